@@ -1,0 +1,218 @@
+"""How long a collective takes on a cluster, by which algorithm and protocol, and how sure that is.
+
+    kind, message, placement, cluster --> every algorithm and protocol that NCCL offers there --> the quickest of them
+
+Each algorithm is one file: its closed form, its transfers, its cost by NCCL's model.  Fitted multipliers correct the cost where
+a platform was measured; `sigma` then comes from that fit's residuals, else from those of the model without any fit.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from simulator.collectives.base import KINDS, PRIOR, PROTOCOLS, Collective, Cost
+from simulator.errors import PlanError, UnknownNameError
+from simulator.hardware.coefficients import Pair, Profile, find_profile, load_cost_table, pooled_profile
+from simulator.hardware.fabric import Fabric, GroupPlacement, fabric_of
+from simulator.registry import Family
+
+if TYPE_CHECKING:
+    from simulator.hardware.cluster import Cluster
+
+__all__ = ["ALGORITHMS", "Candidate", "CollectiveTime", "bus_factor", "candidates", "collective_seconds", "level_of", "profile_of"]
+
+ALGORITHMS = Family("collective algorithm", "simulator.collectives", "Collective")
+"""All algorithms, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTime:
+    """The time of one collective.
+
+    Args:
+        seconds: [s].
+        algorithm: the one chosen or asked for.
+        protocol: ll, ll128 or simple.
+        sigma: standard deviation of log(measured / predicted) of its class.
+        calibrated: whether logs of this platform stand behind it.
+        class_name: kind:algorithm:level, such as "all_reduce:ring:node".
+        profile: the name of the profile used.
+    """
+
+    seconds: float
+    algorithm: str
+    protocol: str
+    sigma: float
+    calibrated: bool
+    class_name: str
+    profile: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One algorithm and protocol on given wires, with its multipliers applied: latency [s], bandwidth [B/s], ramp [1]."""
+
+    algorithm: str
+    protocol: str
+    latency: float
+    bandwidth: float
+    ramp: float
+    medium: tuple[float, ...]
+
+    def seconds(self, message: float) -> float:
+        """Return the seconds of one message [B]: the scalar twin of `Collective.seconds`."""
+        wire = message / self.bandwidth
+        if self.medium:
+            wire /= _between(self.medium, math.log2(max(message, 1.0) / 64.0))
+        return self.latency + wire + self.ramp * math.sqrt(self.latency * wire)
+
+
+def collective_seconds(
+    kind: str,
+    message: float,
+    place: GroupPlacement,
+    cluster: Cluster | Fabric,
+    algorithm: str = "auto",
+    protocol: str = "auto",
+) -> CollectiveTime:
+    """Return the seconds of a collective: the quickest of what NCCL offers, or what is asked for.
+
+    Args:
+        kind: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all or send_recv.
+        message: the largest buffer of one rank [B]: of all_gather the whole result, of reduce_scatter the whole input (both n x
+            shard), of all_reduce and all_to_all the buffer, of send_recv what one rank sends.
+        place: from `place_group`, `place_hop` or `describe_group`.
+        cluster: the cluster, or its wires from `fabric_of`.
+        algorithm: a name, or "auto".
+        protocol: ll, ll128, simple or "auto".
+
+    Raises:
+        UnknownNameError: no such kind, algorithm or protocol.
+        PlanError: the algorithm cannot do this here; a group leaves the node of a cluster without network.
+    """
+    fabric = cluster if isinstance(cluster, Fabric) else fabric_of(cluster)
+    return _price(kind, float(message), place, fabric, algorithm, protocol)
+
+
+@functools.lru_cache(maxsize=65536)
+def _price(
+    kind: str, message: float, place: GroupPlacement, fabric: Fabric, algorithm: str, protocol: str
+) -> CollectiveTime:
+    if not 0 <= message < math.inf:
+        raise PlanError(f"a message must be a finite number of bytes, not below zero, but {kind} has {message}")
+    offered = candidates(kind, place, fabric, algorithm, protocol)
+    profile = profile_of(fabric, place)
+    if place.ranks < 2:
+        return CollectiveTime(
+            seconds=0.0,
+            algorithm="none",
+            protocol="simple",
+            sigma=profile.everything.sigma,
+            calibrated=profile.calibrated,
+            class_name=f"{kind}:none:{place.level}",
+            profile=profile.name,
+        )
+    best = min(offered, key=lambda candidate: candidate.seconds(message))
+    sigma = profile.residual(kind, best.algorithm).sigma
+    if not profile.size_range.smallest <= message <= profile.size_range.largest:
+        sigma = max(sigma, pooled_profile(level_of(place)).residual(kind, best.algorithm).sigma)
+    return CollectiveTime(
+        seconds=best.seconds(message),
+        algorithm=best.algorithm,
+        protocol=best.protocol,
+        sigma=sigma,
+        calibrated=profile.calibrated,
+        class_name=f"{kind}:{best.algorithm}:{place.level}",
+        profile=profile.name,
+    )
+
+
+@functools.lru_cache(maxsize=8192)
+def candidates(
+    kind: str, place: GroupPlacement, fabric: Fabric, algorithm: str = "auto", protocol: str = "auto"
+) -> tuple[Candidate, ...]:
+    """Return all that NCCL offers for a collective on these wires, or what of it is asked for.
+
+    Raises: as `collective_seconds`.
+    """
+    if kind not in KINDS:
+        raise UnknownNameError("collective", kind, KINDS)
+    if protocol != "auto" and protocol not in PROTOCOLS:
+        raise UnknownNameError("protocol", protocol, PROTOCOLS)
+    chosen = [ALGORITHMS.get(algorithm)] if algorithm != "auto" else list(ALGORITHMS)
+    if place.ranks < 2:
+        return ()
+    _check_wires(kind, place, fabric)
+    table, profile = load_cost_table(), profile_of(fabric, place)
+    found = []
+    for member in chosen:
+        for name in member.protocols if kind in member.kinds else ():
+            cost = member.cost(kind, place, fabric, table, name) if protocol in ("auto", name) else None
+            if cost is not None:
+                found.append(_tuned(member, name, cost, profile))
+    if not found:
+        able = sorted(member.name for member in ALGORITHMS if kind in member.kinds)
+        raise PlanError(
+            f"NCCL offers no {kind} with algorithm {algorithm!r} and protocol {protocol!r} for {place.ranks} ranks on "
+            f"{place.nodes} node(s) of {fabric.architecture} GPUs over {fabric.intra or fabric.network}. Algorithms that know "
+            f"{kind}: {', '.join(able)}; or leave both on auto"
+        )
+    return tuple(found)
+
+
+def profile_of(fabric: Fabric, place: GroupPlacement) -> Profile:
+    """Return the profile that speaks for a group: by whether it leaves its domain."""
+    return find_profile(fabric, level_of(place))
+
+
+def level_of(place: GroupPlacement) -> Literal["node", "fabric"]:
+    """Return which profiles speak for a group: "fabric" when it leaves its domain (a node, or a rack on one link)."""
+    return "fabric" if place.nodes > 1 else "node"
+
+
+def bus_factor(kind: str, ranks: int) -> float:
+    """Return bus bandwidth over algorithm bandwidth as nccl-tests defines it.
+
+    >>> bus_factor("all_reduce", 8), bus_factor("all_gather", 8), bus_factor("send_recv", 2)
+    (1.75, 0.875, 1.0)
+    """
+    if kind == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if kind in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
+
+
+def _tuned(member: Collective, protocol: str, cost: Cost, profile: Profile) -> Candidate:
+    pair: Pair = profile.pairs.get(f"{member.name}:{protocol}", PRIOR)
+    return Candidate(
+        algorithm=member.name,
+        protocol=protocol,
+        latency=cost.latency * pair.latency,
+        bandwidth=cost.bandwidth * pair.bandwidth,
+        ramp=pair.ramp,
+        medium=cost.medium,
+    )
+
+
+def _check_wires(kind: str, place: GroupPlacement, fabric: Fabric) -> None:
+    if place.nodes > 1 and not fabric.network:
+        raise PlanError(
+            f"{kind} over {place.ranks} ranks leaves the node, but the cluster has no network between its nodes. Use at most "
+            f"{fabric.domain_size} ranks, or a cluster with a network_link"
+        )
+    if place.ranks_per_node > max(fabric.domain_size, 1):
+        raise PlanError(
+            f"{kind} has {place.ranks_per_node} ranks in one node, but the nodes have {fabric.domain_size} GPUs. Use more nodes"
+        )
+
+
+def _between(factors: tuple[float, ...], at: float) -> float:
+    """Return the factor at a fractional place, the ends beyond them."""
+    if at <= 0:
+        return factors[0]
+    low = int(at)
+    if low >= len(factors) - 1:
+        return factors[-1]
+    return factors[low] + (at - low) * (factors[low + 1] - factors[low])

@@ -1,0 +1,60 @@
+"""all_to_all as pairwise exchange: in step k every rank sends to the rank k places further on.
+
+NCCL posts all sends and receives at once, so the wires inside and outside a node work at the same time, and the slower decides.
+"""
+
+from __future__ import annotations
+
+from simulator.collectives.base import Collective, Cost, Phase, Transfer
+from simulator.collectives.wires import attained, hop_latency
+from simulator.hardware.coefficients import CostTable
+from simulator.hardware.fabric import Fabric, GroupPlacement
+
+__all__ = ["Pairwise"]
+
+
+class Pairwise(Collective):
+    """all_to_all: every rank has a part for every other."""
+
+    name = "pairwise"
+    kinds = ("all_to_all",)
+    protocols = ("simple",)
+    source = "Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005), section 4.4; NCCL src/enqueue.cc (grouped send and receive)"
+
+    def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
+        """Return base + a little per peer; the bytes for peers inside and outside the node flow side by side."""
+        n, g = place.ranks, place.ranks_per_node
+        inner, outer = attained(place, fabric, table)
+        times = []
+        latency = table.base_latency[self.name][protocol]
+        if g > 1:
+            times.append((g - 1) / n / inner)
+            latency += (g - 1) * hop_latency(self.name, protocol, "inner", _local(place), fabric, table)
+        if n > g:
+            times.append((n - g) / n / (outer / place.fewest_per_node))
+            latency += (n - g) * hop_latency(self.name, protocol, "outer", place, fabric, table)
+        return Cost(latency=latency, bandwidth=1 / max(times))
+
+    def hops(self, kind: str, place: GroupPlacement) -> int:
+        """Return n - 1."""
+        return place.ranks - 1
+
+    def volume(self, kind: str, place: GroupPlacement) -> float:
+        """Return (n - 1) / n."""
+        return (place.ranks - 1) / place.ranks
+
+    def phases(self, kind: str, place: GroupPlacement) -> tuple[Phase, ...]:
+        """Return the steps; part a x n + b is what rank a has for rank b."""
+        n = place.ranks
+        return tuple(
+            tuple(
+                Transfer(sources=(i,), destinations=((i + k) % n,), parts=(i * n + (i + k) % n,), fraction=1 / n)
+                for i in range(n)
+            )
+            for k in range(1, n)
+        )
+
+
+def _local(place: GroupPlacement) -> GroupPlacement:
+    """Return the part of the group inside one node."""
+    return GroupPlacement(ranks=place.ranks_per_node, ranks_per_node=place.ranks_per_node)

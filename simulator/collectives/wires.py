@@ -1,0 +1,76 @@
+"""What NCCL makes of the wires: bandwidth of its channels and latency of a hop, by protocol.  Used by the algorithms.
+
+The formulas are those of NCCL's tuning model (src/graph/tuning.cc); the constants come from the cost table.
+"""
+
+from __future__ import annotations
+
+import math
+
+from simulator.hardware.coefficients import CostTable
+from simulator.hardware.fabric import Fabric, GroupPlacement
+
+__all__ = ["attained", "channels", "hop_latency", "lowest_bandwidth", "offers_ll128", "ring_bandwidth", "span"]
+
+
+def span(place: GroupPlacement) -> int:
+    """Return the column of NCCL's caps: 0 for one node, 1 for two, 2 for more."""
+    return min(place.nodes, 3) - 1
+
+
+def attained(place: GroupPlacement, fabric: Fabric, table: CostTable) -> tuple[float, float]:
+    """Return the bandwidth that the channels find (inside a node, out of a node) [B/s]; infinite where none is needed."""
+    inner = outer = math.inf
+    if place.ranks_per_node > 1:
+        share = table.attained["staged"] if not fabric.peer_to_peer else table.attained[fabric.intra]
+        inner = place.inner_bandwidth(fabric) * share
+    if place.nodes > 1:
+        outer = place.outer_bandwidth(fabric) * table.attained["network"]
+    return inner, outer
+
+
+def lowest_bandwidth(place: GroupPlacement, fabric: Fabric, table: CostTable) -> float:
+    """Return the bandwidth of a ring of plain copies: the narrower of the wires inside and outside [B/s]."""
+    return min(attained(place, fabric, table))
+
+
+def channels(place: GroupPlacement, fabric: Fabric, table: CostTable) -> int:
+    """Return the channels that the search finds: of the GPU inside a node, one per network card between nodes."""
+    if place.nodes == 1:
+        return table.channels[table.generation_of(fabric)]
+    cards = math.ceil(place.outer_bandwidth(fabric) / fabric.card_bandwidth)
+    return max(2, min(cards, max(place.ranks_per_node, 8)))
+
+
+def offers_ll128(fabric: Fabric) -> bool:
+    """Return whether NCCL turns LL128 on: only where GPUs of a node share NVLink."""
+    return fabric.intra in ("nvlink", "") and fabric.peer_to_peer
+
+
+def ring_bandwidth(place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> float | None:
+    """Return the bus bandwidth of a ring [B/s]; None where NCCL does not offer the protocol."""
+    plain = lowest_bandwidth(place, fabric, table)
+    generation, column = table.generation_of(fabric), span(place)
+    if protocol == "ll":
+        row = generation if column == 0 else table.ll_cap_row[fabric.host]
+        return min(table.ll_cap[row][column], plain * table.efficiency["ring_ll"])
+    if protocol == "ll128":
+        if not offers_ll128(fabric):
+            return None
+        alone = place.ranks_per_node < 2
+        share = table.efficiency["ring_ll128_one_per_node" if alone else "ring_ll128"]
+        return min(plain * share, channels(place, fabric, table) * table.ring_ll128_cap[generation][column])
+    return plain
+
+
+def hop_latency(
+    algorithm: str, protocol: str, where: str, place: GroupPlacement, fabric: Fabric, table: CostTable
+) -> float:
+    """Return the seconds of one hop, "inner" (in a node; with the host's part when the group spans nodes) or "outer"."""
+    if where == "outer":
+        lone_ring = algorithm == "ring" and place.ranks_per_node == 1
+        own = table.hop_latency["network"]["tree" if lone_ring else algorithm][protocol]
+        return own + fabric.network_latency * (2 if protocol == "simple" else 1)
+    technology = fabric.intra if fabric.intra in table.hop_latency else "pcie"
+    own = table.hop_latency[technology][algorithm][protocol]
+    return max(own, table.host_overhead[fabric.host][protocol]) if place.nodes > 1 else own

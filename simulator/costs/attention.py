@@ -1,0 +1,119 @@
+"""Seconds of fused attention kernels, forward and backward.
+
+    seconds = (tiles x (keys seen + overhead) / multiprocessors + tail x (all keys + overhead)) x work of a key / rate + start
+
+Each thread block owns a tile of queries (backward: of keys) and loops over the other side.  Under a causal mask tiles see half of
+it on average, but the longest loop, which the last tiles wait for, stays whole: with few heads per GPU the tail is what costs.  The
+softmax is work that does not grow with the head dimension, so short heads are slower.  Attention that keeps its scores in
+memory is no kernel of its own: it is two products and a softmax.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simulator.costs.gemm import clock_share
+from simulator.errors import ProgramError
+from simulator.hardware.compute_coefficients import BYTES_PER_ELEMENT, AttentionCoefficients
+from simulator.hardware.gpu import Gpu
+
+__all__ = ["attention_calibrated", "attention_class", "attention_seconds", "attention_sigma"]
+
+_PRODUCTS = {"forward": 2.0, "backward": 5.0}
+_QUERY_TENSORS = {"forward": 2.0, "backward": 6.0}
+_KEY_TENSORS = {"forward": 2.0, "backward": 4.0}
+_WIDE = 128.0
+Array = NDArray[np.float64]
+
+
+def attention_seconds(
+    batch: ArrayLike,
+    heads: ArrayLike,
+    kv_heads: ArrayLike,
+    seq_q: ArrayLike,
+    seq_k: ArrayLike,
+    head_dim: ArrayLike,
+    causal: ArrayLike,
+    direction: str,
+    kernel: str,
+    dtype: str,
+    gpu: Gpu,
+    coefficients: AttentionCoefficients,
+) -> Array:
+    """Return the time on the device of each kernel [s], without the host's launch; scalars and arrays broadcast.
+
+    Args:
+        batch: sequences.
+        heads, kv_heads: query heads and key/value heads on this GPU.
+        seq_q, seq_k: queries and keys of a sequence; under a causal mask the last query sees all keys.
+        head_dim: of a head; the mean of both where queries and values differ.
+        causal: whether masked tiles are skipped.
+        direction: "forward" or "backward".
+        kernel: a kernel of the coefficients, such as "flash2".
+        dtype: number format of the operands.
+        gpu: where it runs.
+        coefficients: from `load_attention_coefficients`.
+
+    Raises:
+        ProgramError: a size below 1 or an unknown direction.
+        UnknownNameError: no such kernel.
+        SpecError: the GPU has no peak for the number format.
+
+    >>> from simulator.hardware.compute_coefficients import load_attention_coefficients
+    >>> from simulator.hardware.gpu import load_gpu
+    >>> gpu = load_gpu("a100_80gb_sxm")
+    >>> shape = (4, 16, 16, 4096, 4096, 128)
+    >>> numbers = load_attention_coefficients(gpu)
+    >>> seconds = attention_seconds(*shape, True, "forward", "flash2", "bf16", gpu, numbers)
+    >>> bool(1e-3 < seconds < 2e-3)
+    True
+    """
+    if direction not in _PRODUCTS:
+        raise ProgramError(f"attention runs forward or backward, got {direction!r}")
+    values = (np.asarray(v, np.float64) for v in (batch, heads, kv_heads, seq_q, seq_k, head_dim))
+    sequences, q_heads, k_heads, queries, keys, width = np.broadcast_arrays(*values)
+    for label, value in (("heads", q_heads), ("kv_heads", k_heads), ("seq_q", queries), ("seq_k", keys), ("head_dim", width)):
+        if value.size and value.min() < 1:
+            raise ProgramError(f"attention's {label} is at least 1, got {value.min():g}")
+    numbers = getattr(coefficients.kernel(kernel), direction)
+    peak = gpu.peak(dtype)
+
+    # Scores that the mask leaves: all, or those of queries lined up with the last keys.
+    short = np.minimum(queries, keys)
+    scores = np.where(np.asarray(causal, bool), short * keys - short * short / 2.0, queries * keys)
+    owned, loop = (queries, keys) if direction == "forward" else (keys, queries)
+    tiles = sequences * q_heads * np.ceil(owned / numbers.tile)
+    steps = tiles * (scores / owned + numbers.overhead) / gpu.streaming_multiprocessors
+    steps = steps + numbers.tail * (loop + numbers.overhead)
+    work = 2.0 * _PRODUCTS[direction] * numbers.tile * (width + numbers.softmax_cost)
+    rate = peak * numbers.rate * np.where(width > _WIDE, numbers.wide_rate, 1.0)
+    compute = steps * work * gpu.streaming_multiprocessors / rate
+    busy = 2.0 * _PRODUCTS[direction] * sequences * q_heads * scores * width / (peak * compute)
+    compute = compute / clock_share(busy, compute, gpu, coefficients.clock)
+
+    tensors = _QUERY_TENSORS[direction] * q_heads * queries + _KEY_TENSORS[direction] * k_heads * keys
+    traffic = BYTES_PER_ELEMENT[dtype] * sequences * tensors * width
+    memory = traffic / (coefficients.bandwidth_fraction * gpu.memory_bandwidth)
+    return np.asarray(np.maximum(compute, memory) + coefficients.start)
+
+
+def attention_class(kernel: str) -> str:
+    """Return the name of the price class, such as "attention:flash2"."""
+    return f"attention:{kernel}"
+
+
+def attention_calibrated(kernel: str, dtype: str, gpu: Gpu, coefficients: AttentionCoefficients) -> bool:
+    """Return whether measurements of this architecture, kernel and number format stand behind the price."""
+    measured = coefficients.architecture == gpu.architecture and bool(coefficients.measured)
+    return measured and coefficients.kernel(kernel).measured and dtype in ("fp16", "bf16")
+
+
+def attention_sigma(
+    seq_q: ArrayLike, seq_k: ArrayLike, kernel: str, dtype: str, gpu: Gpu, coefficients: AttentionCoefficients
+) -> Array:
+    """Return the standard deviation of log(measured / priced) of each kernel: larger outside what was measured."""
+    c = coefficients
+    queries, keys = np.asarray(seq_q), np.asarray(seq_k)
+    inside = (np.minimum(queries, keys) >= c.fitted_shortest) & (np.maximum(queries, keys) <= c.fitted_longest)
+    return np.where(inside & attention_calibrated(kernel, dtype, gpu, c), c.sigma, c.sigma_outside)

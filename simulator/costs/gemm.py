@@ -1,0 +1,155 @@
+"""Seconds of matrix products: tiles in waves over the multiprocessors, under a power limit, against the memory's roofline.
+
+    seconds = min over kernels of  max(waves x (depth + prologue) x tile / rate, traffic / bandwidth) + exposed output + start
+
+A kernel is a tile of the output and a number of parts into which the depth is cut.  The rate is the peak times what the
+kernel can issue times the clock that the power limit leaves: a kernel that keeps the tensor cores less busy draws less and runs at
+a higher clock, so that lost efficiency is partly won back.  The numbers are in `hardware/compute_coefficients.py`.
+Host launches are not part of the price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simulator.errors import ProgramError
+from simulator.hardware.compute_coefficients import BYTES_PER_ELEMENT, Clock, GemmCoefficients
+from simulator.hardware.gpu import Gpu
+
+__all__ = ["LAYOUTS", "clock_share", "gemm_calibrated", "gemm_class", "gemm_seconds", "gemm_sigma"]
+
+LAYOUTS = ("TN", "NN", "NT")
+"""Forward (both operands run along the depth), gradient of the input, gradient of the weight."""
+
+_DEPTH_STEP = 64.0
+_ROW_BYTES = 16.0
+Array = NDArray[np.float64]
+
+
+def gemm_seconds(
+    shape: ArrayLike,
+    layout: Sequence[str],
+    dtype: Sequence[str],
+    accumulates: ArrayLike,
+    gpu: Gpu,
+    coefficients: GemmCoefficients,
+) -> Array:
+    """Return the time on the device of each product [s], without the host's launch.
+
+    Args:
+        shape: [n, 4] batch, m (rows of the output), n (columns), k (depth).
+        layout: per row, one of `LAYOUTS`: TN has m = tokens, NN too, NT has k = tokens.
+        dtype: per row, number format of the operands.
+        accumulates: per row, whether the product is added into an fp32 buffer (which is read and written).
+        gpu: where it runs.
+        coefficients: from `load_gemm_coefficients`.
+
+    Raises:
+        ProgramError: a size below 1 or an unknown layout.
+        SpecError: the GPU has no peak for the number format.
+
+    >>> from simulator.hardware.compute_coefficients import load_gemm_coefficients
+    >>> from simulator.hardware.gpu import load_gpu
+    >>> gpu = load_gpu("a100_80gb_sxm")
+    >>> seconds = gemm_seconds([(1, 8192, 8192, 8192)], ["TN"], ["bf16"], [False], gpu, load_gemm_coefficients(gpu))
+    >>> bool(0.7 < 2 * 8192**3 / seconds[0] / gpu.peak("bf16") < 0.9)
+    True
+    """
+    c = coefficients
+    sizes = np.asarray(shape, np.float64).reshape(-1, 4)
+    if len(sizes) == 0:
+        return np.zeros(0)
+    _check(sizes, layout)
+    batch, m, n, k = sizes.T
+    added = np.asarray(accumulates, bool)
+    element = np.array([BYTES_PER_ELEMENT[d] for d in dtype])
+    peak = np.array([gpu.peak(d) for d in dtype])
+    gradient = np.array([name == "NT" for name in layout])
+    rows, columns, parts = c.choices
+
+    tiles = batch * np.ceil(m / rows) * np.ceil(n / columns) * parts
+    waves = tiles / gpu.streaming_multiprocessors
+    waves = (1.0 - c.wave_softening) * np.ceil(waves) + c.wave_softening * np.maximum(waves, 1.0)
+    depth = np.ceil(k / parts / _DEPTH_STEP) * _DEPTH_STEP + c.prologue + c.gradient_prologue * gradient
+    rate = peak * _issue_rate(c) * _alignment(sizes, layout, element, c)
+    compute = waves * rows * columns * depth * (2.0 * gpu.streaming_multiprocessors) / rate
+    busy = 2.0 * batch * m * n * k / (peak * compute)
+    compute /= clock_share(busy, compute, gpu, c.clock)
+
+    outputs = batch * m * n
+    partial = np.where(parts > 1, 8.0 * parts * outputs, 0.0)
+    stored = outputs * np.where(added, 8.0, np.maximum(element, 2.0)) + partial
+    traffic = element * batch * (m * k + k * n) + stored
+    memory = traffic / (c.bandwidth_fraction * gpu.memory_bandwidth)
+    seconds = np.maximum(compute, memory) + c.exposed_output * stored / gpu.memory_bandwidth
+    seconds += c.start + np.where(parts > 1, c.split_start, 0.0)
+    seconds[(parts > 1) & (k / parts < c.split_depth)] = np.inf
+    return np.asarray(seconds.min(axis=0))
+
+
+def gemm_class(dtype: str) -> str:
+    """Return the name of the price class, such as "gemm:bf16"."""
+    return f"gemm:{dtype}"
+
+
+def gemm_calibrated(dtype: str, gpu: Gpu, coefficients: GemmCoefficients) -> bool:
+    """Return whether measurements of this architecture and number format stand behind the price."""
+    measured = coefficients.architecture == gpu.architecture and bool(coefficients.measured)
+    same = {dtype} | ({"fp16", "bf16"} if dtype in ("fp16", "bf16") else set())
+    return measured and bool(same & set(coefficients.dtypes))
+
+
+def gemm_sigma(shape: ArrayLike, dtype: Sequence[str], gpu: Gpu, coefficients: GemmCoefficients) -> Array:
+    """Return the standard deviation of log(measured / priced) of each product: larger outside what was measured."""
+    c = coefficients
+    sizes = np.asarray(shape, np.float64).reshape(-1, 4)[:, 1:]
+    inside = (sizes.min(axis=1) >= c.fitted_smallest) & (sizes.max(axis=1) <= c.fitted_largest)
+    inside &= np.array([gemm_calibrated(d, gpu, c) for d in dtype], bool)
+    return np.where(inside, c.sigma, c.sigma_outside)
+
+
+def clock_share(busy: Array, seconds: Array, gpu: Gpu, clock: Clock) -> Array:
+    """Return the share of the full clock that the power limit leaves.
+
+    Args:
+        busy: share of the tensor cores' peak in use at full clock.
+        seconds: time of the kernel at full clock [s].
+    """
+    peaks = gpu.peak_flops
+    peak = max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0)) or peaks.get("fp32", 0.0) or max(peaks.values())
+    drawn = clock.full_clock_power * (peak / clock.reference_peak) * busy
+    share = np.minimum((gpu.power / drawn) ** clock.exponent, 1.0)
+    if clock.boost_window == 0.0:
+        return np.asarray(share)
+    ratio = (clock.boost_window * share / seconds) ** 4
+    return np.asarray(share ** (1.0 / (1.0 + ratio)))
+
+
+def _issue_rate(c: GemmCoefficients) -> Array:
+    rows, columns, _ = c.choices
+    reference = 1.0 / c.tiles[0][0] + 1.0 / c.tiles[0][1]
+    extra = np.maximum(1.0 / rows + 1.0 / columns - reference, 0.0)
+    return np.asarray(c.issue_efficiency / (1.0 + c.small_tile_loss * 100.0 * extra))
+
+
+def _alignment(sizes: Array, layout: Sequence[str], element: Array, c: GemmCoefficients) -> Array:
+    """1 where the rows of all three matrices start at multiples of 16 bytes, else the rate that is left."""
+    m, n, k = sizes[:, 1], sizes[:, 2], sizes[:, 3]
+    code = np.array([LAYOUTS.index(name) for name in layout])
+    left = np.where(code == 2, m, k)
+    right = np.where(code == 0, k, n)
+    odd = (left * element % _ROW_BYTES != 0) | (right * element % _ROW_BYTES != 0)
+    odd |= n * np.maximum(element, 2.0) % _ROW_BYTES != 0
+    return np.where(odd, c.misaligned_rate, 1.0)
+
+
+def _check(sizes: Array, layout: Sequence[str]) -> None:
+    if sizes.min() < 1:
+        row = int(np.argmin(sizes.min(axis=1)))
+        raise ProgramError(f"a GEMM's batch, m, n and k are at least 1, got {sizes[row].tolist()} in row {row}")
+    unknown = set(layout) - set(LAYOUTS)
+    if unknown:
+        raise ProgramError(f"a GEMM's layout is one of {', '.join(LAYOUTS)}, got {sorted(unknown)[0]!r}")

@@ -1,0 +1,58 @@
+"""Seconds of kernels that only move data: elementwise, normalisation, softmax, optimizer.
+
+    seconds = start + ramp + bytes / (achievable share x bandwidth)
+
+The ramp is the time in which traffic comes up to speed and dies away: a kernel of 1 MB never reaches the memory's speed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simulator.errors import ProgramError
+from simulator.hardware.compute_coefficients import MemoryBoundCoefficients
+from simulator.hardware.gpu import Gpu
+
+__all__ = ["MEMORY_BOUND_CLASS", "memory_bound_calibrated", "memory_bound_seconds", "memory_bound_sigma"]
+
+MEMORY_BOUND_CLASS = "memory_bound"
+"""Name of the price class."""
+
+
+def memory_bound_seconds(
+    read: ArrayLike, written: ArrayLike, gpu: Gpu, coefficients: MemoryBoundCoefficients
+) -> NDArray[np.float64]:
+    """Return the time on the device of each kernel [s], without the host's launch; 0 for a kernel that moves nothing.
+
+    Args:
+        read, written: bytes moved from and to memory.
+        gpu: where it runs.
+        coefficients: from `load_memory_bound_coefficients`.
+
+    Raises:
+        ProgramError: a negative number of bytes.
+
+    >>> from simulator.hardware.compute_coefficients import load_memory_bound_coefficients
+    >>> from simulator.hardware.gpu import load_gpu
+    >>> gpu = load_gpu("h100_80gb_sxm")
+    >>> seconds = memory_bound_seconds([2.0**30], [2.0**30], gpu, load_memory_bound_coefficients(gpu))
+    >>> bool(0.8 < 2.0**31 / seconds[0] / gpu.memory_bandwidth < 0.95)
+    True
+    """
+    moved = np.asarray(read, np.float64) + np.asarray(written, np.float64)
+    if moved.size and moved.min() < 0:
+        raise ProgramError(f"a kernel moves at least 0 bytes, got {moved.min():g}")
+    fixed = coefficients.start + coefficients.ramp
+    seconds = moved / (coefficients.bandwidth_fraction * gpu.memory_bandwidth) + fixed
+    return np.where(moved > 0, seconds, 0.0)
+
+
+def memory_bound_calibrated(gpu: Gpu, coefficients: MemoryBoundCoefficients) -> bool:
+    """Return whether measurements of this architecture stand behind the price."""
+    return coefficients.architecture == gpu.architecture and bool(coefficients.measured)
+
+
+def memory_bound_sigma(gpu: Gpu, coefficients: MemoryBoundCoefficients) -> float:
+    """Return the standard deviation of log(measured / priced)."""
+    return coefficients.sigma if memory_bound_calibrated(gpu, coefficients) else coefficients.sigma_outside

@@ -1,0 +1,245 @@
+"""A cluster: nodes of GPUs, the levels of links that join them, and how many of them a job uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from simulator.errors import SpecError
+from simulator.hardware.gpu import Gpu, load_gpu
+from simulator.hardware.link import Link, load_link
+from simulator.specs import Count, Name, NamedSpec, Names, load_named
+from simulator.units import DollarsPerHour, Seconds
+
+__all__ = ["MAX_WORLD_SIZE", "Cluster", "ClusterSpec", "Level", "Node", "load_cluster", "load_node"]
+
+MAX_WORLD_SIZE = 10**7
+"""GPUs of the largest cluster that can be asked for."""
+
+
+class Node(NamedSpec):
+    """One machine.
+
+    `gpu`, `link` (between its GPUs), `host_link` (to its CPU) and `network_link` (one NIC; "" = no network) are names
+    of other data files.  `in_network_reduction`: its switches add up (NVLink SHARP).  `peer_to_peer`: GPUs write to
+    each other directly; False = all traffic goes through the host's memory.
+    """
+
+    gpu: Name
+    gpus: Annotated[int, Field(ge=1, le=1024)]
+    link: Name
+    host_link: Name
+    network_link: str = ""
+    nics: Annotated[int, Field(ge=0, le=1024)] = 0
+    host: Literal["intel", "amd", "arm"]
+    host_cores: Count | None = None
+    in_network_reduction: bool = False
+    peer_to_peer: bool = True
+
+    @model_validator(mode="after")
+    def _check(self) -> Node:
+        if bool(self.network_link) != bool(self.nics):
+            raise ValueError(f"nics = {self.nics} with network_link = {self.network_link!r}: give both or neither")
+        return self
+
+
+class ClusterSpec(NamedSpec):
+    """A cluster's data file.
+
+    `nodes` is the size when a job names none.  `nodes_per_rack` > 1: the nodes' own link spans so many nodes (NVL72).
+    `oversubscription` is the loss of bandwidth above the leaf switches (1 = none).  `network_latency` [s] adds to the
+    NIC link's own.  `in_network_reduction`: the fabric's switches add up (SHARP).  `calibration` names fitted data
+    files; empty = uncalibrated.
+    """
+
+    node: Name
+    nodes: Count = 1
+    nodes_per_rack: Annotated[int, Field(ge=1, le=1024)] = 1
+    oversubscription: Annotated[float, Field(ge=1, le=1000)] = 1.0
+    network_latency: Seconds = 0.0
+    in_network_reduction: bool = False
+    price_per_gpu_hour: DollarsPerHour | None = None
+    calibration: Names = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One level of a cluster, seen from a GPU.
+
+    Args:
+        name: "node", "rack" (nodes that share their inner link) or "fabric" (the network).
+        size: ranks inside one instance of the level; of the fabric: the world size.
+        link: the link that joins them.
+        bandwidth: [B/s] per GPU, one direction.
+        latency: [s] of one hop.
+        oversubscription: how many times less bandwidth is left when all talk across the level's upper switches (>= 1).
+    """
+
+    name: Literal["node", "rack", "fabric"]
+    size: int
+    link: Link
+    bandwidth: float
+    latency: float
+    oversubscription: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What a job runs on: so many GPUs of a cluster, with everything its data files say.
+
+    `levels` go from innermost to outermost and end with the first that holds the whole job: a job within one node has
+    only the node level.  `network` is one NIC's link, None without a network.
+    """
+
+    name: str
+    spec: ClusterSpec
+    gpu: Gpu
+    node: Node
+    link: Link
+    host_link: Link
+    network: Link | None
+    nodes: int
+    world_size: int
+    levels: tuple[Level, ...]
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs that the job uses on each node (of a job smaller than a node: all of the job)."""
+        return min(self.node.gpus, self.world_size)
+
+    @property
+    def calibration(self) -> tuple[str, ...]:
+        """Names of the fitted data files; empty = uncalibrated."""
+        return self.spec.calibration
+
+    @property
+    def price_per_gpu_hour(self) -> float | None:
+        """Price of one GPU [$/h], if the data file has one."""
+        return self.spec.price_per_gpu_hour
+
+    def level(self, name: str) -> Level | None:
+        """Return the level of this name, None when the job does not reach it."""
+        return next((level for level in self.levels if level.name == name), None)
+
+    def resized(self, gpus: int) -> Cluster:
+        """Return the same kind of cluster with `gpus` GPUs; a job smaller than one node is allowed.
+
+        Raises:
+            SpecError: not a whole number of nodes, no network between nodes, or beyond 10 million GPUs.
+
+        >>> load_cluster("dgx_a100").resized(64).nodes
+        8
+        """
+        return _build(self.spec, self.gpu, self.node, self.link, self.host_link, self.network, gpus)
+
+
+def load_node(name: str) -> Node:
+    """Return the node of this name, alias or file.
+
+    Raises:
+        SpecError: no such node, or its file is wrong.
+    """
+    return load_named("nodes", name, Node)
+
+
+def load_cluster(name: str, gpus: int | None = None) -> Cluster:
+    """Return a cluster with all its data files read.
+
+    Args:
+        name: a name or alias under hardware_specs/clusters, or a TOML file.
+        gpus: how many GPUs; None = the file's own size.
+
+    Raises:
+        SpecError: a file is wrong or missing (all of them are reported together), or the size cannot be.
+
+    >>> [(level.name, level.size) for level in load_cluster("dgx_a100", 64).levels]
+    [('node', 8), ('fabric', 64)]
+    """
+    spec = load_named("clusters", name, ClusterSpec)
+    node = _refer(f"cluster {spec.name!r}", [("node", spec.node, load_node)])[0]
+    wanted = [("gpu", node.gpu, load_gpu), ("link", node.link, load_link), ("host_link", node.host_link, load_link)]
+    if node.network_link:
+        wanted.append(("network_link", node.network_link, load_link))
+    gpu, link, host_link, *network = _refer(f"node {node.name!r}", wanted)
+    size = spec.nodes * node.gpus if gpus is None else gpus
+    return _build(spec, gpu, node, link, host_link, network[0] if network else None, size)
+
+
+def _refer(owner: str, wanted: list[Any]) -> list[Any]:
+    """Load each (key, name, loader); report all that fail together."""
+    found, errors = [], []
+    for key, name, load in wanted:
+        try:
+            found.append(load(name))
+        except SpecError as error:
+            errors.append(f"{owner}, {key} = {name!r}: {error}")
+    if errors:
+        raise SpecError("\n".join(errors))
+    return found
+
+
+def _build(
+    spec: ClusterSpec, gpu: Gpu, node: Node, link: Link, host_link: Link, network: Link | None, gpus: int
+) -> Cluster:
+    _check_size(spec, node, network, gpus)
+    levels = [_level("node", min(node.gpus, gpus), link, link.bandwidth)]
+    if spec.nodes_per_rack > 1 and gpus > node.gpus:
+        levels.append(_level("rack", _rack_size(spec, node, gpus), link, link.bandwidth))
+    if network is not None and gpus > levels[-1].size:
+        per_gpu = network.bandwidth * node.nics / node.gpus
+        levels.append(
+            Level(
+                name="fabric",
+                size=gpus,
+                link=network,
+                bandwidth=per_gpu,
+                latency=network.latency + spec.network_latency,
+                oversubscription=spec.oversubscription,
+            )
+        )
+    return Cluster(
+        name=spec.name,
+        spec=spec,
+        gpu=gpu,
+        node=node,
+        link=link,
+        host_link=host_link,
+        network=network,
+        nodes=-(-gpus // node.gpus),
+        world_size=gpus,
+        levels=tuple(levels),
+    )
+
+
+def _level(name: Literal["node", "rack"], size: int, link: Link, bandwidth: float) -> Level:
+    return Level(name=name, size=size, link=link, bandwidth=bandwidth, latency=link.latency)
+
+
+def _rack_size(spec: ClusterSpec, node: Node, gpus: int) -> int:
+    """Return the GPUs of the job in each rack: spread evenly over the fewest racks when that gives whole nodes."""
+    full = spec.nodes_per_rack * node.gpus
+    racks = -(-gpus // full)
+    even = gpus // racks
+    return even if gpus % racks == 0 and even % node.gpus == 0 else full
+
+
+def _check_size(spec: ClusterSpec, node: Node, network: Link | None, gpus: int) -> None:
+    if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= MAX_WORLD_SIZE:
+        raise SpecError(
+            f"the number of GPUs must be a whole number from 1 to {MAX_WORLD_SIZE}, but cluster {spec.name!r} is "
+            f"asked for {str(gpus)[:40]}"
+        )
+    if gpus > node.gpus and gpus % node.gpus:
+        below = gpus // node.gpus * node.gpus
+        raise SpecError(
+            f"beyond one node the number of GPUs must be a multiple of the node's {node.gpus}, but cluster "
+            f"{spec.name!r} is asked for {gpus}. Nearest: {below} or {below + node.gpus}"
+        )
+    inside = node.gpus * spec.nodes_per_rack
+    if gpus > inside and network is None:
+        raise SpecError(
+            f"cluster {spec.name!r} has no network, so it ends at {inside} GPUs, but is asked for {gpus}. Give node "
+            f"{node.name!r} a network_link and nics, or choose another cluster"
+        )

@@ -1,0 +1,182 @@
+"""The constants of collective communication: what the library believes, and what measurements say about it.
+
+Two kinds of data file lie under hardware_specs/calibrations:
+
+* `nccl_prior`: the constants of NCCL's own cost model (latencies, caps, efficiencies), for every GPU and link;
+* `nccl_*`: profiles, fitted to logs of nccl-tests by `simulator.calibration.nccl`.  A profile multiplies the prior's
+  latency and bandwidth of an (algorithm, protocol) pair, and says how well that then agreed with the logs.
+
+A cluster finds its profiles by what they apply to: GPU generation, link inside the node, network.  One profile speaks for
+groups inside a node, another for groups that leave it; `nccl_any_node` and `nccl_any_fabric`, fitted to the logs of all platforms
+together, for everything else.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from simulator.hardware.fabric import Fabric
+from simulator.specs import Count, Name, NamedSpec, Spec, load_named, names
+from simulator.units import Bytes, BytesPerSecond, Seconds
+
+__all__ = [
+    "AppliesTo",
+    "CostTable",
+    "Pair",
+    "Profile",
+    "Residual",
+    "SizeRange",
+    "find_profile",
+    "load_cost_table",
+    "pooled_profile",
+]
+
+Multiplier = Annotated[float, Field(gt=0, le=1000)]
+
+
+def _to_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Caps = dict[str, Annotated[tuple[BytesPerSecond, BytesPerSecond, BytesPerSecond], BeforeValidator(_to_tuple)]]
+Factors = Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], BeforeValidator(_to_tuple)]
+Latencies = dict[str, Seconds]
+
+
+class CostTable(NamedSpec):
+    """The constants of NCCL's tuning model; `hardware_specs/calibrations/nccl_prior.toml` explains each table."""
+
+    generation: dict[str, Name]
+    base_latency: dict[str, Latencies]
+    hop_latency: dict[str, dict[str, Latencies]]
+    host_overhead: dict[str, Latencies]
+    ll_cap: Caps
+    ll_cap_row: dict[str, Name]
+    ring_ll128_cap: Caps
+    tree_ll128_cap: Caps
+    tree_cap: Caps
+    nvls_tree_cap: Caps
+    nvls_attained: dict[str, float]
+    channels: dict[str, Count]
+    attained: dict[str, float]
+    efficiency: dict[str, float]
+    plateau: dict[str, float]
+    tree_medium: dict[str, Factors]
+
+    def generation_of(self, fabric: Fabric) -> str:
+        """Return the GPU generation whose constants a fabric's GPUs take."""
+        return self.generation[fabric.architecture]
+
+
+class AppliesTo(Spec):
+    """Which clusters a profile speaks for; `network` "" = groups inside a domain."""
+
+    architecture: str
+    intra: str
+    network: str
+    peer_to_peer: bool
+
+
+class SizeRange(Spec):
+    """The message sizes [B] that were measured."""
+
+    smallest: Bytes
+    largest: Bytes
+
+
+class Pair(Spec):
+    """Multipliers on the prior's latency and bandwidth of one (algorithm, protocol).
+
+    `ramp` r adds r x sqrt(latency x message / bandwidth): chunks that fill and drain the pipeline.
+    """
+
+    latency: Multiplier
+    bandwidth: Multiplier
+    ramp: Annotated[float, Field(ge=0, le=1000)]
+
+
+class Residual(Spec):
+    """How far a class of predictions was from the logs: |predicted / measured - 1| at two quantiles; sigma in log space."""
+
+    points: Count
+    residual_p50: Annotated[float, Field(ge=0)]
+    residual_p95: Annotated[float, Field(ge=0)]
+    sigma: Annotated[float, Field(gt=0)]
+
+
+class Profile(NamedSpec):
+    """Fitted multipliers of one platform: `pairs` by "algorithm:protocol", `classes` by "kind:algorithm"."""
+
+    applies_to: AppliesTo | None = None
+    size_range: SizeRange
+    pairs: dict[str, Pair]
+    classes: dict[str, Residual]
+    everything: Residual
+    logs: dict[str, str]
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether measurements of this very platform stand behind it."""
+        return self.applies_to is not None
+
+    def residual(self, kind: str, algorithm: str) -> Residual:
+        """Return how well such collectives are known; of a class never measured, how well all of them are."""
+        return self.classes.get(f"{kind}:{algorithm}", self.everything)
+
+
+@functools.lru_cache(maxsize=1)
+def load_cost_table() -> CostTable:
+    """Return NCCL's own constants.
+
+    >>> load_cost_table().base_latency["ring"]["ll"]
+    6.6e-06
+    """
+    return load_named("calibrations", "nccl_prior", CostTable)
+
+
+@functools.lru_cache(maxsize=2)
+def pooled_profile(level: Literal["node", "fabric"]) -> Profile:
+    """Return the profile fitted to the logs of all platforms together, for clusters that were never measured."""
+    return load_named("calibrations", f"nccl_any_{level}", Profile)
+
+
+def find_profile(fabric: Fabric, level: Literal["node", "fabric"]) -> Profile:
+    """Return the profile for groups inside a domain ("node") or across domains ("fabric").
+
+    Named ones (`cluster.calibration`) go before those that match; of several, the one with the most points wins.
+
+    Raises:
+        SpecError: a calibration file is wrong, or no file bears a name that the cluster gives.
+    """
+    return _find(fabric, level, os.getcwd())
+
+
+@functools.lru_cache(maxsize=1024)
+def _find(fabric: Fabric, level: Literal["node", "fabric"], directory: str) -> Profile:
+    crosses = level == "fabric"
+    for name in fabric.calibration:
+        if name.startswith("nccl_"):
+            profile = load_named("calibrations", name, Profile)
+            if profile.applies_to is None or bool(profile.applies_to.network) == crosses:
+                return profile
+    wanted = AppliesTo(
+        architecture=fabric.architecture,
+        intra=fabric.intra,
+        network=fabric.network if crosses else "",
+        peer_to_peer=fabric.peer_to_peer,
+    )
+    found = [p for p in _profiles(directory) if p.applies_to == wanted]
+    if found:
+        return max(found, key=lambda profile: profile.everything.points)
+    return pooled_profile(level)
+
+
+@functools.lru_cache(maxsize=8)
+def _profiles(directory: str) -> tuple[Profile, ...]:
+    """Return all profiles; `directory` is where they were looked for, as the working directory's own come first."""
+    listed = [n for n in names("calibrations") if n.startswith("nccl_") and n != "nccl_prior"]
+    return tuple(load_named("calibrations", name, Profile) for name in listed)

@@ -1,0 +1,269 @@
+"""What GPUs achieve: the fitted numbers behind the prices of GEMMs, attention and memory-bound kernels.
+
+One file of `hardware_specs/calibrations` per kind of kernel and GPU architecture (`gemm_ampere.toml`) or GPU (`gemm_b200_sxm.toml`).  The numbers are those
+of a mechanism (a rate, a depth, a tail), never a table of shapes, so a file also serves GPUs of its architecture that nobody
+measured; how far it can be trusted is part of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field
+
+from simulator.errors import UnknownNameError
+from simulator.hardware.gpu import Gpu
+from simulator.specs import Count, Name, NamedSpec, Names, Spec, load_named, names
+from simulator.units import FlopsPerSecond, Seconds, Watts
+
+__all__ = [
+    "BYTES_PER_ELEMENT",
+    "AttentionCoefficients",
+    "AttentionKernel",
+    "AttentionPass",
+    "Clock",
+    "GemmCoefficients",
+    "MemoryBoundCoefficients",
+    "Residuals",
+    "load_attention_coefficients",
+    "load_gemm_coefficients",
+    "load_memory_bound_coefficients",
+]
+
+BYTES_PER_ELEMENT = {
+    "fp64": 8.0,
+    "fp32": 4.0,
+    "tf32": 4.0,
+    "fp16": 2.0,
+    "bf16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "fp4": 0.5,
+}
+"""Bytes of one element by number format."""
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+"""A number from 0 to 1."""
+Positive = Annotated[float, Field(gt=0.0, le=10.0**6)]
+"""A number above 0."""
+NotNegative = Annotated[float, Field(ge=0.0, le=10.0**6)]
+"""A number of at least 0."""
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+
+
+Counts = Annotated[tuple[Count, ...], BeforeValidator(_tuples), Field(min_length=1)]
+"""A list of counts."""
+Tiles = Annotated[tuple[tuple[Count, Count], ...], BeforeValidator(_tuples), Field(min_length=1)]
+"""A list of tiles, each (rows, columns)."""
+
+S = TypeVar("S", bound="_Calibration")
+
+
+class Residuals(Spec):
+    """How good a fit is.
+
+    Args:
+        points: measurements used.
+        p50, p95: percentiles of |predicted / measured - 1| over them.
+        left_out_p50, left_out_p90: the same when whole models are left out of the fit in turn; absent if there were too few.
+        date: day of the fit.
+    """
+
+    points: int = Field(ge=0)
+    p50: NotNegative
+    p95: NotNegative
+    left_out_p50: NotNegative | None = None
+    left_out_p90: NotNegative | None = None
+    date: Name
+
+
+class Clock(Spec):
+    """The clock under a power limit: rate = peak x min(1, (power / (full_clock_power x busy)) ** exponent).
+
+    Args:
+        full_clock_power: what a part of `reference_peak` draws at full clock with its tensor cores fully busy; other parts of
+            the architecture draw in proportion to their peaks.
+        reference_peak: dense 16-bit peak that `full_clock_power` belongs to.
+        exponent: of the ratio; 1/3 if power went with the cube of the clock, more where the voltage cannot fall further.
+        boost_window: kernels much shorter than this keep their clock, for the power controller averages over longer times.
+    """
+
+    full_clock_power: Watts
+    reference_peak: FlopsPerSecond
+    exponent: Fraction
+    boost_window: Seconds
+
+
+class _Calibration(NamedSpec):
+    """What all three kinds of file say of themselves.
+
+    Args:
+        architecture: GPUs it is meant for; "any" for the fallback.
+        measured: names of the GPUs whose measurements stand behind it; empty if it was carried over from another architecture.
+        sigma: standard deviation of log(measured / priced) inside the fitted range, on a measured architecture.
+        sigma_outside: the same outside of it.
+        residuals: of the fit.
+    """
+
+    architecture: Name
+    measured: Names
+    sigma: Positive
+    sigma_outside: Positive
+    residuals: Residuals
+
+
+class GemmCoefficients(_Calibration):
+    """Numbers of the GEMM model (see `costs/gemm.py`).
+
+    Args:
+        dtypes: number formats that were measured.
+        tiles: output tiles the library chooses from; the first is the reference of `small_tile_loss`.
+        splits: into how many parts the depth may be cut (split-K).
+        split_depth: least depth of a part.
+        issue_efficiency: share of the clock's peak that the reference tile reaches with an endless depth.
+        prologue: start and end of a tile, in steps of depth; `gradient_prologue` is added for weight gradients.
+        small_tile_loss: loss of smaller tiles, per percent of extra operand traffic per output element.
+        wave_softening: 0: a last, partial wave costs a whole one; 1: work is spread evenly (stream-K, persistent kernels).
+        exposed_output: share of the output's memory time that compute does not hide.
+        bandwidth_fraction: achievable share of the memory bandwidth.
+        start: fixed time of a kernel on the device.
+        split_start: extra fixed time of the kernel that adds the parts.
+        misaligned_rate: rate of kernels whose rows are no multiple of 16 bytes, relative to aligned ones.
+        fitted_smallest, fitted_largest: range of min(m, n, k) and of max(m, n, k) measured.
+        clock: the clock under the power limit.
+    """
+
+    dtypes: Names
+    tiles: Tiles
+    splits: Counts
+    split_depth: Count
+    issue_efficiency: Fraction
+    prologue: NotNegative
+    gradient_prologue: NotNegative
+    small_tile_loss: NotNegative
+    wave_softening: Fraction
+    exposed_output: NotNegative
+    bandwidth_fraction: Fraction
+    start: Seconds
+    split_start: Seconds
+    misaligned_rate: Fraction
+    fitted_smallest: Count
+    fitted_largest: Count
+    clock: Clock
+
+    @functools.cached_property
+    def choices(self) -> NDArray[np.float64]:
+        """[rows, columns, splits] of every kernel the library may choose, one column each."""
+        return np.array([(r, c, s) for r, c in self.tiles for s in self.splits], np.float64).T[:, :, None]
+
+
+class AttentionPass(Spec):
+    """One direction of an attention kernel.
+
+    Args:
+        rate: share of the peak reached with endless sequences and head dimensions.
+        softmax_cost: work on a score besides the products, in units of head dimension.
+        overhead: start, end and masked part of a tile's loop, in keys.
+        tail: share of the longest tile's time that is idle at the end.
+        wide_rate: rate of head dimensions above 128 relative to others.
+        tile: rows of the block that one thread block owns (queries forward, keys backward).
+    """
+
+    rate: Positive
+    softmax_cost: NotNegative
+    overhead: NotNegative
+    tail: NotNegative
+    wide_rate: Positive
+    tile: Count
+
+
+class AttentionKernel(Spec):
+    """A kernel's two directions, and whether measurements stand behind it on this architecture."""
+
+    measured: bool
+    forward: AttentionPass
+    backward: AttentionPass
+
+
+class AttentionCoefficients(_Calibration):
+    """Numbers of the attention model (see `costs/attention.py`): one entry per kernel name.
+
+    Args:
+        kernels: by name (flash1, flash2, flash3).
+        bandwidth_fraction: achievable share of the memory bandwidth.
+        start: fixed time of a kernel on the device.
+        fitted_shortest, fitted_longest: range of sequence lengths measured.
+        clock: the clock under the power limit.
+    """
+
+    kernels: dict[Name, AttentionKernel]
+    bandwidth_fraction: Fraction
+    start: Seconds
+    fitted_shortest: Count
+    fitted_longest: Count
+    clock: Clock
+
+    def kernel(self, name: str) -> AttentionKernel:
+        """Return the numbers of a kernel.
+
+        Raises:
+            UnknownNameError: the file has no such kernel.
+        """
+        if name not in self.kernels:
+            raise UnknownNameError("attention kernel", name, self.kernels)
+        return self.kernels[name]
+
+
+class MemoryBoundCoefficients(_Calibration):
+    """Numbers of the memory-bound model (see `costs/memory_bound.py`).
+
+    Args:
+        bandwidth_fraction: share of the data sheet's bandwidth that large kernels reach.
+        start: fixed time of a kernel on the device.
+        ramp: time in which a kernel's traffic comes up to speed and dies away again.
+    """
+
+    bandwidth_fraction: Fraction
+    start: Seconds
+    ramp: Seconds
+
+
+def load_gemm_coefficients(gpu: Gpu, name: str | None = None) -> GemmCoefficients:
+    """Return the GEMM numbers of a file, or else the GPU's own, its architecture's or the fallback's.
+
+    Raises:
+        SpecError: no such file, or it is wrong.
+    """
+    return _load("gemm", gpu, name, GemmCoefficients)
+
+
+def load_attention_coefficients(gpu: Gpu, name: str | None = None) -> AttentionCoefficients:
+    """Return the attention numbers of a file, or else the GPU's own, its architecture's or the fallback's.
+
+    Raises:
+        SpecError: no such file, or it is wrong.
+    """
+    return _load("attention", gpu, name, AttentionCoefficients)
+
+
+def load_memory_bound_coefficients(gpu: Gpu, name: str | None = None) -> MemoryBoundCoefficients:
+    """Return the memory-bound numbers of a file, or else the GPU's own, its architecture's or the fallback's.
+
+    Raises:
+        SpecError: no such file, or it is wrong.
+    """
+    return _load("memory_bound", gpu, name, MemoryBoundCoefficients)
+
+
+def _load(kind: str, gpu: Gpu, name: str | None, cls: type[S]) -> S:
+    if name is not None:
+        return load_named("calibrations", name, cls)
+    known = names("calibrations")
+    wanted = (f"{kind}_{gpu.name}", f"{kind}_{gpu.architecture}")
+    return load_named("calibrations", next((w for w in wanted if w in known), f"{kind}_any"), cls)

@@ -1,0 +1,323 @@
+"""Where groups of ranks lie on the wires of a cluster, and what bandwidth is theirs there.
+
+A group of a mesh (all tensor-parallel peers, all data-parallel peers, a pipeline hop) is a pattern of strided world ranks, and
+consecutive world ranks fill nodes.  Whether a group stays inside a node, and how many groups push through the same network
+cards at once, decides its speed more than any formula:
+
+    tp = 8, dp = 2 on two nodes of 8         node 0: 0 1 2 3 4 5 6 7      node 1: 8 9 ... 15
+    tp groups: {0..7}, {8..15}               stay inside, 8 ranks per node
+    dp groups: {0,8}, {1,9}, ..., {7,15}     leave the node, 1 rank per node, 8 groups share the cards of a node at once
+
+A *domain* is what one intra-node link spans: a node, or a rack where the link spans the rack (NVL72).
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import PlanError
+
+if TYPE_CHECKING:
+    from simulator.hardware.cluster import Cluster
+
+__all__ = ["Fabric", "GroupPlacement", "describe_group", "fabric_of", "place_group", "place_hop"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """The wires of a cluster as plain numbers: hashable, so that prices can be remembered.
+
+    Args:
+        architecture: of the GPU, such as "ampere".
+        intra: technology inside a domain: "nvlink", "pcie", "xgmi"; "" for one GPU per node.
+        intra_bandwidth: one direction, per GPU [B/s].
+        intra_latency: one hop [s].
+        switched: a GPU reaches any peer with its whole bandwidth; otherwise each peer has its own equal part of it.
+        node_size: GPUs per node.
+        domain_size: GPUs per domain (a node, or a rack of nodes on one link).
+        peer_to_peer: false where traffic between GPUs is staged through host memory.
+        in_network_reduction: the switch inside the domain adds (NVLS).
+        network: technology between domains; "" without one.
+        network_bandwidth: one direction, per GPU, above the leaf too [B/s].
+        card_bandwidth: one network card, one direction [B/s].
+        network_latency: one hop [s].
+        host: "intel", "amd" or "arm".
+        calibration: names of profiles to use, whatever they say they apply to.
+    """
+
+    architecture: str
+    intra: str
+    intra_bandwidth: float
+    intra_latency: float
+    switched: bool
+    node_size: int
+    domain_size: int
+    peer_to_peer: bool
+    in_network_reduction: bool
+    network: str
+    network_bandwidth: float
+    card_bandwidth: float
+    network_latency: float
+    host: str = "intel"
+    calibration: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlacement:
+    """Where the slowest of the groups of one kind lies.
+
+    Args:
+        ranks: members of a group.
+        nodes: domains it touches.
+        ranks_per_node: members in the domain that holds most of them.
+        fewest_per_node: members in the domain that holds least of them: they drive the fewest network cards.
+        level: the outermost level crossed: "node", "rack" or "fabric".
+        concurrent: how many groups of this kind share the network cards of one domain at once.
+        replicas: how many groups of this kind the mesh has.
+        leaving: how many of them leave their domain.
+
+    >>> place_group((("tp", 8), ("dp", 2)), ("dp",), 8).text
+    '8 of 8 replicas leave the node'
+    """
+
+    ranks: int
+    nodes: int = 1
+    ranks_per_node: int = 1
+    fewest_per_node: int = 1
+    level: str = "node"
+    concurrent: int = 1
+    replicas: int = 1
+    leaving: int = 0
+
+    @property
+    def text(self) -> str:
+        """How many replicas leave the node, in words."""
+        if not self.leaving:
+            return (
+                f"all {self.replicas} replicas stay in the {self.level}"
+                if self.replicas > 1
+                else f"in one {self.level}"
+            )
+        return f"{self.leaving} of {self.replicas} replicas leave the {'node' if self.level != 'rack' else 'rack'}"
+
+    def inner_bandwidth(self, fabric: Fabric) -> float:
+        """Return what one member can send to its peers in the domain, all together, one direction [B/s]."""
+        if fabric.switched or fabric.domain_size < 3:
+            return fabric.intra_bandwidth
+        return fabric.intra_bandwidth * (max(self.ranks_per_node, 2) - 1) / (fabric.domain_size - 1)
+
+    def outer_bandwidth(self, fabric: Fabric) -> float:
+        """Return what the group can push out of one domain, one direction [B/s]: its share of the network cards.
+
+        A member drives its own share of the cards, or a whole card where the other GPUs leave it alone; the groups that
+        are active at once cannot have more than all cards together.
+        """
+        everything = fabric.network_bandwidth * fabric.domain_size
+        own = self.fewest_per_node * max(fabric.network_bandwidth, fabric.card_bandwidth)
+        return min(everything / self.concurrent, own)
+
+
+def fabric_of(cluster: Cluster) -> Fabric:
+    """Return the plain numbers of a cluster's wires."""
+    levels = cluster.levels
+    node, outer = levels[0], next((level for level in levels if level.name == "fabric"), None)
+    domain = next((level for level in levels if level.name == "rack"), node)
+    single = domain.size == 1
+    return Fabric(
+        architecture=cluster.gpu.architecture,
+        intra="" if single else domain.link.technology,
+        intra_bandwidth=domain.bandwidth,
+        intra_latency=domain.latency,
+        switched=domain.link.switched or domain.link.technology == "pcie",
+        node_size=node.size,
+        domain_size=domain.size,
+        peer_to_peer=cluster.node.peer_to_peer,
+        in_network_reduction=cluster.node.in_network_reduction,
+        network=outer.link.technology if outer else "",
+        network_bandwidth=outer.bandwidth / outer.oversubscription if outer else 0.0,
+        card_bandwidth=outer.link.bandwidth / outer.oversubscription if outer else 0.0,
+        network_latency=outer.latency if outer else 0.0,
+        host=cluster.node.host,
+        calibration=tuple(cluster.calibration),
+    )
+
+
+def describe_group(ranks: int, nodes: int = 1, concurrent: int = 1, level: str | None = None) -> GroupPlacement:
+    """Return the placement of a lone group of `ranks` spread evenly over `nodes` domains, as nccl-tests runs it.
+
+    Raises:
+        PlanError: the ranks do not divide by the nodes.
+
+    >>> describe_group(16, 2).ranks_per_node
+    8
+    """
+    if nodes < 1 or ranks < 1 or ranks % nodes or concurrent < 1:
+        raise PlanError(
+            f"ranks must be a multiple of nodes, but {ranks} ranks on {nodes} nodes with {concurrent} groups"
+        )
+    return GroupPlacement(
+        ranks=ranks,
+        nodes=nodes,
+        ranks_per_node=ranks // nodes,
+        fewest_per_node=ranks // nodes,
+        level=level or ("fabric" if nodes > 1 else "node"),
+        concurrent=concurrent,
+        leaving=int(nodes > 1),
+    )
+
+
+def place_group(
+    axes: tuple[tuple[str, int], ...], group: tuple[str, ...], cluster: Cluster | Fabric | int
+) -> GroupPlacement:
+    """Return where the groups along the mesh axes `group` lie: the slowest replica, and how many leave the node.
+
+    Args:
+        axes: (name, size) from the innermost to the outermost; world rank = sum of coordinate x stride.
+        group: the axes whose ranks take part together.
+        cluster: its node size counts; a bare number is the node size.
+
+    Raises:
+        PlanError: `group` names an axis that `axes` lacks.
+
+    >>> place = place_group((("tp", 2), ("dp", 8)), ("dp",), 8)
+    >>> place.nodes, place.ranks_per_node, place.concurrent, place.level
+    (2, 4, 2, 'fabric')
+    """
+    return _place_group(axes, tuple(sorted(set(group))), *_sizes(cluster))
+
+
+def place_hop(
+    axes: tuple[tuple[str, int], ...], source: int, destination: int, cluster: Cluster | Fabric | int, axis: str = "pp"
+) -> GroupPlacement:
+    """Return where the hops from pipeline rank `source` to `destination` lie; all replicas of the hop go at once.
+
+    `concurrent` says how many of them leave one node together, so share its network cards.
+
+    Raises:
+        PlanError: no such axis, or a pipeline rank it does not have.
+
+    >>> hop = place_hop((("tp", 8), ("pp", 2)), 0, 1, 8)
+    >>> hop.level, hop.concurrent, hop.text
+    ('fabric', 8, '8 of 8 replicas leave the node')
+    """
+    return _place_hop(axes, source, destination, *_sizes(cluster), axis)
+
+
+def _sizes(cluster: Cluster | Fabric | int) -> tuple[int, int]:
+    """Return GPUs per node and per domain."""
+    if isinstance(cluster, int):
+        return cluster, cluster
+    if isinstance(cluster, Fabric):
+        return cluster.node_size, cluster.domain_size
+    node = cluster.levels[0].size
+    return node, next((level.size for level in cluster.levels if level.name == "rack"), node)
+
+
+def _strides(axes: tuple[tuple[str, int], ...], wanted: tuple[str, ...]) -> dict[str, tuple[int, int]]:
+    """Return {axis: (size, stride)}."""
+    table, stride = {}, 1
+    for name, size in axes:
+        table[name] = (size, stride)
+        stride *= size
+    for name in wanted:
+        if name not in table:
+            raise PlanError(f"no mesh axis {name!r} in {axes}")
+    return table
+
+
+def _offsets(sizes: list[tuple[int, int]]) -> NDArray[np.int64]:
+    """Return the sums of coordinate x stride over all coordinates, ascending when strides do not interleave."""
+    out = np.zeros(1, np.int64)
+    for size, stride in sizes:
+        out = (np.arange(size, dtype=np.int64)[:, None] * stride + out[None, :]).reshape(-1)
+    return out
+
+
+@functools.lru_cache(maxsize=4096)
+def _place_group(axes: tuple[tuple[str, int], ...], group: tuple[str, ...], node: int, domain: int) -> GroupPlacement:
+    table = _strides(axes, group)
+    members = _offsets([table[name] for name, _ in axes if name in group])
+    bases = _offsets([table[name] for name, _ in axes if name not in group])
+    counts = np.bincount(bases % domain, minlength=domain)
+    shifts = np.flatnonzero(counts)
+    counts = counts[shifts]
+    spread: list[tuple[int, int, int]] = []
+    for shift in shifts:
+        held = np.diff(_edges((members + shift) // domain))
+        spread.append((len(held), int(held.max()), int(held.min())))
+    nodes, most, fewest = max(spread, key=lambda s: (s[0], -s[2]))
+    leaving = sum(int(c) for s, c in zip(spread, counts, strict=True) if s[0] > 1)
+    if domain > node and nodes == 1:
+        inside = all(bool(members[-1] + shift % node < node) for shift in shifts)
+        level = "node" if inside else "rack"
+    else:
+        level = "node" if nodes == 1 else "fabric"
+    return GroupPlacement(
+        ranks=len(members),
+        nodes=nodes,
+        ranks_per_node=most,
+        fewest_per_node=fewest,
+        level=level,
+        concurrent=_sharing(axes, group, table, domain, len(bases)) if nodes > 1 else 1,
+        replicas=len(bases),
+        leaving=leaving,
+    )
+
+
+def _sharing(
+    axes: tuple[tuple[str, int], ...],
+    group: tuple[str, ...],
+    table: dict[str, tuple[int, int]],
+    domain: int,
+    groups: int,
+) -> int:
+    """Return the most groups that have members in one domain (the first 64 domains repeat the pattern)."""
+    if groups == 1:
+        return 1
+    world = int(np.prod([size for _, size in axes]))
+    ranks = np.arange(min(world, 64 * domain), dtype=np.int64)
+    number = np.zeros(len(ranks), np.int64)
+    for name, _ in axes:
+        if name not in group:
+            size, stride = table[name]
+            number = number * size + ranks // stride % size
+    pairs = np.sort(ranks // domain * groups + number)
+    return int(np.diff(_edges(pairs[_edges(pairs)[:-1]] // groups)).max())
+
+
+def _edges(ascending: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where each run of equal values starts, and the length."""
+    return np.concatenate(([0], np.flatnonzero(np.diff(ascending)) + 1, [len(ascending)]))
+
+
+@functools.lru_cache(maxsize=4096)
+def _place_hop(
+    axes: tuple[tuple[str, int], ...], source: int, destination: int, node: int, domain: int, axis: str
+) -> GroupPlacement:
+    table = _strides(axes, (axis,))
+    size, stride = table[axis]
+    for rank in (source, destination):
+        if not 0 <= rank < size:
+            raise PlanError(f"pipeline rank must be 0 to {size - 1}, got {rank} in {axes}")
+    others = _offsets([table[name] for name, _ in axes if name != axis])
+    start, end = others + source * stride, others + destination * stride
+    leaves = start // domain != end // domain
+    leaving = int(leaves.sum())
+    inside = bool((start // node == end // node).all())
+    out_of = np.unique(start[leaves] // domain, return_counts=True)[1]
+    into = np.unique(end[leaves] // domain, return_counts=True)[1]
+    return GroupPlacement(
+        ranks=2 if source != destination else 1,
+        nodes=2 if leaving else 1,
+        ranks_per_node=1 if leaving or source == destination else 2,
+        fewest_per_node=1,
+        level="fabric" if leaving else "node" if inside else "rack",
+        concurrent=int(max(out_of.max(), into.max())) if leaving else 1,
+        replicas=len(others),
+        leaving=leaving,
+    )

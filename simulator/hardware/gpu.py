@@ -1,0 +1,77 @@
+"""One GPU: what its maker promises.  What it achieves is in the calibrations."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, model_validator
+
+from simulator.errors import SpecError, nearest
+from simulator.specs import Count, Name, NamedSpec, load_named
+from simulator.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds, Watts
+
+__all__ = ["DTYPES", "Gpu", "load_gpu"]
+
+DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
+"""Number formats a peak can be given for; fp32 is without tensor cores."""
+
+
+def _known_dtype(value: str) -> str:
+    if value not in DTYPES:
+        guess = nearest(value, DTYPES)
+        hint = f" Did you mean {guess}?" if guess else ""
+        raise ValueError(f"unknown number format.{hint} Known: {', '.join(DTYPES)}")
+    return value
+
+
+class Gpu(NamedSpec):
+    """A GPU's data sheet.
+
+    `peak_flops` are dense [FLOP/s] by number format; `memory` [B] is the capacity that the device reports, up to one
+    percent that drivers keep for themselves; `launch_latency` [s] is the device's own pause between two kernels of one
+    stream.
+    """
+
+    vendor: Name
+    architecture: Literal[
+        "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"
+    ]
+    form: Name
+    peak_flops: dict[Annotated[str, AfterValidator(_known_dtype)], FlopsPerSecond]
+    memory: Bytes
+    memory_bandwidth: BytesPerSecond
+    streaming_multiprocessors: Count
+    l2_cache: Bytes
+    power: Watts
+    boost_clock: Hertz
+    launch_latency: Seconds
+
+    @model_validator(mode="after")
+    def _check(self) -> Gpu:
+        if not {"fp32", "fp16", "bf16"} & set(self.peak_flops):
+            raise ValueError("peak_flops must give at least one of fp32, fp16, bf16")
+        if self.memory <= 0:
+            raise ValueError("memory must be above zero")
+        return self
+
+    def peak(self, dtype: str) -> float:
+        """Return the dense peak of a number format [FLOP/s].
+
+        Raises:
+            SpecError: this GPU has no peak for the format; the message lists those it has.
+
+        >>> load_gpu("a100_80gb_sxm").peak("bf16")
+        312000000000000.0
+        """
+        if dtype not in self.peak_flops:
+            raise SpecError(f"GPU {self.name!r} has no peak for {dtype}. It has: {', '.join(self.peak_flops)}")
+        return self.peak_flops[dtype]
+
+
+def load_gpu(name: str) -> Gpu:
+    """Return the GPU of this name, alias or file.
+
+    Raises:
+        SpecError: no such GPU, or its file is wrong.
+    """
+    return load_named("gpus", name, Gpu)

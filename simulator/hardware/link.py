@@ -1,0 +1,39 @@
+"""One kind of connection: between GPUs, to the host, or a NIC's port to the network."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from simulator.specs import NamedSpec, load_named
+from simulator.units import BytesPerSecond, Seconds
+
+__all__ = ["Link", "load_link"]
+
+
+class Link(NamedSpec):
+    """A link's data sheet.
+
+    `bandwidth` [B/s] is ONE direction of one unit: all NVLinks of a GPU together, one PCIe slot, one port of a NIC.
+    `latency` [s] is one hop.  `duplex`: both directions at once at full bandwidth.  `switched`: a GPU reaches every
+    peer with its whole bandwidth (NVSwitch, network); otherwise each peer has its own part of it.
+    """
+
+    technology: Literal[
+        "nvlink", "pcie", "infiniband", "roce", "efa", "ethernet", "aries", "omnipath", "slingshot", "xgmi", "c2c"
+    ]
+    bandwidth: BytesPerSecond
+    latency: Seconds
+    duplex: bool
+    switched: bool
+
+
+def load_link(name: str) -> Link:
+    """Return the link of this name, alias or file.
+
+    Raises:
+        SpecError: no such link, or its file is wrong.
+
+    >>> load_link("infiniband_ndr").bandwidth
+    50000000000.0
+    """
+    return load_named("links", name, Link)

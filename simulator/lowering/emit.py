@@ -1,0 +1,105 @@
+"""Pass 9: join the batches into the columns of a `Program`, once, by array arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simulator.lowering.state import State
+from simulator.program.program import Effect, Program
+
+__all__ = ["emit"]
+
+
+def emit(state: State, name: str) -> Program:
+    """Return the finished program; the state is used up."""
+    batches = state.batches
+
+    def column(key: str, dtype: Any) -> Any:
+        parts = [np.broadcast_to(np.asarray(getattr(b, key)), (len(b.item),)) for b in batches]
+        return _frozen(np.concatenate(parts).astype(dtype))
+
+    width = np.concatenate([(b.streams >= 0).sum(axis=1) for b in batches])
+    streams = np.concatenate([b.streams[b.streams >= 0] for b in batches])
+    after_offsets, after = _waits(state)
+    start, end, mark = _edges(state)
+    settled = state.settled
+    members = settled.tensor_parallel * settled.data_parallel
+    return Program(
+        name=name,
+        axes=settled.axes,
+        items=tuple(state.items),
+        blocks=tuple(state.blocks),
+        item=column("item", np.int32),
+        kind=column("kind", np.int8),
+        action=column("action", np.int8),
+        rank=column("rank", np.int32),
+        lane=_lane(state),
+        chunk=column("chunk", np.int32),
+        microbatch=column("microbatch", np.int32),
+        step=_frozen(np.zeros(state.rows, np.int32)),
+        part=column("part", np.int16),
+        stream_offsets=_frozen(np.concatenate([[0], np.cumsum(width)]).astype(np.int64)),
+        streams=_frozen(streams.astype(np.int32)),
+        after_offsets=after_offsets,
+        after=after,
+        stream_rank=_frozen(np.array([r for r, _ in state.streams], np.int32)),
+        stream_lane=tuple(lane for _, lane in state.streams),
+        rank_weight=_frozen(np.full(state.ranks, float(members))),
+        effects=state.effect_list(),
+        start_effect=start,
+        end_effect=end,
+        mark_effect=mark,
+        resident=tuple(Effect(tensors=tuple(t)) for t in state.resident),
+    )
+
+
+def _frozen(array: Any) -> Any:
+    array.flags.writeable = False
+    return array
+
+
+def _lane(state: State) -> Any:
+    """Lane of each row: that of its microbatch; 0 where it has none."""
+    out = np.zeros(state.rows, np.int8)
+    start = 0
+    for batch in state.batches:
+        n = len(batch.item)
+        if isinstance(batch.microbatch, np.ndarray):
+            out[start : start + n] = state.placement.lane_of[batch.microbatch]
+        start += n
+    return _frozen(out)
+
+
+def _waits(state: State) -> tuple[Any, Any]:
+    """Sort the waits into a ragged column, each pair once."""
+    if not state.waits:
+        return _frozen(np.zeros(state.rows + 1, np.int64)), _frozen(np.zeros(0, np.int32))
+    rows = np.concatenate([w[0] for w in state.waits])
+    on = np.concatenate([w[1] for w in state.waits])
+    order = np.argsort(rows * state.rows + on, kind="stable")
+    rows, on = rows[order], on[order]
+    fresh = np.ones(len(rows), bool)
+    fresh[1:] = (rows[1:] != rows[:-1]) | (on[1:] != on[:-1])
+    rows, on = rows[fresh], on[fresh]
+    offsets = np.zeros(state.rows + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=state.rows), out=offsets[1:])
+    return _frozen(offsets), _frozen(on.astype(np.int32))
+
+
+def _edges(state: State) -> tuple[Any, Any, Any]:
+    """Effect numbers per row and edge; several effects at one edge become one combined effect."""
+    columns = {edge: np.full(state.rows, -1, np.int64) for edge in ("start", "end", "mark")}
+    for edge, rows, numbers in state.touched:
+        column = columns[edge]
+        held = column[rows]
+        fresh = held < 0
+        column[rows[fresh]] = numbers[fresh]
+        if not fresh.all():
+            known = list(state.effects)
+            pairs = np.stack([held[~fresh], numbers[~fresh]], axis=1)
+            unique, index = np.unique(pairs, axis=0, return_inverse=True)
+            joined = np.array([state.effect(known[a] + known[b]) for a, b in unique])
+            column[rows[~fresh]] = joined[index]
+    return tuple(_frozen(columns[e].astype(np.int32)) for e in ("start", "end", "mark"))  # type: ignore[return-value]

@@ -1,0 +1,362 @@
+"""Pass 2: operators of one layer on one GPU: tensor parallelism divides them and adds its collectives.
+
+Per layer and direction one `OperatorTable`, made once and shared by every block that runs it.  Under tensor parallelism t
+(Shoeybi et al., arXiv 1909.08053) a column-split GEMM needs its input gradient summed, a row-split GEMM its output; with
+sequence parallelism (Korthikanti et al., arXiv 2205.05198) these all_reduces become reduce_scatter and all_gather.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simulator.lowering.settled import Settled
+from simulator.program.program import COLLECTIVE, COMPUTE, OperatorTable, Tensor
+from simulator.workload.architectures import ARCHITECTURES
+from simulator.workload.model import Model
+from simulator.workload.operator import KernelStyle, LayerPart, Operator
+from simulator.workload.precision import Precision
+from simulator.workload.workload import Workload
+
+__all__ = ["LayerCost", "layer_costs"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerCost:
+    """One kind of layer on one GPU.
+
+    Args:
+        forward, backward: operators; `backward_recomputed` has the recomputed forward in front.
+        saved: tensors held from forward to backward.
+        forward_mark, backward_mark: temporaries that stand while it runs.
+        parameters: weights on this GPU before ZeRO [count]; `small_parameters` of them are the same on every
+            tensor-parallel rank.
+        input_bytes: activation that crosses a chunk boundary, per GPU [B].
+    """
+
+    forward: OperatorTable
+    backward: OperatorTable
+    saved: tuple[Tensor, ...]
+    forward_mark: tuple[Tensor, ...]
+    backward_mark: tuple[Tensor, ...]
+    parameters: float
+    small_parameters: float
+    input_bytes: float
+
+
+def layer_costs(workload: Workload, settled: Settled) -> dict[str, LayerCost]:
+    """Return the cost of "embedding", "layer" and "head" on one GPU of the plan."""
+    return {
+        kind: _layer_cost(
+            workload.model,
+            kind,
+            settled.microbatch_size,
+            workload.sequence_length,
+            settled.precision,
+            settled.style,
+            settled.vocabulary,
+            settled.tensor_parallel,
+            settled.sequence_parallel,
+            settled.recompute,
+            settled.framework.tensor_parallel_overlap,
+            settled.gradient_bytes,
+        )
+        for kind in ("embedding", "layer", "head")
+    }
+
+
+@functools.lru_cache(maxsize=256)
+def _layer_cost(
+    model: Model,
+    kind: str,
+    sequences: int,
+    length: int,
+    precision: Precision,
+    style: KernelStyle,
+    vocabulary: int,
+    tensor: int,
+    sequence_parallel: bool,
+    recompute: str,
+    overlaps: bool,
+    gradient_bytes: int,
+) -> LayerCost:
+    part = ARCHITECTURES.get(model.architecture).part(model, kind, sequences, length, precision, style, vocabulary)
+    split = _Splitter(tensor, sequence_parallel, overlaps, precision, sequences * length, model.hidden, style)
+    recompute = recompute if kind == "layer" else "none"
+    forward, backward = _Rows(f"{kind} forward"), _Rows(f"{kind} backward")
+    for operator in part.operators:
+        split.forward(forward, operator, "forward")
+    for operator in part.operators:
+        if recompute == "full" or (recompute == "selective" and operator.selective):
+            split.forward(backward, operator, "recompute")
+    for operator in reversed(part.operators):
+        split.backward(backward, operator)
+    saved, dropped = _saved(part, split, recompute)
+    out, grad = split.widest(part)
+    return LayerCost(
+        forward=forward.table(),
+        backward=backward.table(),
+        saved=saved,
+        forward_mark=_marks(kind, "workspace", out),
+        backward_mark=(*dropped, *_marks(kind, "gradients of activations", grad)),
+        parameters=sum(
+            (o.parameters - o.small_parameters) / split.weights(o) + o.small_parameters for o in part.operators
+        ),
+        small_parameters=float(sum(o.small_parameters for o in part.operators)),
+        input_bytes=part.input_bytes / split.factor("sequence"),
+    )
+
+
+def _marks(kind: str, name: str, size: float) -> tuple[Tensor, ...]:
+    return (Tensor(name=f"{kind} {name}", category="workspace", bytes=size),) if size else ()
+
+
+def _saved(part: LayerPart, split: _Splitter, recompute: str) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Tensors kept for backward, and those made again in backward instead."""
+    tensors = [
+        (s.droppable, Tensor(name=s.name, category=s.category, bytes=s.bytes / split.factor(s.region)))
+        for o in part.operators
+        for s in o.saved
+        if s.bytes
+    ]
+    if recompute == "none":
+        return tuple(t for _, t in tensors), ()
+    if recompute == "selective":
+        return tuple(t for d, t in tensors if not d), tuple(t for d, t in tensors if d)
+    kept = Tensor(name="layer input", category="activations", bytes=part.input_bytes / split.factor("sequence"))
+    return (kept,), tuple(t for _, t in tensors)
+
+
+class _Rows:
+    """Collects rows of one table; collectives refer to earlier or later rows by their index."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, **row: Any) -> int:
+        self.rows.append(row)
+        return len(self.rows) - 1
+
+    def table(self) -> OperatorTable:
+        rows = self.rows
+
+        def column(key: str, default: Any, dtype: Any) -> Any:
+            out = np.array([r.get(key, default) for r in rows], dtype)
+            out.flags.writeable = False
+            return out
+
+        def words(key: str, default: Any) -> tuple[Any, ...]:
+            return tuple(r.get(key, default) for r in rows)
+
+        return OperatorTable(
+            name=self.name,
+            label=words("label", ""),
+            kind=column("kind", COMPUTE, np.int8),
+            work=words("work", ""),
+            shape=column("shape", (0, 0, 0, 0), np.int64).reshape(-1, 4),
+            layout=words("layout", ""),
+            dtype=words("dtype", ""),
+            flops=column("flops", 0.0, np.float64),
+            read=column("read", 0.0, np.float64),
+            written=column("written", 0.0, np.float64),
+            message=column("message", 0.0, np.float64),
+            group=words("group", ()),
+            phase=words("phase", "forward"),
+            launches=column("launches", 1, np.int64),
+            part=words("part", ""),
+            beside=column("beside", -1, np.int32),
+        )
+
+
+class _Splitter:
+    """Divides operators over t tensor-parallel ranks and writes their rows."""
+
+    def __init__(
+        self,
+        tensor: int,
+        sequence_parallel: bool,
+        overlaps: bool,
+        precision: Precision,
+        tokens: int,
+        hidden: int,
+        style: KernelStyle,
+    ) -> None:
+        self.t, self.sp, self.overlaps, self.style = tensor, sequence_parallel, overlaps, style
+        self.dtype, self.e, self.tokens = precision.compute, float(precision.element), tokens
+        self.x = tokens * hidden * self.e
+
+    def factor(self, region: str) -> int:
+        """How many ways a tensor of this region is divided."""
+        if region == "sequence":
+            return self.t if self.sp else 1
+        return 1 if region == "whole" else self.t
+
+    def weights(self, operator: Operator) -> int:
+        """How many ways the operator's weights are divided."""
+        return self.t if operator.split in ("column", "row", "vocabulary", "lookup") else 1
+
+    def widest(self, part: LayerPart) -> tuple[float, float]:
+        """Bytes of the largest output of an operator, and of the gradients in and out of it."""
+        widest = 0.0
+        for o in part.operators:
+            if o.work == "gemm":
+                b, m, n, _ = self.local(o)
+                widest = max(widest, b * m * n * self.e)
+        widest = max(widest, part.input_bytes)
+        return widest, 2 * widest
+
+    def local(self, o: Operator) -> tuple[int, int, int, int]:
+        """(batch, m, n, k) of the forward product on one rank."""
+        b, m, n, k = o.shape
+        if o.split in ("column", "vocabulary"):
+            n //= self.t
+        elif o.split == "row":
+            k //= self.t
+        elif o.split == "heads":
+            b = max(1, b // self.t)
+        return b, m, n, k
+
+    def collective(self, rows: _Rows, name: str, message: float, phase: str, label: str, beside: int = -1) -> None:
+        """Add a tensor-parallel collective; nothing when t = 1."""
+        if self.t > 1:
+            rows.add(
+                label=f"{label} {name}",
+                kind=COLLECTIVE,
+                work=name,
+                message=message,
+                group=("tp",),
+                dtype=self.dtype,
+                phase=phase,
+                beside=beside if self.overlaps else -1,
+            )
+
+    def product(self, rows: _Rows, label: str, shape: tuple[int, int, int, int], layout: str, phase: str, **more: Any) -> int:
+        """Add a GEMM row; returns its index."""
+        b, m, n, k = shape
+        out = 4.0 if more.pop("accumulates", False) else self.e
+        return rows.add(
+            label=label,
+            work="gemm",
+            shape=shape,
+            layout=layout,
+            dtype=self.dtype,
+            flops=2.0 * b * m * n * k,
+            read=b * (m * k + k * n) * self.e + (b * m * n * out if out != self.e else 0.0),
+            written=b * m * n * out,
+            phase=phase,
+            **more,
+        )
+
+    def kernel(self, rows: _Rows, o: Operator, read: float, written: float, phase: str, launches: int, part: str = "") -> None:
+        """Add a memory-bound kernel whose bytes are divided by its region."""
+        divide = self.factor("sequence" if o.split in ("sequence", "lookup") else o.split)
+        rows.add(
+            label=o.label,
+            work="memory_bound",
+            dtype=self.dtype,
+            read=read / divide,
+            written=written / divide,
+            phase=phase,
+            launches=launches,
+            part=part,
+        )
+
+    def forward(self, rows: _Rows, o: Operator, phase: str) -> None:
+        """Write the forward rows of an operator."""
+        if o.work == "gemm":
+            if o.split in ("column", "vocabulary") and self.sp:
+                self.collective(rows, "all_gather", self.tokens * o.shape[3] * self.e, phase, o.label)
+            self.product(rows, o.label, self.local(o), "TN" if o.has_weight else "NN", phase, launches=o.launches)
+            if o.split == "row":
+                self.collective(rows, self.summed(), self.tokens * o.shape[2] * self.e, phase, o.label)
+        elif o.work == "attention":
+            self.attention(rows, o, phase, 4.0, o.launches)
+        else:
+            self.kernel(rows, o, o.read, o.written, phase, o.launches)
+            if o.work == "lookup":
+                self.collective(rows, self.summed(), self.x, phase, o.label)
+            elif o.label == "cross entropy":
+                for what in ("maximum", "target", "sum"):
+                    self.collective(rows, "all_reduce", 4.0 * self.tokens, phase, f"cross entropy {what}")
+
+    def summed(self) -> str:
+        """The collective that sums partial results."""
+        return "reduce_scatter" if self.sp else "all_reduce"
+
+    def attention(self, rows: _Rows, o: Operator, phase: str, factor: float, launches: int) -> None:
+        """Write a fused attention row; flops count the full (not causal) product."""
+        sequences, heads, length, width = o.shape
+        heads = heads // self.t
+        moved = self.tokens * heads * width * self.e
+        kv = self.tokens * max(1, o.kv_heads // self.t) * width * self.e
+        rows.add(
+            label=o.label,
+            work="attention",
+            shape=(sequences, heads, length, width),
+            layout=o.kernel + (":causal" if o.causal else "") + f":{max(1, o.kv_heads // self.t)}",
+            dtype=self.dtype,
+            flops=factor * sequences * heads * float(length) * length * width,
+            read=moved + 2 * kv if factor == 4.0 else 3 * moved + 2 * kv,
+            written=moved if factor == 4.0 else moved + 2 * kv,
+            phase=phase,
+            launches=launches,
+        )
+
+    def backward(self, rows: _Rows, o: Operator) -> None:
+        """Write the backward rows of an operator: input gradient, then weight gradient."""
+        if o.work == "gemm" and o.has_weight:
+            self.linear_backward(rows, o)
+        elif o.work == "gemm":
+            b, m, n, k = self.local(o)
+            self.product(rows, f"{o.label} gradient", (b, m, k, n), "NN", "backward", part="input")
+            self.product(rows, f"{o.label} gradient", (b, n, k, m), "NT", "backward", part="input")
+        elif o.work == "attention":
+            self.attention(rows, o, "backward", 10.0, o.backward_launches)
+        elif o.work == "lookup":
+            if self.sp:
+                self.collective(rows, "all_gather", self.x, "backward", o.label)
+            self.kernel(rows, o, o.backward_read, o.backward_written, "backward", o.backward_launches, "weight")
+        else:
+            self.kernel(rows, o, o.backward_read, o.backward_written, "backward", o.backward_launches, "input")
+
+    def linear_backward(self, rows: _Rows, o: Operator) -> None:
+        """Input gradient (NN), weight gradient (NT, added into the gradient buffer), bias gradient."""
+        b, m, n, k = self.local(o)
+        column = o.split in ("column", "vocabulary")
+        if o.split == "row" and self.sp:
+            self.collective(rows, "all_gather", self.tokens * o.shape[2] * self.e, "backward", o.label)
+        dgrad = self.product(rows, f"{o.label} input gradient", (b, m, k, n), "NN", "backward", part="input")
+        wide = self.tokens * o.shape[3] * self.e
+        if column and self.sp:
+            self.collective(rows, "all_gather", wide, "backward", f"{o.label} input", beside=dgrad)
+        fused = self.style.fused_wgrad_accumulation
+        wgrad = self.product(
+            rows, f"{o.label} weight gradient", (b, n, k, m), "NT", "backward", part="weight", accumulates=fused
+        )
+        if not fused:
+            rows.add(
+                label=f"{o.label} gradient accumulation",
+                work="memory_bound",
+                dtype=self.dtype,
+                read=(self.e + 4.0) * n * k,
+                written=4.0 * n * k,
+                phase="backward",
+                part="weight",
+            )
+        if column:
+            self.collective(rows, self.summed(), wide, "backward", o.label, beside=wgrad)
+        if o.backward_read:
+            rows.add(
+                label=f"{o.label} bias gradient",
+                work="memory_bound",
+                dtype=self.dtype,
+                read=o.backward_read / (self.t if column else 1),
+                written=0.0,
+                phase="backward",
+                part="weight",
+                launches=2,
+            )

@@ -1,0 +1,148 @@
+"""Pass 6: gradient synchronisation below ZeRO-3.
+
+Replicas along the data-parallel axis and copies of a chunk in several lanes (Chimera) add their gradients: all_reduce under
+ZeRO-0, reduce_scatter under ZeRO-1 and 2.  With overlap a bucket is reduced as soon as the backward of its layers ends;
+without, everything after the rank's last backward.  ZeRO-2 keeps no full gradients, so it reduces after every microbatch.
+Tied embeddings on different ranks add their gradients last.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.lowering.instances import BUCKETS, last_backward
+from simulator.lowering.parameters import chunk_parameters, rank_chunks, rank_parameters
+from simulator.lowering.state import Batch, State
+from simulator.program.program import COLLECTIVE, Link
+
+__all__ = ["add_reductions"]
+
+
+def add_reductions(state: State) -> None:
+    """Add the gradient reductions of the plan."""
+    settled = state.settled
+    if settled.zero_stage < 3:
+        if state.placement.lanes > 1:
+            _replica_lanes(state)
+        elif settled.data_parallel > 1:
+            if settled.overlap_gradients:
+                _buckets(state)
+            else:
+                _at_the_end(state)
+    if state.workload.model.tied_embeddings:
+        _tied_embeddings(state)
+
+
+def _link(state: State, name: str, message: float, group: tuple[str, ...], ranks: tuple[int, ...] = (), kind: str = "") -> int:
+    collective = kind or ("all_reduce" if state.settled.zero_stage == 0 else "reduce_scatter")
+    return state.add_item(
+        Link(
+            name=f"{collective} {name}",
+            kind=COLLECTIVE,
+            message=message,
+            dtype=state.settled.gradient_dtype,
+            group=group,
+            pipeline_ranks=ranks,
+            account="dp",
+            collective=collective,
+        )
+    )
+
+
+def _buckets(state: State) -> None:
+    """One reduction per segment of every cut backward."""
+    cut = np.flatnonzero(state.variant == BUCKETS)
+    lane = state.lanes("dp")
+    counts = state.last_row[cut] - state.first_row[cut] + 1
+    action = np.repeat(cut, counts)
+    place = np.arange(len(action)) - np.repeat(np.cumsum(counts) - counts, counts)
+    row = state.first_row[action] + place
+    items: dict[tuple[str, ...], int] = {}
+    numbers = np.zeros(len(row), np.int64)
+    for i, (a, j) in enumerate(zip(action, place, strict=True)):
+        chunk = state.chunks[int(state.order.chunk[a])]
+        group = state.cuts[(chunk, "backward", BUCKETS)][int(j)]
+        if group not in items:
+            size = sum(state.costs[k].parameters for k in group) * state.settled.gradient_bytes
+            items[group] = _link(state, f"gradients of {_words(group)}", size, ("dp",))
+        numbers[i] = items[group]
+    rank = state.action_rank[action]
+    rows = state.add_rows(Batch(item=numbers, kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None]))
+    state.wait(rows, row)
+
+
+def _words(group: tuple[str, ...]) -> str:
+    layers = group.count("layer")
+    parts = [k for k in ("embedding", "head") if k in group]
+    return " + ".join(([f"{layers} layers"] if layers else []) + parts)
+
+
+def _at_the_end(state: State) -> None:
+    """One reduction per rank after its last backward; ZeRO-2 one per rank and microbatch."""
+    lane = state.lanes("dp")
+    completes = np.isin(state.order.kind, (1, 3))
+    if state.settled.zero_stage == 2:
+        actions = np.flatnonzero(completes)
+        size = {c: chunk_parameters(state, c) * state.settled.gradient_bytes for c in range(len(state.chunks))}
+        items = {c: _link(state, f"gradients of chunk {c}", size[c], ("dp",)) for c in size}
+        item = np.array([items[int(c)] for c in state.order.chunk[actions]])
+    else:
+        actions = np.array([int(e) - 1 for e in state.order.rank_offsets[1:]])
+        per_rank = [rank_parameters(state, r) * state.settled.gradient_bytes for r in range(state.ranks)]
+        item = np.array([_link(state, f"gradients of rank {r}", b, ("dp",)) for r, b in enumerate(per_rank)])
+    rank = state.action_rank[actions]
+    rows = state.add_rows(Batch(item=item, kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None]))
+    state.wait(rows, state.last_row[actions])
+
+
+def _replica_lanes(state: State) -> None:
+    """Copies of a chunk in several lanes: one all_reduce over lanes and replicas, a rendezvous of the ranks that hold it."""
+    last = np.flatnonzero(last_backward(state))
+    done = {
+        (int(state.action_lane[a]), int(state.order.chunk[a])): int(state.last_row[a]) for a in last
+    }
+    final = state.last_row[state.order.rank_offsets[1:] - 1]
+    lane = state.lanes("dp")
+    entries = []
+    for chunk in range(len(state.chunks)):
+        holders = sorted({int(r) for r in state.placement.rank_of[:, chunk]})
+        size = chunk_parameters(state, chunk) * state.settled.gradient_bytes
+        waits = [done[(a, chunk)] for a in range(state.placement.lanes) if (a, chunk) in done]
+        ready = max(waits) if state.settled.overlap_gradients else max(int(final[r]) for r in holders)
+        entries.append((ready, chunk, holders, size, waits))
+    entries.sort(key=lambda e: (e[0], e[1]))
+    for _, chunk, holders, size, waits in entries:
+        group = ("dp", "pp") if state.settled.data_parallel > 1 else ("pp",)
+        item = _link(state, f"gradients of chunk {chunk}", size, group, tuple(holders), "all_reduce")
+        rows = state.add_rows(
+            Batch(
+                item=np.array([item]),
+                kind=COLLECTIVE,
+                rank=np.array([holders[0]]),
+                streams=lane[np.array(holders)][None, :],
+                chunk=np.array([chunk]),
+            )
+        )
+        after = waits if state.settled.overlap_gradients else [int(final[r]) for r in holders]
+        state.wait(np.full(len(after), rows[0]), np.array(after))
+
+
+def _tied_embeddings(state: State) -> None:
+    """The embedding and the head share one matrix: their gradients are added when they lie on different ranks."""
+    ends = sorted({int(state.placement.rank_of[a, c]) for a in range(state.placement.lanes) for c in (0, -1)})
+    if len(ends) < 2 or any((a, 0) in rank_chunks(state, r) and (a, len(state.chunks) - 1) in rank_chunks(state, r) for r in ends for a in range(state.placement.lanes)):
+        return
+    head = state.costs["head"]
+    size = (head.parameters - head.small_parameters) * state.settled.gradient_bytes
+    item = _link(state, "tied embedding gradients", size, ("pp",), tuple(ends), "all_reduce")
+    lane = state.lanes("dp")
+    rows = state.add_rows(
+        Batch(
+            item=np.array([item]),
+            kind=COLLECTIVE,
+            rank=np.array([ends[0]]),
+            streams=lane[np.array(ends)][None, :],
+        )
+    )
+    final = state.last_row[state.order.rank_offsets[1:] - 1]
+    state.wait(np.full(len(ends), rows[0]), final[np.array(ends)])

@@ -1,0 +1,93 @@
+"""Pass 8: memory: what every row allocates and frees, and what stands through the whole step (design 5b E, J).
+
+Activations of a microbatch stand from the START of its forward to the END of its backward (of W when the backward is split).
+Temporaries of a block are a mark above its entry level.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from simulator.lowering.assign import Chunk
+from simulator.lowering.instances import layers_of
+from simulator.lowering.parameters import rank_parameters
+from simulator.lowering.state import State
+from simulator.lowering.update import optimizer_bytes
+from simulator.plan.zero import model_states
+from simulator.program.program import Tensor
+
+__all__ = ["add_memory"]
+
+
+def add_memory(state: State) -> None:
+    """Give the compute rows their memory effects and the ranks their resident tensors."""
+    classes = list(dict.fromkeys(state.chunks))
+    class_of = np.array([classes.index(c) for c in state.chunks])[state.order.chunk]
+    kind = state.order.kind
+    for number, chunk in enumerate(classes):
+        mine = class_of == number
+        saved = state.effect(_saved(state, chunk))
+        state.touch("start", state.first_row[mine & (kind == 0)], saved)
+        state.touch("end", state.last_row[mine & ((kind == 1) | (kind == 3))], saved)
+        for direction, kinds in (("forward", (0,)), ("backward", (1, 2, 3))):
+            chosen = mine & np.isin(kind, kinds)
+            for variant in np.unique(state.variant[chosen]):
+                actions = np.flatnonzero(chosen & (state.variant == variant))
+                groups = state.cuts[(chunk, direction, int(variant))]
+                for place, group in enumerate(groups):
+                    mark = state.effect(_mark(state, group, direction))
+                    state.touch("mark", state.first_row[actions] + place, mark)
+    state.resident = [_resident(state, rank) for rank in range(state.ranks)]
+
+
+def _saved(state: State, chunk: Chunk) -> tuple[Tensor, ...]:
+    total: Counter[tuple[str, str]] = Counter()
+    for kind in layers_of(chunk, "forward"):
+        for tensor in state.costs[kind].saved:
+            total[(tensor.name, tensor.category)] += tensor.bytes  # type: ignore[assignment]
+    return tuple(Tensor(name=n, category=c, bytes=float(b)) for (n, c), b in total.items())
+
+
+def _mark(state: State, group: tuple[str, ...], direction: str) -> tuple[Tensor, ...]:
+    """The largest set of temporaries among the layers of a segment."""
+    marks = [getattr(state.costs[kind], f"{direction}_mark") for kind in dict.fromkeys(group)]
+    return max(marks, key=lambda tensors: sum(t.bytes for t in tensors), default=())
+
+
+def _resident(state: State, rank: int) -> list[Tensor]:
+    settled, framework = state.settled, state.settled.framework
+    parameters = rank_parameters(state, rank)
+    weight, gradient, optimizer = (
+        float(settled.precision.element),
+        float(settled.gradient_bytes),
+        optimizer_bytes(state),
+    )
+    if settled.zero_stage == 3 and framework.shards_in_master_precision and state.workload.numbers.master_weights:
+        weight, gradient, optimizer = 4.0, 4.0, optimizer - 4.0
+    states = model_states(
+        parameters,
+        weight=weight,
+        gradient=gradient,
+        optimizer=optimizer,
+        zero_stage=settled.zero_stage,
+        replicas=settled.data_parallel,
+    )
+    gradients = states.gradients
+    out = [
+        Tensor(name="weights", category="weights", bytes=states.weights),
+        Tensor(name="gradient buffers", category="gradients", bytes=gradients),
+        Tensor(name="optimizer states", category="optimizer_states", bytes=states.optimizer_states),
+        Tensor(name="GEMM workspace", category="workspace", bytes=framework.workspace),
+        Tensor(name="driver context and kernels", category="context", bytes=framework.context),
+    ]
+    if settled.zero_stage == 3 and not framework.reduces_every_microbatch and settled.microbatches > 1:
+        unsharded = parameters * settled.gradient_bytes
+        out.append(Tensor(name="accumulated unsharded gradients", category="gradients", bytes=unsharded))
+    groups = sum(size > 1 for _, size in settled.axes)
+    if groups:
+        out.append(Tensor(name="communicator buffers", category="communication", bytes=groups * framework.communicator))
+    return [t for t in out if t.bytes]
+
+

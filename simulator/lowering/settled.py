@@ -1,0 +1,273 @@
+"""A settled plan: every choice made, every rule checked, before a row is written.
+
+`settle` fills what the plan leaves open from the framework profile and refuses what cannot be, with the rule, the values and
+the nearest plan that works.  An option that would have no effect is refused too, never ignored.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.errors import PlanError
+from simulator.plan.framework import Framework, load_framework
+from simulator.plan.plan import AXES, Plan
+from simulator.schedules import SCHEDULES
+from simulator.schedules.base import Shape
+from simulator.workload.operator import KernelStyle
+from simulator.workload.precision import BYTES_PER_ELEMENT, Precision
+from simulator.workload.workload import Workload
+
+__all__ = ["Settled", "settle"]
+
+MOST_ACTIONS = 20_000_000
+"""A step with more pipeline actions than this is refused: it would need gigabytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """A plan without open choices; names as in `Plan`."""
+
+    tensor_parallel: int
+    pipeline_parallel: int
+    data_parallel: int
+    sequence_parallel: bool
+    chunks_per_rank: int
+    microbatch_size: int
+    microbatches: int
+    schedule: Any
+    zero_stage: int
+    recompute: str
+    overlap_gradients: bool
+    overlap_parameters: bool
+    bucket_size: float
+    gradient_bytes: int
+    gradient_dtype: str
+    p2p: str
+    layer_split: tuple[int, ...] | None
+    fsdp_prefetch: int
+    reshard_after_forward: bool
+    clip_gradients: bool
+    axes: tuple[tuple[str, int], ...]
+    style: KernelStyle
+    precision: Precision
+    framework: Framework
+    vocabulary: int
+
+    @property
+    def shape(self) -> Shape:
+        """What the schedule sees."""
+        return Shape(self.pipeline_parallel, self.microbatches, self.chunks_per_rank)
+
+
+def _nearest_divisor(n: int, wanted: int) -> int:
+    divisors = {d for i in range(1, math.isqrt(n) + 1) if n % i == 0 for d in (i, n // i)}
+    return min(divisors, key=lambda d: (abs(d - wanted), d))
+
+
+def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = "the cluster") -> Settled:
+    """Return the plan with every choice made.
+
+    Args:
+        world_size: GPUs of the job.
+
+    Raises:
+        PlanError: a rule is broken; the message names the nearest plan that works.
+    """
+    framework = load_framework(plan.framework)
+    replicas = _replicas(plan, world_size, cluster_name)
+    _check_shapes(workload, plan)
+    microbatches = _microbatches(workload, plan, replicas)
+    schedule = _schedule(plan, microbatches)
+    _check_effects(plan, framework, replicas, schedule)
+    if workload.model.layers < plan.pipeline_parallel * plan.chunks_per_rank and plan.layer_split is None:
+        raise PlanError(
+            f"every chunk needs a layer, but pipeline_parallel x chunks_per_rank = {plan.pipeline_parallel} x "
+            f"{plan.chunks_per_rank} = {plan.pipeline_parallel * plan.chunks_per_rank} and model "
+            f"{workload.model.name!r} has {workload.model.layers} layers. Nearest: pipeline_parallel = "
+            f"{max(1, workload.model.layers // plan.chunks_per_rank)}."
+        )
+    actions = 2 * microbatches * plan.pipeline_parallel * plan.chunks_per_rank
+    if actions > MOST_ACTIONS:
+        raise PlanError(
+            f"a step may have at most {MOST_ACTIONS} pipeline actions, but {microbatches} microbatches on "
+            f"{plan.pipeline_parallel} x {plan.chunks_per_rank} chunks make {actions}. Way out: a larger microbatch_size, "
+            "more data_parallel or a smaller global_batch_size."
+        )
+    numbers = workload.numbers
+    gradient = plan.gradient_dtype or framework.gradient_dtype
+    if gradient == "compute" or not numbers.master_weights:
+        gradient = numbers.compute
+    multiple = framework.vocabulary_multiple * plan.tensor_parallel
+    return Settled(
+        tensor_parallel=plan.tensor_parallel,
+        pipeline_parallel=plan.pipeline_parallel,
+        data_parallel=replicas,
+        sequence_parallel=plan.sequence_parallel,
+        chunks_per_rank=plan.chunks_per_rank,
+        microbatch_size=plan.microbatch_size,
+        microbatches=microbatches,
+        schedule=schedule,
+        zero_stage=plan.zero_stage,
+        recompute=plan.recompute or framework.recompute,
+        overlap_gradients=_or(plan.overlap_gradients, framework.gradients_overlap) and replicas > 1,
+        overlap_parameters=_or(plan.overlap_parameters, framework.parameters_overlap) and plan.zero_stage in (1, 2),
+        bucket_size=plan.bucket_size or framework.bucket_size,
+        gradient_bytes=BYTES_PER_ELEMENT[gradient],
+        gradient_dtype=gradient,
+        p2p=plan.p2p or framework.p2p,
+        layer_split=plan.layer_split,
+        fsdp_prefetch=_or(plan.fsdp_prefetch, framework.fsdp_prefetch),
+        reshard_after_forward=_or(plan.reshard_after_forward, framework.reshards_after_forward),
+        clip_gradients=_or(plan.clip_gradients, framework.clips_gradients),
+        axes=tuple((axis, _size(plan, axis, replicas)) for axis in (plan.rank_order or AXES)),
+        style=_style(framework, plan.attention, _or(plan.dropout, framework.dropout)),
+        precision=numbers,
+        framework=framework,
+        vocabulary=-(-workload.model.vocabulary // multiple) * multiple,
+    )
+
+
+def _or(value: Any, habit: Any) -> Any:
+    return habit if value is None else value
+
+
+def _size(plan: Plan, axis: str, replicas: int) -> int:
+    return {"tp": plan.tensor_parallel, "dp": replicas, "pp": plan.pipeline_parallel}[axis]
+
+
+@functools.lru_cache(maxsize=64)
+def _style(framework: Framework, attention: str | None, dropout: bool) -> KernelStyle:
+    return KernelStyle(
+        attention=attention or framework.attention,
+        fused_softmax=framework.fused_softmax,
+        fused_bias_activation=framework.fused_bias_activation,
+        fused_residual=framework.fused_residual,
+        fused_rotary=framework.fused_rotary,
+        fused_norm=framework.fused_norm,
+        fused_cross_entropy=framework.fused_cross_entropy,
+        fused_wgrad_accumulation=framework.fused_wgrad_accumulation,
+        dropout=dropout,
+    )
+
+
+def _replicas(plan: Plan, world_size: int, cluster_name: str) -> int:
+    t, p = plan.tensor_parallel, plan.pipeline_parallel
+    replicas = plan.data_parallel if plan.data_parallel is not None else max(1, world_size // (t * p))
+    if t * p * replicas != world_size:
+        way = f"data_parallel = {world_size // (t * p)}"
+        if world_size % (t * p):
+            best = _nearest_divisor(world_size, t * p)
+            tensor = math.gcd(best, t)
+            way = (
+                f"tensor_parallel = {tensor}, pipeline_parallel = {best // tensor}, data_parallel = {world_size // best}"
+            )
+        raise PlanError(
+            "tensor_parallel x pipeline_parallel x data_parallel must equal the world size, but "
+            f"{t} x {p} x {replicas} = {t * p * replicas} and {cluster_name} has {world_size} GPUs. Nearest: {way}."
+        )
+    if plan.rank_order is not None and sorted(plan.rank_order) != sorted(AXES):
+        raise PlanError(
+            f"rank_order must name each of {', '.join(AXES)} once, but it is {list(plan.rank_order)}. "
+            f"Nearest: {list(AXES)}."
+        )
+    return replicas
+
+
+def _check_shapes(workload: Workload, plan: Plan) -> None:
+    model, t = workload.model, plan.tensor_parallel
+    for name, value in (("heads", model.heads), ("kv_heads", model.kv_heads), ("ffn", model.ffn)):
+        if value % t:
+            raise PlanError(
+                f"tensor_parallel must divide the model's {name}, but {value} / {t} is no whole number "
+                f"(model {model.name!r}). Nearest: tensor_parallel = {_nearest_divisor(value, t)}."
+            )
+    if plan.sequence_parallel and t == 1:
+        raise PlanError(
+            "sequence_parallel splits norms over the tensor-parallel group, but tensor_parallel = 1. "
+            "Way out: sequence_parallel = false, or tensor_parallel > 1."
+        )
+    if plan.sequence_parallel and workload.sequence_length % t:
+        raise PlanError(
+            f"sequence_parallel needs a sequence_length that tensor_parallel divides, but {workload.sequence_length} / "
+            f"{t} is no whole number. Nearest: sequence_length = {max(t, round(workload.sequence_length / t) * t)}."
+        )
+    if model.positions == "learned" and workload.sequence_length > model.sequence_length:
+        raise PlanError(
+            f"the model's position table ends at {model.sequence_length} tokens, but sequence_length = "
+            f"{workload.sequence_length}. Nearest: sequence_length = {model.sequence_length}."
+        )
+    if plan.layer_split is not None:
+        chunks = plan.pipeline_parallel * plan.chunks_per_rank
+        if len(plan.layer_split) != chunks or sum(plan.layer_split) != model.layers:
+            raise PlanError(
+                f"layer_split must give {chunks} chunks (pipeline_parallel x chunks_per_rank) that sum to the model's "
+                f"{model.layers} layers, but it has {len(plan.layer_split)} entries that sum to {sum(plan.layer_split)}. "
+                "Way out: leave layer_split out for a balanced split."
+            )
+
+
+def _microbatches(workload: Workload, plan: Plan, replicas: int) -> int:
+    group = replicas * plan.microbatch_size
+    if workload.global_batch_size % group:
+        near = max(1, round(workload.global_batch_size / group)) * group
+        raise PlanError(
+            "global_batch_size must be a multiple of data_parallel x microbatch_size, but "
+            f"{workload.global_batch_size} / ({replicas} x {plan.microbatch_size}) is no whole number. "
+            f"Nearest: global_batch_size = {near}."
+        )
+    return workload.global_batch_size // group
+
+
+def _schedule(plan: Plan, microbatches: int) -> Any:
+    name = plan.schedule or ("interleaved_1f1b" if plan.chunks_per_rank > 1 else "one_f_one_b")
+    schedule = SCHEDULES.get(name)
+    schedule.check(Shape(plan.pipeline_parallel, microbatches, plan.chunks_per_rank))
+    return schedule
+
+
+def _check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Any) -> None:
+    """Refuse what would have no effect, and combinations that cannot be."""
+
+    def refuse(rule: str, values: str, way: str) -> None:
+        raise PlanError(f"{rule}, but {values}. Way out: {way}.")
+
+    if plan.zero_stage and replicas == 1:
+        refuse(
+            "zero_stage shards over the data-parallel replicas",
+            f"zero_stage = {plan.zero_stage} and data_parallel = 1",
+            "zero_stage = 0, or data_parallel > 1",
+        )
+    if plan.zero_stage and schedule.replicas > 1:
+        refuse(
+            "states cannot be sharded over replicas that hold several model copies on a rank",
+            f"zero_stage = {plan.zero_stage} and schedule = {schedule.name!r}",
+            "zero_stage = 0, or schedule = 'one_f_one_b'",
+        )
+    overlaps = _or(plan.overlap_gradients, framework.gradients_overlap)
+    if replicas == 1 and (plan.overlap_gradients is not None or plan.bucket_size is not None):
+        refuse("gradients are reduced only between replicas", "data_parallel = 1", "leave out overlap_gradients, bucket_size")
+    if plan.bucket_size is not None and (not overlaps or plan.zero_stage == 3):
+        refuse(
+            "bucket_size matters only for overlapped gradients below ZeRO-3 (FSDP reduces unit by unit)",
+            f"overlap_gradients = {str(overlaps).lower()}, zero_stage = {plan.zero_stage}",
+            "leave bucket_size out",
+        )
+    if plan.overlap_gradients is not None and plan.zero_stage == 3:
+        refuse("FSDP always reduces beside the backward pass", "zero_stage = 3", "leave overlap_gradients out")
+    if plan.overlap_parameters is not None and plan.zero_stage not in (1, 2):
+        refuse(
+            "overlap_parameters gathers the weights of ZeRO-1 and ZeRO-2",
+            f"zero_stage = {plan.zero_stage}",
+            "leave overlap_parameters out",
+        )
+    if plan.zero_stage != 3 and (plan.fsdp_prefetch is not None or plan.reshard_after_forward is not None):
+        refuse(
+            "fsdp_prefetch and reshard_after_forward belong to zero_stage 3",
+            f"zero_stage = {plan.zero_stage}",
+            "leave them out, or zero_stage = 3",
+        )
+    if plan.pipeline_parallel == 1 and plan.p2p is not None:
+        refuse("p2p is about messages between pipeline ranks", "pipeline_parallel = 1", "leave p2p out")

@@ -1,0 +1,193 @@
+"""Pass 7: the end of the step: global gradient norm, optimizer, and the gather of weights that ZeRO-1 and 2 updated in shards."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.lowering.expand import _Rows
+from simulator.lowering.parameters import rank_chunks, rank_parameters, small_parameters
+from simulator.lowering.state import Batch, State
+from simulator.program.program import COLLECTIVE, COMPUTE, Link, OperatorTable, Segment
+from simulator.workload.optimizers import OPTIMIZERS
+
+__all__ = ["add_update", "optimizer_bytes", "tensors_held"]
+
+TENSORS_PER_LAYER = 12
+"""Weight tensors of a transformer layer, norms and biases included; sets the kernel launches of an unfused optimizer."""
+TENSORS_PER_LAUNCH = 30
+"""Tensors one multi-tensor-apply launch covers (four lists of pointers in a kernel's argument space)."""
+
+
+def optimizer_bytes(state: State) -> float:
+    """Bytes of optimizer state per parameter, the fp32 master weight included."""
+    numbers = state.workload.numbers
+    cost = OPTIMIZERS.get(state.workload.optimizer).cost(
+        numbers.element, state.settled.gradient_bytes, numbers.master_weights
+    )
+    return cost.state + (4.0 if numbers.master_weights else 0.0)
+
+
+def tensors_held(state: State, rank: int) -> int:
+    """Weight tensors on a rank."""
+    held = [state.chunks[c] for _, c in rank_chunks(state, rank)]
+    return sum(TENSORS_PER_LAYER * c.layers + 2 * c.embedding + 2 * c.head for c in held)
+
+
+def add_update(state: State) -> None:
+    """Add norm, optimizer and gather rows for every pipeline rank."""
+    settled = state.settled
+    compute, lane = state.lanes("compute"), state.lanes("dp")
+    everyone = np.arange(state.ranks)
+    reduced = _last_reductions(state, lane)
+    final = state.last_row[state.order.rank_offsets[1:] - 1]
+    before = [final[r] if reduced[r] < 0 else reduced[r] for r in everyone]
+    if settled.clip_gradients or settled.precision.loss_scaling:
+        norm = _segments(state, _norm_table, "gradient norm", synchronises=False)
+        rows = _compute(state, norm, compute)
+        state.wait(rows, np.array(before))
+        item = state.add_item(
+            Link(
+                name="all_reduce gradient norm",
+                kind=COLLECTIVE,
+                message=8.0,
+                dtype="fp32",
+                group=("tp", "dp", "pp") if settled.zero_stage else ("tp", "pp"),
+                pipeline_ranks=tuple(range(state.ranks)),
+                account="dp",
+                collective="all_reduce",
+            )
+        )
+        joined = state.add_rows(
+            Batch(item=np.array([item]), kind=COLLECTIVE, rank=np.array([0]), streams=lane[None, :])
+        )
+        state.wait(np.full(state.ranks, joined[0]), rows)
+        before = [int(joined[0])] * state.ranks
+    rows = _compute(state, _segments(state, _optimizer_table, "optimizer", synchronises=True), compute)
+    state.wait(rows, np.array(before))
+    if settled.zero_stage in (1, 2) and not settled.overlap_parameters:
+        _gather(state, rows, lane)
+
+
+def _last_reductions(state: State, lane: np.ndarray) -> list[int]:
+    """Per rank: the last reduction so far on its data-parallel lane, -1 for none."""
+    last = [-1] * state.ranks
+    lanes = [lane]
+    if (0, "dp reduce") in state.streams:
+        lanes.append(state.lanes("dp reduce"))
+    start = 0
+    owner = {int(s): r for group in lanes for r, s in enumerate(group)}
+    for batch in state.batches:
+        n = len(batch.item)
+        if batch.kind == COLLECTIVE:
+            for column in batch.streams.T:
+                stream, index = np.unique(column[::-1], return_index=True)
+                for s, i in zip(stream, index, strict=True):
+                    if int(s) in owner:
+                        r = owner[int(s)]
+                        last[r] = max(last[r], start + n - 1 - int(i))
+        start += n
+    return last
+
+
+def _compute(state: State, items: np.ndarray, compute: np.ndarray) -> np.ndarray:
+    return state.add_rows(
+        Batch(item=items, kind=COMPUTE, rank=np.arange(state.ranks), streams=compute[:, None], action=4)
+    )
+
+
+def _segments(state: State, table: object, name: str, synchronises: bool) -> np.ndarray:
+    """One segment per different rank content."""
+    known: dict[tuple[float, ...], int] = {}
+    out = []
+    for rank in range(state.ranks):
+        key = (rank_parameters(state, rank), small_parameters(state, rank), float(tensors_held(state, rank)))
+        if key not in known:
+            operators: OperatorTable = table(state, *key)  # type: ignore[operator]
+            known[key] = state.add_item(
+                Segment(name=name, pieces=((operators, 1),), phase="optimizer", synchronises=synchronises)
+            )
+        out.append(known[key])
+    return np.array(out)
+
+
+def _shard(state: State) -> int:
+    return state.settled.data_parallel if state.settled.zero_stage else 1
+
+
+def _norm_table(state: State, parameters: float, small: float, tensors: float) -> OperatorTable:
+    """Local part of the gradient norm, overflow check and unscaling, and the sum of the norms' gradients under SP."""
+    settled = state.settled
+    gradients = parameters / _shard(state) * settled.gradient_bytes
+    rows = _Rows("gradient norm")
+    if settled.sequence_parallel:
+        rows.add(
+            label="norm gradients all_reduce",
+            kind=COLLECTIVE,
+            work="all_reduce",
+            message=small * settled.gradient_bytes,
+            group=("tp",),
+            dtype=settled.gradient_dtype,
+            phase="optimizer",
+        )
+    launches = max(1, round(tensors / TENSORS_PER_LAUNCH))
+    common = {"work": "memory_bound", "dtype": settled.gradient_dtype, "phase": "optimizer"}
+    if settled.precision.loss_scaling:
+        rows.add(label="unscale gradients", read=gradients, written=gradients, launches=launches, **common)
+    if settled.clip_gradients:
+        rows.add(label="gradient norm", read=gradients, launches=launches + 2, **common)
+        rows.add(label="clip gradients", read=gradients, written=gradients, launches=launches, **common)
+    return rows.table()
+
+
+def _optimizer_table(state: State, parameters: float, small: float, tensors: float) -> OperatorTable:
+    """The optimizer's traffic on this rank's shard, and clearing the gradients."""
+    settled = state.settled
+    numbers = state.workload.numbers
+    cost = OPTIMIZERS.get(state.workload.optimizer).cost(
+        numbers.element, settled.gradient_bytes, numbers.master_weights
+    )
+    mine = parameters / _shard(state)
+    fused = settled.framework.fused_optimizer
+    launches = max(cost.fused_launches, round(tensors / TENSORS_PER_LAUNCH)) if fused else int(12 * tensors)
+    rows = _Rows("optimizer")
+    rows.add(
+        label=state.workload.optimizer,
+        work="memory_bound",
+        dtype="fp32",
+        flops=cost.flops * mine,
+        read=cost.read * mine * (1 if fused else 2),
+        written=cost.written * mine * (1 if fused else 2),
+        phase="optimizer",
+        launches=launches,
+    )
+    held = parameters / (settled.data_parallel if settled.zero_stage >= 2 else 1)
+    rows.add(
+        label="clear gradients",
+        work="memory_bound",
+        dtype=settled.gradient_dtype,
+        written=held * settled.gradient_bytes,
+        phase="optimizer",
+        launches=2,
+    )
+    return rows.table()
+
+
+def _gather(state: State, updated: np.ndarray, lane: np.ndarray) -> None:
+    items = [
+        state.add_item(
+            Link(
+                name=f"all_gather weights of rank {r}",
+                kind=COLLECTIVE,
+                message=rank_parameters(state, r) * state.settled.precision.element,
+                dtype=state.settled.precision.compute,
+                group=("dp",),
+                pipeline_ranks=(),
+                account="dp",
+                collective="all_gather",
+            )
+        )
+        for r in range(state.ranks)
+    ]
+    ranks = np.arange(state.ranks)
+    rows = state.add_rows(Batch(item=np.array(items), kind=COLLECTIVE, rank=ranks, streams=lane[:, None]))
+    state.wait(rows, updated)

@@ -1,0 +1,67 @@
+"""Framework profiles: facts of a training code's behaviour, read from hardware_specs/frameworks.
+
+A profile says which kernels exist, when gradients are reduced, what the host costs.  It cannot scale a time: the only
+numbers allowed are counts, byte sizes and host seconds (a test checks the types of all fields).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from simulator.specs import NamedSpec, load_named
+from simulator.units import Bytes, Seconds
+
+__all__ = ["Framework", "load_framework"]
+
+
+class Framework(NamedSpec):
+    """How a training framework behaves.
+
+    Kernels: attention, fused_* and dropout as in `KernelStyle`.
+    Communication: gradient_dtype of the buffers that are reduced; gradients_overlap and parameters_overlap (with
+    compute); bucket_size; p2p "latency" (receives are posted ahead) or "blocking"; tensor_parallel_overlap (input-gradient
+    collective beside the weight-gradient GEMM); reduces_every_microbatch (no accumulation before the reduction);
+    separate_communicators (gathers and reductions do not queue behind each other).
+    FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); prefetch depth; reshards_after_forward (if not, weights are gathered once per step and kept).
+    Host: launch_time per kernel launch; step_time per optimizer step spent with the GPU idle.
+    Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries), communicator (buffers
+    of one communicator).
+    """
+
+    attention: Literal["unfused", "flash1", "flash2", "flash3"]
+    fused_softmax: bool
+    fused_bias_activation: bool
+    fused_residual: bool
+    fused_rotary: bool
+    fused_norm: bool
+    fused_cross_entropy: bool
+    fused_wgrad_accumulation: bool
+    fused_optimizer: bool
+    dropout: bool
+    gradient_dtype: Literal["fp32", "bf16", "fp16", "compute"]
+    gradients_overlap: bool
+    parameters_overlap: bool
+    bucket_size: Bytes
+    p2p: Literal["latency", "blocking"]
+    scatters_p2p: bool
+    tensor_parallel_overlap: bool
+    reduces_every_microbatch: bool
+    separate_communicators: bool
+    shards_in_master_precision: bool
+    fsdp_prefetch: int = Field(ge=0, le=16)
+    reshards_after_forward: bool
+    clips_gradients: bool
+    vocabulary_multiple: int = Field(ge=1, le=4096)
+    recompute: Literal["none", "selective", "full"]
+    launch_time: Seconds
+    step_time: Seconds
+    context: Bytes
+    workspace: Bytes
+    communicator: Bytes
+
+
+def load_framework(name: str) -> Framework:
+    """Return the framework profile with this name, from hardware_specs/frameworks."""
+    return load_named("frameworks", name, Framework)

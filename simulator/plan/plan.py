@@ -1,0 +1,74 @@
+"""A parallel plan: how the work is split over the GPUs, and how they talk."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from simulator.specs import Spec
+from simulator.units import Bytes
+
+__all__ = ["AXES", "Plan"]
+
+AXES = ("tp", "dp", "pp")
+"""Mesh axes, innermost (consecutive ranks) first: the order Megatron-LM uses."""
+
+Degree = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+
+
+class Plan(Spec):
+    """How a workload is split.  A field left at None takes the framework's habit; a field that could have no effect in
+    the plan at hand is refused when it is set (`feasibility.check_plan`).
+
+    Args:
+        tensor_parallel, pipeline_parallel: degrees.
+        data_parallel: replicas; None = what is left of the world size.
+        sequence_parallel: norms and residuals split along the sequence inside the tensor-parallel group.
+        chunks_per_rank: model chunks per pipeline rank (interleaved schedules).
+        microbatch_size: sequences per microbatch and replica.
+        schedule: name of a pipeline schedule.
+        zero_stage: 0 nothing sharded, 1 optimizer states, 2 and gradients, 3 and weights (FSDP).
+        recompute: none, selective (attention core) or full (every layer from its input).
+        attention: attention kernel, in place of the framework's.
+        overlap_gradients: reduce gradients beside the backward pass.
+        overlap_parameters: gather ZeRO-1/2 weights beside the next forward pass.
+        bucket_size: gradient bytes reduced at once.
+        gradient_dtype: of the gradient buffers.
+        p2p: latency (a message only delays its receiver) or blocking (it also holds the sender).
+        layer_split: layers per chunk, in order of the global chunk number.
+        fsdp_prefetch: units gathered ahead of the one that computes.
+        reshard_after_forward: whether gathered weights are dropped between forward and backward.
+        clip_gradients: global gradient norm before the update.
+        dropout: whether the model is trained with dropout.
+        rank_order: mesh axes from consecutive ranks outward.
+        framework: name of the framework profile.
+    """
+
+    tensor_parallel: Degree = 1
+    pipeline_parallel: Degree = 1
+    data_parallel: Degree | None = None
+    sequence_parallel: bool = False
+    chunks_per_rank: Degree = 1
+    microbatch_size: Degree = 1
+    schedule: str | None = None
+    zero_stage: Annotated[int, Field(strict=True, ge=0, le=3)] = 0
+    recompute: Literal["none", "selective", "full"] | None = None
+    attention: Literal["unfused", "flash1", "flash2", "flash3"] | None = None
+    overlap_gradients: bool | None = None
+    overlap_parameters: bool | None = None
+    bucket_size: Bytes | None = None
+    gradient_dtype: Literal["fp32", "bf16", "fp16"] | None = None
+    p2p: Literal["latency", "blocking"] | None = None
+    layer_split: tuple[Annotated[int, Field(strict=True, ge=0, le=100_000)], ...] | None = None
+    fsdp_prefetch: Annotated[int, Field(strict=True, ge=0, le=16)] | None = None
+    reshard_after_forward: bool | None = None
+    clip_gradients: bool | None = None
+    dropout: bool | None = None
+    rank_order: tuple[Literal["tp", "dp", "pp"], ...] | None = None
+    framework: str = "megatron_core"
+
+    @property
+    def model_parallel_size(self) -> int:
+        """GPUs of one replica."""
+        return self.tensor_parallel * self.pipeline_parallel

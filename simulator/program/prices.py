@@ -1,0 +1,71 @@
+"""Prices: the seconds of every item of a program, and where they go.  Made by costs, read by engines and report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ACCOUNTS", "RESOURCE_KINDS", "Prices"]
+
+ACCOUNTS = ("forward", "backward", "recompute", "optimizer", "host", "tp", "cp", "ep", "dp", "pp", "bubble")
+"""Where an instant of a rank can go; a step's breakdown has one entry each and sums to the step time."""
+
+RESOURCE_KINDS = ("gemm", "memory", "tp", "dp", "pp", "copy")
+"""Kinds of activity that can slow each other when they overlap on one GPU (design 5b I)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prices:
+    """Seconds per item, item i of the program being row i of each array.
+
+    Args:
+        occupancy: [items] seconds for which a row of this item holds its streams.
+        latency: [items] seconds that successors in `after` wait beyond its end; holds nothing.
+        account: [items, len(ACCOUNTS)] seconds of the occupancy by account; rows sum to `occupancy` for segments.
+        share: [items, len(RESOURCE_KINDS)] the part of its own time in which an item uses each kind of resource.
+        slowdown: [kinds, kinds] how many times longer an activity of the first kind takes beside one of the second (>= 1).
+        classes: names of the price classes (gemm:bf16, attention, host, all_reduce:ring:node, ...).
+        class_share: [items, classes] seconds of occupancy + latency by class.
+        sigma: [classes] standard deviation of log(measured / priced) of each class, from its residual file.
+        model: per item, which model priced it, for the provenance.
+        placement: per item, where a link's group lies, such as "8 of 8 replicas leave the node"; "" for segments.
+        calibrated: per class, whether measurements stand behind it.
+    """
+
+    occupancy: NDArray[np.float64]
+    latency: NDArray[np.float64]
+    account: NDArray[np.float64]
+    share: NDArray[np.float64]
+    slowdown: NDArray[np.float64]
+    classes: tuple[str, ...]
+    class_share: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    model: tuple[str, ...]
+    placement: tuple[str, ...]
+    calibrated: tuple[bool, ...]
+
+    @property
+    def interferes(self) -> bool:
+        """Whether any activity slows another."""
+        return bool((self.slowdown > 1.0).any() and (self.share > 0.0).any())
+
+    @classmethod
+    def plain(cls, occupancy: NDArray[np.float64], latency: NDArray[np.float64]) -> Prices:
+        """Return prices that hold times only: no accounts, classes or interference (abstract schedules, tests)."""
+        n = len(occupancy)
+        kinds = len(RESOURCE_KINDS)
+        return cls(
+            occupancy=np.asarray(occupancy, np.float64),
+            latency=np.asarray(latency, np.float64),
+            account=np.zeros((n, len(ACCOUNTS))),
+            share=np.zeros((n, kinds)),
+            slowdown=np.ones((kinds, kinds)),
+            classes=(),
+            class_share=np.zeros((n, 0)),
+            sigma=np.zeros(0),
+            model=("given",) * n,
+            placement=("",) * n,
+            calibrated=(),
+        )

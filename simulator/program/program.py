@@ -1,0 +1,265 @@
+"""The program: what happens in one training step, without a second in it and without hardware.
+
+Two levels, so that a step of 100,000 rows stays small:
+
+    operators --> layers --> segments --> blocks        TEMPLATES: few; these are priced
+                                 |
+                                rows                    INSTANCES and LINKS: many; these are run
+
+* `OperatorTable`: the operators of one layer in one direction (the forward of a transformer layer), as columns.
+* `Segment`: a run of layers that executes without a break on one stream: `pieces = ((table, count), ...)`.
+* `Block`: what one action of a pipeline order runs: one segment, or several when a link is anchored inside it.
+* `Link`: what joins segments: a transfer between pipeline ranks, a collective beside the compute, a copy.
+* `Program`: `items` (all segments and links, priced once each) and the row columns: row i runs item[i] on its streams.
+
+The world is folded: one rank per pipeline rank stands for all its tensor-, context- and data-parallel members.
+Meaning of a row (both engines implement exactly this): it starts when it is first on ALL its streams and every row j of its
+`after` list has ended and j's latency has passed; it ends `occupancy` later, for all its streams at once.  A stream runs its
+rows in the order of their row numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "CATEGORIES",
+    "COLLECTIVE",
+    "COMPUTE",
+    "COPY",
+    "KIND_NAMES",
+    "TRANSFER",
+    "Block",
+    "Effect",
+    "Link",
+    "OperatorTable",
+    "Program",
+    "Segment",
+    "Tensor",
+]
+
+COMPUTE, TRANSFER, COLLECTIVE, COPY = 0, 1, 2, 3
+KIND_NAMES = ("compute", "transfer", "collective", "copy")
+
+CATEGORIES = (
+    "weights",
+    "gradients",
+    "optimizer_states",
+    "activations",
+    "logits",
+    "gathered",
+    "communication",
+    "workspace",
+    "context",
+    "fragmentation",
+)
+"""Memory categories, everywhere the same; their sum is the total (reserved) memory of a rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OperatorTable:
+    """The operators of one layer in one direction, as columns of equal length n.
+
+    Collectives that run inside a block (tensor-parallel all_reduce) are rows of kind COLLECTIVE with `message` bytes per
+    participant before the algorithm, over the mesh axes in `group`.
+    """
+
+    name: str
+    label: tuple[str, ...]
+    kind: NDArray[np.int8]
+    work: tuple[str, ...]
+    """What prices the row: gemm, attention, memory_bound, optimizer, ... for COMPUTE; the collective's name else."""
+    shape: NDArray[np.int64]
+    """[n, 4]: batch, m, n, k of a gemm or attention; zeros else."""
+    layout: tuple[str, ...]
+    """Of a gemm: TN forward, NN input gradient, NT weight gradient; of attention: its kernel; "" else."""
+    dtype: tuple[str, ...]
+    flops: NDArray[np.float64]
+    read: NDArray[np.float64]
+    written: NDArray[np.float64]
+    message: NDArray[np.float64]
+    group: tuple[tuple[str, ...], ...]
+    phase: tuple[str, ...]
+    """forward, backward, recompute or optimizer."""
+    launches: NDArray[np.int64]
+    part: tuple[str, ...]
+    """Which half of a split backward the row belongs to: "input", "weight" or ""."""
+    beside: NDArray[np.int32]
+    """Of a collective: the compute row of this table it runs beside (overlapped); -1 when everything waits for it."""
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Layers that run without a break on one compute stream; `pieces` = ((operators of a layer, how many), ...)."""
+
+    name: str
+    pieces: tuple[tuple[OperatorTable, int], ...]
+    phase: str
+    """The phase that names the segment: forward, backward or optimizer."""
+    synchronises: bool = False
+    """The host waits for the GPU here (end of step): its fixed time is added."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A transfer, a collective beside the compute, or a copy.
+
+    Args:
+        message: bytes per participant before the algorithm.
+        collective: all_reduce, reduce_scatter, all_gather, ... or "" for a transfer or copy.
+        group: mesh axes of the participants, such as ("dp",); for a transfer ("pp",).
+        pipeline_ranks: the pipeline ranks it touches: (source, destination) of a transfer, all members of a collective.
+        account: which exposed-communication account its waiting goes to: tp, cp, ep, pp or dp.
+    """
+
+    name: str
+    kind: int
+    message: float
+    dtype: str
+    group: tuple[str, ...]
+    pipeline_ranks: tuple[int, ...]
+    account: str
+    collective: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """What one action runs: (chunk class, action kind) -> segments in order."""
+
+    name: str
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """One named holder of memory, as the memory report prints it."""
+
+    name: str
+    category: str
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """A change of memory at an edge of a row: the tensors allocated or freed, together."""
+
+    tensors: tuple[Tensor, ...] = ()
+
+    def by_category(self) -> NDArray[np.float64]:
+        """Return bytes per category, in the order of CATEGORIES."""
+        out = np.zeros(len(CATEGORIES))
+        for tensor in self.tensors:
+            out[CATEGORIES.index(tensor.category)] += tensor.bytes
+        return out
+
+
+def _empty(dtype: Any) -> Any:
+    return field(default_factory=lambda: np.zeros(0, dtype))
+
+
+@dataclass(frozen=True, slots=False, kw_only=True, eq=False)
+class Program:
+    """One training step: items (templates) and rows (what runs).  All arrays are read-only.
+
+    Row columns have length n.  Ragged columns are a pair: row i owns entries offsets[i]:offsets[i+1].
+    """
+
+    name: str
+    axes: tuple[tuple[str, int], ...]
+    """Mesh axes from innermost to outermost, such as (("tp", 8), ("cp", 1), ("dp", 16), ("pp", 8))."""
+    items: tuple[Segment | Link, ...]
+    blocks: tuple[Block, ...] = ()
+
+    item: NDArray[np.int32]
+    kind: NDArray[np.int8]
+    """COMPUTE, TRANSFER, COLLECTIVE or COPY."""
+    action: NDArray[np.int8]
+    """Of a compute row: 0 F, 1 B, 2 I, 3 W, 4 update; -1 else."""
+    rank: NDArray[np.int32]
+    """The pipeline rank that owns the row (memory effects happen there); of a transfer, the sender."""
+    lane: NDArray[np.int8]
+    chunk: NDArray[np.int32]
+    """Global chunk number; -1 where it means nothing."""
+    microbatch: NDArray[np.int32]
+    step: NDArray[np.int32]
+    part: NDArray[np.int16]
+    """Which segment of its block the row is; 0 for an unbroken block."""
+
+    stream_offsets: NDArray[np.int64]
+    streams: NDArray[np.int32]
+    """Participants: numbers of the streams each row holds."""
+    after_offsets: NDArray[np.int64]
+    after: NDArray[np.int32]
+    """Rows that must have ended (and whose latency must have passed) before this one starts."""
+
+    stream_rank: NDArray[np.int32]
+    stream_lane: tuple[str, ...]
+    """"compute", "tp", "cp", "ep", "dp", "copy", or "pp>3" (sends to pipeline rank 3) and "pp<3" (receives from it)."""
+    rank_weight: NDArray[np.float64]
+    """How many real ranks each folded rank stands for."""
+
+    effects: tuple[Effect, ...] = ()
+    start_effect: NDArray[np.int32] = _empty(np.int32)
+    """Per row: which effect is ALLOCATED at its START; -1 none."""
+    end_effect: NDArray[np.int32] = _empty(np.int32)
+    """Per row: which effect is FREED at its END; -1 none."""
+    mark_effect: NDArray[np.int32] = _empty(np.int32)
+    """Per row: which effect stands only between its START and END (temporaries); -1 none."""
+    resident: tuple[Effect, ...] = ()
+    """Per rank: what stands through the whole step (weights, optimizer states, ...)."""
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return len(self.item)
+
+    @property
+    def ranks(self) -> int:
+        """Number of folded ranks."""
+        return len(self.rank_weight)
+
+    @functools.cached_property
+    def previous(self) -> NDArray[np.int32]:
+        """Per entry of `streams`: the row before it on that stream, -1 for the first."""
+        owner = self.row_of_stream_entry
+        order = np.argsort(self.streams, kind="stable")
+        out = np.full(len(self.streams), -1, np.int32)
+        same = self.streams[order][1:] == self.streams[order][:-1]
+        out[order[1:][same]] = owner[order[:-1][same]]
+        out.flags.writeable = False
+        return out
+
+    @functools.cached_property
+    def row_of_stream_entry(self) -> NDArray[np.int32]:
+        """Per entry of `streams`: the row that owns it."""
+        return np.repeat(np.arange(self.size, dtype=np.int32), np.diff(self.stream_offsets))
+
+    @functools.cached_property
+    def compute_stream(self) -> NDArray[np.int32]:
+        """Per rank: the number of its compute stream."""
+        out = np.full(self.ranks, -1, np.int32)
+        for number, (rank, lane) in enumerate(zip(self.stream_rank, self.stream_lane, strict=True)):
+            if lane == "compute":
+                out[rank] = number
+        return out
+
+    @functools.cached_property
+    def effect_bytes(self) -> NDArray[np.float64]:
+        """[effects, categories] bytes."""
+        return np.array([e.by_category() for e in self.effects]).reshape(-1, len(CATEGORIES))
+
+    def label(self, row: int) -> str:
+        """Return a short name for a row: `2F0` for an action of chunk 2, microbatch 0; the link's name else."""
+        item = self.items[int(self.item[row])]
+        if self.kind[row] == COMPUTE and 0 <= self.action[row] <= 3:
+            suffix = f"[{int(self.part[row])}]" if self.part[row] else ""
+            return f"{int(self.chunk[row])}{'FBIW'[int(self.action[row])]}{int(self.microbatch[row])}{suffix}"
+        return item.name

@@ -1,0 +1,403 @@
+"""The rules of a program, one small function each, over arrays; and the ring of rows behind a deadlock.
+
+`verify` runs all rules once per program in production and between all passes in tests.  It does not sort the rows: engines
+notice rows that never start and ask `find_deadlock` who waits for whom.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import ProgramError
+from simulator.program.program import CATEGORIES, COLLECTIVE, COMPUTE, KIND_NAMES, Link, OperatorTable, Program, Segment
+
+__all__ = ["RULES", "check_runnable", "find_deadlock", "verify"]
+
+_ROW_COLUMNS = ("item", "kind", "action", "rank", "lane", "chunk", "microbatch", "step", "part")
+_EFFECT_COLUMNS = ("start_effect", "end_effect", "mark_effect")
+_LANE = re.compile(r"[A-Za-z0-9_<>.\-]{1,40}")
+
+
+def verify(program: Program) -> None:
+    """Check every rule.
+
+    Raises:
+        ProgramError: the first rule that is broken, with the row and the values.
+
+    >>> from simulator.program.builder import ProgramBuilder, plain_segment
+    >>> build = ProgramBuilder()
+    >>> stream = build.add_stream(build.add_rank())
+    >>> row = build.add_row(build.add_item(plain_segment("layer")), stream, after=[0])
+    >>> verify(build.build())
+    Traceback (most recent call last):
+    simulator.errors.ProgramError: a row cannot wait for itself: row 0 (layer) on rank 0 names itself in `after`
+    """
+    for rule in RULES:
+        rule(program)
+
+
+def check_runnable(program: Program, occupancy: NDArray[np.float64], latency: NDArray[np.float64]) -> None:
+    """Check what an engine needs so as never to read beyond an array: shapes, indices, and times for all items.
+
+    Args:
+        occupancy: seconds per item, or a matrix [samples, items].
+        latency: the same.
+
+    Raises:
+        ProgramError: a column of another length, an index out of range, a time that is negative or not finite.
+    """
+    _offsets_are_monotone(program)
+    _columns_are_as_long_as_the_rows(program)
+    _indices_are_in_range(program)
+    for name, seconds in (("occupancy", occupancy), ("latency", latency)):
+        if seconds.shape[-1] != len(program.items):
+            raise ProgramError(
+                f"prices hold one {name} per item, but there are {seconds.shape[-1]} for {len(program.items)} items; "
+                "price this very program"
+            )
+        wrong = ~(np.isfinite(seconds) & (seconds >= 0.0))
+        if wrong.any():
+            item = int(np.argwhere(wrong)[0][-1])
+            raise ProgramError(
+                f"times are finite and not negative: {name} of item {item} ({program.items[item].name}) is "
+                f"{seconds[..., item].min()} s"
+            )
+
+
+def _where(program: Program, row: int) -> str:
+    """Name a row in a message; careful, for the program may be broken."""
+    try:
+        return f"row {row} ({program.label(row)}) on rank {int(program.rank[row])}"
+    except (IndexError, TypeError):
+        return f"row {row}"
+
+
+def _first(wrong: NDArray[np.bool_]) -> int | None:
+    """Return the first place where something is wrong, if any."""
+    place = int(wrong.argmax()) if len(wrong) else 0
+    return place if len(wrong) and wrong[place] else None
+
+
+def _offsets_are_monotone(program: Program) -> None:
+    for name in ("stream", "after"):
+        offsets: NDArray[Any] = getattr(program, f"{name}_offsets")
+        entries = len(program.streams if name == "stream" else program.after)
+        if len(offsets) != program.size + 1 or offsets[0] != 0 or offsets[-1] != entries:
+            raise ProgramError(
+                f"{name}_offsets must run from 0 to the {entries} entries in {program.size} + 1 numbers, but it has "
+                f"{len(offsets)} numbers, from {offsets[:1].tolist()} to {offsets[-1:].tolist()}"
+            )
+        row = _first(offsets[1:] < offsets[:-1])
+        if row is not None:
+            raise ProgramError(f"{name}_offsets may not fall, but fall at {_where(program, row)}")
+
+
+def _columns_are_as_long_as_the_rows(program: Program) -> None:
+    for name in (*_ROW_COLUMNS, *_EFFECT_COLUMNS):
+        length = len(getattr(program, name))
+        if length != program.size and not (length == 0 and name in _EFFECT_COLUMNS):
+            raise ProgramError(f"every column has one entry per row: {name} has {length} for {program.size} rows")
+    for name, length in (("stream_lane", len(program.stream_lane)), ("resident", len(program.resident) or None)):
+        wanted = len(program.stream_rank) if name == "stream_lane" else program.ranks
+        if length is not None and length != wanted:
+            raise ProgramError(f"{name} has {length} entries where {wanted} are wanted")
+
+
+def _indices_are_in_range(program: Program) -> None:
+    effects, streams = len(program.effects), len(program.stream_rank)
+    limits = [
+        ("item", program.item, 0, len(program.items), None),
+        ("kind", program.kind, 0, len(KIND_NAMES), None),
+        ("action", program.action, -1, 5, None),
+        ("rank", program.rank, 0, program.ranks, None),
+        ("streams", program.streams, 0, streams, program.stream_offsets),
+        ("after", program.after, 0, program.size, program.after_offsets),
+        ("stream_rank", program.stream_rank, 0, program.ranks, None),
+        *((name, getattr(program, name), -1, effects, None) for name in _EFFECT_COLUMNS),
+    ]
+    for name, values, low, high, offsets in limits:
+        if len(values) == 0 or (values.min() >= low and values.max() < high):
+            continue
+        place = int(((values < low) | (values >= high)).argmax())
+        row = place if offsets is None else int(np.searchsorted(offsets, place, side="right")) - 1
+        spot = f"stream {row}" if name == "stream_rank" else _where(program, row)
+        raise ProgramError(f"{name} lies in {low}..{high - 1}, but is {int(values[place])} at {spot}")
+
+
+def _streams_have_names_of_their_own(program: Program) -> None:
+    seen: set[tuple[int, str]] = set()
+    for number, (rank, lane) in enumerate(zip(program.stream_rank.tolist(), program.stream_lane, strict=True)):
+        if not _LANE.fullmatch(lane):
+            raise ProgramError(f"a lane is a word of letters, digits and <>_.-, but stream {number} has {lane!r}")
+        if (rank, lane) in seen:
+            raise ProgramError(f"a rank has one stream per lane, but {rank}:{lane} occurs twice, last as stream {number}")
+        seen.add((rank, lane))
+
+
+def _rows_do_not_wait_for_themselves(program: Program) -> None:
+    owner = np.repeat(np.arange(program.size, dtype=np.int32), np.diff(program.after_offsets))
+    entry = _first(program.after == owner)
+    if entry is not None:
+        place = _where(program, int(owner[entry]))
+        raise ProgramError(f"a row cannot wait for itself: {place} names itself in `after`")
+
+
+def _rows_hold_streams_once(program: Program) -> None:
+    held = np.diff(program.stream_offsets)
+    row = _first(held < 1)
+    if row is not None:
+        raise ProgramError(f"a row holds at least one stream, but {_where(program, row)} holds none")
+    begin = program.stream_offsets[:-1]
+    twice = np.zeros(program.size, bool)
+    pairs = np.flatnonzero(held == 2)
+    twice[pairs] = program.streams[begin[pairs]] == program.streams[begin[pairs] + 1]
+    for many in np.flatnonzero(held > 2).tolist():
+        streams = program.streams[begin[many] : begin[many] + held[many]]
+        twice[many] = len(np.unique(streams)) < len(streams)
+    row = _first(twice)
+    if row is not None:
+        raise ProgramError(f"a row holds a stream once, but {_where(program, row)} names one twice")
+
+
+def _rows_belong_to_a_rank_they_hold(program: Program) -> None:
+    owner = program.stream_rank[program.streams[program.stream_offsets[:-1]]]
+    for row in np.flatnonzero(owner != program.rank).tolist():
+        streams = program.streams[program.stream_offsets[row] : program.stream_offsets[row + 1]]
+        if program.rank[row] not in program.stream_rank[streams]:
+            ranks = sorted(set(program.stream_rank[streams].tolist()))
+            raise ProgramError(f"a row belongs to a rank whose stream it holds: {_where(program, row)} holds {ranks}")
+
+
+def _kinds_match_items(program: Program) -> None:
+    kinds = np.array([COMPUTE if isinstance(item, Segment) else item.kind for item in program.items], np.int8)
+    row = _first(program.kind != kinds[program.item]) if program.size else None
+    if row is not None:
+        got, wanted = KIND_NAMES[program.kind[row]], KIND_NAMES[kinds[program.item[row]]]
+        raise ProgramError(f"a row is of its item's kind: {_where(program, row)} is {got}, its item is {wanted}")
+
+
+def _all_members_take_part(program: Program) -> None:
+    members = [sorted(set(i.pipeline_ranks)) if isinstance(i, Link) else [] for i in program.items]
+    expected = np.array([len(m) for m in members], np.int64)
+    belongs = np.zeros((len(members), program.ranks), bool)
+    for item, ranks in enumerate(members):
+        if any(not 0 <= rank < program.ranks for rank in ranks):
+            name = program.items[item].name
+            raise ProgramError(f"pipeline_ranks lie in 0..{program.ranks - 1}, but item {item} ({name}) has {ranks}")
+        belongs[item, ranks] = True
+    rows = np.flatnonzero(expected[program.item] > 0) if program.size else np.zeros(0, np.int64)
+    begin, held = program.stream_offsets[rows], np.diff(program.stream_offsets)[rows]
+    item = program.item[rows]
+    first = program.stream_rank[program.streams[begin]]
+    last = program.stream_rank[program.streams[begin + held - 1]]
+    good = belongs[item, first] & belongs[item, last]
+    good &= (held <= 2) & (expected[item] == np.where(first == last, 1, 2))
+    for row in rows[~good].tolist():
+        streams = program.streams[program.stream_offsets[row] : program.stream_offsets[row + 1]]
+        ranks = sorted(set(program.stream_rank[streams].tolist()))
+        if ranks != members[program.item[row]]:
+            raise ProgramError(
+                f"every member of a group takes part, and nobody else: {_where(program, row)} holds streams of ranks "
+                f"{ranks}, but its item names pipeline ranks {members[program.item[row]]}"
+            )
+
+
+def _amounts_are_finite(program: Program) -> None:
+    seen: set[int] = set()
+    for item in program.items:
+        if isinstance(item, Link):
+            if item.kind not in (1, 2, 3) or (item.kind == COLLECTIVE) != bool(item.collective):
+                raise ProgramError(
+                    f"a link is a transfer, a collective with its name, or a copy: {item.name!r} has kind "
+                    f"{item.kind} and collective {item.collective!r}"
+                )
+            if not (np.isfinite(item.message) and item.message >= 0):
+                raise ProgramError(f"a message is finite and not negative: {item.name!r} has {item.message} bytes")
+            continue
+        for table, count in item.pieces:
+            if count < 0:
+                raise ProgramError(f"a segment runs a layer 0 or more times: {item.name!r} has {count} of {table.name!r}")
+            if id(table) not in seen:
+                seen.add(id(table))
+                _table_is_sound(table)
+
+
+def _table_is_sound(table: OperatorTable) -> None:
+    for name in ("kind", "work", "shape", "layout", "dtype", "group", "phase", "launches", "part"):
+        if len(getattr(table, name)) != len(table):
+            raise ProgramError(f"columns of operators are equally long: {name} of {table.name!r} is not {len(table)}")
+    for name in ("flops", "read", "written", "message"):
+        values: NDArray[np.float64] = getattr(table, name)
+        if len(values) != len(table) or not (np.isfinite(values).all() and (values >= 0).all()):
+            raise ProgramError(f"{name} of operators is finite and not negative, one per row: see {table.name!r}")
+
+
+def _actions_are_in_order(program: Program) -> None:
+    """Each (chunk, microbatch, lane, step): one F, then one B, or one I and then one W, all on one rank."""
+    rows = np.flatnonzero((program.action >= 0) & (program.action <= 3) & (program.kind == COMPUTE))
+    if len(rows) == 0:
+        return
+    action = program.action[rows].astype(np.int64)
+    key, keys = _dense_key([program.step[rows], program.lane[rows], program.chunk[rows], program.microbatch[rows]])
+    part = program.part[rows].astype(np.int64) - int(program.part[rows].min())
+    cell, cells = (key * 4 + action) * (int(part.max()) + 1) + part, keys * 4 * (int(part.max()) + 1)
+    owner = np.full(cells, -1, np.int32)
+    owner[cell] = rows
+    _say(program, rows, owner[cell] != rows, "an action runs once per chunk, microbatch, lane and step; it is there twice")
+    first, last = np.full(keys * 4, -1, np.int64), np.full(keys * 4, -1, np.int64)
+    last[key * 4 + action] = rows
+    first[(key * 4 + action)[::-1]] = rows[::-1]
+    first, last = first.reshape(-1, 4), last.reshape(-1, 4)
+    f, b, i, w = (first[:, a] for a in range(4))
+    _tell(program, b, (b >= 0) & (f < 0), "a backward needs its forward; there is none of this microbatch")
+    _tell(program, i, (i >= 0) & (f < 0), "an input gradient needs its forward; there is none of this microbatch")
+    _tell(program, b, (b >= 0) & ((i >= 0) | (w >= 0)), "a backward is whole (B) or split (I and W), not both")
+    _tell(program, i, (i >= 0) & (w < 0), "an input gradient (I) needs a weight gradient (W) after it")
+    _tell(program, w, (w >= 0) & (i < 0), "a weight gradient (W) needs an input gradient (I) before it")
+    _tell(program, b, (b >= 0) & (last[:, 0] > b), "a forward comes before its backward in the order of rows")
+    _tell(program, i, (i >= 0) & (last[:, 0] > i), "a forward comes before its input gradient in the order of rows")
+    _tell(program, w, (w >= 0) & (last[:, 2] > w), "an input gradient comes before its weight gradient in the order of rows")
+    home = np.full(keys, -1, np.int32)
+    home[key] = program.rank[rows]
+    _say(program, rows, home[key] != program.rank[rows], "all actions of a chunk and lane are on one rank")
+
+
+def _dense_key(columns: list[NDArray[Any]]) -> tuple[NDArray[np.int64], int]:
+    """Return one number per row that tells the tuples apart, and how many numbers there are."""
+    key, size = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns:
+        low = int(column.min())
+        span = int(column.max()) - low + 1
+        key, size = key * span + (column - low), size * span
+        if size > 16 * len(key) + 1024:  # sparse numbers: count those that occur
+            values, key = np.unique(key, return_inverse=True)
+            size = len(values)
+    return key, size
+
+
+def _say(program: Program, rows: NDArray[np.int64], wrong: NDArray[np.bool_], rule: str) -> None:
+    place = _first(wrong)
+    if place is not None:
+        raise ProgramError(f"{rule}: {_where(program, int(rows[place]))}")
+
+
+def _tell(program: Program, rows: NDArray[np.int64], wrong: NDArray[np.bool_], rule: str) -> None:
+    _say(program, rows, wrong, rule)
+
+
+def _memory_returns_to_its_base(program: Program) -> None:
+    """What the rows of a rank allocate they also free, per category (to rounding)."""
+    effects = len(program.effects)
+    if effects == 0:
+        return
+    counts = []
+    for column in (program.start_effect, program.end_effect):
+        rows = np.flatnonzero(column >= 0)
+        cell = program.rank[rows].astype(np.int64) * effects + column[rows]
+        counts.append(np.bincount(cell, minlength=program.ranks * effects).reshape(program.ranks, effects))
+    net = (counts[0] - counts[1]) @ program.effect_bytes
+    scale = (counts[0] + counts[1]) @ np.abs(program.effect_bytes)
+    wrong = np.argwhere(np.abs(net) > 1e-9 * scale)
+    if len(wrong):
+        rank, category = wrong[0].tolist()
+        raise ProgramError(
+            f"what a step allocates it frees: rank {rank} keeps {net[rank, category]:.0f} bytes of {CATEGORIES[category]}"
+        )
+
+
+RULES = (
+    _offsets_are_monotone,
+    _columns_are_as_long_as_the_rows,
+    _indices_are_in_range,
+    _streams_have_names_of_their_own,
+    _rows_do_not_wait_for_themselves,
+    _rows_hold_streams_once,
+    _rows_belong_to_a_rank_they_hold,
+    _kinds_match_items,
+    _all_members_take_part,
+    _amounts_are_finite,
+    _actions_are_in_order,
+    _memory_returns_to_its_base,
+)
+"""All rules, in an order in which each may rely on those before it."""
+
+
+def find_deadlock(program: Program) -> str:
+    """Return, in words, the ring of rows that wait for each other; "" when every row can run.
+
+    >>> from simulator.program.builder import ProgramBuilder, plain_segment
+    >>> build = ProgramBuilder()
+    >>> layer, streams = build.add_item(plain_segment("layer")), [build.add_stream(build.add_rank()) for _ in range(2)]
+    >>> rows = build.add_row(layer, streams[0], after=[1]), build.add_row(layer, streams[1], after=[0])
+    >>> print(find_deadlock(build.build()))
+    no row can start any more (2 of 2 rows are left). Rank 0 waits in compute "layer" (row 0) for rank 1; rank 1 waits in compute "layer" (row 1) for rank 0. Let one of these rows come earlier in the order of its rank.
+    """  # noqa: E501
+    waits, left = _unmet_waits(program)
+    if not left:
+        return ""
+    row = next(iter(left))
+    path: list[int] = []
+    place: dict[int, int] = {}
+    while row not in place:
+        place[row] = len(path)
+        path.append(row)
+        if row not in waits:
+            return f"no row can start any more: {_where(program, row)} holds no stream, so nothing can run it"
+        row = waits[row][0]
+    ring = path[place[row] :]
+    low = ring.index(min(ring))
+    ring = ring[low:] + ring[:low]
+    told = [_tell_wait(program, waits, a, b) for a, b in zip(ring, ring[1:] + ring[:1], strict=True)]
+    more = f"; ... {len(told) - 12} more ..." if len(told) > 12 else ""
+    text = "; ".join(told[:11] + told[-1:] if more else told)
+    return (
+        f"no row can start any more ({len(left)} of {program.size} rows are left). {text[0].upper()}{text[1:]}{more}. "
+        "Let one of these rows come earlier in the order of its rank."
+    )
+
+
+def _tell_wait(program: Program, waits: dict[int, tuple[int, str]], row: int, other: int) -> str:
+    item, here, there = program.items[program.item[row]], int(program.rank[row]), int(program.rank[other])
+    if isinstance(item, Link):
+        what = f'{item.collective or KIND_NAMES[item.kind]} "{item.name}" ({"+".join(item.group)}, row {row})'
+    else:
+        name = f'compute "{item.name}"' if program.action[row] < 0 else program.label(row)
+        what = f"{name} (row {row})"
+    behind = waits[row][1]
+    whom = f"rank {there}" if there != here else f"its own row {other} ({program.label(other)})"
+    return f"rank {here} waits in {what} for {whom}{behind}"
+
+
+def _unmet_waits(program: Program) -> tuple[dict[int, tuple[int, str]], dict[int, None]]:
+    """Run the rows without times; return for each row that is left one row that it waits for and why, and all that are left."""
+    streams = [s.tolist() for s in np.split(program.streams, program.stream_offsets[1:-1])] if program.size else []
+    after = [a.tolist() for a in np.split(program.after, program.after_offsets[1:-1])] if program.size else []
+    before: list[list[int]] = []
+    tail: dict[int, int] = {}
+    followers: list[list[int]] = [[] for _ in range(program.size)]
+    for row in range(program.size):
+        before.append([tail[s] for s in streams[row] if s in tail])
+        tail.update(dict.fromkeys(streams[row], row))
+        for other in before[row] + after[row]:
+            followers[other].append(row)
+    count = [len(before[row]) + len(after[row]) for row in range(program.size)]
+    ready = [row for row in range(program.size) if count[row] == 0 and streams[row]]
+    left = dict.fromkeys(range(program.size))
+    while ready:
+        row = ready.pop()
+        del left[row]
+        for other in followers[row]:
+            count[other] -= 1
+            if count[other] == 0:
+                ready.append(other)
+    waits: dict[int, tuple[int, str]] = {}
+    for row in left:
+        unmet = [(other, "") for other in after[row] if other in left]
+        unmet += [(other, f", behind row {other} on its stream") for other in before[row] if other in left]
+        if unmet:
+            waits[row] = unmet[0]
+    return waits, left

@@ -1,0 +1,79 @@
+"""Families of plug-ins, found by file name.
+
+A family is a package with one member per file: `Family("schedule", "simulator.schedules", "Schedule")` lists every module of
+`simulator/schedules` that defines a concrete subclass of `Schedule`, and every entry point of the group
+`simulator.schedules` of other installed packages.  A new member is one new file; there is no list to keep in step.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import pkgutil
+import re
+from typing import Any
+
+from simulator.errors import UnknownNameError
+
+__all__ = ["Family"]
+
+
+class Family:
+    """The members of one plug-in family, by name and alias.
+
+    Args:
+        kind: the word used in messages, such as "schedule".
+        package: the package whose modules are searched, also the entry-point group for outside packages.
+        base: name of the abstract class, found in the package's `base` module.
+    """
+
+    def __init__(self, kind: str, package: str, base: str) -> None:
+        self.kind, self.package, self.base = kind, package, base
+
+    @functools.cached_property
+    def members(self) -> dict[str, Any]:
+        """One instance per member, by its own name, in alphabetical order."""
+        package = importlib.import_module(self.package)
+        base = getattr(importlib.import_module(f"{self.package}.base"), self.base)
+        found: dict[str, Any] = {}
+        for info in pkgutil.iter_modules(package.__path__):
+            module = importlib.import_module(f"{self.package}.{info.name}")
+            for _, cls in inspect.getmembers(module, inspect.isclass):
+                if issubclass(cls, base) and not inspect.isabstract(cls) and cls.__module__ == module.__name__:
+                    found[cls.name] = cls()
+        from importlib.metadata import entry_points
+
+        for point in entry_points(group=self.package):
+            cls = point.load()
+            found[cls.name] = cls()
+        return dict(sorted(found.items()))
+
+    @functools.cached_property
+    def _aliases(self) -> dict[str, str]:
+        table: dict[str, str] = {}
+        for name, member in self.members.items():
+            for alias in (name, *getattr(member, "aliases", ())):
+                table[_plain(alias)] = name
+        return table
+
+    def get(self, name: str) -> Any:
+        """Return the member with this name or alias (case, `-` and `_` do not matter).
+
+        Raises:
+            UnknownNameError: nobody bears the name; the nearest known one is offered.
+        """
+        key = _plain(name)
+        if key not in self._aliases:
+            raise UnknownNameError(self.kind, name, self.members)
+        return self.members[self._aliases[key]]
+
+    def __contains__(self, name: str) -> bool:
+        return _plain(name) in self._aliases
+
+    def __iter__(self) -> Any:
+        return iter(self.members.values())
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

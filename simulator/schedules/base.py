@@ -1,0 +1,108 @@
+"""What every pipeline schedule gives: the shapes it accepts, where chunks live, and the order of actions per rank.
+
+A new schedule is one file in this package with one subclass of `Schedule`; the family finds it by its file name.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from simulator.errors import PlanError
+
+if TYPE_CHECKING:
+    from simulator.schedules.order import Action, PipelineOrder
+    from simulator.schedules.placement import Placement
+
+__all__ = ["Schedule", "Shape"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many ranks, microbatches and chunks a schedule is made for.
+
+    Args:
+        ranks: pipeline ranks p.
+        microbatches: microbatches m of one step.
+        chunks_per_rank: chunks v that each rank holds of one lane.
+
+    Raises:
+        PlanError: one of them is not a whole number >= 1.
+
+    >>> print(Shape(4, 8))
+    ranks=4, microbatches=8, chunks_per_rank=1
+    """
+
+    ranks: int
+    microbatches: int
+    chunks_per_rank: int = 1
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise PlanError(f"{name} of a pipeline is a whole number >= 1: got {value!r}; the least is 1")
+
+    def __str__(self) -> str:
+        return f"ranks={self.ranks}, microbatches={self.microbatches}, chunks_per_rank={self.chunks_per_rank}"
+
+
+class Schedule(abc.ABC):
+    """One pipeline schedule.
+
+    Class attributes:
+        name: the name of its file.
+        aliases: other names that users and other programs give it.
+        source: where the rule was read.
+        flush: whether all microbatches of a step end before the weights change.
+        splits_backward: whether it runs I and W instead of B.
+        replicas: number of lanes that hold a copy of the weights.
+    """
+
+    name: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    source: ClassVar[str]
+    flush: ClassVar[bool] = True
+    splits_backward: ClassVar[bool] = False
+    replicas: ClassVar[int] = 1
+
+    @abc.abstractmethod
+    def check(self, shape: Shape) -> None:
+        """Accept a shape or refuse it.
+
+        Raises:
+            PlanError: the schedule has no order for this shape; the message ends with the nearest shape that works.
+        """
+
+    @abc.abstractmethod
+    def placement(self, shape: Shape) -> Placement:
+        """Return where the chunks live.
+
+        Raises:
+            PlanError: `check` refuses the shape.
+        """
+
+    @abc.abstractmethod
+    def readable(self, shape: Shape, placement: Placement) -> list[Iterator[Action]]:
+        """Return, per rank, its actions in order, one object each: the rule as a person reads it.
+
+        Raises:
+            PlanError: `check` refuses the shape.
+        """
+
+    @abc.abstractmethod
+    def order(self, shape: Shape, placement: Placement) -> PipelineOrder:
+        """Return the same order as arrays, made without one object per action.
+
+        Raises:
+            PlanError: `check` refuses the shape.
+        """
+
+    def refuse(self, rule: str, shape: Shape, nearest: Shape, hint: str = "") -> PlanError:
+        """Return the error for `check` to raise: rule, values, the nearest shape that works, another way out."""
+        also = f"; or {hint}" if hint else ""
+        return PlanError(f"schedule {self.name}: {rule}; got {shape}; nearest that works: {nearest}{also}")

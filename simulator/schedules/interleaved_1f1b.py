@@ -1,0 +1,95 @@
+"""Interleaved 1F1B: every rank holds several chunks, visited in turn, which divides the bubble by their number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from simulator.schedules.base import Schedule, Shape
+from simulator.schedules.order import Action, B, F, PipelineOrder, warm_up_then_pairs
+from simulator.schedules.placement import Placement
+
+__all__ = ["Interleaved1F1B"]
+
+
+class Interleaved1F1B(Schedule):
+    """1F1B over chunks: a round of g microbatches goes through chunk 0, then through chunk 1, and so on.
+
+    g is p where m is a multiple of p, as in Megatron-LM; else there are max(1, m div p) equal rounds, as in PyTorch.
+    """
+
+    name = "interleaved_1f1b"
+    aliases = ("interleaved", "1F1B-interleaved")
+    source = (
+        "Narayanan et al., SC 2021, arXiv:2104.04473; Megatron-LM core/pipeline_parallel/schedules.py; rounds for "
+        "other microbatches than multiples of p: PyTorch 2.13 torch.distributed.pipelining ScheduleInterleaved1F1B"
+    )
+
+    def check(self, shape: Shape) -> None:
+        """Refuse one chunk per rank, and microbatches that cannot be cut into equal rounds.
+
+        Raises:
+            PlanError: v is 1, or m is not a multiple of max(1, m div p).
+        """
+        p, m, v = shape.ranks, shape.microbatches, shape.chunks_per_rank
+        nearest = min(
+            (k for k in range(max(1, m - p), m + p + 1) if _even(k, p)), key=lambda k: (abs(k - m), k % p != 0, k)
+        )
+        if v == 1:
+            way_out = Shape(p, nearest, 2)
+            raise self.refuse("a rank holds two or more chunks", shape, way_out, "use schedule one_f_one_b")
+        if not _even(m, p):
+            rule = (
+                f"microbatches go in max(1, m div p) = {m // p} equal rounds, which is sure for a multiple of {p} ranks"
+            )
+            raise self.refuse(rule, shape, Shape(p, nearest, v))
+
+    def placement(self, shape: Shape) -> Placement:
+        """Return one lane, chunk c on rank c mod p."""
+        self.check(shape)
+        return Placement.linear(shape)
+
+    def readable(self, shape: Shape, placement: Placement) -> list[Iterator[Action]]:
+        """Return min(m*v, 2(p-1-i) + (v-1)g) forwards, then pairs F, B, then the other backwards, for every rank i."""
+        self.check(shape)
+        p, m, v = shape.ranks, shape.microbatches, shape.chunks_per_rank
+        g = _round(m, p)
+        visits = [(turn, i) for start in range(0, m, g) for turn in range(v) for i in range(start, start + g)]
+
+        def of_rank(rank: int) -> Iterator[Action]:
+            forwards = [F(turn * p + rank, i) for turn, i in visits]
+            backwards = [B((v - 1 - turn) * p + rank, i) for turn, i in visits]
+            warm_up = min(m * v, 2 * (p - 1 - rank) + (v - 1) * g)
+            yield from forwards[:warm_up]
+            for forward, backward in zip(forwards[warm_up:], backwards, strict=False):
+                yield forward
+                yield backward
+            yield from backwards[m * v - warm_up :]
+
+        return [of_rank(rank) for rank in range(p)]
+
+    def order(self, shape: Shape, placement: Placement) -> PipelineOrder:
+        """Return the order of `readable` as arrays.
+
+        >>> Interleaved1F1B().order(Shape(1, 2, 2), Placement.linear(Shape(1, 2, 2))).to_text()
+        '0F0,1F0,1B0,0F1,0B0,1F1,1B1,0B1\\n'
+        """
+        self.check(shape)
+        p, m, v = shape.ranks, shape.microbatches, shape.chunks_per_rank
+        g = _round(m, p)
+        rank = np.arange(p, dtype=np.int32)
+        kind, number = warm_up_then_pairs(2 * (p - 1 - rank) + (v - 1) * g, m * v)
+        visit = np.arange(m * v, dtype=np.int32)
+        turn = visit // g % v
+        chunk = np.stack([turn, v - 1 - turn])[kind, number] * p + rank[:, None]
+        microbatch = (visit // (g * v) * g + visit % g)[number]
+        return PipelineOrder.from_grid(kind, chunk, microbatch)
+
+
+def _even(microbatches: int, ranks: int) -> bool:
+    return microbatches % max(1, microbatches // ranks) == 0
+
+
+def _round(microbatches: int, ranks: int) -> int:
+    return microbatches // max(1, microbatches // ranks)

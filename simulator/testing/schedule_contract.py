@@ -1,0 +1,176 @@
+"""What every pipeline schedule must keep, ours and other people's.
+
+`ScheduleContract(schedule).check_all()` raises an AssertionError that names the broken promise and the shape.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from simulator.errors import PlanError
+from simulator.schedules.base import Schedule, Shape
+from simulator.schedules.order import Action, PipelineOrder
+from simulator.schedules.placement import Placement
+
+__all__ = ["ScheduleContract", "blocked_at"]
+
+_SHAPE = re.compile(r"nearest that works: ranks=(\d+), microbatches=(\d+), chunks_per_rank=(\d+)")
+
+
+class ScheduleContract:
+    """The promises of one schedule, checked over many small shapes (p <= 8).
+
+    Args:
+        schedule: the schedule to check.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    @staticmethod
+    def all_shapes() -> Iterator[Shape]:
+        """Yield every shape that is tried, whether the schedule takes it or not."""
+        for ranks in (1, 2, 3, 4, 5, 6, 8):
+            for microbatches in sorted({1, 2, 3, 4, 7, ranks, ranks + 1, 2 * ranks, 3 * ranks}):
+                for chunks_per_rank in (1, 2, 3):
+                    yield Shape(ranks, microbatches, chunks_per_rank)
+
+    def shapes(self) -> list[Shape]:
+        """Return the shapes that the schedule takes."""
+        return [shape for shape in self.all_shapes() if self._refusal(shape) is None]
+
+    def check_all(self) -> None:
+        """Check every promise below.
+
+        Raises:
+            AssertionError: one is broken.
+        """
+        self.check_identity()
+        self.check_refusals()
+        self.check_shapes()
+
+    def check_identity(self) -> None:
+        """Check that the name is the file's, and that source and aliases are given.
+
+        Raises:
+            AssertionError: one is missing or wrong.
+        """
+        schedule = self.schedule
+        module = __import__(type(schedule).__module__, fromlist=["__file__"])
+        stem = Path(str(module.__file__)).stem
+        self._require(schedule.name == stem, f"its name is the name of its file, {stem!r}")
+        self._require(bool(schedule.source.strip()), "it names the source of its rule")
+        self._require(all(isinstance(alias, str) and alias for alias in schedule.aliases), "its aliases are names")
+        self._require(schedule.replicas >= 1, "replicas is at least 1")
+
+    def check_refusals(self) -> None:
+        """Check that a refusal is a PlanError in all three methods, and that the shape it offers is taken.
+
+        Raises:
+            AssertionError: a refused shape gets through, or the way out is no way out.
+        """
+        self._require(bool(self.shapes()), "it takes at least one small shape")
+        for shape in self.all_shapes():
+            refusal = self._refusal(shape)
+            if refusal is None:
+                continue
+            offered = _SHAPE.search(refusal)
+            self._require(
+                str(shape) in refusal and offered is not None, "a refusal has the values and a way out", shape
+            )
+            if offered is not None:
+                way_out = Shape(*map(int, offered.groups()))
+                self._require(self._refusal(way_out) is None, f"the shape it offers, {way_out}, works", shape)
+            fallback = Placement.linear(shape)
+            for build in (self.schedule.order, self.schedule.readable):
+                self._require(_refuses(build, shape, fallback), f"{build.__name__} refuses what check refuses", shape)
+            self._require(_refuses(self.schedule.placement, shape), "placement refuses what check refuses", shape)
+
+    def check_shapes(self) -> None:
+        """Check placement and order of every shape that the schedule takes.
+
+        Raises:
+            AssertionError: a promise is broken.
+            ProgramError: an order breaks a rule of `PipelineOrder.check`.
+        """
+        for shape in self.shapes():
+            self.check_shape(shape)
+
+    def check_shape(self, shape: Shape) -> None:
+        """Check placement and order of one accepted shape.
+
+        Raises:
+            AssertionError: a promise is broken.
+            ProgramError: the order breaks a rule of `PipelineOrder.check`.
+        """
+        schedule = self.schedule
+        placement = schedule.placement(shape)
+        p, m, v = shape.ranks, shape.microbatches, shape.chunks_per_rank
+        sizes = (placement.ranks, placement.microbatches, placement.lanes)
+        self._require(sizes == (p, m, schedule.replicas), "the placement covers ranks, microbatches and lanes", shape)
+        self._require(placement.chunks >= p * v, "the placement has v chunks per rank", shape)
+        self._require({schedule.replicas} == set(placement.weight_copies().tolist()), "copies of the weights", shape)
+        order = schedule.order(shape, placement)
+        order.check(placement, m)
+        self._require(order == schedule.order(shape, schedule.placement(shape)), "the same call, the same order", shape)
+        readable = PipelineOrder.from_actions(schedule.readable(shape, placement))
+        self._require(order == readable, "order equals its readable form", shape)
+        self._require(order == PipelineOrder.parse(order.to_text()), "text form and back", shape)
+        kinds = {action.kind for rank in range(p) for action in order.rows(rank)}
+        backward = {"I", "W"} if schedule.splits_backward else {"B"}
+        self._require(kinds == {"F", *backward}, "splits_backward says which backward it runs", shape)
+        stuck = blocked_at(order, placement)
+        self._require(not stuck, f"the order can run; it stops before {[str(a) for a in stuck]}", shape)
+
+    def _refusal(self, shape: Shape) -> str | None:
+        try:
+            self.schedule.check(shape)
+        except PlanError as error:
+            return str(error)
+        return None
+
+    def _require(self, kept: bool, promise: str, shape: Shape | None = None) -> None:
+        if not kept:
+            where = f" at {shape}" if shape else ""
+            raise AssertionError(f"schedule {self.schedule.name} breaks its contract{where}: {promise}")
+
+
+def blocked_at(order: PipelineOrder, placement: Placement) -> list[Action]:
+    """Return the actions, at most one per rank, at which an order run in turn comes to a stop; empty if it ends.
+
+    >>> from simulator.schedules.order import B, F
+    >>> order = PipelineOrder.from_actions([[F(0, 0), B(0, 0)], [F(1, 0), B(1, 0)]])
+    >>> blocked_at(order, Placement([[0, 1]], [0]))
+    []
+    """
+    last = placement.chunks - 1
+    waiting = [list(reversed(order.rows(rank))) for rank in range(order.ranks)]
+    done: set[tuple[str, int, int]] = set()
+
+    def ready(action: Action) -> bool:
+        kind, c, i = action.kind, action.chunk, action.microbatch
+        if kind == "F":
+            return c == 0 or ("F", c - 1, i) in done
+        if kind == "W":
+            return ("I", c, i) in done
+        return ("F", c, i) in done and (c == last or not done.isdisjoint({("B", c + 1, i), ("I", c + 1, i)}))
+
+    moved = True
+    while moved:
+        moved = False
+        for actions in waiting:
+            while actions and ready(actions[-1]):
+                action = actions.pop()
+                done.add((action.kind, action.chunk, action.microbatch))
+                moved = True
+    return [actions[-1] for actions in waiting if actions]
+
+
+def _refuses(build: object, *arguments: object) -> bool:
+    try:
+        build(*arguments)  # type: ignore[operator]
+    except PlanError:
+        return True
+    return False

@@ -1,0 +1,41 @@
+"""The contract of a model family: its layers as operators."""
+
+from __future__ import annotations
+
+import abc
+
+from simulator.workload.model import Model
+from simulator.workload.operator import KernelStyle, LayerPart
+from simulator.workload.precision import Precision
+
+__all__ = ["Architecture"]
+
+
+class Architecture(abc.ABC):
+    """A family of models that share one layer structure."""
+
+    name: str
+    source: str
+
+    @abc.abstractmethod
+    def part(
+        self,
+        model: Model,
+        kind: str,
+        sequences: int,
+        sequence_length: int,
+        precision: Precision,
+        style: KernelStyle,
+        vocabulary: int,
+    ) -> LayerPart:
+        """Return the operators of one kind of layer ("embedding", "layer", "head") for one microbatch.
+
+        Args:
+            model: the shapes.
+            kind: which layer.
+            sequences: sequences in the microbatch.
+            sequence_length: tokens per sequence.
+            precision: number formats.
+            style: which kernels the framework has.
+            vocabulary: padded vocabulary [rows of the embedding].
+        """

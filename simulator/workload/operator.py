@@ -1,0 +1,120 @@
+"""One operator of a layer: the work it does forward and backward and what it keeps, before any split over GPUs.
+
+Sizes are those of one microbatch on one model replica (no tensor parallelism).  `split` and `region` say how tensor
+parallelism divides them; `lowering/expand.py` does the dividing and adds the collectives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["KernelStyle", "LayerPart", "Operator", "Saved"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A tensor kept from forward to backward.
+
+    Args:
+        name: what it is, as the memory report prints it.
+        bytes: its size unsplit.
+        region: "tensor" (divided by tensor_parallel), "sequence" (divided by it under sequence parallelism only) or
+            "whole" (never divided).
+        category: memory category: activations or logits.
+        droppable: dropped under selective recompute (made again in backward).
+    """
+
+    name: str
+    bytes: float
+    region: str
+    category: str = "activations"
+    droppable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One operator: a GEMM (with its two backward GEMMs), attention, or a memory-bound kernel.
+
+    Args:
+        label: name within its layer.
+        work: gemm, attention, memory_bound or lookup.
+        shape: (batch, m, n, k) of the forward product; for attention (sequences, heads, sequence_length, head_dim).
+        split: how tensor parallelism divides it: "column" (n), "row" (k), "heads" (batch), "vocabulary" (column of the head),
+            "lookup" (rows of the embedding), "tensor", "sequence" or "whole" for memory-bound kernels.
+        read, written: bytes moved forward by a memory-bound kernel (a GEMM's follow from its shape).
+        backward_read, backward_written: the same backward.
+        parameters: weights it owns, unsplit [count]; `small_parameters` of them are not divided by tensor parallelism.
+        saved: tensors kept for backward.
+        launches, backward_launches: kernels started on the host.
+        selective: recomputed in backward under selective recompute (attention core).
+        kernel: attention kernel name; "" else.
+        causal: whether attention skips masked tiles.
+        kv_heads: key/value heads of an attention operator.
+        has_weight: whether the GEMM's right operand is a weight (else both operands are activations).
+    """
+
+    label: str
+    work: str
+    split: str
+    shape: tuple[int, int, int, int] = (0, 0, 0, 0)
+    read: float = 0.0
+    written: float = 0.0
+    backward_read: float = 0.0
+    backward_written: float = 0.0
+    parameters: int = 0
+    small_parameters: int = 0
+    saved: tuple[Saved, ...] = ()
+    launches: int = 1
+    backward_launches: int = 1
+    selective: bool = False
+    kernel: str = ""
+    causal: bool = False
+    kv_heads: int = 0
+    has_weight: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPart:
+    """The operators of one kind of layer: "embedding", "layer" or "head".
+
+    Args:
+        kind: which.
+        operators: in forward order.
+        input_bytes: its input activation unsplit [B], what full recompute keeps and what crosses a pipeline boundary.
+    """
+
+    kind: str
+    operators: tuple[Operator, ...]
+    input_bytes: float
+
+    @property
+    def parameters(self) -> int:
+        """Weights of the layer, unsplit [count]."""
+        return sum(o.parameters for o in self.operators)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelStyle:
+    """Which kernels a framework runs: facts of its code, no speeds.
+
+    Args:
+        attention: "unfused" (scores in memory) or a flash kernel name.
+        fused_softmax: scale, mask and softmax in one kernel (unfused attention only).
+        fused_bias_activation: bias and activation function in one kernel.
+        fused_residual: bias, dropout and residual addition in one kernel.
+        fused_rotary: rotary embedding in one kernel.
+        fused_norm: normalisation in one kernel.
+        fused_cross_entropy: cross-entropy computed without a full fp32 copy of the logits.
+        fused_wgrad_accumulation: weight gradients are added into the gradient buffer by the GEMM itself.
+        dropout: whether dropout masks are made and kept.
+    """
+
+    attention: str = "flash2"
+    fused_softmax: bool = True
+    fused_bias_activation: bool = True
+    fused_residual: bool = True
+    fused_rotary: bool = True
+    fused_norm: bool = True
+    fused_cross_entropy: bool = False
+    fused_wgrad_accumulation: bool = True
+    dropout: bool = False

@@ -1,0 +1,35 @@
+"""Adam and AdamW: two fp32 moments per parameter."""
+
+from __future__ import annotations
+
+from simulator.workload.optimizers.base import Optimizer, OptimizerCost
+
+__all__ = ["Adam"]
+
+
+class Adam(Optimizer):
+    """Adam (decoupled weight decay moves no extra bytes).
+
+    Mixed precision keeps an fp32 master weight: K = 12 bytes per parameter beside the 2-byte weight and the gradient.
+    """
+
+    name = "adam"
+    aliases = ("adamw",)
+    source = "Kingma & Ba 2015; Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3.1 (K = 12)"
+
+    def cost(self, weight_bytes: int, gradient_bytes: int, master_weights: bool) -> OptimizerCost:
+        """See `Optimizer.cost`.
+
+        >>> cost = Adam().cost(2, 4, True)
+        >>> cost.state + 4, cost.read + cost.written
+        (12.0, 30.0)
+        """
+        master = 4.0 if master_weights else float(weight_bytes)
+        rewritten = float(weight_bytes) if master_weights else 0.0
+        return OptimizerCost(
+            state=8.0,
+            read=8.0 + master + gradient_bytes,
+            written=8.0 + master + rewritten,
+            flops=12.0,
+            fused_launches=4,
+        )

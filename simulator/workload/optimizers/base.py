@@ -1,0 +1,38 @@
+"""The contract of an optimizer: state bytes per parameter and the memory traffic of its step."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+
+__all__ = ["Optimizer", "OptimizerCost"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerCost:
+    """What one parameter costs.
+
+    Args:
+        state: bytes kept from step to step, master weight not counted [B per parameter].
+        read, written: bytes moved by the update, master weight, gradient and compute weight included [B per parameter].
+        flops: floating-point operations [FLOP per parameter].
+        fused_launches: kernels per update when fused over all tensors.
+    """
+
+    state: float
+    read: float
+    written: float
+    flops: float
+    fused_launches: int
+
+
+class Optimizer(abc.ABC):
+    """A rule that turns gradients into new weights."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    source: str
+
+    @abc.abstractmethod
+    def cost(self, weight_bytes: int, gradient_bytes: int, master_weights: bool) -> OptimizerCost:
+        """Return the cost per parameter for weights and gradients of these sizes [B per parameter]."""

@@ -1,0 +1,27 @@
+"""Stochastic gradient descent with momentum."""
+
+from __future__ import annotations
+
+from simulator.workload.optimizers.base import Optimizer, OptimizerCost
+
+__all__ = ["Sgd"]
+
+
+class Sgd(Optimizer):
+    """SGD with one fp32 momentum per parameter."""
+
+    name = "sgd"
+    aliases = ("momentum",)
+    source = "Sutskever et al., ICML 2013, equation 1"
+
+    def cost(self, weight_bytes: int, gradient_bytes: int, master_weights: bool) -> OptimizerCost:
+        """See `Optimizer.cost`."""
+        master = 4.0 if master_weights else float(weight_bytes)
+        rewritten = float(weight_bytes) if master_weights else 0.0
+        return OptimizerCost(
+            state=4.0,
+            read=4.0 + master + gradient_bytes,
+            written=4.0 + master + rewritten,
+            flops=4.0,
+            fused_launches=2,
+        )

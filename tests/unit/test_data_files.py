@@ -1,0 +1,85 @@
+"""Every data file of the product: it loads, says where its numbers come from, and agrees with what was published."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.hardware import Gpu, Link, Node, load_cluster
+from simulator.hardware.cluster import ClusterSpec
+from simulator.specs import NamedSpec, find_spec, load_all, load_spec, names, read_toml
+from simulator.workload.model import Model
+
+CLASSES: dict[str, type[NamedSpec]] = {
+    "gpus": Gpu, "links": Link, "nodes": Node, "clusters": ClusterSpec, "models": Model,
+}  # fmt: skip
+FILES = [(kind, name) for kind in CLASSES for name in names(kind)]
+WORDS = {"name", "aliases", "notes", "sources", "technology", "duplex", "switched"}
+LOOSE = {"gpt3_350m": "the shape of the paper's own table counts 356 M"}
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+@pytest.mark.parametrize(("kind", "name"), FILES)
+def test_a_file_loads_and_bears_its_own_name(kind: str, name: str) -> None:
+    assert name == load_spec(find_spec(kind, name), CLASSES[kind]).name
+
+
+@pytest.mark.parametrize(("kind", "name"), FILES)
+def test_every_key_has_a_source(kind: str, name: str) -> None:
+    data = read_toml(find_spec(kind, name))
+    sources = data["sources"]
+    inner = {key for value in data.values() if isinstance(value, dict) for key in value}
+    assert set() == set(sources) - set(data) - inner - {"*"}
+    assert all(len(text) >= 10 for text in sources.values())
+    assert set() == (set() if "*" in sources else set(data) - WORDS - set(sources))
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_no_two_files_answer_to_one_name(kind: str) -> None:
+    owners: dict[str, str] = {}
+    for name, spec in load_all(kind, CLASSES[kind]).items():
+        for word in {plain(n) for n in (name, *spec.aliases)}:
+            assert name == owners.setdefault(word, name), word
+
+
+@pytest.mark.parametrize("name", names("clusters"))
+def test_a_cluster_builds_at_its_own_size_and_at_one_gpu(name: str) -> None:
+    cluster = load_cluster(name)
+    assert cluster.spec.nodes * cluster.node.gpus == cluster.world_size
+    assert 1 == len(cluster.resized(1).levels)
+
+
+def test_every_part_is_used_by_something() -> None:
+    nodes = load_all("nodes", Node)
+    assert set() == set(nodes) - {c.node for c in load_all("clusters", ClusterSpec).values()}
+    assert set() == set(names("gpus")) - {node.gpu for node in nodes.values()} - {"v100_16gb_sxm2"}
+
+
+@pytest.mark.parametrize("name", names("gpus"))
+def test_peaks_of_a_gpu_keep_their_order(name: str) -> None:
+    gpu: Any = load_spec(find_spec("gpus", name), Gpu)
+    peaks = [gpu.peak_flops[d] for d in ("fp32", "tf32", "fp16", "fp8", "fp4") if d in gpu.peak_flops]
+    assert sorted(peaks) == peaks
+    assert 1e12 < peaks[0] < peaks[-1] < 1e17
+    assert 1e11 < gpu.memory_bandwidth < 1e13
+    assert 2**30 < gpu.memory < 2**39
+
+
+@pytest.mark.parametrize("name", names("models"))
+def test_a_models_parameters_are_those_published(name: str) -> None:
+    """Within one percent, or within the rounding of what was printed."""
+    path: Path = find_spec("models", name)
+    printed = read_toml(path)["parameters_published"]
+    model = load_spec(path, Model)
+    number, unit = printed.split()
+    decimals = len(number.partition(".")[2])
+    half_a_digit = 0.5 * 10.0**-decimals * {"M": 1e6, "B": 1e9}[unit]
+    published = model.parameters_published or 0.0
+    allowed = 0.02 * published if name in LOOSE else max(0.01 * published, half_a_digit)
+    assert abs(model.parameters - published) <= allowed

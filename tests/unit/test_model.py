@@ -1,0 +1,102 @@
+"""A model's parameters follow from its shape, exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulator.errors import SpecError
+from simulator.specs import validate_spec
+from simulator.workload.model import Model, load_model
+
+SHAPE: dict[str, Any] = {
+    "name": "m", "family": "f", "layers": 2, "hidden": 8, "heads": 4, "ffn": 32, "gated_mlp": False, "norm": "layer_norm",
+    "positions": "learned", "tied_embeddings": True, "vocabulary": 100, "sequence_length": 16, "linear_bias": True,
+    "qkv_bias": True,
+}  # fmt: skip
+
+
+def model(**changes: Any) -> Model:
+    return validate_spec(SHAPE | changes, Model, "here")
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("gpt2_124m", 124_439_808),
+        ("gpt2_355m", 354_823_168),
+        ("gpt2_774m", 774_030_080),
+        ("gpt2_1.5b", 1_557_611_200),
+        ("gpt2_64l", 1_389_327_360),
+        ("llama2_7b", 6_738_415_616),
+        ("llama3_8b", 8_030_261_248),
+        ("llama3_70b", 70_553_706_496),
+        ("llama3_405b", 405_853_388_800),
+        ("llama3_2_1b", 1_235_814_400),
+        ("llama3_2_3b", 3_212_749_824),
+    ],
+)
+def test_counts_are_those_of_the_published_weights(name: str, parameters: int) -> None:
+    assert parameters == load_model(name).parameters
+
+
+def test_every_part_is_counted_once() -> None:
+    h, f, v, s = 8, 32, 100, 16
+    layer = (4 * h * h + 4 * h) + (2 * h * f + f + h) + 2 * 2 * h
+    made = model()
+    assert layer == made.layer_parameters
+    assert (v * h + s * h, 2 * h) == (made.embedding_parameters, made.head_parameters)
+    assert 2 * layer + v * h + s * h + 2 * h == made.parameters
+
+
+def test_an_untied_head_adds_its_matrix_and_rotary_positions_none() -> None:
+    assert 100 * 8 == model(tied_embeddings=False).parameters - model().parameters
+    assert 16 * 8 == model().parameters - model(positions="rotary").parameters
+
+
+def test_fewer_key_value_heads_shrink_attention_only() -> None:
+    grouped = model(kv_heads=2)
+    assert 2 * (2 * 2) * 8 + 2 * (2 * 2) == model().attention_parameters - grouped.attention_parameters
+    assert model().mlp_parameters == grouped.mlp_parameters
+
+
+def test_defaults_follow_from_the_heads() -> None:
+    assert (4, 2) == (model().kv_heads, model().head_dim)
+    assert 128 == model(head_dim=128, heads=3).head_dim
+
+
+def test_a_gated_mlp_has_three_matrices() -> None:
+    assert 8 * 32 + 32 == model(gated_mlp=True).mlp_parameters - model().mlp_parameters
+
+
+def test_padding_of_the_vocabulary() -> None:
+    gpt3 = load_model("gpt3_175b")
+    assert [50304, 50432, 51200, 50257] == [
+        gpt3.padded_vocabulary(1),
+        gpt3.padded_vocabulary(2),
+        gpt3.padded_vocabulary(8),
+        gpt3.padded_vocabulary(1, multiple=1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"heads": 3}, "here: hidden must be a multiple of heads, but 8 is none of 3; or give head_dim"),
+        ({"kv_heads": 3}, "here: heads must be a multiple of kv_heads, but 4 is none of 3"),
+        ({"kv_heads": 0}, "here: kv_heads = 0: expected at least 1"),
+        ({"layers": 10_001}, "here: layers = 10001: expected at most 10000"),
+        ({"hidden": 10**6 + 4}, "here: hidden = 1000004: expected at most 1000000"),
+        ({"vocabulary": 10**7 + 1}, "here: vocabulary = 10000001: expected at most 10000000"),
+        ({"ffn": 0}, "here: ffn = 0: expected at least 1"),
+        ({"norm": "batch"}, "here: norm = \"batch\": expected one of 'layer_norm', 'rms_norm'"),
+        ({"heads": "4"}, 'here: heads = "4": expected a whole number such as 8, got text'),
+        ({"parameters_published": "175 GB"}, 'here: parameters_published = "175 GB": expected a number of parameters such as '
+         "\"175 B\", got '175 GB'"),
+    ],
+)  # fmt: skip
+def test_shapes_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        model(**changes)
+    assert message == str(caught.value)
