@@ -1,7 +1,7 @@
 """Data files: TOML in, frozen pydantic values out, and messages that say where and what to write instead.
 
-A *kind* is a folder of data files ("gpus", "clusters", "models", ...); a *name* is a file's stem.  A name is looked up in
-the working directory first, then in the data that came with the package, so a user's own file needs no installation.
+A *kind* is a folder of data files ("gpus", "clusters", "models", ...); a *name* is a file's stem.  A name is looked up
+in the working directory first, then in the data that came with the package: a user's own file needs no installation.
 
     >>> find_spec("gpus", "A100-80GB-SXM").name
     'a100_80gb_sxm.toml'
@@ -158,8 +158,7 @@ def load_all(kind: str, cls: type[S]) -> dict[str, S]:
     Raises:
         SpecError: some are wrong; all errors of all files in one message.
     """
-    found: dict[str, S] = {}
-    errors: list[str] = []
+    found, errors = {}, []
     for name, path in sorted(_files(kind).items()):
         try:
             found[name] = load_spec(path, cls)
@@ -171,7 +170,7 @@ def load_all(kind: str, cls: type[S]) -> dict[str, S]:
 
 
 def data_roots() -> list[Path]:
-    """Return the folders that may hold `hardware_specs` and `workloads`: working directory first, then the package's."""
+    """Return the folders that may hold `hardware_specs` and `workloads`: the working directory, the package's own."""
     package = Path(__file__).resolve().parent
     installed = package / "_data"
     own = installed if installed.is_dir() else package.parent
@@ -221,16 +220,14 @@ def _files(kind: str) -> dict[str, Path]:
         raise UnknownNameError("kind of data file", kind, KINDS)
     found: dict[str, Path] = {}
     for root in data_roots():
-        folder = root / KINDS[kind][0] / kind
-        if folder.is_dir():
-            for entry in sorted(os.listdir(folder)):
-                if entry.endswith(".toml"):
-                    found.setdefault(entry.removesuffix(".toml"), folder / entry)
+        for path in sorted((root / KINDS[kind][0] / kind).glob("*.toml")):
+            found.setdefault(path.stem, path)
     return found
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+    """Return a name without case and separators, but keep numbers apart: gpt3_1_3b is not gpt3_13b."""
+    return re.sub(r"[^a-z0-9]+", "", re.sub(r"(?<=[0-9])[^a-z0-9]+(?=[0-9])", "dot", name.lower()))
 
 
 def _read_text(path: Path | str) -> str:
@@ -323,9 +320,8 @@ def _explain(item: Any, cls: type[BaseModel], place: str, lines: dict[KeyPath, i
         guess = nearest(str(at[-1]), known)
         hint = f" Did you mean {guess}?" if guess else ""
         return line, f"{where}: {path} = {_brief(value)}: unknown key.{hint} Known: {', '.join(known)}"
-    if item["loc"][-1] == "[key]":
-        return line, f"{where}: {path}: {_rule(item)}"
-    return line, f"{where}: {path} = {_brief(value)}: {_rule(item)}"
+    said = path if item["loc"][-1] == "[key]" else f"{path} = {_brief(value)}"
+    return line, f"{where}: {said}: {_rule(item)}"
 
 
 def _rule(item: Any) -> str:
@@ -333,11 +329,15 @@ def _rule(item: Any) -> str:
     kind, value, context = item["type"], item["input"], item.get("ctx", {})
     got = f", got {_kind_of(value)}"
     texts = {
-        "int_type": "expected a whole number such as 8" + got,
-        "int_from_float": "expected a whole number such as 8" + got,
-        "float_type": "expected a number such as 1.5" + got,
-        "string_type": "expected text in quotes" + got,
-        "bool_type": "expected true or false" + got,
+        "int_type": f"expected a whole number such as 8{got}",
+        "int_from_float": f"expected a whole number such as 8{got}",
+        "float_type": f"expected a number such as 1.5{got}",
+        "string_type": f"expected text in quotes{got}",
+        "bool_type": f"expected true or false{got}",
+        "dict_type": f"expected a table{got}",
+        "model_type": f"expected a table{got}",
+        "list_type": f"expected a list in [ ]{got}",
+        "tuple_type": f"expected a list in [ ]{got}",
         "finite_number": "expected a finite number",
         "string_too_short": "expected text that is not empty",
         "string_too_long": f"expected at most {context.get('max_length')} characters",
@@ -348,10 +348,6 @@ def _rule(item: Any) -> str:
         "literal_error": f"expected one of {str(context.get('expected')).replace(' or ', ', ')}",
         "value_error": str(context.get("error")),
     }
-    containers = {"dict_type": "a table", "model_type": "a table", "model_attributes_type": "a table"}
-    containers |= {"list_type": "a list in [ ]", "tuple_type": "a list in [ ]"}
-    if kind in containers:
-        return f"expected {containers[kind]}{got}"
     return texts.get(kind, item["msg"].replace("Input should be", "expected"))
 
 
@@ -373,7 +369,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _kind_of(value: Any) -> str:
     for types, word in ((bool, "true or false"), (str, "text"), (int, "a whole number"), (float, "a fraction")):
-        if isinstance(value, types):  # type: ignore[arg-type]
+        if isinstance(value, types):
             return word
     return (
         "a table" if isinstance(value, Mapping) else "a list" if isinstance(value, list | tuple) else "something else"

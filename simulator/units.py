@@ -30,6 +30,7 @@ __all__ = [
     "Seconds",
     "Unit",
     "Watts",
+    "in_unit",
     "parse",
     "show",
 ]
@@ -137,6 +138,15 @@ def parse(text: str, symbol: str) -> float:
         raise ValueError(f'expected {noun} with its unit, such as "{example}", got the bare number {text!r}')
     got = other if other else f"the unknown unit {suffix!r}"
     raise ValueError(f'expected {noun} such as "{example}", got {got} ({text!r})')
+
+
+def in_unit(value: float, suffix: str, symbol: str) -> float:
+    """Return an SI value in the unit written as `suffix`.
+
+    >>> in_unit(3e14, "TFLOP/s", "FLOP/s")
+    300.0
+    """
+    return value / _SUFFIXES[symbol][suffix]
 
 
 def show(value: float, symbol: str) -> str:

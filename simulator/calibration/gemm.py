@@ -1,7 +1,7 @@
-"""Measured products -> the numbers of the GEMM model: read a table, fit, judge with whole models left out, write the TOML file.
+"""Measured products -> the numbers of the GEMM model: read a table, fit, judge with whole models left out, write TOML.
 
-The table is a CSV with the columns gpu, m, n, k, dtype and tflops or time_ms; optional ones are op (rows other than gemm and bmm are
-passed over), batch, layout, accumulate, out_dtype, model (the group to leave out together) and weight.
+The table is a CSV with the columns gpu, m, n, k, dtype and tflops or time_ms; optional ones are op (rows other than
+gemm and bmm are passed over), batch, layout, accumulate, out_dtype, model (the group to leave out together) and weight.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 
 _CLOCK = ("full_clock_power", "exponent", "boost_window")
 _PER_NUMBER = 3
+_NEGLIGIBLE = 1e-4
 Array = NDArray[np.float64]
 
 
@@ -185,7 +186,8 @@ def fit_gemm(
             best = result
     if best is None:
         raise CalibrationError("the fit found nothing")
-    fitted = _moved(start, free, [float(f"{v:.3g}") for v in low + best.x * (high - low)])
+    values = np.where(best.x < _NEGLIGIBLE, low, low + best.x * (high - low))
+    fitted = _moved(start, free, [float(f"{v:.3g}") for v in values])
     error = np.abs(np.expm1(gemm_errors(measurements, fitted, gpus)))
     return fitted.model_copy(
         update={
@@ -226,9 +228,10 @@ def leave_models_out(
 
 
 def model_groups(measurements: Sequence[GemmMeasurement]) -> list[str]:
-    """Return for each product the model it belongs to: the one written, or else the commonest size among its weight's sides.
+    """Return for each product its model: the one written, or else the commonest size among the weights' sides.
 
-    >>> row = GemmMeasurement(gpu="g", shape=(1, 4096, 1536, 5120), layout="TN", dtype="bf16", accumulates=False, seconds=1.0)
+    >>> shape = (1, 4096, 1536, 5120)
+    >>> row = GemmMeasurement(gpu="g", shape=shape, layout="TN", dtype="bf16", accumulates=False, seconds=1.0)
     >>> model_groups([row])
     ['1536']
     """

@@ -1,7 +1,7 @@
 """Logs of nccl-tests, in the tidy form: one CSV per log with size_bytes and time_us, and an index that describes the machines.
 
 Columns of the index that are read: log_id, collective, gpu, gpus_per_node, nodes, ranks, intra, inter, nic_gbps_per_gpu, algo,
-proto, healthy.  The texts of gpu, intra and inter are matched by what they contain, so that new ones need no change here.
+proto, healthy, note.  The texts of gpu, intra and inter are matched by what they contain, so that new ones need no change here.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class NcclLog:
         algorithm: forced one, or "auto".
         protocol: forced one, or "auto".
         digest: sha256 of the file.
-        collective_network: whether the switches of the network added (SHARP).
+        single_process: one process launched all ranks, so each launch waits for the others'.
+        usable: the machine is described well enough for a fit (network cards stated, no SHARP).
     """
 
     name: str
@@ -77,7 +78,8 @@ class NcclLog:
     algorithm: str = "auto"
     protocol: str = "auto"
     digest: str = ""
-    collective_network: bool = False
+    single_process: bool = False
+    usable: bool = True
 
 
 def load_log(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -131,7 +133,8 @@ def load_index(path: Path, healthy: bool = True) -> list[NcclLog]:
                 algorithm="auto" if algorithm == "collnet" else algorithm,
                 protocol=protocol,
                 digest=hashlib.sha256(file_path.read_bytes()).hexdigest()[:16],
-                collective_network=algorithm == "collnet",
+                single_process=bool(re.search(r"single process|-g (?!1\b)\d+", row.get("note", ""))),
+                usable=algorithm != "collnet" and bool(row["nic_gbps_per_gpu"] or not fabric.network),
             )
         )
     return out

@@ -146,13 +146,13 @@ def candidates(
     if place.ranks < 2:
         return ()
     _check_wires(kind, place, fabric)
-    table, profile = load_cost_table(), profile_of(fabric, place)
+    table, profile, pooled = load_cost_table(), profile_of(fabric, place), pooled_profile(level_of(place))
     found = []
     for member in chosen:
         for name in member.protocols if kind in member.kinds else ():
             cost = member.cost(kind, place, fabric, table, name) if protocol in ("auto", name) else None
             if cost is not None:
-                found.append(_tuned(member, name, cost, profile))
+                found.append(_tuned(member, name, cost, profile, pooled))
     if not found:
         able = sorted(member.name for member in ALGORITHMS if kind in member.kinds)
         raise PlanError(
@@ -184,8 +184,10 @@ def bus_factor(kind: str, ranks: int) -> float:
     return (ranks - 1) / ranks if kind in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
 
 
-def _tuned(member: Collective, protocol: str, cost: Cost, profile: Profile) -> Candidate:
-    pair: Pair = profile.pairs.get(f"{member.name}:{protocol}", PRIOR)
+def _tuned(member: Collective, protocol: str, cost: Cost, profile: Profile, pooled: Profile) -> Candidate:
+    """Return the cost with its multipliers: the platform's, else those of all platforms, else none."""
+    name = f"{member.name}:{protocol}"
+    pair: Pair = profile.pairs.get(name) or pooled.pairs.get(name, PRIOR)
     return Candidate(
         algorithm=member.name,
         protocol=protocol,

@@ -64,12 +64,14 @@ class NvlsTree(Collective):
         caps = table.nvls_tree_cap.get(table.generation_of(fabric))
         if caps is None or place.nodes < 2 or place.ranks_per_node < 3 or not fabric.in_network_reduction:
             return None
-        inner, outer = attained(place, fabric, table)
+        _, outer = attained(place, fabric, table)
         network = outer * (2 if place.nodes == 2 else 1)
-        bus = min(channels(place, fabric, table) * caps[span(place)], network, 2 * inner)
+        factor = 2 * (place.ranks - 1) / place.ranks
+        inside = place.inner_bandwidth(fabric) * table.nvls_attained[table.generation_of(fabric)]
+        bus = min(channels(place, fabric, table) * caps[span(place)], network, inside * factor)
         latency = hop_latency(self.name, protocol, "inner", place, fabric, table)
         latency += 2 * math.log2(place.nodes) * hop_latency(self.name, protocol, "outer", place, fabric, table)
-        return Cost(latency=table.base_latency[self.name][protocol] + latency, bandwidth=bus * place.ranks / (2 * place.ranks - 2))
+        return Cost(latency=table.base_latency[self.name][protocol] + latency, bandwidth=bus / factor)
 
     def hops(self, kind: str, place: GroupPlacement) -> int:
         """Return to the owner, up and down the tree, and to all."""

@@ -46,10 +46,13 @@ class Tree(Collective):
         )
 
     def _bandwidth(self, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> float | None:
-        """Return the bus bandwidth [B/s]; between two nodes the network carries each byte once per direction."""
-        inner, outer = attained(place, fabric, table)
-        plain = min(inner, outer * 2 if place.nodes == 2 else outer)
+        """Return the bus bandwidth [B/s]; between two nodes the network carries each byte once per direction.
+
+        NCCL's search uses that freedom (faster inside than outside) from the generation with NVLS on.
+        """
         generation, column = table.generation_of(fabric), span(place)
+        inner, outer = attained(place, fabric, table)
+        plain = min(inner, outer * 2 if place.nodes == 2 and generation in table.nvls_tree_cap else outer)
         lanes = channels(place, fabric, table)
         if protocol == "ll":
             row = generation if column == 0 else table.ll_cap_row[fabric.host]

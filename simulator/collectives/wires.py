@@ -35,11 +35,11 @@ def lowest_bandwidth(place: GroupPlacement, fabric: Fabric, table: CostTable) ->
 
 
 def channels(place: GroupPlacement, fabric: Fabric, table: CostTable) -> int:
-    """Return the channels that the search finds: of the GPU inside a node, one per network card between nodes."""
+    """Return the channels that the search finds: of the GPU inside a node, one per network card (4 to 8) between nodes."""
     if place.nodes == 1:
         return table.channels[table.generation_of(fabric)]
     cards = math.ceil(place.outer_bandwidth(fabric) / fabric.card_bandwidth)
-    return max(2, min(cards, max(place.ranks_per_node, 8)))
+    return max(4, min(cards, 8))
 
 
 def offers_ll128(fabric: Fabric) -> bool:

@@ -1,11 +1,11 @@
 """Seconds of fused attention kernels, forward and backward.
 
-    seconds = (tiles x (keys seen + overhead) / multiprocessors + tail x (all keys + overhead)) x work of a key / rate + start
+    seconds = (tiles x (keys seen + overhead) / multiprocessors + tail x longest loop) x work of a key / rate + start
 
-Each thread block owns a tile of queries (backward: of keys) and loops over the other side.  Under a causal mask tiles see half of
-it on average, but the longest loop, which the last tiles wait for, stays whole: with few heads per GPU the tail is what costs.  The
-softmax is work that does not grow with the head dimension, so short heads are slower.  Attention that keeps its scores in
-memory is no kernel of its own: it is two products and a softmax.
+Each thread block owns a tile of queries (backward: of keys) and loops over the other side.  Under a causal mask tiles
+see half of it on average, but the longest loop, which the last tiles wait for, stays whole: with few heads per GPU the
+tail is what costs.  The softmax is work that does not grow with the head dimension, so short heads are slower.  Attention that
+keeps its scores in memory is no kernel of its own: it is two products and a softmax.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def attention_seconds(
         raise ProgramError(f"attention runs forward or backward, got {direction!r}")
     values = (np.asarray(v, np.float64) for v in (batch, heads, kv_heads, seq_q, seq_k, head_dim))
     sequences, q_heads, k_heads, queries, keys, width = np.broadcast_arrays(*values)
-    for label, value in (("heads", q_heads), ("kv_heads", k_heads), ("seq_q", queries), ("seq_k", keys), ("head_dim", width)):
+    sizes = {"heads": q_heads, "kv_heads": k_heads, "seq_q": queries, "seq_k": keys, "head_dim": width}
+    for label, value in sizes.items():
         if value.size and value.min() < 1:
             raise ProgramError(f"attention's {label} is at least 1, got {value.min():g}")
     numbers = getattr(coefficients.kernel(kernel), direction)
@@ -85,7 +86,8 @@ def attention_seconds(
     owned, loop = (queries, keys) if direction == "forward" else (keys, queries)
     tiles = sequences * q_heads * np.ceil(owned / numbers.tile)
     steps = tiles * (scores / owned + numbers.overhead) / gpu.streaming_multiprocessors
-    steps = steps + numbers.tail * (loop + numbers.overhead)
+    longest = loop + numbers.overhead
+    steps = np.maximum(steps + numbers.tail * longest, longest)
     work = 2.0 * _PRODUCTS[direction] * numbers.tile * (width + numbers.softmax_cost)
     rate = peak * numbers.rate * np.where(width > _WIDE, numbers.wide_rate, 1.0)
     compute = steps * work * gpu.streaming_multiprocessors / rate

@@ -1,11 +1,11 @@
-"""Seconds of matrix products: tiles in waves over the multiprocessors, under a power limit, against the memory's roofline.
+"""Seconds of matrix products: tiles in waves over the multiprocessors, a power limit, and the memory's roofline.
 
-    seconds = min over kernels of  max(waves x (depth + prologue) x tile / rate, traffic / bandwidth) + exposed output + start
+    seconds = min over kernels of max(waves x tile x (depth + prologue) / rate, traffic / bandwidth) + output + start
 
 A kernel is a tile of the output and a number of parts into which the depth is cut.  The rate is the peak times what the
-kernel can issue times the clock that the power limit leaves: a kernel that keeps the tensor cores less busy draws less and runs at
-a higher clock, so that lost efficiency is partly won back.  The numbers are in `hardware/compute_coefficients.py`.
-Host launches are not part of the price.
+kernel can issue times the clock that the power limit leaves: a kernel that keeps the tensor cores less busy draws less
+and runs at a higher clock, so that lost efficiency is partly won back.  The numbers are in
+`hardware/compute_coefficients.py`.  Host launches are not part of the price.
 """
 
 from __future__ import annotations

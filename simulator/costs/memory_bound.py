@@ -2,7 +2,8 @@
 
     seconds = start + ramp + bytes / (achievable share x bandwidth)
 
-The ramp is the time in which traffic comes up to speed and dies away: a kernel of 1 MB never reaches the memory's speed.
+The ramp is the time in which traffic comes up to speed and dies away: a kernel of 1 MB never reaches the memory's
+speed.
 """
 
 from __future__ import annotations

@@ -61,32 +61,13 @@ def _factors(prices: Prices) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _push(keys, heap, place, size, slot, time):  # type: ignore[no-untyped-def]
-    """Put a slot into the heap, or move it to where its new time belongs; return the size."""
-    spot = place[slot]
-    if spot < 0:
-        spot = size
-        size += 1
-    while spot > 0:
-        above = (spot - 1) >> 1
-        if keys[above] <= time:
-            break
-        keys[spot], heap[spot] = keys[above], heap[above]
-        place[heap[spot]] = spot
-        spot = above
-    while True:
-        below = 2 * spot + 1
-        if below >= size:
-            break
-        if below + 1 < size and keys[below + 1] < keys[below]:
-            below += 1
-        if time <= keys[below]:
-            break
-        keys[spot], heap[spot] = keys[below], heap[below]
-        place[heap[spot]] = spot
-        spot = below
-    keys[spot], heap[spot], place[slot] = time, slot, spot
-    return size
+def _settle(keys, tree, slot):  # type: ignore[no-untyped-def]
+    """Play the matches of a slot again, up a tournament tree whose node n holds the earlier of its children 2n and 2n + 1."""
+    node = (slot + len(keys)) >> 1
+    while node > 0:
+        one, other = tree[2 * node], tree[2 * node + 1]
+        tree[node] = one if keys[one] <= keys[other] else other
+        node >>= 1
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -113,9 +94,15 @@ def _flow(  # type: ignore[no-untyped-def]
         start[row] = 0.0
         end[row] = -1.0  # has not ended
     chain = np.empty(n, np.int32)
-    keys, heap, place, size = np.empty(slots + 1), np.empty(slots + 1, np.int32), np.full(slots, -1, np.int32), 0
+    leaves = 1
+    while leaves < slots:
+        leaves *= 2
+    keys = np.full(leaves, np.inf)  # per slot: no later than when its row ends, or may start; the tree finds the earliest
+    tree = np.zeros(2 * leaves, np.int32)
+    for node in range(2 * leaves - 1, 0, -1):
+        tree[node] = node - leaves if node >= leaves else tree[2 * node]
     row_of, mask_of, runs = np.zeros(slots, np.int32), np.zeros(slots, np.int32), np.zeros(slots, np.bool_)
-    left, since, factor, due = np.zeros(slots), np.zeros(slots), np.zeros(slots), np.zeros(slots)
+    left, since, factor, due = np.zeros(slots), np.zeros(slots), np.zeros(slots), np.zeros(leaves)
     room = np.zeros(rank_count + 1, np.int32)
     for stream in range(slots):
         room[stream_rank[stream]] += 1
@@ -126,7 +113,7 @@ def _flow(  # type: ignore[no-untyped-def]
     tried, tries = np.empty(slots, np.int32), 0  # rows that are first on all their streams, to be looked at now
     begun, begins = np.empty(slots, np.int32), 0  # rows that start now
     ended, ends = np.empty(slots, np.int32), 0  # rows that end now
-    done, now = 0, 0.0
+    done, now, taken = 0, 0.0, -1
     for stream in range(slots):
         row = first[stream]
         if row >= 0:
@@ -186,7 +173,8 @@ def _flow(  # type: ignore[no-untyped-def]
                 elif start[row] > now:
                     slot = streams[stream_offsets[row]]
                     row_of[slot], due[slot] = row, start[row]
-                    size = _push(keys, heap, place, size, slot, due[slot])
+                    keys[slot] = due[slot]
+                    _settle(keys, tree, slot)
                 else:
                     begun[begins] = row
                     begins += 1
@@ -248,27 +236,23 @@ def _flow(  # type: ignore[no-untyped-def]
                             left[slot] = 0.0
                     since[slot], factor[slot] = now, worst
                     due[slot] = now + left[slot] * worst
-                    if place[slot] < 0 or due[slot] < keys[place[slot]]:
-                        size = _push(keys, heap, place, size, slot, due[slot])
+                    if due[slot] < keys[slot]:  # a later end is found out when the old one comes
+                        keys[slot] = due[slot]
+                        _settle(keys, tree, slot)
         dirty_count, fresh_count = 0, 0
-        # 5. The next instant: all rows that end or may start then.  A slot put off since it was pushed goes down again.
-        now = -1.0
-        while size > 0 and (now < 0.0 or keys[0] == now):
-            slot = heap[0]
-            if due[slot] > keys[0]:
-                _push(keys, heap, place, size, slot, due[slot])
-                continue
-            now = keys[0]
-            place[slot] = -1
-            size -= 1
-            if size > 0:
-                place[heap[size]] = 0
-                _push(keys, heap, place, size, heap[size], keys[size])
-            if runs[slot]:
-                ended[ends] = row_of[slot]
-                ends += 1
-            else:
-                begun[begins] = row_of[slot]
-                begins += 1
-        if now < 0.0:
+        # 5. The next row that ends or may start; several at one instant come one by one, with no time between.
+        if taken >= 0 and keys[taken] == np.inf:
+            _settle(keys, tree, taken)
+        taken = tree[1]
+        while due[taken] > keys[taken]:
+            keys[taken] = due[taken]
+            _settle(keys, tree, taken)
+            taken = tree[1]
+        if keys[taken] == np.inf:
             return done
+        now = keys[taken]
+        keys[taken] = np.inf
+        if runs[taken]:
+            ended[0], ends = row_of[taken], 1
+        else:
+            begun[0], begins = row_of[taken], 1

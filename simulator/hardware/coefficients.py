@@ -109,7 +109,11 @@ class Residual(Spec):
 
 
 class Profile(NamedSpec):
-    """Fitted multipliers of one platform: `pairs` by "algorithm:protocol", `classes` by "kind:algorithm"."""
+    """Fitted multipliers of one platform: `pairs` by "algorithm:protocol", `classes` by "kind:algorithm".
+
+    `single_process_launch` [s] is what logs of ONE process that launches for all its GPUs (nccl-tests -g 8) lose on every call;
+    training runs one process per GPU, so it stands here only to explain those logs.
+    """
 
     applies_to: AppliesTo | None = None
     size_range: SizeRange
@@ -117,6 +121,7 @@ class Profile(NamedSpec):
     classes: dict[str, Residual]
     everything: Residual
     logs: dict[str, str]
+    single_process_launch: Seconds = 0.0
 
     @property
     def calibrated(self) -> bool:

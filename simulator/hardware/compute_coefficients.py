@@ -1,8 +1,8 @@
 """What GPUs achieve: the fitted numbers behind the prices of GEMMs, attention and memory-bound kernels.
 
-One file of `hardware_specs/calibrations` per kind of kernel and GPU architecture (`gemm_ampere.toml`) or GPU (`gemm_b200_sxm.toml`).  The numbers are those
-of a mechanism (a rate, a depth, a tail), never a table of shapes, so a file also serves GPUs of its architecture that nobody
-measured; how far it can be trusted is part of it.
+One file of `hardware_specs/calibrations` per kind of kernel and GPU (`gemm_b200_sxm.toml`) or architecture
+(`gemm_ampere.toml`).  The numbers are those of a mechanism (a rate, a depth, a tail), never a table of shapes, so a
+file also serves GPUs of its architecture that nobody measured; how far it can be trusted is part of it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Residuals(Spec):
     Args:
         points: measurements used.
         p50, p95: percentiles of |predicted / measured - 1| over them.
-        left_out_p50, left_out_p90: the same when whole models are left out of the fit in turn; absent if there were too few.
+        left_out_p50, left_out_p90: the same for whole models left out of the fit in turn; absent if there were too few.
         date: day of the fit.
     """
 
@@ -87,11 +87,11 @@ class Clock(Spec):
     """The clock under a power limit: rate = peak x min(1, (power / (full_clock_power x busy)) ** exponent).
 
     Args:
-        full_clock_power: what a part of `reference_peak` draws at full clock with its tensor cores fully busy; other parts of
-            the architecture draw in proportion to their peaks.
+        full_clock_power: what a part of `reference_peak` draws at full clock with its tensor cores fully busy; other
+            parts of the architecture draw in proportion to their peaks.
         reference_peak: dense 16-bit peak that `full_clock_power` belongs to.
-        exponent: of the ratio; 1/3 if power went with the cube of the clock, more where the voltage cannot fall further.
-        boost_window: kernels much shorter than this keep their clock, for the power controller averages over longer times.
+        exponent: of the ratio; 1/3 if power went with the cube of the clock, more where the voltage cannot fall.
+        boost_window: kernels much shorter than this keep their clock, for the power controller averages over longer.
     """
 
     full_clock_power: Watts
@@ -105,7 +105,7 @@ class _Calibration(NamedSpec):
 
     Args:
         architecture: GPUs it is meant for; "any" for the fallback.
-        measured: names of the GPUs whose measurements stand behind it; empty if it was carried over from another architecture.
+        measured: names of the GPUs whose measurements stand behind it; empty if it was carried over from elsewhere.
         sigma: standard deviation of log(measured / priced) inside the fitted range, on a measured architecture.
         sigma_outside: the same outside of it.
         residuals: of the fit.
@@ -129,7 +129,7 @@ class GemmCoefficients(_Calibration):
         issue_efficiency: share of the clock's peak that the reference tile reaches with an endless depth.
         prologue: start and end of a tile, in steps of depth; `gradient_prologue` is added for weight gradients.
         small_tile_loss: loss of smaller tiles, per percent of extra operand traffic per output element.
-        wave_softening: 0: a last, partial wave costs a whole one; 1: work is spread evenly (stream-K, persistent kernels).
+        wave_softening: 0: a last, partial wave costs a whole one; 1: work is spread evenly (stream-K).
         exposed_output: share of the output's memory time that compute does not hide.
         bandwidth_fraction: achievable share of the memory bandwidth.
         start: fixed time of a kernel on the device.

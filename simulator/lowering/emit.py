@@ -52,6 +52,7 @@ def emit(state: State, name: str) -> Program:
         end_effect=end,
         mark_effect=mark,
         resident=tuple(Effect(tensors=tuple(t)) for t in state.resident),
+        framework=settled.framework.name,
     )
 
 

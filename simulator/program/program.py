@@ -215,6 +215,8 @@ class Program:
     """Per row: which effect stands only between its START and END (temporaries); -1 none."""
     resident: tuple[Effect, ...] = ()
     """Per rank: what stands through the whole step (weights, optimizer states, ...)."""
+    framework: str = ""
+    """Name of the framework profile whose host costs apply; "" = the host costs nothing."""
 
     @property
     def size(self) -> int:

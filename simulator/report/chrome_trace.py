@@ -1,7 +1,7 @@
 """The step as a Chrome trace, for ui.perfetto.dev and chrome://tracing.
 
-A pipeline rank is a process, each of its streams a thread; a row is a slice on every stream that it holds.  Messages are
-arrows from the sender's slice to the receiver's, memory is a counter per rank.  The viewers want microseconds.
+A pipeline rank is a process, each of its streams a thread; a row is a slice on every stream that it holds.  Messages
+are arrows from the sender's slice to the receiver's, memory is a counter per rank.  The viewers want microseconds.
 
 Source: "Trace Event Format" (Google, 2016): phases X, M, C, s and f.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.program.prices import ACCOUNTS, Prices
-from simulator.program.program import CATEGORIES, COMPUTE, KIND_NAMES, TRANSFER, Link, Program, Segment
+from simulator.program.program import CATEGORIES, KIND_NAMES, TRANSFER, Link, Program, Segment
 from simulator.program.trace import Trace
 from simulator.report.memory import memory_timeline
 from simulator.units import parse
@@ -79,7 +79,7 @@ def _names(program: Program) -> Iterator[str]:
 
 
 def _microseconds(seconds: NDArray[np.float64]) -> list[float]:
-    """Rounded to a nanosecond; both edges of a slice in the same way, so that neighbours still meet and never overlap."""
+    """Rounded to a nanosecond, both edges of a slice in the same way: neighbours still meet and never overlap."""
     rounded: list[float] = np.round(seconds / _MICROSECOND, 3).tolist()
     return rounded
 
@@ -94,7 +94,9 @@ def _slices(program: Program, prices: Prices, trace: Trace) -> Iterator[str]:
     rows = program.row_of_stream_entry
     order = np.lexsort((rows, trace.start[rows]))
     streams = program.streams[order]
-    for row, stream, rank in zip(rows[order].tolist(), streams.tolist(), program.stream_rank[streams].tolist(), strict=True):
+    for row, stream, rank in zip(
+        rows[order].tolist(), streams.tolist(), program.stream_rank[streams].tolist(), strict=True
+    ):
         at = start[row]
         yield (
             f'{{"ph":"X","pid":{rank},"tid":{stream},"ts":{at:.3f},"dur":{end[row] - at:.3f},"name":{labels[row]},'

@@ -1,21 +1,22 @@
 """Memory walk: how full each rank is at every instant of a step, its peak, and what stands there.
 
-The program says what each row allocates at its START, frees at its END and holds only in between (a mark); the trace says
-when.  The level of a rank is
+The program says what each row allocates at its START, frees at its END and holds only in between (a mark); the trace
+says when.  The level of a rank is
 
-    level(t) = resident + sum of start effects with start <= t - sum of end effects with end <= t + marks with start <= t < end
+    level(t) = resident + start effects with start <= t - end effects with end <= t + marks with start <= t < end
 
-and its peak is the maximum over t.  Because a level is looked at only when everything of that instant has happened, memory
-freed at t can be used again at t ("frees come before allocations"), and a row of no length holds nothing.
+and its peak is the maximum over t.  Because a level is looked at only when everything of that instant has happened,
+memory freed at t can be used again at t ("frees come before allocations"), and a row of no length holds nothing.
 
-A stream runs its rows one after another, so its edges are already in time order: the walk merges the few streams of a rank
-instead of sorting all rows.
+A stream runs its rows one after another, so its edges are already in time order: the walk merges the few streams of a
+rank instead of sorting all rows.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,8 @@ from simulator.program.trace import Trace
 __all__ = ["MemoryReport", "Standing", "memory_peaks", "memory_timeline"]
 
 _UNALLOCATED = ("context", "fragmentation")
+_NOTHING = 2.0**-30
+"""Parts smaller than this are rounding errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +114,8 @@ def _added_up(tensors: list[tuple[Tensor, int]]) -> tuple[Standing, ...]:
     for key in {**allocated, **freed}:
         size = allocated.get(key, 0.0)
         left = size - freed.get(key, 0.0)
-        if abs(left) > 1e-9 * max(size, 1.0):
-            count = math.ceil(counts[key] * left / size - 1e-9) if size else 0
+        if abs(left) > _NOTHING * max(size, 1.0):
+            count = math.ceil(counts[key] * left / size - _NOTHING) if size else 0
             lines.append(Standing(name=key[0], category=key[1], count=count, bytes=left))
     return tuple(sorted(lines, key=lambda line: (-line.bytes, line.category, line.name)))
 
@@ -133,26 +136,25 @@ def memory_peaks(program: Program, trace: Trace, window: tuple[float, float] | N
     >>> report.total.tolist(), report.time.tolist(), report.standing(0)[0].count
     ([16.0], [1.0], 2)
     """
-    from simulator.report.kernels import walk_memory
+    from simulator.report import memory_kernel
 
     resident = _resident(program)
     low, high = (0.0, math.inf) if window is None else window
     time = np.zeros(program.ranks)
     by_category = np.zeros((program.ranks, len(CATEGORIES)))
-    none = np.full(program.size, -1, np.int32)
+    none = np.full(program.size, -1)
     columns = (program.start_effect, program.end_effect, program.mark_effect)
-    bad = walk_memory(
-        program.rank,
-        program.stream_rank,
-        program.stream_offsets,
-        program.streams,
-        trace.start,
-        trace.end,
-        *(column if len(column) else none for column in columns),
+    walk: Any = memory_kernel.walk_memory
+    bad = walk(
+        *(np.ascontiguousarray(array, np.int32) for array in (program.rank, program.stream_rank)),
+        np.ascontiguousarray(program.stream_offsets, np.int64),
+        np.ascontiguousarray(program.streams, np.int32),
+        *(np.ascontiguousarray(array, np.float64) for array in (trace.start, trace.end)),
+        *(np.ascontiguousarray(column if len(column) else none, np.int32) for column in columns),
         program.effect_bytes,
         resident,
-        low,
-        high,
+        float(low),
+        float(high),
         time,
         by_category,
     )

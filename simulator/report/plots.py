@@ -1,68 +1,45 @@
 """The step as a picture: what every rank does when, how full it is, and where the time goes.
 
 Each rank has a band: its compute stream on top (bubbles stay light grey), below it one thin strip per kind of
-communication.  Everything is drawn from the trace.  Few bars are drawn one by one, with the number of their microbatch where
-it fits; many are drawn as an image, each pixel mixed from the colours of what runs within it.
+communication.  Everything is drawn from the trace.  Few bars are drawn one by one, with the number of their microbatch
+where it fits.  Too many to see are drawn in columns instead: the kinds that run in a column's time are stacked, each as
+high as its share of that time.
 
 matplotlib is imported only when something is drawn, and never its global state (`pyplot`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.errors import SpecError
-from simulator.program.prices import ACCOUNTS, Prices
-from simulator.program.program import COMPUTE, Link, Program, Segment
+from simulator.program.prices import Prices
+from simulator.program.program import Program
 from simulator.program.trace import Trace
+from simulator.report.bars import (
+    BAR_MIDDLE,
+    COLOURS,
+    COLUMNS,
+    KINDS,
+    compute_bars,
+    draw_bars,
+    draw_columns,
+    draw_numbers,
+    link_bars,
+)
 from simulator.report.breakdown import breakdown, mean_breakdown
 from simulator.report.memory import memory_timeline
 from simulator.units import GIB, show
 
 __all__ = ["COLOURS", "plot_prediction", "plot_timelines"]
 
-COLOURS = {
-    "forward": "#7db7e8",
-    "backward": "#f0a04b",
-    "weight gradient": "#c1571a",
-    "recompute": "#3a9e86",
-    "optimizer": "#8d6cab",
-    "host": "#7f7f7f",
-    "tp": "#a3195b",
-    "cp": "#c879b2",
-    "ep": "#5b3a29",
-    "dp": "#8a7a00",
-    "pp": "#1f4e79",
-    "bubble": "#ececec",
-}
-"""Colour of each kind of bar; told apart also with red-green blindness and, mostly, in grey."""
-
-_KINDS = tuple(COLOURS)
-_OF_ACTION = {0: "forward", 1: "backward", 2: "backward", 3: "weight gradient", 4: "optimizer"}
-_MOST_BARS, _MOST_NUMBERS = 12_000, 1_500
-_PIXELS, _LINES = 2_400, 40
-"""Columns of a dense picture, and image lines per rank."""
-_TOP, _BOTTOM, _FOOT = -0.42, 0.20, 0.44
-"""Edges of a rank's band: top and bottom of the compute bar, bottom of the strips; its middle is the rank number."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Bars:
-    """Rectangles: rank, kind (index into _KINDS), start and end [s], band edges, number to print or -1."""
-
-    rank: NDArray[np.int32]
-    kind: NDArray[np.int8]
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
-    top: NDArray[np.float64]
-    bottom: NDArray[np.float64]
-    number: NDArray[np.int32]
+_MOST_BARS = 40_000
+"""More bars than this are drawn in columns."""
 
 
 def plot_prediction(
@@ -95,7 +72,9 @@ def plot_prediction(
     figure, axes = _figure(heights, path)
     top = axes[0]
     _draw_timeline(top, program, trace, prices)
-    top.set_title(title or f"{program.name}: {show(trace.makespan, 's')} per step", loc="left", fontsize=12, weight="bold")
+    top.set_title(
+        title or f"{program.name}: {show(trace.makespan, 's')} per step", loc="left", fontsize=12, weight="bold"
+    )
     if remembers:
         _draw_memory(axes[1], program, trace, capacity)
         top.tick_params(labelbottom=False)
@@ -148,155 +127,31 @@ def _save(figure: Any, path: str | Path) -> Path:
     return Path(path)
 
 
-def _compute_bars(program: Program, prices: Prices | None, trace: Trace) -> _Bars:
-    """One bar per compute row, two where it begins with recomputation."""
-    rows = np.flatnonzero(program.kind == COMPUTE)
-    of_item = [_KINDS.index(item.phase) if isinstance(item, Segment) else 0 for item in program.items]
-    kind = np.array(of_item, np.int8)[program.item[rows]]
-    for action, name in _OF_ACTION.items():
-        kind[program.action[rows] == action] = _KINDS.index(name)
-    start, end = trace.start[rows], trace.end[rows]
-    share = np.zeros(len(rows))
-    if prices is not None:
-        total = prices.account.sum(axis=1)
-        part = prices.account[:, ACCOUNTS.index("recompute")] / np.where(total > 0.0, total, 1.0)
-        share = part[program.item[rows]]
-    again = share > 0.0
-    middle = start + share * (end - start)
-    rank = program.rank[rows]
-    number = np.where(program.action[rows] < 4, program.microbatch[rows], -1)
-    count = len(rows) + int(again.sum())
-    return _Bars(
-        rank=np.concatenate([rank, rank[again]]),
-        kind=np.concatenate([kind, np.full(int(again.sum()), _KINDS.index("recompute"), np.int8)]),
-        start=np.concatenate([middle, start[again]]),
-        end=np.concatenate([end, middle[again]]),
-        top=np.full(count, _TOP),
-        bottom=np.full(count, _BOTTOM),
-        number=np.concatenate([number, np.full(int(again.sum()), -1)]).astype(np.int32),
-    )
-
-
-def _link_bars(program: Program, trace: Trace) -> _Bars:
-    """One thin bar per link row and rank that takes part, in the strip of its account."""
-    account = np.array([_KINDS.index(i.account) if isinstance(i, Link) else -1 for i in program.items], np.int8)
-    owner = program.row_of_stream_entry
-    entries = np.flatnonzero(account[program.item[owner]] >= 0) if len(account) else np.zeros(0, np.intp)
-    rows = owner[entries]
-    kind = account[program.item[rows]]
-    used = np.unique(kind)
-    height = min((_FOOT - _BOTTOM) / max(len(used), 1), 0.12)
-    top = _BOTTOM + 0.02 + height * np.searchsorted(used, kind)
-    return _Bars(
-        rank=program.stream_rank[program.streams[entries]],
-        kind=kind,
-        start=trace.start[rows],
-        end=trace.end[rows],
-        top=top,
-        bottom=top + 0.85 * height,
-        number=np.full(len(rows), -1, np.int32),
-    )
-
-
-def _draw_timeline(axis: Any, program: Program, trace: Trace, prices: Prices | None, until: float | None = None) -> None:
+def _draw_timeline(
+    axis: Any, program: Program, trace: Trace, prices: Prices | None, until: float | None = None
+) -> None:
     from matplotlib.patches import Patch
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    from matplotlib.ticker import EngFormatter
 
     limit = until or trace.makespan or 1.0
-    groups = (_compute_bars(program, prices, trace), _link_bars(program, trace))
+    groups = (compute_bars(program, prices, trace), link_bars(program, trace))
     axis.set_xlim(0.0, limit)
     axis.set_ylim(program.ranks - 0.5, -0.5)
     if sum(len(bars.rank) for bars in groups) > _MOST_BARS:
-        _draw_image(axis, program.ranks, trace.makespan, groups)
+        draw_columns(axis, program.ranks, trace.makespan, groups)
     else:
-        idle = np.arange(program.ranks)
-        axis.barh(idle + (_TOP + _BOTTOM) / 2, trace.makespan, height=_BOTTOM - _TOP, color=COLOURS["bubble"], lw=0, zorder=0)
-        for bars in groups:
-            _draw_bars(axis, bars)
-        _draw_numbers(axis, groups[0], limit)
-    axis.yaxis.set_major_locator(MaxNLocator(nbins=24, integer=True, steps=[1, 2, 4, 8, 10]))
-    axis.yaxis.set_major_formatter(lambda rank, _: f"rank {rank:.0f}" if 0 <= rank < program.ranks else "")
+        draw_bars(axis, program.ranks, trace.makespan, groups)
+        draw_numbers(axis, groups[0], limit)
+    labelled = np.arange(0, program.ranks, 2 ** max(0, math.ceil(math.log2(program.ranks / 24))))
+    axis.set_yticks(labelled + BAR_MIDDLE, [f"rank {rank}" for rank in labelled])
     axis.xaxis.set_major_formatter(EngFormatter(unit="s"))
     axis.set_xlabel("time")
     axis.tick_params(axis="y", length=0, labelsize=8)
     axis.spines[["top", "right", "left"]].set_visible(False)
-    seen = sorted({int(k) for bars in groups for k in np.unique(bars.kind)} | {_KINDS.index("bubble")})
-    patches = [Patch(facecolor=COLOURS[_KINDS[k]], label=_KINDS[k]) for k in seen]
-    axis.legend(handles=patches, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(patches), fontsize=8, frameon=False,
-                handlelength=1.2, columnspacing=1.2)  # fmt: skip
-
-
-def _draw_bars(axis: Any, bars: _Bars) -> None:
-    """Each kind as one collection of rectangles."""
-    from matplotlib.collections import PolyCollection
-
-    for kind in np.unique(bars.kind):
-        own = bars.kind == kind
-        left, right = bars.start[own], bars.end[own]
-        low, high = bars.rank[own] + bars.bottom[own], bars.rank[own] + bars.top[own]
-        corners = np.stack([np.stack([left, left, right, right], 1), np.stack([low, high, high, low], 1)], axis=2)
-        axis.add_collection(PolyCollection(corners, facecolors=COLOURS[_KINDS[kind]], edgecolors="white", linewidths=0.3))
-
-
-def _draw_numbers(axis: Any, bars: _Bars, limit: float) -> None:
-    """Print microbatch numbers if there are not too many bars and every one has room for its own."""
-    own = np.flatnonzero(bars.number >= 0)
-    if not 0 < len(own) <= _MOST_NUMBERS:
-        return
-    inches = (bars.end[own] - bars.start[own]) / limit * 11.5
-    digits = np.char.str_len(bars.number[own].astype(str))
-    fits = inches > 0.065 * digits + 0.02
-    for bar in own[fits]:
-        axis.text(
-            (bars.start[bar] + bars.end[bar]) / 2,
-            bars.rank[bar] + (_TOP + _BOTTOM) / 2,
-            str(bars.number[bar]),
-            ha="center",
-            va="center_baseline",
-            fontsize=7,
-            color="white" if _KINDS[bars.kind[bar]] == "weight gradient" else "#202020",
-        )
-
-
-def _draw_image(axis: Any, ranks: int, makespan: float, groups: Sequence[_Bars]) -> None:
-    """Every pixel mixed from the colours of what runs in its time, in proportion."""
-    from matplotlib.colors import to_rgb
-
-    palette = np.array([to_rgb(COLOURS[name]) for name in _KINDS])
-    image = np.ones((ranks, _LINES, _PIXELS, 3))
-    lines = (np.arange(_LINES) + 0.5) / _LINES - 0.5
-    image[:, (lines >= _TOP) & (lines < _BOTTOM)] = palette[_KINDS.index("bubble")]
-    edges = np.linspace(0.0, makespan, _PIXELS + 1)
-    for bars in groups:
-        group = bars.rank.astype(np.int64) * len(_KINDS) + bars.kind
-        order = np.argsort(group, kind="stable")
-        keys, first = np.unique(group[order], return_index=True)
-        for key, rows in zip(keys, np.split(order, first[1:]), strict=True):
-            rank, kind = divmod(int(key), len(_KINDS))
-            cover = _coverage(edges, bars.start[rows], bars.end[rows])[:, np.newaxis]
-            band = (lines >= bars.top[rows[0]]) & (lines < bars.bottom[rows[0]])
-            under = palette[_KINDS.index("bubble")] if bars.top[rows[0]] == _TOP else 1.0
-            image[rank, band] += cover * (palette[kind] - under)
-    image = np.clip(image, 0.0, 1.0).reshape(ranks * _LINES, _PIXELS, 3)
-    axis.imshow(image, extent=(0.0, makespan, ranks - 0.5, -0.5), aspect="auto", interpolation="antialiased")
-
-
-def _coverage(
-    edges: NDArray[np.float64], start: NDArray[np.float64], end: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Part of each interval between edges in which something runs (at most 1 where several do).
-
-    >>> _coverage(np.array([0.0, 1.0, 2.0]), np.array([0.5]), np.array([1.25])).tolist()
-    [0.5, 0.25]
-    """
-
-    def passed(moments: NDArray[np.float64]) -> NDArray[np.float64]:
-        moments = np.sort(moments)
-        before = np.searchsorted(moments, edges)
-        return before * edges - np.concatenate([[0.0], np.cumsum(moments)])[before]
-
-    busy: NDArray[np.float64] = np.clip(np.diff(passed(start) - passed(end)) / np.diff(edges), 0.0, 1.0)
-    return busy
+    seen = sorted({int(k) for bars in groups for k in np.unique(bars.kind)} | {KINDS.index("bubble")})
+    patches = [Patch(facecolor=COLOURS[KINDS[k]], label=KINDS[k]) for k in seen]
+    look = {"fontsize": 8, "frameon": False, "handlelength": 1.2, "columnspacing": 1.2}
+    axis.legend(handles=patches, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(patches), **look)
 
 
 def _draw_memory(axis: Any, program: Program, trace: Trace, capacity: float | None) -> None:
@@ -304,15 +159,16 @@ def _draw_memory(axis: Any, program: Program, trace: Trace, capacity: float | No
     from matplotlib import colormaps
     from matplotlib.ticker import EngFormatter
 
-    edges = np.linspace(0.0, trace.makespan, _PIXELS + 1)
+    edges = np.linspace(0.0, trace.makespan, COLUMNS + 1)
     named = set(np.linspace(0, program.ranks - 1, min(program.ranks, 8)).round().astype(int).tolist())
+    highest = 0.0
     for rank in range(program.ranks):
         times, levels = memory_timeline(program, trace, rank)
         total = levels.sum(axis=1) / GIB
-        if len(times) > _PIXELS:
+        highest = max(highest, float(total.max()))
+        if len(times) > COLUMNS:
             column = np.searchsorted(times, edges[:-1], side="right") - 1
-            highest = np.maximum.reduceat(total, column)
-            times, total = edges[:-1], np.maximum(highest, total[column])
+            times, total = edges[:-1], np.maximum(np.maximum.reduceat(total, column), total[column])
         colour = colormaps["viridis"](0.92 * rank / max(program.ranks - 1, 1))
         label = f"rank {rank}" if rank in named else None
         line = (np.append(times, trace.makespan), np.append(total, total[-1]))
@@ -320,8 +176,7 @@ def _draw_memory(axis: Any, program: Program, trace: Trace, capacity: float | No
     if capacity is not None:
         axis.axhline(capacity / GIB, color="#b00020", ls="--", lw=1.2, label=f"capacity {show(capacity, 'B')}")
     axis.set_xlim(0.0, trace.makespan or 1.0)
-    axis.set_ylim(bottom=0.0)
-    axis.margins(y=0.12)
+    axis.set_ylim(0.0, 1.1 * max(highest, (capacity or 0.0) / GIB) or 1.0)
     axis.set_ylabel("memory [GiB]")
     axis.set_xlabel("time")
     axis.xaxis.set_major_formatter(EngFormatter(unit="s"))
@@ -334,7 +189,7 @@ def _draw_memory(axis: Any, program: Program, trace: Trace, capacity: float | No
 def _draw_breakdown(axis: Any, mean: dict[str, float]) -> None:
     """One bar: the parts of the step, mean over all ranks."""
     total = sum(mean.values()) or 1.0
-    left = 0.0
+    left, narrow = 0.0, []
     for name, seconds in mean.items():
         part = seconds / total
         if part <= 0.0:
@@ -344,7 +199,10 @@ def _draw_breakdown(axis: Any, mean: dict[str, float]) -> None:
             dark = name not in ("bubble", "forward", "backward")
             colour = "white" if dark else "#202020"
             axis.text(left + part / 2, 0, f"{name}\n{part:.1%}", ha="center", va="center", fontsize=8, color=colour)
+        else:
+            narrow.append(f"{name} {part:.2%}")
         left += part
     axis.set_xlim(0.0, 1.0)
     axis.set_axis_off()
-    axis.set_title("where the time goes, mean over ranks", loc="left", fontsize=9)
+    rest = f" (narrow: {', '.join(narrow)})" if narrow else ""
+    axis.set_title(f"where the time goes, mean over ranks{rest}", loc="left", fontsize=9)

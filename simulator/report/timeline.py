@@ -1,9 +1,13 @@
 """The step as text: one line per rank, drawn from the trace alone.
 
-    rank 0 |0123......aa4bb5cc6dd7ee.ff.gg.hh|     digit: forward of that microbatch; letter: backward (a = 0, b = 1, ...)
-    rank 1 |.012....aa3bb4cc5dd6ee7ff.gg.hh..|     capital: weight-gradient half of a split backward; the other half is small
-    rank 2 |..01..aa2bb3cc4dd5ee6ff7gg.hh....|     ^: update; #: other computation; dot: the rank computes nothing
-    rank 3 |...0aa1bb2cc3dd4ee5ff6gg7hh......|     beyond ten microbatches only the last digit shows: 13 is 3 and d
+    rank 0 |0123......aa4bb5cc6dd7ee.ff.gg.hh|
+    rank 1 |.012....aa3bb4cc5dd6ee7ff.gg.hh..|
+    rank 2 |..01..aa2bb3cc4dd5ee6ff7gg.hh....|
+    rank 3 |...0aa1bb2cc3dd4ee5ff6gg7hh......|
+
+A digit is the forward of that microbatch, a letter its backward (a = 0, b = 1, ...); of a split backward the input half
+is a small letter, the weight half a capital.  With more than ten microbatches only the last digit shows: 13 is 3 and d.
+^ is an update, # another computation, a dot means that the rank computes nothing.
 
 A column is `unit` seconds and shows what runs in its middle.
 """
@@ -35,8 +39,8 @@ def render_timeline(program: Program, trace: Trace, unit: float | None = None, w
         program: what ran.
         trace: when it ran.
         unit: seconds per column; by default the shortest compute row.
-        width: most characters of a line (None: no limit).  A wider picture is drawn with a coarser unit, a whole multiple
-            of the one wanted, and a last line says so.
+        width: most characters of a line (None: no limit).  A wider picture is drawn with a coarser unit, a whole
+            multiple of the one wanted, and a last line says so.
 
     Raises:
         ProgramError: the unit is not above zero.
@@ -53,7 +57,9 @@ def render_timeline(program: Program, trace: Trace, unit: float | None = None, w
     lengths = trace.end[rows] - trace.start[rows]
     lengths = lengths[lengths > 0.0]
     if unit is not None and not (math.isfinite(unit) and unit > 0.0):
-        raise ProgramError(f"a column of a timeline lasts a time above zero, but unit = {unit}; leave it out for the default")
+        raise ProgramError(
+            f"a column of a timeline lasts a time above zero, but unit = {unit}; leave it out for the default"
+        )
     wanted = unit if unit is not None else float(lengths.min()) if len(lengths) else trace.makespan or 1.0
     digits = len(str(program.ranks - 1))
     columns = _columns(trace.makespan, wanted)
@@ -61,22 +67,23 @@ def render_timeline(program: Program, trace: Trace, unit: float | None = None, w
     factor = max(1, math.ceil(columns / room))
     columns = _columns(trace.makespan, factor * wanted)
     symbols = _symbols(program, rows)
-    middles = (np.arange(columns) + 0.5) * (factor * wanted)
+    middles: NDArray[np.float64] = np.arange(0.5, columns, dtype=np.float64) * (factor * wanted)
     lines = []
     for rank in range(program.ranks):
         own = program.rank[rows] == rank
         lines.append(f"rank {rank:>{digits}} |{_line(trace, rows[own], symbols[own], middles)}|")
     if factor > 1:
+        base = "shortest row" if unit is None else "unit"
         lines.append(
-            f"one column = {show(factor * wanted, 's')}, {factor} times the {'shortest row' if unit is None else 'unit'} "
-            f"({show(wanted, 's')}), to fit {width} characters: rows between two column middles do not show"
+            f"one column = {show(factor * wanted, 's')}, {factor} times the {base} ({show(wanted, 's')}), to fit "
+            f"{width} characters; what runs between two column middles does not show"
         )
     return "\n".join(lines)
 
 
 def _columns(makespan: float, unit: float) -> int:
     """Columns that cover the makespan; rounding errors add none."""
-    return math.ceil(makespan / unit * (1.0 - 1e-9) - 1e-9)
+    return math.ceil(makespan / unit * (1.0 - 2.0**-30) - 2.0**-30)
 
 
 def _symbols(program: Program, rows: NDArray[np.intp]) -> NDArray[np.str_]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ def plain(*times: tuple[float, float]) -> Prices:
     return Prices.plain(np.array([a for a, _ in times]), np.array([b for _, b in times]))
 
 
-def shown(program: Program, prices: Prices, trace: Trace, rank: int, **options: tuple[float, float]) -> dict[str, float]:
+def shown(program: Program, prices: Prices, trace: Trace, rank: int, **options: tuple[float, float]) -> dict[str, Any]:
     """The accounts of a rank that are not zero."""
     row = breakdown(program, prices, trace, **options)[rank]
     return {name: pytest.approx(float(value)) for name, value in zip(ACCOUNTS, row, strict=True) if value}
@@ -173,7 +175,7 @@ def test_accounts_sum_to_the_step_and_windows_add_up(made: tuple[Program, Prices
     assert (whole >= 0.0).all()
     np.testing.assert_allclose(np.full(2, trace.makespan), whole.sum(axis=1), rtol=1e-9, atol=1e-9)
     cuts = [0.0, *sorted((a * trace.makespan, b * trace.makespan)), trace.makespan]
-    parts = [breakdown(program, prices, trace, window=(low, high)) for low, high in zip(cuts, cuts[1:], strict=False)]
+    parts = [breakdown(program, prices, trace, window=(low, high)) for low, high in pairwise(cuts)]
     np.testing.assert_allclose(whole, sum(parts), rtol=1e-9, atol=1e-9)
     busy = sum(float(trace.end[i] - trace.start[i]) for i in np.flatnonzero(program.kind == 0))
     assert busy == pytest.approx(whole[:, [ACCOUNTS.index("forward"), ACCOUNTS.index("backward")]].sum())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def test_slices_of_a_thread_are_in_order_and_never_overlap(tmp_path: Path) -> No
     assert 6 == len(threads)
     for spans in threads.values():
         assert sorted(spans) == spans
-        assert all(end <= start + 1e-6 for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+        assert all(end <= start + 1e-6 for (_, end), (start, _) in pairwise(spans))
 
 
 def test_every_message_is_an_arrow_from_the_senders_slice_into_the_receivers(tmp_path: Path) -> None:

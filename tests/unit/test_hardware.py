@@ -62,8 +62,8 @@ def test_a_part_of_a_node_beyond_the_first_is_refused_with_the_nearest_sizes() -
     with pytest.raises(SpecError) as caught:
         load_cluster("dgx_a100", 20)
     expected = (
-        "beyond one node the number of GPUs must be a multiple of the node's 8, but cluster 'dgx_a100' is asked for 20. "
-        "Nearest: 16 or 24"
+        "beyond one node the number of GPUs must be a multiple of the node's 8, but cluster 'dgx_a100' is asked for "
+        "20. Nearest: 16 or 24"
     )
     assert expected == str(caught.value)
 
@@ -72,8 +72,8 @@ def test_a_box_without_network_does_not_grow() -> None:
     with pytest.raises(SpecError) as caught:
         load_cluster("h100_x8", 16)
     expected = (
-        "cluster 'h100_x8' has no network, so it ends at 8 GPUs, but is asked for 16. Give node 'hgx_h100_no_network' a "
-        "network_link and nics, or choose another cluster"
+        "cluster 'h100_x8' has no network, so it ends at 8 GPUs, but is asked for 16. Give node 'hgx_h100_no_network' "
+        "a network_link and nics, or choose another cluster"
     )
     assert expected == str(caught.value)
 

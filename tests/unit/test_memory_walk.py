@@ -19,12 +19,14 @@ WORKSPACE = CATEGORIES.index("workspace")
 
 def trace_of(*edges: tuple[float, float]) -> Trace:
     return Trace(
-        start=np.array([a for a, _ in edges], np.float64), end=np.array([b for _, b in edges], np.float64), engine="given"
+        start=np.array([a for a, _ in edges], np.float64),
+        end=np.array([b for _, b in edges], np.float64),
+        engine="given",
     )
 
 
 def forward_backward(microbatches: int = 2) -> tuple[Program, Trace]:
-    """One rank: all forwards (1 s), then all backwards (2 s), each with a workspace of 5 bytes; weights of 100 bytes."""
+    """One rank: all forwards (1 s), then all backwards (2 s), each with 5 bytes of workspace; weights of 100 bytes."""
     build = ProgramBuilder()
     stream = build.add_stream(build.add_rank())
     layer = build.add_item(plain_segment("layer"))
@@ -120,7 +122,7 @@ def test_an_effect_on_a_rank_whose_streams_the_row_does_not_hold_is_refused() ->
     stream, _ = build.add_stream(build.add_rank()), build.add_stream(build.add_rank())
     effect = build.add_effect(Tensor(name="x", category="activations", bytes=1.0))
     build.add_row(build.add_item(plain_segment("layer")), stream, rank=1, start_effect=effect)
-    with pytest.raises(ProgramError, match="row 0 .* of rank 1"):
+    with pytest.raises(ProgramError, match=r"row 0 .* of rank 1"):
         memory_peaks(build.build(), trace_of((0, 1)))
 
 
@@ -148,7 +150,9 @@ def walks(draw: st.DrawFn) -> tuple[Program, Trace]:
         free[stream] = start + draw(st.integers(0, 2))
         edges.append((start, free[stream]))
         held = draw(effect)
-        build.add_row(layer, stream, start_effect=held, end_effect=draw(st.sampled_from((-1, held))), mark_effect=draw(effect))
+        build.add_row(
+            layer, stream, start_effect=held, end_effect=draw(st.sampled_from((-1, held))), mark_effect=draw(effect)
+        )
     return build.build(), trace_of(*edges)
 
 

@@ -11,8 +11,9 @@ from simulator.specs import validate_spec
 from simulator.workload.model import Model, load_model
 
 SHAPE: dict[str, Any] = {
-    "name": "m", "family": "f", "layers": 2, "hidden": 8, "heads": 4, "ffn": 32, "gated_mlp": False, "norm": "layer_norm",
-    "positions": "learned", "tied_embeddings": True, "vocabulary": 100, "sequence_length": 16, "linear_bias": True,
+    "name": "m", "family": "f", "layers": 2, "hidden": 8, "heads": 4, "ffn": 32, "gated_mlp": False,
+    "norm": "layer_norm", "positions": "learned", "tied_embeddings": True, "vocabulary": 100,
+    "sequence_length": 16, "linear_bias": True,
     "qkv_bias": True,
 }  # fmt: skip
 
@@ -92,8 +93,8 @@ def test_padding_of_the_vocabulary() -> None:
         ({"ffn": 0}, "here: ffn = 0: expected at least 1"),
         ({"norm": "batch"}, "here: norm = \"batch\": expected one of 'layer_norm', 'rms_norm'"),
         ({"heads": "4"}, 'here: heads = "4": expected a whole number such as 8, got text'),
-        ({"parameters_published": "175 GB"}, 'here: parameters_published = "175 GB": expected a number of parameters such as '
-         "\"175 B\", got '175 GB'"),
+        ({"parameters_published": "175 GB"}, 'here: parameters_published = "175 GB": expected a number of parameters '
+         "such as \"175 B\", got '175 GB'"),
     ],
 )  # fmt: skip
 def test_shapes_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:

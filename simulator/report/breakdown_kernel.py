@@ -1,6 +1,6 @@
-"""The two compiled loops of the report room: the memory walk and the account of every instant.
+"""The compiled loop that gives every instant of a rank to an account.
 
-This module imports numba, so `memory.py` and `breakdown.py` import it only when they run.  The meaning is told there.
+This module imports numba, so `breakdown.py` imports it only when it runs.  The meaning is told there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import float64, int32, int64, njit, types, void
 
-__all__ = ["account_instants", "walk_memory"]
+__all__ = ["account_instants"]
 
 Array = Any
 
@@ -19,155 +19,6 @@ _INTS, _LONGS, _FLOATS, _TABLE = (
     for dtype, dimensions in ((int32, 1), (int64, 1), (float64, 1), (float64, 2))
 )
 """Types of read-only inputs.  Giving them compiles one version, whether an array happens to be writeable or not."""
-
-_OUT, _OUT_TABLE = float64[::1], float64[:, ::1]
-_WINDOW = types.UniTuple(float64, 2)
-
-
-@njit(cache=True, nogil=True)
-def _rows_by_stream(
-    rank: Array, stream_rank: Array, offsets: Array, streams: Array, starts: Array, ends: Array, marks: Array
-) -> tuple[Array, Array, int]:
-    """Rows with an effect, grouped by the stream of their own rank; (rows, first entry of each stream, a bad row or -1)."""
-    size = len(rank)
-    lane = np.full(size, -1, np.int32)
-    first = np.zeros(len(stream_rank) + 1, np.int64)
-    for row in range(size):
-        if starts[row] < 0 and ends[row] < 0 and marks[row] < 0:
-            continue
-        for entry in range(offsets[row], offsets[row + 1]):
-            if stream_rank[streams[entry]] == rank[row]:
-                lane[row] = streams[entry]
-                break
-        if lane[row] < 0:
-            return np.empty(0, np.int32), first, row
-        first[lane[row] + 1] += 1
-    for stream in range(len(stream_rank)):
-        first[stream + 1] += first[stream]
-    rows = np.empty(first[-1], np.int32)
-    place = first[:-1].copy()
-    for row in range(size):
-        if lane[row] >= 0:
-            rows[place[lane[row]]] = row
-            place[lane[row]] += 1
-    return rows, first, -1
-
-
-@njit(cache=True, nogil=True)
-def _time_of_peak(
-    lanes: Array,
-    rows: Array,
-    first: Array,
-    start: Array,
-    end: Array,
-    starts: Array,
-    ends: Array,
-    marks: Array,
-    totals: Array,
-    level: float,
-    low: float,
-    high: float,
-) -> float:
-    """First instant in [low, high] at which the level of one rank is highest: a merge of the edges of its streams.
-
-    The edges of a stream, in order, are start and end of its first row, start and end of its second, ...
-    """
-    position = 2 * first[lanes]
-    last = 2 * first[lanes + 1]
-    head = np.empty(len(lanes), np.float64)
-    for k in range(len(lanes)):
-        head[k] = start[rows[position[k] // 2]]
-    now, best, best_time = 0.0, -1.0, low
-    while True:
-        upcoming = np.inf
-        for k in range(len(lanes)):
-            upcoming = min(upcoming, head[k])
-        if upcoming > low and now <= high and level > best * (1.0 + 1e-12):
-            best, best_time = level, max(now, low)
-        if upcoming == np.inf:
-            return best_time
-        now = upcoming
-        for k in range(len(lanes)):
-            while head[k] <= now:
-                row = rows[position[k] // 2]
-                if position[k] % 2 == 0:
-                    if starts[row] >= 0:
-                        level += totals[starts[row]]
-                    if marks[row] >= 0:
-                        level += totals[marks[row]]
-                else:
-                    if ends[row] >= 0:
-                        level -= totals[ends[row]]
-                    if marks[row] >= 0:
-                        level -= totals[marks[row]]
-                position[k] += 1
-                if position[k] == last[k]:
-                    head[k] = np.inf
-                else:
-                    row = rows[position[k] // 2]
-                    head[k] = start[row] if position[k] % 2 == 0 else end[row]
-
-
-@njit(cache=True, nogil=True)
-def _count_standing(
-    rows: Array, now: float, start: Array, end: Array, starts: Array, ends: Array, marks: Array, net: Array
-) -> None:
-    """Add to `net` how often each effect stands at `now` because of these rows (in time order)."""
-    for row in rows:
-        if start[row] > now:
-            return
-        if starts[row] >= 0:
-            net[starts[row]] += 1
-        if end[row] > now:
-            if marks[row] >= 0:
-                net[marks[row]] += 1
-        elif ends[row] >= 0:
-            net[ends[row]] -= 1
-
-
-@njit(
-    int64(
-        *(_INTS, _INTS, _LONGS, _INTS, _FLOATS, _FLOATS, _INTS, _INTS, _INTS, _TABLE, _TABLE),
-        *(float64, float64, _OUT, _OUT_TABLE),
-    ),
-    cache=True,
-    nogil=True,
-)
-def walk_memory(
-    rank: Array,
-    stream_rank: Array,
-    offsets: Array,
-    streams: Array,
-    start: Array,
-    end: Array,
-    starts: Array,
-    ends: Array,
-    marks: Array,
-    effect_bytes: Array,
-    resident: Array,
-    low: float,
-    high: float,
-    time: Array,
-    by_category: Array,
-) -> int:
-    """Fill time[ranks] and by_category[ranks, categories] of the peaks in [low, high]; return a bad row or -1."""
-    rows, first, bad = _rows_by_stream(rank, stream_rank, offsets, streams, starts, ends, marks)
-    if bad >= 0:
-        return bad
-    totals = effect_bytes.sum(axis=1)
-    net = np.zeros(len(effect_bytes), np.int64)
-    for r in range(len(time)):
-        lanes = np.flatnonzero((stream_rank == r) & (first[1:] > first[:-1]))
-        level = resident[r].sum()
-        time[r] = _time_of_peak(lanes, rows, first, start, end, starts, ends, marks, totals, level, low, high)
-        net[:] = 0
-        for lane in lanes:
-            _count_standing(rows[first[lane] : first[lane + 1]], time[r], start, end, starts, ends, marks, net)
-        by_category[r] = resident[r]
-        for effect in range(len(net)):
-            if net[effect] != 0:
-                by_category[r] += net[effect] * effect_bytes[effect]
-    return -1
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -180,7 +31,7 @@ def _waits_for(
     end: Array,
     free: Array,
 ) -> int:
-    """The row that let this one start: the latest of `after` (end + latency) and of its streams' rows before; -1 none."""
+    """The row that let this one start: the latest of `after` (end + latency) and of the rows before it; -1 none."""
     found, latest = -1, -np.inf
     for entry in range(after_offsets[row], after_offsets[row + 1]):
         if free[after[entry]] > latest:
@@ -217,8 +68,8 @@ def _explain_gap(
 ) -> None:
     """Share out the idle time [low, high] of a rank that ended because row `cause` did.
 
-    Walks back: the part in which the cause ran or was in flight goes to its account; if another link kept it from starting,
-    that one is the cause of the time before; where a compute row did, the rest is bubble.
+    Walks back: the part in which the cause ran or was in flight goes to its account; if another link kept it from
+    starting, that one is the cause of the time before; where a compute row did, the rest is bubble.
     """
     while high > low and cause >= 0 and account[cause] >= 0:
         top = max(low, min(high, free[cause]))
@@ -233,7 +84,14 @@ def _explain_gap(
 
 @njit(cache=True, nogil=True)
 def _explain_tail(
-    low: float, links: Array, account: Array, start: Array, end: Array, window: tuple[float, float], out: Array, bubble: int
+    low: float,
+    links: Array,
+    account: Array,
+    start: Array,
+    end: Array,
+    window: tuple[float, float],
+    out: Array,
+    bubble: int,
 ) -> None:
     """Share out [low, end of window]: each instant to the link running then which ends last; else bubble."""
     high = window[1]
@@ -291,7 +149,7 @@ def _links_after(
 @njit(
     void(
         *(_INTS, _LONGS, _INTS, _INTS, _INTS, _LONGS, _INTS, _FLOATS, _FLOATS, _FLOATS, _TABLE, _INTS),
-        *(_WINDOW, int64, _OUT_TABLE),
+        *(types.UniTuple(float64, 2), int64, float64[:, ::1]),
     ),
     cache=True,
     nogil=True,
@@ -313,7 +171,7 @@ def account_instants(
     bubble: int,
     out: Array,
 ) -> None:
-    """Fill out[ranks, accounts] with the seconds of the window; `link_account` is -1 for segments, `fraction` splits those."""
+    """Fill out[ranks, accounts] with seconds of the window; `link_account` is -1 for segments: `fraction` splits."""
     previous = _chain_streams(offsets, streams, len(stream_rank))
     account = link_account[item]
     free = end + latency[item]

@@ -1,0 +1,302 @@
+"""Fit NCCL's own cost model to logs of nccl-tests, and write what was learnt as profiles.
+
+The model stays NCCL's: for each algorithm and protocol a latency and a bandwidth, the quickest wins.  A fit changes only
+multipliers: three that all pairs of a platform share, and three of each pair that are held close to them.  A pair that never
+wins thus moves with its platform only.  All are held back by what all platforms together say, and that by NCCL's constants.
+
+    logs of all platforms --fit--> nccl_any_node, nccl_any_fabric --centre of--> one profile per platform
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.calibration.nccl_logs import NcclLog
+from simulator.collectives import ALGORITHMS, PRIOR, level_of
+from simulator.errors import CalibrationError
+from simulator.hardware.coefficients import AppliesTo, Pair, Profile, Residual, SizeRange, load_cost_table
+
+__all__ = ["export_profile", "fit_all", "fit_nccl", "platform_of", "predict", "residuals"]
+
+_SPREAD = (0.4, 0.1, 0.4)
+"""How far a pair's multipliers are expected to lie from those of its platform: log latency, log bandwidth, ramp."""
+_SHARED = (1.2, 0.3, 0.6)
+"""How far a platform's multipliers, common to all its pairs, are expected to lie from the centre."""
+_NOISE = 0.1
+"""Error in log space that a good model still makes; sets the balance between logs and centre."""
+_SMALL = 32768.0
+"""Messages below this size [B] count for a third: their times are the latency alone, over and over."""
+
+Pairs = dict[str, Pair]
+Key = tuple[str, str, str, bool]
+
+
+def platform_of(log: NcclLog) -> Key:
+    """Return what a profile for this log applies to: (architecture, intra, network, peer_to_peer)."""
+    network = log.fabric.network if level_of(log.place) == "fabric" else ""
+    return log.fabric.architecture, log.fabric.intra, network, log.fabric.peer_to_peer
+
+
+def fit_nccl(logs: Sequence[NcclLog], name: str, centre: Pairs | None = None, applies_to: Key | None = None) -> Profile:
+    """Return the profile that agrees best with the logs.
+
+    Minimises soft_l1 of log(predicted / measured) / 0.1 over all points plus (log multiplier - centre)^2 / spread^2.
+
+    Args:
+        logs: all of one level (inside a domain, or across).
+        name: of the profile.
+        centre: where multipliers are drawn to; None = NCCL's own constants.
+        applies_to: platform; None = a profile for platforms without one.
+
+    Raises:
+        CalibrationError: no logs, or of both levels.
+    """
+    if len({level_of(log.place) for log in logs}) != 1:
+        raise CalibrationError(f"a profile speaks for groups inside a node or for groups that leave it, got {len(logs)} logs")
+    pairs, launch = _fit_pairs(logs, centre or {})
+    errors = {log.name: residuals(log, pairs, launch) for log in logs}
+    return Profile(
+        name=name,
+        sources={"*": "fitted by simulator.calibration.nccl to the logs listed; the centre of each fit is nccl_any_*"},
+        applies_to=_applies(applies_to),
+        size_range=SizeRange(
+            smallest=min(float(log.message.min()) for log in logs), largest=max(float(log.message.max()) for log in logs)
+        ),
+        pairs=pairs,
+        classes=_classes(logs, errors, pairs),
+        everything=_residual(np.concatenate(list(errors.values()))),
+        logs={log.name: log.digest for log in logs},
+        single_process_launch=launch,
+    )
+
+
+def predict(log: NcclLog, pairs: Pairs, launch: float = 0.0) -> NDArray[np.float64]:
+    """Return the seconds of the log's messages by a profile's multipliers; pairs that it lacks keep NCCL's constants.
+
+    `launch` [s] is added where one process launched for all ranks.
+    """
+    return _choose(_terms(log), pairs)[0] + (launch if log.single_process else 0.0)
+
+
+def residuals(log: NcclLog, pairs: Pairs, launch: float = 0.0) -> NDArray[np.float64]:
+    """Return log(predicted / measured) of each point."""
+    return np.asarray(np.log(predict(log, pairs, launch) / log.seconds))
+
+
+def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
+    """Return one profile per platform of the logs, and the two for all others; sigmas are widened to unseen logs.
+
+    A fit looks better on its own logs than on new ones.  The ratio is measured by leaving out each log of each platform that
+    has several; every sigma is multiplied by it.  The sigma of the two common profiles is that of platforms left out whole.
+    """
+    usable = [log for log in logs if log.usable]
+    out: list[Profile] = []
+    for level in ("node", "fabric"):
+        mine = [log for log in usable if level_of(log.place) == level]
+        platforms: dict[Key, list[NcclLog]] = defaultdict(list)
+        for log in mine:
+            platforms[platform_of(log)].append(log)
+        common = fit_nccl(_of_several(mine), f"nccl_any_{level}")
+        fits = {key: fit_nccl(group, _name(key), common.pairs, key) for key, group in sorted(platforms.items())}
+        ratio = _optimism(platforms, fits, common.pairs)
+        out += [_widened(profile, ratio) for profile in fits.values()]
+        out.append(_judged_abroad(common, platforms))
+    return out
+
+
+def _of_several(logs: Sequence[NcclLog]) -> list[NcclLog]:
+    """Return the logs of collectives that more than one log measured: one machine alone says nothing about all others."""
+    counts = Counter(log.kind for log in logs)
+    return [log for log in logs if counts[log.kind] > 1]
+
+
+def export_profile(profile: Profile, path: Path) -> None:
+    """Write a profile as a data file that `find_profile` reads."""
+    lines = [
+        "# Written by simulator.calibration.nccl; do not edit.",
+        f"name = {json.dumps(profile.name)}",
+        f'size_range = {{ smallest = "{profile.size_range.smallest:.0f} B", largest = "{profile.size_range.largest:.0f} B" }}',
+        f"everything = {_inline(profile.everything.model_dump())}",
+        f'single_process_launch = "{profile.single_process_launch:.3g} s"',
+    ]
+    if profile.applies_to is not None:
+        lines += ["", "[applies_to]", *(f"{k} = {json.dumps(v)}" for k, v in profile.applies_to.model_dump().items())]
+    lines += ["", '# Multipliers on the constants of nccl_prior, by "algorithm:protocol".', "[pairs]"]
+    lines += [f'"{name}" = {_inline(pair.model_dump())}' for name, pair in profile.pairs.items()]
+    lines += ["", '# Agreement with the logs, by "collective:algorithm".', "[classes]"]
+    lines += [f'"{name}" = {_inline(value.model_dump())}' for name, value in profile.classes.items()]
+    lines += ["", "# sha256 of each log, first 16 digits.", "[logs]"]
+    lines += [f"{json.dumps(name)} = {json.dumps(digest)}" for name, digest in profile.logs.items()]
+    lines += ["", "[sources]", *(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in profile.sources.items()), ""]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """One algorithm and protocol on one log's wires: latency [s] and seconds on the wire per point, without multipliers."""
+
+    pair: str
+    latency: float
+    wire: NDArray[np.float64]
+
+
+def _terms(log: NcclLog) -> list[_Term]:
+    table, out = load_cost_table(), []
+    members = list(ALGORITHMS) if log.algorithm == "auto" else [ALGORITHMS.get(log.algorithm)]
+    for member in members:
+        for protocol in member.protocols if log.kind in member.kinds else ():
+            if log.protocol in ("auto", protocol):
+                cost = member.cost(log.kind, log.place, log.fabric, table, protocol)
+                if cost is not None:
+                    total = member.seconds(log.kind, log.message, log.place, log.fabric, protocol, PRIOR, table)
+                    out.append(_Term(f"{member.name}:{protocol}", cost.latency, total - cost.latency))
+    if not out:
+        raise CalibrationError(f"log {log.name}: NCCL offers no {log.kind} with {log.algorithm}, {log.protocol} there")
+    return out
+
+
+def _choose(terms: list[_Term], pairs: Pairs) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the least seconds per point, and which term it is."""
+    rows = []
+    for term in terms:
+        pair = pairs.get(term.pair, PRIOR)
+        latency, wire = term.latency * pair.latency, term.wire / pair.bandwidth
+        rows.append(latency + wire + pair.ramp * np.sqrt(latency * wire))
+    return np.min(rows, 0), np.argmin(rows, 0)
+
+
+def _fit_pairs(logs: Sequence[NcclLog], centre: Pairs) -> tuple[Pairs, float]:
+    """Return the multipliers that agree best, and the launch time [s] of logs that one process ran for all ranks."""
+    from scipy.optimize import least_squares
+
+    terms = [_terms(log) for log in logs]
+    names = sorted({term.pair for group in terms for term in group})
+    start = np.array([_to_logs(centre.get(name, PRIOR)) for name in names])
+    size = start.size
+    quickest = min((float(log.seconds.min()) for log in logs if log.single_process), default=0.0)
+    weights = [_weights(log) for log in logs]
+
+    def multipliers(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return start + x[:3] + x[3 : 3 + size].reshape(-1, 3)
+
+    def misses(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        values = dict(zip(names, multipliers(x), strict=True))
+        out = []
+        for i, (log, group) in enumerate(zip(logs, terms, strict=True)):
+            best = np.full(len(log.message), np.inf)
+            for term in group:
+                a, b, ramp = values[term.pair]
+                latency, wire = term.latency * np.exp(a), term.wire * np.exp(-b)
+                best = np.minimum(best, latency + wire + abs(ramp) * np.sqrt(latency * wire))
+            if log.single_process:
+                best = best + np.exp(x[-1]) * quickest
+            out.append(_soft(np.log(best / log.seconds) / _NOISE) * weights[i])
+        held = [x[:3] / _SHARED, x[3 : 3 + size] / np.tile(_SPREAD, len(names)), x[-1:] + 1.0]
+        return np.concatenate(out + held)
+
+    first = np.append(np.zeros(3 + size), -1.0)
+    found = least_squares(misses, first, method="trf", max_nfev=60).x
+    pairs = {
+        name: Pair(latency=round(float(np.exp(a)), 4), bandwidth=round(float(np.exp(b)), 4), ramp=round(abs(float(r)), 4))
+        for name, (a, b, r) in zip(names, multipliers(found), strict=True)
+    }
+    return pairs, float(np.exp(found[-1])) * quickest
+
+
+def _soft(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return z with its far ends pulled in, so that its square is the soft_l1 loss: 2 (sqrt(1 + z^2) - 1)."""
+    return np.asarray(np.sign(z) * np.sqrt(2 * (np.sqrt(1 + z**2) - 1)))
+
+
+def _weights(log: NcclLog) -> NDArray[np.float64]:
+    """Return the weight of each point: small messages count less, and a log of many rows not much more than one of few."""
+    return np.asarray(np.where(log.message < _SMALL, 1 / 3, 1.0) / np.sqrt(len(log.message) / 10.0))
+
+
+def _to_logs(pair: Pair) -> tuple[float, float, float]:
+    return float(np.log(pair.latency)), float(np.log(pair.bandwidth)), max(pair.ramp, 0.05)
+
+
+def _applies(key: Key | None) -> AppliesTo | None:
+    if key is None:
+        return None
+    return AppliesTo(architecture=key[0], intra=key[1], network=key[2], peer_to_peer=key[3])
+
+
+def _name(key: Key) -> str:
+    architecture, intra, network, peer = key
+    return "_".join(["nccl", architecture, intra or "single", *(["staged"] if not peer else []), *([network] if network else [])])
+
+
+def _classes(logs: Sequence[NcclLog], errors: dict[str, NDArray[np.float64]], pairs: Pairs) -> dict[str, Residual]:
+    """Return the residuals by collective and algorithm chosen."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for log in logs:
+        terms = _terms(log)
+        for error, i in zip(errors[log.name], _choose(terms, pairs)[1], strict=True):
+            found[f"{log.kind}:{terms[i].pair.split(':')[0]}"].append(float(error))
+    return {name: _residual(np.array(values)) for name, values in sorted(found.items())}
+
+
+def _residual(errors: NDArray[np.float64]) -> Residual:
+    far = np.abs(np.expm1(errors))
+    return Residual(
+        points=len(errors),
+        residual_p50=round(float(np.quantile(far, 0.5)), 4),
+        residual_p95=round(float(np.quantile(far, 0.95)), 4),
+        sigma=round(max(_sigma(errors), 0.001), 4),
+    )
+
+
+def _sigma(errors: NDArray[np.float64]) -> float:
+    """Return the sigma whose 80 % band holds 80 % of the errors: one wild point does not widen all bands."""
+    return float(np.quantile(np.abs(errors), 0.8)) / 1.2816
+
+
+def _optimism(platforms: dict[Key, list[NcclLog]], fits: dict[Key, Profile], centre: Pairs) -> float:
+    """Return how many times larger the error on a log left out is than on a log fitted."""
+    inside, outside = [], []
+    for key, group in platforms.items():
+        for left in group if len(group) > 1 else ():
+            rest = [log for log in group if log is not left]
+            outside.append(residuals(left, *_fit_pairs(rest, centre)))
+            inside.append(residuals(left, fits[key].pairs, fits[key].single_process_launch))
+    if not inside:
+        return 1.0
+    return max(1.0, _sigma(np.concatenate(outside)) / _sigma(np.concatenate(inside)))
+
+
+def _widened(profile: Profile, ratio: float) -> Profile:
+    def wide(value: Residual) -> Residual:
+        return value.model_copy(update={"sigma": round(value.sigma * ratio, 4)})
+
+    classes = {name: wide(value) for name, value in profile.classes.items()}
+    return profile.model_copy(update={"classes": classes, "everything": wide(profile.everything)})
+
+
+def _judged_abroad(common: Profile, platforms: dict[Key, list[NcclLog]]) -> Profile:
+    """Return the common profile with the residuals that platforms show when they are left out of its fit."""
+    errors: dict[str, NDArray[np.float64]] = {}
+    for key, group in platforms.items():
+        abroad = [log for other, logs in platforms.items() if other != key for log in logs]
+        pairs, launch = _fit_pairs(_of_several(abroad), {})
+        errors |= {log.name: residuals(log, pairs, launch) for log in group}
+    logs = [log for group in platforms.values() for log in group]
+    return common.model_copy(
+        update={
+            "classes": _classes(logs, errors, common.pairs),
+            "everything": _residual(np.concatenate(list(errors.values()))),
+        }
+    )
+
+
+def _inline(values: dict[str, Any]) -> str:
+    return "{ " + ", ".join(f"{key} = {value}" for key, value in values.items()) + " }"

@@ -1,0 +1,158 @@
+"""price(): seconds for every item of a program on a cluster.  All physics is behind this door; no order, no instances."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+
+from simulator.collectives import collective_seconds
+from simulator.costs.tables import ClassTime, Machine, machine_of, price_table
+from simulator.errors import ProgramError
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.fabric import GroupPlacement, place_group, place_hop
+from simulator.plan.framework import load_framework
+from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, Prices
+from simulator.program.program import TRANSFER, Link, Program, Segment
+
+__all__ = ["HOST_CLASS", "HOST_SIGMA", "price"]
+
+HOST_CLASS = "host"
+HOST_SIGMA = 0.3
+"""Spread of launch times between hosts: traces show medians of 3 to 6 us, i.e. exp(+-0.3) around 4 us."""
+
+
+class _Columns:
+    """The growing columns of `Prices`."""
+
+    def __init__(self, count: int) -> None:
+        self.occupancy, self.latency = np.zeros(count), np.zeros(count)
+        self.account = np.zeros((count, len(ACCOUNTS)))
+        self.share = np.zeros((count, len(RESOURCE_KINDS)))
+        self.classes: list[dict[str, float]] = [{} for _ in range(count)]
+        self.totals: dict[str, ClassTime] = defaultdict(ClassTime)
+        self.model, self.placement = [""] * count, [""] * count
+
+    def note(self, i: int, name: str, seconds: float, sigma: float, calibrated: bool) -> None:
+        """Count seconds of item i under a price class."""
+        self.classes[i][name] = self.classes[i].get(name, 0.0) + seconds
+        self.totals[name].add(seconds, sigma, calibrated)
+
+
+def price(program: Program, cluster: Cluster) -> Prices:
+    """Return the seconds of every item of `program` on `cluster`.
+
+    Segments: the sum of their kernels and exposed collectives, or the host's launches where these take longer (design 5b G).
+    Transfers: bytes over bandwidth hold the streams, the rest of the time is latency.  Collectives: the quickest algorithm and
+    protocol on the wires that their group has.
+
+    Raises:
+        PlanError: a group leaves the node of a cluster without network.
+    """
+    machine = machine_of(cluster)
+    host = load_framework(program.framework) if program.framework else None
+    launch, step = (host.launch_time, host.step_time) if host else (0.0, 0.0)
+    columns = _Columns(len(program.items))
+    for i, item in enumerate(program.items):
+        if isinstance(item, Segment):
+            _segment(columns, i, item, machine, program.axes, launch, step if item.synchronises else 0.0)
+        else:
+            _link(columns, i, item, machine, program.axes)
+    names = tuple(columns.totals)
+    index = {name: q for q, name in enumerate(names)}
+    class_share = np.zeros((len(program.items), len(names)))
+    for i, shares in enumerate(columns.classes):
+        for name, seconds in shares.items():
+            class_share[i, index[name]] = seconds
+    totals = columns.totals.values()
+    return Prices(
+        occupancy=columns.occupancy,
+        latency=columns.latency,
+        account=columns.account,
+        share=columns.share,
+        slowdown=machine.slowdown,
+        classes=names,
+        class_share=class_share,
+        sigma=np.array([t.weighted_sigma / t.seconds if t.seconds else 0.0 for t in totals]),
+        model=tuple(columns.model),
+        placement=tuple(columns.placement),
+        calibrated=tuple(t.calibrated for t in totals),
+    )
+
+
+def _segment(
+    columns: _Columns,
+    i: int,
+    item: Segment,
+    machine: Machine,
+    axes: tuple[tuple[str, int], ...],
+    launch: float,
+    fixed: float,
+) -> None:
+    kernels, launches = 0.0, 0
+    resource = np.zeros(len(RESOURCE_KINDS))
+    for table, count in item.pieces:
+        priced = price_table(table, machine, axes)
+        kernels += count * priced.seconds
+        launches += count * priced.launches
+        columns.account[i] += count * priced.account
+        resource += count * priced.resource
+        for name, time in priced.classes.items():
+            sigma = time.weighted_sigma / time.seconds if time.seconds else 0.0
+            columns.note(i, name, count * time.seconds, sigma, time.calibrated)
+    waiting = max(0.0, launches * launch - kernels)
+    host = waiting + fixed
+    columns.account[i, ACCOUNTS.index("host")] += host
+    total = kernels + host
+    columns.occupancy[i] = columns.account[i].sum()
+    if host:
+        columns.note(i, HOST_CLASS, host, HOST_SIGMA, True)
+    if total:
+        columns.share[i] = resource / total
+    columns.model[i] = "host-bound" if waiting else "kernels"
+
+
+def _link(columns: _Columns, i: int, item: Link, machine: Machine, axes: tuple[tuple[str, int], ...]) -> None:
+    fabric = machine.fabric
+    if item.kind == TRANSFER:
+        source, destination = item.pipeline_ranks
+        place = place_hop(axes, source, destination, fabric)
+        time = collective_seconds("send_recv", item.message, place, fabric)
+        start = collective_seconds("send_recv", 0.0, place, fabric)
+        columns.latency[i] = min(start.seconds, time.seconds)
+        columns.occupancy[i] = time.seconds - columns.latency[i]
+    else:
+        place = _place(axes, item, machine)
+        time = collective_seconds(item.collective, item.message, place, fabric)
+        columns.occupancy[i] = time.seconds
+        columns.share[i, RESOURCE_KINDS.index("dp")] = 1.0
+    if item.kind == TRANSFER:
+        columns.share[i, RESOURCE_KINDS.index("pp")] = 1.0
+    columns.account[i, ACCOUNTS.index(item.account)] = columns.occupancy[i]
+    columns.note(i, time.class_name, time.seconds, time.sigma, time.calibrated)
+    columns.model[i] = f"{time.algorithm}/{time.protocol} ({time.profile})"
+    columns.placement[i] = place.text
+
+
+def _place(axes: tuple[tuple[str, int], ...], item: Link, machine: Machine) -> GroupPlacement:
+    """Place a collective's group; one that joins some pipeline ranks only is a hop widened by its other axes."""
+    size = dict(axes).get("pp", 1)
+    some = item.pipeline_ranks
+    if not set(item.group) <= {name for name, _ in axes}:
+        raise ProgramError(f"link {item.name!r}: group {item.group} names an axis that the mesh {axes} lacks")
+    if "pp" not in item.group or not some or len(some) == size:
+        return place_group(axes, item.group, machine.fabric)
+    hop = place_hop(axes, min(some), max(some), machine.fabric)
+    others = tuple(name for name in item.group if name != "pp")
+    if not others:
+        return replace(hop, ranks=len(some))
+    inner = place_group(axes, others, machine.fabric)
+    leaves = hop.nodes > 1
+    return replace(
+        hop if leaves else inner,
+        ranks=inner.ranks * len(some),
+        nodes=inner.nodes * (len(some) if leaves else 1),
+        ranks_per_node=inner.ranks_per_node if leaves else inner.ranks_per_node * len(some),
+        fewest_per_node=inner.fewest_per_node if leaves else inner.fewest_per_node * len(some),
+    )

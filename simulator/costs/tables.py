@@ -1,0 +1,219 @@
+"""Seconds of one operator table on one GPU: kernels, launches, and the collectives inside a block.
+
+A table is priced once per GPU and mesh and remembered: programs that share layers share their prices.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.collectives import collective_seconds
+from simulator.costs.attention import attention_calibrated, attention_class, attention_seconds, attention_sigma
+from simulator.costs.gemm import gemm_calibrated, gemm_class, gemm_seconds, gemm_sigma
+from simulator.costs.memory_bound import (
+    MEMORY_BOUND_CLASS,
+    memory_bound_calibrated,
+    memory_bound_seconds,
+    memory_bound_sigma,
+)
+from simulator.errors import ProgramError
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.compute_coefficients import (
+    AttentionCoefficients,
+    GemmCoefficients,
+    MemoryBoundCoefficients,
+    load_attention_coefficients,
+    load_gemm_coefficients,
+    load_memory_bound_coefficients,
+)
+from simulator.hardware.fabric import Fabric, fabric_of, place_group
+from simulator.hardware.gpu import Gpu
+from simulator.hardware.interference import load_interference
+from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS
+from simulator.program.program import COLLECTIVE, COMPUTE, OperatorTable
+from simulator.workload.precision import BYTES_PER_ELEMENT
+
+__all__ = ["ClassTime", "Machine", "TablePrice", "machine_of", "price_table"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Machine:
+    """What prices are made from: a GPU with its coefficients, the wires, and how overlapping activities slow each other.
+
+    Two machines are never equal but by identity: `machine_of` hands out one per cluster.
+    """
+
+    gpu: Gpu
+    fabric: Fabric
+    gemm: GemmCoefficients
+    attention: AttentionCoefficients
+    memory_bound: MemoryBoundCoefficients
+    slowdown: NDArray[np.float64]
+
+
+@functools.lru_cache(maxsize=64)
+def machine_of(cluster: Cluster) -> Machine:
+    """Return the machine of a cluster, with the calibrations its GPU and wires have."""
+    gpu = cluster.gpu
+    return Machine(
+        gpu=gpu,
+        fabric=fabric_of(cluster),
+        gemm=load_gemm_coefficients(gpu),
+        attention=load_attention_coefficients(gpu),
+        memory_bound=load_memory_bound_coefficients(gpu),
+        slowdown=load_interference().matrix(RESOURCE_KINDS),
+    )
+
+
+@dataclass(slots=True)
+class ClassTime:
+    """Seconds priced by one class, with its mean sigma weighted by time."""
+
+    seconds: float = 0.0
+    weighted_sigma: float = 0.0
+    calibrated: bool = True
+
+    def add(self, seconds: float, sigma: float, calibrated: bool) -> None:
+        """Add a price of this class."""
+        self.seconds += seconds
+        self.weighted_sigma += seconds * sigma
+        self.calibrated &= calibrated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TablePrice:
+    """One table's price.
+
+    Args:
+        seconds: device time, collectives that nothing hides included [s].
+        launches: kernels started.
+        account: [ACCOUNTS] seconds.
+        resource: [RESOURCE_KINDS] seconds in which each kind of resource is used.
+        classes: seconds by price class.
+        rows: [operators] seconds of each row, hidden collectives at what stays exposed.
+    """
+
+    seconds: float
+    launches: int
+    account: NDArray[np.float64]
+    resource: NDArray[np.float64]
+    classes: dict[str, ClassTime]
+    rows: NDArray[np.float64]
+
+
+@functools.lru_cache(maxsize=4096)
+def price_table(table: OperatorTable, machine: Machine, axes: tuple[tuple[str, int], ...]) -> TablePrice:
+    """Return the price of a table; `axes` place its collectives on the wires."""
+    seconds = np.zeros(len(table))
+    classes: dict[str, ClassTime] = defaultdict(ClassTime)
+    for indices, values, names, sigmas, known in _kernels(table, machine):
+        seconds[indices] = values
+        for value, name, sigma, good in zip(values, names, sigmas, known, strict=True):
+            classes[name].add(float(value), float(sigma), bool(good))
+    for i in np.flatnonzero(table.kind == COLLECTIVE):
+        _collective(table, int(i), machine, axes, seconds, classes)
+    account, resource = np.zeros(len(ACCOUNTS)), np.zeros(len(RESOURCE_KINDS))
+    for i in range(len(table)):
+        communicates = table.kind[i] == COLLECTIVE
+        account[ACCOUNTS.index(table.group[i][0] if communicates else table.phase[i])] += seconds[i]
+        kind = "tp" if communicates else "gemm" if table.work[i] in ("gemm", "attention") else "memory"
+        resource[RESOURCE_KINDS.index(kind)] += seconds[i]
+    return TablePrice(
+        seconds=float(seconds.sum()),
+        launches=int(table.launches.sum()),
+        account=account,
+        resource=resource,
+        classes=dict(classes),
+        rows=seconds,
+    )
+
+
+Priced = tuple[NDArray[np.int64], NDArray[np.float64], list[str], NDArray[np.float64], NDArray[np.bool_]]
+
+
+def _kernels(table: OperatorTable, machine: Machine) -> Iterator[Priced]:
+    """Yield (rows, seconds, classes, sigmas, calibrated) of all compute rows, one model at a time."""
+    compute = table.kind == COMPUTE
+    work = np.array(table.work)
+    rows = np.flatnonzero(compute & (work == "gemm"))
+    if len(rows):
+        yield _gemms(table, rows, machine)
+    for i in np.flatnonzero(compute & (work == "attention")):
+        yield _attention(table, int(i), machine)
+    rows = np.flatnonzero(compute & (work == "memory_bound"))
+    if len(rows):
+        gpu, numbers = machine.gpu, machine.memory_bound
+        values = memory_bound_seconds(table.read[rows], table.written[rows], gpu, numbers)
+        fixed = memory_bound_seconds([1.0], [0.0], gpu, numbers)[0]
+        values = values + np.where(values > 0, (table.launches[rows] - 1) * fixed, 0.0)
+        sigma = np.full(len(rows), memory_bound_sigma(gpu, numbers))
+        known = np.full(len(rows), memory_bound_calibrated(gpu, numbers))
+        yield rows, values, [MEMORY_BOUND_CLASS] * len(rows), sigma, known
+    unknown = set(work[compute]) - {"gemm", "attention", "memory_bound"}
+    if unknown:
+        raise ProgramError(f"table {table.name!r}: no price for work {sorted(unknown)[0]!r}")
+
+
+def _gemms(table: OperatorTable, rows: NDArray[np.int64], machine: Machine) -> Priced:
+    shape = table.shape[rows]
+    dtype = [table.dtype[i] for i in rows]
+    layout = [table.layout[i] for i in rows]
+    element = np.array([BYTES_PER_ELEMENT[d] for d in dtype])
+    accumulates = table.written[rows] > 1.5 * element * shape[:, 0] * shape[:, 1] * shape[:, 2]
+    values = gemm_seconds(shape, layout, dtype, accumulates, machine.gpu, machine.gemm)
+    known = np.array([gemm_calibrated(d, machine.gpu, machine.gemm) for d in dtype])
+    sigma = gemm_sigma(shape, dtype, machine.gpu, machine.gemm)
+    return rows, values, [gemm_class(d) for d in dtype], sigma, known
+
+
+def _attention(table: OperatorTable, i: int, machine: Machine) -> Priced:
+    sequences, heads, length, width = (int(x) for x in table.shape[i])
+    kernel, *more, kv_heads = table.layout[i].split(":")
+    direction = "backward" if table.phase[i] == "backward" else "forward"
+    numbers, gpu, dtype = machine.attention, machine.gpu, table.dtype[i]
+    value = attention_seconds(
+        sequences, heads, int(kv_heads), length, length, width, "causal" in more, direction, kernel, dtype, gpu, numbers
+    )
+    sigma = attention_sigma(length, length, kernel, dtype, gpu, numbers)
+    known = np.array([attention_calibrated(kernel, dtype, gpu, numbers)])
+    return np.array([i]), np.atleast_1d(value), [attention_class(kernel)], np.atleast_1d(sigma), known
+
+
+def _collective(
+    table: OperatorTable,
+    i: int,
+    machine: Machine,
+    axes: tuple[tuple[str, int], ...],
+    seconds: NDArray[np.float64],
+    classes: dict[str, ClassTime],
+) -> None:
+    """Price a collective inside a block; beside a compute row only what that row does not hide counts."""
+    place = place_group(axes, table.group[i], machine.fabric)
+    time = collective_seconds(table.work[i], float(table.message[i]), place, machine.fabric)
+    exposed = time.seconds
+    if table.beside[i] >= 0:
+        other = int(table.beside[i])
+        gemm, tp = RESOURCE_KINDS.index("gemm"), RESOURCE_KINDS.index("tp")
+        exposed = overlapped(
+            float(seconds[other]), time.seconds, float(machine.slowdown[gemm, tp]), float(machine.slowdown[tp, gemm])
+        ) - float(seconds[other])
+    seconds[i] = exposed
+    classes[time.class_name].add(exposed, time.sigma, time.calibrated)
+
+
+def overlapped(compute: float, communication: float, slow_compute: float, slow_communication: float) -> float:
+    """Return the time of two activities side by side, each slowed while the other runs [s].
+
+    >>> overlapped(2.0, 1.0, 1.5, 1.0), overlapped(1.0, 3.0, 1.5, 1.0)
+    (2.333333333333333, 3.0)
+    """
+    first, second = compute * slow_compute, communication * slow_communication
+    if first <= second:
+        return first + communication - first / slow_communication
+    return second + compute - second / slow_compute

@@ -1,0 +1,58 @@
+"""How far whole predictions were from measured runs, by kind of run: the part of the band that no single price explains."""
+
+from __future__ import annotations
+
+import functools
+from typing import Annotated
+
+from pydantic import Field
+
+from simulator.specs import NamedSpec, Spec, load_named
+
+__all__ = ["KindResidual", "RunResiduals", "load_run_residuals", "run_kind"]
+
+
+class KindResidual(Spec):
+    """Residuals of one kind of run.
+
+    Args:
+        sigma: spread of log(measured / predicted), robust (1.4826 x median absolute deviation about 0).
+        median: median absolute error.
+        runs, sources: how many runs of how many sources stand behind it.
+    """
+
+    sigma: Annotated[float, Field(gt=0, le=3)]
+    median: Annotated[float, Field(ge=0, le=3)]
+    runs: Annotated[int, Field(ge=0)]
+    sources: Annotated[int, Field(ge=0)]
+
+
+class RunResiduals(NamedSpec):
+    """The file calibrations/run_residuals.toml, written by `simulator.calibration.runs`."""
+
+    kind: dict[str, KindResidual]
+
+    def of(self, kind: str) -> KindResidual:
+        """Return the residual of a kind; "any" for one without runs of its own."""
+        return self.kind.get(kind, self.kind["any"])
+
+
+@functools.lru_cache(maxsize=4)
+def load_run_residuals() -> RunResiduals:
+    """Return the residuals shipped with the simulator."""
+    return load_named("calibrations", "run_residuals", RunResiduals)
+
+
+def run_kind(axes: dict[str, int], framework: str) -> str:
+    """Return the kind of a run: what its time mostly depends on.
+
+    >>> run_kind({"tp": 8, "dp": 1, "pp": 8}, "megatron_lm")
+    'pipeline'
+    """
+    if axes.get("pp", 1) > 1:
+        return "pipeline"
+    if framework in ("pytorch_fsdp", "torchtitan", "deepspeed"):
+        return "sharded"
+    if axes.get("tp", 1) > 1:
+        return "tensor"
+    return "replicas"

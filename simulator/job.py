@@ -1,0 +1,193 @@
+"""A job: workload, plan and cluster by name, from one TOML file, from names on the command line, or from both.
+
+    [workload]                      [plan]                     [cluster]
+    model = "gpt3_175b"             tensor_parallel = 8        name = "selene"
+    sequence_length = 2048          pipeline_parallel = 8      gpus = 1024
+    global_batch_size = 1536        ...
+
+A job that holds its own model has a table [model] in place of `workload.model`.
+"""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from simulator.errors import PlanError, SpecError
+from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.plan.plan import Plan
+from simulator.specs import Spec, find_spec, read_toml, validate_spec
+from simulator.units import Seconds
+from simulator.workload.model import Model, load_model
+from simulator.workload.optimizers import OPTIMIZERS
+from simulator.workload.workload import Workload
+
+__all__ = ["Job", "apply_settings", "job_from_names", "load_job", "make_job"]
+
+Tokens = Annotated[int, Field(ge=1, le=10**8)]
+Sequences = Annotated[int, Field(ge=1, le=10**8)]
+
+
+class WorkloadChoice(Spec):
+    """The table [workload] of a job file."""
+
+    model: str | None = None
+    sequence_length: Tokens | None = None
+    global_batch_size: Sequences | None = None
+    precision: Literal["fp32", "tf32", "fp16", "bf16"] = "bf16"
+    optimizer: str = "adam"
+
+
+class ClusterChoice(Spec):
+    """The table [cluster] of a job file."""
+
+    name: str
+    gpus: Annotated[int, Field(ge=1, le=10**7)] | None = None
+
+
+class JobFile(Spec):
+    """A job file."""
+
+    name: str = "job"
+    notes: str | None = None
+    aliases: list[str] = []
+    sources: dict[str, str] = {}
+    workload: WorkloadChoice = WorkloadChoice()
+    model: Model | None = None
+    plan: Plan = Plan()
+    cluster: ClusterChoice
+    measured_step_time: Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job with every name looked up.
+
+    Args:
+        assumptions: what was filled in because the job did not say, in words.
+        measured_step_time: a published step time of this very job [s], if the file has one.
+    """
+
+    name: str
+    workload: Workload
+    plan: Plan
+    cluster: Cluster
+    assumptions: tuple[str, ...] = ()
+    measured_step_time: float | None = None
+    notes: str = ""
+
+
+def load_job(name: str | Path, settings: Iterable[str] = ()) -> Job:
+    """Return the job of this name (under workloads/jobs) or file, with settings such as "plan.tensor_parallel=8" applied.
+
+    Raises:
+        SpecError: the file or a setting is wrong.
+        UnknownNameError: no such job, model, cluster, ...
+    """
+    path = find_spec("jobs", str(name))
+    return make_job(apply_settings(read_toml(path), settings), str(path), Path(path).stem)
+
+
+def job_from_names(model: str, cluster: str, settings: Iterable[str] = ()) -> Job:
+    """Return a job for a model and a cluster by name; everything else from settings or by default."""
+    data = {"workload": {"model": model}, "cluster": {"name": cluster}}
+    return make_job(apply_settings(data, settings), "the command line", f"{model} on {cluster}")
+
+
+def apply_settings(data: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+    """Return a job's data with `table.key=value` settings applied; values are read as TOML, else as text.
+
+    >>> apply_settings({"plan": {"zero_stage": 1}}, ["plan.zero_stage=3", "plan.schedule=chimera"])
+    {'plan': {'zero_stage': 3, 'schedule': 'chimera'}}
+    """
+    out = copy.deepcopy(dict(data))
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        keys = path.strip().split(".")
+        if not equals or not all(keys) or len(keys) > 4:
+            raise SpecError(
+                f"--set {setting[:80]!r}: expected TABLE.KEY=VALUE such as plan.tensor_parallel=8; "
+                "tables are workload, model, plan, cluster"
+            )
+        table: Any = out
+        for key in keys[:-1]:
+            table = table.setdefault(key, {})
+            if not isinstance(table, dict):
+                raise SpecError(f"--set {setting[:80]!r}: {key!r} is a value, not a table of keys")
+        table[keys[-1]] = _value(text.strip())
+    return out
+
+
+def _value(text: str) -> Any:
+    if len(text) > 2000:
+        raise SpecError(f"--set: a value of {len(text)} characters; expected at most 2000")
+    try:
+        value = tomllib.loads(f"value = {text}")
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError):
+        return text
+    return value["value"] if set(value) == {"value"} else text
+
+
+def make_job(data: Mapping[str, Any], place: str, name: str) -> Job:
+    """Return the job that `data` describes; `place` is where it was read, for messages."""
+    spec = validate_spec(data, JobFile, place)
+    assumptions: list[str] = []
+    if (spec.workload.model is None) == (spec.model is None):
+        raise SpecError(
+            f"{place}: a job names a model (workload.model = NAME) or holds one (table [model]): "
+            f"this one has {'neither' if spec.model is None else 'both'}"
+        )
+    model = spec.model if spec.model is not None else load_model(str(spec.workload.model))
+    OPTIMIZERS.get(spec.workload.optimizer)
+    cluster = _cluster(spec, assumptions)
+    length = spec.workload.sequence_length
+    if length is None:
+        length = model.sequence_length
+        assumptions.append(f"sequence_length = {length} (the model's)")
+    batch = spec.workload.global_batch_size
+    if batch is None:
+        replicas = spec.plan.data_parallel or max(1, cluster.world_size // spec.plan.model_parallel_size)
+        batch = replicas * spec.plan.microbatch_size * (4 * spec.plan.pipeline_parallel if spec.plan.pipeline_parallel > 1 else 1)
+        assumptions.append(f"global_batch_size = {batch} (one microbatch per replica, four per pipeline rank)")
+    workload = Workload(
+        model=model,
+        sequence_length=length,
+        global_batch_size=batch,
+        precision=spec.workload.precision,
+        optimizer=spec.workload.optimizer,
+    )
+    return Job(
+        name=spec.name if spec.name != "job" else name,
+        workload=workload,
+        plan=spec.plan,
+        cluster=cluster,
+        assumptions=tuple(assumptions),
+        measured_step_time=spec.measured_step_time,
+        notes=spec.notes or "",
+    )
+
+
+def _cluster(spec: JobFile, assumptions: list[str]) -> Cluster:
+    """The cluster at the size the job asks for, else at what its plan needs, else at its file's own size."""
+    if spec.cluster.gpus is not None:
+        return load_cluster(spec.cluster.name, spec.cluster.gpus)
+    cluster = load_cluster(spec.cluster.name)
+    if spec.plan.data_parallel is not None:
+        wanted = spec.plan.model_parallel_size * spec.plan.data_parallel
+        if wanted < cluster.world_size and (wanted <= cluster.node.gpus or wanted % cluster.node.gpus == 0):
+            assumptions.append(f"cluster.gpus = {wanted} (what the plan needs)")
+            return cluster.resized(wanted)
+        if wanted > cluster.world_size:
+            raise PlanError(
+                f"the plan needs tensor_parallel x pipeline_parallel x data_parallel = {wanted} GPUs, but cluster "
+                f"{cluster.name!r} has {cluster.world_size} by default. Way out: cluster.gpus = {wanted}, or a smaller plan."
+            )
+        return cluster
+    assumptions.append(f"cluster.gpus = {cluster.world_size} (the cluster's own size)")
+    return cluster

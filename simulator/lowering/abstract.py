@@ -1,0 +1,144 @@
+"""A schedule alone, in abstract time: the same passes as a real step, with one layer per chunk and given seconds.
+
+Times are those of one microbatch on one rank's whole share of one lane; an action of a chunk takes 1/v of it (design 5b L).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simulator.errors import PlanError
+from simulator.lowering.assign import Chunk
+from simulator.lowering.connect import add_transfers
+from simulator.lowering.emit import emit
+from simulator.lowering.expand import LayerCost
+from simulator.lowering.instances import add_instances
+from simulator.lowering.settled import Settled
+from simulator.lowering.state import State
+from simulator.plan.framework import load_framework
+from simulator.program.prices import Prices
+from simulator.program.program import COMPUTE, OperatorTable, Program, Tensor
+from simulator.schedules.base import Shape
+from simulator.schedules.order import PipelineOrder
+from simulator.schedules.placement import Placement
+from simulator.workload.operator import KernelStyle
+from simulator.workload.precision import precision_named
+
+__all__ = ["abstract_program"]
+
+
+def abstract_program(
+    placement: Placement,
+    order: PipelineOrder,
+    shape: Shape,
+    *,
+    forward: float,
+    input_grad: float,
+    weight_grad: float,
+    transfer: float = 0.0,
+    freed_at_input_grad: bool = False,
+) -> tuple[Program, Prices]:
+    """Return program and prices of a pipeline order.
+
+    Args:
+        forward, input_grad, weight_grad: time of one microbatch on one rank's share of one lane.
+        transfer: latency of a message between ranks; it holds nothing.
+        freed_at_input_grad: activations are given back at the end of I instead of W.
+
+    Raises:
+        PlanError: a time is negative or not finite.
+    """
+    times = {"forward": forward, "input_grad": input_grad, "weight_grad": weight_grad, "transfer": transfer}
+    for name, value in times.items():
+        if not 0 <= value < np.inf:
+            raise PlanError(f"the {name} time of a schedule must be a finite number >= 0, but it is {value}")
+    state = State(
+        workload=None,  # type: ignore[arg-type]  # no pass that runs here asks for it
+        settled=_settled(shape),
+        chunks=(Chunk(1),) * (shape.ranks * shape.chunks_per_rank),
+        costs={"layer": _cost(shape)},
+        placement=placement,
+        order=order,
+    )
+    add_instances(state)
+    add_transfers(state)
+    held = state.effect(state.costs["layer"].saved)
+    kind = order.kind
+    state.touch("start", state.first_row[kind == 0], held)
+    last = 2 if freed_at_input_grad else 3
+    state.touch("end", state.last_row[(kind == 1) | (kind == last)], held)
+    state.resident = [[] for _ in range(state.ranks)]
+    program = emit(state, "schedule")
+    return program, _prices(program, shape, np.array([forward, input_grad + weight_grad, input_grad, weight_grad]), transfer)
+
+
+def _cost(shape: Shape) -> LayerCost:
+    nothing = OperatorTable(
+        name="nothing",
+        label=(),
+        kind=np.zeros(0, np.int8),
+        work=(),
+        shape=np.zeros((0, 4), np.int64),
+        layout=(),
+        dtype=(),
+        flops=np.zeros(0),
+        read=np.zeros(0),
+        written=np.zeros(0),
+        message=np.zeros(0),
+        group=(),
+        phase=(),
+        launches=np.zeros(0, np.int64),
+        part=(),
+        beside=np.zeros(0, np.int32),
+    )
+    share = Tensor(name="activations", category="activations", bytes=1.0 / shape.chunks_per_rank)
+    return LayerCost(
+        forward=nothing,
+        backward=nothing,
+        saved=(share,),
+        forward_mark=(),
+        backward_mark=(),
+        parameters=0.0,
+        small_parameters=0.0,
+        input_bytes=1.0,
+    )
+
+
+def _settled(shape: Shape) -> Any:
+    return Settled(
+        tensor_parallel=1,
+        pipeline_parallel=shape.ranks,
+        data_parallel=1,
+        sequence_parallel=False,
+        chunks_per_rank=shape.chunks_per_rank,
+        microbatch_size=1,
+        microbatches=shape.microbatches,
+        schedule=None,
+        zero_stage=0,
+        recompute="none",
+        overlap_gradients=False,
+        overlap_parameters=False,
+        bucket_size=0.0,
+        gradient_bytes=0,
+        gradient_dtype="bf16",
+        p2p="latency",
+        layer_split=None,
+        fsdp_prefetch=0,
+        reshard_after_forward=False,
+        clip_gradients=False,
+        axes=(("pp", shape.ranks),),
+        style=KernelStyle(),
+        precision=precision_named("bf16"),
+        framework=load_framework("megatron_core"),
+        vocabulary=0,
+    )
+
+
+def _prices(program: Program, shape: Shape, times: np.ndarray, transfer: float) -> Prices:
+    occupancy, latency = np.zeros(len(program.items)), np.zeros(len(program.items))
+    compute = program.kind == COMPUTE
+    occupancy[program.item[compute]] = times[program.action[compute]] / shape.chunks_per_rank
+    latency[program.item[~compute]] = transfer
+    return Prices.plain(occupancy, latency)

@@ -1,0 +1,175 @@
+"""Programs as text, one line per thing and one line per row; `parse_text` is the exact inverse of `render_text`.
+
+    program "two ranks" axes=pp=2
+    rank 0 weight=8
+    stream 0 0:compute
+    item 0 segment "layer" phase=forward
+    item 1 transfer "act" message=64MiB dtype=bf16 group=pp ranks=0,1 account=pp
+    0 compute 0F0 item=0 on 0:compute
+    1 transfer item=1 message=64MiB group=pp on 0:pp>1,1:pp<0 after 0  # act
+
+Text after `#` is for people.  Bytes are exact: MiB when whole, bytes else.  Reading is strict and executes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from simulator.program.program import COLLECTIVE, COMPUTE, KIND_NAMES, Effect, Link, OperatorTable, Program, Segment
+from simulator.program.text_parser import ACTION_LETTERS, OPERATOR_COLUMNS, ROW_DEFAULTS, parse_text
+
+__all__ = ["parse_text", "render_text"]
+
+_MIB = 2**20
+
+
+def render_text(program: Program) -> str:
+    """Return the program as text that `parse_text` reads back.
+
+    >>> from simulator.program.builder import ProgramBuilder, plain_segment
+    >>> build = ProgramBuilder("one row")
+    >>> row = build.add_row(build.add_item(plain_segment("layer")), build.add_stream(build.add_rank()))
+    >>> print(render_text(build.build()), end="")
+    program "one row"
+    rank 0 weight=1
+    stream 0 0:compute
+    item 0 segment "layer" phase=forward
+    0 compute item=0 on 0:compute  # layer
+    """
+    axes = f" axes={','.join(f'{name}={size}' for name, size in program.axes)}" if program.axes else ""
+    lines = [f"program {_quote(program.name)}{axes}"]
+    lines += [f"rank {rank} weight={_number(weight)}" for rank, weight in enumerate(program.rank_weight.tolist())]
+    for rank, effect in enumerate(program.resident):
+        lines += [f"resident {rank} {_tensor(tensor)}" for tensor in effect.tensors]
+    streams = [f"{rank}:{lane}" for rank, lane in zip(program.stream_rank.tolist(), program.stream_lane, strict=True)]
+    lines += [f"stream {number} {name}" for number, name in enumerate(streams)]
+    lines += _items(program)
+    for number, effect in enumerate(program.effects):
+        lines += [f"effect {number}", *(f"tensor {number} {_tensor(tensor)}" for tensor in effect.tensors)]
+    lines += _rows(program, streams)
+    return "\n".join(lines) + "\n"
+
+
+def _items(program: Program) -> list[str]:
+    """Tables of operators, then items in order, then blocks; blocks may hold segments that are no item of their own."""
+    lines: list[str] = []
+    tables: dict[int, int] = {}
+    extra: dict[int, int] = {id(item): number for number, item in reversed(list(enumerate(program.items)))}
+    loose: list[str] = []
+    for block in program.blocks:
+        for segment in block.segments:
+            if id(segment) not in extra:
+                extra[id(segment)] = len(program.items) + len(loose)
+                loose.append(f"loose {extra[id(segment)]} {_segment(segment, tables, lines)}")
+    items = []
+    for number, item in enumerate(program.items):
+        text = _segment(item, tables, lines) if isinstance(item, Segment) else _link(item)
+        items.append(f"item {number} {text}")
+    blocks = []
+    for number, block in enumerate(program.blocks):
+        held = ",".join(str(extra[id(segment)]) for segment in block.segments)
+        blocks.append(f"block {number} {_quote(block.name)} segments={held or '-'}")
+    return lines + items + loose + blocks
+
+
+def _segment(segment: Segment, tables: dict[int, int], lines: list[str]) -> str:
+    pieces = []
+    for table, count in segment.pieces:
+        if id(table) not in tables:
+            tables[id(table)] = len(tables)
+            lines += _table(table, tables[id(table)])
+        pieces.append(f"{count}x{tables[id(table)]}")
+    words = [f"segment {_quote(segment.name)} phase={segment.phase}"]
+    words += [f"pieces={','.join(pieces)}"] if pieces else []
+    words += ["synchronises"] if segment.synchronises else []
+    return " ".join(words)
+
+
+def _table(table: OperatorTable, number: int) -> list[str]:
+    lines = [f"table {number} {_quote(table.name)}"]
+    for i in range(len(table)):
+        words = [f"operator {number} {_quote(table.label[i])} {KIND_NAMES[table.kind[i]]}"]
+        for column in OPERATOR_COLUMNS:
+            value = getattr(table, column)[i]
+            if column == "shape":
+                text = ",".join(str(int(v)) for v in value)
+            elif column == "group":
+                text = _join(value)
+            elif column in ("read", "written", "message"):
+                text = _bytes(float(value))
+            elif column in ("flops", "launches"):
+                text = _number(float(value))
+            else:
+                text = _quote(value) if value else "-"
+            words.append(f"{column}={text}")
+        lines.append(" ".join(words))
+    return lines
+
+
+def _link(link: Link) -> str:
+    what = f"{KIND_NAMES[link.kind]} {link.collective}" if link.kind == COLLECTIVE else KIND_NAMES[link.kind]
+    ranks = ",".join(map(str, link.pipeline_ranks)) or "-"
+    return (
+        f"{what} {_quote(link.name)} message={_bytes(link.message)} dtype={link.dtype or '-'} group={_join(link.group)} "
+        f"ranks={ranks} account={link.account or '-'}"
+    )
+
+
+def _rows(program: Program, streams: list[str]) -> list[str]:
+    columns: dict[str, list[int]] = {}
+    for name in (*ROW_DEFAULTS, "rank", "item", "kind"):
+        values: np.ndarray[Any, Any] = getattr(program, name)
+        columns[name] = values.tolist() if len(values) else [-1] * program.size
+    held, edges = program.streams.tolist(), program.stream_offsets.tolist()
+    after, after_edges = program.after.tolist(), program.after_offsets.tolist()
+    stream_rank = program.stream_rank.tolist()
+    lines = []
+    for row in range(program.size):
+        item, kind = program.items[columns["item"][row]], columns["kind"][row]
+        mine = held[edges[row] : edges[row + 1]]
+        words = [str(row), KIND_NAMES[kind]]
+        values = {name: columns[name][row] for name in ROW_DEFAULTS}
+        if kind == COMPUTE and 0 <= values["action"] <= 3 and values["chunk"] >= 0 and values["microbatch"] >= 0:
+            words.append(f"{values['chunk']}{ACTION_LETTERS[values['action']]}{values['microbatch']}")
+            del values["action"], values["chunk"], values["microbatch"]
+        if isinstance(item, Link):
+            words += [item.collective] if kind == COLLECTIVE else []
+            words += [f"message={_bytes(item.message)}", f"group={_join(item.group)}"]
+        words.append(f"item={columns['item'][row]}")
+        if not mine or columns["rank"][row] != stream_rank[mine[0]]:
+            words.append(f"rank={columns['rank'][row]}")
+        words += [f"{name}={value}" for name, value in values.items() if value != ROW_DEFAULTS[name]]
+        words += ["on", ",".join(streams[s] for s in mine)] if mine else []
+        wait = after[after_edges[row] : after_edges[row + 1]]
+        words += ["after", ",".join(map(str, wait))] if wait else []
+        lines.append(" ".join(words) + f"  # {_comment(item.name)}")
+    return lines
+
+
+def _comment(name: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in name)
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _join(names: tuple[str, ...]) -> str:
+    return "+".join(names) or "-"
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
+
+
+def _bytes(value: float) -> str:
+    return f"{_number(value / _MIB)}MiB" if value and value % _MIB == 0 and value < 2**53 else f"{_number(value)}B"
+
+
+def _tensor(tensor: Any) -> str:
+    return f"{tensor.category} {_quote(tensor.name)} {_bytes(tensor.bytes)}"
+
+

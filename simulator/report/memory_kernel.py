@@ -1,0 +1,167 @@
+"""The compiled loop of the memory walk.
+
+This module imports numba, so `memory.py` imports it only when it runs.  The meaning is told there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import float64, int32, int64, njit, types
+
+__all__ = ["walk_memory"]
+
+Array = Any
+
+_INTS, _LONGS, _FLOATS, _TABLE = (
+    types.Array(dtype, dimensions, "C", readonly=True)
+    for dtype, dimensions in ((int32, 1), (int64, 1), (float64, 1), (float64, 2))
+)
+"""Types of read-only inputs.  Giving them compiles one version, whether an array happens to be writeable or not."""
+
+
+@njit(cache=True, nogil=True)
+def _rows_by_stream(
+    rank: Array, stream_rank: Array, offsets: Array, streams: Array, starts: Array, ends: Array, marks: Array
+) -> tuple[Array, Array, int]:
+    """Rows with an effect, by the stream of their own rank; (rows, first entry of each stream, a bad row or -1)."""
+    size = len(rank)
+    lane = np.full(size, -1, np.int32)
+    first = np.zeros(len(stream_rank) + 1, np.int64)
+    for row in range(size):
+        if starts[row] < 0 and ends[row] < 0 and marks[row] < 0:
+            continue
+        for entry in range(offsets[row], offsets[row + 1]):
+            if stream_rank[streams[entry]] == rank[row]:
+                lane[row] = streams[entry]
+                break
+        if lane[row] < 0:
+            return np.empty(0, np.int32), first, row
+        first[lane[row] + 1] += 1
+    for stream in range(len(stream_rank)):
+        first[stream + 1] += first[stream]
+    rows = np.empty(first[-1], np.int32)
+    place = first[:-1].copy()
+    for row in range(size):
+        if lane[row] >= 0:
+            rows[place[lane[row]]] = row
+            place[lane[row]] += 1
+    return rows, first, -1
+
+
+@njit(cache=True, nogil=True)
+def _time_of_peak(
+    lanes: Array,
+    rows: Array,
+    first: Array,
+    start: Array,
+    end: Array,
+    starts: Array,
+    ends: Array,
+    marks: Array,
+    totals: Array,
+    level: float,
+    low: float,
+    high: float,
+) -> float:
+    """First instant in [low, high] at which the level of one rank is highest: a merge of the edges of its streams.
+
+    The edges of a stream, in order, are start and end of its first row, start and end of its second, ...
+    """
+    position = 2 * first[lanes]
+    last = 2 * first[lanes + 1]
+    head = np.empty(len(lanes), np.float64)
+    for k in range(len(lanes)):
+        head[k] = start[rows[position[k] // 2]]
+    now, best, best_time = 0.0, -1.0, low
+    while True:
+        upcoming = np.inf
+        for k in range(len(lanes)):
+            upcoming = min(upcoming, head[k])
+        if upcoming > low and now <= high and level > best * (1.0 + 2.0**-40):
+            best, best_time = level, max(now, low)
+        if upcoming == np.inf:
+            return best_time
+        now = upcoming
+        for k in range(len(lanes)):
+            while head[k] <= now:
+                row = rows[position[k] // 2]
+                if position[k] % 2 == 0:
+                    if starts[row] >= 0:
+                        level += totals[starts[row]]
+                    if marks[row] >= 0:
+                        level += totals[marks[row]]
+                else:
+                    if ends[row] >= 0:
+                        level -= totals[ends[row]]
+                    if marks[row] >= 0:
+                        level -= totals[marks[row]]
+                position[k] += 1
+                if position[k] == last[k]:
+                    head[k] = np.inf
+                else:
+                    row = rows[position[k] // 2]
+                    head[k] = start[row] if position[k] % 2 == 0 else end[row]
+
+
+@njit(cache=True, nogil=True)
+def _count_standing(
+    rows: Array, now: float, start: Array, end: Array, starts: Array, ends: Array, marks: Array, net: Array
+) -> None:
+    """Add to `net` how often each effect stands at `now` because of these rows (in time order)."""
+    for row in rows:
+        if start[row] > now:
+            return
+        if starts[row] >= 0:
+            net[starts[row]] += 1
+        if end[row] > now:
+            if marks[row] >= 0:
+                net[marks[row]] += 1
+        elif ends[row] >= 0:
+            net[ends[row]] -= 1
+
+
+@njit(
+    int64(
+        *(_INTS, _INTS, _LONGS, _INTS, _FLOATS, _FLOATS, _INTS, _INTS, _INTS, _TABLE, _TABLE),
+        *(float64, float64, float64[::1], float64[:, ::1]),
+    ),
+    cache=True,
+    nogil=True,
+)
+def walk_memory(
+    rank: Array,
+    stream_rank: Array,
+    offsets: Array,
+    streams: Array,
+    start: Array,
+    end: Array,
+    starts: Array,
+    ends: Array,
+    marks: Array,
+    effect_bytes: Array,
+    resident: Array,
+    low: float,
+    high: float,
+    time: Array,
+    by_category: Array,
+) -> int:
+    """Fill time[ranks] and by_category[ranks, categories] of the peaks in [low, high]; return a bad row or -1."""
+    rows, first, bad = _rows_by_stream(rank, stream_rank, offsets, streams, starts, ends, marks)
+    if bad >= 0:
+        return bad
+    totals = effect_bytes.sum(axis=1)
+    net = np.zeros(len(effect_bytes), np.int64)
+    for r in range(len(time)):
+        lanes = np.flatnonzero((stream_rank == r) & (first[1:] > first[:-1]))
+        level = resident[r].sum()
+        time[r] = _time_of_peak(lanes, rows, first, start, end, starts, ends, marks, totals, level, low, high)
+        net[:] = 0
+        for lane in lanes:
+            _count_standing(rows[first[lane] : first[lane + 1]], time[r], start, end, starts, ends, marks, net)
+        by_category[r] = resident[r]
+        for effect in range(len(net)):
+            if net[effect] != 0:
+                by_category[r] += net[effect] * effect_bytes[effect]
+    return -1

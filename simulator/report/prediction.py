@@ -1,0 +1,216 @@
+"""measure(): the numbers of a step, from its trace: time with a band, memory per rank, and where every instant goes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.run_residuals import load_run_residuals, run_kind
+from simulator.program.critical import critical_path
+from simulator.program.prices import Prices
+from simulator.program.program import CATEGORIES, Program, Segment
+from simulator.program.trace import Trace
+from simulator.report.breakdown import EXPOSED, breakdown
+from simulator.program.prices import ACCOUNTS
+from simulator.report.memory import MemoryReport, memory_peaks
+from simulator.workload.workload import Workload
+
+__all__ = ["QUANTILE", "Prediction", "measure"]
+
+QUANTILE = 1.2816
+"""The 90 % quantile of the normal distribution: low and high enclose 80 %."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prediction:
+    """What one training step takes.
+
+    Args:
+        step_time, low, high: seconds, and the 80 % band.
+        sigma_classes: log spread that each price class adds to the band.
+        breakdown: seconds by account, mean over real ranks; sums to step_time.
+        rank_breakdown: [ranks, accounts] seconds.
+        memory: peaks per pipeline rank.
+        capacity: memory of the GPU [B].
+    """
+
+    step_time: float
+    low: float
+    high: float
+    sigma_classes: dict[str, float]
+    world_size: int
+    tokens: int
+    model_flops: float
+    hardware_flops: float
+    peak_flops: float
+    breakdown: dict[str, float]
+    rank_breakdown: NDArray[np.float64]
+    memory: MemoryReport
+    capacity: float
+    program: Program
+    prices: Prices
+    trace: Trace
+    provenance: dict[str, Any]
+
+    @property
+    def tokens_per_second_per_gpu(self) -> float:
+        """Tokens per second and GPU."""
+        return self.tokens / self.step_time / self.world_size
+
+    @property
+    def model_flops_per_gpu(self) -> float:
+        """Model FLOP/s per GPU (full attention, no recompute)."""
+        return self.model_flops / self.step_time / self.world_size
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP/s over the dense peak of the GEMM dtype."""
+        return self.model_flops_per_gpu / self.peak_flops
+
+    @property
+    def hfu(self) -> float:
+        """As mfu, with the recomputed FLOP."""
+        return self.hardware_flops / self.step_time / self.world_size / self.peak_flops
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Part of the step in which a rank waits for the pipeline, messages included."""
+        return (self.breakdown["bubble"] + self.breakdown["pp"]) / self.step_time
+
+    @property
+    def bubble_overhead(self) -> float:
+        """The same idle time over the rest of the step."""
+        idle = self.breakdown["bubble"] + self.breakdown["pp"]
+        return idle / (self.step_time - idle) if self.step_time > idle else math.inf
+
+    @property
+    def exposed_communication(self) -> dict[str, float]:
+        """Seconds by kind of communication that nothing hides."""
+        return {name: self.breakdown[name] for name in EXPOSED}
+
+    @property
+    def peak_memory(self) -> float:
+        """Bytes on the fullest rank."""
+        return float(self.memory.total.max())
+
+    @property
+    def fits(self) -> bool:
+        """Whether every rank's peak fits its GPU."""
+        return self.peak_memory <= self.capacity
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON answer of `dtsim run`."""
+        peaks = [
+            {"pipeline_rank": r, "total": float(row.sum()), "allocated": float(self.memory.allocated[r])}
+            | {name: float(b) for name, b in zip(CATEGORIES, row, strict=True)}
+            for r, row in enumerate(self.memory.by_category)
+        ]
+        from simulator.units import in_unit
+
+        return {
+            "schema_version": 1,
+            "step_time_s": {"value": self.step_time, "low": self.low, "high": self.high},
+            "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
+            "model_tflops_per_gpu": in_unit(self.model_flops_per_gpu, "TFLOP/s", "FLOP/s"),
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "flop_convention": "full (not causal) attention, no recompute in mfu, dense peak of the GEMM dtype",
+            "bubble_fraction": self.bubble_fraction,
+            "bubble_overhead": self.bubble_overhead,
+            "exposed_communication_s": self.exposed_communication,
+            "breakdown_s": self.breakdown,
+            "peak_memory_bytes": peaks,
+            "memory_capacity_bytes": self.capacity,
+            "fits": self.fits,
+            "band": {"sigma_by_class": self.sigma_classes, "quantile": QUANTILE},
+            "world_size": self.world_size,
+            "provenance": self.provenance,
+        }
+
+
+def measure(
+    trace: Trace,
+    program: Program,
+    prices: Prices,
+    workload: Workload,
+    cluster: Cluster,
+    provenance: dict[str, Any] | None = None,
+) -> Prediction:
+    """Return the numbers of a run.
+
+    The band (design 5b O): errors are common within a price class and independent between classes; a class weighs by its share
+    of the critical path; sigma_model is the spread of whole runs of this kind.
+    """
+    table = breakdown(program, prices, trace)
+    mean = program.rank_weight @ table / program.rank_weight.sum()
+    sigmas = _sigma_classes(program, prices, trace)
+    residuals = load_run_residuals()
+    kind = run_kind(dict(program.axes), program.framework)
+    model = residuals.of(kind)
+    sigma = math.sqrt(sum(s * s for s in sigmas.values()) + model.sigma**2)
+    step = trace.makespan
+    facts = {
+        "engine": trace.engine,
+        "flush": "synchronous step",
+        "kind_of_run": kind,
+        "runs_of_this_kind": {"median_error": model.median, "n": model.runs, "sources": model.sources},
+        "calibration": {
+            "uncalibrated": sorted(n for n, good in zip(prices.classes, prices.calibrated, strict=True) if not good),
+            "calibrated": sorted(n for n, good in zip(prices.classes, prices.calibrated, strict=True) if good),
+            "models": sorted(set(prices.model) - {"kernels", "host-bound"}),
+        },
+        "host_bound": sorted(
+            {item.name for item, m in zip(program.items, prices.model, strict=True) if m == "host-bound"}
+        ),
+        "placement": {
+            item.name: p for item, p in zip(program.items, prices.placement, strict=True) if p and "leave" in p
+        },
+    }
+    return Prediction(
+        step_time=step,
+        low=step * math.exp(-QUANTILE * sigma),
+        high=step * math.exp(QUANTILE * sigma),
+        sigma_classes={**sigmas, "whole runs of this kind": model.sigma},
+        world_size=cluster.world_size,
+        tokens=workload.tokens,
+        model_flops=workload.model_flops,
+        hardware_flops=workload.model_flops + _recomputed(program),
+        peak_flops=cluster.gpu.peak(workload.numbers.compute),
+        breakdown={name: float(s) for name, s in zip(ACCOUNTS, mean, strict=True)},
+        rank_breakdown=table,
+        memory=memory_peaks(program, trace),
+        capacity=cluster.gpu.memory,
+        program=program,
+        prices=prices,
+        trace=trace,
+        provenance={**(provenance or {}), **facts},
+    )
+
+
+def _sigma_classes(program: Program, prices: Prices, trace: Trace) -> dict[str, float]:
+    """Per class: its share of the critical path times its sigma."""
+    path = critical_path(program, prices, trace)
+    seconds = prices.class_share[program.item[path]].sum(axis=0)
+    share = seconds / trace.makespan if trace.makespan else seconds
+    out: dict[str, float] = {}
+    for name, part, sigma in zip(prices.classes, share, prices.sigma, strict=True):
+        if part > 0:
+            out[name] = float(part * sigma)
+    return out
+
+
+def _recomputed(program: Program) -> float:
+    """FLOP run a second time, over all real ranks."""
+    per_item = np.zeros(len(program.items))
+    for i, item in enumerate(program.items):
+        if isinstance(item, Segment):
+            for operators, count in item.pieces:
+                again = np.array([phase == "recompute" for phase in operators.phase], bool)
+                per_item[i] += count * float(operators.flops[again].sum())
+    weight = program.rank_weight[program.rank]
+    return float((per_item[program.item] * weight).sum())

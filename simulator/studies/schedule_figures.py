@@ -1,0 +1,125 @@
+"""What a schedule alone costs, in abstract time: the numbers of `dtsim schedule` (design 5b L)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.engine import run
+from simulator.lowering.abstract import abstract_program
+from simulator.program.program import COMPUTE, TRANSFER, Program
+from simulator.program.trace import Trace
+from simulator.report.memory import memory_peaks
+from simulator.schedules import SCHEDULES
+from simulator.schedules.base import Shape
+from simulator.schedules.order import PipelineOrder
+
+__all__ = ["ScheduleFigures", "schedule_figures"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ScheduleFigures:
+    """Figures of one schedule and shape.
+
+    Args:
+        makespan: end of the last action.
+        bubble_fraction: 1 - busy / (ranks x makespan); waits for messages are idle.
+        bubble_overhead: idle / busy.
+        peak_activations: per rank, unit = one microbatch on one rank's share of one lane, given back after W (or B).
+        peak_activations_if_freed_at_input_grad: the same, given back after I.
+        longest_rank_span: the longest time from a rank's first start to its last end.
+        longest_idle_in_span: the longest idle time inside such a span.
+        messages: messages between ranks, both directions.
+        weight_copies: per rank.
+    """
+
+    schedule: str
+    makespan: float
+    bubble_fraction: float
+    bubble_overhead: float
+    peak_activations: NDArray[np.float64]
+    peak_activations_if_freed_at_input_grad: NDArray[np.float64]
+    longest_rank_span: float
+    longest_idle_in_span: float
+    messages: int
+    weight_copies: NDArray[np.int64]
+    order: PipelineOrder
+    program: Program
+    trace: Trace
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON answer of `dtsim schedule`."""
+        return {
+            "schema_version": 1,
+            "schedule": self.schedule,
+            "makespan": self.makespan,
+            "bubble_fraction": self.bubble_fraction,
+            "bubble_overhead": self.bubble_overhead,
+            "peak_activations": self.peak_activations.tolist(),
+            "peak_activations_if_freed_at_input_grad": self.peak_activations_if_freed_at_input_grad.tolist(),
+            "longest_rank_span": self.longest_rank_span,
+            "longest_idle_in_span": self.longest_idle_in_span,
+            "messages": self.messages,
+            "weight_copies": self.weight_copies.tolist(),
+            "orders": [line.split(",") for line in self.order.to_text().strip().split("\n")],
+        }
+
+
+def schedule_figures(
+    name: str,
+    ranks: int,
+    microbatches: int,
+    chunks_per_rank: int = 1,
+    *,
+    forward: float = 1.0,
+    input_grad: float = 1.0,
+    weight_grad: float = 1.0,
+    transfer: float = 0.0,
+    engine: str = "compiled",
+) -> ScheduleFigures:
+    """Return the figures of a schedule.
+
+    Raises:
+        UnknownNameError: no such schedule.
+        PlanError: the schedule has no order for this shape.
+
+    >>> schedule_figures("1f1b", 4, 8).bubble_fraction == 3 / 11
+    True
+    """
+    schedule = SCHEDULES.get(name)
+    shape = Shape(ranks, microbatches, chunks_per_rank)
+    schedule.check(shape)
+    placement = schedule.placement(shape)
+    order = schedule.order(shape, placement)
+    times = {"forward": forward, "input_grad": input_grad, "weight_grad": weight_grad, "transfer": transfer}
+    program, prices = abstract_program(placement, order, shape, **times)
+    trace = run(program, prices, engine)
+    early = program
+    if schedule.splits_backward:
+        early, _ = abstract_program(placement, order, shape, **times, freed_at_input_grad=True)
+    compute = program.kind == COMPUTE
+    rank, start, end = program.rank[compute], trace.start[compute], trace.end[compute]
+    busy = np.bincount(rank, weights=prices.occupancy[program.item[compute]], minlength=ranks)
+    first, last = np.full(ranks, np.inf), np.zeros(ranks)
+    np.minimum.at(first, rank, start)
+    np.maximum.at(last, rank, end)
+    total, makespan = float(busy.sum()), trace.makespan
+    idle = ranks * makespan - total
+    return ScheduleFigures(
+        schedule=schedule.name,
+        makespan=makespan,
+        bubble_fraction=idle / (ranks * makespan) if makespan else 0.0,
+        bubble_overhead=idle / total if total else 0.0,
+        peak_activations=memory_peaks(program, trace).total,
+        peak_activations_if_freed_at_input_grad=memory_peaks(early, trace).total,
+        longest_rank_span=float((last - first).max()),
+        longest_idle_in_span=float((last - first - busy).max()),
+        messages=int((program.kind == TRANSFER).sum()),
+        weight_copies=placement.weight_copies(),
+        order=order,
+        program=program,
+        trace=trace,
+    )

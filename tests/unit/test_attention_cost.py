@@ -1,0 +1,127 @@
+"""What a user relies on in the price of a fused attention kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simulator.costs.attention import attention_calibrated, attention_class, attention_seconds, attention_sigma
+from simulator.errors import ProgramError, UnknownNameError
+from simulator.hardware.compute_coefficients import load_attention_coefficients
+from simulator.hardware.gpu import load_gpu
+
+
+def seconds(shape, causal=True, direction="forward", kernel="flash2", gpu="a100_80gb_sxm", dtype="bf16"):
+    device = load_gpu(gpu)
+    numbers = load_attention_coefficients(device)
+    return attention_seconds(*shape, causal, direction, kernel, dtype, device, numbers)
+
+
+def tflops(shape, causal, kernel, gpu, directions=("forward", "backward")):
+    batch, heads, _, queries, keys, width = shape
+    work = {"forward": 4.0, "backward": 10.0}
+    flops = sum(work[d] for d in directions) * batch * heads * queries * keys * width * (0.5 if causal else 1.0)
+    return flops / sum(float(seconds(shape, causal, d, kernel, gpu)) for d in directions) / 1e12
+
+
+@pytest.mark.parametrize(
+    ("gpu", "sequence", "heads", "width", "causal", "measured"),
+    [
+        # Forward and backward together; Dao, FlashAttention-2 (arXiv 2307.08691), chart labels.
+        ("a100_80gb_sxm", 512, 32, 64, True, 88),
+        ("a100_80gb_sxm", 2048, 16, 128, True, 155),
+        ("a100_80gb_sxm", 16384, 16, 128, False, 203),
+        ("a100_80gb_sxm", 16384, 32, 64, False, 176),
+        ("h100_80gb_sxm", 1024, 32, 64, True, 192),
+        ("h100_80gb_sxm", 8192, 16, 128, True, 308),
+        ("h100_80gb_sxm", 8192, 16, 128, False, 335),
+    ],
+)
+def test_published_speeds_of_flash2_are_met_within_ten_percent(gpu, sequence, heads, width, causal, measured):
+    shape = (16384 // sequence, heads, heads, sequence, sequence, width)
+    assert measured == pytest.approx(tflops(shape, causal, "flash2", gpu), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "width", "causal", "direction", "measured"),
+    [
+        # Shah et al., FlashAttention-3 (arXiv 2407.08608), charts of H100 SXM5.
+        (1024, 128, False, "forward", 565),
+        (16384, 128, False, "forward", 648),
+        (16384, 128, True, "forward", 616),
+        (4096, 64, False, "forward", 476),
+        (2048, 128, False, "backward", 501),
+        (16384, 64, False, "backward", 474),
+    ],
+)
+def test_published_speeds_of_flash3_are_met_within_ten_percent(sequence, width, causal, direction, measured):
+    shape = (16384 // sequence, 2048 // width, 2048 // width, sequence, sequence, width)
+    assert measured == pytest.approx(tflops(shape, causal, "flash3", "h100_80gb_sxm", (direction,)), rel=0.1)
+
+
+@pytest.mark.parametrize(("heads", "forward", "backward"), [(64, 185.2, 156.8), (16, 154.1, 138.5), (8, 122.7, 118.6)])
+def test_few_heads_per_gpu_leave_multiprocessors_idle(heads, forward, backward):
+    # One sequence of 4096, causal, A100 PCIe: MooreThreads/SimuMax, configs/system/a100_pcie.json, halved for the mask.
+    shape = (1, heads, heads // 8, 4096, 4096, 128)
+    assert forward == pytest.approx(tflops(shape, True, "flash2", "a100_80gb_pcie", ("forward",)), rel=0.1)
+    assert backward == pytest.approx(tflops(shape, True, "flash2", "a100_80gb_pcie", ("backward",)), rel=0.1)
+
+
+def test_backward_takes_two_to_four_times_as_long_as_forward():
+    shape = (4, 16, 16, 4096, 4096, 128)
+    assert 2.0 < float(seconds(shape, direction="backward") / seconds(shape)) < 4.0
+
+
+def test_a_causal_mask_nearly_halves_long_sequences_and_hardly_helps_short_ones():
+    def ratio(n):
+        shape = (16, 16, 16, n, n, 128)
+        return float(seconds(shape) / seconds(shape, causal=False))
+
+    assert 0.5 <= ratio(16384) < 0.55
+    assert ratio(512) > ratio(16384)
+
+
+def test_a_slice_of_queries_under_the_mask_sees_the_keys_before_it():
+    whole = float(seconds((1, 64, 64, 8192, 8192, 128)))
+    last_half = float(seconds((1, 64, 64, 4096, 8192, 128)))
+    assert last_half / whole == pytest.approx(0.75, abs=0.05)
+
+
+def test_kernels_improve_from_generation_to_generation():
+    shape = (2, 16, 16, 8192, 8192, 128)
+    one, two, three = (float(seconds(shape, kernel=k, gpu="h100_80gb_sxm")) for k in ("flash1", "flash2", "flash3"))
+    assert one > two > three
+
+
+def test_arrays_broadcast_and_agree_with_scalars():
+    batch = np.array([1, 2, 4])
+    together = seconds((batch, 16, 16, 2048, 2048, 128))
+    alone = [float(seconds((b, 16, 16, 2048, 2048, 128))) for b in batch]
+    assert alone == pytest.approx(together.tolist())
+
+
+def test_never_faster_than_the_peak():
+    assert tflops((8, 128, 128, 32768, 32768, 128), True, "flash3", "h100_80gb_sxm") < 989
+    assert tflops((8, 128, 128, 32768, 32768, 256), True, "flash3", "h100_80gb_sxm") < 0.75 * 989
+
+
+def test_trust_depends_on_kernel_gpu_and_length():
+    h100, v100 = load_gpu("h100_80gb_sxm"), load_gpu("v100_32gb_sxm3")
+    numbers, guessed = load_attention_coefficients(h100), load_attention_coefficients(v100)
+    assert attention_calibrated("flash3", "bf16", h100, numbers)
+    assert not attention_calibrated("flash1", "bf16", h100, numbers)
+    assert not attention_calibrated("flash3", "fp8", h100, numbers)
+    assert not attention_calibrated("flash2", "fp16", v100, guessed)
+    sigma = attention_sigma([4096, 128], [4096, 128], "flash2", "bf16", h100, numbers)
+    assert sigma[0] < sigma[1]
+    assert attention_class("flash2") == "attention:flash2"
+
+
+def test_bad_input_is_refused():
+    shape = (1, 16, 16, 2048, 2048, 128)
+    with pytest.raises(UnknownNameError, match="Did you mean 'flash2'"):
+        seconds(shape, kernel="flash22")
+    with pytest.raises(ProgramError, match="forward or backward, got 'sideways'"):
+        seconds(shape, direction="sideways")
+    with pytest.raises(ProgramError, match="seq_k is at least 1, got 0"):
+        seconds((1, 16, 16, 2048, 0, 128))

@@ -1,0 +1,141 @@
+"""What a user relies on in the price of a matrix product."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.costs.gemm import gemm_calibrated, gemm_class, gemm_seconds, gemm_sigma
+from simulator.errors import ProgramError, SpecError
+from simulator.hardware.compute_coefficients import load_gemm_coefficients
+from simulator.hardware.gpu import load_gpu
+
+A100 = load_gpu("a100_80gb_sxm")
+
+
+def seconds(shape, layout="TN", dtype="bf16", accumulates=False, gpu="a100_80gb_sxm"):
+    device = load_gpu(gpu)
+    return float(gemm_seconds([shape], [layout], [dtype], [accumulates], device, load_gemm_coefficients(device))[0])
+
+
+def share_of_peak(shape, gpu="a100_80gb_sxm", dtype="bf16"):
+    return 2.0 * np.prod(np.array(shape, float)) / seconds(shape, gpu=gpu, dtype=dtype) / load_gpu(gpu).peak(dtype)
+
+
+def test_a_large_product_reaches_the_published_rate_of_an_a100():
+    # 254 and 256.5 TFLOP/s, Azure/AI-benchmarking-guide.
+    assert 254e12 == pytest.approx(312e12 * share_of_peak((1, 8192, 8192, 8192)), rel=0.05)
+    assert 256.5e12 == pytest.approx(312e12 * share_of_peak((1, 16384, 16384, 16384)), rel=0.05)
+
+
+def test_a_small_product_is_far_from_the_peak():
+    assert share_of_peak((1, 512, 512, 512)) < 0.2
+
+
+def test_one_tile_too_many_costs_a_whole_wave():
+    full = seconds((1, 108 * 256, 128, 8192))
+    one_more = seconds((1, 109 * 256, 128, 8192))
+    assert one_more > 1.3 * full
+
+
+def test_a_deep_product_with_few_tiles_is_cut_along_its_depth():
+    assert share_of_peak((1, 4096, 512, 32768)) > 1.2 * share_of_peak((1, 4096, 512, 8192))
+
+
+def test_adding_into_an_fp32_buffer_costs_time():
+    plain = seconds((1, 4096, 4096, 4096), "NT")
+    added = seconds((1, 4096, 4096, 4096), "NT", accumulates=True)
+    assert 1.02 * plain < added < 1.3 * plain
+
+
+def test_a_lower_power_limit_slows_large_products_and_spares_small_ones():
+    large, small = (1, 8192, 8192, 8192), (1, 4096, 512, 4096)
+    assert 1.03 < seconds(large, gpu="a100_80gb_pcie") / seconds(large) < 1.15
+    assert seconds(small) == pytest.approx(seconds(small, gpu="a100_80gb_pcie"), rel=0.02)
+    assert 1.1 < seconds(large, gpu="h100_96gb_500w") / seconds(large, gpu="h100_80gb_sxm") < 1.25
+
+
+def test_a_vocabulary_that_is_no_multiple_of_eight_is_slow():
+    assert seconds((1, 16384, 50257, 768)) > 1.5 * seconds((1, 16384, 50304, 768))
+
+
+def test_a_batch_of_products_shares_the_waves():
+    one, many = seconds((1, 2048, 2048, 128)), seconds((64, 2048, 2048, 128))
+    assert 20 * one < many < 64 * one
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.tuples(*[st.integers(1, 64)] + [st.integers(1, 9000)] * 3), st.sampled_from(("TN", "NN", "NT")), st.booleans())
+def test_no_product_beats_the_peak_or_the_memory(shape, layout, accumulates):
+    batch, m, n, k = shape
+    found = seconds(shape, layout, "bf16", accumulates)
+    assert found >= 2.0 * batch * m * n * k / A100.peak("bf16")
+    assert found >= 2.0 * batch * (m * k + k * n + m * n) / A100.memory_bandwidth
+
+
+@pytest.mark.parametrize("gpu", ["a100_80gb_sxm", "h100_80gb_sxm", "b200_sxm", "gb200", "v100_32gb_sxm3", "mi300x"])
+def test_more_work_never_takes_less_time(gpu):
+    sizes = [256, 512, 1024, 2048, 4096, 8192, 16384]
+    device = load_gpu(gpu)
+    dtype = "fp16"
+    for axis in (1, 2, 3):
+        shapes = np.full((len(sizes), 4), 4096)
+        shapes[:, 0], shapes[:, axis] = 1, sizes
+        count = len(sizes)
+        found = gemm_seconds(
+            shapes, ["TN"] * count, [dtype] * count, [False] * count, device, load_gemm_coefficients(device)
+        )
+        assert np.all(np.diff(found) > 0)
+
+
+def test_rows_are_priced_independently():
+    shapes = [(1, 4096, 4096, 4096), (32, 2048, 96, 2048), (1, 640, 50304, 768)]
+    layouts, dtypes, added = ["TN", "NN", "NT"], ["bf16", "fp16", "tf32"], [False, False, True]
+    together = gemm_seconds(shapes, layouts, dtypes, added, A100, load_gemm_coefficients(A100))
+    alone = [seconds(*row) for row in zip(shapes, layouts, dtypes, added, strict=True)]
+    assert alone == pytest.approx(together.tolist(), rel=1e-12)
+
+
+def test_nothing_costs_nothing():
+    assert gemm_seconds(np.zeros((0, 4)), [], [], [], A100, load_gemm_coefficients(A100)).shape == (0,)
+
+
+def test_number_formats_scale_with_their_peaks():
+    shape = (1, 8192, 8192, 8192)
+    assert seconds(shape, dtype="fp16") == pytest.approx(seconds(shape, dtype="bf16"))
+    assert 1.8 < seconds(shape, dtype="tf32") / seconds(shape, dtype="bf16") < 2.2
+    assert 1.7 < seconds(shape, gpu="h100_80gb_sxm") / seconds(shape, dtype="fp8", gpu="h100_80gb_sxm") < 2.1
+
+
+def test_the_band_is_wider_where_nobody_measured():
+    inside, outside = (1, 4096, 4096, 4096), (1, 4096, 64, 4096)
+    numbers = load_gemm_coefficients(A100)
+    found = gemm_sigma([inside, outside], ["bf16", "bf16"], A100, numbers)
+    assert found[0] < found[1]
+    v100 = load_gpu("v100_32gb_sxm3")
+    assert gemm_sigma([inside], ["fp16"], v100, load_gemm_coefficients(v100))[0] > found[0]
+
+
+def test_calibrated_means_this_architecture_and_number_format():
+    v100 = load_gpu("v100_32gb_sxm3")
+    assert gemm_calibrated("fp16", A100, load_gemm_coefficients(A100))
+    assert not gemm_calibrated("tf32", A100, load_gemm_coefficients(A100))
+    assert not gemm_calibrated("fp16", v100, load_gemm_coefficients(v100))
+    assert gemm_class("bf16") == "gemm:bf16"
+
+
+def test_the_gpu_of_a_name_comes_before_its_architecture():
+    assert load_gemm_coefficients(load_gpu("b200_sxm")).name == "gemm_b200_sxm"
+    assert load_gemm_coefficients(load_gpu("gb200")).name == "gemm_blackwell"
+    assert load_gemm_coefficients(load_gpu("gb200"), "gemm_any").name == "gemm_any"
+
+
+def test_bad_rows_are_refused_with_their_place():
+    with pytest.raises(ProgramError, match=r"at least 1, got \[1.0, 0.0, 5.0, 5.0\] in row 0"):
+        seconds((1, 0, 5, 5))
+    with pytest.raises(ProgramError, match="TN, NN, NT, got 'TT'"):
+        seconds((1, 5, 5, 5), "TT")
+    with pytest.raises(SpecError, match="no peak for fp8"):
+        seconds((1, 5, 5, 5), dtype="fp8")

@@ -1,0 +1,49 @@
+"""What a user relies on in the price of a kernel that only moves data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simulator.costs.memory_bound import memory_bound_calibrated, memory_bound_seconds, memory_bound_sigma
+from simulator.errors import ProgramError
+from simulator.hardware.compute_coefficients import load_memory_bound_coefficients
+from simulator.hardware.gpu import load_gpu
+
+
+def seconds(read, written, gpu="a100_80gb_sxm"):
+    device = load_gpu(gpu)
+    return memory_bound_seconds(read, written, device, load_memory_bound_coefficients(device))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "triad"), [("a100_80gb_sxm", 1.70e12), ("h100_80gb_sxm", 2.97e12), ("h200_141gb_sxm", 4.15e12)]
+)
+def test_large_kernels_reach_the_published_triad(gpu, triad):
+    # Azure/AI-benchmarking-guide.
+    moved = 8e9
+    assert triad == pytest.approx(moved / float(seconds(moved * 2 / 3, moved / 3, gpu)), rel=0.03)
+
+
+def test_a_kernel_of_a_megabyte_is_mostly_fixed_time():
+    assert 3e-6 < float(seconds(0.5e6, 0.5e6)) < 6e-6
+
+
+def test_reads_and_writes_count_alike_and_arrays_work():
+    found = seconds([1e9, 0.0, 0.0], [0.0, 1e9, 0.0])
+    assert found[0] == found[1]
+    assert found[2] == 0.0
+    assert np.all(found >= 0.0)
+
+
+def test_negative_bytes_are_refused():
+    with pytest.raises(ProgramError, match="at least 0 bytes, got -1"):
+        seconds([-1.0], [0.0])
+
+
+def test_the_band_is_wider_on_gpus_nobody_measured():
+    a100, v100 = load_gpu("a100_80gb_sxm"), load_gpu("v100_32gb_sxm3")
+    known, guessed = load_memory_bound_coefficients(a100), load_memory_bound_coefficients(v100)
+    assert memory_bound_calibrated(a100, known)
+    assert not memory_bound_calibrated(v100, guessed)
+    assert memory_bound_sigma(a100, known) < memory_bound_sigma(v100, guessed)
