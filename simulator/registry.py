@@ -37,6 +37,7 @@ class Family:
         package = importlib.import_module(self.package)
         base = getattr(importlib.import_module(f"{self.package}.base"), self.base)
         found: dict[str, Any] = {}
+        cls: Any
         for info in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{self.package}.{info.name}")
             for _, cls in inspect.getmembers(module, inspect.isclass):
@@ -76,4 +77,5 @@ class Family:
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+    """Letters and digits in lower case; separators between digits stay, so that 1_3b is not 13b."""
+    return re.sub(r"(?<![0-9])[^a-z0-9]+|[^a-z0-9]+(?![0-9])", "", name.lower())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 
 _CLOCK = ("full_clock_power", "exponent", "boost_window")
 _PER_NUMBER = 3
-_NEGLIGIBLE = 1e-4
+_NEGLIGIBLE = 0.0001
 Array = NDArray[np.float64]
 
 
@@ -77,24 +78,26 @@ class GemmMeasurement:
 
 
 def read_gemm_csv(path: Path | str, gpus: Sequence[str] | None = None) -> list[GemmMeasurement]:
-    """Return the products of a table, of these GPUs (all if None).
+    """Return the products of a table, of these GPUs (all if None); lines with # before the table are passed over.
 
     Raises:
         CalibrationError: no such file, a column is missing, or a row's number cannot be read; names file and line.
     """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CalibrationError(f"{path}: cannot be read ({error})") from None
+    comments = len(list(itertools.takewhile(lambda line: line.startswith("#"), lines)))
+    reader = csv.DictReader(lines[comments:])
     found = []
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(line for line in file if not line.startswith("#"))
-            for row in reader:
-                if row.get("op", "gemm") in ("gemm", "bmm") and (gpus is None or row["gpu"] in gpus):
-                    found.append(_measurement(row))
+        for row in reader:
+            if row.get("op", "gemm") in ("gemm", "bmm") and (gpus is None or row["gpu"] in gpus):
+                found.append(_measurement(row))
     except KeyError as error:
         raise CalibrationError(f"{path}: a table of GEMMs needs the column {error.args[0]!r}") from None
-    except (OSError, UnicodeDecodeError, TypeError, csv.Error) as error:
-        raise CalibrationError(f"{path}: cannot be read ({error})") from None
-    except ValueError as error:
-        raise CalibrationError(f"{path}, row {reader.line_num}: {error}") from None
+    except (ValueError, TypeError, OverflowError, csv.Error) as error:
+        raise CalibrationError(f"{path}, line {comments + reader.line_num}: {error}") from None
     return found
 
 
@@ -104,19 +107,18 @@ def _measurement(row: Mapping[str, str]) -> GemmMeasurement:
     layout = row.get("layout") or "TN"
     if layout not in LAYOUTS:
         raise ValueError(f"expected a layout out of {', '.join(LAYOUTS)}, got {layout!r}")
-    if row.get("time_ms"):
-        seconds = parse(f"{row['time_ms']} ms", "s")
-    else:
-        seconds = 2.0 * batch * m * n * k / parse(f"{row['tflops']} TFLOP/s", "FLOP/s")
-    if min(batch, m, n, k) < 1 or not 0.0 < seconds < float("inf"):
-        raise ValueError(f"expected sizes and a time above zero, got {batch} x {m} x {n} x {k} in {seconds} s")
+    timed = bool(row.get("time_ms"))
+    value = parse(f"{row['time_ms']} ms", "s") if timed else parse(f"{row['tflops']} TFLOP/s", "FLOP/s")
+    if min(batch, m, n, k) < 1 or value <= 0.0:
+        what = row["time_ms"] + " ms" if timed else row["tflops"] + " TFLOP/s"
+        raise ValueError(f"expected sizes and a speed above zero, got {batch} x {m} x {n} x {k} at {what}")
     return GemmMeasurement(
         gpu=row["gpu"],
         shape=(batch, m, n, k),
         layout=layout,
         dtype=row["dtype"],
         accumulates=float(row.get("accumulate") or 0) > 0 and row.get("out_dtype") == "fp32",
-        seconds=seconds,
+        seconds=value if timed else 2.0 * batch * m * n * k / value,
         model=row.get("model") or "",
         weight=float(row.get("weight") or 1.0),
     )
@@ -179,7 +181,7 @@ def fit_gemm(
             bounds=(0.0, 1.0),
             loss="soft_l1",
             f_scale=scale,
-            diff_step=1e-3,
+            diff_step=0.001,
             max_nfev=60,
         )
         if best is None or result.cost < best.cost:

@@ -30,6 +30,8 @@ _SPREAD = (0.4, 0.1, 0.4)
 """How far a pair's multipliers are expected to lie from those of its platform: log latency, log bandwidth, ramp."""
 _SHARED = (1.2, 0.3, 0.6)
 """How far a platform's multipliers, common to all its pairs, are expected to lie from the centre."""
+_STARTS = ((0.0, 0.0), (1.0, -0.3), (-0.5, 0.0))
+"""Where a fit starts (log latency, log bandwidth of the platform): the choice of the quickest pair has several valleys."""
 _NOISE = 0.1
 """Error in log space that a good model still makes; sets the balance between logs and centre."""
 _SMALL = 32768.0
@@ -141,11 +143,19 @@ def export_profile(profile: Profile, path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """One algorithm and protocol on one log's wires: latency [s] and seconds on the wire per point, without multipliers."""
+    """One algorithm and protocol on one log's wires: latency [s] and seconds on the wire per point, without multipliers.
+
+    `room` is how much the bandwidth can be multiplied before the bare wires end it.
+    """
 
     pair: str
     latency: float
     wire: NDArray[np.float64]
+    room: float
+
+    def seconds(self, latency: float, bandwidth: float, ramp: float) -> NDArray[np.float64]:
+        fixed, wire = self.latency * latency, self.wire / min(bandwidth, self.room)
+        return np.asarray(fixed + wire + ramp * np.sqrt(fixed * wire))
 
 
 def _terms(log: NcclLog) -> list[_Term]:
@@ -157,7 +167,8 @@ def _terms(log: NcclLog) -> list[_Term]:
                 cost = member.cost(log.kind, log.place, log.fabric, table, protocol)
                 if cost is not None:
                     total = member.seconds(log.kind, log.message, log.place, log.fabric, protocol, PRIOR, table)
-                    out.append(_Term(f"{member.name}:{protocol}", cost.latency, total - cost.latency))
+                    room = cost.ceiling / cost.bandwidth
+                    out.append(_Term(f"{member.name}:{protocol}", cost.latency, total - cost.latency, room))
     if not out:
         raise CalibrationError(f"log {log.name}: NCCL offers no {log.kind} with {log.algorithm}, {log.protocol} there")
     return out
@@ -168,8 +179,7 @@ def _choose(terms: list[_Term], pairs: Pairs) -> tuple[NDArray[np.float64], NDAr
     rows = []
     for term in terms:
         pair = pairs.get(term.pair, PRIOR)
-        latency, wire = term.latency * pair.latency, term.wire / pair.bandwidth
-        rows.append(latency + wire + pair.ramp * np.sqrt(latency * wire))
+        rows.append(term.seconds(pair.latency, pair.bandwidth, pair.ramp))
     return np.min(rows, 0), np.argmin(rows, 0)
 
 
@@ -194,16 +204,16 @@ def _fit_pairs(logs: Sequence[NcclLog], centre: Pairs) -> tuple[Pairs, float]:
             best = np.full(len(log.message), np.inf)
             for term in group:
                 a, b, ramp = values[term.pair]
-                latency, wire = term.latency * np.exp(a), term.wire * np.exp(-b)
-                best = np.minimum(best, latency + wire + abs(ramp) * np.sqrt(latency * wire))
+                best = np.minimum(best, term.seconds(np.exp(a), np.exp(b), abs(ramp)))
             if log.single_process:
                 best = best + np.exp(x[-1]) * quickest
             out.append(_soft(np.log(best / log.seconds) / _NOISE) * weights[i])
         held = [x[:3] / _SHARED, x[3 : 3 + size] / np.tile(_SPREAD, len(names)), x[-1:] + 1.0]
         return np.concatenate(out + held)
 
-    first = np.append(np.zeros(3 + size), -1.0)
-    found = least_squares(misses, first, method="trf", max_nfev=60).x
+    starts = np.zeros((len(_STARTS), 4 + size))
+    starts[:, :2], starts[:, -1] = _STARTS, -1.0
+    found = min((least_squares(misses, first, method="trf", max_nfev=60) for first in starts), key=lambda fit: fit.cost).x
     pairs = {
         name: Pair(latency=round(float(np.exp(a)), 4), bandwidth=round(float(np.exp(b)), 4), ramp=round(abs(float(r)), 4))
         for name, (a, b, r) in zip(names, multipliers(found), strict=True)

@@ -192,7 +192,7 @@ def _tuned(member: Collective, protocol: str, cost: Cost, profile: Profile, pool
         algorithm=member.name,
         protocol=protocol,
         latency=cost.latency * pair.latency,
-        bandwidth=cost.bandwidth * pair.bandwidth,
+        bandwidth=min(cost.bandwidth * pair.bandwidth, cost.ceiling),
         ramp=pair.ramp,
         medium=cost.medium,
     )

@@ -64,11 +64,13 @@ class Cost:
     Args:
         latency: [s].
         bandwidth: of the algorithm: message over time [B/s].
+        ceiling: what the bare wires allow; no multiplier lifts the bandwidth above it [B/s].
         medium: factors on the bandwidth for messages of 64 B x 2^i; () = 1 everywhere.
     """
 
     latency: float
     bandwidth: float
+    ceiling: float
     medium: tuple[float, ...] = ()
 
 
@@ -134,7 +136,7 @@ class Collective(abc.ABC):
         if cost is None:
             return np.full(sizes.shape, np.inf)
         latency = cost.latency * tuning.latency
-        wire = sizes / (cost.bandwidth * tuning.bandwidth)
+        wire = sizes / min(cost.bandwidth * tuning.bandwidth, cost.ceiling)
         if cost.medium:
             steps = np.log2(np.maximum(sizes, 1.0) / 64.0)
             wire = wire / np.interp(steps, np.arange(len(cost.medium)), cost.medium)

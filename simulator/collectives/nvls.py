@@ -35,6 +35,7 @@ class Nvls(Collective):
         return Cost(
             latency=table.base_latency[self.name][protocol] + latency,
             bandwidth=place.inner_bandwidth(fabric) * share / self.volume(kind, place),
+            ceiling=place.inner_bandwidth(fabric) / self.volume(kind, place),
         )
 
     def hops(self, kind: str, place: GroupPlacement) -> int:
@@ -71,7 +72,11 @@ class NvlsTree(Collective):
         bus = min(channels(place, fabric, table) * caps[span(place)], network, inside * factor)
         latency = hop_latency(self.name, protocol, "inner", place, fabric, table)
         latency += 2 * math.log2(place.nodes) * hop_latency(self.name, protocol, "outer", place, fabric, table)
-        return Cost(latency=table.base_latency[self.name][protocol] + latency, bandwidth=bus / factor)
+        return Cost(
+            latency=table.base_latency[self.name][protocol] + latency,
+            bandwidth=bus / factor,
+            ceiling=min(place.inner_bandwidth(fabric), place.outer_bandwidth(fabric) * place.nodes / (2 * place.nodes - 2)),
+        )
 
     def hops(self, kind: str, place: GroupPlacement) -> int:
         """Return to the owner, up and down the tree, and to all."""

@@ -25,15 +25,17 @@ class Pairwise(Collective):
         """Return base + a little per peer; the bytes for peers inside and outside the node flow side by side."""
         n, g = place.ranks, place.ranks_per_node
         inner, outer = attained(place, fabric, table)
-        times = []
+        times, bare = [], []
         latency = table.base_latency[self.name][protocol]
         if g > 1:
             times.append((g - 1) / n / inner)
+            bare.append((g - 1) / n / place.inner_bandwidth(fabric))
             latency += (g - 1) * hop_latency(self.name, protocol, "inner", _local(place), fabric, table)
         if n > g:
             times.append((n - g) / n / (outer / place.fewest_per_node))
+            bare.append((n - g) / n / (place.outer_bandwidth(fabric) / place.fewest_per_node))
             latency += (n - g) * hop_latency(self.name, protocol, "outer", place, fabric, table)
-        return Cost(latency=latency, bandwidth=1 / max(times))
+        return Cost(latency=latency, bandwidth=1 / max(times), ceiling=1 / max(bare))
 
     def hops(self, kind: str, place: GroupPlacement) -> int:
         """Return n - 1."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.collectives.base import Collective, Cost, Phase, Transfer
-from simulator.collectives.wires import hop_latency, lowest_bandwidth
+from simulator.collectives.wires import hop_latency, lowest_bandwidth, wire_ceiling
 from simulator.hardware.coefficients import CostTable
 from simulator.hardware.fabric import Fabric, GroupPlacement
 
@@ -26,6 +26,7 @@ class PointToPoint(Collective):
         return Cost(
             latency=table.base_latency[self.name][protocol] + latency,
             bandwidth=lowest_bandwidth(_pair(place), fabric, table),
+            ceiling=wire_ceiling(_pair(place), fabric, table, protocol),
         )
 
     def hops(self, kind: str, place: GroupPlacement) -> int:

@@ -11,7 +11,7 @@ the latency grows with n.  broadcast and reduce send chunks down the same chain.
 from __future__ import annotations
 
 from simulator.collectives.base import Collective, Cost, Phase, Transfer
-from simulator.collectives.wires import hop_latency, ring_bandwidth
+from simulator.collectives.wires import hop_latency, ring_bandwidth, wire_ceiling
 from simulator.hardware.coefficients import CostTable
 from simulator.hardware.fabric import Fabric, GroupPlacement
 
@@ -37,8 +37,11 @@ class Ring(Collective):
         latency = inner * hop_latency(self.name, protocol, "inner", place, fabric, table) + outer * slow
         if outer and protocol == "simple" and kind == "all_reduce":
             latency *= table.plateau[table.generation_of(fabric)]
+        volume = self.volume(kind, place)
         return Cost(
-            latency=table.base_latency[self.name][protocol] + latency, bandwidth=bandwidth / self.volume(kind, place)
+            latency=table.base_latency[self.name][protocol] + latency,
+            bandwidth=bandwidth / volume,
+            ceiling=wire_ceiling(place, fabric, table, protocol) / volume,
         )
 
     def hops(self, kind: str, place: GroupPlacement) -> int:

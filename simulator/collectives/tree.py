@@ -14,7 +14,7 @@ import functools
 import math
 
 from simulator.collectives.base import Collective, Cost, Phase, Transfer
-from simulator.collectives.wires import attained, channels, hop_latency, offers_ll128, span
+from simulator.collectives.wires import attained, channels, hop_latency, least_volume_ceiling, offers_ll128, span
 from simulator.hardware.coefficients import CostTable
 from simulator.hardware.fabric import Fabric, GroupPlacement
 
@@ -42,6 +42,7 @@ class Tree(Collective):
         return Cost(
             latency=table.base_latency[self.name][protocol] + latency,
             bandwidth=bandwidth / 2,
+            ceiling=least_volume_ceiling(place, fabric, table, protocol),
             medium=table.tree_medium[protocol],
         )
 

@@ -10,7 +10,7 @@ import math
 from simulator.hardware.coefficients import CostTable
 from simulator.hardware.fabric import Fabric, GroupPlacement
 
-__all__ = ["attained", "channels", "hop_latency", "lowest_bandwidth", "offers_ll128", "ring_bandwidth", "span"]
+__all__ = ["attained", "channels", "hop_latency", "least_volume_ceiling", "lowest_bandwidth", "offers_ll128", "ring_bandwidth", "span", "wire_ceiling"]
 
 
 def span(place: GroupPlacement) -> int:
@@ -32,6 +32,23 @@ def attained(place: GroupPlacement, fabric: Fabric, table: CostTable) -> tuple[f
 def lowest_bandwidth(place: GroupPlacement, fabric: Fabric, table: CostTable) -> float:
     """Return the bandwidth of a ring of plain copies: the narrower of the wires inside and outside [B/s]."""
     return min(attained(place, fabric, table))
+
+
+def wire_ceiling(place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> float:
+    """Return the bus bandwidth that the bare wires allow [B/s]; LL and LL128 spend part of it on flags."""
+    inner = place.inner_bandwidth(fabric) if place.ranks_per_node > 1 else math.inf
+    outer = place.outer_bandwidth(fabric) if place.nodes > 1 else math.inf
+    return min(inner, outer) * table.payload[protocol]
+
+
+def least_volume_ceiling(place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> float:
+    """Return the all_reduce bandwidth no algorithm can pass: a node of k sends at least 2 (k - 1) / k messages [B/s]."""
+    inner = outer = math.inf
+    if place.ranks_per_node > 1:
+        inner = place.inner_bandwidth(fabric) * place.ranks_per_node / (2 * place.ranks_per_node - 2)
+    if place.nodes > 1:
+        outer = place.outer_bandwidth(fabric) * place.nodes / (2 * place.nodes - 2)
+    return min(inner, outer) * table.payload[protocol]
 
 
 def channels(place: GroupPlacement, fabric: Fabric, table: CostTable) -> int:

@@ -4,8 +4,8 @@
 
 Each thread block owns a tile of queries (backward: of keys) and loops over the other side.  Under a causal mask tiles
 see half of it on average, but the longest loop, which the last tiles wait for, stays whole: with few heads per GPU the
-tail is what costs.  The softmax is work that does not grow with the head dimension, so short heads are slower.  Attention that
-keeps its scores in memory is no kernel of its own: it is two products and a softmax.
+tail is what costs.  The softmax is work that does not grow with the head dimension, so short heads are slower.
+Attention that keeps its scores in memory is no kernel of its own: it is two products and a softmax.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def attention_seconds(
     >>> shape = (4, 16, 16, 4096, 4096, 128)
     >>> numbers = load_attention_coefficients(gpu)
     >>> seconds = attention_seconds(*shape, True, "forward", "flash2", "bf16", gpu, numbers)
-    >>> bool(1e-3 < seconds < 2e-3)
+    >>> bool(0.001 < seconds < 0.002)
     True
     """
     if direction not in _PRODUCTS:

@@ -65,8 +65,8 @@ def gemm_seconds(
     _check(sizes, layout)
     batch, m, n, k = sizes.T
     added = np.asarray(accumulates, bool)
-    element = np.array([BYTES_PER_ELEMENT[d] for d in dtype])
     peak = np.array([gpu.peak(d) for d in dtype])
+    element = np.array([BYTES_PER_ELEMENT[d] for d in dtype])
     gradient = np.array([name == "NT" for name in layout])
     rows, columns, parts = c.choices
 

@@ -1,7 +1,7 @@
 """Run a priced program: when does every row start and end?  Two engines, one meaning.
 
-`simpy_engine` is the readable truth, one process per stream; `compiled_engine` computes the same over arrays, a thousand times
-as fast.  They know nothing of each other, and nothing of hardware, schedules or reports.
+`simpy_engine` is the readable truth, one process per stream; `compiled_engine` computes the same over arrays, a hundred
+times as fast.  They know nothing of each other, and nothing of hardware, schedules or reports.
 """
 
 from __future__ import annotations

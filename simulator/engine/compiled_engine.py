@@ -1,8 +1,8 @@
 """The quick engine: the meaning of `program/program.py` over arrays, compiled by numba when first used.
 
-Without interference a row is settled as soon as all that it waits for is settled, in any order (`_play`); the order found
-serves for more prices of the same program (`_replay`).  With interference an event loop in time carries the work that is
-left (`compiled_interference`).
+Without interference a row is settled as soon as all that it waits for is settled, in any order (`_play`); the order
+found serves for more prices of the same program (`_replay`).  With interference an event loop in time carries the work
+that is left (`compiled_interference`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def run_compiled(program: Program, prices: Prices) -> Trace:
         done = run_fluid(program, prices, start, end)
     else:
         order = np.empty(program.size, np.int32)
-        done = _play(*_columns(program), _fixed(prices.occupancy), _fixed(prices.latency), start, end, order)
+        done = _play(  # type: ignore[call-arg]
+            *_columns(program), _fixed(prices.occupancy), _fixed(prices.latency), start, end, order
+        )
     if done < program.size:
         raise DeadlockError(find_deadlock(program))
     start.flags.writeable = end.flags.writeable = False
@@ -62,11 +64,13 @@ def run_many(program: Program, occupancy: NDArray[np.float64], latency: NDArray[
     check_runnable(program, occupancy, latency)
     columns, start, end = _columns(program), np.empty(program.size), np.empty(program.size)
     order = np.empty(program.size, np.int32)
-    if _play(*columns, _fixed(occupancy[0]), _fixed(latency[0]), start, end, order) < program.size:
+    done = _play(*columns, _fixed(occupancy[0]), _fixed(latency[0]), start, end, order)  # type: ignore[call-arg]
+    if done < program.size:
         raise DeadlockError(find_deadlock(program))
     makespans[0] = end.max()
     for sample in range(1, len(occupancy)):
-        makespans[sample] = _replay(*columns, _fixed(occupancy[sample]), _fixed(latency[sample]), end, order)
+        prices = _fixed(occupancy[sample]), _fixed(latency[sample])
+        makespans[sample] = _replay(*columns, *prices, end, order)  # type: ignore[call-arg]
     return makespans
 
 
@@ -95,11 +99,13 @@ def _play(  # type: ignore[no-untyped-def]
     """Fill start and end of every row and the order in which they were settled; return how many rows can run.
 
     A row that is first on its streams but waits for another in `after` parks there, in a chain that begins at
-    `parked[other]`; when the other is settled, the row is tried again from where it stopped.  No edge is looked at twice.
+    `parked[other]`; when the other is settled, the row is tried again from where it stopped.  No edge is met twice.
     """
     n = len(item)
     following = np.empty(len(streams), np.int32)  # the next row on the same stream
-    absent = np.empty(n, np.int32)  # on how many of its streams a row is not yet first; then how many of `after` are met
+    absent = np.empty(
+        n, np.int32
+    )  # on how many of its streams a row is not yet first; then how many of `after` are met
     parked = np.empty(n, np.int32)
     first = np.full(stream_count, -1, np.int32)
     for row in range(n - 1, -1, -1):

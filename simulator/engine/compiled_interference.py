@@ -1,8 +1,8 @@
 """The quick engine's event loop for rows that slow each other; compiled only when prices interfere.
 
-Meaning (that of the readable engine): a running row takes `factor` times as long as alone, `factor` depending on the kinds of
-work on the other streams of its ranks; it changes only when a row of such a rank starts or ends, and the work left carries
-over.  All that happens at one instant is taken together: first ends, then starts, then the new factors.
+Meaning (that of the readable engine): a running row takes `factor` times as long as alone, `factor` depending on the
+kinds of work on the other streams of its ranks; it changes only when a row of such a rank starts or ends, and the work
+left carries over.  At one instant ends come first, then starts, then the new factors.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _fixed(array: NDArray[Any], dtype: Any) -> NDArray[Any]:
 
 
 def _factors(prices: Prices) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Return per item the bits of its kinds, and [items, bits of the kinds beside it] how many times longer it takes."""
+    """Return per item the bits of its kinds, and [items, bits of kinds beside it] how many times longer it takes."""
     kinds = len(RESOURCE_KINDS)
     bits = np.arange(1 << kinds)
     worst = np.ones((kinds, 1 << kinds))
@@ -62,7 +62,7 @@ def _factors(prices: Prices) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
 
 @numba.njit(cache=True, error_model="numpy")
 def _settle(keys, tree, slot):  # type: ignore[no-untyped-def]
-    """Play the matches of a slot again, up a tournament tree whose node n holds the earlier of its children 2n and 2n + 1."""
+    """Play the matches of a slot again, up a tournament tree: node n holds the earlier of nodes 2n and 2n + 1."""
     node = (slot + len(keys)) >> 1
     while node > 0:
         one, other = tree[2 * node], tree[2 * node + 1]
@@ -77,12 +77,14 @@ def _flow(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Fill start and end of every row; return how many rows ran.
 
-    A row that runs, or that only waits for a latency, is first on all its streams: the number of its first stream is its
-    `slot`, where its state lies.  So the state of all that is going on fits into the nearest cache.
+    A row that runs, or that only waits for a latency, is first on all its streams: the number of its first stream is
+    its `slot`, where its state lies.  So the state of all that is going on fits into the nearest cache.
     """
     n, slots = len(item), len(stream_rank)
     following = np.empty(len(streams), np.int32)  # the next row on the same stream
-    absent = np.empty(n, np.int32)  # on how many of its streams a row is not yet first; then how many of `after` are met
+    absent = np.empty(
+        n, np.int32
+    )  # on how many of its streams a row is not yet first; then how many of `after` are met
     parked = np.empty(n, np.int32)  # first of a chain of rows that wait for this one in `after`
     first = np.full(slots, -1, np.int32)
     for row in range(n - 1, -1, -1):
@@ -97,7 +99,9 @@ def _flow(  # type: ignore[no-untyped-def]
     leaves = 1
     while leaves < slots:
         leaves *= 2
-    keys = np.full(leaves, np.inf)  # per slot: no later than when its row ends, or may start; the tree finds the earliest
+    keys = np.full(
+        leaves, np.inf
+    )  # per slot: no later than when its row ends, or may start; the tree finds the earliest
     tree = np.zeros(2 * leaves, np.int32)
     for node in range(2 * leaves - 1, 0, -1):
         tree[node] = node - leaves if node >= leaves else tree[2 * node]
@@ -106,7 +110,10 @@ def _flow(  # type: ignore[no-untyped-def]
     room = np.zeros(rank_count + 1, np.int32)
     for stream in range(slots):
         room[stream_rank[stream]] += 1
-    on_rank, crowd = np.empty((rank_count, room.max()), np.int32), np.zeros(rank_count, np.int32)  # slots that run there
+    on_rank, crowd = (
+        np.empty((rank_count, room.max()), np.int32),
+        np.zeros(rank_count, np.int32),
+    )  # slots that run there
     once, twice = np.zeros(rank_count, np.int32), np.zeros(rank_count, np.int32)  # bits of kinds at work there
     dirty, is_dirty, dirty_count = np.empty(rank_count, np.int32), np.zeros(rank_count, np.bool_), 0
     fresh, fresh_count = np.empty(slots, np.int32), 0  # slots that started at this instant

@@ -1,13 +1,15 @@
 """The readable truth: every stream is a SimPy process that runs its rows in order.
 
-* A row starts when it is first on all its streams and every row of its `after` list has ended and its latency has passed.
-  The stream that comes to the row last runs it; the others wait for its end.
+* A row starts when it is first on all its streams and every row of its `after` list has ended and its latency has
+  passed.  The stream that comes to the row last runs it; the others wait for its end.
 * It ends `occupancy` later, for all its streams at once.  Latency holds no stream.
-* Rows that run beside each other on one rank slow each other (`Interference`); without slowdowns nothing of that exists.
+* Rows that run beside each other on one rank slow each other (`Interference`), if the prices say so.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Generator
 
 import numpy as np
@@ -119,9 +121,9 @@ class _Running:
 class Interference:
     """Rows that run at one time on one rank slow each other, like fluids in one pipe.
 
-    A row takes `1 + sum over kinds of share x (slowdown - 1)` times as long while, for each kind of its own work, `slowdown`
-    is the worst that any kind at work on the rank's other streams does to it; over several ranks the slowest counts.
-    The factor changes only when a row of such a rank starts or ends; the work that is left carries over.
+    A row takes `1 + sum over kinds of share x (slowdown - 1)` times as long while, for each kind of its own work,
+    `slowdown` is the worst that any kind at work on the rank's other streams does to it; over several ranks the slowest
+    counts.  The factor changes only when a row of such a rank starts or ends; the work that is left carries over.
     """
 
     def __init__(self, clock: simpy.Environment, program: Program, prices: Prices) -> None:
@@ -158,7 +160,7 @@ class Interference:
                     state.left = max(0.0, state.left - (self.clock.now - state.since) / state.factor)
                 state.since, state.factor = self.clock.now, factor
                 state.alarm = self.clock.timeout(state.left * factor)
-                state.alarm.callbacks.append(lambda alarm, state=state: self.ring(state, alarm))
+                state.alarm.callbacks.append(functools.partial(self.ring, state))
 
     def factor(self, row: int, rank: int) -> float:
         """How many times longer the row takes on this rank, beside all that runs on the rank's other streams now."""
@@ -177,4 +179,4 @@ class Interference:
 
 def _lists(values: np.ndarray, offsets: np.ndarray) -> list[list[int]]:
     flat, edges = values.tolist(), offsets.tolist()
-    return [flat[low:high] for low, high in zip(edges, edges[1:], strict=False)]
+    return [flat[low:high] for low, high in itertools.pairwise(edges)]

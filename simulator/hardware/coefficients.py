@@ -64,6 +64,7 @@ class CostTable(NamedSpec):
     channels: dict[str, Count]
     attained: dict[str, float]
     efficiency: dict[str, float]
+    payload: dict[str, float]
     plateau: dict[str, float]
     tree_medium: dict[str, Factors]
 

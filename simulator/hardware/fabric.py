@@ -45,7 +45,7 @@ class Fabric:
         network: technology between domains; "" without one.
         network_bandwidth: one direction, per GPU, above the leaf too [B/s].
         card_bandwidth: one network card, one direction [B/s].
-        network_latency: one hop [s].
+        network_latency: what a hop takes beyond an ordinary network of its kind [s].
         host: "intel", "amd" or "arm".
         calibration: names of profiles to use, whatever they say they apply to.
     """
@@ -141,7 +141,7 @@ def fabric_of(cluster: Cluster) -> Fabric:
         network=outer.link.technology if outer else "",
         network_bandwidth=outer.bandwidth / outer.oversubscription if outer else 0.0,
         card_bandwidth=outer.link.bandwidth / outer.oversubscription if outer else 0.0,
-        network_latency=outer.latency if outer else 0.0,
+        network_latency=cluster.spec.network_latency if outer else 0.0,
         host=cluster.node.host,
         calibration=tuple(cluster.calibration),
     )

@@ -24,8 +24,7 @@ _DIRECTION = ("forward", "backward", "backward", "backward")
 def last_backward(state: State) -> np.ndarray:
     """Return a mask over actions: the backward (or W) that completes its chunk's gradients on its lane."""
     kind, chunk = state.order.kind, state.order.chunk.astype(np.int64)
-    completes = (kind == 1) | (kind == 3)
-    where = np.flatnonzero(completes)
+    where = np.flatnonzero((kind == 1) | (kind == 3))
     key = state.action_lane[where] * len(state.chunks) + chunk[where]
     last = np.full(state.placement.lanes * len(state.chunks), -1, np.int64)
     last[key] = where

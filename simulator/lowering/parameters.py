@@ -8,9 +8,13 @@ __all__ = ["chunk_parameters", "rank_chunks", "rank_parameters", "small_paramete
 
 
 def rank_chunks(state: State, rank: int) -> list[tuple[int, int]]:
-    """(lane, chunk) pairs on a pipeline rank."""
-    lanes, chunks = state.placement.rank_of.shape
-    return [(a, c) for a in range(lanes) for c in range(chunks) if int(state.placement.rank_of[a, c]) == rank]
+    """(lane, chunk) pairs on a pipeline rank, lane by lane."""
+    if not state.held:
+        state.held = [[] for _ in range(state.ranks)]
+        for lane, row in enumerate(state.placement.rank_of.tolist()):
+            for chunk, owner in enumerate(row):
+                state.held[owner].append((lane, chunk))
+    return state.held[rank]
 
 
 def chunk_parameters(state: State, chunk: int) -> float:

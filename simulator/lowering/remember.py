@@ -26,15 +26,16 @@ def add_memory(state: State) -> None:
     classes = list(dict.fromkeys(state.chunks))
     class_of = np.array([classes.index(c) for c in state.chunks])[state.order.chunk]
     kind = state.order.kind
+    forward, frees = kind == 0, (kind == 1) | (kind == 3)
+    cut = bool(state.variant.any())
     for number, chunk in enumerate(classes):
         mine = class_of == number
         saved = state.effect(_saved(state, chunk))
-        state.touch("start", state.first_row[mine & (kind == 0)], saved)
-        state.touch("end", state.last_row[mine & ((kind == 1) | (kind == 3))], saved)
-        for direction, kinds in (("forward", (0,)), ("backward", (1, 2, 3))):
-            chosen = mine & np.isin(kind, kinds)
-            for variant in np.unique(state.variant[chosen]):
-                actions = np.flatnonzero(chosen & (state.variant == variant))
+        state.touch("start", state.first_row[mine & forward], saved)
+        state.touch("end", state.last_row[mine & frees], saved)
+        for direction, chosen in (("forward", mine & forward), ("backward", mine & ~forward)):
+            for variant in np.unique(state.variant[chosen]) if cut else (0,):
+                actions = np.flatnonzero(chosen & (state.variant == variant) if cut else chosen)
                 groups = state.cuts[(chunk, direction, int(variant))]
                 for place, group in enumerate(groups):
                     mark = state.effect(_mark(state, group, direction))

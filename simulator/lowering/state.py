@@ -58,6 +58,9 @@ class State:
     """("start" | "end" | "mark", rows, effect numbers)."""
     resident: list[list[Tensor]] = field(default_factory=list)
 
+    held: list[list[tuple[int, int]]] = field(default_factory=list)
+    """Per rank: its (lane, chunk) pairs; filled at first use by `parameters.rank_chunks`."""
+
     # filled by `instances`
     action_lane: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     first_row: Ints = field(default_factory=lambda: np.zeros(0, np.int64))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from simulator.errors import ProgramError
-from simulator.program.program import COLLECTIVE, COMPUTE, TRANSFER, Effect, Link, Program, Segment, Tensor
+from simulator.program.program import COLLECTIVE, COMPUTE, TRANSFER, Block, Effect, Link, Program, Segment, Tensor
 
 __all__ = ["ProgramBuilder", "collective_link", "plain_segment", "transfer_link"]
 
@@ -79,7 +79,7 @@ def collective_link(
 
 
 class ProgramBuilder:
-    """Collects ranks, streams, items, effects and rows, each `add_` returning the new number; `build()` makes the arrays.
+    """Collects ranks, streams, items, effects and rows; each `add_` returns a number; `build()` makes the arrays.
 
     Args:
         name: name of the program.
@@ -182,13 +182,14 @@ class ProgramBuilder:
         )
         return row
 
-    def build(self) -> Program:
+    def build(self, blocks: tuple[Block, ...] = ()) -> Program:
         """Return the program, its arrays read-only.  `spec.verify` says whether it obeys all rules."""
         kinds = [COMPUTE if isinstance(item, Segment) else item.kind for item in self._items]
         return Program(
             name=self.name,
             axes=self.axes,
             items=tuple(self._items),
+            blocks=blocks,
             item=self._column("item", np.int32),
             kind=_fixed([kinds[row["item"]] for row in self._rows], np.int8),
             action=self._column("action", np.int8),

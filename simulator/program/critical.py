@@ -19,8 +19,8 @@ __all__ = ["critical_path"]
 def critical_path(program: Program, prices: Prices, trace: Trace) -> NDArray[np.int32]:
     """Return the rows of the critical path in order of time; the last one ends at the makespan.
 
-    Each row but the first is preceded by the one that let it start: the row before it on one of its streams, or a row of
-    its `after` list whose latency passed last.  The path ends at a row that nothing held back after time 0.
+    Each row but the first is preceded by the one that let it start: the row before it on one of its streams, or a row
+    of its `after` list whose latency passed last.  The path begins at a row that nothing held back after time 0.
 
     >>> from simulator.engine import run
     >>> from simulator.program.builder import ProgramBuilder, plain_segment

@@ -1,7 +1,7 @@
-"""The rules of a program, one small function each, over arrays; and the ring of rows behind a deadlock.
+"""The rules of a program, one small function each, over arrays.
 
-`verify` runs all rules once per program in production and between all passes in tests.  It does not sort the rows: engines
-notice rows that never start and ask `find_deadlock` who waits for whom.
+`verify` runs all rules, once per program in production and between all passes in tests.  It does not sort the rows:
+engines notice rows that never start and ask `find_deadlock` who waits for whom.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import ProgramError
+from simulator.program.deadlock import find_deadlock
 from simulator.program.program import CATEGORIES, COLLECTIVE, COMPUTE, KIND_NAMES, Link, OperatorTable, Program, Segment
 
 __all__ = ["RULES", "check_runnable", "find_deadlock", "verify"]
@@ -101,10 +102,16 @@ def _columns_are_as_long_as_the_rows(program: Program) -> None:
         length = len(getattr(program, name))
         if length != program.size and not (length == 0 and name in _EFFECT_COLUMNS):
             raise ProgramError(f"every column has one entry per row: {name} has {length} for {program.size} rows")
-    for name, length in (("stream_lane", len(program.stream_lane)), ("resident", len(program.resident) or None)):
-        wanted = len(program.stream_rank) if name == "stream_lane" else program.ranks
-        if length is not None and length != wanted:
-            raise ProgramError(f"{name} has {length} entries where {wanted} are wanted")
+    if len(program.stream_lane) != len(program.stream_rank):
+        raise ProgramError(f"{len(program.stream_rank)} streams have {len(program.stream_lane)} lanes; each has one")
+    if len(program.resident) not in (0, program.ranks):
+        raise ProgramError(f"resident has one entry per rank or none, but {len(program.resident)} for {program.ranks}")
+
+
+def _weights_count_ranks(program: Program) -> None:
+    rank = _first(~(np.isfinite(program.rank_weight) & (program.rank_weight > 0)))
+    if rank is not None:
+        raise ProgramError(f"a rank stands for one or more real ranks, but rank {rank} has {program.rank_weight[rank]}")
 
 
 def _indices_are_in_range(program: Program) -> None:
@@ -134,7 +141,9 @@ def _streams_have_names_of_their_own(program: Program) -> None:
         if not _LANE.fullmatch(lane):
             raise ProgramError(f"a lane is a word of letters, digits and <>_.-, but stream {number} has {lane!r}")
         if (rank, lane) in seen:
-            raise ProgramError(f"a rank has one stream per lane, but {rank}:{lane} occurs twice, last as stream {number}")
+            raise ProgramError(
+                f"a rank has one stream per lane, but {rank}:{lane} occurs twice, last as stream {number}"
+            )
         seen.add((rank, lane))
 
 
@@ -181,28 +190,27 @@ def _kinds_match_items(program: Program) -> None:
 
 
 def _all_members_take_part(program: Program) -> None:
-    members = [sorted(set(i.pipeline_ranks)) if isinstance(i, Link) else [] for i in program.items]
-    expected = np.array([len(m) for m in members], np.int64)
-    belongs = np.zeros((len(members), program.ranks), bool)
-    for item, ranks in enumerate(members):
-        if any(not 0 <= rank < program.ranks for rank in ranks):
-            name = program.items[item].name
-            raise ProgramError(f"pipeline_ranks lie in 0..{program.ranks - 1}, but item {item} ({name}) has {ranks}")
-        belongs[item, ranks] = True
-    rows = np.flatnonzero(expected[program.item] > 0) if program.size else np.zeros(0, np.int64)
-    begin, held = program.stream_offsets[rows], np.diff(program.stream_offsets)[rows]
-    item = program.item[rows]
-    first = program.stream_rank[program.streams[begin]]
-    last = program.stream_rank[program.streams[begin + held - 1]]
-    good = belongs[item, first] & belongs[item, last]
-    good &= (held <= 2) & (expected[item] == np.where(first == last, 1, 2))
+    members = [sorted(set(item.pipeline_ranks)) if isinstance(item, Link) else [] for item in program.items]
+    for number, ranks in enumerate(members):
+        if ranks and not (ranks[0] >= 0 and ranks[-1] < program.ranks):
+            name = program.items[number].name
+            raise ProgramError(f"pipeline_ranks lie in 0..{program.ranks - 1}, but item {number} ({name}) has {ranks}")
+    low = np.array([ranks[0] if ranks else -1 for ranks in members], np.int32)
+    high = np.array([ranks[-1] if ranks else -1 for ranks in members], np.int32)
+    count = np.array([len(ranks) for ranks in members], np.int64)
+    rows = np.flatnonzero(program.kind != COMPUTE)
+    begin, held, item = program.stream_offsets[rows], np.diff(program.stream_offsets)[rows], program.item[rows]
+    one = program.stream_rank[program.streams[begin]]
+    other = program.stream_rank[program.streams[begin + held - 1]]
+    good = (held == count[item]) & (held <= 2)
+    good &= (np.minimum(one, other) == low[item]) & (np.maximum(one, other) == high[item])
     for row in rows[~good].tolist():
         streams = program.streams[program.stream_offsets[row] : program.stream_offsets[row + 1]]
-        ranks = sorted(set(program.stream_rank[streams].tolist()))
-        if ranks != members[program.item[row]]:
+        taking, wanted = sorted(set(program.stream_rank[streams].tolist())), members[program.item[row]]
+        if wanted and taking != wanted:
             raise ProgramError(
                 f"every member of a group takes part, and nobody else: {_where(program, row)} holds streams of ranks "
-                f"{ranks}, but its item names pipeline ranks {members[program.item[row]]}"
+                f"{taking}, but its item names pipeline ranks {wanted}"
             )
 
 
@@ -220,7 +228,9 @@ def _amounts_are_finite(program: Program) -> None:
             continue
         for table, count in item.pieces:
             if count < 0:
-                raise ProgramError(f"a segment runs a layer 0 or more times: {item.name!r} has {count} of {table.name!r}")
+                raise ProgramError(
+                    f"a segment runs a layer 0 or more times: {item.name!r} has {count} of {table.name!r}"
+                )
             if id(table) not in seen:
                 seen.add(id(table))
                 _table_is_sound(table)
@@ -238,32 +248,46 @@ def _table_is_sound(table: OperatorTable) -> None:
 
 def _actions_are_in_order(program: Program) -> None:
     """Each (chunk, microbatch, lane, step): one F, then one B, or one I and then one W, all on one rank."""
-    rows = np.flatnonzero((program.action >= 0) & (program.action <= 3) & (program.kind == COMPUTE))
+    rows = np.flatnonzero((program.action >= 0) & (program.action <= 3) & (program.kind == COMPUTE)).astype(np.int32)
     if len(rows) == 0:
         return
-    action = program.action[rows].astype(np.int64)
+    action = program.action[rows]
     key, keys = _dense_key([program.step[rows], program.lane[rows], program.chunk[rows], program.microbatch[rows]])
-    part = program.part[rows].astype(np.int64) - int(program.part[rows].min())
-    cell, cells = (key * 4 + action) * (int(part.max()) + 1) + part, keys * 4 * (int(part.max()) + 1)
-    owner = np.full(cells, -1, np.int32)
-    owner[cell] = rows
-    _say(program, rows, owner[cell] != rows, "an action runs once per chunk, microbatch, lane and step; it is there twice")
-    first, last = np.full(keys * 4, -1, np.int64), np.full(keys * 4, -1, np.int64)
-    last[key * 4 + action] = rows
-    first[(key * 4 + action)[::-1]] = rows[::-1]
-    first, last = first.reshape(-1, 4), last.reshape(-1, 4)
-    f, b, i, w = (first[:, a] for a in range(4))
-    _tell(program, b, (b >= 0) & (f < 0), "a backward needs its forward; there is none of this microbatch")
-    _tell(program, i, (i >= 0) & (f < 0), "an input gradient needs its forward; there is none of this microbatch")
-    _tell(program, b, (b >= 0) & ((i >= 0) | (w >= 0)), "a backward is whole (B) or split (I and W), not both")
-    _tell(program, i, (i >= 0) & (w < 0), "an input gradient (I) needs a weight gradient (W) after it")
-    _tell(program, w, (w >= 0) & (i < 0), "a weight gradient (W) needs an input gradient (I) before it")
-    _tell(program, b, (b >= 0) & (last[:, 0] > b), "a forward comes before its backward in the order of rows")
-    _tell(program, i, (i >= 0) & (last[:, 0] > i), "a forward comes before its input gradient in the order of rows")
-    _tell(program, w, (w >= 0) & (last[:, 2] > w), "an input gradient comes before its weight gradient in the order of rows")
-    home = np.full(keys, -1, np.int32)
-    home[key] = program.rank[rows]
-    _say(program, rows, home[key] != program.rank[rows], "all actions of a chunk and lane are on one rank")
+    first, last = np.full((4, keys), -1, np.int32), np.full((4, keys), -1, np.int32)
+    for kind in range(4):
+        mine = np.flatnonzero(action == kind)
+        last[kind][key[mine]] = rows[mine]
+        first[kind][key[mine[::-1]]] = rows[mine[::-1]]
+    _parts_occur_once(program, rows, key, first != last)
+    f, b, i, w = first
+    rules = (
+        (b, f < 0, "a backward needs its forward; there is none of this microbatch"),
+        (i, f < 0, "an input gradient needs its forward; there is none of this microbatch"),
+        (b, (i >= 0) | (w >= 0), "a backward is whole (B) or split (I and W), not both"),
+        (i, w < 0, "an input gradient (I) needs a weight gradient (W) after it"),
+        (w, i < 0, "a weight gradient (W) needs an input gradient (I) before it"),
+        (b, last[0] > b, "a forward comes before its backward in the order of rows"),
+        (i, last[0] > i, "a forward comes before its input gradient in the order of rows"),
+        (w, last[2] > w, "an input gradient comes before its weight gradient in the order of rows"),
+    )
+    for these, wrong, rule in rules:
+        _say(program, these, (these >= 0) & wrong, rule)
+    rank, home = program.rank[rows], np.empty(keys, np.int32)
+    home[key] = rank
+    _say(program, rows, home[key] != rank, "all actions of a microbatch on a chunk are on one rank")
+
+
+def _parts_occur_once(
+    program: Program, rows: NDArray[np.int32], key: NDArray[np.int64], several: NDArray[np.bool_]
+) -> None:
+    """An action with several rows is a block that was cut: its rows are different parts."""
+    if not several.any():
+        return
+    doubtful = np.flatnonzero(several[program.action[rows], key])
+    cells = np.stack([program.action[rows][doubtful], key[doubtful], program.part[rows][doubtful]])
+    _, place, counts = np.unique(cells, axis=1, return_index=True, return_counts=True)
+    twice = rows[doubtful[place]]
+    _say(program, twice, counts > 1, "an action runs once per chunk, microbatch, lane and step, but is there twice")
 
 
 def _dense_key(columns: list[NDArray[Any]]) -> tuple[NDArray[np.int64], int]:
@@ -279,14 +303,10 @@ def _dense_key(columns: list[NDArray[Any]]) -> tuple[NDArray[np.int64], int]:
     return key, size
 
 
-def _say(program: Program, rows: NDArray[np.int64], wrong: NDArray[np.bool_], rule: str) -> None:
+def _say(program: Program, rows: NDArray[np.int32], wrong: NDArray[np.bool_], rule: str) -> None:
     place = _first(wrong)
     if place is not None:
         raise ProgramError(f"{rule}: {_where(program, int(rows[place]))}")
-
-
-def _tell(program: Program, rows: NDArray[np.int64], wrong: NDArray[np.bool_], rule: str) -> None:
-    _say(program, rows, wrong, rule)
 
 
 def _memory_returns_to_its_base(program: Program) -> None:
@@ -294,6 +314,10 @@ def _memory_returns_to_its_base(program: Program) -> None:
     effects = len(program.effects)
     if effects == 0:
         return
+    sound = np.isfinite(program.effect_bytes) & (program.effect_bytes >= 0)
+    wrong_size = _first(sound.min(axis=1) < 1)
+    if wrong_size is not None:
+        raise ProgramError(f"bytes of tensors are finite and not negative: see effect {wrong_size}")
     counts = []
     for column in (program.start_effect, program.end_effect):
         rows = np.flatnonzero(column >= 0)
@@ -305,7 +329,8 @@ def _memory_returns_to_its_base(program: Program) -> None:
     if len(wrong):
         rank, category = wrong[0].tolist()
         raise ProgramError(
-            f"what a step allocates it frees: rank {rank} keeps {net[rank, category]:.0f} bytes of {CATEGORIES[category]}"
+            f"what a step allocates it frees: rank {rank} keeps {net[rank, category]:.0f} bytes of "
+            f"{CATEGORIES[category]}"
         )
 
 
@@ -314,6 +339,7 @@ RULES = (
     _columns_are_as_long_as_the_rows,
     _indices_are_in_range,
     _streams_have_names_of_their_own,
+    _weights_count_ranks,
     _rows_do_not_wait_for_themselves,
     _rows_hold_streams_once,
     _rows_belong_to_a_rank_they_hold,
@@ -324,80 +350,3 @@ RULES = (
     _memory_returns_to_its_base,
 )
 """All rules, in an order in which each may rely on those before it."""
-
-
-def find_deadlock(program: Program) -> str:
-    """Return, in words, the ring of rows that wait for each other; "" when every row can run.
-
-    >>> from simulator.program.builder import ProgramBuilder, plain_segment
-    >>> build = ProgramBuilder()
-    >>> layer, streams = build.add_item(plain_segment("layer")), [build.add_stream(build.add_rank()) for _ in range(2)]
-    >>> rows = build.add_row(layer, streams[0], after=[1]), build.add_row(layer, streams[1], after=[0])
-    >>> print(find_deadlock(build.build()))
-    no row can start any more (2 of 2 rows are left). Rank 0 waits in compute "layer" (row 0) for rank 1; rank 1 waits in compute "layer" (row 1) for rank 0. Let one of these rows come earlier in the order of its rank.
-    """  # noqa: E501
-    waits, left = _unmet_waits(program)
-    if not left:
-        return ""
-    row = next(iter(left))
-    path: list[int] = []
-    place: dict[int, int] = {}
-    while row not in place:
-        place[row] = len(path)
-        path.append(row)
-        if row not in waits:
-            return f"no row can start any more: {_where(program, row)} holds no stream, so nothing can run it"
-        row = waits[row][0]
-    ring = path[place[row] :]
-    low = ring.index(min(ring))
-    ring = ring[low:] + ring[:low]
-    told = [_tell_wait(program, waits, a, b) for a, b in zip(ring, ring[1:] + ring[:1], strict=True)]
-    more = f"; ... {len(told) - 12} more ..." if len(told) > 12 else ""
-    text = "; ".join(told[:11] + told[-1:] if more else told)
-    return (
-        f"no row can start any more ({len(left)} of {program.size} rows are left). {text[0].upper()}{text[1:]}{more}. "
-        "Let one of these rows come earlier in the order of its rank."
-    )
-
-
-def _tell_wait(program: Program, waits: dict[int, tuple[int, str]], row: int, other: int) -> str:
-    item, here, there = program.items[program.item[row]], int(program.rank[row]), int(program.rank[other])
-    if isinstance(item, Link):
-        what = f'{item.collective or KIND_NAMES[item.kind]} "{item.name}" ({"+".join(item.group)}, row {row})'
-    else:
-        name = f'compute "{item.name}"' if program.action[row] < 0 else program.label(row)
-        what = f"{name} (row {row})"
-    behind = waits[row][1]
-    whom = f"rank {there}" if there != here else f"its own row {other} ({program.label(other)})"
-    return f"rank {here} waits in {what} for {whom}{behind}"
-
-
-def _unmet_waits(program: Program) -> tuple[dict[int, tuple[int, str]], dict[int, None]]:
-    """Run the rows without times; return for each row that is left one row that it waits for and why, and all that are left."""
-    streams = [s.tolist() for s in np.split(program.streams, program.stream_offsets[1:-1])] if program.size else []
-    after = [a.tolist() for a in np.split(program.after, program.after_offsets[1:-1])] if program.size else []
-    before: list[list[int]] = []
-    tail: dict[int, int] = {}
-    followers: list[list[int]] = [[] for _ in range(program.size)]
-    for row in range(program.size):
-        before.append([tail[s] for s in streams[row] if s in tail])
-        tail.update(dict.fromkeys(streams[row], row))
-        for other in before[row] + after[row]:
-            followers[other].append(row)
-    count = [len(before[row]) + len(after[row]) for row in range(program.size)]
-    ready = [row for row in range(program.size) if count[row] == 0 and streams[row]]
-    left = dict.fromkeys(range(program.size))
-    while ready:
-        row = ready.pop()
-        del left[row]
-        for other in followers[row]:
-            count[other] -= 1
-            if count[other] == 0:
-                ready.append(other)
-    waits: dict[int, tuple[int, str]] = {}
-    for row in left:
-        unmet = [(other, "") for other in after[row] if other in left]
-        unmet += [(other, f", behind row {other} on its stream") for other in before[row] if other in left]
-        if unmet:
-            waits[row] = unmet[0]
-    return waits, left

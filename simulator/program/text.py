@@ -14,16 +14,17 @@ Text after `#` is for people.  Bytes are exact: MiB when whole, bytes else.  Rea
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
-import numpy as np
-
-from simulator.program.program import COLLECTIVE, COMPUTE, KIND_NAMES, Effect, Link, OperatorTable, Program, Segment
+from simulator.errors import ProgramError
+from simulator.program.program import COLLECTIVE, COMPUTE, KIND_NAMES, Link, OperatorTable, Program, Segment
 from simulator.program.text_parser import ACTION_LETTERS, OPERATOR_COLUMNS, ROW_DEFAULTS, parse_text
 
 __all__ = ["parse_text", "render_text"]
 
 _MIB = 2**20
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]*")
 
 
 def render_text(program: Program) -> str:
@@ -82,7 +83,7 @@ def _segment(segment: Segment, tables: dict[int, int], lines: list[str]) -> str:
             tables[id(table)] = len(tables)
             lines += _table(table, tables[id(table)])
         pieces.append(f"{count}x{tables[id(table)]}")
-    words = [f"segment {_quote(segment.name)} phase={segment.phase}"]
+    words = [f"segment {_quote(segment.name)} phase={_word(segment.phase)}"]
     words += [f"pieces={','.join(pieces)}"] if pieces else []
     words += ["synchronises"] if segment.synchronises else []
     return " ".join(words)
@@ -100,29 +101,31 @@ def _table(table: OperatorTable, number: int) -> list[str]:
                 text = _join(value)
             elif column in ("read", "written", "message"):
                 text = _bytes(float(value))
-            elif column in ("flops", "launches"):
+            elif column == "launches":
+                text = str(int(value))
+            elif column == "flops":
                 text = _number(float(value))
             else:
-                text = _quote(value) if value else "-"
+                text = _word(value)
             words.append(f"{column}={text}")
         lines.append(" ".join(words))
     return lines
 
 
 def _link(link: Link) -> str:
-    what = f"{KIND_NAMES[link.kind]} {link.collective}" if link.kind == COLLECTIVE else KIND_NAMES[link.kind]
+    what = f"{KIND_NAMES[link.kind]} {_word(link.collective)}" if link.kind == COLLECTIVE else KIND_NAMES[link.kind]
     ranks = ",".join(map(str, link.pipeline_ranks)) or "-"
     return (
-        f"{what} {_quote(link.name)} message={_bytes(link.message)} dtype={link.dtype or '-'} group={_join(link.group)} "
-        f"ranks={ranks} account={link.account or '-'}"
+        f"{what} {_quote(link.name)} message={_bytes(link.message)} dtype={_word(link.dtype)} "
+        f"group={_join(link.group)} ranks={ranks} account={_word(link.account)}"
     )
 
 
 def _rows(program: Program, streams: list[str]) -> list[str]:
     columns: dict[str, list[int]] = {}
     for name in (*ROW_DEFAULTS, "rank", "item", "kind"):
-        values: np.ndarray[Any, Any] = getattr(program, name)
-        columns[name] = values.tolist() if len(values) else [-1] * program.size
+        column = getattr(program, name)
+        columns[name] = column.tolist() if len(column) else [-1] * program.size
     held, edges = program.streams.tolist(), program.stream_offsets.tolist()
     after, after_edges = program.after.tolist(), program.after_offsets.tolist()
     stream_rank = program.stream_rank.tolist()
@@ -136,7 +139,7 @@ def _rows(program: Program, streams: list[str]) -> list[str]:
             words.append(f"{values['chunk']}{ACTION_LETTERS[values['action']]}{values['microbatch']}")
             del values["action"], values["chunk"], values["microbatch"]
         if isinstance(item, Link):
-            words += [item.collective] if kind == COLLECTIVE else []
+            words += [_word(item.collective)] if kind == COLLECTIVE else []
             words += [f"message={_bytes(item.message)}", f"group={_join(item.group)}"]
         words.append(f"item={columns['item'][row]}")
         if not mine or columns["rank"][row] != stream_rank[mine[0]]:
@@ -157,12 +160,25 @@ def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+def _word(text: str) -> str:
+    """Return a name bare when it is one plain word, in quotes else; `-` is the empty one."""
+    return text if _PLAIN.fullmatch(text) else _quote(text) if text else "-"
+
+
 def _join(names: tuple[str, ...]) -> str:
+    """Return the mesh axes of a group.
+
+    Raises:
+        ProgramError: an axis is no plain word.
+    """
+    for name in names:
+        if not _PLAIN.fullmatch(name):
+            raise ProgramError(f"a mesh axis is a word of letters, digits and _.:-, but a group has {name!r}")
     return "+".join(names) or "-"
 
 
 def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
+    return str(int(value)) if abs(value) < 2**53 and value == int(value) else repr(value)
 
 
 def _bytes(value: float) -> str:
@@ -171,5 +187,3 @@ def _bytes(value: float) -> str:
 
 def _tensor(tensor: Any) -> str:
     return f"{tensor.category} {_quote(tensor.name)} {_bytes(tensor.bytes)}"
-
-

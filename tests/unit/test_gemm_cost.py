@@ -67,7 +67,9 @@ def test_a_batch_of_products_shares_the_waves():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.tuples(*[st.integers(1, 64)] + [st.integers(1, 9000)] * 3), st.sampled_from(("TN", "NN", "NT")), st.booleans())
+@given(
+    st.tuples(*[st.integers(1, 64)] + [st.integers(1, 9000)] * 3), st.sampled_from(("TN", "NN", "NT")), st.booleans()
+)
 def test_no_product_beats_the_peak_or_the_memory(shape, layout, accumulates):
     batch, m, n, k = shape
     found = seconds(shape, layout, "bf16", accumulates)

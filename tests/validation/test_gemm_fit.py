@@ -109,13 +109,14 @@ def test_too_few_measurements_are_refused():
     ("text", "message"),
     [
         ("gpu,m,n,k,dtype\ng,1,2,3,bf16\n", "needs the column 'tflops'"),
-        ("gpu,m,n,k,dtype,tflops\ng,1,2,x,bf16,5\n", "row 2: could not convert"),
-        ("gpu,m,n,k,dtype,tflops\ng,1,0,3,bf16,5\n", "row 2: expected sizes and a time above zero"),
-        ("gpu,m,n,k,dtype,tflops,layout\ng,1,2,3,bf16,5,TT\n", "row 2: expected a layout out of TN, NN, NT, got 'TT'"),
-        ("gpu,m,n,k,dtype,tflops\ng,1,2,3,bf16,0\n", "row 2: "),
+        ("gpu,m,n,k,dtype,tflops\ng,1,2,x,bf16,5\n", "line 2: could not convert"),
+        ("gpu,m,n,k,dtype,tflops\ng,1,0,3,bf16,5\n", "line 2: expected sizes and a speed above zero"),
+        ("# source\ngpu,m,n,k,dtype,time_ms\ng,1,2,3,bf16,-1\n", "line 3: expected sizes and a speed above zero"),
+        ("gpu,m,n,k,dtype,tflops,layout\ng,1,2,3,bf16,5,TT\n", "line 2: expected a layout out of TN, NN, NT, got 'TT'"),
+        ("gpu,m,n,k,dtype,tflops\ng,1,2,3,bf16,0\n", "line 2: expected sizes and a speed above zero"),
     ],
 )
-def test_a_wrong_table_is_refused_with_its_row(tmp_path, text, message):
+def test_a_wrong_table_is_refused_with_its_line(tmp_path, text, message):
     path = tmp_path / "table.csv"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(CalibrationError, match=re.escape(message)):
