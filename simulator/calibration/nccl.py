@@ -1,8 +1,9 @@
 """Fit NCCL's own cost model to logs of nccl-tests, and write what was learnt as profiles.
 
-The model stays NCCL's: for each algorithm and protocol a latency and a bandwidth, the quickest wins.  A fit changes only
-multipliers: three that all pairs of a platform share, and three of each pair that are held close to them.  A pair that never
-wins thus moves with its platform only.  All are held back by what all platforms together say, and that by NCCL's constants.
+The model stays NCCL's: for each algorithm and protocol a latency and a bandwidth, the quickest wins.  A fit changes
+only multipliers: three that all pairs of a platform share, and three of each pair that are held close to them.  A pair
+that never wins thus moves with its platform only.  All are held back by what all platforms together say, and that by
+NCCL's constants.
 
     logs of all platforms --fit--> nccl_any_node, nccl_any_fabric --centre of--> one profile per platform
 """
@@ -62,21 +63,26 @@ def fit_nccl(logs: Sequence[NcclLog], name: str, centre: Pairs | None = None, ap
         CalibrationError: no logs, or of both levels.
     """
     if len({level_of(log.place) for log in logs}) != 1:
-        raise CalibrationError(f"a profile speaks for groups inside a node or for groups that leave it, got {len(logs)} logs")
-    pairs, launch = _fit_pairs(logs, centre or {})
-    errors = {log.name: residuals(log, pairs, launch) for log in logs}
+        raise CalibrationError(
+            f"a profile speaks for groups inside a node or for groups that leave it, got {len(logs)} logs"
+        )
+    fit = _fit_pairs(logs, centre or {}, _STARTS if applies_to else _STARTS[:1])
+    pairs = fit.pairs
+    errors = {log.name: residuals(log, pairs, fit.launch) for log in logs}
     return Profile(
         name=name,
         sources={"*": "fitted by simulator.calibration.nccl to the logs listed; the centre of each fit is nccl_any_*"},
         applies_to=_applies(applies_to),
         size_range=SizeRange(
-            smallest=min(float(log.message.min()) for log in logs), largest=max(float(log.message.max()) for log in logs)
+            smallest=min(float(log.message.min()) for log in logs),
+            largest=max(float(log.message.max()) for log in logs),
         ),
         pairs=pairs,
         classes=_classes(logs, errors, pairs),
         everything=_residual(np.concatenate(list(errors.values()))),
         logs={log.name: log.digest for log in logs},
-        single_process_launch=launch,
+        others=fit.others if applies_to else PRIOR,
+        single_process_launch=fit.launch,
     )
 
 
@@ -96,13 +102,16 @@ def residuals(log: NcclLog, pairs: Pairs, launch: float = 0.0) -> NDArray[np.flo
 def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
     """Return one profile per platform of the logs, and the two for all others; sigmas are widened to unseen logs.
 
-    A fit looks better on its own logs than on new ones.  The ratio is measured by leaving out each log of each platform that
-    has several; every sigma is multiplied by it.  The sigma of the two common profiles is that of platforms left out whole.
+    A fit looks better on its own logs than on new ones.  The ratio is measured by leaving out each log of each platform
+    that has several; every sigma is multiplied by it.  The sigma of the two common profiles is that of platforms left
+    out whole.
     """
     usable = [log for log in logs if log.usable]
     out: list[Profile] = []
     for level in ("node", "fabric"):
         mine = [log for log in usable if level_of(log.place) == level]
+        if not mine:
+            continue
         platforms: dict[Key, list[NcclLog]] = defaultdict(list)
         for log in mine:
             platforms[platform_of(log)].append(log)
@@ -115,9 +124,9 @@ def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
 
 
 def _of_several(logs: Sequence[NcclLog]) -> list[NcclLog]:
-    """Return the logs of collectives that more than one log measured: one machine alone says nothing about all others."""
+    """Return the logs of collectives that more than one log measured, if any: one machine says nothing about all others."""
     counts = Counter(log.kind for log in logs)
-    return [log for log in logs if counts[log.kind] > 1]
+    return [log for log in logs if counts[log.kind] > 1] or list(logs)
 
 
 def export_profile(profile: Profile, path: Path) -> None:
@@ -127,6 +136,7 @@ def export_profile(profile: Profile, path: Path) -> None:
         f"name = {json.dumps(profile.name)}",
         f'size_range = {{ smallest = "{profile.size_range.smallest:.0f} B", largest = "{profile.size_range.largest:.0f} B" }}',
         f"everything = {_inline(profile.everything.model_dump())}",
+        f"others = {_inline(profile.others.model_dump())}",
         f'single_process_launch = "{profile.single_process_launch:.3g} s"',
     ]
     if profile.applies_to is not None:
@@ -143,7 +153,8 @@ def export_profile(profile: Profile, path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """One algorithm and protocol on one log's wires: latency [s] and seconds on the wire per point, without multipliers.
+    """One algorithm and protocol on one log's wires: latency [s] and seconds on the wire per point, without
+    multipliers.
 
     `room` is how much the bandwidth can be multiplied before the bare wires end it.
     """
@@ -183,8 +194,17 @@ def _choose(terms: list[_Term], pairs: Pairs) -> tuple[NDArray[np.float64], NDAr
     return np.min(rows, 0), np.argmin(rows, 0)
 
 
-def _fit_pairs(logs: Sequence[NcclLog], centre: Pairs) -> tuple[Pairs, float]:
-    """Return the multipliers that agree best, and the launch time [s] of logs that one process ran for all ranks."""
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """Multipliers of the pairs; what the platform adds to any other; launch [s] of logs that one process ran for all ranks."""
+
+    pairs: Pairs
+    others: Pair
+    launch: float
+
+
+def _fit_pairs(logs: Sequence[NcclLog], centre: Pairs, starts: Sequence[tuple[float, float]]) -> _Fit:
+    """Return the multipliers that agree best with the logs."""
     from scipy.optimize import least_squares
 
     terms = [_terms(log) for log in logs]
@@ -211,14 +231,14 @@ def _fit_pairs(logs: Sequence[NcclLog], centre: Pairs) -> tuple[Pairs, float]:
         held = [x[:3] / _SHARED, x[3 : 3 + size] / np.tile(_SPREAD, len(names)), x[-1:] + 1.0]
         return np.concatenate(out + held)
 
-    starts = np.zeros((len(_STARTS), 4 + size))
-    starts[:, :2], starts[:, -1] = _STARTS, -1.0
-    found = min((least_squares(misses, first, method="trf", max_nfev=60) for first in starts), key=lambda fit: fit.cost).x
-    pairs = {
-        name: Pair(latency=round(float(np.exp(a)), 4), bandwidth=round(float(np.exp(b)), 4), ramp=round(abs(float(r)), 4))
-        for name, (a, b, r) in zip(names, multipliers(found), strict=True)
-    }
-    return pairs, float(np.exp(found[-1])) * quickest
+    first = np.zeros((len(starts), 4 + size))
+    first[:, :2], first[:, -1] = starts, -1.0
+    found = min((least_squares(misses, x, method="trf", max_nfev=60) for x in first), key=lambda fit: fit.cost).x
+    return _Fit(
+        pairs={name: _from_logs(*row) for name, row in zip(names, multipliers(found), strict=True)},
+        others=_from_logs(found[0], found[1], 0.0),
+        launch=float(np.exp(found[-1])) * quickest,
+    )
 
 
 def _soft(z: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -235,6 +255,14 @@ def _to_logs(pair: Pair) -> tuple[float, float, float]:
     return float(np.log(pair.latency)), float(np.log(pair.bandwidth)), max(pair.ramp, 0.05)
 
 
+def _from_logs(latency: float, bandwidth: float, ramp: float) -> Pair:
+    return Pair(
+        latency=round(float(np.exp(latency)), 4),
+        bandwidth=round(float(np.exp(bandwidth)), 4),
+        ramp=round(abs(float(ramp)), 4),
+    )
+
+
 def _applies(key: Key | None) -> AppliesTo | None:
     if key is None:
         return None
@@ -243,7 +271,9 @@ def _applies(key: Key | None) -> AppliesTo | None:
 
 def _name(key: Key) -> str:
     architecture, intra, network, peer = key
-    return "_".join(["nccl", architecture, intra or "single", *(["staged"] if not peer else []), *([network] if network else [])])
+    return "_".join(
+        ["nccl", architecture, intra or "single", *(["staged"] if not peer else []), *([network] if network else [])]
+    )
 
 
 def _classes(logs: Sequence[NcclLog], errors: dict[str, NDArray[np.float64]], pairs: Pairs) -> dict[str, Residual]:
@@ -277,7 +307,8 @@ def _optimism(platforms: dict[Key, list[NcclLog]], fits: dict[Key, Profile], cen
     for key, group in platforms.items():
         for left in group if len(group) > 1 else ():
             rest = [log for log in group if log is not left]
-            outside.append(residuals(left, *_fit_pairs(rest, centre)))
+            fit = _fit_pairs(rest, centre, _STARTS)
+            outside.append(residuals(left, fit.pairs, fit.launch))
             inside.append(residuals(left, fits[key].pairs, fits[key].single_process_launch))
     if not inside:
         return 1.0
@@ -296,9 +327,9 @@ def _judged_abroad(common: Profile, platforms: dict[Key, list[NcclLog]]) -> Prof
     """Return the common profile with the residuals that platforms show when they are left out of its fit."""
     errors: dict[str, NDArray[np.float64]] = {}
     for key, group in platforms.items():
-        abroad = [log for other, logs in platforms.items() if other != key for log in logs]
-        pairs, launch = _fit_pairs(_of_several(abroad), {})
-        errors |= {log.name: residuals(log, pairs, launch) for log in group}
+        abroad = [log for other, logs in platforms.items() if other != key for log in logs] or group
+        fit = _fit_pairs(_of_several(abroad), {}, _STARTS[:1])
+        errors |= {log.name: residuals(log, fit.pairs, fit.launch) for log in group}
     logs = [log for group in platforms.values() for log in group]
     return common.model_copy(
         update={

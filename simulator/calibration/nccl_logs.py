@@ -1,7 +1,9 @@
-"""Logs of nccl-tests, in the tidy form: one CSV per log with size_bytes and time_us, and an index that describes the machines.
+"""Logs of nccl-tests, in the tidy form: one CSV per log with size_bytes and time_us, and an index that describes the
+machines.
 
-Columns of the index that are read: log_id, collective, gpu, gpus_per_node, nodes, ranks, intra, inter, nic_gbps_per_gpu, algo,
-proto, healthy, note.  The texts of gpu, intra and inter are matched by what they contain, so that new ones need no change here.
+Columns of the index that are read: log_id, collective, gpu, gpus_per_node, nodes, ranks, intra, inter,
+nic_gbps_per_gpu, algo, proto, healthy, note.  The texts of gpu, intra and inter are matched by what they contain, so
+that new ones need no change here.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class NcclLog:
         protocol: forced one, or "auto".
         digest: sha256 of the file.
         single_process: one process launched all ranks, so each launch waits for the others'.
-        usable: the machine is described well enough for a fit (network cards stated, no SHARP).
+        usable: good for a fit: network cards stated, no SHARP, not noted as noisy.
     """
 
     name: str
@@ -100,7 +102,9 @@ def load_log(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         try:
             size, time = float(row["size_bytes"]), parse(f"{row['time_us']} us", "s")
         except (ValueError, TypeError):
-            raise CalibrationError(f"{path}, line {number}: size_bytes and time_us must be numbers, got {row}") from None
+            raise CalibrationError(
+                f"{path}, line {number}: size_bytes and time_us must be numbers, got {row}"
+            ) from None
         if size > 0 and time > 0:
             out.append((size, time))
     if not out:
@@ -134,7 +138,7 @@ def load_index(path: Path, healthy: bool = True) -> list[NcclLog]:
                 protocol=protocol,
                 digest=hashlib.sha256(file_path.read_bytes()).hexdigest()[:16],
                 single_process=bool(re.search(r"single process|-g (?!1\b)\d+", row.get("note", ""))),
-                usable=algorithm != "collnet" and bool(row["nic_gbps_per_gpu"] or not fabric.network),
+                usable=_usable(row, algorithm, fabric),
             )
         )
     return out
@@ -182,11 +186,18 @@ def describe_row(row: Mapping[str, str]) -> tuple[str, GroupPlacement, Fabric, s
     )
 
 
+def _usable(row: Mapping[str, str], algorithm: str, fabric: Fabric) -> bool:
+    stated = bool(row["nic_gbps_per_gpu"]) or not fabric.network
+    return stated and algorithm != "collnet" and "noisy" not in row.get("note", "")
+
+
 def _architecture(gpu: str) -> str:
     for pattern, architecture in _ARCHITECTURES:
         if re.search(pattern, gpu.lower()):
             return architecture
-    raise CalibrationError(f"the generation of the GPU {gpu!r} is not known; write its usual name, such as H100-SXM5-80GB")
+    raise CalibrationError(
+        f"the generation of the GPU {gpu!r} is not known; write its usual name, such as H100-SXM5-80GB"
+    )
 
 
 def _inside(intra: str) -> tuple[str, float, bool]:
@@ -202,14 +213,18 @@ def _inside(intra: str) -> tuple[str, float, bool]:
         return "pcie", link.bandwidth, True
     if intra in ("none", ""):
         return "", load_link("pcie4_x16").bandwidth, True
-    raise CalibrationError(f"the link inside the node, {intra!r}, is not known; write nvlink4_nvswitch, pcie4, xgmi or none")
+    raise CalibrationError(
+        f"the link inside the node, {intra!r}, is not known; write nvlink4_nvswitch, pcie4, xgmi or none"
+    )
 
 
 def _network(inter: str, log: str) -> str:
     for beginning, technology in _NETWORKS:
         if inter.startswith(beginning):
             return technology
-    raise CalibrationError(f"log {log}: the network {inter!r} is not known; write ib_ndr, roce, efa, tcp or slingshot11")
+    raise CalibrationError(
+        f"log {log}: the network {inter!r} is not known; write ib_ndr, roce, efa, tcp or slingshot11"
+    )
 
 
 def _nic(row: Mapping[str, str], inter: str) -> float:

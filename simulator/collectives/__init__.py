@@ -2,8 +2,9 @@
 
     kind, message, placement, cluster --> every algorithm and protocol that NCCL offers there --> the quickest of them
 
-Each algorithm is one file: its closed form, its transfers, its cost by NCCL's model.  Fitted multipliers correct the cost where
-a platform was measured; `sigma` then comes from that fit's residuals, else from those of the model without any fit.
+Each algorithm is one file: its closed form, its transfers, its cost by NCCL's model.  Fitted multipliers correct the
+cost where a platform was measured; `sigma` then comes from that fit's residuals, else from those of the model without
+any fit.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ from simulator.registry import Family
 if TYPE_CHECKING:
     from simulator.hardware.cluster import Cluster
 
-__all__ = ["ALGORITHMS", "Candidate", "CollectiveTime", "bus_factor", "candidates", "collective_seconds", "level_of", "profile_of"]
+__all__ = [
+    "ALGORITHMS",
+    "Candidate",
+    "CollectiveTime",
+    "bus_factor",
+    "candidates",
+    "collective_seconds",
+    "level_of",
+    "profile_of",
+]
 
 ALGORITHMS = Family("collective algorithm", "simulator.collectives", "Collective")
 """All algorithms, by name."""
@@ -82,8 +92,8 @@ def collective_seconds(
 
     Args:
         kind: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all or send_recv.
-        message: the largest buffer of one rank [B]: of all_gather the whole result, of reduce_scatter the whole input (both n x
-            shard), of all_reduce and all_to_all the buffer, of send_recv what one rank sends.
+        message: the largest buffer of one rank [B]: of all_gather the whole result, of reduce_scatter the whole input
+            (both n x shard), of all_reduce and all_to_all the buffer, of send_recv what one rank sends.
         place: from `place_group`, `place_hop` or `describe_group`.
         cluster: the cluster, or its wires from `fabric_of`.
         algorithm: a name, or "auto".
@@ -116,15 +126,16 @@ def _price(
             profile=profile.name,
         )
     best = min(offered, key=lambda candidate: candidate.seconds(message))
+    measured = profile.calibrated and f"{best.algorithm}:{best.protocol}" in profile.pairs
     sigma = profile.residual(kind, best.algorithm).sigma
-    if not profile.size_range.smallest <= message <= profile.size_range.largest:
+    if not (measured and profile.size_range.smallest <= message <= profile.size_range.largest):
         sigma = max(sigma, pooled_profile(level_of(place)).residual(kind, best.algorithm).sigma)
     return CollectiveTime(
         seconds=best.seconds(message),
         algorithm=best.algorithm,
         protocol=best.protocol,
         sigma=sigma,
-        calibrated=profile.calibrated,
+        calibrated=measured,
         class_name=f"{kind}:{best.algorithm}:{place.level}",
         profile=profile.name,
     )
@@ -188,11 +199,12 @@ def _tuned(member: Collective, protocol: str, cost: Cost, profile: Profile, pool
     """Return the cost with its multipliers: the platform's, else those of all platforms, else none."""
     name = f"{member.name}:{protocol}"
     pair: Pair = profile.pairs.get(name) or pooled.pairs.get(name, PRIOR)
+    common = PRIOR if name in profile.pairs else profile.others
     return Candidate(
         algorithm=member.name,
         protocol=protocol,
-        latency=cost.latency * pair.latency,
-        bandwidth=min(cost.bandwidth * pair.bandwidth, cost.ceiling),
+        latency=cost.latency * pair.latency * common.latency,
+        bandwidth=min(cost.bandwidth * pair.bandwidth * common.bandwidth, cost.ceiling),
         ramp=pair.ramp,
         medium=cost.medium,
     )

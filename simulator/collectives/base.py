@@ -1,12 +1,12 @@
 """What a collective algorithm is: a cost on given wires, and the transfers it is made of.
 
-Every algorithm is written twice in its one file.  `phases` says who sends what to whom; `hops` and `volume` are the closed
-form of the same thing: on wires with a fixed time alpha per hop and beta per byte, a message of S bytes takes
+Every algorithm is written twice in its one file.  `phases` says who sends what to whom; `hops` and `volume` are the
+closed form of the same thing: on wires with a fixed time alpha per hop and beta per byte, a message of S bytes takes
 
     hops x alpha + volume x S x beta.
 
-`cost` puts numbers to it as NCCL does.  A contract (`simulator.testing.collective_contract`) runs the phases, checks that every
-rank ends with what it should hold, and that the time is that of the closed form.
+`cost` puts numbers to it as NCCL does.  A contract (`simulator.testing.collective_contract`) runs the phases, checks
+that every rank ends with what it should hold, and that the time is that of the closed form.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from simulator.hardware.fabric import Fabric, GroupPlacement
 __all__ = ["KINDS", "PRIOR", "PROTOCOLS", "Collective", "Cost", "Phase", "Transfer"]
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv")
-"""What can be asked for.  The message is the largest buffer of a rank: the whole result of all_gather, the whole input of
-reduce_scatter, the whole buffer of all_reduce and all_to_all, what one rank sends in send_recv."""
+"""What can be asked for.  The message is the largest buffer of a rank: the whole result of all_gather, the whole input
+of reduce_scatter, the whole buffer of all_reduce and all_to_all, what one rank sends in send_recv."""
 
 PROTOCOLS = ("ll", "ll128", "simple")
 """How NCCL moves bytes: with a flag in every 8 bytes, in every 128, or behind a memory fence."""

@@ -1,8 +1,8 @@
 """NVLink SHARP: the switch adds what all GPUs send, and copies what one GPU sends to all.
 
-Each GPU hands the switch all of its message once and receives one n-th of the sum; then it hands back that n-th and receives
-the whole result.  So a port carries (n + 1) / n of the message per direction, where a ring carries 2 (n - 1) / n.
-Between nodes the n-ths climb a tree (NVLSTree).
+Each GPU hands the switch all of its message once and receives one n-th of the sum; then it hands back that n-th and
+receives the whole result.  So a port carries (n + 1) / n of the message per direction, where a ring carries 2 (n - 1) /
+n. Between nodes the n-ths climb a tree (NVLSTree).
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class NvlsTree(Collective):
         return Cost(
             latency=table.base_latency[self.name][protocol] + latency,
             bandwidth=bus / factor,
-            ceiling=min(place.inner_bandwidth(fabric), place.outer_bandwidth(fabric) * place.nodes / (2 * place.nodes - 2)),
+            ceiling=min(
+                place.inner_bandwidth(fabric), place.outer_bandwidth(fabric) * place.nodes / (2 * place.nodes - 2)
+            ),
         )
 
     def hops(self, kind: str, place: GroupPlacement) -> int:
@@ -92,7 +94,8 @@ class NvlsTree(Collective):
         climb = [_climb(place, depth) for depth in range(_depth(place.nodes), 0, -1)]
         down = [
             tuple(
-                Transfer(sources=t.destinations, destinations=t.sources, parts=t.parts, fraction=t.fraction) for t in phase
+                Transfer(sources=t.destinations, destinations=t.sources, parts=t.parts, fraction=t.fraction)
+                for t in phase
             )
             for phase in reversed(climb)
         ]

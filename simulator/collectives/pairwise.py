@@ -1,6 +1,7 @@
 """all_to_all as pairwise exchange: in step k every rank sends to the rank k places further on.
 
-NCCL posts all sends and receives at once, so the wires inside and outside a node work at the same time, and the slower decides.
+NCCL posts all sends and receives at once, so the wires inside and outside a node work at the same time, and the slower
+decides.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ class Pairwise(Collective):
     name = "pairwise"
     kinds = ("all_to_all",)
     protocols = ("simple",)
-    source = "Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005), section 4.4; NCCL src/enqueue.cc (grouped send and receive)"
+    source = (
+        "Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005), section 4.4; NCCL src/enqueue.cc (grouped send and receive)"
+    )
 
     def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
         """Return base + a little per peer; the bytes for peers inside and outside the node flow side by side."""

@@ -4,8 +4,8 @@ all_reduce on four ranks: three steps gather sums, three more hand them round; e
 
     rank 0 -> rank 1 -> rank 2 -> rank 3 -> rank 0        part p starts at rank p and is complete at rank p - 1
 
-Each link carries (n-1)/n of the message once (all_gather, reduce_scatter) or twice (all_reduce): no algorithm moves less, but
-the latency grows with n.  broadcast and reduce send chunks down the same chain.
+Each link carries (n-1)/n of the message once (all_gather, reduce_scatter) or twice (all_reduce): no algorithm moves
+less, but the latency grows with n.  broadcast and reduce send chunks down the same chain.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The double binary tree: sums climb two trees, each with half of the message, and results come down again.
 
-    nodes 0..7, first tree         0 - 4 - 2, 6       and its mirror image: who has children in one is a leaf in the other,
+    nodes 0..7, first tree         0 - 4 - 2, 6       and its mirror image: who has children in one is a leaf in the
+    other,
                                        2 - 1, 3       so both directions of every port stay busy.
                                        6 - 5, 7
 
-Inside a node the ranks form a chain that ends at the head of the tree.  The latency grows with log2(nodes) instead of n, but
-each byte passes the busiest port about twice.
+Inside a node the ranks form a chain that ends at the head of the tree.  The latency grows with log2(nodes) instead of
+n, but each byte passes the busiest port about twice.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ class Tree(Collective):
         """Return the way up, by height, and the way down; part s of a node's g parts has rank s of the node as its head."""
         g, up = place.ranks_per_node, []
         for step in range(g - 1):
-            up.append([(s, (s + g - 1 - step, s + g - 2 - step), node) for s in range(g) for node in range(place.nodes)])
+            up.append(
+                [(s, (s + g - 1 - step, s + g - 2 - step), node) for s in range(g) for node in range(place.nodes)]
+            )
         chain = [
             tuple(
                 Transfer(

@@ -10,7 +10,17 @@ import math
 from simulator.hardware.coefficients import CostTable
 from simulator.hardware.fabric import Fabric, GroupPlacement
 
-__all__ = ["attained", "channels", "hop_latency", "least_volume_ceiling", "lowest_bandwidth", "offers_ll128", "ring_bandwidth", "span", "wire_ceiling"]
+__all__ = [
+    "attained",
+    "channels",
+    "hop_latency",
+    "least_volume_ceiling",
+    "lowest_bandwidth",
+    "offers_ll128",
+    "ring_bandwidth",
+    "span",
+    "wire_ceiling",
+]
 
 
 def span(place: GroupPlacement) -> int:

@@ -6,9 +6,9 @@ Two kinds of data file lie under hardware_specs/calibrations:
 * `nccl_*`: profiles, fitted to logs of nccl-tests by `simulator.calibration.nccl`.  A profile multiplies the prior's
   latency and bandwidth of an (algorithm, protocol) pair, and says how well that then agreed with the logs.
 
-A cluster finds its profiles by what they apply to: GPU generation, link inside the node, network.  One profile speaks for
-groups inside a node, another for groups that leave it; `nccl_any_node` and `nccl_any_fabric`, fitted to the logs of all platforms
-together, for everything else.
+A cluster finds its profiles by what they apply to: GPU generation, link inside the node, network.  One profile speaks
+for groups inside a node, another for groups that leave it; `nccl_any_node` and `nccl_any_fabric`, fitted to the logs of
+all platforms together, for everything else.
 """
 
 from __future__ import annotations
@@ -112,8 +112,9 @@ class Residual(Spec):
 class Profile(NamedSpec):
     """Fitted multipliers of one platform: `pairs` by "algorithm:protocol", `classes` by "kind:algorithm".
 
-    `single_process_launch` [s] is what logs of ONE process that launches for all its GPUs (nccl-tests -g 8) lose on every call;
-    training runs one process per GPU, so it stands here only to explain those logs.
+    `others` is what the platform's pairs have in common, for pairs that its logs do not hold.  `single_process_launch`
+    [s] is what logs of ONE process that launches for all its GPUs (nccl-tests -g 8) lose on every call; training runs
+    one process per GPU, so it stands here only to explain those logs.
     """
 
     applies_to: AppliesTo | None = None
@@ -122,6 +123,7 @@ class Profile(NamedSpec):
     classes: dict[str, Residual]
     everything: Residual
     logs: dict[str, str]
+    others: Pair = Pair(latency=1.0, bandwidth=1.0, ramp=0.0)
     single_process_launch: Seconds = 0.0
 
     @property

@@ -1,8 +1,8 @@
 """Where groups of ranks lie on the wires of a cluster, and what bandwidth is theirs there.
 
-A group of a mesh (all tensor-parallel peers, all data-parallel peers, a pipeline hop) is a pattern of strided world ranks, and
-consecutive world ranks fill nodes.  Whether a group stays inside a node, and how many groups push through the same network
-cards at once, decides its speed more than any formula:
+A group of a mesh (all tensor-parallel peers, all data-parallel peers, a pipeline hop) is a pattern of strided world
+ranks, and consecutive world ranks fill nodes.  Whether a group stays inside a node, and how many groups push through
+the same network cards at once, decides its speed more than any formula:
 
     tp = 8, dp = 2 on two nodes of 8         node 0: 0 1 2 3 4 5 6 7      node 1: 8 9 ... 15
     tp groups: {0..7}, {8..15}               stay inside, 8 ranks per node

@@ -61,17 +61,15 @@ def _variants(state: State) -> np.ndarray:
     """Which actions are cut, and how."""
     settled, kind = state.settled, state.order.kind
     out = np.zeros(len(kind), np.int64)
-    last = last_backward(state)
     if settled.zero_stage == 3:
         if settled.reshard_after_forward:
             out[(kind == 0) | (kind == 1) | (kind == 2)] = UNITS
         else:
             out[_first_forward(state)] = UNITS
-        completes = (kind == 1) | (kind == 3)
-        out[completes if settled.framework.reduces_every_microbatch else last] = UNITS
+        out[(kind == 1) | (kind == 3)] = UNITS
     elif settled.overlap_gradients and settled.data_parallel > 1:
         every = settled.zero_stage == 2
-        out[((kind == 1) | (kind == 3)) if every else last] = BUCKETS
+        out[((kind == 1) | (kind == 3)) if every else last_backward(state)] = BUCKETS
     return out
 
 

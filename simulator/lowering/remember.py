@@ -83,9 +83,6 @@ def _resident(state: State, rank: int) -> list[Tensor]:
         Tensor(name="GEMM workspace", category="workspace", bytes=framework.workspace),
         Tensor(name="driver context and kernels", category="context", bytes=framework.context),
     ]
-    if settled.zero_stage == 3 and not framework.reduces_every_microbatch and settled.microbatches > 1:
-        unsharded = parameters * settled.gradient_bytes
-        out.append(Tensor(name="accumulated unsharded gradients", category="gradients", bytes=unsharded))
     groups = sum(size > 1 for _, size in settled.axes)
     if groups:
         out.append(Tensor(name="communicator buffers", category="communication", bytes=groups * framework.communicator))

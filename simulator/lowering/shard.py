@@ -2,7 +2,7 @@
 
 ZeRO-3 (FSDP), design 5b F: unit u (one layer) is gathered before its segment runs; with prefetch depth d the gather waits for
 the end of the segment d + 1 units earlier, whose buffer is free then.  Gradients of a unit are reduced after its backward
-segment.  Gathers and reductions share one lane, in the order the host issues them, unless the profile says two communicators.
+segment, in every microbatch.  Gathers and reductions share one lane, in the order the host issues them, unless the profile says two communicators.
 
 ZeRO-1 and ZeRO-2 with overlap_parameters: the weights updated in the last step are gathered chunk by chunk at the start of
 this one; a chunk's first forward waits for its weights.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.lowering.instances import UNITS, last_backward
+from simulator.lowering.instances import UNITS
 from simulator.lowering.parameters import chunk_parameters
 from simulator.lowering.state import Batch, State
 from simulator.program.program import COLLECTIVE, Link, Tensor
@@ -101,8 +101,6 @@ def _fsdp(state: State) -> None:
     gathers = (kind == 0) | (unit != 2) if settled.reshard_after_forward else kind == 0
     gathers &= np.isin(kind, (0, 1, 2))
     completes = (kind == 1) | (kind == 3)
-    if not settled.framework.reduces_every_microbatch:
-        completes &= last_backward(state)[action]
 
     g_row, g_unit, g_rank = row[gathers], unit[gathers], state.action_rank[action[gathers]]
     gate = _gates(g_row, g_rank, settled.fsdp_prefetch)
@@ -142,9 +140,8 @@ def _fsdp(state: State) -> None:
         state.effect((Tensor(name=f"unsharded gradients of {n}", category="gradients", bytes=state.costs[n].parameters * settled.gradient_bytes),))
         for n in names
     ]
-    if settled.framework.reduces_every_microbatch:
-        state.touch("start", r_row, np.array(gradients)[r_unit])
-        state.touch("end", reduce_rows, np.array(gradients)[r_unit])
+    state.touch("start", r_row, np.array(gradients)[r_unit])
+    state.touch("end", reduce_rows, np.array(gradients)[r_unit])
 
 
 def _gates(rows: np.ndarray, rank: np.ndarray, depth: int) -> np.ndarray:

@@ -1,8 +1,9 @@
 """What every collective algorithm must keep, whoever wrote it.
 
-The phases are run on paper: each rank holds parts of the message, each part with the set of ranks that contributed to it.  In the
-end every rank must hold what the collective promises.  Then the same steps are timed on idle wires and compared with the closed
-form.  A test class derives from `CollectiveContract` and is run over all members of the family.
+The phases are run on paper: each rank holds parts of the message, each part with the set of ranks that contributed to
+it.  In the end every rank must hold what the collective promises.  Then the same steps are timed on idle wires and
+compared with the closed form.  A test class derives from `CollectiveContract` and is run over all members of the
+family.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class CollectiveContract:
                 chunks = 64
                 wire = step_seconds(member.steps(kind, place, chunks), message=1.0, alpha=0.0)
                 most = volume * (chunks + hops) / chunks
-                _require(volume - 1e-9 <= wire <= most + 1e-9, f"{label}: {wire} on the wire, not in [{volume}, {most}]")
+                _require(
+                    volume - 1e-9 <= wire <= most + 1e-9, f"{label}: {wire} on the wire, not in [{volume}, {most}]"
+                )
             else:
                 wire = step_seconds(member.steps(kind, place), message=1.0, alpha=0.0)
                 _require(abs(wire - volume) < 1e-9, f"{label}: {wire} on the wire, the closed form says {volume}")
@@ -68,7 +71,9 @@ class CollectiveContract:
                 times = member.seconds(kind, np.array([8.0, 2.0**20, 2.0**30]), place, _WIRES, protocol)
                 rising = 0 < times[0] < times[1] < times[2] < np.inf
                 _require(bool(rising), f"{member.name} {kind} {protocol}: times do not rise: {times}")
-                _require(cost.bandwidth <= cost.ceiling * 1.0001, f"{member.name} {kind} {protocol}: beyond the bare wires")
+                _require(
+                    cost.bandwidth <= cost.ceiling * 1.0001, f"{member.name} {kind} {protocol}: beyond the bare wires"
+                )
 
     def check_source(self, member: Collective) -> None:
         """Name, kinds and source are given, and the family finds it by its name."""
@@ -117,7 +122,9 @@ def contributions(kind: str, ranks: int, phases: Iterable[Phase], parts: int) ->
             for rank in transfer.destinations:
                 before = held[rank].get(part, frozenset())
                 if transfer.combines:
-                    _require(not before & data, f"rank {rank} would add part {part} of ranks {sorted(before & data)} twice")
+                    _require(
+                        not before & data, f"rank {rank} would add part {part} of ranks {sorted(before & data)} twice"
+                    )
                 held[rank][part] = before | data if transfer.combines else data
     return held
 

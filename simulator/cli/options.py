@@ -1,0 +1,99 @@
+"""Options that several verbs take, and how a job is read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.errors import SpecError
+
+if TYPE_CHECKING:
+    from simulator.job import Job
+
+__all__ = [
+    "ClusterOption",
+    "EngineOption",
+    "JobArgument",
+    "JsonOption",
+    "ModelOption",
+    "SetOption",
+    "numbers",
+    "quantity",
+    "read_job",
+    "words",
+]
+
+JobArgument = Annotated[str | None, typer.Argument(metavar="[JOB]", help="A job's name (dtsim list jobs) or TOML file.")]
+ModelOption = Annotated[str | None, typer.Option("--model", metavar="M", help="A model, in place of a JOB; with --cluster.")]
+ClusterOption = Annotated[str | None, typer.Option("--cluster", metavar="C", help="A cluster; with --model.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change a setting, e.g. plan.tensor_parallel=8. Repeatable."),
+]
+EngineOption = Annotated[str, typer.Option("--engine", help="compiled (quick) or simpy (readable, slow).")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def read_job(job: str | None, model: str | None, cluster: str | None, settings: Sequence[str] | None) -> Job:
+    """Return the job that the options name.
+
+    Raises:
+        SpecError: neither a job nor a model with a cluster, or both; or what `load_job` raises.
+    """
+    from simulator.job import job_from_names, load_job
+
+    if job is not None and (model or cluster):
+        raise SpecError(
+            "a job is named by JOB or by --model and --cluster, but both were given. To change the model of a job: "
+            "--set workload.model=NAME; its cluster: --set cluster.name=NAME"
+        )
+    if job is not None:
+        return load_job(job, settings or ())
+    if not (model and cluster):
+        raise SpecError("what to run? Give a JOB (dtsim list jobs), or --model M with --cluster C")
+    return job_from_names(model, cluster, settings or ())
+
+
+def quantity(option: str, text: str, symbol: str) -> float:
+    """Return the SI value of an option such as `--size 1GiB`, above zero.
+
+    Raises:
+        SpecError: it is no such quantity; the message names the option.
+    """
+    from simulator.units import parse
+
+    try:
+        value = parse(text, symbol)
+    except ValueError as error:
+        raise SpecError(f"{option}: {error}") from None
+    if value <= 0:
+        raise SpecError(f"{option}: expected a quantity above zero, got {text!r}")
+    return value
+
+
+def words(option: str, text: str | None) -> list[str]:
+    """Return the entries of a list such as `gpipe,1f1b`.
+
+    Raises:
+        SpecError: an entry is empty.
+    """
+    if text is None:
+        return []
+    found = [word.strip() for word in text.split(",")]
+    if not all(found):
+        raise SpecError(f"{option}: expected a list such as a,b,c, got {text[:80]!r}")
+    return found
+
+
+def numbers(option: str, text: str | None) -> list[int]:
+    """Return the whole numbers of a list such as `0,1,2,3`.
+
+    Raises:
+        SpecError: an entry is no whole number.
+    """
+    found: list[Any] = words(option, text)
+    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in found):
+        raise SpecError(f"{option}: expected whole numbers such as 0,1,2, got {str(text)[:80]!r}")
+    return [int(word) for word in found]

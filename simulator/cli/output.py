@@ -1,0 +1,58 @@
+"""What all verbs share on their way out: JSON, text, notes on standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from simulator.report.table import Section, render_sections
+
+__all__ = ["note", "print_json", "print_sections", "warn_if_cold", "wrote"]
+
+
+def print_json(answer: Any) -> None:
+    """Print one JSON object on standard output; numbers that JSON lacks (NaN, infinity) become null."""
+    print(json.dumps(_plain(answer), indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    return _plain(value.item()) if hasattr(value, "item") else str(value)
+
+
+def print_sections(sections: Iterable[Section]) -> None:
+    """Print sections as text, headings in bold on a terminal."""
+    print(render_sections(sections, bold=sys.stdout.isatty()))
+
+
+def note(text: str) -> None:
+    """Print a line on standard error."""
+    print(text, file=sys.stderr)
+
+
+def wrote(path: str | Path) -> None:
+    """Say on standard error which file was written."""
+    note(f"wrote {path}")
+
+
+def warn_if_cold() -> None:
+    """Say that the engine is about to be compiled, when no compiled code newer than its source lies beside it."""
+    package = Path(__file__).resolve().parent.parent
+    for folder, module in (("engine", "compiled_engine"), ("report", "memory_kernel")):
+        source = package / folder / f"{module}.py"
+        changed = source.stat().st_mtime if source.exists() else 0.0
+        compiled = (package / folder / "__pycache__").glob(f"{module}.*.nbi")
+        if not any(index.stat().st_mtime >= changed for index in compiled):
+            note("compiling the engine once (a few seconds) ...")
+            return

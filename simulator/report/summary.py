@@ -1,0 +1,120 @@
+"""A prediction as sections to read: headline, where the time goes, memory, how sure it is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.program.program import CATEGORIES
+from simulator.report.prediction import Prediction
+from simulator.report.table import Section, Table, bar, percent
+from simulator.units import show
+
+__all__ = ["describe", "headline", "memory_section", "sure_section", "time_section"]
+
+_MOST_RANKS = 16
+_MOST_TENSORS = 6
+_MOST_TERMS = 4
+_SHORT = {"optimizer_states": "optimizer", "communication": "comm"}
+
+
+def describe(prediction: Prediction, name: str) -> list[Section]:
+    """Return all sections, in reading order."""
+    return [headline(prediction, name), time_section(prediction), memory_section(prediction), sure_section(prediction)]
+
+
+def headline(prediction: Prediction, name: str) -> Section:
+    """Return step time with its band, rates, and what ran on what."""
+    p, facts = prediction, prediction.provenance
+    axes = " x ".join(f"{axis} {size}" for axis, size in p.program.axes if size > 1) or "one GPU"
+    return Section(
+        title=f"{name}: {show(p.step_time, 's')} per step (80 % band: {show(p.low, 's')} to {show(p.high, 's')})",
+        lines=(
+            f"{p.tokens_per_second_per_gpu:,.0f} tokens/s per GPU, {show(p.model_flops_per_gpu, 'FLOP/s')} per GPU, "
+            f"MFU {percent(p.mfu)}, HFU {percent(p.hfu)}",
+            f"{p.world_size:,} x {facts.get('gpu')} of {facts.get('cluster')}: {axes}; {facts.get('schedule')}, "
+            f"{facts.get('microbatches')} microbatches, recompute {facts.get('recompute')}, "
+            f"attention {facts.get('attention')}, {facts.get('framework')}",
+        ),
+    )
+
+
+def time_section(prediction: Prediction) -> Section:
+    """Return the breakdown as bars, largest part first, and the bubble."""
+    p = prediction
+    parts = sorted(((s, name) for name, s in p.breakdown.items() if s > 0), reverse=True)
+    longest = max((s for s, _ in parts), default=1.0)
+    rows = tuple((name, show(s, "s"), percent(s / p.step_time), bar(s / longest)) for s, name in parts)
+    return Section(
+        title="where the time goes (mean over ranks)",
+        table=Table(headings=("", "", "", ""), rows=rows, left=(0, 3)),
+        below=(f"bubble: {percent(p.bubble_fraction)} of the step (idle and waiting for messages, over all of it)",),
+    )
+
+
+def memory_section(prediction: Prediction) -> Section:
+    """Return the peak of each pipeline rank by category, whether it fits, and what stands on the fullest."""
+    p, memory = prediction, prediction.memory
+    fullest, over = memory.fullest, p.peak_memory - p.capacity
+    verdict = (
+        f"fits in {show(p.capacity, 'B')}"
+        if p.fits
+        else f"OUT OF MEMORY: rank {fullest} needs {show(over, 'B')} more than its {show(p.capacity, 'B')}"
+    )
+    used = [i for i in range(len(CATEGORIES)) if memory.by_category[:, i].any()]
+    ranks = _some_ranks(len(memory.total), fullest)
+    rows = []
+    for rank in ranks:
+        if rank < 0:
+            rows.append(("...", *[""] * (len(used) + 2)))
+            continue
+        total = float(memory.total[rank])
+        cells = [show(float(memory.by_category[rank, i]), "B") for i in used]
+        rows.append((str(rank), show(total, "B"), percent(total / p.capacity, 0), *cells))
+    names = [_SHORT.get(CATEGORIES[i], CATEGORIES[i]) for i in used]
+    standing = memory.standing(fullest)
+    tensors = [f"{s.name}{f' x {s.count}' if s.count > 1 else ''} {show(s.bytes, 'B')}" for s in standing[:_MOST_TENSORS]]
+    return Section(
+        title=f"memory at the peak of each pipeline rank: {verdict}",
+        table=Table(headings=("rank", "total", "full", *names), rows=tuple(rows)),
+        below=(
+            f"fullest: rank {fullest}, {show(float(memory.time[fullest]), 's')} into the step; largest there: "
+            + ", ".join(tensors),
+        ),
+    )
+
+
+def _some_ranks(count: int, fullest: int) -> list[int]:
+    """Return the ranks to print; -1 stands for those left out."""
+    if count <= _MOST_RANKS:
+        return list(range(count))
+    wanted = sorted({*range(6), *range(count - 4, count), fullest})
+    out: list[int] = []
+    for before, rank in zip([-1, *wanted], wanted, strict=False):
+        out += [-1, rank] if rank != before + 1 else [rank]
+    return out
+
+
+def sure_section(prediction: Prediction) -> Section:
+    """Return what the band rests on: runs of this kind, the widest terms, what nobody measured, what was assumed."""
+    facts, lines = prediction.provenance, []
+    runs = facts.get("runs_of_this_kind", {})
+    kind = facts.get("kind_of_run", "any")
+    if runs.get("n"):
+        lines.append(
+            f"runs of this kind ({kind}): median error {percent(runs['median_error'])}, n = {runs['n']} runs of "
+            f"{runs['sources']} sources"
+        )
+    else:
+        lines.append(f"runs of this kind ({kind}): none measured; the spread of all kinds is used")
+    terms = sorted(prediction.sigma_classes.items(), key=lambda term: -term[1])[:_MOST_TERMS]
+    lines.append("widest terms of the band (1 sigma): " + ", ".join(f"{name} {percent(sigma)}" for name, sigma in terms))
+    calibration = facts.get("calibration", {})
+    lines.append(f"uncalibrated: {', '.join(calibration.get('uncalibrated', ())) or 'nothing'}")
+    if facts.get("host_bound"):
+        blocks = facts["host_bound"]
+        lines.append(f"host-bound (the CPU launches too slowly): {', '.join(blocks[:4])}{', ...' if len(blocks) > 4 else ''}")
+    lines += [f"assumed: {text}" for text in facts.get("assumptions", ())]
+    lines.append(
+        f"engine {facts.get('engine')}, {np.int64(prediction.program.size):,} rows; {facts.get('flush')}; dtsim {facts.get('version')}"
+    )
+    return Section(title="how sure", lines=tuple(lines))

@@ -1,0 +1,136 @@
+"""What tables of measured runs call things -> our names (hardware_specs/names.toml; design 5b P).
+
+A text is looked up as it is (without case, spaces and punctuation), then by its words, then left to the row's numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from simulator.hardware.gpu import Gpu
+from simulator.specs import Name, Spec, data_roots, load_all, load_spec
+
+__all__ = ["FabricName", "NameTable", "find_gpu", "load_names", "words_of"]
+
+MEMORY_TOLERANCE = 0.12
+"""How far the memory that a table gives may lie from the data sheet's: decimal or binary gigabytes, driver's share [1]."""
+
+
+class FabricName(Spec):
+    """The network technology of a source, and where that was read."""
+
+    technology: Name
+    source: Name
+
+
+class NameTable(Spec):
+    """The content of hardware_specs/names.toml."""
+
+    gpus: dict[str, Name]
+    links: dict[str, Name]
+    frameworks: dict[str, Name]
+    framework_words: dict[str, Name]
+    schedules: dict[str, Name]
+    attention: dict[str, Name]
+    attention_notes: dict[str, Name] = Field(default_factory=dict)
+    recompute: dict[str, Name]
+    precisions: dict[str, Name]
+    fabrics: dict[str, FabricName]
+    memory_units: dict[str, Name]
+
+    def find(self, table: str, text: str) -> str | None:
+        """Return our name for a text in one of the tables, by its letters and digits alone; None when it is not there.
+
+        >>> load_names().find("recompute", "Every layer")
+        'full'
+        """
+        return _plain_table(self, table).get(_plain(text))
+
+    def framework_by_words(self, text: str) -> str | None:
+        """Return the framework of the first known word in a text, longest-standing rule first."""
+        words = words_of(text)
+        return next((name for word, name in self.framework_words.items() if word in words), None)
+
+    def fabric_of(self, source: str) -> FabricName | None:
+        """Return the network technology known for a source, by a part of its text."""
+        lowered = source.lower()
+        return next((fabric for text, fabric in self.fabrics.items() if text.lower() in lowered), None)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+@functools.lru_cache(maxsize=2)
+def load_names() -> NameTable:
+    """Return the table of names shipped with the simulator, or the one in the working directory."""
+    for root in data_roots():
+        path = root / "hardware_specs" / "names.toml"
+        if path.is_file():
+            return load_spec(path, NameTable)
+    return load_spec("hardware_specs/names.toml", NameTable)
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Return the words of a text: runs of letters and digits, lower case.
+
+    >>> words_of("NVIDIA A100-SXM4-80GB")
+    ('nvidia', 'a100', 'sxm4', '80gb')
+    """
+    return tuple(re.findall(r"[a-z0-9]+", text.lower()))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGpu:
+    """A GPU of ours for a text; `exact` = the text itself is in the table."""
+
+    name: str
+    exact: bool
+
+
+def find_gpu(table: NameTable, text: str, memory: float | None) -> FoundGpu | None:
+    """Return the GPU that a text means: by the table, else by generation, memory and form among its words.
+
+    Args:
+        memory: what the row says the GPU has [B], None if it says nothing.
+    """
+    name = table.find("gpus", text)
+    if name is not None:
+        return FoundGpu(name, True)
+    words = words_of(text)
+    candidates = []
+    for stem, gpu in load_all("gpus", Gpu).items():
+        parts = stem.split("_")
+        generation = next((part for part in parts if part not in ("rtx",)), stem)
+        if generation not in words and not any(re.fullmatch(generation + r"(sxm\d?|pcie)", word) for word in words):
+            continue
+        wanted = _memory_word(words) or memory
+        if wanted is not None and abs(gpu.memory / wanted - 1) > MEMORY_TOLERANCE:
+            continue
+        pcie = "pcie" in words or any(word.endswith("pcie") for word in words)
+        if ("pcie" in parts) != pcie:
+            continue
+        candidates.append((bool({"500w", "sxm3"} & set(parts) - set(words)), -gpu.memory, stem))
+    return FoundGpu(min(candidates)[2], False) if candidates else None
+
+
+def _memory_word(words: tuple[str, ...]) -> float | None:
+    from simulator.units import parse
+
+    for word in words:
+        if re.fullmatch(r"\d+g[bi]*", word):
+            return parse(re.sub(r"g.*", " GB", word), "B")
+    return None
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+@functools.lru_cache(maxsize=32)
+def _plain_table(names: NameTable, table: str) -> dict[str, str]:
+    entries: dict[str, str] = getattr(names, table)
+    return {_plain(text): name for text, name in entries.items()}

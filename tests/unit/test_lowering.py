@@ -1,0 +1,258 @@
+"""Lowering: what a plan puts into the program, pass by pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.lowering import lower
+from simulator.lowering.assign import assign_layers
+from simulator.plan.plan import Plan
+from simulator.program.program import COLLECTIVE, COMPUTE, TRANSFER, Link, Program, Segment
+from simulator.program.spec import verify
+from simulator.workload.model import load_model
+from simulator.workload.workload import Workload
+
+
+def workload(name: str = "gpt3_175b", batch: int = 16, length: int = 2048, precision: str = "bf16") -> Workload:
+    return Workload(model=load_model(name), sequence_length=length, global_batch_size=batch, precision=precision)
+
+
+def lowered(work: Workload, world: int, **plan: Any) -> Program:
+    program = lower(work, Plan(**plan), world)
+    verify(program)
+    return program
+
+
+def links(program: Program, collective: str) -> list[tuple[Link, int]]:
+    """Links of a kind with their number of rows."""
+    counts = np.bincount(program.item, minlength=len(program.items))
+    return [
+        (item, int(n))
+        for item, n in zip(program.items, counts, strict=True)
+        if isinstance(item, Link) and item.collective == collective
+    ]
+
+
+def operators(program: Program, phase: str, kind: int = COMPUTE) -> list[str]:
+    """Labels of the operators of one phase in the program's blocks."""
+    found = []
+    for item in program.items:
+        if isinstance(item, Segment):
+            for table, _ in item.pieces:
+                found += [b for b, p, k in zip(table.label, table.phase, table.kind, strict=True) if p == phase and k == kind]
+    return found
+
+
+# --- layers to chunks ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layers", "chunks", "expected"),
+    [
+        (96, 8, [12] * 8),
+        (126, 16, [7, *[8] * 14, 7]),  # embedding and head count as a layer each
+        (78, 12, [6, 6, 6, 7, 7, 7, 7, 7, 7, 6, 6, 6]),  # the surplus goes to the middle
+        (5, 4, [1, 1, 2, 1]),
+    ],
+)
+def test_uneven_layers_follow_the_rule(layers: int, chunks: int, expected: list[int]) -> None:
+    assert expected == [c.layers for c in assign_layers(layers, chunks)]
+
+
+def test_an_explicit_split_is_taken() -> None:
+    program = lowered(workload(), 2, pipeline_parallel=2, layer_split=(40, 56))
+    counts = {s.name.split(" of ")[1].split(" ")[0] for s in program.items if isinstance(s, Segment) and " of " in s.name}
+    assert {"40", "56"} == counts
+
+
+# --- pipeline ------------------------------------------------------------------------------------------------------
+
+
+def test_every_boundary_is_crossed_once_forward_and_once_backward_per_microbatch() -> None:
+    program = lowered(workload(), 8, pipeline_parallel=4, chunks_per_rank=2, data_parallel=2)
+    microbatches, boundaries = 8, 7
+    assert 2 * microbatches * boundaries == int((program.kind == TRANSFER).sum())
+
+
+def test_one_rank_has_no_transfers() -> None:
+    assert 0 == int((lowered(workload(), 2).kind == TRANSFER).sum())
+
+
+def test_messages_are_split_over_tensor_parallel_ranks() -> None:
+    whole = 2048 * 12288 * 2.0
+
+    def message(**plan: Any) -> float:
+        program = lowered(workload(), 16, tensor_parallel=8, pipeline_parallel=2, **plan)
+        return next(i.message for i in program.items if isinstance(i, Link) and i.kind == TRANSFER)
+
+    assert whole / 8 == message(sequence_parallel=True)
+    assert whole == message(framework="megatron_deepspeed")
+    assert whole / 8 == message(framework="megatron_lm")  # scatter-gather optimisation
+
+
+def test_blocking_messages_hold_the_sender() -> None:
+    def waits(p2p: str) -> int:
+        return len(lowered(workload(), 4, pipeline_parallel=4, p2p=p2p).after)
+
+    assert waits("blocking") > waits("latency")
+
+
+# --- tensor parallelism --------------------------------------------------------------------------------------------
+
+
+def test_tensor_parallelism_adds_two_all_reduces_a_layer_each_way() -> None:
+    program = lowered(workload(), 8, tensor_parallel=8)
+    layer = next(t for i in program.items if isinstance(i, Segment) for t, _ in i.pieces if t.name == "layer forward")
+    reductions = [w for w, k in zip(layer.work, layer.kind, strict=True) if k == COLLECTIVE]
+    assert ["all_reduce", "all_reduce"] == reductions
+    assert 2048 * 12288 * 2.0 == layer.message.max()
+
+
+def test_sequence_parallelism_replaces_them_by_gathers_and_scatters() -> None:
+    program = lowered(workload(), 8, tensor_parallel=8, sequence_parallel=True)
+    tables = {t.name: t for i in program.items if isinstance(i, Segment) for t, _ in i.pieces}
+    names = [w for w, k in zip(tables["layer forward"].work, tables["layer forward"].kind, strict=True) if k == COLLECTIVE]
+    assert ["all_gather", "reduce_scatter"] * 2 == names
+
+
+def test_products_are_divided() -> None:
+    one, eight = (lowered(workload(), t, tensor_parallel=t) for t in (1, 8))
+
+    def flops(program: Program) -> float:
+        return sum(
+            float(t.flops.sum()) for i in program.items if isinstance(i, Segment) for t, _ in i.pieces if t.name == "layer forward"
+        )
+
+    assert flops(one) == pytest.approx(8 * flops(eight), rel=1e-12)
+
+
+# --- recompute -----------------------------------------------------------------------------------------------------
+
+
+def test_full_recompute_repeats_the_whole_layer_and_selective_its_attention() -> None:
+    assert [] == operators(lowered(workload(), 1, framework="megatron_lm", recompute="none"), "recompute")
+    selective = operators(lowered(workload(), 1, framework="megatron_lm", recompute="selective"), "recompute")
+    assert {"attention scores", "softmax", "attention dropout", "attention context", "attention transpose"} == set(selective)
+    full = lowered(workload(), 1, framework="megatron_lm", recompute="full")
+    layer = next(t for i in full.items if isinstance(i, Segment) for t, _ in i.pieces if t.name == "layer forward")
+    assert list(layer.label) == operators(full, "recompute")
+
+
+# --- data parallelism ----------------------------------------------------------------------------------------------
+
+
+def test_without_overlap_gradients_are_reduced_once_per_rank_after_the_last_backward() -> None:
+    program = lowered(workload(), 4, pipeline_parallel=2, data_parallel=2, framework="megatron_lm")
+    found = [(i, n) for i, n in links(program, "all_reduce") if "gradients of rank" in i.name]
+    assert [1, 1] == [n for _, n in found]
+    held = sum(t.bytes for r in program.resident for t in r.tensors if t.name == "gradient buffers")
+    assert held == sum(i.message for i, _ in found)
+
+
+def test_buckets_cut_the_last_backward_and_cover_all_gradients() -> None:
+    program = lowered(workload(), 2, data_parallel=2, framework="pytorch_ddp", bucket_size=3e9)
+    found = links(program, "all_reduce")
+    buckets = [(i, n) for i, n in found if "gradients of" in i.name]
+    assert 10 < sum(n for _, n in buckets) < 98
+    held = sum(t.bytes for t in program.resident[0].tensors if t.name == "gradient buffers")
+    head = program.items  # tied weights are reduced with the embedding and with the head
+    assert sum(i.message * n for i, n in buckets) == pytest.approx(held, rel=0.01), head
+
+
+def test_zero_stages_change_collectives_and_memory() -> None:
+    def shape(stage: int) -> tuple[set[str], float]:
+        program = lowered(workload(), 8, tensor_parallel=2, data_parallel=4, zero_stage=stage)
+        return (
+            {i.collective for i in program.items if isinstance(i, Link) and i.group == ("dp",)},
+            sum(t.bytes for t in program.resident[0].tensors),
+        )
+
+    kinds, bytes_held = zip(*(shape(s) for s in range(4)), strict=True)
+    assert ({"all_reduce"}, *[{"reduce_scatter", "all_gather"}] * 3) == kinds
+    assert sorted(bytes_held, reverse=True) == list(bytes_held)
+    assert bytes_held[3] < bytes_held[2] < bytes_held[1] < bytes_held[0]
+
+
+def test_zero_2_reduces_after_every_microbatch() -> None:
+    one, two = (lowered(workload(), 2, data_parallel=2, zero_stage=z) for z in (1, 2))
+    count = [sum(n for _, n in links(p, "reduce_scatter")) for p in (one, two)]
+    assert 8 * count[0] == count[1]
+
+
+def test_fsdp_gathers_each_layer_for_forward_and_backward() -> None:
+    model = load_model("llama3_8b")
+    work = Workload(model=model, sequence_length=8192, global_batch_size=8)
+    program = lowered(work, 8, zero_stage=3, framework="torchtitan")
+    counts = {i.name: n for i, n in links(program, "all_gather")}
+    assert {"all_gather weights of embedding": 2, "all_gather weights of layer": 64, "all_gather weights of head": 1} == counts
+    kept = lowered(work, 8, zero_stage=3, framework="torchtitan", reshard_after_forward=False)
+    assert 34 == sum(n for _, n in links(kept, "all_gather"))
+
+
+def test_fsdp_prefetch_waits_for_the_buffer_that_far_back() -> None:
+    """gather(u) waits for the END of segment u - 1 - d (design: the rate limiter)."""
+    work = Workload(model=load_model("llama3_8b"), sequence_length=8192, global_batch_size=8)
+    for depth in (0, 1, 3):
+        program = lowered(work, 8, zero_stage=3, framework="torchtitan", fsdp_prefetch=depth)
+        gathers = [
+            i for i in np.flatnonzero(program.kind == COLLECTIVE) if program.items[program.item[i]].name.startswith("all_gather")
+        ]
+        consumers = {}
+        for row in np.flatnonzero(program.kind == COMPUTE):
+            for on in program.after[program.after_offsets[row] : program.after_offsets[row + 1]]:
+                consumers[int(on)] = int(row)
+        fifth = gathers[5]
+        waits = program.after[program.after_offsets[fifth] : program.after_offsets[fifth + 1]].tolist()
+        assert [consumers[int(gathers[5 - 1 - depth])]] == waits
+
+
+def test_chimera_holds_two_copies_and_adds_their_gradients() -> None:
+    plain = lowered(workload("gpt2_64l", 16, 632), 4, pipeline_parallel=4, schedule="1f1b", framework="pytorch_ddp")
+    both = lowered(workload("gpt2_64l", 16, 632), 4, pipeline_parallel=4, schedule="chimera", framework="pytorch_ddp")
+
+    def weights(program: Program) -> float:
+        return sum(t.bytes for r in program.resident for t in r.tensors if t.category == "weights")
+
+    assert 2 * weights(plain) == weights(both)
+    assert [(0, 3), (1, 2), (1, 2), (0, 3)] == [
+        i.pipeline_ranks for i in sorted((i for i, _ in links(both, "all_reduce") if "chunk" in i.name), key=lambda i: i.name)
+    ]
+
+
+def test_tied_embeddings_on_two_ranks_are_added() -> None:
+    tied = lowered(workload(), 2, pipeline_parallel=2)
+    assert [(0, 1)] == [i.pipeline_ranks for i, _ in links(tied, "all_reduce") if "tied" in i.name]
+    untied = lowered(workload("llama3_8b"), 2, pipeline_parallel=2)
+    assert [] == [i for i, _ in links(untied, "all_reduce") if "tied" in i.name]
+
+
+# --- memory --------------------------------------------------------------------------------------------------------
+
+
+def test_activations_of_a_chunk_are_those_of_its_layers() -> None:
+    program = lowered(workload(), 64, tensor_parallel=8, pipeline_parallel=8, framework="megatron_lm", recompute="none")
+    start = program.start_effect[(program.rank == 3) & (program.action == 0)]
+    held = float(program.effect_bytes[start[0]].sum())
+    s, h = 2048, 12288
+    assert held == pytest.approx(12 * s * h * (10 + 24 / 8 + 5 * 96 * s / (h * 8)), rel=1e-12)
+
+
+def test_mixed_precision_states_are_eighteen_bytes_with_fp32_gradients() -> None:
+    program = lowered(workload(), 1, framework="megatron_lm")
+    states = sum(t.bytes for t in program.resident[0].tensors if t.category in ("weights", "gradients", "optimizer_states"))
+    padded = (50304 - workload().model.vocabulary) * 12288 if workload().model.vocabulary < 50304 else 0
+    assert states == pytest.approx(18 * (workload().model.parameters + padded), rel=1e-3)
+
+
+def test_fp32_keeps_no_second_copy() -> None:
+    program = lowered(workload("gpt2_124m", 8, 1024, "fp32"), 1, framework="pytorch_ddp")
+    states = {t.category: t.bytes for t in program.resident[0].tensors}
+    parameters = workload("gpt2_124m").model.parameters
+    assert (4 * parameters, 4 * parameters, 8 * parameters) == (
+        states["weights"],
+        states["gradients"],
+        states["optimizer_states"],
+    )

@@ -1,0 +1,81 @@
+"""A plan is settled or refused with the rule, the values and the nearest plan that works."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from simulator.errors import PlanError, UnknownNameError
+from simulator.lowering import settle
+from simulator.plan.plan import Plan
+from simulator.workload.model import load_model
+from simulator.workload.workload import Workload
+
+GPT = Workload(model=load_model("gpt3_175b"), sequence_length=2048, global_batch_size=64)
+LLAMA = Workload(model=load_model("llama3_8b"), sequence_length=8192, global_batch_size=64)
+
+
+REFUSALS = [
+    (GPT, {"tensor_parallel": 8, "pipeline_parallel": 4, "data_parallel": 7}, 256, "8 x 4 x 7 = 224", "data_parallel = 8"),
+    (GPT, {"tensor_parallel": 7}, 63, "heads, but 96 / 7", "tensor_parallel = 6"),
+    (LLAMA, {"tensor_parallel": 16}, 16, "kv_heads, but 8 / 16", "tensor_parallel = 8"),
+    (GPT, {"microbatch_size": 3}, 8, "64 / (8 x 3)", "global_batch_size = 72"),
+    (GPT, {"sequence_parallel": True}, 8, "tensor_parallel = 1", "sequence_parallel = false"),
+    (GPT, {"pipeline_parallel": 64, "chunks_per_rank": 2}, 64, "96 layers", "pipeline_parallel = 48"),
+    (GPT, {"layer_split": (48, 47), "pipeline_parallel": 2}, 2, "sum to 95", "leave layer_split out"),
+    (GPT, {"zero_stage": 1}, 1, "data_parallel = 1", "zero_stage = 0"),
+    (GPT, {"bucket_size": 1e6, "framework": "megatron_lm"}, 8, "overlap_gradients = false", "leave bucket_size out"),
+    (GPT, {"overlap_gradients": True, "zero_stage": 3}, 8, "zero_stage = 3", "leave overlap_gradients out"),
+    (GPT, {"overlap_gradients": True}, 1, "data_parallel = 1", "leave out overlap_gradients"),
+    (GPT, {"overlap_parameters": True}, 8, "zero_stage = 0", "leave overlap_parameters out"),
+    (GPT, {"fsdp_prefetch": 2}, 8, "zero_stage = 0", "zero_stage = 3"),
+    (GPT, {"p2p": "blocking"}, 8, "pipeline_parallel = 1", "leave p2p out"),
+    (GPT, {"schedule": "chimera", "pipeline_parallel": 4, "zero_stage": 1}, 8, "'chimera'", "zero_stage = 0"),
+    (GPT, {"schedule": "chimera", "pipeline_parallel": 3}, 3, "ranks=3", "ranks=2"),
+    (GPT, {"rank_order": ("tp", "tp", "pp")}, 8, "['tp', 'tp', 'pp']", "['tp', 'dp', 'pp']"),
+]
+
+
+@pytest.mark.parametrize(("workload", "plan", "world", "values", "way"), REFUSALS, ids=lambda x: None)
+def test_refused_with_values_and_way_out(workload: Workload, plan: dict, world: int, values: str, way: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        settle(workload, Plan(**plan), world)
+    assert values in str(caught.value)
+    assert way in str(caught.value)
+
+
+def test_the_nearest_plan_works() -> None:
+    with pytest.raises(PlanError) as caught:
+        settle(GPT, Plan(tensor_parallel=8, pipeline_parallel=6), 100)
+    found = dict(re.findall(r"(\w+_parallel) = (\d+)", str(caught.value)))
+    assert settle(GPT, Plan(**{k: int(v) for k, v in found.items()}, microbatch_size=1), 100)
+
+
+def test_too_many_actions_are_refused_before_any_row_is_made() -> None:
+    many = Workload(model=GPT.model, sequence_length=2048, global_batch_size=10**8)
+    with pytest.raises(PlanError, match="larger microbatch_size"):
+        settle(many, Plan(pipeline_parallel=8), 8)
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(UnknownNameError, match="chimera"):
+        settle(GPT, Plan(schedule="chimaera", pipeline_parallel=4), 4)
+    with pytest.raises(UnknownNameError, match="megatron_core"):
+        settle(GPT, Plan(framework="megatron_cor"), 4)
+
+
+def test_the_frameworks_habits_fill_what_the_plan_leaves_open() -> None:
+    settled = settle(LLAMA, Plan(framework="torchtitan", zero_stage=3), 8)
+    assert ("selective", True, 8, "fp32") == (
+        settled.recompute,
+        settled.reshard_after_forward,
+        settled.data_parallel,
+        settled.gradient_dtype,
+    )
+
+
+def test_vocabulary_is_padded_by_the_framework() -> None:
+    gpt2 = Workload(model=load_model("gpt2_124m"), sequence_length=1024, global_batch_size=8)
+    assert 50688 == settle(gpt2, Plan(tensor_parallel=4, framework="megatron_lm"), 8).vocabulary  # multiple of 128 x 4
+    assert 50257 == settle(gpt2, Plan(framework="pytorch_ddp"), 8).vocabulary

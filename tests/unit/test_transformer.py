@@ -1,0 +1,100 @@
+"""A transformer's operators: parameters, FLOP and saved bytes against the papers' formulas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.workload.architectures import ARCHITECTURES
+from simulator.workload.model import Model, load_model
+from simulator.workload.operator import KernelStyle, LayerPart
+from simulator.workload.precision import precision_named
+from simulator.workload.workload import Workload
+
+MEGATRON = KernelStyle(attention="unfused", dropout=True)
+
+
+def part(model: Model, kind: str, style: KernelStyle = MEGATRON, sequences: int = 1, length: int = 2048) -> LayerPart:
+    bf16 = precision_named("bf16")
+    return ARCHITECTURES.get("transformer").part(model, kind, sequences, length, bf16, style, model.vocabulary)
+
+
+@pytest.mark.parametrize("name", ["gpt3_175b", "gpt2_124m", "llama3_8b", "llama2_70b", "megatron_22b"])
+def test_the_operators_hold_the_models_parameters(name: str) -> None:
+    model = load_model(name)
+    embedding, layer, head = (part(model, kind).parameters for kind in ("embedding", "layer", "head"))
+    tied = model.vocabulary * model.hidden if model.tied_embeddings else 0
+    assert model.parameters == embedding + model.layers * layer + head - tied
+
+
+def test_saved_bytes_follow_korthikanti() -> None:
+    """sbh (34 + 5 a s / h) for one layer in 16 bits (arXiv 2205.05198, section 4.1)."""
+    model = load_model("gpt3_175b")
+    saved = sum(s.bytes for o in part(model, "layer").operators for s in o.saved)
+    assert 2048 * 12288 * (34 + 5 * 96 * 2048 / 12288) == saved
+
+
+def test_selective_recompute_drops_the_attention_core_only() -> None:
+    model = load_model("gpt3_175b")
+    kept = sum(s.bytes for o in part(model, "layer").operators for s in o.saved if not s.droppable)
+    assert 34 * 2048 * 12288 == kept
+
+
+def test_flash_attention_saves_per_token_bytes_of_a_llama() -> None:
+    """12 h + 4 h kv / heads + 6 f + 4 heads bytes per token with a flash kernel, no dropout, bf16."""
+    model = load_model("llama3_8b")
+    saved = sum(s.bytes for o in part(model, "layer", KernelStyle(), length=8192).operators for s in o.saved)
+    assert 8192 * (12 * 4096 + 4 * 4096 * 8 / 32 + 6 * 14336 + 4 * 32) == saved
+
+
+def test_forward_products_count_24_bsh2_plus_attention() -> None:
+    """24 s b h^2 + 4 s^2 b h FLOP forward per layer of a plain transformer (Narayanan et al. 2021, appendix)."""
+    model = load_model("gpt3_175b")
+    s, h = 2048, 12288
+    flops = sum(2.0 * o.shape[0] * o.shape[1] * o.shape[2] * o.shape[3] for o in part(model, "layer").operators)
+    assert 24 * s * h**2 + 4 * s**2 * h == flops
+
+
+def test_grouped_queries_shrink_the_qkv_product() -> None:
+    model = load_model("llama3_8b")
+    wide = next(o for o in part(model, "layer").operators if o.label == "qkv")
+    assert (1, 2048, 4096 + 2 * 1024, 4096) == wide.shape
+
+
+def test_multi_query_and_plain_mlp_have_their_shapes() -> None:
+    model = load_model("llama3_8b").model_copy(update={"kv_heads": 1, "gated_mlp": False})
+    operators = {o.label: o for o in part(model, "layer").operators}
+    assert 4096 + 2 * 128 == operators["qkv"].shape[2]
+    assert 14336 == operators["mlp up"].shape[2]
+    assert "gelu" in operators
+
+
+def test_kernel_switches_change_launches_and_traffic() -> None:
+    model = load_model("gpt3_175b")
+
+    def totals(style: KernelStyle) -> tuple[int, float]:
+        operators = part(model, "layer", style).operators
+        return sum(o.launches + o.backward_launches for o in operators), sum(o.read + o.written for o in operators)
+
+    base = totals(MEGATRON)
+    for switch in ("fused_softmax", "fused_bias_activation", "fused_residual", "fused_norm"):
+        launches, moved = totals(replace(MEGATRON, **{switch: False}))
+        assert launches > base[0], switch
+        assert moved > base[1], switch
+
+
+def test_fused_rotary_and_cross_entropy_save_launches_and_traffic() -> None:
+    model = load_model("llama3_8b")
+    for kind, switch in (("layer", "fused_rotary"), ("head", "fused_cross_entropy")):
+        on, off = (part(model, kind, replace(KernelStyle(), **{switch: value})).operators for value in (True, False))
+        assert sum(o.launches for o in off) > sum(o.launches for o in on)
+        assert sum(o.read + o.written for o in off) > sum(o.read + o.written for o in on)
+
+
+def test_model_flops_follow_the_published_count() -> None:
+    """96 B s l h^2 (1 + s/6h + V/16lh) with recompute is 72 B s l h^2 (1 + s/6h + V/12lh) without."""
+    model = load_model("gpt3_175b")
+    workload = Workload(model=model, sequence_length=2048, global_batch_size=64)
+    b, s, n, h, v = 64, 2048, 96, 12288, model.vocabulary
+    assert workload.model_flops == pytest.approx(72 * b * s * n * h**2 * (1 + s / (6 * h) + v / (12 * n * h)), rel=1e-12)
