@@ -5,7 +5,7 @@
     sequence_length = 2048          pipeline_parallel = 8      gpus = 1024
     global_batch_size = 1536        ...
 
-A job that holds its own model has a table [model] in place of `workload.model`.
+A job that holds its own model has a table [model] in place of `workload.model`; with both, the table changes the named model.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class JobFile(Spec):
     aliases: list[str] = []
     sources: dict[str, str] = {}
     workload: WorkloadChoice = WorkloadChoice()
-    model: Model | None = None
+    model: dict[str, Any] | None = None
     plan: Plan = Plan()
     cluster: ClusterChoice
     measured_step_time: Seconds | None = None
@@ -138,12 +138,7 @@ def make_job(data: Mapping[str, Any], place: str, name: str) -> Job:
     """Return the job that `data` describes; `place` is where it was read, for messages."""
     spec = validate_spec(data, JobFile, place)
     assumptions: list[str] = []
-    if (spec.workload.model is None) == (spec.model is None):
-        raise SpecError(
-            f"{place}: a job names a model (workload.model = NAME) or holds one (table [model]): "
-            f"this one has {'neither' if spec.model is None else 'both'}"
-        )
-    model = spec.model if spec.model is not None else load_model(str(spec.workload.model))
+    model = _model(spec, place)
     OPTIMIZERS.get(spec.workload.optimizer)
     cluster = _cluster(spec, assumptions)
     length = spec.workload.sequence_length
@@ -153,7 +148,11 @@ def make_job(data: Mapping[str, Any], place: str, name: str) -> Job:
     batch = spec.workload.global_batch_size
     if batch is None:
         replicas = spec.plan.data_parallel or max(1, cluster.world_size // spec.plan.model_parallel_size)
-        batch = replicas * spec.plan.microbatch_size * (4 * spec.plan.pipeline_parallel if spec.plan.pipeline_parallel > 1 else 1)
+        batch = (
+            replicas
+            * spec.plan.microbatch_size
+            * (4 * spec.plan.pipeline_parallel if spec.plan.pipeline_parallel > 1 else 1)
+        )
         assumptions.append(f"global_batch_size = {batch} (one microbatch per replica, four per pipeline rank)")
     workload = Workload(
         model=model,
@@ -171,6 +170,25 @@ def make_job(data: Mapping[str, Any], place: str, name: str) -> Job:
         measured_step_time=spec.measured_step_time,
         notes=spec.notes or "",
     )
+
+
+def _model(spec: JobFile, place: str) -> Model:
+    """The named model, the one the job holds, or the named one with the job's changes."""
+    if spec.workload.model is None and spec.model is None:
+        raise SpecError(
+            f"{place}: a job names a model (workload.model = NAME) or holds one (table [model]): this has neither"
+        )
+    if spec.workload.model is None:
+        return validate_spec(spec.model or {}, Model, f"{place} [model]")
+    named = load_model(spec.workload.model)
+    if not spec.model:
+        return named
+    held = named.model_dump(exclude_none=True, exclude={"parameters_published", "aliases"})
+    if named.head_dim * named.heads == named.hidden:
+        held.pop("head_dim")
+    if named.kv_heads == named.heads:
+        held.pop("kv_heads")
+    return validate_spec({**held, "name": f"{named.name} (changed)", **spec.model}, Model, f"{place} [model]")
 
 
 def _cluster(spec: JobFile, assumptions: list[str]) -> Cluster:

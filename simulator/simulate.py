@@ -1,6 +1,6 @@
 """simulate(): the whole way on one page.
 
-    workload + plan --lower--> Program --price(cluster)--> Prices --run--> Trace --measure--> Prediction
+workload + plan --lower--> Program --price(cluster)--> Prices --run--> Trace --measure--> Prediction
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _SPREAD = (0.4, 0.1, 0.4)
 _SHARED = (1.2, 0.3, 0.6)
 """How far a platform's multipliers, common to all its pairs, are expected to lie from the centre."""
 _STARTS = ((0.0, 0.0), (1.0, -0.3), (-0.5, 0.0))
-"""Where a fit starts (log latency, log bandwidth of the platform): the choice of the quickest pair has several valleys."""
+"""Where a fit starts (log latency, log bandwidth of the platform): there are several valleys."""
 _NOISE = 0.1
 """Error in log space that a good model still makes; sets the balance between logs and centre."""
 _SMALL = 32768.0
@@ -102,9 +102,9 @@ def residuals(log: NcclLog, pairs: Pairs, launch: float = 0.0) -> NDArray[np.flo
 def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
     """Return one profile per platform of the logs, and the two for all others; sigmas are widened to unseen logs.
 
-    A fit looks better on its own logs than on new ones.  The ratio is measured by leaving out each log of each platform
-    that has several; every sigma is multiplied by it.  The sigma of the two common profiles is that of platforms left
-    out whole.
+    A fit looks better on its own logs than on new ones.  How much is measured by leaving out each log of a platform in
+    turn; its sigmas are multiplied by that ratio (by the ratio of all platforms together where it has one log only).
+    The sigma of the two common profiles is that of platforms left out whole.
     """
     usable = [log for log in logs if log.usable]
     out: list[Profile] = []
@@ -118,23 +118,24 @@ def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
         common = fit_nccl(_of_several(mine), f"nccl_any_{level}")
         fits = {key: fit_nccl(group, _name(key), common.pairs, key) for key, group in sorted(platforms.items())}
         ratio = _optimism(platforms, fits, common.pairs)
-        out += [_widened(profile, ratio) for profile in fits.values()]
+        out += [_widened(profile, ratio[key]) for key, profile in fits.items()]
         out.append(_judged_abroad(common, platforms))
     return out
 
 
 def _of_several(logs: Sequence[NcclLog]) -> list[NcclLog]:
-    """Return the logs of collectives that more than one log measured, if any: one machine says nothing about all others."""
+    """Return the logs of collectives that several logs measured, if any: one machine says little about others."""
     counts = Counter(log.kind for log in logs)
     return [log for log in logs if counts[log.kind] > 1] or list(logs)
 
 
 def export_profile(profile: Profile, path: Path) -> None:
     """Write a profile as a data file that `find_profile` reads."""
+    sizes = profile.size_range
     lines = [
         "# Written by simulator.calibration.nccl; do not edit.",
         f"name = {json.dumps(profile.name)}",
-        f'size_range = {{ smallest = "{profile.size_range.smallest:.0f} B", largest = "{profile.size_range.largest:.0f} B" }}',
+        f'size_range = {{ smallest = "{sizes.smallest:.0f} B", largest = "{sizes.largest:.0f} B" }}',
         f"everything = {_inline(profile.everything.model_dump())}",
         f"others = {_inline(profile.others.model_dump())}",
         f'single_process_launch = "{profile.single_process_launch:.3g} s"',
@@ -196,7 +197,7 @@ def _choose(terms: list[_Term], pairs: Pairs) -> tuple[NDArray[np.float64], NDAr
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """Multipliers of the pairs; what the platform adds to any other; launch [s] of logs that one process ran for all ranks."""
+    """Multipliers of the pairs; those of any other pair; launch [s] of logs that one process ran for all ranks."""
 
     pairs: Pairs
     others: Pair
@@ -236,7 +237,7 @@ def _fit_pairs(logs: Sequence[NcclLog], centre: Pairs, starts: Sequence[tuple[fl
     found = min((least_squares(misses, x, method="trf", max_nfev=60) for x in first), key=lambda fit: fit.cost).x
     return _Fit(
         pairs={name: _from_logs(*row) for name, row in zip(names, multipliers(found), strict=True)},
-        others=_from_logs(found[0], found[1], 0.0),
+        others=_from_logs(found[0], min(found[1], 0.0), 0.0),
         launch=float(np.exp(found[-1])) * quickest,
     )
 
@@ -247,7 +248,7 @@ def _soft(z: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _weights(log: NcclLog) -> NDArray[np.float64]:
-    """Return the weight of each point: small messages count less, and a log of many rows not much more than one of few."""
+    """Return the weight of each point: small messages count less, and a log of many rows no more than one of few."""
     return np.asarray(np.where(log.message < _SMALL, 1 / 3, 1.0) / np.sqrt(len(log.message) / 10.0))
 
 
@@ -301,16 +302,22 @@ def _sigma(errors: NDArray[np.float64]) -> float:
     return float(np.quantile(np.abs(errors), 0.8)) / 1.2816
 
 
-def _optimism(platforms: dict[Key, list[NcclLog]], fits: dict[Key, Profile], centre: Pairs) -> float:
-    """Return how many times larger the error on a log left out is than on a log fitted."""
-    inside, outside = [], []
+def _optimism(platforms: dict[Key, list[NcclLog]], fits: dict[Key, Profile], centre: Pairs) -> dict[Key, float]:
+    """Return how many times larger a platform's error is on a log left out than on one fitted."""
+    inside: dict[Key, list[NDArray[np.float64]]] = defaultdict(list)
+    outside: dict[Key, list[NDArray[np.float64]]] = defaultdict(list)
     for key, group in platforms.items():
         for left in group if len(group) > 1 else ():
-            rest = [log for log in group if log is not left]
-            fit = _fit_pairs(rest, centre, _STARTS)
-            outside.append(residuals(left, fit.pairs, fit.launch))
-            inside.append(residuals(left, fits[key].pairs, fits[key].single_process_launch))
-    if not inside:
+            fit = _fit_pairs([log for log in group if log is not left], centre, _STARTS)
+            outside[key].append(residuals(left, fit.pairs, fit.launch))
+            inside[key].append(residuals(left, fits[key].pairs, fits[key].single_process_launch))
+    own = {key: _ratio(outside[key], inside[key]) for key in outside}
+    everywhere = _ratio(sum(outside.values(), []), sum(inside.values(), []))
+    return {key: own.get(key, everywhere) for key in platforms}
+
+
+def _ratio(outside: list[NDArray[np.float64]], inside: list[NDArray[np.float64]]) -> float:
+    if not outside:
         return 1.0
     return max(1.0, _sigma(np.concatenate(outside)) / _sigma(np.concatenate(inside)))
 

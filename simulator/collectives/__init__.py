@@ -63,7 +63,7 @@ class CollectiveTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One algorithm and protocol on given wires, with its multipliers applied: latency [s], bandwidth [B/s], ramp [1]."""
+    """One algorithm and protocol on given wires, multipliers applied: latency [s], bandwidth [B/s], ramp [1]."""
 
     algorithm: str
     protocol: str
@@ -168,8 +168,8 @@ def candidates(
         able = sorted(member.name for member in ALGORITHMS if kind in member.kinds)
         raise PlanError(
             f"NCCL offers no {kind} with algorithm {algorithm!r} and protocol {protocol!r} for {place.ranks} ranks on "
-            f"{place.nodes} node(s) of {fabric.architecture} GPUs over {fabric.intra or fabric.network}. Algorithms that know "
-            f"{kind}: {', '.join(able)}; or leave both on auto"
+            f"{place.nodes} node(s) of {fabric.architecture} GPUs over {fabric.intra or fabric.network}. Algorithms "
+            f"that know {kind}: {', '.join(able)}; or leave both on auto"
         )
     return tuple(found)
 
@@ -213,12 +213,13 @@ def _tuned(member: Collective, protocol: str, cost: Cost, profile: Profile, pool
 def _check_wires(kind: str, place: GroupPlacement, fabric: Fabric) -> None:
     if place.nodes > 1 and not fabric.network:
         raise PlanError(
-            f"{kind} over {place.ranks} ranks leaves the node, but the cluster has no network between its nodes. Use at most "
-            f"{fabric.domain_size} ranks, or a cluster with a network_link"
+            f"{kind} over {place.ranks} ranks leaves the node, but the cluster has no network between its nodes. "
+            f"Use at most {fabric.domain_size} ranks, or a cluster with a network_link"
         )
     if place.ranks_per_node > max(fabric.domain_size, 1):
         raise PlanError(
-            f"{kind} has {place.ranks_per_node} ranks in one node, but the nodes have {fabric.domain_size} GPUs. Use more nodes"
+            f"{kind} has {place.ranks_per_node} ranks in one node, but the nodes have {fabric.domain_size} GPUs. "
+            f"Use more nodes"
         )
 
 

@@ -108,7 +108,7 @@ class Collective(abc.ABC):
         """Return the messages that pass the busiest port, one direction: the closed form's count of S x beta."""
 
     def steps(self, kind: str, place: GroupPlacement, chunks: int = 1) -> Iterator[Phase]:
-        """Yield who sends what fraction of the message to whom, step by step; chunks follow each other down a pipeline."""
+        """Yield who sends what fraction of the message to whom, step by step; chunks follow each other."""
         phases = self.phases(kind, place)
         if kind not in self.pipelined or chunks == 1:
             yield from phases

@@ -61,7 +61,7 @@ class NvlsTree(Collective):
     pipelined = ("all_reduce",)
 
     def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
-        """Return intra + 2 log2(nodes) slow hops; a cap per channel, which between two nodes may exceed the network's."""
+        """Return intra + 2 log2(nodes) slow hops; a cap per channel; two nodes may exceed the network's."""
         caps = table.nvls_tree_cap.get(table.generation_of(fabric))
         if caps is None or place.nodes < 2 or place.ranks_per_node < 3 or not fabric.in_network_reduction:
             return None

@@ -20,7 +20,7 @@ class PointToPoint(Collective):
     source = "NCCL src/enqueue.cc (point-to-point tasks)"
 
     def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
-        """Return base + one hop; a peer's share of the wires, which between nodes means a share of the network cards."""
+        """Return base + one hop; a peer's share of the wires, between nodes a share of the network cards."""
         where = "outer" if place.nodes > 1 else "inner"
         latency = hop_latency(self.name, protocol, where, place, fabric, table)
         return Cost(

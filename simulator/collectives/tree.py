@@ -32,7 +32,7 @@ class Tree(Collective):
     pipelined = ("all_reduce",)
 
     def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
-        """Return base + 2 x (the chain's hops + log2(nodes) slow hops); the bandwidth is halved, for bytes go up and down."""
+        """Return base + 2 x (the chain's hops + log2(nodes) slow hops); half the bandwidth: bytes go up and down."""
         bandwidth = self._bandwidth(place, fabric, table, protocol)
         if bandwidth is None:
             return None
@@ -71,7 +71,7 @@ class Tree(Collective):
         return 2 * (place.ranks_per_node - 1 + _height(place.nodes))
 
     def volume(self, kind: str, place: GroupPlacement) -> float:
-        """Return 2 (g - 1) / g of the chains plus the edges of both trees at the busiest node, a half message / g each."""
+        """Return 2 (g - 1) / g of the chains plus the trees' edges at the busiest node, a half message / g each."""
         g = place.ranks_per_node
         edges = [0] * place.nodes
         for mirrored in (False, True):
@@ -82,7 +82,7 @@ class Tree(Collective):
         return 2 * (g - 1) / g + max(edges) / 2 / g
 
     def phases(self, kind: str, place: GroupPlacement) -> tuple[Phase, ...]:
-        """Return the way up, by height, and the way down; part s of a node's g parts has rank s of the node as its head."""
+        """Return the way up, by height, and the way down; of a node's g parts, part s has rank s as its head."""
         g, up = place.ranks_per_node, []
         for step in range(g - 1):
             up.append(

@@ -29,7 +29,7 @@ def span(place: GroupPlacement) -> int:
 
 
 def attained(place: GroupPlacement, fabric: Fabric, table: CostTable) -> tuple[float, float]:
-    """Return the bandwidth that the channels find (inside a node, out of a node) [B/s]; infinite where none is needed."""
+    """Return the bandwidth that the channels find (inside, out of a node) [B/s]; infinite where none is needed."""
     inner = outer = math.inf
     if place.ranks_per_node > 1:
         share = table.attained["staged"] if not fabric.peer_to_peer else table.attained[fabric.intra]
@@ -52,7 +52,7 @@ def wire_ceiling(place: GroupPlacement, fabric: Fabric, table: CostTable, protoc
 
 
 def least_volume_ceiling(place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> float:
-    """Return the all_reduce bandwidth no algorithm can pass: a node of k sends at least 2 (k - 1) / k messages [B/s]."""
+    """Return the all_reduce bandwidth no algorithm can pass: one node of k sends 2 (k - 1) / k messages [B/s]."""
     inner = outer = math.inf
     if place.ranks_per_node > 1:
         inner = place.inner_bandwidth(fabric) * place.ranks_per_node / (2 * place.ranks_per_node - 2)
@@ -62,7 +62,7 @@ def least_volume_ceiling(place: GroupPlacement, fabric: Fabric, table: CostTable
 
 
 def channels(place: GroupPlacement, fabric: Fabric, table: CostTable) -> int:
-    """Return the channels that the search finds: of the GPU inside a node, one per network card (4 to 8) between nodes."""
+    """Return the channels that the search finds: of the GPU inside a node, else one per network card (4 to 8)."""
     if place.nodes == 1:
         return table.channels[table.generation_of(fabric)]
     cards = math.ceil(place.outer_bandwidth(fabric) / fabric.card_bandwidth)
@@ -93,7 +93,7 @@ def ring_bandwidth(place: GroupPlacement, fabric: Fabric, table: CostTable, prot
 def hop_latency(
     algorithm: str, protocol: str, where: str, place: GroupPlacement, fabric: Fabric, table: CostTable
 ) -> float:
-    """Return the seconds of one hop, "inner" (in a node; with the host's part when the group spans nodes) or "outer"."""
+    """Return the seconds of one hop, "inner" (with the host's part when the group spans nodes) or "outer"."""
     if where == "outer":
         lone_ring = algorithm == "ring" and place.ranks_per_node == 1
         own = table.hop_latency["network"]["tree" if lone_ring else algorithm][protocol]

@@ -116,8 +116,8 @@ def price_table(table: OperatorTable, machine: Machine, axes: tuple[tuple[str, i
         seconds[indices] = values
         for value, name, sigma, good in zip(values, names, sigmas, known, strict=True):
             classes[name].add(float(value), float(sigma), bool(good))
-    for i in np.flatnonzero(table.kind == COLLECTIVE):
-        _collective(table, int(i), machine, axes, seconds, classes)
+    for i in np.flatnonzero(table.kind == COLLECTIVE).tolist():
+        _collective(table, i, machine, axes, seconds, classes)
     account, resource = np.zeros(len(ACCOUNTS)), np.zeros(len(RESOURCE_KINDS))
     for i in range(len(table)):
         communicates = table.kind[i] == COLLECTIVE

@@ -137,7 +137,9 @@ def _play(  # type: ignore[no-untyped-def]
             other = after[cursor]
             if end[other] < 0.0:
                 break
-            ready = max(ready, end[other] + latency[item[other]])
+            seen = end[other] + latency[item[other]]
+            if seen > ready:
+                ready = seen
             cursor += 1
         start[row] = ready
         if cursor < stop:
@@ -157,7 +159,8 @@ def _play(  # type: ignore[no-untyped-def]
         for entry in range(stream_offsets[row], stream_offsets[row + 1]):
             successor = following[entry]
             if successor >= 0:
-                start[successor] = max(start[successor], ended)
+                if ended > start[successor]:
+                    start[successor] = ended
                 absent[successor] -= 1
                 if absent[successor] == 0:
                     stack[top] = successor

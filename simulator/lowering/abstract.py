@@ -71,7 +71,9 @@ def abstract_program(
     state.touch("end", state.last_row[(kind == 1) | (kind == last)], held)
     state.resident = [[] for _ in range(state.ranks)]
     program = emit(state, "schedule")
-    return program, _prices(program, shape, np.array([forward, input_grad + weight_grad, input_grad, weight_grad]), transfer)
+    return program, _prices(
+        program, shape, np.array([forward, input_grad + weight_grad, input_grad, weight_grad]), transfer
+    )
 
 
 def _cost(shape: Shape) -> LayerCost:

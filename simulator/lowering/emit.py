@@ -103,4 +103,4 @@ def _edges(state: State) -> tuple[Any, Any, Any]:
             unique, index = np.unique(pairs, axis=0, return_inverse=True)
             joined = np.array([state.effect(known[a] + known[b]) for a, b in unique])
             column[rows[~fresh]] = joined[index]
-    return tuple(_frozen(columns[e].astype(np.int32)) for e in ("start", "end", "mark"))  # type: ignore[return-value]
+    return tuple(_frozen(columns[e].astype(np.int32)) for e in ("start", "end", "mark"))

@@ -234,7 +234,9 @@ class _Splitter:
                 beside=beside if self.overlaps else -1,
             )
 
-    def product(self, rows: _Rows, label: str, shape: tuple[int, int, int, int], layout: str, phase: str, **more: Any) -> int:
+    def product(
+        self, rows: _Rows, label: str, shape: tuple[int, int, int, int], layout: str, phase: str, **more: Any
+    ) -> int:
         """Add a GEMM row; returns its index."""
         b, m, n, k = shape
         out = 4.0 if more.pop("accumulates", False) else self.e
@@ -251,7 +253,9 @@ class _Splitter:
             **more,
         )
 
-    def kernel(self, rows: _Rows, o: Operator, read: float, written: float, phase: str, launches: int, part: str = "") -> None:
+    def kernel(
+        self, rows: _Rows, o: Operator, read: float, written: float, phase: str, launches: int, part: str = ""
+    ) -> None:
         """Add a memory-bound kernel whose bytes are divided by its region."""
         divide = self.factor("sequence" if o.split in ("sequence", "lookup") else o.split)
         rows.add(

@@ -33,7 +33,9 @@ def add_reductions(state: State) -> None:
         _tied_embeddings(state)
 
 
-def _link(state: State, name: str, message: float, group: tuple[str, ...], ranks: tuple[int, ...] = (), kind: str = "") -> int:
+def _link(
+    state: State, name: str, message: float, group: tuple[str, ...], ranks: tuple[int, ...] = (), kind: str = ""
+) -> int:
     collective = kind or ("all_reduce" if state.settled.zero_stage == 0 else "reduce_scatter")
     return state.add_item(
         Link(
@@ -73,7 +75,7 @@ def _buckets(state: State) -> None:
 
 def _words(group: tuple[str, ...]) -> str:
     layers = group.count("layer")
-    parts = [k for k in ("embedding", "head") if k in group]
+    parts: list[str] = [k for k in ("embedding", "head") if k in group]
     return " + ".join(([f"{layers} layers"] if layers else []) + parts)
 
 
@@ -98,9 +100,7 @@ def _at_the_end(state: State) -> None:
 def _replica_lanes(state: State) -> None:
     """Copies of a chunk in several lanes: one all_reduce over lanes and replicas, a rendezvous of the ranks that hold it."""
     last = np.flatnonzero(last_backward(state))
-    done = {
-        (int(state.action_lane[a]), int(state.order.chunk[a])): int(state.last_row[a]) for a in last
-    }
+    done = {(int(state.action_lane[a]), int(state.order.chunk[a])): int(state.last_row[a]) for a in last}
     final = state.last_row[state.order.rank_offsets[1:] - 1]
     lane = state.lanes("dp")
     entries = []
@@ -130,7 +130,11 @@ def _replica_lanes(state: State) -> None:
 def _tied_embeddings(state: State) -> None:
     """The embedding and the head share one matrix: their gradients are added when they lie on different ranks."""
     ends = sorted({int(state.placement.rank_of[a, c]) for a in range(state.placement.lanes) for c in (0, -1)})
-    if len(ends) < 2 or any((a, 0) in rank_chunks(state, r) and (a, len(state.chunks) - 1) in rank_chunks(state, r) for r in ends for a in range(state.placement.lanes)):
+    if len(ends) < 2 or any(
+        (a, 0) in rank_chunks(state, r) and (a, len(state.chunks) - 1) in rank_chunks(state, r)
+        for r in ends
+        for a in range(state.placement.lanes)
+    ):
         return
     head = state.costs["head"]
     size = (head.parameters - head.small_parameters) * state.settled.gradient_bytes

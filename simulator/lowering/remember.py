@@ -87,5 +87,3 @@ def _resident(state: State, rank: int) -> list[Tensor]:
     if groups:
         out.append(Tensor(name="communicator buffers", category="communication", bytes=groups * framework.communicator))
     return [t for t in out if t.bytes]
-
-

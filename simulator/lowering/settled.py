@@ -97,7 +97,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
             "more data_parallel or a smaller global_batch_size."
         )
     numbers = workload.numbers
-    gradient = plan.gradient_dtype or framework.gradient_dtype
+    gradient: str = plan.gradient_dtype or framework.gradient_dtype
     if gradient == "compute" or not numbers.master_weights:
         gradient = numbers.compute
     multiple = framework.vocabulary_multiple * plan.tensor_parallel
@@ -161,9 +161,7 @@ def _replicas(plan: Plan, world_size: int, cluster_name: str) -> int:
         if world_size % (t * p):
             best = _nearest_divisor(world_size, t * p)
             tensor = math.gcd(best, t)
-            way = (
-                f"tensor_parallel = {tensor}, pipeline_parallel = {best // tensor}, data_parallel = {world_size // best}"
-            )
+            way = f"tensor_parallel = {tensor}, pipeline_parallel = {best // tensor}, data_parallel = {world_size // best}"
         raise PlanError(
             "tensor_parallel x pipeline_parallel x data_parallel must equal the world size, but "
             f"{t} x {p} x {replicas} = {t * p * replicas} and {cluster_name} has {world_size} GPUs. Nearest: {way}."
@@ -248,7 +246,11 @@ def _check_effects(plan: Plan, framework: Framework, replicas: int, schedule: An
         )
     overlaps = _or(plan.overlap_gradients, framework.gradients_overlap)
     if replicas == 1 and (plan.overlap_gradients is not None or plan.bucket_size is not None):
-        refuse("gradients are reduced only between replicas", "data_parallel = 1", "leave out overlap_gradients, bucket_size")
+        refuse(
+            "gradients are reduced only between replicas",
+            "data_parallel = 1",
+            "leave out overlap_gradients, bucket_size",
+        )
     if plan.bucket_size is not None and (not overlaps or plan.zero_stage == 3):
         refuse(
             "bucket_size matters only for overlapped gradients below ZeRO-3 (FSDP reduces unit by unit)",

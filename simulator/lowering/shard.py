@@ -105,7 +105,9 @@ def _fsdp(state: State) -> None:
     g_row, g_unit, g_rank = row[gathers], unit[gathers], state.action_rank[action[gathers]]
     gate = _gates(g_row, g_rank, settled.fsdp_prefetch)
     r_row, r_unit, r_rank = row[completes], unit[completes], state.action_rank[action[completes]]
-    gather_items = [_link(state, "all_gather", f"weights of {n}", b, _dtype(state)) for n, b in zip(names, gathered, strict=True)]
+    gather_items = [
+        _link(state, "all_gather", f"weights of {n}", b, _dtype(state)) for n, b in zip(names, gathered, strict=True)
+    ]
     reduce_items = [
         _link(
             state,
@@ -137,7 +139,15 @@ def _fsdp(state: State) -> None:
     state.wait(reduce_rows, r_row)
     _remember_gathered(state, gather_rows, action[gathers], g_row, g_unit, gathered)
     gradients = [
-        state.effect((Tensor(name=f"unsharded gradients of {n}", category="gradients", bytes=state.costs[n].parameters * settled.gradient_bytes),))
+        state.effect(
+            (
+                Tensor(
+                    name=f"unsharded gradients of {n}",
+                    category="gradients",
+                    bytes=state.costs[n].parameters * settled.gradient_bytes,
+                ),
+            )
+        )
         for n in names
     ]
     state.touch("start", r_row, np.array(gradients)[r_unit])
@@ -176,7 +186,11 @@ def _remember_gathered(
 
 def _backward_of(state: State, forward: np.ndarray, segment: np.ndarray) -> np.ndarray:
     """Per gathered forward unit: the row after which its weights are dropped (its chunk's backward, the last if kept)."""
-    kind, chunk, microbatch = state.order.kind, state.order.chunk.astype(np.int64), state.order.microbatch.astype(np.int64)
+    kind, chunk, microbatch = (
+        state.order.kind,
+        state.order.chunk.astype(np.int64),
+        state.order.microbatch.astype(np.int64),
+    )
     lanes, chunks = state.placement.rank_of.shape
     where = np.flatnonzero((kind == 1) | (kind == 3))
     if state.settled.reshard_after_forward:

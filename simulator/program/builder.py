@@ -84,10 +84,11 @@ class ProgramBuilder:
     Args:
         name: name of the program.
         axes: mesh axes and sizes from innermost to outermost.
+        framework: name of the framework profile that made the program.
     """
 
-    def __init__(self, name: str = "program", axes: Iterable[tuple[str, int]] = ()) -> None:
-        self.name, self.axes = name, tuple(axes)
+    def __init__(self, name: str = "program", axes: Iterable[tuple[str, int]] = (), framework: str = "") -> None:
+        self.name, self.axes, self.framework = name, tuple(axes), framework
         self._weights: list[float] = []
         self._streams: list[tuple[int, str]] = []
         self._items: list[Segment | Link] = []
@@ -187,6 +188,7 @@ class ProgramBuilder:
         kinds = [COMPUTE if isinstance(item, Segment) else item.kind for item in self._items]
         return Program(
             name=self.name,
+            framework=self.framework,
             axes=self.axes,
             items=tuple(self._items),
             blocks=blocks,

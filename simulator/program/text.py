@@ -41,7 +41,8 @@ def render_text(program: Program) -> str:
     0 compute item=0 on 0:compute  # layer
     """
     axes = f" axes={','.join(f'{name}={size}' for name, size in program.axes)}" if program.axes else ""
-    lines = [f"program {_quote(program.name)}{axes}"]
+    framework = f" framework={_word(program.framework)}" if program.framework else ""
+    lines = [f"program {_quote(program.name)}{axes}{framework}"]
     lines += [f"rank {rank} weight={_number(weight)}" for rank, weight in enumerate(program.rank_weight.tolist())]
     for rank, effect in enumerate(program.resident):
         lines += [f"resident {rank} {_tensor(tensor)}" for tensor in effect.tensors]
@@ -101,7 +102,7 @@ def _table(table: OperatorTable, number: int) -> list[str]:
                 text = _join(value)
             elif column in ("read", "written", "message"):
                 text = _bytes(float(value))
-            elif column == "launches":
+            elif column in ("launches", "beside"):
                 text = str(int(value))
             elif column == "flops":
                 text = _number(float(value))

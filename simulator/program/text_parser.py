@@ -67,6 +67,7 @@ OPERATOR_COLUMNS = (
     "phase",
     "launches",
     "part",
+    "beside",
 )
 
 _ACTION = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
@@ -159,8 +160,9 @@ class _Reader:
         if self.build is not None:
             raise ValueError("the line `program` stands once, at the top")
         name, axes = line.text("name"), line.take("axes", read_axes, ())
-        line.end("axes=tp=8,dp=2")
-        self.build = ProgramBuilder(name, axes)
+        framework = line.take("framework", read_name, "")
+        line.end("axes=tp=8,dp=2, framework=...")
+        self.build = ProgramBuilder(name, axes, framework)
 
     def _rank(self, line: Line) -> None:
         self.next("rank", line)
@@ -194,6 +196,7 @@ class _Reader:
             raise ValueError(f"operators stand below their table, got table {table}")
         values: dict[str, Any] = {"label": line.text("label"), "kind": read_kind(line.word("kind"))}
         readers: dict[str, Callable[[str, str], Any]] = {
+            "beside": read_whole,
             "shape": read_shape,
             "group": read_group,
             "flops": read_number,
@@ -312,6 +315,7 @@ _ARRAYS: dict[str, Any] = {
     "written": np.float64,
     "message": np.float64,
     "launches": np.int64,
+    "beside": np.int32,
 }
 _LIMITS = {"action": 5, "lane": 2**7, "part": 2**15}
 

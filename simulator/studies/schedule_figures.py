@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from simulator.engine import run
 from simulator.lowering.abstract import abstract_program
+from simulator.program.prices import Prices
 from simulator.program.program import COMPUTE, TRANSFER, Program
 from simulator.program.trace import Trace
 from simulator.report.memory import memory_peaks
@@ -94,12 +95,22 @@ def schedule_figures(
     schedule.check(shape)
     placement = schedule.placement(shape)
     order = schedule.order(shape, placement)
-    times = {"forward": forward, "input_grad": input_grad, "weight_grad": weight_grad, "transfer": transfer}
-    program, prices = abstract_program(placement, order, shape, **times)
+
+    def lowered(freed_at_input_grad: bool) -> tuple[Program, Prices]:
+        return abstract_program(
+            placement,
+            order,
+            shape,
+            forward=forward,
+            input_grad=input_grad,
+            weight_grad=weight_grad,
+            transfer=transfer,
+            freed_at_input_grad=freed_at_input_grad,
+        )
+
+    program, prices = lowered(False)
     trace = run(program, prices, engine)
-    early = program
-    if schedule.splits_backward:
-        early, _ = abstract_program(placement, order, shape, **times, freed_at_input_grad=True)
+    early = lowered(True)[0] if schedule.splits_backward else program
     compute = program.kind == COMPUTE
     rank, start, end = program.rank[compute], trace.start[compute], trace.end[compute]
     busy = np.bincount(rank, weights=prices.occupancy[program.item[compute]], minlength=ranks)

@@ -99,7 +99,7 @@ _WIRES = Fabric(
 
 
 def step_seconds(steps: Iterable[Phase], message: float, alpha: float = ALPHA) -> float:
-    """Return the seconds of steps that follow one another: alpha + the bytes of the busiest port, at 1 byte per second."""
+    """Return the seconds of steps that follow one another: alpha + the busiest port's bytes at 1 byte per second."""
     total = 0.0
     for phase in steps:
         sent: dict[int, float] = defaultdict(float)

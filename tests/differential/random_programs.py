@@ -23,7 +23,7 @@ def programs(draw: Any, rows: int = 24) -> Program:
 
 
 def random_program(ranks: int, lanes: int, rows: int, seed: int) -> Program:
-    """Return a program without deadlock: causes come first in a hidden order, and numbers follow each stream's order."""
+    """Return a program without deadlock: causes come first in a hidden order; numbers follow the order of streams."""
     rng = np.random.default_rng(seed)
     build = ProgramBuilder(f"random {seed}", axes=(("tp", 2), ("pp", ranks)))
     for _ in range(ranks):
@@ -39,7 +39,8 @@ def random_program(ranks: int, lanes: int, rows: int, seed: int) -> Program:
     for hidden in range(rows):
         width = min(len(streams), int(rng.choice([1, 1, 1, 2, 3])))
         held = tuple(rng.choice(len(streams), width, replace=False).tolist())
-        earlier = rng.choice(hidden, min(hidden, int(rng.integers(0, 4))), replace=False).tolist() if hidden else []
+        causes = min(hidden, int(rng.integers(0, 4)))
+        earlier = rng.choice(hidden, causes, replace=False).tolist() if causes else []
         order.append((held, earlier))
     numbers = _numbers([held for held, _ in order], rng)
     for number in range(rows):

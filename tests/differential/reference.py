@@ -84,19 +84,18 @@ class _World:
     def is_free(self, stream: int, row: int) -> bool:
         """Whether the row is first on this stream: all rows before it there have ended."""
         for other in range(self.program.size if self.fault == "a stream forgets its order" else row):
-            if stream not in self.streams[other] or other == row:
-                continue
-            if self.fault == "a stream forgets its order":
-                if other in self.left:
-                    return False
-            elif self.fault == "a row lets go of all but its first stream at once" and stream != self.streams[other][0]:
-                if other not in self.start:
-                    return False
-            elif other not in self.end:
-                return False
-            elif self.fault == "latency holds the streams" and self.end[other] + self.latency[other] > self.now:
+            if stream in self.streams[other] and other != row and self.holds(other, stream):
                 return False
         return True
+
+    def holds(self, row: int, stream: int) -> bool:
+        """Whether a row that comes earlier on the stream still keeps others from it."""
+        if self.fault == "a stream forgets its order":
+            return row in self.left
+        if self.fault == "a row lets go of all but its first stream at once" and stream != self.streams[row][0]:
+            return row not in self.start
+        late = self.latency[row] if self.fault == "latency holds the streams" else 0.0
+        return row not in self.end or self.end[row] + late > self.now
 
     def advance(self) -> bool:
         """Go to the next end of a row or of a latency; say whether there is one."""

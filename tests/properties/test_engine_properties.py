@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +48,7 @@ def test_the_critical_path_is_a_chain_that_explains_the_makespan(program: Progra
         return
     assert trace.end[path[-1]] == trace.makespan
     assert trace.start[path[0]] == 0.0
-    for row, following in zip(path, path[1:], strict=False):
+    for row, following in itertools.pairwise(path):
         waits = set(program.after[program.after_offsets[following] : program.after_offsets[following + 1]].tolist())
         seen = [trace.end[row] + prices.latency[program.item[row]]] if int(row) in waits else []
         both = program.row_of_stream_entry

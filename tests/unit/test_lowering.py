@@ -42,7 +42,9 @@ def operators(program: Program, phase: str, kind: int = COMPUTE) -> list[str]:
     for item in program.items:
         if isinstance(item, Segment):
             for table, _ in item.pieces:
-                found += [b for b, p, k in zip(table.label, table.phase, table.kind, strict=True) if p == phase and k == kind]
+                found += [
+                    b for b, p, k in zip(table.label, table.phase, table.kind, strict=True) if p == phase and k == kind
+                ]
     return found
 
 
@@ -64,7 +66,9 @@ def test_uneven_layers_follow_the_rule(layers: int, chunks: int, expected: list[
 
 def test_an_explicit_split_is_taken() -> None:
     program = lowered(workload(), 2, pipeline_parallel=2, layer_split=(40, 56))
-    counts = {s.name.split(" of ")[1].split(" ")[0] for s in program.items if isinstance(s, Segment) and " of " in s.name}
+    counts = {
+        s.name.split(" of ")[1].split(" ")[0] for s in program.items if isinstance(s, Segment) and " of " in s.name
+    }
     assert {"40", "56"} == counts
 
 
@@ -114,7 +118,9 @@ def test_tensor_parallelism_adds_two_all_reduces_a_layer_each_way() -> None:
 def test_sequence_parallelism_replaces_them_by_gathers_and_scatters() -> None:
     program = lowered(workload(), 8, tensor_parallel=8, sequence_parallel=True)
     tables = {t.name: t for i in program.items if isinstance(i, Segment) for t, _ in i.pieces}
-    names = [w for w, k in zip(tables["layer forward"].work, tables["layer forward"].kind, strict=True) if k == COLLECTIVE]
+    names = [
+        w for w, k in zip(tables["layer forward"].work, tables["layer forward"].kind, strict=True) if k == COLLECTIVE
+    ]
     assert ["all_gather", "reduce_scatter"] * 2 == names
 
 
@@ -123,7 +129,11 @@ def test_products_are_divided() -> None:
 
     def flops(program: Program) -> float:
         return sum(
-            float(t.flops.sum()) for i in program.items if isinstance(i, Segment) for t, _ in i.pieces if t.name == "layer forward"
+            float(t.flops.sum())
+            for i in program.items
+            if isinstance(i, Segment)
+            for t, _ in i.pieces
+            if t.name == "layer forward"
         )
 
     assert flops(one) == pytest.approx(8 * flops(eight), rel=1e-12)
@@ -135,7 +145,9 @@ def test_products_are_divided() -> None:
 def test_full_recompute_repeats_the_whole_layer_and_selective_its_attention() -> None:
     assert [] == operators(lowered(workload(), 1, framework="megatron_lm", recompute="none"), "recompute")
     selective = operators(lowered(workload(), 1, framework="megatron_lm", recompute="selective"), "recompute")
-    assert {"attention scores", "softmax", "attention dropout", "attention context", "attention transpose"} == set(selective)
+    assert {"attention scores", "softmax", "attention dropout", "attention context", "attention transpose"} == set(
+        selective
+    )
     full = lowered(workload(), 1, framework="megatron_lm", recompute="full")
     layer = next(t for i in full.items if isinstance(i, Segment) for t, _ in i.pieces if t.name == "layer forward")
     assert list(layer.label) == operators(full, "recompute")
@@ -187,7 +199,11 @@ def test_fsdp_gathers_each_layer_for_forward_and_backward() -> None:
     work = Workload(model=model, sequence_length=8192, global_batch_size=8)
     program = lowered(work, 8, zero_stage=3, framework="torchtitan")
     counts = {i.name: n for i, n in links(program, "all_gather")}
-    assert {"all_gather weights of embedding": 2, "all_gather weights of layer": 64, "all_gather weights of head": 1} == counts
+    assert {
+        "all_gather weights of embedding": 2,
+        "all_gather weights of layer": 64,
+        "all_gather weights of head": 1,
+    } == counts
     kept = lowered(work, 8, zero_stage=3, framework="torchtitan", reshard_after_forward=False)
     assert 34 == sum(n for _, n in links(kept, "all_gather"))
 
@@ -198,7 +214,9 @@ def test_fsdp_prefetch_waits_for_the_buffer_that_far_back() -> None:
     for depth in (0, 1, 3):
         program = lowered(work, 8, zero_stage=3, framework="torchtitan", fsdp_prefetch=depth)
         gathers = [
-            i for i in np.flatnonzero(program.kind == COLLECTIVE) if program.items[program.item[i]].name.startswith("all_gather")
+            i
+            for i in np.flatnonzero(program.kind == COLLECTIVE)
+            if program.items[program.item[i]].name.startswith("all_gather")
         ]
         consumers = {}
         for row in np.flatnonzero(program.kind == COMPUTE):
@@ -218,7 +236,8 @@ def test_chimera_holds_two_copies_and_adds_their_gradients() -> None:
 
     assert 2 * weights(plain) == weights(both)
     assert [(0, 3), (1, 2), (1, 2), (0, 3)] == [
-        i.pipeline_ranks for i in sorted((i for i, _ in links(both, "all_reduce") if "chunk" in i.name), key=lambda i: i.name)
+        i.pipeline_ranks
+        for i in sorted((i for i, _ in links(both, "all_reduce") if "chunk" in i.name), key=lambda i: i.name)
     ]
 
 
@@ -242,7 +261,9 @@ def test_activations_of_a_chunk_are_those_of_its_layers() -> None:
 
 def test_mixed_precision_states_are_eighteen_bytes_with_fp32_gradients() -> None:
     program = lowered(workload(), 1, framework="megatron_lm")
-    states = sum(t.bytes for t in program.resident[0].tensors if t.category in ("weights", "gradients", "optimizer_states"))
+    states = sum(
+        t.bytes for t in program.resident[0].tensors if t.category in ("weights", "gradients", "optimizer_states")
+    )
     padded = (50304 - workload().model.vocabulary) * 12288 if workload().model.vocabulary < 50304 else 0
     assert states == pytest.approx(18 * (workload().model.parameters + padded), rel=1e-3)
 

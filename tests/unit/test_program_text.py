@@ -56,12 +56,13 @@ def operators() -> OperatorTable:
         phase=("forward", "recompute"),
         launches=np.array([1, 0]),
         part=("", "input"),
+        beside=np.array([-1, 0], np.int32),
     )
 
 
 def full_program() -> Program:
     """A program that uses every column and every kind of item."""
-    build = ProgramBuilder('odd "name" # 1', axes=[("tp", 2), ("pp", 2)])
+    build = ProgramBuilder('odd "name" # 1', axes=[("tp", 2), ("pp", 2)], framework="megatron lm")
     first, second = build.add_stream(build.add_rank(1.5)), build.add_stream(build.add_rank(3))
     out, into, copy = build.add_stream(0, "pp>1"), build.add_stream(1, "pp<0"), build.add_stream(1, "copy")
     table = operators()
@@ -177,12 +178,8 @@ def test_an_empty_text_is_no_program() -> None:
 
 
 def test_pieces_of_a_segment_name_known_tables() -> None:
-    with pytest.raises(ProgramError, match=r"line 13: pieces name tables 0\.\.-1, got 3"):
-        parse_text(
-            EXAMPLE.replace("item 0 segment", 'item 0 segment "x" phase=forward pieces=1x3\nitem 1 segment').replace(
-                'item 0 segment "x"', '\nitem 0 segment "x"'
-            )
-        )
+    with pytest.raises(ProgramError, match=r"line 11: pieces name tables 0\.\.-1, got 3"):
+        parse_text(EXAMPLE.replace("phase=forward", "phase=forward pieces=1x3"))
 
 
 def test_a_plain_segment_needs_no_pieces() -> None:

@@ -17,7 +17,13 @@ LLAMA = Workload(model=load_model("llama3_8b"), sequence_length=8192, global_bat
 
 
 REFUSALS = [
-    (GPT, {"tensor_parallel": 8, "pipeline_parallel": 4, "data_parallel": 7}, 256, "8 x 4 x 7 = 224", "data_parallel = 8"),
+    (
+        GPT,
+        {"tensor_parallel": 8, "pipeline_parallel": 4, "data_parallel": 7},
+        256,
+        "8 x 4 x 7 = 224",
+        "data_parallel = 8",
+    ),
     (GPT, {"tensor_parallel": 7}, 63, "heads, but 96 / 7", "tensor_parallel = 6"),
     (LLAMA, {"tensor_parallel": 16}, 16, "kv_heads, but 8 / 16", "tensor_parallel = 8"),
     (GPT, {"microbatch_size": 3}, 8, "64 / (8 x 3)", "global_batch_size = 72"),

@@ -97,4 +97,6 @@ def test_model_flops_follow_the_published_count() -> None:
     model = load_model("gpt3_175b")
     workload = Workload(model=model, sequence_length=2048, global_batch_size=64)
     b, s, n, h, v = 64, 2048, 96, 12288, model.vocabulary
-    assert workload.model_flops == pytest.approx(72 * b * s * n * h**2 * (1 + s / (6 * h) + v / (12 * n * h)), rel=1e-12)
+    assert workload.model_flops == pytest.approx(
+        72 * b * s * n * h**2 * (1 + s / (6 * h) + v / (12 * n * h)), rel=1e-12
+    )

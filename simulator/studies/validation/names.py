@@ -13,11 +13,12 @@ from pydantic import Field
 
 from simulator.hardware.gpu import Gpu
 from simulator.specs import Name, Spec, data_roots, load_all, load_spec
+from simulator.units import parse
 
 __all__ = ["FabricName", "NameTable", "find_gpu", "load_names", "words_of"]
 
-MEMORY_TOLERANCE = 0.12
-"""How far the memory that a table gives may lie from the data sheet's: decimal or binary gigabytes, driver's share [1]."""
+MEMORY_TOLERANCE = 0.06
+"""How far the memory that a table gives may lie from the data sheet's, as decimal or as binary gigabytes [1]."""
 
 
 class FabricName(Spec):
@@ -95,35 +96,30 @@ def find_gpu(table: NameTable, text: str, memory: float | None) -> FoundGpu | No
     """Return the GPU that a text means: by the table, else by generation, memory and form among its words.
 
     Args:
-        memory: what the row says the GPU has [B], None if it says nothing.
+        memory: the gigabytes that the row gives, decimal or binary; None if it gives none.
     """
     name = table.find("gpus", text)
     if name is not None:
         return FoundGpu(name, True)
     words = words_of(text)
+    said = next((float(word.rstrip("gib")) for word in words if re.fullmatch(r"\d+g(i?b)?", word)), memory)
+    form = next((f for f in ("pcie", "sxm") if any(re.search(f + r"\d?$", word) for word in words)), "")
     candidates = []
     for stem, gpu in load_all("gpus", Gpu).items():
-        parts = stem.split("_")
-        generation = next((part for part in parts if part not in ("rtx",)), stem)
-        if generation not in words and not any(re.fullmatch(generation + r"(sxm\d?|pcie)", word) for word in words):
+        generation = re.sub(r"^rtx_", "", stem).split("_")[0]
+        if not any(re.fullmatch(rf"(rtx)?{generation}(sxm\d?|pcie)?", word) for word in words):
             continue
-        wanted = _memory_word(words) or memory
-        if wanted is not None and abs(gpu.memory / wanted - 1) > MEMORY_TOLERANCE:
+        plugs = gpu.form.lower().startswith("pcie")
+        if (said is not None and not _same_memory(gpu.memory, said)) or (form and plugs != (form == "pcie")):
             continue
-        pcie = "pcie" in words or any(word.endswith("pcie") for word in words)
-        if ("pcie" in parts) != pcie:
-            continue
-        candidates.append((bool({"500w", "sxm3"} & set(parts) - set(words)), -gpu.memory, stem))
-    return FoundGpu(min(candidates)[2], False) if candidates else None
+        special = not {"500w", "sxm3"} & set(stem.split("_")) <= set(words)
+        candidates.append((special, plugs, -gpu.memory, stem))
+    return FoundGpu(min(candidates)[-1], False) if candidates else None
 
 
-def _memory_word(words: tuple[str, ...]) -> float | None:
-    from simulator.units import parse
-
-    for word in words:
-        if re.fullmatch(r"\d+g[bi]*", word):
-            return parse(re.sub(r"g.*", " GB", word), "B")
-    return None
+def _same_memory(memory: float, gigabytes: float) -> bool:
+    sizes = (parse(f"{gigabytes} GB", "B"), parse(f"{gigabytes} GiB", "B"))
+    return any(abs(memory / size - 1) <= MEMORY_TOLERANCE for size in sizes)
 
 
 def _plain(text: str) -> str:

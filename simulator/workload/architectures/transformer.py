@@ -136,9 +136,7 @@ class _Parts:
                 )
             )
         if self.style.attention != "unfused":
-            statistics = Saved(
-                name="softmax statistics", bytes=4.0 * self.t * m.heads, region="tensor", droppable=True
-            )
+            statistics = Saved(name="softmax statistics", bytes=4.0 * self.t * m.heads, region="tensor", droppable=True)
             operators.append(
                 Operator(
                     label="attention",

@@ -1,0 +1,43 @@
+"""dtsim show: one model, cluster, schedule, ... with its numbers, units and sources; or the program of a job."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from simulator.cli.options import JsonOption, SetOption
+from simulator.cli.output import print_json, print_sections
+from simulator.errors import SpecError
+
+__all__ = ["command"]
+
+
+def command(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="model, cluster, job, schedule, ... or program.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name; of a program: the job's.")],
+    settings: SetOption = None,
+    rows: Annotated[int, typer.Option("--rows", help="Lines of a program to print; 0 = all.")] = 200,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one of a kind with its numbers, units and sources; `show program JOB` prints what happens in a step."""
+    from simulator.studies.catalogue import program_text, show_member
+
+    if kind in ("program", "programs"):
+        if rows < 0:
+            raise SpecError(f"--rows: expected 0 (all) or more, got {rows}")
+        lines, total = program_text(name, settings or (), rows)
+        if as_json:
+            print_json({"schema_version": 1, "kind": "program", "name": name, "lines": total, "text": lines})
+            return
+        print("\n".join(lines))
+        if len(lines) < total:
+            print(f"... {total - len(lines)} more lines; --rows 0 prints all")
+        return
+    if settings and kind not in ("job", "jobs"):
+        raise SpecError(f"--set changes a job, but a {kind} is shown. Leave it out, or: dtsim show job NAME --set ...")
+    shown = show_member(kind, name, settings or ())
+    if as_json:
+        print_json(shown.to_dict())
+    else:
+        print_sections(shown.sections())

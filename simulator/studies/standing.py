@@ -1,0 +1,25 @@
+"""Which tensors stand at the memory peak, as data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.report.prediction import Prediction
+
+__all__ = ["standing_at_peak"]
+
+_MOST = 12
+
+
+def standing_at_peak(prediction: Prediction) -> dict[str, Any]:
+    """Return the fullest pipeline rank, when it is fullest [s], and the largest tensors that stand there then [B]."""
+    memory = prediction.memory
+    rank = memory.fullest
+    return {
+        "pipeline_rank": rank,
+        "time_s": float(memory.time[rank]),
+        "tensors": [
+            {"name": s.name, "category": s.category, "count": s.count, "bytes": s.bytes}
+            for s in memory.standing(rank)[:_MOST]
+        ],
+    }

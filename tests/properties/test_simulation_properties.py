@@ -1,0 +1,183 @@
+"""What must hold for every plan: drawn at random."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from simulator.costs.price import price
+from simulator.engine import run
+from simulator.errors import PlanError
+from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.lowering import lower
+from simulator.plan.plan import Plan
+from simulator.program.program import Program
+from simulator.program.spec import verify
+from simulator.report.breakdown import breakdown
+from simulator.report.memory import memory_peaks
+from simulator.simulate import simulate
+from simulator.workload.model import load_model
+from simulator.workload.workload import Workload
+
+relaxed = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[Workload, dict[str, Any], int]:
+    """A workload, a plan and a world size that the rules accept."""
+    name = draw(st.sampled_from(["gpt2_355m", "llama3_2_1b", "gpt3_1_3b"]))
+    tensor, pipeline, replicas = (draw(st.sampled_from([1, 2, 4])) for _ in range(3))
+    chunks = draw(st.sampled_from([1, 2])) if pipeline > 1 else 1
+    microbatches = pipeline * draw(st.integers(1, 3))
+    plan: dict[str, Any] = {
+        "tensor_parallel": tensor,
+        "pipeline_parallel": pipeline,
+        "data_parallel": replicas,
+        "chunks_per_rank": chunks,
+        "microbatch_size": draw(st.sampled_from([1, 2])),
+        "sequence_parallel": tensor > 1 and draw(st.booleans()),
+        "recompute": draw(st.sampled_from(["none", "selective", "full"])),
+        "zero_stage": draw(st.integers(0, 3)) if replicas > 1 else 0,
+        "framework": draw(
+            st.sampled_from(["megatron_lm", "megatron_core", "pytorch_ddp", "torchtitan", "megatron_deepspeed"])
+        ),
+    }
+    if chunks == 1 and pipeline > 1:
+        plan["schedule"] = draw(st.sampled_from(["gpipe", "1f1b", "chimera"]))
+        plan["p2p"] = draw(st.sampled_from(["latency", "blocking"]))
+        if plan["schedule"] == "chimera":
+            plan["zero_stage"] = 0
+    batch = microbatches * replicas * plan["microbatch_size"]
+    return (
+        Workload(model=load_model(name), sequence_length=512, global_batch_size=batch),
+        plan,
+        tensor * pipeline * replicas,
+    )
+
+
+def cluster_for(world: int) -> Cluster:
+    return load_cluster("dgx_a100", world if world <= 8 or world % 8 == 0 else 8 * (world // 8 + 1))
+
+
+def lowered(drawn: tuple[Workload, dict[str, Any], int]) -> Program:
+    work, plan, world = drawn
+    try:
+        return lower(work, Plan(**plan), world)
+    except PlanError:
+        assume(False)
+        raise
+
+
+@given(plans())
+@relaxed
+def test_every_program_obeys_the_rules_and_its_books_balance(drawn: tuple[Workload, dict[str, Any], int]) -> None:
+    program = lowered(drawn)
+    verify(program)
+    prices = price(program, cluster_for(drawn[2]))
+    trace = run(program, prices)
+    assert (trace.end >= trace.start).all()
+    np.testing.assert_allclose(breakdown(program, prices, trace).sum(axis=1), trace.makespan, rtol=1e-9)
+    report = memory_peaks(program, trace)
+    base = np.array([sum(t.bytes for t in e.tensors) for e in program.resident])
+    assert (report.total >= base - 1).all()
+
+
+@given(plans())
+@relaxed
+def test_simpy_and_compiled_agree_on_real_programs(drawn: tuple[Workload, dict[str, Any], int]) -> None:
+    program = lowered(drawn)
+    prices = price(program, cluster_for(drawn[2]))
+    one, two = run(program, prices), run(program, prices, "simpy")
+    np.testing.assert_allclose(one.end, two.end, rtol=1e-9)
+    plain = replace(prices, slowdown=np.ones_like(prices.slowdown))
+    assert np.array_equal(run(program, plain).end, run(program, plain, "simpy").end)
+
+
+@given(plans(), st.floats(1.1, 8.0))
+@relaxed
+def test_faster_links_are_never_slower_without_contention(
+    drawn: tuple[Workload, dict[str, Any], int], factor: float
+) -> None:
+    program = lowered(drawn)
+    prices = price(program, cluster_for(drawn[2]))
+    prices = replace(prices, slowdown=np.ones_like(prices.slowdown))
+    links = prices.share[:, 3] + prices.share[:, 4] > 0
+    occupancy, latency = prices.occupancy.copy(), prices.latency.copy()
+    occupancy[links] /= factor
+    latency[links] /= factor
+    quick = replace(prices, occupancy=occupancy, latency=latency)
+    assert run(program, quick).makespan <= run(program, prices).makespan * (1 + 1e-12)
+
+
+@given(plans())
+@relaxed
+def test_more_recompute_means_less_memory_and_more_work(drawn: tuple[Workload, dict[str, Any], int]) -> None:
+    work, plan, world = drawn
+    lowered(drawn)
+    cluster = cluster_for(world)
+    assume(cluster.world_size == world)
+    none, full = (simulate(work, Plan(**{**plan, "recompute": r}), cluster) for r in ("none", "full"))
+    assert none.memory.total.max() >= full.memory.total.max() * (1 - 1e-12)
+    assert full.hardware_flops > none.hardware_flops
+    assert none.model_flops == full.model_flops
+
+
+@pytest.mark.parametrize(
+    "field", ["microbatch_size", "recompute", "zero_stage", "tensor_parallel", "framework", "attention", "dropout"]
+)
+def test_every_field_has_an_effect(field: str) -> None:
+    """A field of the plan changes the program, a price or the memory."""
+    values: dict[str, tuple[Any, Any]] = {
+        "microbatch_size": (1, 2),
+        "recompute": ("none", "full"),
+        "zero_stage": (0, 1),
+        "tensor_parallel": (1, 2),
+        "framework": ("megatron_core", "pytorch_ddp"),
+        "attention": ("flash2", "unfused"),
+        "dropout": (False, True),
+    }
+    work = Workload(model=load_model("gpt2_355m"), sequence_length=1024, global_batch_size=32)
+    one, two = (simulate(work, Plan(**{field: v}), load_cluster("a100_x8", 8)) for v in values[field])
+    assert (one.step_time, one.peak_memory) != (two.step_time, two.peak_memory)
+
+
+PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
+    "sequence_parallel": ({"tensor_parallel": 2}, False, True),
+    "pipeline_parallel": ({}, 1, 2),
+    "data_parallel": ({"tensor_parallel": 2}, 4, None),
+    "chunks_per_rank": ({"pipeline_parallel": 2}, 1, 2),
+    "schedule": ({"pipeline_parallel": 2}, "gpipe", "1f1b"),
+    "overlap_gradients": ({}, True, False),
+    "overlap_parameters": ({"zero_stage": 1}, True, False),
+    "bucket_size": ({}, 1e6, 1e9),
+    "gradient_dtype": ({}, "fp32", "bf16"),
+    "p2p": ({"pipeline_parallel": 2}, "latency", "blocking"),
+    "layer_split": ({"pipeline_parallel": 2}, (12, 12), (10, 14)),
+    "fsdp_prefetch": ({"zero_stage": 3, "framework": "torchtitan"}, 0, 3),
+    "reshard_after_forward": ({"zero_stage": 3, "framework": "torchtitan"}, True, False),
+    "clip_gradients": ({}, True, False),
+    "rank_order": ({"tensor_parallel": 2}, ("tp", "dp", "pp"), ("dp", "tp", "pp")),
+}
+
+
+@pytest.mark.parametrize("field", list(PLAN_FIELDS))
+def test_every_dependent_field_has_an_effect(field: str) -> None:
+    """The same for fields that need others; data_parallel None is what the world leaves, so it changes nothing."""
+    base, first, second = PLAN_FIELDS[field]
+    work = Workload(model=load_model("gpt2_355m"), sequence_length=1024, global_batch_size=32)
+    cluster = load_cluster("dgx_a100", 16 if field == "rank_order" else 8)
+    one, two = (simulate(work, Plan(**{**base, field: v}), cluster) for v in (first, second))
+    same = (one.step_time, one.peak_memory) == (two.step_time, two.peak_memory)
+    assert same == (field == "data_parallel")
+
+
+def test_the_list_of_fields_above_is_complete() -> None:
+    single = {"microbatch_size", "recompute", "zero_stage", "tensor_parallel", "framework", "attention", "dropout"}
+    assert set(Plan.model_fields) == set(PLAN_FIELDS) | single

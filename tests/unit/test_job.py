@@ -1,0 +1,120 @@
+"""Jobs: files, names, settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import PlanError, SimulatorError, SpecError, UnknownNameError
+from simulator.job import apply_settings, job_from_names, load_job
+from simulator.units import parse
+
+
+def test_a_job_by_name() -> None:
+    job = load_job("gpt3_175b")
+    assert (1024, 1536, "gpt3_175b") == (
+        job.cluster.world_size,
+        job.workload.global_batch_size,
+        job.workload.model.name,
+    )
+
+
+def test_settings_override_the_file() -> None:
+    job = load_job("gpt3_175b", ["plan.microbatch_size=2", "workload.sequence_length=1024", "cluster.gpus=512"])
+    assert (2, 1024, 512) == (job.plan.microbatch_size, job.workload.sequence_length, job.cluster.world_size)
+
+
+def test_a_named_model_can_be_changed() -> None:
+    """What if it had half the layers, or another width?"""
+    job = load_job("gpt3_175b", ["model.layers=48", "model.hidden=6144"])
+    assert (48, 6144, 64) == (job.workload.model.layers, job.workload.model.hidden, job.workload.model.head_dim)
+    assert "gpt3_175b (changed)" == job.workload.model.name
+
+
+def test_settings_read_lists_text_and_quantities() -> None:
+    data = apply_settings(
+        {}, ["plan.layer_split=[1, 2]", "plan.schedule=1f1b", "plan.bucket_size=25 MiB", "plan.p2p='latency'"]
+    )
+    assert {"layer_split": [1, 2], "schedule": "1f1b", "bucket_size": "25 MiB", "p2p": "latency"} == data["plan"]
+
+
+def test_model_and_cluster_by_name_say_what_they_assume() -> None:
+    job = job_from_names("llama3_8b", "h100_x8", ["plan.zero_stage=3"])
+    assert 8 == job.cluster.world_size
+    assert 8192 == job.workload.sequence_length
+    assert any("global_batch_size = 8" in text for text in job.assumptions)
+
+
+def test_a_plan_smaller_than_the_cluster_takes_the_gpus_it_needs() -> None:
+    job = job_from_names("llama3_8b", "dgx_h100", ["plan.data_parallel=16"])
+    assert 16 == job.cluster.world_size
+    with pytest.raises(PlanError, match=r"cluster\.gpus = 1000000"):
+        job_from_names("llama3_8b", "dgx_h100", ["plan.data_parallel=1000000"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["plan.tensor_paralel=8"], "tensor_parallel"),
+        (["plan.tensor_parallel=0"], "tensor_parallel"),
+        (["plan.tensor_parallel=8.0"], "tensor_parallel"),
+        (["plan.tensor_parallel=nan"], "tensor_parallel"),
+        (["plan.bucket_size=25"], "unit"),
+        (["plan.bucket_size=25 GB/s"], "a size"),
+        (["tensor_parallel"], "TABLE.KEY=VALUE"),
+        (["plan.recompute=all"], "recompute"),
+        (["workload.precision=int3"], "precision"),
+        (["workload.optimizer=adamm"], "Did you mean 'adam'"),
+        (["cluster.gpus=12"], "12"),
+        (["cluster.gpus=-8"], "gpus"),
+        (["model.layers=0"], "layers"),
+        (["model.heads=7"], "heads"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(settings: list[str], words: str) -> None:
+    with pytest.raises(SimulatorError, match=words):
+        load_job("gpt3_175b", settings)
+
+
+def test_a_job_can_hold_its_model(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        """
+[model]
+name = "mine"
+family = "mine"
+layers = 4
+hidden = 512
+heads = 8
+ffn = 2048
+gated_mlp = false
+norm = "layer_norm"
+positions = "learned"
+tied_embeddings = true
+vocabulary = 1000
+sequence_length = 128
+linear_bias = true
+qkv_bias = true
+[cluster]
+name = "a100_x8"
+gpus = 1
+"""
+    )
+    assert (4, "mine") == (load_job(path).workload.model.layers, load_job(path).name)
+    path.write_text(path.read_text().replace("layers = 4", "layers = 1000000000"))
+    with pytest.raises(SpecError, match="layers"):
+        load_job(path)
+
+
+def test_unknown_names_offer_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="gpt3_175b"):
+        load_job("gpt3_175")
+    with pytest.raises(UnknownNameError, match="llama3_8b"):
+        job_from_names("lama3_8b", "h100_x8")
+    with pytest.raises(UnknownNameError, match="h100_x8"):
+        job_from_names("llama3_8b", "h100_x")
+
+
+def test_measured_times_carry_their_unit() -> None:
+    assert 1.42 == parse("1.42 s", "s")

@@ -1,0 +1,126 @@
+"""price(): kernels, host launches, collectives and messages become seconds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.costs.price import price
+from simulator.costs.tables import machine_of, overlapped, price_table
+from simulator.errors import PlanError
+from simulator.hardware.cluster import load_cluster
+from simulator.lowering import lower
+from simulator.plan.framework import load_framework
+from simulator.plan.plan import Plan
+from simulator.program.prices import ACCOUNTS
+from simulator.program.program import COLLECTIVE, TRANSFER, Link, Program, Segment
+from simulator.workload.model import load_model
+from simulator.workload.workload import Workload
+
+
+def program_of(name: str, world: int, batch: int, length: int, precision: str = "bf16", **plan: Any) -> Program:
+    work = Workload(model=load_model(name), sequence_length=length, global_batch_size=batch, precision=precision)
+    return lower(work, Plan(**plan), world)
+
+
+def test_accounts_of_a_segment_sum_to_its_occupancy() -> None:
+    program = program_of("gpt3_175b", 64, 64, 2048, tensor_parallel=8, pipeline_parallel=8, recompute="full")
+    prices = price(program, load_cluster("selene", 64))
+    for i, item in enumerate(program.items):
+        if isinstance(item, Segment):
+            assert prices.account[i].sum() == pytest.approx(prices.occupancy[i], rel=1e-12)
+            assert prices.class_share[i].sum() == pytest.approx(prices.occupancy[i], rel=1e-12)
+
+
+def test_small_work_runs_at_the_hosts_launch_rate() -> None:
+    """Block seconds = max(kernels, launches x launch time) (design 5b G)."""
+    tiny = load_model("gpt2_124m").model_copy(update={"hidden": 64, "heads": 1, "kv_heads": 1, "ffn": 256, "vocabulary": 1000})
+    work = Workload(model=tiny, sequence_length=64, global_batch_size=1)
+    program = lower(work, Plan(framework="pytorch_ddp"), 1)
+    prices = price(program, load_cluster("h100_x8", 1))
+    forward = next(i for i, item in enumerate(program.items) if isinstance(item, Segment) and item.phase == "forward")
+    launches = sum(int(t.launches.sum()) * n for t, n in program.items[forward].pieces)
+    assert "host-bound" == prices.model[forward]
+    assert prices.account[forward, ACCOUNTS.index("host")] > 0
+    assert prices.occupancy[forward] == pytest.approx(launches * load_framework("pytorch_ddp").launch_time, rel=1e-12)
+    large = program_of("gpt2_124m", 1, 64, 1024, framework="pytorch_ddp", microbatch_size=64)
+    assert "kernels" == price(large, load_cluster("h100_x8", 1)).model[0]
+
+
+def test_a_layer_is_priced_once_for_all_plans_that_share_it() -> None:
+    cluster = load_cluster("selene", 64)
+    first = program_of("gpt3_175b", 64, 64, 2048, tensor_parallel=8, pipeline_parallel=8)
+    second = program_of("gpt3_175b", 64, 128, 2048, tensor_parallel=8, pipeline_parallel=8)
+    tables = [next(t for t, _ in p.items[0].pieces if t.name == "layer forward") for p in (first, second)]
+    assert tables[0] is tables[1]
+    machine = machine_of(cluster)
+    assert price_table(tables[0], machine, first.axes) is price_table(tables[1], machine, second.axes)
+
+
+def test_a_message_holds_its_streams_for_its_bytes_and_delays_by_its_latency() -> None:
+    program = program_of("gpt3_175b", 16, 16, 2048, tensor_parallel=8, pipeline_parallel=2)
+    cluster = load_cluster("selene", 16)
+    prices = price(program, cluster)
+    (i, link), *_ = [(i, x) for i, x in enumerate(program.items) if isinstance(x, Link) and x.kind == TRANSFER]
+    card = cluster.levels[-1].bandwidth
+    assert link.message / card < prices.occupancy[i] < 2 * link.message / card
+    assert 1e-6 < prices.latency[i] < 1e-4
+    assert "leave the node" in prices.placement[i]
+
+
+def test_groups_inside_the_node_are_faster_than_groups_across() -> None:
+    """tp next to each other stays on NVLink; the other rank order sends it over the network."""
+    near = program_of("gpt3_6_7b", 16, 16, 2048, tensor_parallel=8, framework="megatron_lm")
+    far = program_of(
+        "gpt3_6_7b", 16, 16, 2048, tensor_parallel=8, framework="megatron_lm", rank_order=("dp", "tp", "pp")
+    )
+    tp = ACCOUNTS.index("tp")
+    cluster = load_cluster("dgx_a100", 16)
+    inside, outside = (price(p, cluster).account[0, tp] for p in (near, far))
+    assert outside > 1.5 * inside
+
+
+def test_a_cluster_without_network_refuses_a_group_that_leaves_the_node() -> None:
+    program = program_of("gpt3_6_7b", 16, 16, 2048, tensor_parallel=8)
+    with pytest.raises(PlanError, match="network"):
+        price(program, replace(load_cluster("dgx_a100", 16), levels=load_cluster("h100_x8", 8).levels))
+
+
+def test_every_class_has_a_spread_and_says_whether_it_was_calibrated() -> None:
+    program = program_of("llama3_8b", 8, 8, 8192, zero_stage=3, framework="torchtitan")
+    known, new = (price(program, load_cluster(c, 8)) for c in ("h100_x8", "mi300x_x8"))
+    assert (known.sigma > 0).all()
+    assert "gemm:bf16" in known.classes
+    table = dict(zip(new.classes, new.calibrated, strict=True))
+    assert not table["gemm:bf16"]
+    sigmas = [dict(zip(p.classes, p.sigma, strict=True))["gemm:bf16"] for p in (known, new)]
+    assert sigmas[0] < sigmas[1]
+
+
+@pytest.mark.parametrize(
+    ("compute", "communication", "slow", "expected"),
+    [(10.0, 4.0, 1.0, 10.0), (10.0, 4.0, 1.25, 10.8), (4.0, 10.0, 1.25, 10.0), (5.0, 5.0, 2.0, 7.5)],
+)
+def test_overlap_is_fluid(compute: float, communication: float, slow: float, expected: float) -> None:
+    assert expected == pytest.approx(overlapped(compute, communication, slow, 1.0))
+
+
+def test_all_reduces_hide_behind_weight_gradients_only_where_the_framework_overlaps() -> None:
+    def exposed(framework: str) -> float:
+        program = program_of("gpt3_175b", 8, 8, 2048, tensor_parallel=8, framework=framework, precision="fp16")
+        prices = price(program, load_cluster("selene", 8))
+        backward = next(i for i, s in enumerate(program.items) if isinstance(s, Segment) and s.phase == "backward")
+        return float(prices.account[backward, ACCOUNTS.index("tp")])
+
+    assert exposed("megatron_lm") < 0.7 * exposed("megatron_lm_2020")
+
+
+def test_links_are_priced_by_the_slowest_replica() -> None:
+    program = program_of("gpt3_175b", 128, 64, 2048, tensor_parallel=8, pipeline_parallel=8, framework="megatron_lm")
+    prices = price(program, load_cluster("selene", 128))
+    reduce_rows = np.flatnonzero(program.kind == COLLECTIVE)
+    placed = {prices.placement[program.item[r]] for r in reduce_rows}
+    assert any("of 64 replicas leave the node" in text for text in placed)
