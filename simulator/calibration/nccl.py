@@ -14,6 +14,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,8 @@ def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
     """Return one profile per platform of the logs, and the two for all others; sigmas are widened to unseen logs.
 
     A fit looks better on its own logs than on new ones.  How much is measured by leaving out each log of a platform in
-    turn; its sigmas are multiplied by that ratio (by the ratio of all platforms together where it has one log only).
+    turn, over sizes and algorithms that the others hold; its sigmas are multiplied by that ratio (of a platform with one
+    log only: by the ratio of all platforms together).
     The sigma of the two common profiles is that of platforms left out whole.
     """
     usable = [log for log in logs if log.usable]
@@ -184,6 +186,10 @@ def _terms(log: NcclLog) -> list[_Term]:
     if not out:
         raise CalibrationError(f"log {log.name}: NCCL offers no {log.kind} with {log.algorithm}, {log.protocol} there")
     return out
+
+
+def _names(log: NcclLog) -> set[str]:
+    return {term.pair for term in _terms(log)}
 
 
 def _choose(terms: list[_Term], pairs: Pairs) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -307,12 +313,19 @@ def _optimism(platforms: dict[Key, list[NcclLog]], fits: dict[Key, Profile], cen
     inside: dict[Key, list[NDArray[np.float64]]] = defaultdict(list)
     outside: dict[Key, list[NDArray[np.float64]]] = defaultdict(list)
     for key, group in platforms.items():
-        for left in group if len(group) > 1 else ():
-            fit = _fit_pairs([log for log in group if log is not left], centre, _STARTS)
-            outside[key].append(residuals(left, fit.pairs, fit.launch))
-            inside[key].append(residuals(left, fits[key].pairs, fits[key].single_process_launch))
+        for left in group:
+            rest = [log for log in group if log is not left]
+            if not _names(left) <= set().union(*map(_names, rest)):
+                continue
+            sizes = np.concatenate([log.message for log in rest])
+            known = (sizes.min() <= left.message) & (left.message <= sizes.max())
+            if not known.any():
+                continue
+            fit = _fit_pairs(rest, centre, _STARTS)
+            outside[key].append(residuals(left, fit.pairs, fit.launch)[known])
+            inside[key].append(residuals(left, fits[key].pairs, fits[key].single_process_launch)[known])
     own = {key: _ratio(outside[key], inside[key]) for key in outside}
-    everywhere = _ratio(sum(outside.values(), []), sum(inside.values(), []))
+    everywhere = _ratio([*chain(*outside.values())], [*chain(*inside.values())])
     return {key: own.get(key, everywhere) for key in platforms}
 
 

@@ -11,12 +11,17 @@ from typing import Any
 
 from simulator.report.table import Section, render_sections
 
-__all__ = ["note", "print_json", "print_sections", "warn_if_cold", "wrote"]
+__all__ = ["json_text", "note", "print_json", "print_sections", "warn_if_cold", "wrote"]
 
 
 def print_json(answer: Any) -> None:
     """Print one JSON object on standard output; numbers that JSON lacks (NaN, infinity) become null."""
-    print(json.dumps(_plain(answer), indent=2, allow_nan=False, ensure_ascii=False))
+    print(json_text(answer))
+
+
+def json_text(answer: Any) -> str:
+    """Return an answer as JSON; numbers that JSON lacks become null."""
+    return json.dumps(_plain(answer), indent=2, allow_nan=False, ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:

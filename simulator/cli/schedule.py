@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.output import print_json, warn_if_cold, wrote
+from simulator.cli.output import json_text, warn_if_cold, wrote
 from simulator.errors import PlanError, SpecError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -61,12 +61,10 @@ def command(
         title = f"{figures.schedule}, {ranks} ranks, {microbatches} microbatches"
         wrote(plot_timelines([(title, figures.program, figures.trace)], output or "schedule.png"))
     elif output:
-        Path(output).write_text(_text(figures, form, forward, chunks) + "\n", encoding="utf-8")
+        Path(output).write_text(_text(figures, form) + "\n", encoding="utf-8")
         wrote(output)
-    elif form == "json":
-        print_json(_answer(figures))
     else:
-        print(_text(figures, form, forward, chunks))
+        print(_text(figures, form))
 
 
 def _check_format(form: str) -> None:
@@ -105,13 +103,11 @@ def _answer(figures: ScheduleFigures) -> dict[str, object]:
     return figures.to_dict() | {"provenance": {"version": __version__, "engine": figures.trace.engine}}
 
 
-def _text(figures: ScheduleFigures, form: str, forward: float, chunks: int) -> str:
+def _text(figures: ScheduleFigures, form: str) -> str:
     if form == "torch-csv":
         return figures.order.to_text().rstrip("\n")
     if form == "json":
-        import json
-
-        return json.dumps(_answer(figures), indent=2, allow_nan=False)
+        return json_text(_answer(figures))
     from simulator.report.timeline import render_timeline
 
     peaks = ", ".join(f"{peak:g}" for peak in figures.peak_activations)

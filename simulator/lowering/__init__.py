@@ -14,6 +14,7 @@ from simulator.lowering.connect import add_transfers
 from simulator.lowering.emit import emit
 from simulator.lowering.expand import layer_costs
 from simulator.lowering.instances import add_instances
+from simulator.lowering.pattern import find_pattern
 from simulator.lowering.reduce import add_reductions
 from simulator.lowering.remember import add_memory
 from simulator.lowering.settled import Settled, settle
@@ -33,10 +34,11 @@ PASSES = (add_instances, add_transfers, add_gathers, add_reductions, add_update,
 
 @functools.lru_cache(maxsize=64)
 def _ordered(schedule: Any, shape: Shape) -> Any:
-    """Placement and order of a schedule: they do not depend on the model, so plans share them."""
+    """Placement, order and messages of a schedule: they do not depend on the model, so plans share them."""
     schedule.check(shape)
     placement = schedule.placement(shape)
-    return placement, schedule.order(shape, placement)
+    order = schedule.order(shape, placement)
+    return placement, order, find_pattern(order, placement)
 
 
 def lower(workload: Workload, plan: Plan, world_size: int | None = None) -> Program:
@@ -54,7 +56,7 @@ def lower(workload: Workload, plan: Plan, world_size: int | None = None) -> Prog
 
 def lower_settled(workload: Workload, settled: Settled) -> Program:
     """Return the program of a settled plan."""
-    placement, order = _ordered(settled.schedule, settled.shape)
+    placement, order, pattern = _ordered(settled.schedule, settled.shape)
     chunks = settled.pipeline_parallel * settled.chunks_per_rank
     state = State(
         workload=workload,
@@ -63,6 +65,7 @@ def lower_settled(workload: Workload, settled: Settled) -> Program:
         costs=layer_costs(workload, settled),
         placement=placement,
         order=order,
+        pattern=pattern,
     )
     for step in PASSES:
         step(state)

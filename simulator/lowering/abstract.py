@@ -15,6 +15,7 @@ from simulator.lowering.connect import add_transfers
 from simulator.lowering.emit import emit
 from simulator.lowering.expand import LayerCost
 from simulator.lowering.instances import add_instances
+from simulator.lowering.pattern import find_pattern
 from simulator.lowering.settled import Settled
 from simulator.lowering.state import State
 from simulator.plan.framework import load_framework
@@ -61,6 +62,7 @@ def abstract_program(
         costs={"layer": _cost(shape)},
         placement=placement,
         order=order,
+        pattern=find_pattern(order, placement),
     )
     add_instances(state)
     add_transfers(state)

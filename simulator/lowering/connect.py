@@ -17,43 +17,20 @@ __all__ = ["add_transfers"]
 
 def add_transfers(state: State) -> None:
     """Add a transfer row wherever a chunk's neighbour lies on another rank, and the waits that follow from data flow."""
-    order, placement = state.order, state.placement
-    chunks, microbatches = len(state.chunks), state.settled.microbatches
-    kind, chunk, microbatch = order.kind, order.chunk.astype(np.int64), order.microbatch.astype(np.int64)
-    position = np.full((2, chunks, microbatches), -1, np.int64)
-    forward, backward = kind == 0, (kind == 1) | (kind == 2)
-    position[0, chunk[forward], microbatch[forward]] = np.flatnonzero(forward)
-    position[1, chunk[backward], microbatch[backward]] = np.flatnonzero(backward)
-
-    senders, receivers = [], []
-    for direction, mask, step in ((0, forward, 1), (1, backward, -1)):
-        inside = mask & (chunk + step >= 0) & (chunk + step < chunks)
-        source = np.flatnonzero(inside)
-        senders.append(source)
-        receivers.append(position[direction, chunk[source] + step, microbatch[source]])
-    source, target = np.concatenate(senders), np.concatenate(receivers)
-    known = target >= 0
-    source, target = source[known], target[known]
-    order_of_sending = np.argsort(source, kind="stable")
-    source, target = source[order_of_sending], target[order_of_sending]
-    here, there = state.action_rank[source], state.action_rank[target]
-    local = here == there
-    state.wait(state.first_row[target[local]], state.last_row[source[local]])
-    source, target, here, there = source[~local], target[~local], here[~local], there[~local]
+    pattern = state.pattern
+    state.wait(state.first_row[pattern.local_target], state.last_row[pattern.local_source])
+    source, target = pattern.source, pattern.target
     if not len(source):
         return
-
-    pair = here * state.ranks + there
-    pairs, index = np.unique(pair, return_inverse=True)
-    message = max(c.input_bytes for k, c in state.costs.items() if k != "embedding")
+    message = max((c.input_bytes for k, c in state.costs.items() if k != "embedding"), default=0.0)
     items, streams = [], []
-    for a, b in (divmod(int(code), state.ranks) for code in pairs):
+    for a, b, fraction in pattern.links:
         items.append(
             state.add_item(
                 Link(
                     name=f"activations {a} to {b}" if a < b else f"gradients {a} to {b}",
                     kind=TRANSFER,
-                    message=_message(state, message),
+                    message=_message(state, message) * fraction,
                     dtype=state.settled.precision.compute,
                     group=("pp",),
                     pipeline_ranks=(a, b),
@@ -64,12 +41,12 @@ def add_transfers(state: State) -> None:
         streams.append((state.stream(a, f"pp>{b}"), state.stream(b, f"pp<{a}")))
     rows = state.add_rows(
         Batch(
-            item=np.array(items)[index],
+            item=np.array(items)[pattern.link],
             kind=TRANSFER,
-            rank=here,
-            streams=np.array(streams)[index],
-            chunk=chunk[source],
-            microbatch=microbatch[source],
+            rank=pattern.rank[source],
+            streams=np.array(streams)[pattern.link],
+            chunk=state.order.chunk[source],
+            microbatch=state.order.microbatch[source],
         )
     )
     state.wait(rows, state.last_row[source])
@@ -90,9 +67,9 @@ def _block(state: State, rows: np.ndarray, source: np.ndarray, target: np.ndarra
     """A blocking message holds its sender and, with one chunk per rank and lane, waits for its receiver."""
     offsets = state.order.rank_offsets
     after = source + 1
-    inside = after < offsets[state.action_rank[source] + 1]
+    inside = after < offsets[state.pattern.rank[source] + 1]
     state.wait(state.first_row[after[inside]], rows[inside])
     if state.settled.chunks_per_rank == 1:
         before = target - 1
-        inside = before >= offsets[state.action_rank[target]]
+        inside = before >= offsets[state.pattern.rank[target]]
         state.wait(rows[inside], state.last_row[before[inside]])

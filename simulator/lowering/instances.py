@@ -15,22 +15,10 @@ from simulator.lowering.assign import Chunk
 from simulator.lowering.state import Batch, State
 from simulator.program.program import COMPUTE, Block, Segment
 
-__all__ = ["BUCKETS", "UNBROKEN", "UNITS", "add_instances", "last_backward"]
+__all__ = ["BUCKETS", "UNBROKEN", "UNITS", "add_instances", "layers_of"]
 
 UNBROKEN, UNITS, BUCKETS = 0, 1, 2
 _DIRECTION = ("forward", "backward", "backward", "backward")
-
-
-def last_backward(state: State) -> np.ndarray:
-    """Return a mask over actions: the backward (or W) that completes its chunk's gradients on its lane."""
-    kind, chunk = state.order.kind, state.order.chunk.astype(np.int64)
-    where = np.flatnonzero((kind == 1) | (kind == 3))
-    key = state.action_lane[where] * len(state.chunks) + chunk[where]
-    last = np.full(state.placement.lanes * len(state.chunks), -1, np.int64)
-    last[key] = where
-    mask = np.zeros(len(kind), bool)
-    mask[last[last >= 0]] = True
-    return mask
 
 
 def layers_of(chunk: Chunk, direction: str) -> list[str]:
@@ -65,23 +53,12 @@ def _variants(state: State) -> np.ndarray:
         if settled.reshard_after_forward:
             out[(kind == 0) | (kind == 1) | (kind == 2)] = UNITS
         else:
-            out[_first_forward(state)] = UNITS
+            out[state.pattern.first_forward] = UNITS
         out[(kind == 1) | (kind == 3)] = UNITS
     elif settled.overlap_gradients and settled.data_parallel > 1:
         every = settled.zero_stage == 2
-        out[((kind == 1) | (kind == 3)) if every else last_backward(state)] = BUCKETS
+        out[((kind == 1) | (kind == 3)) if every else state.pattern.last_backward] = BUCKETS
     return out
-
-
-def _first_forward(state: State) -> np.ndarray:
-    kind, chunk = state.order.kind, state.order.chunk.astype(np.int64)
-    where = np.flatnonzero(kind == 0)[::-1]
-    key = state.action_lane[where] * len(state.chunks) + chunk[where]
-    first = np.full(state.placement.lanes * len(state.chunks), -1, np.int64)
-    first[key] = where
-    mask = np.zeros(len(kind), bool)
-    mask[first[first >= 0]] = True
-    return mask
 
 
 def _segments(state: State, chunk: Chunk, kind: int, variant: int) -> tuple[Segment, ...]:
@@ -106,10 +83,7 @@ def _segments(state: State, chunk: Chunk, kind: int, variant: int) -> tuple[Segm
 
 def add_instances(state: State) -> None:
     """Make blocks for the (chunk, action kind, variant) that occur, and one row per segment of every action."""
-    order, placement = state.order, state.placement
-    ranks = np.repeat(np.arange(state.ranks), np.diff(order.rank_offsets))
-    state.action_lane = placement.lane_of[order.microbatch].astype(np.int64)
-    state.action_rank = ranks
+    order, ranks = state.order, state.pattern.rank
     state.variant = _variants(state)
 
     classes = {chunk: number for number, chunk in enumerate(dict.fromkeys(state.chunks))}

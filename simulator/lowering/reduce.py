@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.lowering.instances import BUCKETS, last_backward
+from simulator.lowering.instances import BUCKETS
 from simulator.lowering.parameters import chunk_parameters, rank_chunks, rank_parameters
 from simulator.lowering.state import Batch, State
 from simulator.program.program import COLLECTIVE, Link
@@ -68,7 +68,7 @@ def _buckets(state: State) -> None:
             size = sum(state.costs[k].parameters for k in group) * state.settled.gradient_bytes
             items[group] = _link(state, f"gradients of {_words(group)}", size, ("dp",))
         numbers[i] = items[group]
-    rank = state.action_rank[action]
+    rank = state.pattern.rank[action]
     rows = state.add_rows(Batch(item=numbers, kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None]))
     state.wait(rows, row)
 
@@ -92,15 +92,15 @@ def _at_the_end(state: State) -> None:
         actions = np.array([int(e) - 1 for e in state.order.rank_offsets[1:]])
         per_rank = [rank_parameters(state, r) * state.settled.gradient_bytes for r in range(state.ranks)]
         item = np.array([_link(state, f"gradients of rank {r}", b, ("dp",)) for r, b in enumerate(per_rank)])
-    rank = state.action_rank[actions]
+    rank = state.pattern.rank[actions]
     rows = state.add_rows(Batch(item=item, kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None]))
     state.wait(rows, state.last_row[actions])
 
 
 def _replica_lanes(state: State) -> None:
     """Copies of a chunk in several lanes: one all_reduce over lanes and replicas, a rendezvous of the ranks that hold it."""
-    last = np.flatnonzero(last_backward(state))
-    done = {(int(state.action_lane[a]), int(state.order.chunk[a])): int(state.last_row[a]) for a in last}
+    last = np.flatnonzero(state.pattern.last_backward)
+    done = {(int(state.pattern.lane[a]), int(state.order.chunk[a])): int(state.last_row[a]) for a in last}
     final = state.last_row[state.order.rank_offsets[1:] - 1]
     lane = state.lanes("dp")
     entries = []

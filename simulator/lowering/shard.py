@@ -57,7 +57,7 @@ def _gather_chunks(state: State) -> None:
         for c, _ in chosen
     ]
     actions = np.array([i for _, i in chosen])
-    ranks = state.action_rank[actions]
+    ranks = state.pattern.rank[actions]
     lane = state.lanes("dp")
     rows = state.add_rows(
         Batch(item=np.array(items), kind=COLLECTIVE, rank=ranks, streams=lane[ranks][:, None], chunk=chunk[actions])
@@ -102,9 +102,9 @@ def _fsdp(state: State) -> None:
     gathers &= np.isin(kind, (0, 1, 2))
     completes = (kind == 1) | (kind == 3)
 
-    g_row, g_unit, g_rank = row[gathers], unit[gathers], state.action_rank[action[gathers]]
+    g_row, g_unit, g_rank = row[gathers], unit[gathers], state.pattern.rank[action[gathers]]
     gate = _gates(g_row, g_rank, settled.fsdp_prefetch)
-    r_row, r_unit, r_rank = row[completes], unit[completes], state.action_rank[action[completes]]
+    r_row, r_unit, r_rank = row[completes], unit[completes], state.pattern.rank[action[completes]]
     gather_items = [
         _link(state, "all_gather", f"weights of {n}", b, _dtype(state)) for n, b in zip(names, gathered, strict=True)
     ]
@@ -197,7 +197,7 @@ def _backward_of(state: State, forward: np.ndarray, segment: np.ndarray) -> np.n
         key = chunk * state.settled.microbatches + microbatch
         table = np.full(chunks * state.settled.microbatches, -1, np.int64)
     else:
-        key = state.action_lane * chunks + chunk
+        key = state.pattern.lane * chunks + chunk
         table = np.full(lanes * chunks, -1, np.int64)
     table[key[where]] = where
     back = table[key[forward]]

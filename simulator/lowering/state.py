@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from simulator.lowering.assign import Chunk
 from simulator.lowering.expand import LayerCost
+from simulator.lowering.pattern import Pattern
 from simulator.lowering.settled import Settled
 from simulator.program.program import Block, Effect, Link, Segment, Tensor
 from simulator.schedules.order import PipelineOrder
@@ -45,6 +46,7 @@ class State:
     costs: dict[str, LayerCost]
     placement: Placement
     order: PipelineOrder
+    pattern: Pattern
 
     items: list[Segment | Link] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
@@ -62,11 +64,9 @@ class State:
     """Per rank: its (lane, chunk) pairs; filled at first use by `parameters.rank_chunks`."""
 
     # filled by `instances`
-    action_lane: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     first_row: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Per action: its first compute row; `last_row`: its last."""
     last_row: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    action_rank: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     variant: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     cuts: dict[tuple[Chunk, str, int], tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     """(chunk, direction, variant) -> per segment, the kinds of layers in it."""

@@ -1,92 +1,34 @@
-"""Who does what in which order: actions, and the order of all ranks as three columns.
+"""Who does what in which order: the actions of all ranks as columns, and their text, one line per rank.
 
-The text form is one line per rank with comma-separated cells such as `2F0`: stage, kind, microbatch.  It is the
-compute-only form that `torch.distributed.pipelining` reads and writes.
+Whole microbatches are written as `torch.distributed.pipelining` reads and writes them (compute-only form); what torch
+cannot say (groups, parts) extends that grammar, see `simulator.schedules.action`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simulator.errors import ProgramError
+from simulator.schedules.action import KINDS, Action, B, Cell, F, I, W, cell_text, parse_cell
+from simulator.schedules.order_check import check_order, check_pairs
 from simulator.schedules.placement import Placement, read_only
 
-__all__ = ["KINDS", "Action", "B", "F", "I", "PipelineOrder", "W", "warm_up_then_pairs"]
+__all__ = ["KINDS", "Action", "B", "Cell", "F", "I", "PipelineOrder", "W", "warm_up_then_pairs"]
 
-KINDS = "FBIW"
-"""Forward, whole backward, its input-gradient half, its weight-gradient half; the columns hold the index."""
-
-_LARGEST = 2**31 - 1
-_ACTION = re.compile(r"([0-9]{1,10})([FBIW])([0-9]{1,10})", re.ASCII)
-_FOREIGN = (
-    (re.compile(r"SEND|RECV"), "transfers follow from the order and are added later; give compute actions only"),
-    (re.compile(r"UNSHARD|RESHARD|REDUCE_GRAD"), "collectives follow from the plan; give compute actions only"),
-    (re.compile(r"[();]|OVERLAP"), "fused actions are not part of this grammar; write them as separate cells"),
-    (
-        re.compile(r"[.+/]"),
-        "parts and groups of microbatches are not part of this grammar; number them as microbatches",
-    ),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One action of one rank: `kind` on one chunk (global stage number) for one microbatch.
-
-    >>> print(Action("F", 2, 0))
-    2F0
-    """
-
-    kind: Literal["F", "B", "I", "W"]
-    chunk: int
-    microbatch: int
-
-    def __str__(self) -> str:
-        return f"{self.chunk}{self.kind}{self.microbatch}"
-
-    @classmethod
-    def parse(cls, text: str) -> Action:
-        """Return the action that `text` names; the inverse of `str`.
-
-        Raises:
-            ProgramError: the text is not stage, kind, microbatch.
-
-        >>> Action.parse("11W3")
-        Action(kind='W', chunk=11, microbatch=3)
-        """
-        found = _ACTION.fullmatch(text)
-        if found is None or max(int(found[1]), int(found[3])) > _LARGEST:
-            for pattern, reason in _FOREIGN:
-                if pattern.search(text):
-                    raise ProgramError(f"{text[:60]!r} is not a compute action: {reason}")
-            raise ProgramError(f"an action is stage, F, B, I or W, and microbatch, such as 2F0: got {text[:60]!r}")
-        return cls(found[2], int(found[1]), int(found[3]))  # type: ignore[arg-type]
-
-
-def F(chunk: int, microbatch: int) -> Action:
-    """Return the forward of a chunk for a microbatch."""
-    return Action("F", chunk, microbatch)
-
-
-def B(chunk: int, microbatch: int) -> Action:
-    """Return the whole backward of a chunk for a microbatch."""
-    return Action("B", chunk, microbatch)
-
-
-def I(chunk: int, microbatch: int) -> Action:  # noqa: E743
-    """Return the input-gradient half of a backward."""
-    return Action("I", chunk, microbatch)
-
-
-def W(chunk: int, microbatch: int) -> Action:
-    """Return the weight-gradient half of a backward."""
-    return Action("W", chunk, microbatch)
+_DTYPES: dict[str, type[np.integer]] = {
+    "rank_offsets": np.int64,
+    "kind": np.int8,
+    "chunk": np.int32,
+    "microbatch": np.int32,
+    "count": np.int8,
+    "part": np.int16,
+    "parts": np.int16,
+    "pair": np.int32,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +39,11 @@ class PipelineOrder:
         rank_offsets: [ranks + 1].
         kind: [actions] 0 F, 1 B, 2 I, 3 W.
         chunk: [actions] global stage number 0..p*v-1.
-        microbatch: [actions] 0..m-1.
+        microbatch: [actions] 0..m-1; the first, where an action covers several.
+        count: [actions] whole microbatches that the action covers; default 1.
+        part, parts: [actions] which part, from 0, of how many of the microbatch; default 0 of 1.
+        weight: [actions] time relative to one whole microbatch on that chunk; default count / parts.
+        pair: [actions] index of the action it runs fused with, right beside it (forward first), or -1 (default).
 
     Raises:
         ProgramError: numbers too large, columns of unequal length, or offsets that do not cover them.
@@ -107,19 +53,24 @@ class PipelineOrder:
     kind: NDArray[np.int8]
     chunk: NDArray[np.int32]
     microbatch: NDArray[np.int32]
+    count: NDArray[np.int8] = None  # type: ignore[assignment]
+    part: NDArray[np.int16] = None  # type: ignore[assignment]
+    parts: NDArray[np.int16] = None  # type: ignore[assignment]
+    weight: NDArray[np.float64] = None  # type: ignore[assignment]
+    pair: NDArray[np.int32] = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        for name, dtype in (
-            ("rank_offsets", np.int64),
-            ("kind", np.int8),
-            ("chunk", np.int32),
-            ("microbatch", np.int32),
-        ):
+        size = len(self.kind)
+        for name, default in (("count", 1), ("part", 0), ("parts", 1), ("pair", -1)):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, np.full(size, default, _DTYPES[name]))
+        for name, dtype in _DTYPES.items():
             try:
                 object.__setattr__(self, name, read_only(getattr(self, name), dtype))
             except ValueError as error:
                 raise ProgramError(f"{name} of an order holds whole numbers: {error}; number them from 0") from None
-        sizes = {len(self.kind), len(self.chunk), len(self.microbatch)}
+        sizes = {len(getattr(self, name)) for name in _DTYPES if name != "rank_offsets"}
+        sizes |= {size if self.weight is None else len(self.weight)}
         offsets = self.rank_offsets
         if (
             len(sizes) > 1
@@ -132,28 +83,64 @@ class PipelineOrder:
                 f"an order has columns of one length that its rank offsets cover: got {sorted(sizes)} actions and "
                 f"offsets {offsets[:4].tolist()}..{offsets[-1:].tolist()}; use from_actions or from_grid"
             )
+        weight = (
+            np.array(self.weight, np.float64)
+            if self.weight is not None
+            else np.divide(self.count, np.maximum(self.parts, 1), dtype=np.float64)
+        )
+        weight.flags.writeable = False
+        object.__setattr__(self, "weight", weight)
+        check_pairs(self)
 
     @classmethod
-    def from_grid(cls, kind: ArrayLike, chunk: ArrayLike, microbatch: ArrayLike) -> PipelineOrder:
+    def from_grid(
+        cls,
+        kind: ArrayLike,
+        chunk: ArrayLike,
+        microbatch: ArrayLike,
+        *,
+        keep: ArrayLike | None = None,
+        **more: ArrayLike,
+    ) -> PipelineOrder:
         """Return the order whose rank r runs row r of these arrays; they are [ranks, actions] or broadcast to it.
+
+        Args:
+            keep: which entries stand in the order; default all.
+            more: count, part, parts, weight or pair, alike.
 
         >>> PipelineOrder.from_grid([[0, 1]], 0, 0).to_text()
         '0F0,0B0\\n'
         """
-        grids = np.broadcast_arrays(kind, chunk, microbatch)
+        grids = np.broadcast_arrays(kind, chunk, microbatch, *more.values())
         ranks, actions = grids[0].shape
-        return cls(np.arange(ranks + 1) * actions, *(grid.ravel() for grid in grids))
+        names = ("kind", "chunk", "microbatch", *more)
+        if keep is None:
+            columns = {name: grid.ravel() for name, grid in zip(names, grids, strict=True)}
+            return cls(np.arange(ranks + 1) * actions, **columns)
+        chosen = np.broadcast_to(np.asarray(keep, np.bool_), grids[0].shape)
+        columns = {name: grid[chosen] for name, grid in zip(names, grids, strict=True)}
+        return cls(np.concatenate([[0], np.cumsum(chosen.sum(axis=1))]), **columns)
 
     @classmethod
-    def from_actions(cls, ranks: Iterable[Iterable[Action]]) -> PipelineOrder:
-        """Return the order that runs these actions, one iterable per rank.
+    def from_actions(cls, ranks: Iterable[Iterable[Cell]]) -> PipelineOrder:
+        """Return the order that runs these actions and fused pairs, one iterable per rank.
 
-        >>> PipelineOrder.from_actions([[F(0, 0), B(0, 0)]]).rows(0)
-        [Action(kind='F', chunk=0, microbatch=0), Action(kind='B', chunk=0, microbatch=0)]
+        >>> PipelineOrder.from_actions([[F(0, 0), (F(0, 1), B(0, 0)), B(0, 1)]]).pair.tolist()
+        [-1, 2, 1, -1]
         """
-        rows = [[(KINDS.index(a.kind), a.chunk, a.microbatch) for a in actions] for actions in ranks]
-        flat = np.array([cell for row in rows for cell in row], np.int32).reshape(-1, 3)
-        return cls(np.cumsum([0, *map(len, rows)]), flat[:, 0].astype(np.int8), flat[:, 1], flat[:, 2])
+        flat: list[tuple[int, ...]] = []
+        weight: list[float] = []
+        offsets = [0]
+        for cells in ranks:
+            for cell in cells:
+                pair = (len(flat) + 1, len(flat)) if isinstance(cell, tuple) else (-1,)
+                for a, partner in zip(cell if isinstance(cell, tuple) else (cell,), pair, strict=True):
+                    flat.append((KINDS.index(a.kind), a.chunk, a.microbatch, a.count, a.part, a.parts, partner))
+                    weight.append(a.share)
+            offsets.append(len(flat))
+        table = np.array(flat, np.int32).reshape(-1, 7)
+        kind, chunk, microbatch, count, part, parts, partners = table.T
+        return cls(offsets, kind, chunk, microbatch, count, part, parts, weight, partners)  # type: ignore[arg-type]
 
     @classmethod
     def parse(cls, text: str) -> PipelineOrder:
@@ -167,17 +154,17 @@ class PipelineOrder:
         """
         ranks = []
         for number, line in enumerate(text.rstrip().splitlines(), 1):
-            actions = []
+            cells = []
             for position, cell in enumerate(line.split(","), 1):
                 if not cell.strip():
                     continue
                 try:
-                    actions.append(Action.parse(cell.strip()))
+                    cells.append(parse_cell(cell.strip()))
                 except ProgramError as error:
                     raise ProgramError(f"line {number}, cell {position}: {error}") from None
-            if not actions:
+            if not cells:
                 raise ProgramError(f"line {number}: every line is one rank with at least one action; this one is empty")
-            ranks.append(actions)
+            ranks.append(cells)
         if not ranks:
             raise ProgramError("an order has one line per rank, such as 0F0,0B0; the text is empty")
         return cls.from_actions(ranks)
@@ -198,45 +185,52 @@ class PipelineOrder:
         return np.repeat(np.arange(self.ranks, dtype=np.int32), np.diff(self.rank_offsets))
 
     def action(self, number: int) -> Action:
-        """Return one action by its place in the columns."""
-        kind = KINDS[int(self.kind[number])]
-        return Action(kind, int(self.chunk[number]), int(self.microbatch[number]))  # type: ignore[arg-type]
+        """Return one action by its place in the columns; its weight is None where it is count / parts."""
+        count, part, parts = int(self.count[number]), int(self.part[number]), int(self.parts[number])
+        weight = float(self.weight[number])
+        return Action(
+            KINDS[int(self.kind[number])],  # type: ignore[arg-type]
+            int(self.chunk[number]),
+            int(self.microbatch[number]),
+            count,
+            part,
+            parts,
+            None if weight == count / parts else weight,
+        )
 
     def rows(self, rank: int) -> list[Action]:
-        """Return the actions of one rank, in order."""
+        """Return the actions of one rank, in order; a fused pair is two of them."""
         return [self.action(n) for n in range(int(self.rank_offsets[rank]), int(self.rank_offsets[rank + 1]))]
 
-    def to_text(self) -> str:
-        """Return the text form; `parse` is its inverse."""
-        return "".join(",".join(map(str, self.rows(rank))) + "\n" for rank in range(self.ranks))
+    def cells(self, rank: int) -> list[Cell]:
+        """Return the operations of one rank, in order; a fused pair is one of them."""
+        first, last = int(self.rank_offsets[rank]), int(self.rank_offsets[rank + 1])
+        rows = self.rows(rank)
+        leads = (self.pair[first:last] == np.arange(first + 1, last + 1)).tolist()
+        follows = [False, *leads]
+        return [(rows[n], rows[n + 1]) if leads[n] else rows[n] for n in range(len(rows)) if not follows[n]]
+
+    def to_text(self, torch: bool = False) -> str:
+        """Return the text form; `parse` is its inverse.
+
+        Args:
+            torch: write it for `torch.distributed.pipelining`.
+
+        Raises:
+            ProgramError: torch cannot say it.
+        """
+        return "".join(",".join(cell_text(c, torch) for c in self.cells(rank)) + "\n" for rank in range(self.ranks))
 
     def check(self, placement: Placement, microbatches: int) -> None:
         """Check that every chunk runs every microbatch of its lane forward and then backward, once, on its own rank.
 
-        A backward is one B, or one I and later one W.
+        A backward is one B, or one I and later one W.  Where a microbatch runs in parts, each part keeps the rule;
+        where forward and backward have different parts, all of the forward comes before any of the backward.
 
         Raises:
             ProgramError: an action is missing, double, misplaced or too early; the message names it.
         """
-        _check_range(self, placement, microbatches)
-        rank = self.rank
-        home = placement.rank_of[placement.lane_of[self.microbatch], self.chunk]
-        for n in np.flatnonzero(rank != home)[:1]:
-            raise ProgramError(
-                f"a chunk runs on the rank that holds it: {self.action(n)} stands on rank {rank[n]}, "
-                f"but its lane has chunk {self.chunk[n]} on rank {home[n]}; move it there"
-            )
-        place = _first_places(self, placement.chunks, microbatches)
-        forward, whole, inputs, weights = place
-        _require_all(forward >= 0, "every chunk runs every microbatch forward once: {}F{} is missing")
-        split = (inputs >= 0) | (weights >= 0)
-        _require_all(~(split & (whole >= 0)), "a backward is B, or I and W: {}B{} stands beside its own I or W")
-        _require_all((whole >= 0) | (inputs >= 0), "every forward has a backward: {0}B{1} (or {0}I{1}) is missing")
-        _require_all(~split | (weights >= 0), "a split backward is I and then W: {}W{} is missing")
-        _require_all(
-            np.where(split, inputs, whole) > forward, "a backward follows its forward: that of {}F{} is too early"
-        )
-        _require_all(~split | (weights > inputs), "W follows I: {}W{} is too early")
+        check_order(self, placement, microbatches)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PipelineOrder):
@@ -269,36 +263,3 @@ def warm_up_then_pairs(warm_up: ArrayLike, count: int) -> tuple[NDArray[np.int8]
     number = (place >> 1) + np.where(odd, 0, start)
     number = np.where(warming, column, np.where(draining, column - count, number))
     return backward.astype(np.int8), number.astype(np.int32)
-
-
-def _check_range(order: PipelineOrder, placement: Placement, microbatches: int) -> None:
-    if order.ranks != placement.ranks or placement.microbatches != microbatches:
-        raise ProgramError(
-            f"order, placement and step agree: the order has {order.ranks} ranks, the placement {placement.ranks} "
-            f"ranks and {placement.microbatches} microbatches, the step {microbatches}; make all three from one shape"
-        )
-    for name, column, size in (("kind", order.kind, len(KINDS)), ("chunk", order.chunk, placement.chunks)):
-        for n in np.flatnonzero((column < 0) | (column >= size))[:1]:
-            raise ProgramError(
-                f"{name} lies in 0..{size - 1}: action {n} on rank {order.rank[n]} has {name} {column[n]}"
-            )
-    for n in np.flatnonzero((order.microbatch < 0) | (order.microbatch >= microbatches))[:1]:
-        raise ProgramError(
-            f"microbatches lie in 0..{microbatches - 1}: {order.action(n)} stands on rank {order.rank[n]}; "
-            f"drop it, or give the step {int(order.microbatch[n]) + 1} microbatches"
-        )
-
-
-def _first_places(order: PipelineOrder, chunks: int, microbatches: int) -> NDArray[np.int64]:
-    """Return [4, chunks, microbatches] the place of each action, -1 where there is none; refuse doubles."""
-    flat = (order.kind.astype(np.int64) * chunks + order.chunk) * microbatches + order.microbatch
-    place = np.full(4 * chunks * microbatches, -1, np.int64)
-    place[flat] = np.arange(order.size)
-    for n in np.flatnonzero(place[flat] != np.arange(order.size))[:1]:
-        raise ProgramError(f"every action runs once: {order.action(n)} stands twice on rank {order.rank[n]}; drop one")
-    return place.reshape(4, chunks, microbatches)
-
-
-def _require_all(good: NDArray[np.bool_], message: str) -> None:
-    for chunk, microbatch in np.argwhere(~good)[:1]:
-        raise ProgramError(message.format(chunk, microbatch))

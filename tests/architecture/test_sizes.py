@@ -14,7 +14,9 @@ def python_files(*folders: str) -> list[Path]:
 
 
 def test_no_file_is_too_long_to_read() -> None:
-    lengths = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in python_files("simulator", "tests")}
+    lengths = {
+        path.relative_to(ROOT): len(path.read_text().splitlines()) for path in python_files("simulator", "tests")
+    }
     assert {} == {str(path): lines for path, lines in lengths.items() if lines > MOST_LINES}
 
 

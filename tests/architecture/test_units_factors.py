@@ -61,7 +61,8 @@ def test_no_factor_between_units_outside_units() -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["y = x * 1e6", "y = 1e-3 * x", "x *= 1e9", "y = x / 10**9", "y = x / 2**30", "y = x / 1e12", "y = x // 1024"]
+    "source",
+    ["y = x * 1e6", "y = 1e-3 * x", "x *= 1e9", "y = x / 10**9", "y = x / 2**30", "y = x / 1e12", "y = x // 1024"],
 )
 def test_a_conversion_is_seen(source: str) -> None:
     assert [1] == factors(source)

@@ -46,7 +46,9 @@ def test_every_job_runs(name: str) -> None:
     assert math.isclose(prediction.step_time, sum(prediction.breakdown.values()), rel_tol=1e-9)
 
 
-@pytest.mark.parametrize(("alias", "name"), [("llama3_8b_fsdp", "llama3_8b_fsdp_8xh100"), ("llama3_405b", "llama3_405b_16384xh100")])
+@pytest.mark.parametrize(
+    ("alias", "name"), [("llama3_8b_fsdp", "llama3_8b_fsdp_8xh100"), ("llama3_405b", "llama3_405b_16384xh100")]
+)
 def test_short_names_find_the_same_job(alias: str, name: str) -> None:
     assert load_job(name) == load_job(alias)
 

@@ -37,11 +37,11 @@ ZERO_TABLE_1 = {
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize(("parameters", "replicas"), ZERO_TABLE_1)
-def test_model_states_are_those_of_the_zero_paper_to_the_printed_digit(parameters: str, replicas: int, stage: int) -> None:
+def test_model_states_are_those_of_the_zero_paper_to_the_printed_digit(
+    parameters: str, replicas: int, stage: int
+) -> None:
     printed = Decimal(ZERO_TABLE_1[parameters, replicas][stage - 1])
-    states = model_states(
-        float(parameters), weight=2, gradient=2, optimizer=12, zero_stage=stage, replicas=replicas
-    )
+    states = model_states(float(parameters), weight=2, gradient=2, optimizer=12, zero_stage=stage, replicas=replicas)
     shown = Decimal(states.total) / Decimal(10**9)
 
     assert printed == shown.quantize(printed, rounding=ROUND_HALF_UP if parameters == "7.5e9" else ROUND_DOWN)
@@ -99,7 +99,12 @@ def test_the_first_pipeline_rank_holds_the_published_activations(
 # The same paper, Figure 7 (transcribed in the same file): activations over those without recompute or sequence parallelism.
 FIGURE_7 = {
     "22b": {("none", True): 0.6684, ("selective", False): 0.4942, ("selective", True): 0.1618, ("full", False): 0.0764},
-    "530b": {("none", True): 0.5831, ("selective", False): 0.6204, ("selective", True): 0.2027, ("full", False): 0.0942},
+    "530b": {
+        ("none", True): 0.5831,
+        ("selective", False): 0.6204,
+        ("selective", True): 0.2027,
+        ("full", False): 0.0942,
+    },
 }
 
 

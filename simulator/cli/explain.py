@@ -1,0 +1,39 @@
+"""dtsim explain: why a step takes as long as it does, and which change helps most."""
+
+from __future__ import annotations
+
+from simulator.cli.options import (
+    ClusterOption,
+    EngineOption,
+    JobArgument,
+    JsonOption,
+    ModelOption,
+    SetOption,
+    read_job,
+)
+from simulator.cli.output import note, print_json, print_sections, warn_if_cold
+
+__all__ = ["command"]
+
+
+def command(
+    job: JobArgument = None,
+    model: ModelOption = None,
+    cluster: ClusterOption = None,
+    settings: SetOption = None,
+    engine: EngineOption = "compiled",
+    as_json: JsonOption = False,
+) -> None:
+    """Say where the time goes, what binds, what fills memory, and which single change of the plan helps most."""
+    from simulator.simulate import simulate_job
+    from simulator.studies.explanation import explain
+
+    the_job = read_job(job, model, cluster, settings)
+    warn_if_cold()
+    prediction = simulate_job(the_job, engine)
+    note("simulating the neighbouring plans ...")
+    explanation = explain(the_job, prediction, engine)
+    if as_json:
+        print_json(explanation.to_dict())
+    else:
+        print_sections(explanation.sections())

@@ -1,0 +1,127 @@
+"""Who sends what to whom in a pipeline order: found once per schedule and shape, shared by all plans that use it.
+
+An action covers atoms of work: (microbatch, part).  The forward of a chunk feeds, atom by atom, the forward of the next chunk, its
+backward the backward of the chunk before.  Atoms that go together from one action to one action are one message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.schedules.order import PipelineOrder
+from simulator.schedules.placement import Placement
+
+__all__ = ["Pattern", "find_pattern"]
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pattern:
+    """Arrays over actions (numbered as in the order) and messages.
+
+    Args:
+        rank, lane: [actions] where each runs.
+        source, target: [messages] the action that sends, the action that waits for it; sorted by source.
+        link: [messages] index into `links`.
+        links: (sending rank, receiving rank, part of a whole microbatch's activations).
+        local_source, local_target: the same for neighbours on one rank, where nothing is sent.
+        last_backward: [actions] whether it completes its chunk's gradients on its lane.
+        first_forward: [actions] whether it is its chunk's first forward on its lane.
+    """
+
+    rank: Ints
+    lane: Ints
+    source: Ints
+    target: Ints
+    link: Ints
+    links: tuple[tuple[int, int, float], ...]
+    local_source: Ints
+    local_target: Ints
+    last_backward: NDArray[np.bool_]
+    first_forward: NDArray[np.bool_]
+
+
+def find_pattern(order: PipelineOrder, placement: Placement) -> Pattern:
+    """Return the messages of an order."""
+    rank = np.repeat(np.arange(len(order.rank_offsets) - 1), np.diff(order.rank_offsets))
+    lane = placement.lane_of[order.microbatch].astype(np.int64)
+    source, target, share = _messages(order, placement.rank_of.shape[1])
+    here, there = rank[source], rank[target]
+    remote = here != there
+    ranks = len(order.rank_offsets) - 1
+    fractions, which = np.unique(share[remote], return_inverse=True) if remote.any() else (np.ones(1), np.zeros(0, np.int64))
+    code = (here[remote] * ranks + there[remote]) * len(fractions) + which
+    present = np.flatnonzero(np.bincount(code, minlength=1)) if len(code) else np.zeros(0, np.int64)
+    lookup = np.zeros(int(code.max()) + 1 if len(code) else 1, np.int64)
+    lookup[present] = np.arange(len(present))
+    links = tuple(
+        (int(c) // len(fractions) // ranks, int(c) // len(fractions) % ranks, float(fractions[int(c) % len(fractions)]))
+        for c in present
+    )
+    return Pattern(
+        rank=rank,
+        lane=lane,
+        source=source[remote],
+        target=target[remote],
+        link=lookup[code],
+        links=links,
+        local_source=source[~remote],
+        local_target=target[~remote],
+        last_backward=_extreme(order, lane, placement, (1, 3), last=True),
+        first_forward=_extreme(order, lane, placement, (0,), last=False),
+    )
+
+
+def _extreme(order: PipelineOrder, lane: Ints, placement: Placement, kinds: tuple[int, ...], last: bool) -> NDArray[np.bool_]:
+    """Mark the last (or first) action of these kinds of each chunk and lane."""
+    lanes, chunks = placement.rank_of.shape
+    where = np.flatnonzero(np.isin(order.kind, kinds))
+    where = where if last else where[::-1]
+    found = np.full(lanes * chunks, -1, np.int64)
+    found[lane[where] * chunks + order.chunk[where]] = where
+    mask = np.zeros(len(order.kind), bool)
+    mask[found[found >= 0]] = True
+    return mask
+
+
+def _messages(order: PipelineOrder, chunks: int) -> tuple[Ints, Ints, NDArray[np.float64]]:
+    """(sending action, waiting action, share of a microbatch) for every pair of neighbours, sorted by the sender."""
+    kind, chunk = order.kind, order.chunk.astype(np.int64)
+    action, atom, atoms, grain = _atoms(order)
+    found = []
+    for kinds, step in (((0,), 1), ((1, 2), -1)):
+        mine = np.isin(kind[action], kinds)
+        table = np.full((chunks, atoms), -1, np.int64)
+        table[chunk[action[mine]], atom[mine]] = action[mine]
+        feeds = mine & (chunk[action] + step >= 0) & (chunk[action] + step < chunks)
+        sender = action[feeds]
+        waiter = table[chunk[sender] + step, atom[feeds]]
+        known = waiter >= 0
+        found.append((sender[known], waiter[known]))
+    sender, waiter = (np.concatenate(columns) for columns in zip(*found, strict=True))
+    by_sender = np.argsort(sender, kind="stable")
+    sender, waiter = sender[by_sender], waiter[by_sender]
+    if len(action) == len(kind):
+        return sender, waiter, np.ones(len(sender))
+    fresh = np.ones(len(sender), bool)
+    fresh[1:] = (sender[1:] != sender[:-1]) | (waiter[1:] != waiter[:-1])
+    starts = np.flatnonzero(fresh)
+    return sender[fresh], waiter[fresh], np.diff(np.append(starts, len(sender))) / grain
+
+
+def _atoms(order: PipelineOrder) -> tuple[Ints, Ints, int, int]:
+    """Expand actions to atoms: (action of each atom, atom number, how many atoms there are, atoms per microbatch)."""
+    microbatch = order.microbatch.astype(np.int64)
+    most = int((microbatch + order.count).max(initial=0))
+    if (order.count == 1).all() and (order.parts == 1).all():
+        return np.arange(len(microbatch)), microbatch, most, 1
+    grain = int(np.lcm.reduce(np.unique(order.parts).astype(np.int64)))
+    each = order.count.astype(np.int64) * (grain // order.parts.astype(np.int64))
+    action = np.repeat(np.arange(len(microbatch)), each)
+    inside = np.arange(len(action)) - np.repeat(np.cumsum(each) - each, each)
+    first = microbatch * grain + order.part.astype(np.int64) * (grain // order.parts.astype(np.int64))
+    return action, first[action] + inside, most * grain, grain

@@ -1,0 +1,112 @@
+"""Out of memory: by how much, on which rank, and the smallest change that makes it fit, each alternative simulated.
+
+First every single change; when none is enough, pairs of those that save most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from simulator.job import Job
+from simulator.report.prediction import Prediction
+from simulator.report.table import Section, Table
+from simulator.studies.changes import Change, Trial, neighbours, that_matter, trials
+from simulator.units import show
+
+__all__ = ["Advice", "make_it_fit"]
+
+_PAIRED = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Advice:
+    """How a plan that does not fit can be made to.
+
+    Args:
+        excess: bytes missing on the fullest rank.
+        rank: the fullest pipeline rank.
+        tried: all changes that can be, those that fit first, the quickest first; then by memory.
+    """
+
+    excess: float
+    rank: int
+    tried: tuple[Trial, ...]
+
+    @property
+    def best(self) -> Trial | None:
+        """The change that fits with the shortest step; None when none fits."""
+        return next((t for t in self.tried if t.prediction is not None and t.prediction.fits), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the value of the key `advice` of `dtsim run --json`."""
+        return {
+            "excess_bytes": self.excess,
+            "pipeline_rank": self.rank,
+            "best": None if self.best is None else self.best.to_dict(),
+            "tried": [trial.to_dict() for trial in self.tried],
+        }
+
+    def section(self) -> Section:
+        """Return the advice to read."""
+        rows = []
+        for trial in self.tried:
+            p = trial.prediction
+            if p is not None:
+                verdict = "fits" if p.fits else f"{show(p.peak_memory - p.capacity, 'B')} too much"
+                rows.append((trial.change.name, show(p.step_time, "s"), show(p.peak_memory, "B"), verdict))
+        best = self.best
+        way = (
+            f"way out: {best.change.name} ({' '.join(f'--set {s}' for s in best.change.settings)})"
+            if best is not None
+            else "no change tried is enough: more GPUs, a smaller model or a shorter sequence"
+        )
+        return Section(
+            title=f"does not fit: rank {self.rank} lacks {show(self.excess, 'B')}",
+            lines=(way,),
+            table=Table(headings=("change", "step", "fullest rank", ""), rows=tuple(rows), left=(0, 3)),
+        )
+
+
+def make_it_fit(job: Job, prediction: Prediction, engine: str = "compiled") -> Advice:
+    """Return what makes a job fit its GPUs.
+
+    Args:
+        job: the job as predicted.
+        prediction: its prediction, out of memory.
+        engine: the engine for the alternatives.
+
+    >>> from simulator.job import job_from_names
+    >>> from simulator.simulate import simulate_job
+    >>> job = job_from_names("llama2_70b", "dgx_h100", ["cluster.gpus=64", "plan.tensor_parallel=8"])
+    >>> prediction = simulate_job(job)
+    >>> prediction.fits, make_it_fit(job, prediction).best.prediction.fits
+    (False, True)
+    """
+    tried = that_matter(prediction, trials(job, neighbours(job), engine))
+    if not any(t.prediction is not None and t.prediction.fits for t in tried):
+        tried += _pairs(job, prediction, tried, engine)
+    return Advice(
+        excess=prediction.peak_memory - prediction.capacity,
+        rank=prediction.memory.fullest,
+        tried=tuple(sorted(tried, key=_order)),
+    )
+
+
+def _pairs(job: Job, prediction: Prediction, tried: list[Trial], engine: str) -> list[Trial]:
+    """Return pairs of the changes that save most; of two changes of one field, never both."""
+    saving = [t for t in tried if t.prediction is not None and t.prediction.peak_memory < prediction.peak_memory]
+    saving = sorted(saving, key=_order)[:_PAIRED]
+    pairs = []
+    for one, other in combinations([trial.change for trial in saving], 2):
+        if not set(one.plan) & set(other.plan):
+            pairs.append(Change(name=f"{one.name} and {other.name}", plan=one.plan | other.plan))
+    return [trial for trial in trials(job, pairs, engine) if trial.prediction is not None]
+
+
+def _order(trial: Trial) -> tuple[bool, float]:
+    p = trial.prediction
+    if p is None:
+        return True, float("inf")
+    return not p.fits, p.step_time if p.fits else p.peak_memory

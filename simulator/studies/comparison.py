@@ -1,0 +1,173 @@
+"""Several settings of one job side by side: schedules, ZeRO stages, or any key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from simulator.errors import SimulatorError, SpecError
+from simulator.job import Job, job_from_names, load_job
+from simulator.report.prediction import Prediction
+from simulator.report.table import Section, Table, percent
+from simulator.schedules import SCHEDULES
+from simulator.schedules.base import Shape
+from simulator.simulate import simulate_job
+from simulator.studies.changes import Change, changed, chunks_for
+from simulator.studies.sizes import MOST_VARIANTS
+from simulator.units import show
+
+__all__ = ["Comparison", "Row", "compare", "variants"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Row:
+    """One variant: its settings, and its prediction or the reason why there is none."""
+
+    name: str
+    settings: tuple[str, ...]
+    prediction: Prediction | None
+    reason: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as JSON: the keys of `dtsim run`, or `reason`."""
+        head: dict[str, Any] = {"name": self.name, "settings": list(self.settings), "reason": self.reason or None}
+        if self.prediction is None:
+            return head
+        answer = self.prediction.to_dict()
+        answer.pop("schema_version")
+        return head | {"peak_memory_fullest_bytes": self.prediction.peak_memory} | answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Comparison:
+    """All variants, in the order asked for."""
+
+    name: str
+    rows: tuple[Row, ...]
+
+    @property
+    def predicted(self) -> list[tuple[str, Prediction]]:
+        """(name, prediction) of the variants that can be."""
+        return [(row.name, row.prediction) for row in self.rows if row.prediction is not None]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON answer of `dtsim compare`."""
+        from simulator import __version__
+
+        facts = self.predicted[0][1].provenance if self.predicted else {}
+        return {
+            "schema_version": 1,
+            "job": self.name,
+            "rows": [row.to_dict() for row in self.rows],
+            "provenance": {"version": __version__} | {k: facts[k] for k in ("cluster", "gpu", "engine") if k in facts},
+        }
+
+    def sections(self) -> list[Section]:
+        """Return table and refusals to read."""
+        lines = []
+        best = min((p.step_time for _, p in self.predicted if p.fits), default=None)
+        for name, p in self.predicted:
+            mark = "fits" if p.fits else f"{show(p.peak_memory - p.capacity, 'B')} too much"
+            mark += ", quickest" if p.fits and p.step_time == best else ""
+            lines.append(
+                (
+                    name,
+                    show(p.step_time, "s"),
+                    f"{show(p.low, 's')} to {show(p.high, 's')}",
+                    percent(p.mfu),
+                    percent(p.bubble_fraction),
+                    show(sum(p.exposed_communication.values()), "s"),
+                    show(p.peak_memory, "B"),
+                    mark,
+                )
+            )
+        headings = ("", "step", "80 % band", "MFU", "bubble", "exposed comm", "fullest rank", "")
+        table = Table(headings=headings, rows=tuple(lines), left=(0, 7))
+        out = [Section(title=f"{self.name}, side by side", table=table)]
+        refused = [f"{row.name}: {row.reason}" for row in self.rows if row.prediction is None]
+        return [*out, Section(title="cannot be", lines=tuple(refused))] if refused else out
+
+
+def variants(schedules: Sequence[str], stages: Sequence[int], settings: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the settings of every variant: all combinations of what is compared.
+
+    Args:
+        schedules: names for plan.schedule.
+        stages: values for plan.zero_stage.
+        settings: `table.key=a,b,c`; one value alone is fixed for all.
+
+    Raises:
+        SpecError: a setting is malformed, or there are too many combinations.
+
+    >>> variants(["gpipe"], [0, 1], [])
+    [('plan.schedule=gpipe', 'plan.zero_stage=0'), ('plan.schedule=gpipe', 'plan.zero_stage=1')]
+    """
+    axes = [[f"plan.schedule={name}" for name in schedules], [f"plan.zero_stage={stage}" for stage in stages]]
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise SpecError(f"--set {setting[:80]!r}: expected TABLE.KEY=VALUE or TABLE.KEY=A,B,C")
+        values = [text] if text.strip()[:1] in ("[", '"', "'") else text.split(",")
+        axes.append([f"{key}={value.strip()}" for value in values])
+    axes = [axis for axis in axes if axis]
+    count = 1
+    for axis in axes:
+        count *= len(axis)
+    if count > MOST_VARIANTS:
+        raise SpecError(f"a comparison has at most {MOST_VARIANTS} rows, but the lists combine to {count}. Shorten one")
+    return list(product(*axes))
+
+
+def compare(
+    job: str | None,
+    asked: Sequence[tuple[str, ...]],
+    *,
+    model: str | None = None,
+    cluster: str | None = None,
+    engine: str = "compiled",
+) -> Comparison:
+    """Return every variant simulated; one that cannot be becomes a row with its reason.
+
+    Args:
+        job: a job's name or file; or None with a model and a cluster.
+        asked: settings of each variant, from `variants`.
+        model, cluster: names, without a job.
+        engine: "compiled" or "simpy".
+
+    Raises:
+        SpecError: the job itself cannot be read.
+    """
+
+    def load(settings: Sequence[str]) -> Job:
+        return load_job(job, settings) if job is not None else job_from_names(str(model), str(cluster), settings)
+
+    base = load(())
+    varied = [i for i in range(len(asked[0])) if len({settings[i] for settings in asked}) > 1] if asked else []
+    rows = []
+    for settings in asked:
+        name = ", ".join(settings[i].removeprefix("plan.").replace("=", " ", 1) for i in varied) or "as it is"
+        try:
+            variant, note = _with_fitting_chunks(load(settings), settings)
+            rows.append(Row(name=name + note, settings=settings, prediction=simulate_job(variant, engine)))
+        except SimulatorError as error:
+            rows.append(Row(name=name, settings=settings, prediction=None, reason=str(error)))
+    return Comparison(name=base.name, rows=tuple(rows))
+
+
+def _with_fitting_chunks(job: Job, settings: Sequence[str]) -> tuple[Job, str]:
+    """Return a variant and a note: a schedule that cannot take the job's chunks per rank gets those it can, unless
+    they were asked for."""
+    keys = [setting.partition("=")[0].strip() for setting in settings]
+    if "plan.schedule" not in keys or "plan.chunks_per_rank" in keys:
+        return job, ""
+    plan = job.plan
+    replicas = plan.data_parallel or max(1, job.cluster.world_size // plan.model_parallel_size)
+    microbatches = max(1, job.workload.global_batch_size // (replicas * plan.microbatch_size))
+    shape = Shape(plan.pipeline_parallel, microbatches, plan.chunks_per_rank)
+    chunks = chunks_for(SCHEDULES.get(str(plan.schedule)), shape)
+    if chunks is None or chunks == plan.chunks_per_rank:
+        return job, ""
+    change = Change(name="--schedule", plan={"chunks_per_rank": chunks, "layer_split": None})
+    return changed(job, change), f" (chunks_per_rank {chunks})"

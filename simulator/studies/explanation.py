@@ -1,0 +1,186 @@
+"""Why a step takes as long as it does: from the peak to the step, what binds, what fills memory, which change helps most."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.job import Job
+from simulator.program.program import CATEGORIES
+from simulator.report.prediction import Prediction
+from simulator.report.table import Section, Table, bar, percent
+from simulator.studies.changes import Trial, neighbours, that_matter, trials
+from simulator.studies.measured import class_seconds
+from simulator.studies.standing import standing_at_peak
+from simulator.units import show
+
+__all__ = ["Explanation", "explain", "from_peak_to_step"]
+
+_MOST_GAINS = 12
+_NOTICEABLE = 0.001
+_WORDS = {
+    "recompute": "forwards run again to save memory",
+    "optimizer": "the optimizer's update",
+    "host": "the host at the end of the step",
+    "tp": "tensor-parallel collectives that nothing hides",
+    "cp": "context-parallel communication that nothing hides",
+    "ep": "expert-parallel communication that nothing hides",
+    "dp": "data-parallel collectives that nothing hides",
+    "pp": "messages between pipeline ranks that nothing hides",
+    "bubble": "waiting for other pipeline ranks",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Explanation:
+    """What binds a step.
+
+    Args:
+        prediction: the step.
+        name: of the job.
+        ladder: (words, seconds) from the time at the dense peak to the step time; the seconds sum to the step time.
+        classes: seconds of the critical path by price class, largest first.
+        gains: single changes that can be, the quickest that fits first.
+    """
+
+    prediction: Prediction
+    name: str
+    ladder: tuple[tuple[str, float], ...]
+    classes: dict[str, float]
+    gains: tuple[Trial, ...]
+
+    @property
+    def best(self) -> Trial | None:
+        """The change that fits and shortens the step most (of a step that does not fit: the quickest that fits)."""
+        for trial in self.gains:
+            p = trial.prediction
+            if p is not None and p.fits:
+                quicker = p.step_time < self.prediction.step_time * (1.0 - _NOTICEABLE)
+                return trial if quicker or not self.prediction.fits else None
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON answer of `dtsim explain`."""
+        p = self.prediction
+        return {
+            "schema_version": 1,
+            "job": self.name,
+            "step_time_s": {"value": p.step_time, "low": p.low, "high": p.high},
+            "from_peak_to_step_s": [{"part": words, "seconds": s} for words, s in self.ladder],
+            "breakdown_s": p.breakdown,
+            "critical_path_s": self.classes,
+            "host_bound": p.provenance["host_bound"],
+            "placement": p.provenance["placement"],
+            "bubble_fraction": p.bubble_fraction,
+            "largest_at_peak": standing_at_peak(p),
+            "fits": p.fits,
+            "best": None if self.best is None else self._gain(self.best),
+            "changes": [self._gain(trial) for trial in self.gains],
+            "provenance": p.provenance,
+        }
+
+    def _gain(self, trial: Trial) -> dict[str, Any]:
+        p = trial.prediction
+        gain = None if p is None else self.prediction.step_time / p.step_time - 1.0
+        return trial.to_dict() | {"speedup": gain}
+
+    def sections(self) -> list[Section]:
+        """Return the explanation to read."""
+        return [self._ladder(), self._binding(), self._memory(), self._gains()]
+
+    def _ladder(self) -> Section:
+        p = self.prediction
+        longest = max(s for _, s in self.ladder)
+        rows = tuple((words, show(s, "s"), percent(s / p.step_time), bar(s / longest)) for words, s in self.ladder)
+        return Section(
+            title=f"{self.name}: {show(p.step_time, 's')} per step, MFU {percent(p.mfu)}; from the peak to the step",
+            table=Table(headings=("", "", "", ""), rows=rows, left=(0, 3)),
+        )
+
+    def _binding(self) -> Section:
+        p = self.prediction
+        rows = tuple((name, show(s, "s"), percent(s / p.step_time)) for name, s in list(self.classes.items())[:8])
+        blocks = p.provenance["host_bound"]
+        leaving = sorted({re.sub(r" ?\d+( to \d+)?", "", name) for name in p.provenance["placement"]})
+        return Section(
+            title="what binds: the longest chain of work and messages, by what sets its speed",
+            table=Table(headings=("", "", ""), rows=rows),
+            below=(
+                f"host-bound blocks (the CPU launches too slowly): {', '.join(blocks[:5]) or 'none'}",
+                f"what leaves the node: {', '.join(leaving[:6]) or 'nothing'}",
+            ),
+        )
+
+    def _memory(self) -> Section:
+        p = self.prediction
+        rank = p.memory.fullest
+        total = float(p.memory.total[rank])
+        parts = sorted(zip(p.memory.by_category[rank].tolist(), CATEGORIES, strict=True), reverse=True)
+        rows = tuple((name, show(b, "B"), percent(b / total), bar(b / parts[0][0])) for b, name in parts if b > 0)
+        verdict = "fits" if p.fits else "does NOT fit"
+        return Section(
+            title=f"what fills memory: rank {rank}, {show(total, 'B')} of {show(p.capacity, 'B')}, {verdict}",
+            table=Table(headings=("", "", "", ""), rows=rows, left=(0, 3)),
+        )
+
+    def _gains(self) -> Section:
+        now, best, rows = self.prediction.step_time, self.best, []
+        for trial in self.gains[:_MOST_GAINS]:
+            p = trial.prediction
+            if p is not None:
+                verdict = "fits" if p.fits else "does not fit"
+                gain = f"{now / p.step_time - 1.0:+.1%}".replace("%", " %")
+                rows.append((trial.change.name, show(p.step_time, "s"), gain, show(p.peak_memory, "B"), verdict))
+        line = (
+            f"{best.change.name}: {' '.join(f'--set {s}' for s in best.change.settings)}"
+            if best is not None
+            else "none of the neighbouring plans is quicker and fits"
+        )
+        more = len(self.gains) - _MOST_GAINS
+        return Section(
+            title="the one change that helps most",
+            lines=(line,),
+            table=Table(headings=("change", "step", "speed", "fullest rank", ""), rows=tuple(rows), left=(0, 4)),
+            below=(f"... and {more} more, none of them better",) if more > 0 else (),
+        )
+
+
+def from_peak_to_step(prediction: Prediction) -> tuple[tuple[str, float], ...]:
+    """Return (words, seconds) from the time at the dense peak to the step time.
+
+    The first part is model FLOP / (GPUs x peak); the second what forward and backward kernels take beyond it (below zero
+    when padding or causal attention save more than kernels lose); then every other account.  They sum to the step time.
+    """
+    p = prediction
+    ideal = p.model_flops / (p.world_size * p.peak_flops)
+    kernels = p.breakdown["forward"] + p.breakdown["backward"]
+    rest = sorted(((s, name) for name, s in p.breakdown.items() if name in _WORDS and s > 0), reverse=True)
+    return (
+        ("the model's FLOP at the GPU's peak", ideal),
+        ("kernels slower than the peak", kernels - ideal),
+        *((f"{name}: {_WORDS[name]}", s) for s, name in rest),
+    )
+
+
+def explain(job: Job, prediction: Prediction, engine: str = "compiled") -> Explanation:
+    """Return why a step takes as long as it does, with every neighbouring plan simulated.
+
+    Args:
+        job: the job as predicted.
+        prediction: its prediction.
+        engine: the engine for the neighbours.
+    """
+    found = that_matter(prediction, trials(job, neighbours(job), engine))
+
+    def order(trial: Trial) -> tuple[bool, float]:
+        p = trial.prediction
+        return (True, float("inf")) if p is None else (not p.fits, p.step_time)
+
+    return Explanation(
+        prediction=prediction,
+        name=job.name,
+        ladder=from_peak_to_step(prediction),
+        classes=class_seconds(prediction),
+        gains=tuple(sorted(found, key=order)),
+    )

@@ -1,0 +1,217 @@
+"""The cluster of a row: one of ours where GPU, node and network agree, else one built in memory from the row's numbers."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from dataclasses import dataclass
+
+from simulator.errors import SimulatorError
+from simulator.hardware.cluster import Cluster, ClusterSpec, Node, load_cluster, load_node
+from simulator.hardware.gpu import Gpu, load_gpu
+from simulator.hardware.link import Link, load_link
+from simulator.specs import load_all, names
+from simulator.studies.validation.names import find_gpu, load_names
+from simulator.studies.validation.rows import CannotPlace, Row, count, number, text
+from simulator.units import parse, show
+
+__all__ = ["place_cluster", "place_gpu"]
+
+_SAME_RATE = 0.05
+_NETWORKS = ("infiniband", "roce", "ethernet", "efa", "omnipath", "slingshot", "aries")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the row says: the key under which a cluster, once built, is remembered."""
+
+    gpu: Gpu
+    per_node: int
+    link: Link
+    rate: float | None
+    technology: str
+    rack: bool
+    needs_network: bool
+
+
+def place_cluster(row: Row) -> tuple[Cluster, tuple[str, ...]]:
+    """Return (cluster with the row's number of GPUs, what was assumed).
+
+    Raises:
+        CannotPlace: the GPU is not known and the row has no numbers for it, or the number of GPUs cannot be.
+    """
+    world = count(row, "n_gpus")
+    if world is None:
+        raise CannotPlace("the row gives no n_gpus", counts=False)
+    gpu, assumed = place_gpu(row)
+    ours = _nodes_with(gpu.name)
+    per_node = count(row, "gpus_per_node")
+    if per_node is None:
+        per_node = ours[0].gpus if ours else 8
+        assumed += (f"gpus_per_node = {per_node}",)
+    link, more = _inner_link(row, gpu, ours)
+    assumed += more
+    rate = number(row, "inter_gbps_per_gpu")
+    fabric = load_names().fabric_of(text(row, "source"))
+    technology = fabric.technology if fabric else ""
+    needs = world > per_node
+    if needs and fabric:
+        assumed += (f"network {technology} ({fabric.source})",)
+    wanted = _Wanted(
+        gpu,
+        per_node,
+        link,
+        parse(f"{rate} Gb/s", "B/s") if rate and rate > 0 else None,
+        technology,
+        "nvl72" in (text(row, "intra_link") + text(row, "gpu")).lower(),
+        needs,
+    )
+    cluster, more = _cluster_like(wanted)
+    try:
+        return cluster.resized(world), assumed + more
+    except SimulatorError as error:
+        raise CannotPlace(str(error)) from None
+
+
+def place_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]]:
+    """Return (GPU, what was assumed): by name, else made from the row's peak and memory and marked uncalibrated.
+
+    Raises:
+        CannotPlace: neither a name that we know nor numbers.
+    """
+    name = text(row, "gpu")
+    gigabytes, peak = number(row, "gpu_mem_gb"), number(row, "gpu_peak_bf16_tflops")
+    found = find_gpu(load_names(), name, gigabytes)
+    if found is not None:
+        gpu = load_gpu(found.name)
+        wrong = peak is not None and abs(parse(f"{peak} TFLOP/s", "FLOP/s") / _half(gpu) - 1) > _SAME_RATE
+        note = () if found.exact else (f"GPU {name!r} taken for {found.name}",)
+        if not (wrong and not found.exact):
+            return gpu, note
+    if not gigabytes or not peak or gigabytes < 1 or peak < 1:
+        raise CannotPlace(f"GPU {name[:60]!r} is not known, and the row gives no gpu_peak_bf16_tflops and gpu_mem_gb for it")
+    flops = parse(f"{peak} TFLOP/s", "FLOP/s")
+    pattern = min(load_all("gpus", Gpu).values(), key=lambda g: (abs(math.log(_half(g) / flops)), g.name))
+    factor = flops / _half(pattern)
+    gpu = pattern.model_copy(
+        update={
+            "name": name or "unnamed GPU",
+            "aliases": (),
+            "memory": parse(f"{gigabytes} GB", "B"),
+            "peak_flops": {dtype: value * factor for dtype, value in pattern.peak_flops.items()},
+        }
+    )
+    return gpu, (f"GPU {name!r} is not known: peak and memory of the row, the rest of {pattern.name}; uncalibrated",)
+
+
+def _half(gpu: Gpu) -> float:
+    """Peak of the 16-bit formats [FLOP/s]."""
+    return gpu.peak_flops.get("bf16") or gpu.peak_flops.get("fp16") or gpu.peak_flops["fp32"]
+
+
+@functools.lru_cache(maxsize=64)
+def _nodes_with(gpu: str) -> tuple[Node, ...]:
+    return tuple(sorted((n for n in load_all("nodes", Node).values() if n.gpu == gpu), key=lambda n: (-n.gpus, n.name)))
+
+
+def _inner_link(row: Row, gpu: Gpu, ours: tuple[Node, ...]) -> tuple[Link, tuple[str, ...]]:
+    """Return the link inside a node: by name, by its words, by its rate, else the one of our nodes with this GPU."""
+    name = text(row, "intra_link")
+    known = load_names().find("links", name) if name else None
+    if known:
+        return load_link(known), ()
+    kind = re.search(r"(nvlink|pcie|xgmi)\D{0,6}(\d)?", name.lower())
+    rate = re.search(r"([\d.]+)\s*GB/s", name)
+    if kind:
+        stem = next((s for s in names("links") if s.startswith(kind.group(1) + (kind.group(2) or ""))), None)
+        if stem:
+            link = load_link(stem)
+            if rate and abs(parse(f"{rate.group(1)} GB/s", "B/s") / 2 / link.bandwidth - 1) > _SAME_RATE:
+                both = parse(f"{rate.group(1)} GB/s", "B/s")
+                link = link.model_copy(update={"name": name, "aliases": (), "bandwidth": both / 2})
+            return link, (f"link {name!r} taken as {show(link.bandwidth, 'B/s')} per direction",)
+    if ours:
+        return load_link(ours[0].link), (f"link inside the node = {ours[0].link}",)
+    return load_link("nvlink3"), (f"link inside the node = nvlink3 (none known for {gpu.name!r})",)
+
+
+@functools.lru_cache(maxsize=256)
+def _cluster_like(wanted: _Wanted) -> tuple[Cluster, tuple[str, ...]]:
+    """Return a cluster of any size with these parts."""
+    for name in names("clusters"):
+        cluster = load_cluster(name)
+        if _agrees(cluster, wanted):
+            note = () if wanted.rate or not wanted.needs_network else (f"network as in cluster {name}",)
+            return cluster, note
+    return _built(wanted)
+
+
+def _agrees(cluster: Cluster, wanted: _Wanted) -> bool:
+    node = cluster.node
+    if cluster.gpu != wanted.gpu or node.gpus != wanted.per_node or cluster.link.name != wanted.link.name:
+        return False
+    if (cluster.spec.nodes_per_rack > 1) != (wanted.rack and wanted.per_node < 72):
+        return False
+    if not wanted.needs_network:
+        return True
+    if cluster.network is None or cluster.spec.oversubscription > 1:
+        return False
+    if cluster.network.technology != (wanted.technology or "infiniband"):
+        return False
+    return wanted.rate is None or abs(cluster.network.bandwidth * node.nics / node.gpus / wanted.rate - 1) <= _SAME_RATE
+
+
+def _built(wanted: _Wanted) -> tuple[Cluster, tuple[str, ...]]:
+    """Build node and cluster in memory, on the pattern of one of our nodes with this GPU where there is one."""
+    ours = _nodes_with(wanted.gpu.name)
+    pattern = ours[0] if ours else load_node("dgx_a100_80")
+    technology, assumed = wanted.technology or "infiniband", ()
+    rate = wanted.rate
+    if rate is None and wanted.needs_network:
+        other = next((n for n in ours if n.network_link), load_node("dgx_a100_80"))
+        rate = load_link(other.network_link).bandwidth * other.nics / other.gpus
+        assumed = (f"network of {show(rate, 'B/s')} per GPU, as node {other.name}",)
+    network, nics = (None, 0) if rate is None else _network(technology, rate, wanted.per_node)
+    node = pattern.model_copy(
+        update={
+            "name": f"node of {wanted.per_node} x {wanted.gpu.name}",
+            "aliases": (),
+            "gpu": wanted.gpu.name,
+            "gpus": wanted.per_node,
+            "link": wanted.link.name,
+            "network_link": network.name if network else "",
+            "nics": nics,
+        }
+    )
+    spec = ClusterSpec(
+        name=f"{node.name}, {network.name if network else 'no network'}",
+        node=node.name,
+        nodes_per_rack=max(1, 72 // wanted.per_node) if wanted.rack else 1,
+    )
+    cluster = Cluster(
+        name=spec.name,
+        spec=spec,
+        gpu=wanted.gpu,
+        node=node,
+        link=wanted.link,
+        host_link=load_link(pattern.host_link),
+        network=network,
+        nodes=1,
+        world_size=1,
+        levels=(),
+    )
+    return cluster, (*assumed, f"cluster built from the row's numbers: {spec.name}")
+
+
+def _network(technology: str, rate: float, per_node: int) -> tuple[Link, int]:
+    """Return (the link of one card, cards per node) that give this rate per GPU [B/s]."""
+    links = [link for link in load_all("links", Link).values() if link.technology in _NETWORKS]
+    same = [link for link in links if link.technology == technology] or links
+    for link in sorted(same, key=lambda link: abs(math.log(link.bandwidth / rate))):
+        cards = rate * per_node / link.bandwidth
+        if cards >= 0.99 and abs(cards - round(cards)) < 0.02 and round(cards) <= 4 * per_node:
+            return link, round(cards)
+    nearest = min(same, key=lambda link: abs(math.log(link.bandwidth / rate)))
+    name = f"{technology} {show(rate, 'B/s')}"
+    return nearest.model_copy(update={"name": name, "aliases": (), "bandwidth": rate}), per_node

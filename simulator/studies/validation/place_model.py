@@ -1,0 +1,102 @@
+"""The model of a row, from the row's own numbers; what no table prints (norms, biases, positions) comes from our model of
+the same shape, else from its style: gated MLPs go with RMS norm and rotary positions, others with GPT's layer norm."""
+
+from __future__ import annotations
+
+import functools
+
+from pydantic import ValidationError
+
+from simulator.specs import load_all
+from simulator.studies.validation.rows import CannotPlace, Row, count, flag, text
+from simulator.workload.model import Model
+
+__all__ = ["place_model"]
+
+BLANK_VOCABULARY = 50_304
+"""Rows of the embedding where a table names none: GPT-2's 50,257 padded to a multiple of 128."""
+BLANK_HEAD = 128
+
+
+def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
+    """Return (model, sequence length [tokens], what was assumed).
+
+    Raises:
+        CannotPlace: the row's model is of a kind not modelled, or its sizes are not given.
+    """
+    _refuse_other_kinds(row)
+    assumed: list[str] = []
+    layers, hidden, length = (count(row, name) for name in ("arch_layers", "hidden", "seq_len"))
+    missing = [n for n, v in (("arch_layers", layers), ("hidden", hidden), ("seq_len", length)) if v is None]
+    if missing or layers is None or hidden is None or length is None:
+        raise CannotPlace(f"the row gives no {', '.join(missing)}", counts=False)
+    heads = count(row, "heads") or max(1, hidden // BLANK_HEAD)
+    if not text(row, "heads"):
+        assumed.append(f"heads = {heads} (of {BLANK_HEAD} each)")
+    gated = flag(row, "gated_mlp") or False
+    ffn = count(row, "ffn_hidden") or 4 * hidden
+    if not text(row, "ffn_hidden"):
+        assumed.append(f"ffn_hidden = {ffn} (4 x hidden)")
+    vocabulary = count(row, "vocab") or BLANK_VOCABULARY
+    if not text(row, "vocab"):
+        assumed.append(f"vocabulary = {vocabulary}")
+    kv_heads = count(row, "kv_heads") or heads
+    head_dim = count(row, "head_dim") or max(1, hidden // heads)
+    style, why = _style(hidden, heads, kv_heads, ffn, gated)
+    assumed += [why] if why else []
+    tied = flag(row, "tied_emb")
+    name = text(row, "model") or "unnamed"
+    try:
+        model = Model(
+            name=name[:200],
+            family=style.family if style else "unnamed",
+            layers=layers,
+            hidden=hidden,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            ffn=ffn,
+            gated_mlp=gated,
+            norm=style.norm if style else ("rms_norm" if gated else "layer_norm"),
+            positions=style.positions if style else ("rotary" if gated else "learned"),
+            tied_embeddings=tied if tied is not None else not gated,
+            vocabulary=vocabulary,
+            sequence_length=length,
+            linear_bias=style.linear_bias if style else not gated,
+            qkv_bias=style.qkv_bias if style else not gated,
+        )
+    except ValidationError as error:
+        raise CannotPlace(f"model {name[:60]!r}: {error.errors()[0]['msg']}", counts=False) from None
+    return model, length, tuple(assumed)
+
+
+def _refuse_other_kinds(row: Row) -> None:
+    task = text(row, "task")
+    if task and task.lower() not in ("pretrain", "pretraining"):
+        raise CannotPlace(f"task {task!r} is not modelled: only pretraining is", counts=False)
+    if (count(row, "moe_experts") or 1) > 1:
+        raise CannotPlace("mixture-of-experts models are not modelled")
+    kind = text(row, "attn_type").lower()
+    if kind not in ("", "mha", "gqa", "mqa"):
+        raise CannotPlace(f"attention of type {kind!r} is not modelled")
+    for column, words in (("cp", "context parallelism"), ("ep", "expert parallelism")):
+        if (count(row, column) or 1) > 1:
+            raise CannotPlace(f"{words} ({column} > 1) is not modelled")
+
+
+def _style(hidden: int, heads: int, kv_heads: int, ffn: int, gated: bool) -> tuple[Model | None, str]:
+    """Our model with the same layer (its number of layers may differ), else of the same kind of MLP."""
+    model = _by_shape().get((hidden, heads, kv_heads, ffn, gated))
+    if model is not None:
+        return model, ""
+    norm, positions = ("RMS norm", "rotary") if gated else ("layer norm with biases", "learned")
+    return None, f"{norm} and {positions} positions (no model of ours has this layer)"
+
+
+@functools.lru_cache(maxsize=1)
+def _by_shape() -> dict[tuple[int, int, int, int, bool], Model]:
+    found: dict[tuple[int, int, int, int, bool], Model] = {}
+    for model in load_all("models", Model).values():
+        if model.architecture == "transformer":
+            found.setdefault((model.hidden, model.heads, model.kv_heads, model.ffn, model.gated_mlp), model)
+    return found

@@ -1,0 +1,153 @@
+"""The plan of a row: degrees as printed, habits from the framework, and the rules for what tables leave blank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.schedules import SCHEDULES
+from simulator.studies.validation.names import load_names
+from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
+from simulator.workload.model import Model
+
+__all__ = ["place_plan", "place_precision"]
+
+
+def place_precision(row: Row) -> tuple[str, tuple[str, ...]]:
+    """Return (precision, what was assumed).
+
+    Raises:
+        CannotPlace: a precision that is not modelled.
+    """
+    name = text(row, "precision")
+    if not name:
+        return "bf16", ("precision = bf16",)
+    found = load_names().find("precisions", name)
+    if found is None:
+        raise CannotPlace(f"precision {name[:40]!r} is not modelled")
+    return found, ()
+
+
+def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, tuple[str, ...]]:
+    """Return (fields of a Plan, global batch size [sequences], recompute or None if unknown, what was assumed).
+
+    Raises:
+        CannotPlace: sizes are missing or contradict each other, or the row uses what is not modelled.
+    """
+    assumed: list[str] = []
+    tensor, pipeline = count(row, "tp") or 1, count(row, "pp") or 1
+    world = count(row, "n_gpus") or 1
+    if world % (tensor * pipeline):
+        raise CannotPlace(f"tp x pp = {tensor} x {pipeline} does not divide the {world} GPUs", counts=False)
+    replicas = world // (tensor * pipeline)
+    said = count(row, "dp")
+    if said is not None and said != replicas:
+        raise CannotPlace(f"tp x pp x dp = {tensor} x {pipeline} x {said} is not the {world} GPUs", counts=False)
+    microbatch = count(row, "mbs")
+    if microbatch is None:
+        microbatch = 1
+        assumed.append("microbatch_size = 1")
+    batch = count(row, "gbs") or replicas * microbatch * (count(row, "grad_accum") or 0)
+    if not batch:
+        raise CannotPlace("the row gives neither gbs nor grad_accum", counts=False)
+    if batch % (replicas * microbatch):
+        raise CannotPlace(f"gbs = {batch} is no multiple of dp x mbs = {replicas} x {microbatch}")
+    fields: dict[str, Any] = {
+        "tensor_parallel": tensor,
+        "pipeline_parallel": pipeline,
+        "microbatch_size": microbatch,
+        "sequence_parallel": bool(flag(row, "seq_parallel")) and tensor > 1,
+    }
+    fields["framework"] = _framework(row, assumed)
+    fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
+    fields |= _sharding(row, fields["framework"], replicas, assumed)
+    fields |= _attention(row, assumed)
+    if _overlap_off(row) and replicas > 1 and fields["zero_stage"] < 3:
+        fields["overlap_gradients"] = False
+        if fields["zero_stage"]:
+            fields["overlap_parameters"] = False
+    return fields, batch, _recompute(row), tuple(assumed)
+
+
+def _framework(row: Row, assumed: list[str]) -> str:
+    name = text(row, "framework")
+    found = load_names().find("frameworks", name) if name else None
+    if found is None:
+        found = load_names().framework_by_words(name)
+        if found is None:
+            found = "pytorch_fsdp" if number(row, "zero_stage") == 3 else "megatron_core"
+        assumed.append(f"framework {name!r} taken for {found}")
+    return found
+
+
+def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed: list[str]) -> dict[str, Any]:
+    """Return the schedule and the chunks per rank."""
+    name, chunks = text(row, "schedule"), count(row, "vp")
+    if pipeline == 1:
+        return {}
+    found = load_names().find("schedules", name) if name else None
+    wanted = found or name or ("interleaved_1f1b" if (chunks or 1) > 1 else "one_f_one_b")
+    if wanted not in SCHEDULES:
+        raise CannotPlace(f"no schedule {name!r}")
+    wanted = SCHEDULES.get(wanted).name
+    if name.lower() in ("", "none") and (chunks or 1) > 1:
+        wanted = "interleaved_1f1b"
+    if wanted != "interleaved_1f1b":
+        if (chunks or 1) > 1 and wanted == "one_f_one_b":
+            wanted = "interleaved_1f1b"
+        else:
+            return {"schedule": wanted, "chunks_per_rank": chunks or 1}
+    if chunks is None:
+        chunks = 2
+        assumed.append("2 chunks per rank (the depth of interleaving is not printed)")
+    if chunks > 1 and (microbatches % pipeline or model.layers < pipeline * chunks):
+        why = f"{microbatches} microbatches, {model.layers} layers on {pipeline} ranks"
+        assumed.append(f"1f1b without interleaving ({chunks} chunks per rank cannot be: {why})")
+        chunks = 1
+    return {"schedule": "interleaved_1f1b" if chunks > 1 else "one_f_one_b", "chunks_per_rank": chunks}
+
+
+def _sharding(row: Row, framework: str, replicas: int, assumed: list[str]) -> dict[str, Any]:
+    stage = count(row, "zero_stage") if text(row, "zero_stage") not in ("", "0") else 0
+    if not text(row, "zero_stage"):
+        stage = 3 if framework in ("pytorch_fsdp", "torchtitan") else 1 if framework == "megatron_core" else 0
+        if replicas > 1:
+            assumed.append(f"zero_stage = {stage} (the framework's habit)")
+    if stage is None or stage > 3:
+        raise CannotPlace(f"zero_stage must be 0 to 3, but it is {text(row, 'zero_stage')[:20]!r}", counts=False)
+    group = count(row, "shard_size")
+    if stage and group and group < replicas:
+        if group == 1:
+            return {"zero_stage": 0}
+        assumed.append(f"states sharded over all {replicas} replicas, not in groups of {group}: nearest that can be said")
+    return {"zero_stage": stage if replicas > 1 else 0}
+
+
+def _attention(row: Row, assumed: list[str]) -> dict[str, Any]:
+    names, kernel = load_names(), text(row, "attn_kernel")
+    if not kernel:
+        return {}
+    found = names.find("attention", kernel)
+    if found is None:
+        words = kernel.lower()
+        found = "unfused" if "unfused" in words else "flash3" if "flash3" in words or "v3" in words else None
+        found = found or ("flash2" if "flash" in words else None)
+        assumed.append(f"attention {kernel!r} taken for {found or 'the habit of the framework'}")
+    note = names.find("attention_notes", kernel)
+    if note:
+        assumed.append(f"attention {kernel!r}: {note}")
+    return {"attention": found} if found else {}
+
+
+def _overlap_off(row: Row) -> bool:
+    words = text(row, "overlap").lower()
+    return words == "off" or words.startswith(("none", "no gradient"))
+
+
+def _recompute(row: Row) -> str | None:
+    name = text(row, "recompute")
+    if name.lower() in ("", "unknown"):
+        return None
+    found = load_names().find("recompute", name)
+    if found is None:
+        raise CannotPlace(f"recompute {name[:40]!r} is not known: none, selective or full")
+    return found

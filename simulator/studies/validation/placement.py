@@ -1,0 +1,101 @@
+"""A row of measured runs -> a simulation: model, plan and cluster, with every rule that was used said in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from simulator.errors import SimulatorError
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.run_residuals import run_kind
+from simulator.plan.plan import Plan
+from simulator.report.prediction import Prediction
+from simulator.simulate import simulate
+from simulator.studies.validation.place_cluster import place_cluster
+from simulator.studies.validation.place_model import place_model
+from simulator.studies.validation.place_plan import place_plan, place_precision
+from simulator.studies.validation.rows import CannotPlace, Row, text
+from simulator.workload.workload import Workload
+
+__all__ = ["Placed", "group_of", "place", "predict", "sweep_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A row ready to be simulated.
+
+    Args:
+        fields: of the plan, without recompute.
+        recompute: none, selective or full; None = not known, the least that fits is taken.
+        assumed: the rules used, in words.
+    """
+
+    workload: Workload
+    fields: Mapping[str, Any]
+    recompute: str | None
+    cluster: Cluster
+    assumed: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """The kind of run, as in the residuals of whole runs."""
+        axes = {"tp": self.fields["tensor_parallel"], "pp": self.fields["pipeline_parallel"]}
+        return run_kind(axes, self.fields["framework"])
+
+
+def place(row: Row) -> Placed:
+    """Return the simulation that a row describes.
+
+    Raises:
+        CannotPlace: why not.
+    """
+    model, length, from_model = place_model(row)
+    precision, from_precision = place_precision(row)
+    fields, batch, recompute, from_plan = place_plan(row, model)
+    cluster, from_cluster = place_cluster(row)
+    workload = Workload(model=model, sequence_length=length, global_batch_size=batch, precision=precision)
+    return Placed(
+        workload=workload,
+        fields=fields,
+        recompute=recompute,
+        cluster=cluster,
+        assumed=(*from_model, *from_precision, *from_plan, *from_cluster),
+    )
+
+
+def predict(placed: Placed) -> tuple[Prediction, tuple[str, ...]]:
+    """Return (prediction, all that was assumed); of an unknown recompute the least that fits.
+
+    Raises:
+        CannotPlace: the simulator refuses the plan; the reason is its message.
+    """
+    choices = (placed.recompute,) if placed.recompute else ("none", "selective", "full")
+    prediction, assumed = None, placed.assumed
+    for choice in choices:
+        try:
+            plan = Plan(**placed.fields, recompute=choice)
+            prediction = simulate(placed.workload, plan, placed.cluster)
+        except SimulatorError as error:
+            raise CannotPlace(str(error)) from None
+        except ValidationError as error:
+            raise CannotPlace(str(error.errors()[0]["msg"])) from None
+        if prediction.fits:
+            break
+    if placed.recompute is None:
+        assumed += (f"recompute = {choice} (the least that fits)",)
+    if prediction is None:
+        raise CannotPlace("nothing was simulated")
+    return prediction, assumed
+
+
+def group_of(row: Row) -> str:
+    """Return the group of a row: its source, else the letters that its case_id begins with."""
+    return text(row, "source") or text(row, "case_id").split("-")[0] or "all rows"
+
+
+def sweep_of(row: Row) -> str:
+    """Return what rows of one sweep share: source, GPU, model, number of GPUs and sequence length."""
+    return " | ".join((group_of(row), *(text(row, c) for c in ("gpu", "model", "n_gpus", "seq_len"))))

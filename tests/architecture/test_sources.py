@@ -1,0 +1,96 @@
+"""Every number of the data files says where it was read; a framework profile holds facts, never a factor."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from simulator.plan.framework import Framework
+from simulator.units import Unit
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted([*(ROOT / "hardware_specs").rglob("*.toml"), *(ROOT / "workloads" / "models").rglob("*.toml")])
+WORDS = {"name", "aliases", "notes", "sources", "residuals"}
+QUANTITY = re.compile(r"\s*[-+.\d]+(e[-+]?\d+)?\s*[A-Za-zµ$/]*\s*")
+
+
+def is_number(value: object) -> bool:
+    """A number, a quantity such as "80 GB", or a list that holds one."""
+    if isinstance(value, list):
+        return any(is_number(item) for item in value)
+    if isinstance(value, str):
+        return QUANTITY.fullmatch(value) is not None
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def keys(data: dict[str, object], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Yield (path, value) of every key of a file that is not about the file itself."""
+    for key, value in data.items():
+        if key in WORDS:
+            continue
+        if isinstance(value, dict):
+            yield from keys(value, (*above, key))
+        else:
+            yield (*above, key), value
+
+
+def covered(path: tuple[str, ...], sources: dict[str, str]) -> bool:
+    """A source may be given for a key, for a table it lies in, or for all others with "*"."""
+    return "*" in sources or any(".".join(path[:n]) in sources for n in range(1, len(path) + 1)) or path[-1] in sources
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_number_has_a_source(path: Path) -> None:
+    data = tomllib.loads(path.read_text())
+    sources = data.get("sources", {})
+    numbers = [key for key, value in keys(data) if is_number(value)]
+
+    assert all(isinstance(text, str) and len(text) > 5 for text in sources.values())
+    assert [] == [".".join(key) for key in numbers if not covered(key, sources)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_sources_are_of_keys_that_exist(path: Path) -> None:
+    data = tomllib.loads(path.read_text())
+    known = {".".join(key[:n]) for key, _ in keys(data) for n in range(1, len(key) + 1)}
+    known |= {key.rpartition(".")[2] for key in known} | {"*", "notes"}
+
+    assert set() == set(data.get("sources", {})) - known
+
+
+def parts(annotation: object) -> Iterator[object]:
+    """Yield the plain types of an annotation; a quantity gives its unit."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        inner, *extra = typing.get_args(annotation)
+        unit = [item.symbol for item in extra if isinstance(item, Unit)]
+        yield from unit or parts(inner)
+    elif typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        for inner in typing.get_args(annotation):
+            yield from parts(inner)
+    elif typing.get_origin(annotation) is typing.Literal:
+        yield from {type(value) for value in typing.get_args(annotation)}
+    else:
+        yield annotation
+
+
+def test_a_framework_profile_cannot_scale_a_time() -> None:
+    """Allowed: yes or no, a name, a count, a size in bytes, a dtype, seconds of the host.  No other number."""
+    hints = typing.get_type_hints(Framework, include_extras=True)
+    own = {name: hints[name] for name in Framework.__annotations__}
+    allowed = {bool, str, int, "B", "s"}
+    bad = {name: list(parts(hint)) for name, hint in own.items() if not set(parts(hint)) <= allowed}
+
+    assert {} == bad
+    assert {"launch_time", "step_time"} == {name for name, hint in own.items() if "s" in set(parts(hint))}
+
+
+def test_the_times_of_a_framework_are_the_hosts_and_cited() -> None:
+    for path in sorted((ROOT / "hardware_specs" / "frameworks").glob("*.toml")):
+        sources = tomllib.loads(path.read_text())["sources"]
+        assert {"launch_time", "step_time"} <= set(sources), path.name
