@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,21 @@ def wrote(path: str | Path) -> None:
 
 
 def warn_if_cold() -> None:
-    """Say that the engine is about to be compiled, when no compiled code newer than its source lies beside it."""
+    """Say that the engine is about to be compiled, when no compiled code newer than its source is found."""
     package = Path(__file__).resolve().parent.parent
     for folder, module in (("engine", "compiled_engine"), ("report", "memory_kernel")):
         source = package / folder / f"{module}.py"
         changed = source.stat().st_mtime if source.exists() else 0.0
-        compiled = (package / folder / "__pycache__").glob(f"{module}.*.nbi")
-        if not any(index.stat().st_mtime >= changed for index in compiled):
+        if not any(index.stat().st_mtime >= changed for index in _compiled(package / folder, module)):
             note("compiling the engine once (a few seconds) ...")
             return
+
+
+def _compiled(folder: Path, module: str) -> Iterator[Path]:
+    """Index files of compiled code: where numba is told to keep them, beside the source, or in the user's cache."""
+    told = os.environ.get("NUMBA_CACHE_DIR")
+    if told:
+        yield from Path(told).rglob(f"{module}.*.nbi")
+        return
+    yield from (folder / "__pycache__").glob(f"{module}.*.nbi")
+    yield from (Path.home() / ".cache" / "numba").rglob(f"{module}.*.nbi")

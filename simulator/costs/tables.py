@@ -174,13 +174,24 @@ def _gemms(table: OperatorTable, rows: NDArray[np.int64], machine: Machine) -> P
 
 def _attention(table: OperatorTable, i: int, machine: Machine) -> Priced:
     sequences, heads, length, width = (int(x) for x in table.shape[i])
-    kernel, *more, kv_heads = table.layout[i].split(":")
+    kernel, mask, kv_heads, keys = table.layout[i].split(":")
     direction = "backward" if table.phase[i] == "backward" else "forward"
     numbers, gpu, dtype = machine.attention, machine.gpu, table.dtype[i]
     value = attention_seconds(
-        sequences, heads, int(kv_heads), length, length, width, "causal" in more, direction, kernel, dtype, gpu, numbers
+        sequences,
+        heads,
+        int(kv_heads),
+        length,
+        int(keys),
+        width,
+        mask == "causal",
+        direction,
+        kernel,
+        dtype,
+        gpu,
+        numbers,
     )
-    sigma = attention_sigma(length, length, kernel, dtype, gpu, numbers)
+    sigma = attention_sigma(length, int(keys), kernel, dtype, gpu, numbers)
     known = np.array([attention_calibrated(kernel, dtype, gpu, numbers)])
     return np.array([i]), np.atleast_1d(value), [attention_class(kernel)], np.atleast_1d(sigma), known
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
+
+from simulator.errors import PlanError
 from simulator.lowering.assign import assign_layers
 from simulator.lowering.connect import add_transfers
 from simulator.lowering.emit import emit
-from simulator.lowering.expand import layer_costs
+from simulator.lowering.expand import LayerCost, layer_costs
 from simulator.lowering.instances import add_instances
 from simulator.lowering.pattern import find_pattern
 from simulator.lowering.reduce import add_reductions
@@ -24,6 +27,7 @@ from simulator.lowering.update import add_update
 from simulator.plan.plan import Plan
 from simulator.program.program import Program
 from simulator.schedules.base import Shape
+from simulator.schedules.order import PipelineOrder
 from simulator.workload.workload import Workload
 
 __all__ = ["PASSES", "Settled", "lower", "lower_settled", "settle"]
@@ -58,7 +62,21 @@ def lower_settled(workload: Workload, settled: Settled) -> Program:
     """Return the program of a settled plan."""
     placement, order, pattern = _ordered(settled.schedule, settled.shape)
     chunks = settled.pipeline_parallel * settled.chunks_per_rank
+    lengths = _slice_lengths(order, workload.sequence_length) if getattr(settled.schedule, "slices", False) else {}
+
+    def scaled(count: int, part: int, parts: int, weight: float) -> dict[str, LayerCost]:
+        if getattr(settled.schedule, "slices", False):
+            return layer_costs(workload, settled, length=lengths[part], context=sum(lengths[j] for j in range(part)))
+        sequences = settled.microbatch_size * count // parts
+        if settled.microbatch_size * count % parts:
+            raise PlanError(
+                f"schedule {settled.schedule.name!r} splits microbatches in {parts}, but microbatch_size = "
+                f"{settled.microbatch_size}. Nearest: microbatch_size = {parts}."
+            )
+        return layer_costs(workload, settled, sequences=sequences)
+
     state = State(
+        scaled_costs=scaled,
         workload=workload,
         settled=settled,
         chunks=assign_layers(workload.model.layers, chunks, settled.layer_split),
@@ -70,3 +88,20 @@ def lower_settled(workload: Workload, settled: Settled) -> Program:
     for step in PASSES:
         step(state)
     return emit(state, f"{workload.model.name} {settled.schedule.name}")
+
+
+def _slice_lengths(order: PipelineOrder, tokens: int) -> dict[int, int]:
+    """Tokens of each sequence slice; whole tokens, so that they sum to the sequence."""
+    forward = np.flatnonzero((order.kind == 0) & (order.chunk == 0) & (order.microbatch == 0))
+    parts = {int(order.part[i]): float(order.weight[i]) for i in forward}
+    ends, total = [0], 0.0
+    for part in sorted(parts):
+        total += parts[part]
+        ends.append(round(total * tokens))
+    lengths = {part: b - a for part, a, b in zip(sorted(parts), ends, ends[1:], strict=False)}
+    if not lengths or min(lengths.values()) < 1:
+        raise PlanError(
+            f"a sequence of {tokens} tokens cannot be cut in {len(parts)} slices of a token or more. Way out: fewer slices "
+            "(chunks_per_rank)."
+        )
+    return lengths

@@ -63,6 +63,7 @@ def abstract_program(
         placement=placement,
         order=order,
         pattern=find_pattern(order, placement),
+        scaled_costs=lambda count, part, parts, weight: {"layer": _cost(shape, weight)},
     )
     add_instances(state)
     add_transfers(state)
@@ -74,11 +75,11 @@ def abstract_program(
     state.resident = [[] for _ in range(state.ranks)]
     program = emit(state, "schedule")
     return program, _prices(
-        program, shape, np.array([forward, input_grad + weight_grad, input_grad, weight_grad]), transfer
+        program, state, shape, np.array([forward, input_grad + weight_grad, input_grad, weight_grad]), transfer
     )
 
 
-def _cost(shape: Shape) -> LayerCost:
+def _cost(shape: Shape, weight: float = 1.0) -> LayerCost:
     nothing = OperatorTable(
         name="nothing",
         label=(),
@@ -97,10 +98,12 @@ def _cost(shape: Shape) -> LayerCost:
         part=(),
         beside=np.zeros(0, np.int32),
     )
-    share = Tensor(name="activations", category="activations", bytes=1.0 / shape.chunks_per_rank)
+    share = Tensor(name="activations", category="activations", bytes=weight / shape.chunks_per_rank)
     return LayerCost(
         forward=nothing,
         backward=nothing,
+        input_gradient=nothing,
+        weight_gradient=nothing,
         saved=(share,),
         forward_mark=(),
         backward_mark=(),
@@ -140,9 +143,16 @@ def _settled(shape: Shape) -> Any:
     )
 
 
-def _prices(program: Program, shape: Shape, times: np.ndarray, transfer: float) -> Prices:
+def _prices(program: Program, state: State, shape: Shape, times: np.ndarray, transfer: float) -> Prices:
+    """Seconds of each item: those of its action, by how much of a microbatch it covers; a fused pair takes the sum."""
     occupancy, latency = np.zeros(len(program.items)), np.zeros(len(program.items))
-    compute = program.kind == COMPUTE
-    occupancy[program.item[compute]] = times[program.action[compute]] / shape.chunks_per_rank
-    latency[program.item[~compute]] = transfer
+    order = state.order
+    each = times[order.kind] * order.weight / shape.chunks_per_rank
+    pair = order.pair.astype(np.int64)
+    alone = pair < np.arange(len(pair))
+    total = each + np.where(pair >= 0, each[pair], 0.0)
+    runs = (pair < 0) | ~alone
+    occupancy[program.item[state.first_row[runs]]] = total[runs]
+    links = program.kind != COMPUTE
+    latency[program.item[links]] = transfer
     return Prices.plain(occupancy, latency)

@@ -24,6 +24,14 @@ def emit(state: State, name: str) -> Program:
     streams = np.concatenate([b.streams[b.streams >= 0] for b in batches])
     after_offsets, after = _waits(state)
     start, end, mark = _edges(state)
+    order = state.order
+    special: dict[str, Any] = {}
+    if (order.count != 1).any():
+        special["count"] = column("count", np.int8)
+    if (order.parts != 1).any():
+        special |= {"slice": column("slice", np.int16), "slices": column("slices", np.int16)}
+    if (order.pair >= 0).any():
+        special |= {name: column(name, np.int32) for name in ("second_chunk", "second_microbatch")}
     settled = state.settled
     members = settled.tensor_parallel * settled.data_parallel
     return Program(
@@ -53,6 +61,7 @@ def emit(state: State, name: str) -> Program:
         mark_effect=mark,
         resident=tuple(Effect(tensors=tuple(t)) for t in state.resident),
         framework=settled.framework.name,
+        **special,
     )
 
 

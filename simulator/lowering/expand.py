@@ -29,7 +29,8 @@ class LayerCost:
     """One kind of layer on one GPU.
 
     Args:
-        forward, backward: operators; `backward_recomputed` has the recomputed forward in front.
+        forward, backward: operators, recomputed ones in front of the backward.
+        input_gradient, weight_gradient: the two halves of a split backward; recompute comes first (design 5b E).
         saved: tensors held from forward to backward.
         forward_mark, backward_mark: temporaries that stand while it runs.
         parameters: weights on this GPU before ZeRO [count]; `small_parameters` of them are the same on every
@@ -39,6 +40,8 @@ class LayerCost:
 
     forward: OperatorTable
     backward: OperatorTable
+    input_gradient: OperatorTable
+    weight_gradient: OperatorTable
     saved: tuple[Tensor, ...]
     forward_mark: tuple[Tensor, ...]
     backward_mark: tuple[Tensor, ...]
@@ -47,14 +50,22 @@ class LayerCost:
     input_bytes: float
 
 
-def layer_costs(workload: Workload, settled: Settled) -> dict[str, LayerCost]:
-    """Return the cost of "embedding", "layer" and "head" on one GPU of the plan."""
+def layer_costs(
+    workload: Workload, settled: Settled, sequences: int = 0, length: int = 0, context: int = 0
+) -> dict[str, LayerCost]:
+    """Return the cost of "embedding", "layer" and "head" on one GPU of the plan.
+
+    Args:
+        sequences, length: of what runs at once; 0 = a whole microbatch, whole sequences.
+        context: tokens of these sequences that ran before.
+    """
     return {
         kind: _layer_cost(
             workload.model,
             kind,
-            settled.microbatch_size,
-            workload.sequence_length,
+            sequences or settled.microbatch_size,
+            length or workload.sequence_length,
+            context,
             settled.precision,
             settled.style,
             settled.vocabulary,
@@ -74,6 +85,7 @@ def _layer_cost(
     kind: str,
     sequences: int,
     length: int,
+    context: int,
     precision: Precision,
     style: KernelStyle,
     vocabulary: int,
@@ -83,7 +95,9 @@ def _layer_cost(
     overlaps: bool,
     gradient_bytes: int,
 ) -> LayerCost:
-    part = ARCHITECTURES.get(model.architecture).part(model, kind, sequences, length, precision, style, vocabulary)
+    part = ARCHITECTURES.get(model.architecture).part(
+        model, kind, sequences, length, precision, style, vocabulary, context
+    )
     split = _Splitter(tensor, sequence_parallel, overlaps, precision, sequences * length, model.hidden, style)
     recompute = recompute if kind == "layer" else "none"
     forward, backward = _Rows(f"{kind} forward"), _Rows(f"{kind} backward")
@@ -99,6 +113,8 @@ def _layer_cost(
     return LayerCost(
         forward=forward.table(),
         backward=backward.table(),
+        input_gradient=backward.table("input"),
+        weight_gradient=backward.table("weight"),
         saved=saved,
         forward_mark=_marks(kind, "workspace", out),
         backward_mark=(*dropped, *_marks(kind, "gradients of activations", grad)),
@@ -141,8 +157,14 @@ class _Rows:
         self.rows.append(row)
         return len(self.rows) - 1
 
-    def table(self) -> OperatorTable:
-        rows = self.rows
+    def table(self, half: str = "") -> OperatorTable:
+        """Return the table, or one half of a split backward: weight gradients apart from all else."""
+        rows, name = self.rows, self.name
+        if half:
+            keep = [i for i, r in enumerate(rows) if (r.get("part") == "weight") == (half == "weight")]
+            place = {old: new for new, old in enumerate(keep)}
+            rows = [{**rows[i], "beside": place.get(rows[i].get("beside", -1), -1)} for i in keep]
+            name = f"{name}, {half} gradient"
 
         def column(key: str, default: Any, dtype: Any) -> Any:
             out = np.array([r.get(key, default) for r in rows], dtype)
@@ -153,7 +175,7 @@ class _Rows:
             return tuple(r.get(key, default) for r in rows)
 
         return OperatorTable(
-            name=self.name,
+            name=name,
             label=words("label", ""),
             kind=column("kind", COMPUTE, np.int8),
             work=words("work", ""),
@@ -296,14 +318,14 @@ class _Splitter:
         sequences, heads, length, width = o.shape
         heads = heads // self.t
         moved = self.tokens * heads * width * self.e
-        kv = self.tokens * max(1, o.kv_heads // self.t) * width * self.e
+        kv = sequences * o.keys * max(1, o.kv_heads // self.t) * width * self.e
         rows.add(
             label=o.label,
             work="attention",
             shape=(sequences, heads, length, width),
-            layout=o.kernel + (":causal" if o.causal else "") + f":{max(1, o.kv_heads // self.t)}",
+            layout=f"{o.kernel}:{'causal' if o.causal else 'full'}:{max(1, o.kv_heads // self.t)}:{o.keys}",
             dtype=self.dtype,
-            flops=factor * sequences * heads * float(length) * length * width,
+            flops=factor * sequences * heads * float(length) * o.keys * width,
             read=moved + 2 * kv if factor == 4.0 else 3 * moved + 2 * kv,
             written=moved if factor == 4.0 else moved + 2 * kv,
             phase=phase,

@@ -12,10 +12,11 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.lowering.assign import Chunk
+from simulator.lowering.expand import LayerCost
 from simulator.lowering.state import Batch, State
-from simulator.program.program import COMPUTE, Block, Segment
+from simulator.program.program import COMPUTE, Block, FusedSegment, OperatorTable, Segment
 
-__all__ = ["BUCKETS", "UNBROKEN", "UNITS", "add_instances", "layers_of"]
+__all__ = ["BUCKETS", "UNBROKEN", "UNITS", "add_instances", "layers_of", "table_of"]
 
 UNBROKEN, UNITS, BUCKETS = 0, 1, 2
 _DIRECTION = ("forward", "backward", "backward", "backward")
@@ -46,7 +47,7 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> tuple[tupl
 
 
 def _variants(state: State) -> np.ndarray:
-    """Which actions are cut, and how."""
+    """Which actions are cut, and how; fused pairs never are."""
     settled, kind = state.settled, state.order.kind
     out = np.zeros(len(kind), np.int64)
     if settled.zero_stage == 3:
@@ -58,10 +59,23 @@ def _variants(state: State) -> np.ndarray:
     elif settled.overlap_gradients and settled.data_parallel > 1:
         every = settled.zero_stage == 2
         out[((kind == 1) | (kind == 3)) if every else state.pattern.last_backward] = BUCKETS
+    out[state.order.pair >= 0] = UNBROKEN
     return out
 
 
-def _segments(state: State, chunk: Chunk, kind: int, variant: int) -> tuple[Segment, ...]:
+def _find_scales(state: State) -> None:
+    """Group actions by how much of a microbatch they run, and get the costs of each size."""
+    order = state.order
+    if (order.count == 1).all() and (order.parts == 1).all() and (order.weight == 1.0).all():
+        state.scale, state.scales = np.zeros(len(order.kind), np.int64), [state.costs]
+        return
+    columns = np.stack([order.count, order.part, order.parts, order.weight], axis=1).astype(np.float64)
+    sizes, state.scale = np.unique(columns, axis=0, return_inverse=True)
+    state.scale = state.scale.reshape(-1)
+    state.scales = [state.scaled_costs(int(c), int(j), int(n), float(w)) for c, j, n, w in sizes]
+
+
+def _segments(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -> tuple[Segment, ...]:
     direction = _DIRECTION[kind]
     groups = _cut(state, chunk, direction, variant)
     state.cuts[(chunk, direction, variant)] = groups
@@ -69,52 +83,84 @@ def _segments(state: State, chunk: Chunk, kind: int, variant: int) -> tuple[Segm
     name += " + head" if chunk.head else ""
     out = []
     for number, group in enumerate(groups):
-        pieces: list[tuple[object, int]] = []
+        pieces: list[tuple[OperatorTable, int]] = []
         for layer in group:
-            table = getattr(state.costs[layer], direction)
+            table = table_of(state.scales[scale][layer], kind)
             if pieces and pieces[-1][0] is table:
                 pieces[-1] = (table, pieces[-1][1] + 1)
             else:
                 pieces.append((table, 1))
         label = name if len(groups) == 1 else f"{name}, part {number}"
-        out.append(Segment(name=label, pieces=tuple(pieces), phase=direction))  # type: ignore[arg-type]
+        out.append(Segment(name=label, pieces=tuple(pieces), phase=direction))
     return tuple(out)
 
 
+def table_of(cost: LayerCost, kind: int) -> OperatorTable:
+    """Return the operators that an action of this kind runs in a layer."""
+    return (cost.forward, cost.backward, cost.input_gradient, cost.weight_gradient)[kind]
+
+
 def add_instances(state: State) -> None:
-    """Make blocks for the (chunk, action kind, variant) that occur, and one row per segment of every action."""
+    """Make blocks for the (chunk, action kind, variant, size) that occur, and one row per segment of every action."""
     order, ranks = state.order, state.pattern.rank
     state.variant = _variants(state)
-
-    classes = {chunk: number for number, chunk in enumerate(dict.fromkeys(state.chunks))}
-    class_of = np.array([classes[c] for c in state.chunks], np.int64)
-    key = (class_of[order.chunk] * 4 + order.kind) * 3 + state.variant
-    base = np.zeros(len(classes) * 12, np.int64)
-    count = np.zeros(len(classes) * 12, np.int64)
-    names = list(classes)
-    for code in np.flatnonzero(np.bincount(key, minlength=len(base))):
-        rest, variant = divmod(int(code), 3)
-        number, kind = divmod(rest, 4)
-        segments = _segments(state, names[number], kind, variant)
-        base[code], count[code] = len(state.items), len(segments)
-        state.items.extend(segments)
-        state.blocks.append(Block(name=segments[0].name, segments=segments))
-    per_action = count[key]
+    _find_scales(state)
+    base, per_action = _blocks(state)
+    pair = order.pair.astype(np.int64)
+    second = (pair >= 0) & (pair < np.arange(len(pair)))
+    per_action[second] = 0
     ends = np.cumsum(per_action)
     state.first_row, state.last_row = ends - per_action, ends - 1
+    state.first_row[second], state.last_row[second] = state.first_row[pair[second]], state.last_row[pair[second]]
     total = int(ends[-1]) if len(ends) else 0
-    action = np.repeat(np.arange(len(key)), per_action) if total != len(key) else np.arange(len(key))
+    action = np.repeat(np.arange(len(pair)), per_action)
     part = np.arange(total) - state.first_row[action]
+    fused = pair[action] >= 0
     compute = state.lanes("compute")
+    partner = np.where(fused, pair[action], 0)
     state.add_rows(
         Batch(
-            item=base[key][action] + part,
+            item=base[action] + part,
             kind=COMPUTE,
             rank=ranks[action],
             streams=compute[ranks[action]][:, None],
-            action=order.kind[action].astype(np.int64),
-            chunk=order.chunk[action].astype(np.int64),
-            microbatch=order.microbatch[action].astype(np.int64),
+            action=np.where(fused, 5, order.kind[action]).astype(np.int64),
+            chunk=order.chunk[action],
+            microbatch=order.microbatch[action],
             part=part,
+            count=order.count[action],
+            slice=order.part[action],
+            slices=order.parts[action],
+            second_chunk=np.where(fused, order.chunk[partner], -1),
+            second_microbatch=np.where(fused, order.microbatch[partner], -1),
         )
     )
+
+
+def _blocks(state: State) -> tuple[np.ndarray, np.ndarray]:
+    """Make the blocks that occur: (first item, number of segments) of every action."""
+    order = state.order
+    classes = {chunk: number for number, chunk in enumerate(dict.fromkeys(state.chunks))}
+    class_of = np.array([classes[c] for c in state.chunks], np.int64)
+    scales = len(state.scales)
+    key = ((class_of[order.chunk] * 4 + order.kind) * 3 + state.variant) * scales + state.scale
+    size = len(classes) * 12 * scales
+    base, count = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    names, made = list(classes), {}
+    for code in np.flatnonzero(np.bincount(key, minlength=size)).tolist():
+        rest, scale = divmod(code, scales)
+        rest, variant = divmod(rest, 3)
+        number, kind = divmod(rest, 4)
+        segments = made[code] = _segments(state, names[number], kind, variant, scale)
+        base[code], count[code] = len(state.items), len(segments)
+        state.items.extend(segments)
+        state.blocks.append(Block(name=segments[0].name, segments=segments))
+    first, per_action = base[key], count[key]
+    leads = np.flatnonzero(order.pair > np.arange(len(key)))
+    if len(leads):
+        both = key[leads] * size + key[order.pair[leads]]
+        for code in np.unique(both).tolist():
+            one, two = (made[c][0] for c in divmod(code, size))
+            item = state.add_item(FusedSegment(name=f"({one.name}; {two.name})", first=one, second=two))
+            first[leads[both == code]] = item
+    return first, per_action

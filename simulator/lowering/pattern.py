@@ -53,7 +53,9 @@ def find_pattern(order: PipelineOrder, placement: Placement) -> Pattern:
     here, there = rank[source], rank[target]
     remote = here != there
     ranks = len(order.rank_offsets) - 1
-    fractions, which = np.unique(share[remote], return_inverse=True) if remote.any() else (np.ones(1), np.zeros(0, np.int64))
+    fractions, which = (
+        np.unique(share[remote], return_inverse=True) if remote.any() else (np.ones(1), np.zeros(0, np.int64))
+    )
     code = (here[remote] * ranks + there[remote]) * len(fractions) + which
     present = np.flatnonzero(np.bincount(code, minlength=1)) if len(code) else np.zeros(0, np.int64)
     lookup = np.zeros(int(code.max()) + 1 if len(code) else 1, np.int64)
@@ -76,7 +78,9 @@ def find_pattern(order: PipelineOrder, placement: Placement) -> Pattern:
     )
 
 
-def _extreme(order: PipelineOrder, lane: Ints, placement: Placement, kinds: tuple[int, ...], last: bool) -> NDArray[np.bool_]:
+def _extreme(
+    order: PipelineOrder, lane: Ints, placement: Placement, kinds: tuple[int, ...], last: bool
+) -> NDArray[np.bool_]:
     """Mark the last (or first) action of these kinds of each chunk and lane."""
     lanes, chunks = placement.rank_of.shape
     where = np.flatnonzero(np.isin(order.kind, kinds))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.lowering.instances import BUCKETS
 from simulator.lowering.parameters import chunk_parameters, rank_chunks, rank_parameters
 from simulator.lowering.state import Batch, State
 from simulator.program.program import COLLECTIVE, Link
@@ -52,8 +51,10 @@ def _link(
 
 
 def _buckets(state: State) -> None:
-    """One reduction per segment of every cut backward."""
-    cut = np.flatnonzero(state.variant == BUCKETS)
+    """One reduction per segment of every backward that completes a bucket (fused pairs are not cut: one for the whole)."""
+    kind = state.order.kind
+    completes = (kind == 1) | (kind == 3) if state.settled.zero_stage == 2 else state.pattern.last_backward
+    cut = np.flatnonzero(completes)
     lane = state.lanes("dp")
     counts = state.last_row[cut] - state.first_row[cut] + 1
     action = np.repeat(cut, counts)
@@ -63,7 +64,7 @@ def _buckets(state: State) -> None:
     numbers = np.zeros(len(row), np.int64)
     for i, (a, j) in enumerate(zip(action, place, strict=True)):
         chunk = state.chunks[int(state.order.chunk[a])]
-        group = state.cuts[(chunk, "backward", BUCKETS)][int(j)]
+        group = state.cuts[(chunk, "backward", int(state.variant[a]))][int(j)]
         if group not in items:
             size = sum(state.costs[k].parameters for k in group) * state.settled.gradient_bytes
             items[group] = _link(state, f"gradients of {_words(group)}", size, ("dp",))

@@ -11,6 +11,7 @@ from collections import Counter
 import numpy as np
 
 from simulator.lowering.assign import Chunk
+from simulator.lowering.expand import LayerCost
 from simulator.lowering.instances import layers_of
 from simulator.lowering.parameters import rank_parameters
 from simulator.lowering.state import State
@@ -29,31 +30,32 @@ def add_memory(state: State) -> None:
     forward, frees = kind == 0, (kind == 1) | (kind == 3)
     cut = bool(state.variant.any())
     for number, chunk in enumerate(classes):
-        mine = class_of == number
-        saved = state.effect(_saved(state, chunk))
-        state.touch("start", state.first_row[mine & forward], saved)
-        state.touch("end", state.last_row[mine & frees], saved)
-        for direction, chosen in (("forward", mine & forward), ("backward", mine & ~forward)):
-            for variant in np.unique(state.variant[chosen]) if cut else (0,):
-                actions = np.flatnonzero(chosen & (state.variant == variant) if cut else chosen)
-                groups = state.cuts[(chunk, direction, int(variant))]
-                for place, group in enumerate(groups):
-                    mark = state.effect(_mark(state, group, direction))
-                    state.touch("mark", state.first_row[actions] + place, mark)
+        for scale, costs in enumerate(state.scales):
+            mine = (class_of == number) & (state.scale == scale) if len(state.scales) > 1 else class_of == number
+            saved = state.effect(_saved(costs, chunk))
+            state.touch("start", state.first_row[mine & forward], saved)
+            state.touch("end", state.last_row[mine & frees], saved)
+            for direction, chosen in (("forward", mine & forward), ("backward", mine & ~forward)):
+                for variant in np.unique(state.variant[chosen]) if cut else (0,):
+                    actions = np.flatnonzero(chosen & (state.variant == variant) if cut else chosen)
+                    groups = state.cuts.get((chunk, direction, int(variant)), ())
+                    for place, group in enumerate(groups if len(actions) else ()):
+                        mark = state.effect(_mark(costs, group, direction))
+                        state.touch("mark", state.first_row[actions] + place, mark)
     state.resident = [_resident(state, rank) for rank in range(state.ranks)]
 
 
-def _saved(state: State, chunk: Chunk) -> tuple[Tensor, ...]:
+def _saved(costs: dict[str, LayerCost], chunk: Chunk) -> tuple[Tensor, ...]:
     total: Counter[tuple[str, str]] = Counter()
     for kind in layers_of(chunk, "forward"):
-        for tensor in state.costs[kind].saved:
+        for tensor in costs[kind].saved:
             total[(tensor.name, tensor.category)] += tensor.bytes  # type: ignore[assignment]
     return tuple(Tensor(name=n, category=c, bytes=float(b)) for (n, c), b in total.items())
 
 
-def _mark(state: State, group: tuple[str, ...], direction: str) -> tuple[Tensor, ...]:
+def _mark(costs: dict[str, LayerCost], group: tuple[str, ...], direction: str) -> tuple[Tensor, ...]:
     """The largest set of temporaries among the layers of a segment."""
-    marks = [getattr(state.costs[kind], f"{direction}_mark") for kind in dict.fromkeys(group)]
+    marks = [getattr(costs[kind], f"{direction}_mark") for kind in dict.fromkeys(group)]
     return max(marks, key=lambda tensors: sum(t.bytes for t in tensors), default=())
 
 

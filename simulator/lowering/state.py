@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from simulator.lowering.assign import Chunk
 from simulator.lowering.expand import LayerCost
 from simulator.lowering.pattern import Pattern
 from simulator.lowering.settled import Settled
-from simulator.program.program import Block, Effect, Link, Segment, Tensor
+from simulator.program.program import Block, Effect, FusedSegment, Link, Segment, Tensor
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
 from simulator.workload.workload import Workload
@@ -34,6 +35,11 @@ class Batch:
     chunk: Ints | int = -1
     microbatch: Ints | int = -1
     part: Ints | int = 0
+    count: Ints | int = 1
+    slice: Ints | int = 0
+    slices: Ints | int = 1
+    second_chunk: Ints | int = -1
+    second_microbatch: Ints | int = -1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,8 +53,10 @@ class State:
     placement: Placement
     order: PipelineOrder
     pattern: Pattern
+    scaled_costs: Callable[[int, int, int, float], dict[str, LayerCost]]
+    """(count, part, parts, weight) of an action -> costs of its layers, where it is not one whole microbatch."""
 
-    items: list[Segment | Link] = field(default_factory=list)
+    items: list[Segment | FusedSegment | Link] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     streams: dict[tuple[int, str], int] = field(default_factory=dict)
     batches: list[Batch] = field(default_factory=list)
@@ -67,6 +75,9 @@ class State:
     first_row: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Per action: its first compute row; `last_row`: its last."""
     last_row: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    scale: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Per action: index into `scales`, the costs of layers at that action's size."""
+    scales: list[dict[str, LayerCost]] = field(default_factory=list)
     variant: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     cuts: dict[tuple[Chunk, str, int], tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     """(chunk, direction, variant) -> per segment, the kinds of layers in it."""
@@ -84,7 +95,7 @@ class State:
         """Per rank: the number of its stream of this lane."""
         return np.array([self.stream(r, lane) for r in range(self.ranks)], np.int64)
 
-    def add_item(self, item: Segment | Link) -> int:
+    def add_item(self, item: Segment | FusedSegment | Link) -> int:
         """Append an item; returns its number."""
         self.items.append(item)
         return len(self.items) - 1

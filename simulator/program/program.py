@@ -36,6 +36,7 @@ __all__ = [
     "TRANSFER",
     "Block",
     "Effect",
+    "FusedSegment",
     "Link",
     "OperatorTable",
     "Program",
@@ -77,7 +78,7 @@ class OperatorTable:
     shape: NDArray[np.int64]
     """[n, 4]: batch, m, n, k of a gemm or attention; zeros else."""
     layout: tuple[str, ...]
-    """Of a gemm: TN forward, NN input gradient, NT weight gradient; of attention: its kernel; "" else."""
+    """Of a gemm: TN forward, NN input gradient, NT weight gradient; of attention: kernel:mask:kv_heads:keys; "" else."""
     dtype: tuple[str, ...]
     flops: NDArray[np.float64]
     read: NDArray[np.float64]
@@ -106,6 +107,26 @@ class Segment:
     """The phase that names the segment: forward, backward or optimizer."""
     synchronises: bool = False
     """The host waits for the GPU here (end of step): its fixed time is added."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedSegment:
+    """The forward of one microbatch and the backward of another as one operation: the communication of each can hide under the
+    compute of the other, where the runtime interleaves them."""
+
+    name: str
+    first: Segment
+    second: Segment
+
+    @property
+    def pieces(self) -> tuple[tuple[OperatorTable, int], ...]:
+        """The operators of both."""
+        return self.first.pieces + self.second.pieces
+
+    @property
+    def phase(self) -> str:
+        """The phase that names it."""
+        return self.first.phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,14 +196,14 @@ class Program:
     name: str
     axes: tuple[tuple[str, int], ...]
     """Mesh axes from innermost to outermost, such as (("tp", 8), ("cp", 1), ("dp", 16), ("pp", 8))."""
-    items: tuple[Segment | Link, ...]
+    items: tuple[Segment | FusedSegment | Link, ...]
     blocks: tuple[Block, ...] = ()
 
     item: NDArray[np.int32]
     kind: NDArray[np.int8]
     """COMPUTE, TRANSFER, COLLECTIVE or COPY."""
     action: NDArray[np.int8]
-    """Of a compute row: 0 F, 1 B, 2 I, 3 W, 4 update; -1 else."""
+    """Of a compute row: 0 F, 1 B, 2 I, 3 W, 4 update, 5 a fused pair (F here, B in `second_*`); -1 else."""
     rank: NDArray[np.int32]
     """The pipeline rank that owns the row (memory effects happen there); of a transfer, the sender."""
     lane: NDArray[np.int8]
@@ -215,6 +236,14 @@ class Program:
     """Per row: which effect stands only between its START and END (temporaries); -1 none."""
     resident: tuple[Effect, ...] = ()
     """Per rank: what stands through the whole step (weights, optimizer states, ...)."""
+    count: NDArray[np.int8] = _empty(np.int8)
+    """Per row: whole microbatches that its action covers; empty = one each."""
+    slice: NDArray[np.int16] = _empty(np.int16)
+    slices: NDArray[np.int16] = _empty(np.int16)
+    """Per row: which part, from 0, of how many of the microbatch; empty = whole microbatches."""
+    second_chunk: NDArray[np.int32] = _empty(np.int32)
+    second_microbatch: NDArray[np.int32] = _empty(np.int32)
+    """Per row: chunk and microbatch of the backward in a fused pair, -1 elsewhere; empty = no pairs."""
     framework: str = ""
     """Name of the framework profile whose host costs apply; "" = the host costs nothing."""
 
@@ -261,7 +290,15 @@ class Program:
     def label(self, row: int) -> str:
         """Return a short name for a row: `2F0` for an action of chunk 2, microbatch 0; the link's name else."""
         item = self.items[int(self.item[row])]
-        if self.kind[row] == COMPUTE and 0 <= self.action[row] <= 3:
-            suffix = f"[{int(self.part[row])}]" if self.part[row] else ""
-            return f"{int(self.chunk[row])}{'FBIW'[int(self.action[row])]}{int(self.microbatch[row])}{suffix}"
-        return item.name
+        if self.kind[row] != COMPUTE or self.action[row] not in (0, 1, 2, 3, 5):
+            return item.name
+        suffix = f"[{int(self.part[row])}]" if self.part[row] else ""
+        pair = self.action[row] == 5
+        name = f"{int(self.chunk[row])}{'F' if pair else 'FBIW'[int(self.action[row])]}{int(self.microbatch[row])}"
+        if len(self.count) and self.count[row] > 1:
+            name += f"+{int(self.microbatch[row]) + int(self.count[row]) - 1}"
+        if len(self.slices) and self.slices[row] > 1:
+            name += f".{int(self.slice[row]) + 1}/{int(self.slices[row])}"
+        if pair:
+            return f"({name};{int(self.second_chunk[row])}B{int(self.second_microbatch[row])})"
+        return name + suffix

@@ -142,7 +142,7 @@ class Explanation:
             title="the one change that helps most",
             lines=(line,),
             table=Table(headings=("change", "step", "speed", "fullest rank", ""), rows=tuple(rows), left=(0, 4)),
-            below=(f"... and {more} more, none of them better",) if more > 0 else (),
+            below=(f"... and {more} more that are slower or do not fit",) if more > 0 else (),
         )
 
 

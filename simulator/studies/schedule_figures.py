@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from simulator.engine import run
 from simulator.lowering.abstract import abstract_program
 from simulator.program.prices import Prices
-from simulator.program.program import COMPUTE, TRANSFER, Program
+from simulator.program.program import COMPUTE, TRANSFER, Link, Program
 from simulator.program.trace import Trace
 from simulator.report.memory import memory_peaks
 from simulator.schedules import SCHEDULES
@@ -33,7 +33,7 @@ class ScheduleFigures:
         peak_activations_if_freed_at_input_grad: the same, given back after I.
         longest_rank_span: the longest time from a rank's first start to its last end.
         longest_idle_in_span: the longest idle time inside such a span.
-        messages: messages between ranks, both directions.
+        messages: volume between ranks, both directions, unit = one microbatch's activations at a boundary.
         weight_copies: per rank.
     """
 
@@ -45,7 +45,7 @@ class ScheduleFigures:
     peak_activations_if_freed_at_input_grad: NDArray[np.float64]
     longest_rank_span: float
     longest_idle_in_span: float
-    messages: int
+    messages: float
     weight_copies: NDArray[np.int64]
     order: PipelineOrder
     program: Program
@@ -128,9 +128,15 @@ def schedule_figures(
         peak_activations_if_freed_at_input_grad=memory_peaks(early, trace).total,
         longest_rank_span=float((last - first).max()),
         longest_idle_in_span=float((last - first - busy).max()),
-        messages=int((program.kind == TRANSFER).sum()),
+        messages=_volume(program),
         weight_copies=placement.weight_copies(),
         order=order,
         program=program,
         trace=trace,
     )
+
+
+def _volume(program: Program) -> float:
+    """Sum of the messages of all transfers."""
+    sizes = np.array([item.message if isinstance(item, Link) else 0.0 for item in program.items])
+    return float(sizes[program.item[program.kind == TRANSFER]].sum())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["MOST_SCHEDULE_ACTIONS", "MOST_VARIANTS"]
 
-MOST_SCHEDULE_ACTIONS = 2_000_000
+MOST_SCHEDULE_ACTIONS = 1_000_000
 """Pipeline actions of a schedule shown alone."""
 
 MOST_VARIANTS = 64

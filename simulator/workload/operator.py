@@ -49,7 +49,7 @@ class Operator:
         selective: recomputed in backward under selective recompute (attention core).
         kernel: attention kernel name; "" else.
         causal: whether attention skips masked tiles.
-        kv_heads: key/value heads of an attention operator.
+        kv_heads, keys: key/value heads of an attention operator, and keys that each sequence of queries sees.
         has_weight: whether the GEMM's right operand is a weight (else both operands are activations).
     """
 
@@ -70,6 +70,7 @@ class Operator:
     kernel: str = ""
     causal: bool = False
     kv_heads: int = 0
+    keys: int = 0
     has_weight: bool = True
 
 

@@ -40,7 +40,7 @@ def test_examples_run_as_printed(page: Path, tmp_path: Path, monkeypatch: pytest
     report: list[str] = []
     doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.append)
 
-    assert "" == "".join(report)
+    assert not report, "".join(report)
 
 
 def test_extending_shows_one_example_of_each_kind() -> None:

@@ -28,6 +28,14 @@ class FabricName(Spec):
     source: Name
 
 
+class SourceKernel(Spec):
+    """What a source means by a word for an attention kernel, and where that was read."""
+
+    word: Name
+    kernel: Name
+    source: Name
+
+
 class NameTable(Spec):
     """The content of hardware_specs/names.toml."""
 
@@ -37,6 +45,7 @@ class NameTable(Spec):
     framework_words: dict[str, Name]
     schedules: dict[str, Name]
     attention: dict[str, Name]
+    attention_of_source: dict[str, SourceKernel] = Field(default_factory=dict)
     attention_notes: dict[str, Name] = Field(default_factory=dict)
     recompute: dict[str, Name]
     precisions: dict[str, Name]
@@ -60,6 +69,12 @@ class NameTable(Spec):
         """Return the network technology known for a source, by a part of its text."""
         lowered = source.lower()
         return next((fabric for text, fabric in self.fabrics.items() if text.lower() in lowered), None)
+
+    def kernel_of(self, source: str, word: str) -> SourceKernel | None:
+        """Return what a source means by its word for an attention kernel, if it means something of its own."""
+        lowered = source.lower()
+        found = (k for text, k in self.attention_of_source.items() if text.lower() in lowered)
+        return next((k for k in found if _plain(k.word) == _plain(word)), None)
 
     def __hash__(self) -> int:
         return id(self)

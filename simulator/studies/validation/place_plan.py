@@ -126,6 +126,10 @@ def _attention(row: Row, assumed: list[str]) -> dict[str, Any]:
     names, kernel = load_names(), text(row, "attn_kernel")
     if not kernel:
         return {}
+    own = names.kernel_of(text(row, "source"), kernel)
+    if own is not None:
+        assumed.append(f"attention {kernel!r} is {own.kernel} ({own.source})")
+        return {"attention": own.kernel}
     found = names.find("attention", kernel)
     if found is None:
         words = kernel.lower()

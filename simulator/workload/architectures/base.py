@@ -27,6 +27,7 @@ class Architecture(abc.ABC):
         precision: Precision,
         style: KernelStyle,
         vocabulary: int,
+        context: int = 0,
     ) -> LayerPart:
         """Return the operators of one kind of layer ("embedding", "layer", "head") for one microbatch.
 
@@ -34,8 +35,9 @@ class Architecture(abc.ABC):
             model: the shapes.
             kind: which layer.
             sequences: sequences in the microbatch.
-            sequence_length: tokens per sequence.
+            sequence_length: tokens per sequence (of the slice, when sequences are sliced).
             precision: number formats.
             style: which kernels the framework has.
             vocabulary: padded vocabulary [rows of the embedding].
+            context: tokens of the same sequences that ran before (sequence slices): attention sees them too.
         """

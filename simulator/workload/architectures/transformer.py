@@ -34,10 +34,13 @@ class Transformer(Architecture):
         precision: Precision,
         style: KernelStyle,
         vocabulary: int,
+        context: int = 0,
     ) -> LayerPart:
         """See `Architecture.part`."""
         tokens = sequences * sequence_length
-        builder = _Parts(model, sequences, sequence_length, tokens, float(precision.element), style, vocabulary)
+        builder = _Parts(
+            model, sequences, sequence_length, tokens, float(precision.element), style, vocabulary, context
+        )
         operators = {"embedding": builder.embedding, "layer": builder.layer, "head": builder.head}[kind]()
         width = 8.0 if kind == "embedding" else model.hidden * builder.e
         return LayerPart(kind=kind, operators=tuple(operators), input_bytes=tokens * width)
@@ -47,10 +50,18 @@ class _Parts:
     """Builds the operator lists; e = bytes of an activation element, t = tokens of the microbatch."""
 
     def __init__(
-        self, model: Model, sequences: int, length: int, tokens: int, e: float, style: KernelStyle, vocabulary: int
+        self,
+        model: Model,
+        sequences: int,
+        length: int,
+        tokens: int,
+        e: float,
+        style: KernelStyle,
+        vocabulary: int,
+        context: int,
     ) -> None:
         self.m, self.sequences, self.length, self.t, self.e = model, sequences, length, tokens, e
-        self.style, self.vocabulary = style, vocabulary
+        self.style, self.vocabulary, self.keys = style, vocabulary, context + length
 
     # --- small kernels --------------------------------------------------------------------------------------------
 
@@ -144,6 +155,7 @@ class _Parts:
                     split="heads",
                     shape=(self.sequences, m.heads, self.length, m.head_dim),
                     kv_heads=m.kv_heads,
+                    keys=self.keys,
                     saved=(*operands, statistics),
                     kernel=self.style.attention,
                     causal=True,
@@ -156,9 +168,9 @@ class _Parts:
 
     def unfused_attention(self, operands: tuple[Saved, ...]) -> list[Operator]:
         """Scores, softmax, dropout and context as separate kernels."""
-        m, e, s = self.m, self.e, self.length
+        m, e, s, keys = self.m, self.e, self.length, self.keys
         maps = self.sequences * m.heads
-        scores = float(maps) * s * s
+        scores = float(maps) * s * keys
         drop = self.style.dropout
         passes = 1 if self.style.fused_softmax else 3
         saved = [Saved(name="softmax output", bytes=scores * e, region="tensor", droppable=True)]
@@ -167,7 +179,7 @@ class _Parts:
                 label="attention scores",
                 work="gemm",
                 split="heads",
-                shape=(maps, s, s, m.head_dim),
+                shape=(maps, s, keys, m.head_dim),
                 has_weight=False,
                 saved=operands[:1],
                 selective=True,
@@ -210,7 +222,7 @@ class _Parts:
                 label="attention context",
                 work="gemm",
                 split="heads",
-                shape=(maps, s, m.head_dim, s),
+                shape=(maps, s, m.head_dim, keys),
                 has_weight=False,
                 saved=operands[1:],
                 selective=True,

@@ -1,0 +1,308 @@
+"""What is known, by kind: data files and plug-ins, for `dtsim list` and `dtsim show`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.errors import UnknownNameError
+from simulator.registry import Family
+from simulator.report.table import Section, Table
+from simulator.specs import KINDS as FILE_KINDS
+from simulator.specs import find_spec, names, read_toml
+from simulator.units import show
+
+__all__ = ["FAMILIES", "Member", "kind_named", "list_kind", "program_text", "show_member"]
+
+FAMILIES = {
+    "schedules": ("simulator.schedules", "SCHEDULES"),
+    "optimizers": ("simulator.workload.optimizers", "OPTIMIZERS"),
+    "algorithms": ("simulator.collectives", "ALGORITHMS"),
+    "architectures": ("simulator.workload.architectures", "ARCHITECTURES"),
+}
+"""Kind -> module and name of a plug-in family."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One member of a kind.
+
+    Args:
+        kind, name: as listed.
+        place: the file or module it was read from.
+        facts: key -> value, with units, as its file says.
+        sources: key -> where the value was read ("*" = all others).
+        derived: what follows from the facts, in words and human units.
+        picture: lines to look at, such as a schedule's timeline.
+    """
+
+    kind: str
+    name: str
+    place: str
+    facts: dict[str, Any]
+    sources: dict[str, str]
+    derived: dict[str, str]
+    picture: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON answer of `dtsim show`."""
+        return {
+            "schema_version": 1,
+            "kind": self.kind,
+            "name": self.name,
+            "place": self.place,
+            "facts": self.facts,
+            "sources": self.sources,
+            "derived": self.derived,
+        }
+
+    def sections(self) -> list[Section]:
+        """Return the member to read."""
+        rows = tuple((key, _said(value), self._source(key)) for key, value in _flat(self.facts))
+        title = f"{self.kind[:-1] if self.kind.endswith('s') else self.kind} {self.name} ({self.place})"
+        out = [Section(title=title, table=Table(headings=("", "", ""), rows=rows, left=(0, 1, 2)))]
+        if self.derived:
+            out.append(Section(title="follows", table=Table(headings=("", ""), rows=tuple(self.derived.items()), left=(0, 1))))
+        if self.sources:
+            cited = tuple(f"[{i}] {text}" for i, text in enumerate(dict.fromkeys(self.sources.values()), 1))
+            out.append(Section(title="sources", lines=cited))
+        if self.picture:
+            out.append(Section(title="looks like", lines=tuple(self.picture.split("\n"))))
+        return out
+
+    def _source(self, key: str) -> str:
+        """Return the number of a key's source: its own, that of a table it lies in, or that of all others."""
+        parts = key.split(".")
+        keys = [".".join(parts[:n]) for n in range(len(parts), 0, -1)] + [parts[-1], "*"]
+        text = next((self.sources[k] for k in keys if k in self.sources), None)
+        return "" if text is None else f"[{list(dict.fromkeys(self.sources.values())).index(text) + 1}]"
+
+
+def kind_named(text: str) -> str:
+    """Return the kind meant by a word: the plural or the singular.
+
+    Raises:
+        UnknownNameError: no such kind.
+
+    >>> kind_named("gpu"), kind_named("schedules")
+    ('gpus', 'schedules')
+    """
+    known = [*FILE_KINDS, *FAMILIES, "collectives", "kinds", "engines"]
+    for kind in (text, text.lower(), text.lower() + "s"):
+        if kind in known:
+            return kind
+    raise UnknownNameError("kind", text[:100], known)
+
+
+def list_kind(kind: str) -> list[tuple[str, str]]:
+    """Return (name, a few words) of every member of a kind.
+
+    Raises:
+        UnknownNameError: no such kind.
+
+    >>> [name for name, _ in list_kind("engines")]
+    ['compiled', 'simpy']
+    """
+    kind = kind_named(kind)
+    if kind == "kinds":
+        return [(name, "") for name in sorted([*FILE_KINDS, *FAMILIES, "collectives", "engines"])]
+    if kind == "engines":
+        from simulator.engine import ENGINES
+
+        return [(name, "") for name in ENGINES]
+    if kind == "collectives":
+        from simulator.collectives.base import KINDS
+
+        return [(name, "") for name in KINDS]
+    if kind in FAMILIES:
+        return [(name, _first_line(member)) for name, member in _family(kind).members.items()]
+    return [(name, _brief(kind, name)) for name in names(kind)]
+
+
+def _family(kind: str) -> Family:
+    import importlib
+
+    module, name = FAMILIES[kind]
+    found: Family = getattr(importlib.import_module(module), name)
+    return found
+
+
+def _first_line(member: Any) -> str:
+    return (type(member).__doc__ or "").strip().split("\n")[0]
+
+
+def _brief(kind: str, name: str) -> str:
+    """A few words from a data file, unchecked."""
+    data = read_toml(find_spec(kind, name))
+    peaks = data.get("peak_flops")
+    templates: dict[str, Callable[[], str]] = {
+        "models": lambda: f"{data['layers']} layers, hidden {data['hidden']}, {data.get('parameters_published', '')}",
+        "gpus": lambda: f"{data['memory']}, {data['memory_bandwidth']}, bf16 {peaks.get('bf16', '-') if peaks else '-'}",
+        "links": lambda: f"{data['bandwidth']}, {data['latency']}",
+        "nodes": lambda: f"{data['gpus']} x {data['gpu']}, {data['link']}, network {data.get('network_link') or 'none'}",
+        "clusters": lambda: f"{data.get('nodes', 1)} x {data['node']}",
+        "jobs": lambda: str(data.get("notes", "")),
+        "frameworks": lambda: str(data.get("notes", "")),
+        "calibrations": lambda: str(data.get("notes", "")),
+    }
+    try:
+        text = templates[kind]() if kind in templates else ""
+    except (KeyError, AttributeError, TypeError):
+        text = "(its file is wrong: dtsim show says how)"
+    return text if len(text) <= 110 else text[:107] + "..."
+
+
+def show_member(kind: str, name: str, settings: Sequence[str] = ()) -> Member:
+    """Return one member of a kind; data files are checked first.
+
+    Args:
+        kind: singular or plural.
+        name: name, alias, or path of a file.
+        settings: of a job: `table.key=value` to apply.
+
+    Raises:
+        UnknownNameError: no such kind or member.
+        SpecError: its file is wrong.
+    """
+    kind = kind_named(kind)
+    if kind in FAMILIES:
+        return _plug_in(kind, name)
+    if kind in ("kinds", "engines", "collectives"):
+        raise UnknownNameError("kind that can be shown", kind, [*FILE_KINDS, *FAMILIES])
+    path = find_spec(kind, name)
+    data = read_toml(path)
+    if kind == "jobs":
+        from simulator.job import apply_settings
+
+        data = apply_settings(data, settings)
+    derived = _derived(kind, str(path), settings)
+    sources = data.pop("sources", {})
+    return Member(kind=kind, name=str(data.get("name", path.stem)), place=_place(str(path)), facts=data, sources=sources, derived=derived)
+
+
+def _place(path: str) -> str:
+    from pathlib import Path
+
+    from simulator.specs import data_roots
+
+    for root in data_roots():
+        if Path(path).resolve().is_relative_to(root.resolve()):
+            return str(Path(path).resolve().relative_to(root.resolve()))
+    return path
+
+
+def _derived(kind: str, path: str, settings: Sequence[str]) -> dict[str, str]:
+    """Read the file by its rules and return what follows from it."""
+    if kind == "models":
+        from simulator.workload.model import load_model
+
+        m = load_model(path)
+        parts = {"per layer": m.layer_parameters, "embedding": m.embedding_parameters, "head and norm": m.head_parameters}
+        return {"parameters": f"{m.parameters:,}"} | {f"parameters, {k}": f"{v:,}" for k, v in parts.items()}
+    if kind == "gpus":
+        from simulator.hardware.gpu import load_gpu
+
+        g = load_gpu(path)
+        return {
+            f"FLOP per byte at the {name} peak": f"{peak / g.memory_bandwidth:,.0f}" for name, peak in g.peak_flops.items()
+        }
+    if kind == "clusters":
+        from simulator.hardware.cluster import load_cluster
+
+        c = load_cluster(path)
+        levels = {
+            f"level {level.name}": f"{level.size} ranks, {level.link.name}, {show(level.bandwidth, 'B/s')} per GPU and "
+            f"direction, {show(level.latency, 's')} per hop"
+            for level in c.levels
+        }
+        return {"GPUs": f"{c.world_size:,} x {c.gpu.name} ({show(c.gpu.memory, 'B')} each)"} | levels
+    if kind == "jobs":
+        return _derived_job(path, settings)
+    from simulator.hardware.cluster import load_node
+    from simulator.hardware.link import load_link
+    from simulator.plan.framework import load_framework
+
+    checks: dict[str, Callable[[str], Any]] = {"nodes": load_node, "links": load_link, "frameworks": load_framework}
+    if kind in checks:
+        checks[kind](path)
+    return {}
+
+
+def _derived_job(path: str, settings: Sequence[str]) -> dict[str, str]:
+    from simulator.job import load_job
+    from simulator.lowering import settle
+
+    job = load_job(path, settings)
+    settled = settle(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    axes = " x ".join(f"{axis} {size}" for axis, size in settled.axes)
+    return {
+        "model": f"{job.workload.model.name}, {job.workload.model.parameters:,} parameters",
+        "GPUs": f"{job.cluster.world_size:,} x {job.cluster.gpu.name}: {axes}",
+        "tokens per step": f"{job.workload.tokens:,}",
+        "microbatches": f"{settled.microbatches} of {settled.microbatch_size} per replica",
+        "schedule": settled.schedule.name,
+        "recompute": settled.recompute,
+        "attention kernel": settled.style.attention,
+        "gradient buffers": settled.gradient_dtype,
+    } | {f"assumed ({i})": text for i, text in enumerate(job.assumptions, 1)}
+
+
+def _plug_in(kind: str, name: str) -> Member:
+    member = _family(kind).get(name)
+    fields = ("aliases", "kinds", "protocols", "flush", "splits_backward", "replicas")
+    facts = {field: getattr(member, field) for field in fields if hasattr(member, field)}
+    facts = {key: list(value) if isinstance(value, tuple) else value for key, value in facts.items()}
+    return Member(
+        kind=kind,
+        name=member.name,
+        place=type(member).__module__,
+        facts={"what": _first_line(member)} | facts,
+        sources={"*": member.source} if getattr(member, "source", "") else {},
+        derived={},
+        picture=_picture(member.name) if kind == "schedules" else "",
+    )
+
+
+def _picture(schedule: str) -> str:
+    """A small timeline of a schedule."""
+    from simulator.report.timeline import render_timeline
+    from simulator.schedules import SCHEDULES
+    from simulator.schedules.base import Shape
+    from simulator.studies.changes import chunks_for
+    from simulator.studies.schedule_figures import schedule_figures
+
+    chunks = chunks_for(SCHEDULES.get(schedule), Shape(4, 8, 1))
+    if chunks is None:
+        return ""
+    figures = schedule_figures(schedule, 4, 8, chunks)
+    return render_timeline(figures.program, figures.trace)
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    out: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        out += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
+    return out
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = ", ".join(map(_said, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def program_text(job: str, settings: Sequence[str], rows: int) -> tuple[list[str], int]:
+    """Return the first lines of the program of a job as text (0 = all), and how many there are.
+
+    Raises:
+        SimulatorError: as `load_job` and `lower` raise.
+    """
+    from simulator.job import load_job
+    from simulator.lowering import lower
+    from simulator.program.text import render_text
+
+    the_job = load_job(job, settings)
+    lines = render_text(lower(the_job.workload, the_job.plan, the_job.cluster.world_size)).rstrip("\n").split("\n")
+    return lines[:rows] if rows else lines, len(lines)

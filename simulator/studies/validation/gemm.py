@@ -1,0 +1,141 @@
+"""Measured kernels: TFLOP/s of matrix products and of fused attention (columns of gemm_measurements.csv)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from simulator.costs.attention import attention_seconds, attention_sigma
+from simulator.costs.gemm import LAYOUTS, gemm_seconds, gemm_sigma
+from simulator.errors import SimulatorError
+from simulator.hardware.compute_coefficients import load_attention_coefficients, load_gemm_coefficients
+from simulator.report.prediction import QUANTILE
+from simulator.studies.validation.names import load_names, words_of
+from simulator.studies.validation.place_cluster import place_gpu
+from simulator.studies.validation.place_plan import place_precision
+from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
+from simulator.studies.validation.scores import Outcome
+from simulator.units import in_unit
+
+__all__ = ["gemm_outcomes"]
+
+BACKWARD_WORK = 2.5
+"""FLOP of attention's backward over its forward: five products in place of two (FlashAttention's own count)."""
+_BACKWARD = ("bwd", "bwd_grad", "backward")
+
+
+def gemm_outcomes(rows: Sequence[Row], everything: bool = False) -> Iterator[list[Outcome]]:
+    """Yield the outcome of each row: tflops, or time_ms where the table has only a time.
+
+    Args:
+        everything: also rows of quality C.
+    """
+    for i, row in enumerate(rows, 1):
+        yield [_outcome(row, text(row, "id") or text(row, "case_id") or f"row-{i:04d}", everything)]
+
+
+def _outcome(row: Row, case: str, everything: bool) -> Outcome:
+    group = text(row, "source") or "all rows"
+    measured, predicted, factor, reason, counts = None, None, 1.0, "", True
+    assumed: tuple[str, ...] = ()
+    quantity = "tflops"
+    try:
+        measured = number(row, "tflops")
+        if measured is None and number(row, "time_ms") is not None:
+            quantity, measured = "time_ms", number(row, "time_ms")
+        if text(row, "quality").upper() == "C" and not everything:
+            raise CannotPlace("quality C: its inputs are incomplete (--all predicts it)", counts=False)
+        seconds, work, sigma, assumed = _priced(row)
+        predicted = in_unit(work / seconds, "TFLOP/s", "FLOP/s") if quantity == "tflops" else in_unit(seconds, "ms", "s")
+        factor = math.exp(QUANTILE * sigma)
+    except CannotPlace as why:
+        reason, counts = why.reason, why.counts
+    except SimulatorError as error:
+        reason = str(error)
+    return Outcome(
+        case_id=case,
+        quantity=quantity,
+        group=group,
+        measured=measured,
+        predicted=predicted,
+        low=None if predicted is None else predicted / factor,
+        high=None if predicted is None else predicted * factor,
+        reason=reason or ("" if measured is not None else "nothing was measured"),
+        counts=counts and measured is not None,
+        assumed=assumed,
+    )
+
+
+def _priced(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
+    """Return (seconds, FLOP as the table counts them, sigma, what was assumed)."""
+    kind = text(row, "op") or "gemm"
+    if kind in ("gemm", "bmm"):
+        return _gemm(row)
+    if kind == "attention":
+        return _attention(row)
+    raise CannotPlace(f"{kind!r} is no single kernel that is modelled: gemm, bmm and attention are")
+
+
+def _gemm(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
+    gpu, from_gpu = place_gpu(row)
+    dtype, from_dtype = place_precision({"precision": text(row, "dtype")})
+    sizes = [count(row, name) for name in ("m", "n", "k")]
+    if None in sizes:
+        raise CannotPlace("the row gives no m, n or k", counts=False)
+    shape = (count(row, "batch") or 1, *(int(size) for size in sizes if size is not None))
+    layout = text(row, "layout").upper() or "TN"
+    if layout not in LAYOUTS:
+        raise CannotPlace(f"layout {layout[:20]!r} is none of {', '.join(LAYOUTS)}")
+    accumulates = (number(row, "accumulate") or 0) > 0 and text(row, "out_dtype") == "fp32"
+    coefficients = load_gemm_coefficients(gpu)
+    seconds = float(gemm_seconds([shape], [layout], [dtype], [accumulates], gpu, coefficients)[0])
+    sigma = float(np.ravel(gemm_sigma([shape], [dtype], gpu, coefficients))[0])
+    return seconds, 2.0 * math.prod(shape), sigma, (*from_gpu, *from_dtype)
+
+
+def _attention(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
+    gpu, assumed = place_gpu(row)
+    dtype, _ = place_precision({"precision": text(row, "dtype")})
+    length, heads, width = count(row, "seq_len"), count(row, "heads"), count(row, "head_dim")
+    if length is None or heads is None or width is None:
+        raise CannotPlace("the row gives no seq_len, heads or head_dim", counts=False)
+    value_width = count(row, "v_head_dim") or width
+    kv_heads, batch, causal = count(row, "kv_heads") or heads, count(row, "batch") or 1, bool(flag(row, "causal"))
+    coefficients = load_attention_coefficients(gpu)
+    kernel, more = _kernel(row, coefficients.kernels)
+    halved = "flashattention" in text(row, "source").lower().replace(" ", "")
+    work = 2.0 * batch * heads * length**2 * (width + value_width) * (0.5 if causal and halved else 1.0)
+    if causal:
+        more += ("FLOP of causal attention counted " + ("by half" if halved else "in full"),)
+    direction = text(row, "direction").lower() or "fwd"
+    passes = [("forward", 1.0)] if direction in ("fwd", "forward") else [("backward", BACKWARD_WORK)]
+    if direction in ("fwd+bwd", "forward+backward"):
+        passes = [("forward", 1.0), ("backward", BACKWARD_WORK)]
+    elif passes[0][0] == "backward" and not direction.startswith(_BACKWARD):
+        raise CannotPlace(f"direction {direction[:20]!r} is neither fwd, bwd nor fwd+bwd")
+    shape = (batch, heads, kv_heads, length, length, (width + value_width) / 2)
+    seconds = sum(float(attention_seconds(*shape, causal, p, kernel, dtype, gpu, coefficients)) for p, _ in passes)
+    sigma = float(np.ravel(attention_sigma(length, length, kernel, dtype, gpu, coefficients))[0])
+    return seconds, work * sum(part for _, part in passes), sigma, (*assumed, *more)
+
+
+def _kernel(row: Row, known: object) -> tuple[str, tuple[str, ...]]:
+    """Return (kernel, what was assumed), from the software's name."""
+    name = text(row, "software") or text(row, "attn_kernel")
+    words = words_of(name)
+    found = load_names().find("attention", name)
+    if found is None:
+        version = next((v for v in "321" if f"flashattention{v}" in "".join(words)), "")
+        found = f"flash{version}" if version else None
+    if found is None and "unfused" in words:
+        found = "unfused"
+    if found == "unfused":
+        raise CannotPlace("attention that keeps its scores in memory is several kernels, no single one")
+    if found is not None:
+        return found, ()
+    kernels = known if isinstance(known, dict) else {}
+    measured = [k for k in ("flash2", "flash3") if k in kernels and kernels[k].measured]
+    found = measured[0] if measured else "flash2"
+    return found, (f"attention of {name!r} taken for {found}",)

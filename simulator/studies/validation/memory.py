@@ -1,0 +1,115 @@
+"""Measured peak memory: the bytes of the rank that was looked at (columns of memory_measurements.csv)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from simulator.report.prediction import Prediction
+from simulator.studies.validation.names import load_names
+from simulator.studies.validation.placement import group_of, place, predict, sweep_of
+from simulator.studies.validation.rows import CannotPlace, Row, flag, number, text
+from simulator.studies.validation.scores import OUT_OF_MEMORY, Outcome
+from simulator.units import parse
+
+__all__ = ["memory_outcomes", "peak_bytes"]
+
+QUANTITY = "peak_memory_bytes"
+
+
+def memory_outcomes(rows: Sequence[Row], everything: bool = False) -> Iterator[list[Outcome]]:
+    """Yield the outcomes of each row: peak_memory_bytes, and out_of_memory where the table has a verdict.
+
+    Args:
+        everything: also rows of quality C.
+    """
+    for i, row in enumerate(rows, 1):
+        yield _outcomes(row, text(row, "case_id") or f"row-{i:04d}", everything)
+
+
+def peak_bytes(row: Row) -> float | None:
+    """Return the measured peak [B]; None where the row has none.
+
+    Raises:
+        CannotPlace: its unit is no unit of size.
+
+    >>> peak_bytes({"peak_mem": "2", "mem_unit": "GiB"})
+    2147483648.0
+    """
+    value = number(row, "peak_mem")
+    if value is None or value <= 0:
+        return None
+    unit = text(row, "mem_unit")
+    if unit.lower() in ("percent", "%", "percent of gpu memory"):
+        capacity = number(row, "gpu_mem_gb")
+        if capacity is None:
+            raise CannotPlace("peak_mem is a percentage, but the row gives no gpu_mem_gb", counts=False)
+        return value / 100.0 * parse(f"{capacity} GB", "B")
+    known = load_names().find("memory_units", unit)
+    if known is None:
+        raise CannotPlace(f"peak_mem is in {unit[:50]!r}, which is no unit of size", counts=False)
+    return parse(f"{text(row, 'peak_mem')} {known}", "B")
+
+
+def _outcomes(row: Row, case: str, everything: bool) -> list[Outcome]:
+    group = group_of(row)
+    measured, verdict, reason, counts = None, None, "", True
+    prediction: Prediction | None = None
+    assumed: tuple[str, ...] = ()
+    kind = ""
+    try:
+        verdict = flag(row, "oom")
+        measured = None if verdict else peak_bytes(row)
+        if text(row, "quality").upper() == "C" and not everything:
+            raise CannotPlace("quality C: its inputs are incomplete (--all predicts it)", counts=False)
+        placed = place(row)
+        kind, assumed = placed.kind, placed.assumed
+        prediction, assumed = predict(placed)
+    except CannotPlace as why:
+        reason, counts = why.reason, why.counts
+    out = []
+    if not verdict:
+        value, how = (None, "") if prediction is None else _peak(prediction, row)
+        out.append(
+            Outcome(
+                case_id=case,
+                quantity=QUANTITY,
+                group=group,
+                measured=measured,
+                predicted=value,
+                reason=reason or ("" if measured is not None else "no peak was measured"),
+                counts=counts and measured is not None,
+                assumed=(*assumed, how) if how else assumed,
+                sweep=sweep_of(row),
+                kind=kind,
+            )
+        )
+    if verdict is not None:
+        out.append(
+            Outcome(
+                case_id=case,
+                quantity=OUT_OF_MEMORY,
+                group=group,
+                measured=float(verdict),
+                predicted=None if prediction is None else float(not prediction.fits),
+                reason=reason,
+                counts=counts,
+                assumed=assumed,
+                kind=kind,
+            )
+        )
+    return out
+
+
+def _peak(prediction: Prediction, row: Row) -> tuple[float, str]:
+    """Return (bytes, what was compared): of the rank that was measured, allocated or all that the device has in use."""
+    kind, where = text(row, "mem_kind").lower(), text(row, "mem_rank").lower()
+    memory = prediction.memory
+    device = "smi" in kind or "device" in kind or "reserved" in kind
+    values = memory.total if device else memory.allocated
+    if "last" in where:
+        value, rank = values[-1], "last pipeline rank"
+    elif "first" in where or "rank 0" in where:
+        value, rank = values[0], "first pipeline rank"
+    else:
+        value, rank = values.max(), "fullest rank"
+    return float(value), f"{'whole device' if device else 'allocated by tensors'}, {rank}"

@@ -1,0 +1,105 @@
+"""Measured collectives: time of each message size of each log (an index.csv with its logs beside it)."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+from simulator.calibration.nccl_logs import NcclLog, describe_row, load_log
+from simulator.collectives import collective_seconds
+from simulator.errors import SimulatorError, SpecError
+from simulator.report.prediction import QUANTILE
+from simulator.studies.validation.rows import Row, flag, text
+from simulator.studies.validation.scores import Outcome
+from simulator.units import in_unit
+
+__all__ = ["nccl_outcomes"]
+
+
+def nccl_outcomes(rows: list[dict[str, str]], index: Path, everything: bool = False) -> Iterator[list[Outcome]]:
+    """Yield the outcomes of each log: time_us of every row, size and placement.
+
+    Args:
+        rows: of the index.
+        index: its path; the logs lie beside it.
+        everything: also logs whose posters report a fault (healthy = false).
+    """
+    for row in rows:
+        yield _log_outcomes(row, index, everything)
+
+
+def _log_outcomes(row: Row, index: Path, everything: bool) -> list[Outcome]:
+    import math
+
+    name = text(row, "log_id")
+    path = index.parent / f"{name}.csv"
+    lines = _lines(path)
+    counts = flag(row, "healthy") is not False or everything
+    if not counts:
+        return [_row(name, i, line, None, 0.0, "the log is marked unhealthy (--all predicts it)", False) for i, line in lines]
+    try:
+        log = _described(row, path)
+    except (SimulatorError, KeyError, ValueError) as error:
+        return [_row(name, i, line, None, 0.0, f"the machine cannot be told: {error}", True) for i, line in lines]
+    out = []
+    for i, line in lines:
+        try:
+            size = float(line["size_bytes"])
+            time = collective_seconds(log.kind, size, log.place, log.fabric, log.algorithm, log.protocol)
+        except (SimulatorError, ValueError) as error:
+            out.append(_row(name, i, line, None, 0.0, str(error), True))
+            continue
+        out.append(_row(name, i, line, time.seconds, math.exp(QUANTILE * time.sigma), "", True))
+    return out
+
+
+def _described(row: Row, path: Path) -> NcclLog:
+    kind, place, fabric, algorithm, protocol = describe_row(row)
+    sizes, times = load_log(path)
+    if algorithm == "collnet":
+        algorithm = "auto"
+    return NcclLog(
+        name=text(row, "log_id"),
+        kind=kind,
+        place=place,
+        fabric=fabric,
+        message=sizes,
+        seconds=times,
+        algorithm=algorithm,
+        protocol=protocol,
+    )
+
+
+def _lines(path: Path) -> list[tuple[int, dict[str, str]]]:
+    """Rows of a log with bytes and a time, with their numbers."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except OSError as error:
+        raise SpecError(f"{path}: the log that the index names cannot be read ({error.strerror})") from None
+    kept = []
+    for i, row in enumerate(rows, 1):
+        try:
+            if float(row["size_bytes"]) > 0 and float(row["time_us"]) > 0:
+                kept.append((i, row))
+        except (KeyError, TypeError, ValueError):
+            continue
+    return kept
+
+
+def _row(
+    name: str, i: int, line: dict[str, str], seconds: float | None, factor: float, reason: str, counts: bool
+) -> Outcome:
+    predicted = None if seconds is None else in_unit(seconds, "us", "s")
+    return Outcome(
+        case_id=f"{name}:{line['size_bytes']}:{line.get('placement') or i}",
+        quantity="time_us",
+        group=name,
+        measured=float(line["time_us"]),
+        predicted=predicted,
+        low=None if predicted is None else predicted / factor,
+        high=None if predicted is None else predicted * factor,
+        reason=reason,
+        counts=counts,
+    )

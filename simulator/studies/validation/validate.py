@@ -1,0 +1,164 @@
+"""A table of measurements in, errors out: what `dtsim validate` answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from simulator.calibration.runs import ANY, RunError, fit_run_residuals
+from simulator.errors import SpecError, UnknownNameError
+from simulator.hardware.run_residuals import load_run_residuals
+from simulator.report.prediction import QUANTILE
+from simulator.studies.validation.gemm import gemm_outcomes
+from simulator.studies.validation.memory import memory_outcomes
+from simulator.studies.validation.nccl import nccl_outcomes
+from simulator.studies.validation.published import published_outcomes
+from simulator.studies.validation.rows import Row, read_rows, told_kind
+from simulator.studies.validation.runs import run_outcomes
+from simulator.studies.validation.schedules import schedule_outcomes
+from simulator.studies.validation.scores import Outcome, Scores, score, scores_by_group
+
+__all__ = ["KINDS", "Table", "Validation", "load_table", "run_errors", "without_own_source"]
+
+KINDS = ("runs", "memory", "nccl", "gemm", "schedules")
+PUBLISHED = "published runs shipped with the simulator"
+NOT_FITTED = (
+    "prices come from micro-benchmarks, data sheets and documents; no price was fitted to a step time. "
+    "Of whole runs only the width of the band was learnt (calibrations/run_residuals.toml)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table that was read: its kind, where it is, its rows."""
+
+    kind: str
+    place: str
+    rows: list[dict[str, str]]
+
+    def outcomes(self, everything: bool = False) -> Iterator[list[Outcome]]:
+        """Yield the outcomes row by row (of the shipped runs: run by run)."""
+        if self.place == PUBLISHED:
+            return published_outcomes()
+        if self.kind == "nccl":
+            return nccl_outcomes(self.rows, Path(self.place), everything)
+        readers = {"runs": run_outcomes, "memory": memory_outcomes, "gemm": gemm_outcomes, "schedules": schedule_outcomes}
+        rows: Sequence[Row] = self.rows
+        return readers[self.kind](rows, everything)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """The outcomes of a table.
+
+    Args:
+        left_out: whether each band was made without its own source.
+        complete: False when it was interrupted.
+    """
+
+    table: Table
+    outcomes: tuple[Outcome, ...]
+    left_out: bool = False
+    complete: bool = True
+
+    @property
+    def fitted_groups(self) -> frozenset[str]:
+        """Groups whose rows were used in a fit: those that the calibrations name as their sources."""
+        if self.left_out or self.table.kind not in ("runs",):
+            return frozenset(o.group for o in self.outcomes) if self.table.kind in ("nccl", "gemm") else frozenset()
+        named = " ".join(load_run_residuals().sources.values())
+        return frozenset(o.group for o in self.outcomes if o.group and o.group in named)
+
+    @property
+    def summary(self) -> Scores:
+        """The scores of all rows."""
+        return score(self.outcomes, bool(self.fitted_groups))
+
+    @property
+    def by_group(self) -> dict[str, Scores]:
+        """The scores of each group."""
+        return scores_by_group(self.outcomes, self.fitted_groups)
+
+    @property
+    def by_quantity(self) -> dict[str, Scores]:
+        """The scores of each quantity."""
+        names = dict.fromkeys(o.quantity for o in self.outcomes)
+        return {name: score([o for o in self.outcomes if o.quantity == name]) for name in names}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON answer of `dtsim validate`."""
+        from simulator import __version__
+
+        return {
+            "schema_version": 1,
+            "kind": self.table.kind,
+            "complete": self.complete,
+            "rows": [o.to_dict() for o in self.outcomes],
+            "summary": self.summary.to_dict(),
+            "by_group": {name: scores.to_dict() for name, scores in self.by_group.items()},
+            "by_quantity": {name: scores.to_dict() for name, scores in self.by_quantity.items()},
+            "provenance": {
+                "version": __version__,
+                "table": self.table.place,
+                "engine": "compiled",
+                "calibration": NOT_FITTED,
+                "leave_one_out": self.left_out,
+                "unpredicted": "rows whose inputs are given and that are not predicted count as an error of 100 %",
+            },
+        }
+
+
+def load_table(path: str | None, kind: str | None) -> Table:
+    """Return the table of this path, or the runs shipped with the simulator.
+
+    Raises:
+        SpecError: it cannot be read, or its columns do not tell its kind.
+        UnknownNameError: no such kind.
+    """
+    if kind is not None and kind not in KINDS:
+        raise UnknownNameError("kind of table", kind, KINDS)
+    if path is None:
+        if kind not in (None, "runs"):
+            raise SpecError(f"--kind {kind} needs a FILE: the tables shipped with the simulator are of kind runs")
+        return Table(kind="runs", place=PUBLISHED, rows=[])
+    rows = read_rows(Path(path))
+    return Table(kind=kind or told_kind(rows, Path(path)), place=path, rows=rows)
+
+
+def run_errors(outcomes: Sequence[Outcome]) -> list[RunError]:
+    """Return the runs that were both measured and predicted, for the residuals of whole runs."""
+    return [
+        RunError(kind=o.kind, source=o.group, measured=o.measured, predicted=o.predicted)
+        for o in outcomes
+        if o.quantity == "step_time_s" and o.counts and o.kind and o.measured and o.predicted
+    ]
+
+
+def without_own_source(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    """Return the outcomes with bands made without their own group: residuals are refitted to the other groups in turn.
+
+    Raises:
+        SpecError: there are no two groups of runs.
+    """
+    runs = run_errors(outcomes)
+    groups = {run.source for run in runs}
+    if len(groups) < 2:
+        raise SpecError(
+            f"--leave-one-out refits to all groups but one, but the table has {len(groups)} group of predicted runs. "
+            "Way out: a table with two sources or more"
+        )
+    shipped = load_run_residuals()
+    others = {group: fit_run_residuals(run for run in runs if run.source != group) for group in groups}
+    out = []
+    for o in outcomes:
+        if o.group not in others or o.predicted is None or o.low is None or not o.kind:
+            out.append(o)
+            continue
+        refitted = others[o.group].get(o.kind, others[o.group][ANY])
+        whole = (math.log(o.predicted / o.low) / QUANTILE) ** 2 - shipped.of(o.kind).sigma ** 2
+        width = QUANTILE * math.sqrt(max(0.0, whole) + refitted.sigma**2)
+        out.append(replace(o, low=o.predicted * math.exp(-width), high=o.predicted * math.exp(width)))
+    return tuple(out)
