@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from simulator.collectives import collective_seconds
-from simulator.costs.tables import ClassTime, Machine, machine_of, price_table
+from simulator.costs.tables import ClassTime, Machine, machine_of, overlapped, price_table
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import GroupPlacement, place_group, place_hop
 from simulator.plan.framework import load_framework
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, Prices
-from simulator.program.program import TRANSFER, Link, Program, Segment
+from simulator.program.program import TRANSFER, FusedSegment, Link, Program, Segment
 
 __all__ = ["HOST_CLASS", "HOST_SIGMA", "price"]
 
@@ -55,8 +55,10 @@ def price(program: Program, cluster: Cluster) -> Prices:
     launch, step = (host.launch_time, host.step_time) if host else (0.0, 0.0)
     columns = _Columns(len(program.items))
     for i, item in enumerate(program.items):
-        if isinstance(item, Segment):
-            _segment(columns, i, item, machine, program.axes, launch, step if item.synchronises else 0.0)
+        if isinstance(item, Segment | FusedSegment):
+            fuses = isinstance(item, FusedSegment) and host is not None and host.fuses_pairs
+            fixed = step if isinstance(item, Segment) and item.synchronises else 0.0
+            _segment(columns, i, item, machine, program.axes, launch, fixed, fuses)
         else:
             _link(columns, i, item, machine, program.axes)
     names = tuple(columns.totals)
@@ -84,12 +86,14 @@ def price(program: Program, cluster: Cluster) -> Prices:
 def _segment(
     columns: _Columns,
     i: int,
-    item: Segment,
+    item: Segment | FusedSegment,
     machine: Machine,
     axes: tuple[tuple[str, int], ...],
     launch: float,
     fixed: float,
+    fuses: bool,
 ) -> None:
+    """Price a segment; with `fuses` the communication of a pair hides under its compute (design 5b C)."""
     kernels, launches = 0.0, 0
     resource = np.zeros(len(RESOURCE_KINDS))
     for table, count in item.pieces:
@@ -101,6 +105,8 @@ def _segment(
         for name, time in priced.classes.items():
             sigma = time.weighted_sigma / time.seconds if time.seconds else 0.0
             columns.note(i, name, count * time.seconds, sigma, time.calibrated)
+    if fuses:
+        kernels -= _hidden(columns, i, resource, machine)
     waiting = max(0.0, launches * launch - kernels)
     host = waiting + fixed
     columns.account[i, ACCOUNTS.index("host")] += host
@@ -111,6 +117,21 @@ def _segment(
     if total:
         columns.share[i] = resource / total
     columns.model[i] = "host-bound" if waiting else "kernels"
+
+
+def _hidden(columns: _Columns, i: int, resource: np.ndarray, machine: Machine) -> float:
+    """Seconds that a fused pair saves: max(compute, communication), each slowed by the other, in place of their sum."""
+    gemm, tp = RESOURCE_KINDS.index("gemm"), RESOURCE_KINDS.index("tp")
+    communication = float(resource[tp])
+    compute = float(resource.sum()) - communication
+    together = overlapped(compute, communication, float(machine.slowdown[gemm, tp]), float(machine.slowdown[tp, gemm]))
+    saved = max(0.0, compute + communication - together)
+    columns.account[i, ACCOUNTS.index("tp")] -= saved
+    scale = 1.0 - saved / communication if communication else 1.0
+    for name in columns.classes[i]:
+        if name.startswith(("all_", "reduce_scatter")):
+            columns.classes[i][name] *= scale
+    return saved
 
 
 def _link(columns: _Columns, i: int, item: Link, machine: Machine, axes: tuple[tuple[str, int], ...]) -> None:

@@ -39,7 +39,7 @@ from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS
 from simulator.program.program import COLLECTIVE, COMPUTE, OperatorTable
 from simulator.workload.precision import BYTES_PER_ELEMENT
 
-__all__ = ["ClassTime", "Machine", "TablePrice", "machine_of", "price_table"]
+__all__ = ["ClassTime", "Machine", "TablePrice", "machine_of", "overlapped", "price_table"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

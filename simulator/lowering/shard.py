@@ -2,7 +2,8 @@
 
 ZeRO-3 (FSDP), design 5b F: unit u (one layer) is gathered before its segment runs; with prefetch depth d the gather waits for
 the end of the segment d + 1 units earlier, whose buffer is free then.  Gradients of a unit are reduced after its backward
-segment, in every microbatch.  Gathers and reductions share one lane, in the order the host issues them, unless the profile says two communicators.
+segment, in every microbatch.  Gathers and reductions share one lane, in the order the host issues them, unless the profile
+says two communicators.
 
 ZeRO-1 and ZeRO-2 with overlap_parameters: the weights updated in the last step are gathered chunk by chunk at the start of
 this one; a chunk's first forward waits for its weights.

@@ -22,7 +22,8 @@ class Framework(NamedSpec):
     Kernels: attention, fused_* and dropout as in `KernelStyle`.
     Communication: gradient_dtype of the buffers that are reduced; gradients_overlap and parameters_overlap (with
     compute); bucket_size; p2p "latency" (receives are posted ahead) or "blocking"; tensor_parallel_overlap (input-gradient
-    collective beside the weight-gradient GEMM); separate_communicators (gathers and reductions do not queue behind each other).
+    collective beside the weight-gradient GEMM); fuses_pairs (forward and backward of two microbatches interleaved, so that
+    the communication of one hides under the compute of the other; else one after the other); separate_communicators (gathers and reductions do not queue behind each other).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); prefetch depth; reshards_after_forward (if not, weights are gathered once per step and kept).
     Host: launch_time per kernel launch; step_time per optimizer step spent with the GPU idle.
     Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries), communicator (buffers
@@ -46,6 +47,7 @@ class Framework(NamedSpec):
     p2p: Literal["latency", "blocking"]
     scatters_p2p: bool
     tensor_parallel_overlap: bool
+    fuses_pairs: bool
     separate_communicators: bool
     shards_in_master_precision: bool
     fsdp_prefetch: int = Field(ge=0, le=16)

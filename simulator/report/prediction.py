@@ -13,7 +13,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.hardware.run_residuals import load_run_residuals, run_kind
 from simulator.program.critical import critical_path
 from simulator.program.prices import Prices
-from simulator.program.program import CATEGORIES, Program, Segment
+from simulator.program.program import CATEGORIES, Link, Program
 from simulator.program.trace import Trace
 from simulator.report.breakdown import EXPOSED, breakdown
 from simulator.program.prices import ACCOUNTS
@@ -208,7 +208,7 @@ def _recomputed(program: Program) -> float:
     """FLOP run a second time, over all real ranks."""
     per_item = np.zeros(len(program.items))
     for i, item in enumerate(program.items):
-        if isinstance(item, Segment):
+        if not isinstance(item, Link):
             for operators, count in item.pieces:
                 again = np.array([phase == "recompute" for phase in operators.phase], bool)
                 per_item[i] += count * float(operators.flops[again].sum())

@@ -6,11 +6,13 @@ A new schedule is one file in this package with one subclass of `Schedule`; the 
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.errors import PlanError
 
@@ -59,8 +61,10 @@ class Schedule(abc.ABC):
         aliases: other names that users and other programs give it.
         source: where the rule was read.
         flush: whether all microbatches of a step end before the weights change.
-        splits_backward: whether it runs I and W instead of B.
+        splits_backward: whether it runs I and W, instead of B or beside it.
         replicas: number of lanes that hold a copy of the weights.
+        slices: whether parts are slices of the sequence, which causal attention makes unequal in time; where they are,
+            `Shape.chunks_per_rank` is the number of slices, and a rank holds one chunk.
     """
 
     name: ClassVar[str]
@@ -69,6 +73,7 @@ class Schedule(abc.ABC):
     flush: ClassVar[bool] = True
     splits_backward: ClassVar[bool] = False
     replicas: ClassVar[int] = 1
+    slices: ClassVar[bool] = False
 
     @abc.abstractmethod
     def check(self, shape: Shape) -> None:
@@ -98,9 +103,30 @@ class Schedule(abc.ABC):
     def order(self, shape: Shape, placement: Placement) -> PipelineOrder:
         """Return the same order as arrays, made without one object per action.
 
+        It covers `steps(shape)` steps, so it fits `placement.repeated(schedule.steps(shape))`.
+
         Raises:
             PlanError: `check` refuses the shape.
         """
+
+    def steps(self, shape: Shape) -> int:
+        """Return how many consecutive steps `order` covers: 1, or enough to see the steady state without a flush."""
+        return 1 if self.flush else 2 * math.ceil(2 * shape.ranks / shape.microbatches) + 2
+
+    def steady_order(self, shape: Shape, steps: int) -> PipelineOrder:
+        """Return the order of several steps that follow each other without a flush; microbatches are numbered through.
+
+        Raises:
+            PlanError: the schedule flushes after every step, or `check` refuses the shape.
+        """
+        raise PlanError(
+            f"steps run into each other only where weights change without a flush: schedule {self.name} flushes; "
+            f"ask for one step, or use schedule pipedream (got {steps} steps)"
+        )
+
+    def weight_versions(self, shape: Shape) -> NDArray[np.int64]:
+        """Return, per rank, how many versions of the weights of each lane it keeps; 1 where every step ends alike."""
+        return np.ones(shape.ranks, np.int64)
 
     def refuse(self, rule: str, shape: Shape, nearest: Shape, hint: str = "") -> PlanError:
         """Return the error for `check` to raise: rule, values, the nearest shape that works, another way out."""

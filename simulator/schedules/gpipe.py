@@ -6,34 +6,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simulator.schedules.base import Schedule, Shape
+from simulator.schedules.base import Shape
+from simulator.schedules.one_chunk import OneChunk
 from simulator.schedules.order import Action, B, F, PipelineOrder
 from simulator.schedules.placement import Placement
 
 __all__ = ["GPipe"]
 
 
-class GPipe(Schedule):
+class GPipe(OneChunk):
     """Fill the pipeline with every forward, then drain it backwards, newest microbatch first."""
 
     name = "gpipe"
     aliases = ("fill_drain",)
     source = "Huang et al., GPipe, NeurIPS 2019, arXiv:1811.06965"
-
-    def check(self, shape: Shape) -> None:
-        """Refuse more than one chunk per rank.
-
-        Raises:
-            PlanError: `shape.chunks_per_rank` is not 1.
-        """
-        if shape.chunks_per_rank != 1:
-            nearest = Shape(shape.ranks, shape.microbatches)
-            raise self.refuse("a rank holds one chunk", shape, nearest, "use schedule interleaved_1f1b")
-
-    def placement(self, shape: Shape) -> Placement:
-        """Return one lane, stage i on rank i."""
-        self.check(shape)
-        return Placement.linear(shape)
 
     def readable(self, shape: Shape, placement: Placement) -> list[Iterator[Action]]:
         """Return F 0..m-1, then B m-1..0, for every rank."""

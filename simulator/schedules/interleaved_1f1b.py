@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
@@ -10,13 +11,16 @@ from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order import Action, B, F, PipelineOrder, warm_up_then_pairs
 from simulator.schedules.placement import Placement
 
-__all__ = ["Interleaved1F1B"]
+__all__ = ["Interleaved1F1B", "round_size"]
 
 
 class Interleaved1F1B(Schedule):
     """1F1B over chunks: a round of g microbatches goes through chunk 0, then through chunk 1, and so on.
 
     g is p where m is a multiple of p, as in Megatron-LM; else there are max(1, m div p) equal rounds, as in PyTorch.
+
+    Class attributes:
+        instead: the schedule to use with one chunk per rank.
     """
 
     name = "interleaved_1f1b"
@@ -25,6 +29,8 @@ class Interleaved1F1B(Schedule):
         "Narayanan et al., SC 2021, arXiv:2104.04473; Megatron-LM core/pipeline_parallel/schedules.py; rounds for "
         "other microbatches than multiples of p: PyTorch 2.13 torch.distributed.pipelining ScheduleInterleaved1F1B"
     )
+
+    instead: ClassVar[str] = "one_f_one_b"
 
     def check(self, shape: Shape) -> None:
         """Refuse one chunk per rank, and microbatches that cannot be cut into equal rounds.
@@ -38,7 +44,7 @@ class Interleaved1F1B(Schedule):
         )
         if v == 1:
             way_out = Shape(p, nearest, 2)
-            raise self.refuse("a rank holds two or more chunks", shape, way_out, "use schedule one_f_one_b")
+            raise self.refuse("a rank holds two or more chunks", shape, way_out, f"use schedule {self.instead}")
         if not _even(m, p):
             rule = (
                 f"microbatches go in max(1, m div p) = {m // p} equal rounds, which is sure for a multiple of {p} ranks"
@@ -54,7 +60,7 @@ class Interleaved1F1B(Schedule):
         """Return min(m*v, 2(p-1-i) + (v-1)g) forwards, then pairs F, B, then the other backwards, for every rank i."""
         self.check(shape)
         p, m, v = shape.ranks, shape.microbatches, shape.chunks_per_rank
-        g = _round(m, p)
+        g = round_size(m, p)
         visits = [(turn, i) for start in range(0, m, g) for turn in range(v) for i in range(start, start + g)]
 
         def of_rank(rank: int) -> Iterator[Action]:
@@ -77,7 +83,7 @@ class Interleaved1F1B(Schedule):
         """
         self.check(shape)
         p, m, v = shape.ranks, shape.microbatches, shape.chunks_per_rank
-        g = _round(m, p)
+        g = round_size(m, p)
         rank = np.arange(p, dtype=np.int32)
         kind, number = warm_up_then_pairs(2 * (p - 1 - rank) + (v - 1) * g, m * v)
         visit = np.arange(m * v, dtype=np.int32)
@@ -91,5 +97,10 @@ def _even(microbatches: int, ranks: int) -> bool:
     return microbatches % max(1, microbatches // ranks) == 0
 
 
-def _round(microbatches: int, ranks: int) -> int:
+def round_size(microbatches: int, ranks: int) -> int:
+    """Return how many microbatches go through a chunk before the next chunk has its turn.
+
+    >>> round_size(8, 4), round_size(10, 4), round_size(3, 4)
+    (4, 5, 3)
+    """
     return microbatches // max(1, microbatches // ranks)

@@ -6,34 +6,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simulator.schedules.base import Schedule, Shape
+from simulator.schedules.base import Shape
+from simulator.schedules.one_chunk import OneChunk
 from simulator.schedules.order import Action, B, F, PipelineOrder, warm_up_then_pairs
 from simulator.schedules.placement import Placement
 
 __all__ = ["OneFOneB"]
 
 
-class OneFOneB(Schedule):
+class OneFOneB(OneChunk):
     """Warm up with one forward per later rank, then alternate one forward with one backward, then drain."""
 
     name = "one_f_one_b"
     aliases = ("1f1b", "dapple", "pipedream_flush")
     source = "Narayanan et al., SC 2021, arXiv:2104.04473 (PipeDream-flush); Fan et al., DAPPLE, arXiv:2007.01045"
-
-    def check(self, shape: Shape) -> None:
-        """Refuse more than one chunk per rank.
-
-        Raises:
-            PlanError: `shape.chunks_per_rank` is not 1.
-        """
-        if shape.chunks_per_rank != 1:
-            nearest = Shape(shape.ranks, shape.microbatches)
-            raise self.refuse("a rank holds one chunk", shape, nearest, "use schedule interleaved_1f1b")
-
-    def placement(self, shape: Shape) -> Placement:
-        """Return one lane, stage i on rank i."""
-        self.check(shape)
-        return Placement.linear(shape)
 
     def readable(self, shape: Shape, placement: Placement) -> list[Iterator[Action]]:
         """Return min(m, p-1-i) forwards, then pairs of F and B, then the other backwards, for every rank i."""

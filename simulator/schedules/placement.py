@@ -82,6 +82,25 @@ class Placement:
         down = np.arange(shape.ranks * shape.chunks_per_rank, dtype=np.int32) % shape.ranks
         return cls(np.stack([down, down[::-1]]), lanes)
 
+    @classmethod
+    def zigzag(cls, shape: Shape) -> Placement:
+        """Return one lane that goes down and up the ranks in turn: 0123 3210 for two chunks per rank, a V.
+
+        >>> Placement.zigzag(Shape(2, 1, 3)).rank_of.tolist()
+        [[0, 1, 1, 0, 0, 1]]
+        """
+        turn, place = np.divmod(np.arange(shape.ranks * shape.chunks_per_rank, dtype=np.int32), shape.ranks)
+        rank_of = np.where(turn % 2, shape.ranks - 1 - place, place)
+        return cls(rank_of[None, :], np.zeros(shape.microbatches, np.int8))
+
+    def repeated(self, steps: int) -> Placement:
+        """Return the placement of `steps` steps after one another, microbatches numbered through.
+
+        >>> Placement.linear(Shape(2, 3)).repeated(2).microbatches
+        6
+        """
+        return Placement(self.rank_of, np.tile(self.lane_of, steps))
+
     @property
     def lanes(self) -> int:
         """Number of lanes: copies of the pipeline."""

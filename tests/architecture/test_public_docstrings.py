@@ -17,12 +17,10 @@ def trees() -> list[tuple[str, ast.Module]]:
 def public_names(tree: ast.Module) -> set[str] | None:
     """The entries of __all__ that are written out; None without an __all__."""
     for node in tree.body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
-            value = node.value  # type: ignore[union-attr]
-            return {item.value for item in ast.walk(value) if isinstance(item, ast.Constant)} if value else set()
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if node.value and any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+                return {str(item.value) for item in ast.walk(node.value) if isinstance(item, ast.Constant)}
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from simulator.calibration.runs import ANY, RunError, fit_run_residuals
 from simulator.errors import SpecError, UnknownNameError
 from simulator.hardware.run_residuals import load_run_residuals
 from simulator.report.prediction import QUANTILE
+from simulator.specs import find_spec, names
 from simulator.studies.validation.gemm import gemm_outcomes
 from simulator.studies.validation.memory import memory_outcomes
 from simulator.studies.validation.nccl import nccl_outcomes
@@ -66,11 +68,13 @@ class Validation:
 
     @property
     def fitted_groups(self) -> frozenset[str]:
-        """Groups whose rows were used in a fit: those that the calibrations name as their sources."""
-        if self.left_out or self.table.kind not in ("runs",):
-            return frozenset(o.group for o in self.outcomes) if self.table.kind in ("nccl", "gemm") else frozenset()
-        named = " ".join(load_run_residuals().sources.values())
-        return frozenset(o.group for o in self.outcomes if o.group and o.group in named)
+        """Groups whose rows were used in a fit: those that the calibrations name."""
+        if self.left_out or self.table.kind in ("memory", "schedules"):
+            return frozenset()
+        prefixes = {"runs": ("run_residuals",), "nccl": ("nccl_",), "gemm": ("gemm_", "attention_")}[self.table.kind]
+        text = _calibration_text(prefixes)
+        words = {o.group: o.group.split()[0] if self.table.kind == "gemm" else o.group for o in self.outcomes if o.group}
+        return frozenset(group for group, word in words.items() if word.lower() in text)
 
     @property
     def summary(self) -> Scores:
@@ -109,6 +113,13 @@ class Validation:
                 "unpredicted": "rows whose inputs are given and that are not predicted count as an error of 100 %",
             },
         }
+
+
+@functools.lru_cache(maxsize=8)
+def _calibration_text(prefixes: tuple[str, ...]) -> str:
+    """The calibrations whose names begin so, as text in lower case: they name their sources and logs."""
+    files = [find_spec("calibrations", name) for name in names("calibrations") if name.startswith(prefixes)]
+    return "\n".join(path.read_text(encoding="utf-8") for path in files).lower()
 
 
 def load_table(path: str | None, kind: str | None) -> Table:

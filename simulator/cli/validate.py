@@ -1,0 +1,92 @@
+"""dtsim validate: every row of a table of measurements predicted, and the errors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.cli.options import JsonOption
+from simulator.cli.output import note, print_json, print_sections, warn_if_cold, wrote
+
+if TYPE_CHECKING:
+    from simulator.studies.validation.scores import Outcome
+    from simulator.studies.validation.validate import Table
+
+__all__ = ["command"]
+
+
+def command(
+    file: Annotated[str | None, typer.Argument(metavar="FILE.csv", help="A table; none = the shipped published runs.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="runs, memory, nccl, gemm or schedules; told from the columns if left out.")
+    ] = None,
+    as_json: JsonOption = False,
+    leave_one_out: Annotated[
+        bool, typer.Option("--leave-one-out", help="Make each band without the row's own source.")
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also rows whose inputs are incomplete (quality C, unhealthy logs).")
+    ] = False,
+    output: Annotated[str | None, typer.Option(metavar="OUT.csv", help="Write the rows with their breakdown.")] = None,
+    residuals: Annotated[
+        str | None, typer.Option(metavar="OUT.toml", help="Write the spread of these runs, the last term of a band.")
+    ] = None,
+) -> None:
+    """Predict every row of a table of measured runs, collectives, kernels or schedules, and show the errors."""
+    from simulator.calibration.runs import export_run_residuals, fit_run_residuals
+    from simulator.errors import SpecError
+    from simulator.studies.validation.screen import describe_validation, outcomes_csv
+    from simulator.studies.validation.validate import Validation, load_table, run_errors, without_own_source
+
+    table = load_table(file, kind)
+    if (leave_one_out or residuals) and table.kind != "runs":
+        raise SpecError(f"--leave-one-out and --residuals are about whole runs, but this table is of kind {table.kind}")
+    warn_if_cold()
+    outcomes, complete = _all_outcomes(table, everything)
+    if leave_one_out:
+        outcomes = list(without_own_source(outcomes))
+    validation = Validation(table=table, outcomes=tuple(outcomes), left_out=leave_one_out, complete=complete)
+    if residuals:
+        runs = run_errors(outcomes)
+        export_run_residuals(fit_run_residuals(runs), {run.source for run in runs}, Path(residuals))
+        wrote(residuals)
+    if output:
+        Path(output).write_text(outcomes_csv(outcomes), encoding="utf-8")
+        wrote(output)
+    if as_json:
+        print_json(validation.to_dict())
+    else:
+        print_sections(describe_validation(validation))
+
+
+def _all_outcomes(table: Table, everything: bool) -> tuple[list[Outcome], bool]:
+    """Return (outcomes, whether all rows are in them): an interruption keeps what is done."""
+    done: list[Outcome] = []
+    try:
+        with _progress(len(table.rows)) as advance:
+            for some in table.outcomes(everything):
+                done += some
+                advance()
+    except KeyboardInterrupt:
+        note(f"interrupted after {len(done)} values; they are shown")
+        return done, False
+    return done, True
+
+
+@contextmanager
+def _progress(rows: int) -> Iterator[Any]:
+    """A bar on standard error when that is a terminal; nothing else."""
+    if not sys.stderr.isatty() or rows < 2:
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("rows", total=rows)
+        yield lambda: bar.advance(task)
