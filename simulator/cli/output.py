@@ -52,22 +52,22 @@ def wrote(path: str | Path) -> None:
     note(f"wrote {path}")
 
 
-def warn_if_cold() -> None:
-    """Say that the engine is about to be compiled, when no compiled code newer than its source is found."""
+def warn_if_cold(modules: Iterable[str] = ("report/memory_kernel", "report/breakdown_kernel")) -> None:
+    """Say that the engine is about to be compiled, when one of these modules has no compiled code newer than itself."""
     package = Path(__file__).resolve().parent.parent
-    for folder, module in (("engine", "compiled_engine"), ("report", "memory_kernel")):
-        source = package / folder / f"{module}.py"
+    for module in modules:
+        source = package / f"{module}.py"
         changed = source.stat().st_mtime if source.exists() else 0.0
-        if not any(index.stat().st_mtime >= changed for index in _compiled(package / folder, module)):
+        if not any(index.stat().st_mtime >= changed for index in _compiled(source)):
             note("compiling the engine once (a few seconds) ...")
             return
 
 
-def _compiled(folder: Path, module: str) -> Iterator[Path]:
+def _compiled(source: Path) -> Iterator[Path]:
     """Index files of compiled code: where numba is told to keep them, beside the source, or in the user's cache."""
     told = os.environ.get("NUMBA_CACHE_DIR")
     if told:
-        yield from Path(told).rglob(f"{module}.*.nbi")
+        yield from Path(told).rglob(f"{source.stem}.*.nbi")
         return
-    yield from (folder / "__pycache__").glob(f"{module}.*.nbi")
-    yield from (Path.home() / ".cache" / "numba").rglob(f"{module}.*.nbi")
+    yield from (source.parent / "__pycache__").glob(f"{source.stem}.*.nbi")
+    yield from (Path.home() / ".cache" / "numba").rglob(f"{source.stem}.*.nbi")

@@ -43,7 +43,7 @@ def command(
     _check_format(form)
     halves = _halves(backward, input_grad, weight_grad)
     _check_size(ranks, microbatches, chunks)
-    warn_if_cold()
+    warn_if_cold(["report/memory_kernel"])
     figures = schedule_figures(
         name,
         ranks,

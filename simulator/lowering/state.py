@@ -21,6 +21,8 @@ from simulator.workload.workload import Workload
 __all__ = ["Batch", "State"]
 
 Ints = NDArray[np.int64]
+Whole = NDArray[Any]
+"""Whole numbers of any width; `emit` gives them their final one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,15 +33,15 @@ class Batch:
     kind: int
     rank: Ints
     streams: Ints
-    action: Ints | int = -1
-    chunk: Ints | int = -1
-    microbatch: Ints | int = -1
-    part: Ints | int = 0
-    count: Ints | int = 1
-    slice: Ints | int = 0
-    slices: Ints | int = 1
-    second_chunk: Ints | int = -1
-    second_microbatch: Ints | int = -1
+    action: Whole | int = -1
+    chunk: Whole | int = -1
+    microbatch: Whole | int = -1
+    part: Whole | int = 0
+    count: Whole | int = 1
+    slice: Whole | int = 0
+    slices: Whole | int = 1
+    second_chunk: Whole | int = -1
+    second_microbatch: Whole | int = -1
 
 
 @dataclass(slots=True, kw_only=True)

@@ -20,11 +20,13 @@ class Framework(NamedSpec):
     """How a training framework behaves.
 
     Kernels: attention, fused_* and dropout as in `KernelStyle`.
-    Communication: gradient_dtype of the buffers that are reduced; gradients_overlap and parameters_overlap (with
-    compute); bucket_size; p2p "latency" (receives are posted ahead) or "blocking"; tensor_parallel_overlap (input-gradient
-    collective beside the weight-gradient GEMM); fuses_pairs (forward and backward of two microbatches interleaved, so that
-    the communication of one hides under the compute of the other; else one after the other); separate_communicators (gathers and reductions do not queue behind each other).
-    FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); prefetch depth; reshards_after_forward (if not, weights are gathered once per step and kept).
+    Communication: gradient_dtype of the buffers that are reduced; gradients_overlap and parameters_overlap (with compute);
+    bucket_size; p2p "latency" (receives are posted ahead) or "blocking"; scatters_p2p (tensor-parallel ranks share the
+    sending); tensor_parallel_overlap (input-gradient collective beside the weight-gradient GEMM); fuses_pairs (forward and
+    backward of two microbatches interleaved, so that the communication of one hides under the compute of the other; else
+    one after the other); separate_communicators (gathers and reductions do not queue behind each other).
+    FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; reshards_after_forward
+    (if not, weights are gathered once per step and kept).
     Host: launch_time per kernel launch; step_time per optimizer step spent with the GPU idle.
     Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries), communicator (buffers
     of one communicator).

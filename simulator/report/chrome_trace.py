@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.program.prices import ACCOUNTS, Prices
-from simulator.program.program import CATEGORIES, KIND_NAMES, TRANSFER, Link, Program, Segment
+from simulator.program.program import CATEGORIES, KIND_NAMES, TRANSFER, FusedSegment, Link, Program, Segment
 from simulator.program.trace import Trace
 from simulator.report.memory import memory_timeline
 from simulator.units import parse
@@ -104,10 +104,10 @@ def _slices(program: Program, prices: Prices, trace: Trace) -> Iterator[str]:
         )
 
 
-def _facts(item: Segment | Link, number: int, prices: Prices) -> str:
+def _facts(item: Segment | FusedSegment | Link, number: int, prices: Prices) -> str:
     """Category and the arguments that all rows of an item share, as the open beginning of JSON."""
     facts: dict[str, Any] = {"item": item.name, "priced_by": prices.model[number]}
-    if isinstance(item, Segment):
+    if not isinstance(item, Link):
         category = item.phase
         facts["layers"] = sum(count for _, count in item.pieces)
         facts["accounts_s"] = {name: s for name, s in zip(ACCOUNTS, prices.account[number].tolist(), strict=True) if s}

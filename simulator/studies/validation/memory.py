@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
 from simulator.studies.validation.names import load_names
 from simulator.studies.validation.placement import group_of, place, predict, sweep_of
@@ -14,6 +15,8 @@ from simulator.units import parse
 __all__ = ["memory_outcomes", "peak_bytes"]
 
 QUANTITY = "peak_memory_bytes"
+_OUTSIDE_ALLOCATOR = ("context", "fragmentation", "communication")
+"""Categories that a framework's allocator does not count: NCCL asks the driver for its buffers itself."""
 
 
 def memory_outcomes(rows: Sequence[Row], everything: bool = False) -> Iterator[list[Outcome]]:
@@ -105,7 +108,9 @@ def _peak(prediction: Prediction, row: Row) -> tuple[float, str]:
     kind, where = text(row, "mem_kind").lower(), text(row, "mem_rank").lower()
     memory = prediction.memory
     device = "smi" in kind or "device" in kind or "reserved" in kind
-    values = memory.total if device else memory.allocated
+    values = memory.total
+    if not device:
+        values = memory.by_category[:, [i for i, name in enumerate(CATEGORIES) if name not in _OUTSIDE_ALLOCATOR]].sum(axis=1)
     if "last" in where:
         value, rank = values[-1], "last pipeline rank"
     elif "first" in where or "rank 0" in where:

@@ -99,11 +99,17 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
     if chunks is None:
         chunks = 2
         assumed.append("2 chunks per rank (the depth of interleaving is not printed)")
-    if chunks > 1 and (microbatches % pipeline or model.layers < pipeline * chunks):
+    split: dict[str, Any] = {}
+    if model.layers + 2 == pipeline * chunks:
+        split = {"layer_split": (0, *(1 for _ in range(model.layers)), 0)}
+        assumed.append("embedding and head have a chunk each")
+    if chunks > 1 and (microbatches % pipeline or (model.layers < pipeline * chunks and not split)):
         why = f"{microbatches} microbatches, {model.layers} layers on {pipeline} ranks"
         assumed.append(f"1f1b without interleaving ({chunks} chunks per rank cannot be: {why})")
         chunks = 1
-    return {"schedule": "interleaved_1f1b" if chunks > 1 else "one_f_one_b", "chunks_per_rank": chunks}
+    if chunks == 1:
+        return {"schedule": "one_f_one_b"}
+    return {"schedule": "interleaved_1f1b", "chunks_per_rank": chunks, **split}
 
 
 def _sharding(row: Row, framework: str, replicas: int, assumed: list[str]) -> dict[str, Any]:
