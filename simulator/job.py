@@ -56,8 +56,8 @@ class JobFile(Spec):
 
     name: str = "job"
     notes: str | None = None
-    aliases: list[str] = []
-    sources: dict[str, str] = {}
+    aliases: list[str] = Field(default_factory=list)
+    sources: dict[str, str] = Field(default_factory=dict)
     workload: WorkloadChoice = WorkloadChoice()
     model: dict[str, Any] | None = None
     plan: Plan = Plan()

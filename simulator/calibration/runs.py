@@ -50,7 +50,9 @@ def fit_run_residuals(runs: Iterable[RunError]) -> dict[str, KindResidual]:
     """
     everything = list(runs)
     if not everything:
-        raise CalibrationError("residuals of whole runs need at least one run that was measured and predicted, got none")
+        raise CalibrationError(
+            "residuals of whole runs need at least one run that was measured and predicted, got none"
+        )
     kinds = {ANY: everything}
     for kind in sorted({run.kind for run in everything}):
         own = [run for run in everything if run.kind == kind]

@@ -114,6 +114,6 @@ def _text(figures: ScheduleFigures, form: str) -> str:
     picture = render_timeline(figures.program, figures.trace)
     return (
         f"{picture}\n\n{figures.schedule}: makespan {figures.makespan:g}, bubble {figures.bubble_fraction:.1%} of the time "
-        f"(idle / busy {figures.bubble_overhead:.3f}), {figures.messages} messages\n"
+        f"(idle / busy {figures.bubble_overhead:.3f}), {figures.messages:g} messages\n"
         f"peak activations per rank (microbatches on one rank's share): {peaks}"
     )

@@ -21,7 +21,9 @@ __all__ = ["command"]
 
 
 def command(
-    file: Annotated[str | None, typer.Argument(metavar="FILE.csv", help="A table; none = the shipped published runs.")] = None,
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE.csv", help="A table; none = the shipped published runs.")
+    ] = None,
     kind: Annotated[
         str | None, typer.Option(help="runs, memory, nccl, gemm or schedules; told from the columns if left out.")
     ] = None,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from simulator.specs import Spec
 from simulator.units import Bytes
@@ -15,6 +15,12 @@ AXES = ("tp", "dp", "pp")
 """Mesh axes, innermost (consecutive ranks) first: the order Megatron-LM uses."""
 
 Degree = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+Layers = Annotated[int, Field(strict=True, ge=0, le=100_000)]
+
+
+def _listed(value: Any) -> Any:
+    """A TOML list as a tuple."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 class Plan(Spec):
@@ -60,12 +66,12 @@ class Plan(Spec):
     bucket_size: Bytes | None = None
     gradient_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     p2p: Literal["latency", "blocking"] | None = None
-    layer_split: tuple[Annotated[int, Field(strict=True, ge=0, le=100_000)], ...] | None = None
+    layer_split: Annotated[tuple[Layers, ...] | None, BeforeValidator(_listed)] = None
     fsdp_prefetch: Annotated[int, Field(strict=True, ge=0, le=16)] | None = None
     reshard_after_forward: bool | None = None
     clip_gradients: bool | None = None
     dropout: bool | None = None
-    rank_order: tuple[Literal["tp", "dp", "pp"], ...] | None = None
+    rank_order: Annotated[tuple[Literal["tp", "dp", "pp"], ...] | None, BeforeValidator(_listed)] = None
     framework: str = "megatron_core"
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from simulator.errors import PlanError
 
 if TYPE_CHECKING:
-    from simulator.schedules.order import Action, PipelineOrder
+    from simulator.schedules.action import Cell
+    from simulator.schedules.order import PipelineOrder
     from simulator.schedules.placement import Placement
 
 __all__ = ["Schedule", "Shape"]
@@ -92,8 +93,8 @@ class Schedule(abc.ABC):
         """
 
     @abc.abstractmethod
-    def readable(self, shape: Shape, placement: Placement) -> list[Iterator[Action]]:
-        """Return, per rank, its actions in order, one object each: the rule as a person reads it.
+    def readable(self, shape: Shape, placement: Placement) -> Sequence[Iterator[Cell]]:
+        """Return, per rank, its actions in order, one object each (fused pairs as two): the rule as a person reads it.
 
         Raises:
             PlanError: `check` refuses the shape.

@@ -77,6 +77,13 @@ def test_wrong_settings_are_refused_by_name(settings: list[str], words: str) -> 
         load_job("gpt3_175b", settings)
 
 
+def test_lists_in_plans_are_read() -> None:
+    job = load_job("gpt3_175b", ["plan.rank_order=['dp', 'tp', 'pp']", f"plan.layer_split={[4] * 24}"])
+    assert (("dp", "tp", "pp"), (4,) * 24) == (job.plan.rank_order, job.plan.layer_split)
+    with pytest.raises(SpecError, match="layer_split"):
+        load_job("gpt3_175b", ["plan.layer_split=[-1]"])
+
+
 def test_a_job_can_hold_its_model(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(

@@ -48,7 +48,9 @@ def _outcome(row: Row, case: str, everything: bool) -> Outcome:
         if text(row, "quality").upper() == "C" and not everything:
             raise CannotPlace("quality C: its inputs are incomplete (--all predicts it)", counts=False)
         seconds, work, sigma, assumed = _priced(row)
-        predicted = in_unit(work / seconds, "TFLOP/s", "FLOP/s") if quantity == "tflops" else in_unit(seconds, "ms", "s")
+        predicted = (
+            in_unit(work / seconds, "TFLOP/s", "FLOP/s") if quantity == "tflops" else in_unit(seconds, "ms", "s")
+        )
         factor = math.exp(QUANTILE * sigma)
     except CannotPlace as why:
         reason, counts = why.reason, why.counts

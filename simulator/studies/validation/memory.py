@@ -110,7 +110,9 @@ def _peak(prediction: Prediction, row: Row) -> tuple[float, str]:
     device = "smi" in kind or "device" in kind or "reserved" in kind
     values = memory.total
     if not device:
-        values = memory.by_category[:, [i for i, name in enumerate(CATEGORIES) if name not in _OUTSIDE_ALLOCATOR]].sum(axis=1)
+        values = memory.by_category[:, [i for i, name in enumerate(CATEGORIES) if name not in _OUTSIDE_ALLOCATOR]].sum(
+            axis=1
+        )
     if "last" in where:
         value, rank = values[-1], "last pipeline rank"
     elif "first" in where or "rank 0" in where:

@@ -61,9 +61,12 @@ class NameTable(Spec):
         return _plain_table(self, table).get(_plain(text))
 
     def framework_by_words(self, text: str) -> str | None:
-        """Return the framework of the first known word in a text, longest-standing rule first."""
-        words = words_of(text)
-        return next((name for word, name in self.framework_words.items() if word in words), None)
+        """Return the framework of the first word of the table that a text has; long ones also inside another word."""
+        words, plain = words_of(text), text.lower()
+        found = (
+            name for word, name in self.framework_words.items() if word in words or (len(word) > 5 and word in plain)
+        )
+        return next(found, None)
 
     def fabric_of(self, source: str) -> FabricName | None:
         """Return the network technology known for a source, by a part of its text."""

@@ -37,7 +37,10 @@ def _log_outcomes(row: Row, index: Path, everything: bool) -> list[Outcome]:
     lines = _lines(path)
     counts = flag(row, "healthy") is not False or everything
     if not counts:
-        return [_row(name, i, line, None, 0.0, "the log is marked unhealthy (--all predicts it)", False) for i, line in lines]
+        return [
+            _row(name, i, line, None, 0.0, "the log is marked unhealthy (--all predicts it)", False)
+            for i, line in lines
+        ]
     try:
         log = _described(row, path)
     except (SimulatorError, KeyError, ValueError) as error:

@@ -90,7 +90,9 @@ def place_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]]:
         if not (wrong and not found.exact):
             return gpu, note
     if not gigabytes or not peak or gigabytes < 1 or peak < 1:
-        raise CannotPlace(f"GPU {name[:60]!r} is not known, and the row gives no gpu_peak_bf16_tflops and gpu_mem_gb for it")
+        raise CannotPlace(
+            f"GPU {name[:60]!r} is not known, and the row gives no gpu_peak_bf16_tflops and gpu_mem_gb for it"
+        )
     flops = parse(f"{peak} TFLOP/s", "FLOP/s")
     pattern = min(load_all("gpus", Gpu).values(), key=lambda g: (abs(math.log(_half(g) / flops)), g.name))
     factor = flops / _half(pattern)
@@ -166,7 +168,8 @@ def _built(wanted: _Wanted) -> tuple[Cluster, tuple[str, ...]]:
     """Build node and cluster in memory, on the pattern of one of our nodes with this GPU where there is one."""
     ours = _nodes_with(wanted.gpu.name)
     pattern = ours[0] if ours else load_node("dgx_a100_80")
-    technology, assumed = wanted.technology or "infiniband", ()
+    technology = wanted.technology or "infiniband"
+    assumed: tuple[str, ...] = ()
     rate = wanted.rate
     if rate is None and wanted.needs_network:
         other = next((n for n in ours if n.network_link), load_node("dgx_a100_80"))

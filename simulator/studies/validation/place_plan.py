@@ -124,7 +124,9 @@ def _sharding(row: Row, framework: str, replicas: int, assumed: list[str]) -> di
     if stage and group and group < replicas:
         if group == 1:
             return {"zero_stage": 0}
-        assumed.append(f"states sharded over all {replicas} replicas, not in groups of {group}: nearest that can be said")
+        assumed.append(
+            f"states sharded over all {replicas} replicas, not in groups of {group}: nearest that can be said"
+        )
     return {"zero_stage": stage if replicas > 1 else 0}
 
 

@@ -76,7 +76,7 @@ def predict(placed: Placed) -> tuple[Prediction, tuple[str, ...]]:
     prediction, assumed = None, placed.assumed
     for choice in choices:
         try:
-            plan = Plan(**placed.fields, recompute=choice)
+            plan = Plan(**{**placed.fields, "recompute": choice})
             prediction = simulate(placed.workload, plan, placed.cluster)
         except SimulatorError as error:
             raise CannotPlace(str(error)) from None

@@ -13,6 +13,7 @@ __all__ = ["CannotPlace", "Row", "count", "flag", "number", "read_rows", "text",
 
 Row = Mapping[str, str]
 LARGEST_TABLE = 2**28
+LARGEST_COUNT = 2**40
 _KINDS = {
     "schedules": {"schedule", "p", "m", "makespan"},
     "nccl": {"log_id", "collective", "ranks"},
@@ -44,7 +45,9 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     """
     try:
         if path.stat().st_size > LARGEST_TABLE:
-            raise SpecError(f"{path}: a table may have at most {LARGEST_TABLE} bytes, this one has {path.stat().st_size}")
+            raise SpecError(
+                f"{path}: a table may have at most {LARGEST_TABLE} bytes, this one has {path.stat().st_size}"
+            )
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
         raise SpecError(f"{path}: cannot be read ({error.strerror})") from None
@@ -53,7 +56,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     while lines and (lines[0].startswith("#") or not lines[0].strip()):
         lines.pop(0)
     reader = csv.DictReader(lines)
-    rows = []
+    rows: list[dict[str, str]] = []
     try:
         for row in reader:
             if None in row or None in row.values():
@@ -114,8 +117,10 @@ def count(row: Row, column: str) -> int | None:
     value = number(row, column)
     if value is None:
         return None
-    if value < 1 or value != int(value) or value > 1e12:
-        raise CannotPlace(f"{column} must be a whole number above zero, but it is {text(row, column)[:40]!r}", counts=False)
+    if value < 1 or value != int(value) or value > LARGEST_COUNT:
+        raise CannotPlace(
+            f"{column} must be a whole number above zero, but it is {text(row, column)[:40]!r}", counts=False
+        )
     return int(value)
 
 

@@ -27,7 +27,9 @@ def _outcomes(row: Row, case: str, everything: bool) -> list[Outcome]:
     try:
         measured, verdict = number(row, "step_time_s"), flag(row, "oom")
     except CannotPlace as why:
-        return [Outcome(case_id=case, quantity="step_time_s", group=group, measured=None, reason=why.reason, counts=False)]
+        return [
+            Outcome(case_id=case, quantity="step_time_s", group=group, measured=None, reason=why.reason, counts=False)
+        ]
     if measured is not None and measured <= 0:
         measured = None
     prediction: Prediction | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from simulator.errors import SimulatorError
 from simulator.schedules import SCHEDULES
@@ -74,12 +75,15 @@ def _figures(row: Row, name: str) -> ScheduleFigures:
     ranks, microbatches = count(row, "p"), count(row, "m")
     if ranks is None or microbatches is None:
         raise CannotPlace("the row gives no p or no m", counts=False)
-    times = {key: number(row, column) for key, column in (("forward", "tf"), ("input_grad", "tb"), ("weight_grad", "tw"))}
+    times: dict[str, Any] = {
+        "forward": number(row, "tf"),
+        "input_grad": number(row, "tb"),
+        "weight_grad": number(row, "tw"),
+        "transfer": number(row, "tcomm"),
+    }
     given = {key: value for key, value in times.items() if value is not None}
     try:
-        return schedule_figures(
-            name, ranks, microbatches, count(row, "v") or 1, transfer=number(row, "tcomm") or 0.0, **given
-        )
+        return schedule_figures(name, ranks, microbatches, count(row, "v") or 1, **given)
     except SimulatorError as error:
         raise CannotPlace(str(error)) from None
 

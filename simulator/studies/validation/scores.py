@@ -1,9 +1,9 @@
 """Scores of predictions against measurements (design 5b N).
 
-    error = predicted / measured - 1          bias = median error of what was predicted
-    a row that could have been placed and was not counts as an error of 100 %
-    a sweep = same source, GPU, model, number of GPUs and sequence length, at least 8 rows, max / min >= 1.2
-    spearman = mean over sweeps of the rank correlation of predicted and measured
+error = predicted / measured - 1          bias = median error of what was predicted
+a row that could have been placed and was not counts as an error of 100 %
+a sweep = same source, GPU, model, number of GPUs and sequence length, at least 8 rows, max / min >= 1.2
+spearman = mean over sweeps of the rank correlation of predicted and measured
 """
 
 from __future__ import annotations
@@ -224,7 +224,11 @@ def _ranks(values: Any) -> Any:
 
 
 def _verdicts(outcomes: Sequence[Outcome]) -> dict[str, float | int | None]:
-    said = [(bool(o.measured), bool(o.predicted)) for o in outcomes if o.quantity == OUT_OF_MEMORY and o.predicted is not None]
+    said = [
+        (bool(o.measured), bool(o.predicted))
+        for o in outcomes
+        if o.quantity == OUT_OF_MEMORY and o.predicted is not None
+    ]
     tp, fp = said.count((True, True)), said.count((False, True))
     fn, tn = said.count((True, False)), said.count((False, False))
     return {

@@ -37,7 +37,19 @@ def describe_validation(validation: Validation) -> list[Section]:
 def outcomes_csv(outcomes: Sequence[Outcome]) -> str:
     """Return the rows as CSV: the columns of the JSON rows, and seconds by account."""
     accounts = list(dict.fromkeys(name for o in outcomes for name, _ in o.terms))
-    head = ["case_id", "quantity", "group", "rank", "measured", "predicted", "low", "high", "error_pct", "reason", "counts"]
+    head = [
+        "case_id",
+        "quantity",
+        "group",
+        "rank",
+        "measured",
+        "predicted",
+        "low",
+        "high",
+        "error_pct",
+        "reason",
+        "counts",
+    ]
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*head, "assumed", *(f"{name}_s" for name in accounts)])
@@ -60,7 +72,9 @@ def _errors(validation: Validation) -> Section:
         *(("Each band was made without its own source.",) if validation.left_out else ()),
         *(() if validation.complete else ("Interrupted: these are the rows done so far.",)),
     )
-    return Section(title=f"Errors: {validation.table.place}", table=Table(headings=heads, rows=tuple(rows)), below=below)
+    return Section(
+        title=f"Errors: {validation.table.place}", table=Table(headings=heads, rows=tuple(rows)), below=below
+    )
 
 
 def _scores(name: str, s: Scores) -> tuple[str, ...]:
@@ -112,7 +126,9 @@ def _reasons(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _rules(outcomes: Sequence[Outcome]) -> Table:
-    said = Counter(rule for o in outcomes if o.predicted is not None and o.quantity != OUT_OF_MEMORY for rule in o.assumed)
+    said = Counter(
+        rule for o in outcomes if o.predicted is not None and o.quantity != OUT_OF_MEMORY for rule in o.assumed
+    )
     return Table(
         headings=("rows", "rule used"),
         rows=tuple((str(n), rule[:120]) for rule, n in said.most_common(_MOST_RULES)),

@@ -47,7 +47,12 @@ class Table:
             return published_outcomes()
         if self.kind == "nccl":
             return nccl_outcomes(self.rows, Path(self.place), everything)
-        readers = {"runs": run_outcomes, "memory": memory_outcomes, "gemm": gemm_outcomes, "schedules": schedule_outcomes}
+        readers = {
+            "runs": run_outcomes,
+            "memory": memory_outcomes,
+            "gemm": gemm_outcomes,
+            "schedules": schedule_outcomes,
+        }
         rows: Sequence[Row] = self.rows
         return readers[self.kind](rows, everything)
 
@@ -73,7 +78,9 @@ class Validation:
             return frozenset()
         prefixes = {"runs": ("run_residuals",), "nccl": ("nccl_",), "gemm": ("gemm_", "attention_")}[self.table.kind]
         text = _calibration_text(prefixes)
-        words = {o.group: o.group.split()[0] if self.table.kind == "gemm" else o.group for o in self.outcomes if o.group}
+        words = {
+            o.group: o.group.split()[0] if self.table.kind == "gemm" else o.group for o in self.outcomes if o.group
+        }
         return frozenset(group for group, word in words.items() if word.lower() in text)
 
     @property

@@ -1,0 +1,182 @@
+"""Rows of measured runs: each is placed by name, placed from its numbers and marked so, or refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.studies.validation.names import find_gpu, load_names
+from simulator.studies.validation.placement import Placed, place, predict
+from simulator.studies.validation.rows import CannotPlace
+
+ROW = {
+    "case_id": "test-1",
+    "source": "a table nobody knows",
+    "model": "gpt-1.3b",
+    "arch_layers": "24",
+    "hidden": "2048",
+    "heads": "16",
+    "kv_heads": "16",
+    "head_dim": "128",
+    "ffn_hidden": "8192",
+    "gated_mlp": "0",
+    "vocab": "51200",
+    "tied_emb": "1",
+    "seq_len": "2048",
+    "gpu": "A100-80GB-SXM",
+    "gpu_peak_bf16_tflops": "312",
+    "gpu_mem_gb": "80",
+    "gpus_per_node": "8",
+    "n_gpus": "16",
+    "intra_link": "NVLink3 600GB/s NVSwitch",
+    "inter_gbps_per_gpu": "200",
+    "precision": "bf16",
+    "tp": "2",
+    "pp": "2",
+    "dp": "4",
+    "zero_stage": "0",
+    "mbs": "2",
+    "gbs": "64",
+    "recompute": "none",
+    "schedule": "1F1B",
+    "framework": "Megatron-LM",
+}
+
+
+def placed(**changes: str) -> Placed:
+    return place({**ROW, **changes})
+
+
+def rules(**changes: str) -> str:
+    return "; ".join(placed(**changes).assumed)
+
+
+def reason(**changes: str) -> str:
+    with pytest.raises(CannotPlace) as caught:
+        predict(placed(**changes))
+    return caught.value.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "memory", "expected"),
+    [
+        ("A100-80GB-SXM", 80, "a100_80gb_sxm"),
+        ("NVIDIA A100-SXM4-40GB", 40, "a100_40gb_sxm"),
+        ("nvidia a100 sxm", 40, "a100_40gb_sxm"),
+        ("NVIDIA A100 PCIe 80 GB", 80, "a100_80gb_pcie"),
+        ("H100 SXM5 80GB HBM3", None, "h100_80gb_sxm"),
+        ("NVIDIA H100 (PCIe)", 80, "h100_80gb_pcie"),
+        ("Tesla V100-SXM2-32GB", 32, "v100_32gb_sxm2"),
+        ("AMD Instinct MI300X", 192, "mi300x"),
+        ("RTX 4090", 24, "rtx_4090"),
+        ("NVIDIA GB200 NVL72", 186, "gb200"),
+        ("H100-96GB", 96, "h100_96gb_500w"),
+        ("H100-64GB", 64, None),
+        ("A100", None, "a100_80gb_sxm"),
+        ("A100", 40, "a100_40gb_sxm"),
+        ("A100-64GB custom", 64, None),
+        ("TPU v5p", 95, None),
+    ],
+)
+def test_a_gpu_is_told_by_generation_memory_and_form(text: str, memory: float | None, expected: str | None) -> None:
+    found = find_gpu(load_names(), text, memory)
+    assert expected == (None if found is None else found.name)
+
+
+def test_a_known_row_is_placed_on_a_cluster_of_ours() -> None:
+    assert ("dgx_a100", 16) == (placed().cluster.name, placed().cluster.world_size)
+    assert ("one_f_one_b", "megatron_lm") == (placed().fields["schedule"], placed().fields["framework"])
+    assert ("layer_norm", "learned") == (placed().workload.model.norm, placed().workload.model.positions)
+
+
+def test_an_unknown_gpu_is_made_from_the_rows_numbers_and_marked() -> None:
+    row = placed(gpu="Zeta-9 SXM", gpu_peak_bf16_tflops="500", gpu_mem_gb="64", intra_link="ZetaLink")
+    assert pytest.approx(500e12) == row.cluster.gpu.peak("bf16")
+    assert 64e9 == row.cluster.gpu.memory
+    assert "uncalibrated" in "; ".join(row.assumed)
+    assert 0 < predict(row)[0].step_time
+
+
+def test_an_unknown_gpu_without_numbers_is_refused_by_name() -> None:
+    assert "'Zeta-9 SXM' is not known" in reason(gpu="Zeta-9 SXM", gpu_peak_bf16_tflops="", gpu_mem_gb="")
+
+
+def test_an_unknown_network_is_built_at_the_rows_rate() -> None:
+    row = placed(inter_gbps_per_gpu="37.5")
+    fabric = row.cluster.level("fabric")
+    assert fabric is not None
+    assert pytest.approx(37.5e9 / 8) == fabric.bandwidth
+    assert "built from the row's numbers" in "; ".join(row.assumed)
+
+
+def test_a_fabric_comes_from_the_source_with_its_citation() -> None:
+    row = placed(source="BigScience BLOOM-176B prequel tuning log", inter_gbps_per_gpu="50")
+    assert row.cluster.network is not None
+    assert "omnipath" == row.cluster.network.technology
+    assert "OmniPath-100" in "; ".join(row.assumed)
+
+
+def test_a_slower_link_of_a_known_kind_has_its_own_rate() -> None:
+    assert pytest.approx(200e9) == placed(gpu="A100-80GB-SXM", intra_link="NVLink3, 400 GB/s").cluster.link.bandwidth
+
+
+def test_what_is_blank_is_filled_by_a_rule_that_is_said() -> None:
+    said = rules(vocab="", mbs="", recompute="unknown", zero_stage="", framework="MyMegatron-LM fork 7")
+    for rule in ("vocabulary = 50304", "microbatch_size = 1", "zero_stage = 0", "taken for megatron_lm"):
+        assert rule in said
+
+
+def test_an_unknown_recompute_is_the_least_that_fits() -> None:
+    prediction, assumed = predict(placed(recompute="unknown"))
+    assert prediction.fits
+    assert "recompute = none (the least that fits)" in assumed
+    _, assumed = predict(placed(recompute="unknown", gbs="256", mbs="32"))
+    assert "recompute = full (the least that fits)" in assumed
+
+
+def test_options_without_an_effect_are_left_out() -> None:
+    row = placed(tp="1", pp="1", dp="1", n_gpus="1", zero_stage="1", seq_parallel="1", schedule="none")
+    assert (0, False) == (row.fields["zero_stage"], row.fields["sequence_parallel"])
+    assert predict(row)[0].fits
+
+
+def test_a_depth_of_interleaving_that_is_not_printed_is_two() -> None:
+    row = placed(schedule="1F1B-interleaved")
+    assert ("interleaved_1f1b", 2) == (row.fields["schedule"], row.fields["chunks_per_rank"])
+    assert "2 chunks per rank" in rules(schedule="1F1B-interleaved")
+
+
+def test_a_source_may_mean_another_kernel_by_its_word() -> None:
+    assert "flash2" == placed(attn_kernel="Flash").fields["attention"]
+    assert "flash1" == placed(attn_kernel="flash", source="MosaicML llm-foundry tables").fields["attention"]
+
+
+def test_groups_of_shards_are_widened_to_all_replicas_and_that_is_said() -> None:
+    assert "nearest that can be said" in rules(zero_stage="1", shard_size="2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why", "counts"),
+    [
+        ({"moe_experts": "64"}, "mixture-of-experts", True),
+        ({"attn_type": "mla"}, "'mla'", True),
+        ({"cp": "2"}, "context parallelism", True),
+        ({"precision": "nvfp4"}, "precision 'nvfp4'", True),
+        ({"schedule": "Wave-9000"}, "no schedule 'Wave-9000'", True),
+        ({"task": "lora"}, "task 'lora'", False),
+        ({"hidden": ""}, "no hidden", False),
+        ({"n_gpus": "14"}, "does not divide", False),
+        ({"dp": "3"}, "is not the 16 GPUs", False),
+        ({"mbs": "two"}, "mbs must be a number", False),
+        ({"gbs": "63"}, "no multiple of dp x mbs", True),
+        ({"recompute": "sometimes"}, "'sometimes'", True),
+    ],
+)
+def test_a_row_that_is_not_predicted_says_why(changes: dict[str, str], why: str, counts: bool) -> None:
+    with pytest.raises(CannotPlace) as caught:
+        placed(**changes)
+    assert why in caught.value.reason
+    assert counts == caught.value.counts
+
+
+def test_what_the_simulator_refuses_is_the_reason() -> None:
+    assert "tensor_parallel must divide" in reason(heads="15", kv_heads="15", head_dim="128")

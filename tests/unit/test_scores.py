@@ -1,0 +1,116 @@
+"""Scores of a validation, checked by hand on tables small enough to do so."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.calibration.runs import RunError, export_run_residuals, fit_run_residuals
+from simulator.errors import CalibrationError
+from simulator.hardware.run_residuals import RunResiduals
+from simulator.specs import load_spec
+from simulator.studies.validation.scores import OUT_OF_MEMORY, Outcome, score, scores_by_group, spearman
+
+
+def outcome(measured: float | None, predicted: float | None, group: str = "a", **facts: object) -> Outcome:
+    values = {"case_id": "row", "quantity": "step_time_s", "group": group, "measured": measured, "predicted": predicted}
+    return Outcome(**{**values, **facts})  # type: ignore[arg-type]
+
+
+def test_errors_are_relative_to_what_was_measured() -> None:
+    scores = score([outcome(10, 11), outcome(10, 8), outcome(10, 10)])
+    assert pytest.approx(0.1) == scores.mape
+    assert pytest.approx(0.1) == scores.median_ape
+    assert pytest.approx(0.2) == scores.max_ape
+    assert pytest.approx(0.18) == scores.p90_ape
+    assert pytest.approx(0.0) == scores.bias
+
+
+def test_a_row_that_was_not_predicted_counts_as_an_error_of_100_percent() -> None:
+    scores = score([outcome(10, 10), outcome(10, None, reason="not modelled")])
+    assert (2, 1) == (scores.n, scores.n_predicted)
+    assert pytest.approx(0.5) == scores.mape
+    assert 0.0 == scores.bias
+
+
+def test_a_row_with_incomplete_inputs_does_not_count() -> None:
+    scores = score([outcome(10, 10), outcome(10, None, reason="quality C", counts=False)])
+    assert (1, 0.0) == (scores.n, scores.mape)
+
+
+def test_the_median_over_groups_gives_a_large_source_no_more_weight() -> None:
+    rows = [outcome(10, 15, "large")] * 9 + [outcome(10, 11, "b"), outcome(10, 12, "c")]
+    assert pytest.approx(0.5) == score(rows).median_ape
+    assert pytest.approx(0.2) == score(rows).median_over_groups
+    assert ["large", "b", "c"] == list(scores_by_group(rows))
+
+
+def test_verdicts_are_counted_apart_from_errors() -> None:
+    said = [(1, 1), (1, 1), (1, 0), (0, 1), (0, 0), (0, 0)]
+    rows = [outcome(m, p, quantity=OUT_OF_MEMORY) for m, p in said]
+    scores = score([*rows, outcome(1.0, None, quantity=OUT_OF_MEMORY, reason="not modelled")])
+    expected = {"tp": 2, "fp": 1, "fn": 1, "tn": 2, "precision": 2 / 3, "recall": 2 / 3}
+    assert expected == scores.out_of_memory
+    assert (0, None) == (scores.n, scores.mape)
+
+
+def test_a_band_covers_what_lies_between_its_ends() -> None:
+    rows = [outcome(10, 11, low=9.0, high=12.0), outcome(10, 20, low=15.0, high=30.0), outcome(10, 10)]
+    assert 0.5 == score(rows).band_coverage
+    assert pytest.approx((12 / 9 + 2) / 2) == score(rows).band_width
+
+
+def sweep(predicted: list[float], name: str = "s") -> list[Outcome]:
+    return [outcome(i + 1.0, p, sweep=name) for i, p in enumerate(predicted)]
+
+
+def test_rank_correlation_is_the_mean_over_sweeps() -> None:
+    up, down = [1.0, 2, 3, 4, 5, 6, 7, 8], [8.0, 7, 6, 5, 4, 3, 2, 1]
+    assert (pytest.approx(1.0), 1) == spearman(sweep(up))
+    assert (pytest.approx(0.0), 2) == spearman(sweep(up, "one") + sweep(down, "two"))
+
+
+def test_ties_share_their_rank() -> None:
+    tied, _ = spearman(sweep([1.0, 1, 3, 4, 5, 6, 7, 8]))
+    assert pytest.approx(0.99402979) == tied
+
+
+def test_a_short_or_flat_sweep_says_nothing() -> None:
+    assert (None, 0) == spearman(sweep([1.0, 2, 3, 4, 5, 6, 7]))
+    flat = [outcome(10 + i / 10, 10, sweep="s") for i in range(8)]
+    assert (None, 0) == spearman(flat)
+
+
+def test_an_empty_table_has_no_scores() -> None:
+    scores = score([]).to_dict()
+    assert (0, None, None, None) == (scores["n"], scores["mape"], scores["bias"], scores["spearman"])
+
+
+def test_a_measured_zero_is_met_or_missed() -> None:
+    assert (0.0, 1.0) == (outcome(0.0, 0.0).error, outcome(0.0, 0.5).error)
+
+
+def runs(kind: str, source: str, ratio: float, n: int) -> list[RunError]:
+    return [RunError(kind=kind, source=source, measured=ratio, predicted=1.0) for _ in range(n)]
+
+
+def test_residuals_of_whole_runs_weigh_every_source_the_same() -> None:
+    many = runs("tensor", "large", 2.0, 90) + runs("tensor", "b", 1.1, 4) + runs("tensor", "c", 1.1, 4)
+    fitted = fit_run_residuals(many)
+    assert {"any", "tensor"} == set(fitted)
+    assert pytest.approx(1.4826 * 0.0953102, rel=1e-3) == fitted["tensor"].sigma
+    assert (98, 3) == (fitted["tensor"].runs, fitted["tensor"].sources)
+
+
+def test_a_kind_with_two_sources_has_no_residuals_of_its_own() -> None:
+    assert {"any"} == set(fit_run_residuals(runs("tensor", "a", 1.1, 20) + runs("tensor", "b", 1.2, 20)))
+
+
+def test_residuals_need_runs() -> None:
+    with pytest.raises(CalibrationError, match="at least one run"):
+        fit_run_residuals([])
+
+
+def test_residuals_are_read_back_as_written(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    fitted = fit_run_residuals(runs("tensor", 'a "quoted" source', 1.25, 3))
+    export_run_residuals(fitted, ['a "quoted" source'], tmp_path / "run_residuals.toml")
+    assert fitted == load_spec(tmp_path / "run_residuals.toml", RunResiduals).kind
