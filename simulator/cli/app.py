@@ -60,7 +60,11 @@ class _Verbs(TyperGroup):
 
 def _plain_app(**options: Any) -> typer.Typer:
     return typer.Typer(
-        rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False, context_settings=_SETTINGS, **options
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        context_settings=_SETTINGS,
+        **options,
     )
 
 

@@ -32,8 +32,12 @@ def command(
         typer.Option("--set", metavar="TABLE.KEY=A,B,C", help="Values of any setting; one alone holds for all rows."),
     ] = None,
     engine: EngineOption = "compiled",
-    plot: Annotated[str | None, typer.Option(metavar="OUT.png", help="Draw time, bubble and memory side by side.")] = None,
-    timelines: Annotated[str | None, typer.Option(metavar="OUT.png", help="Draw the timelines below one another.")] = None,
+    plot: Annotated[
+        str | None, typer.Option(metavar="OUT.png", help="Draw time, bubble and memory side by side.")
+    ] = None,
+    timelines: Annotated[
+        str | None, typer.Option(metavar="OUT.png", help="Draw the timelines below one another.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Put schedules, ZeRO stages or any setting side by side: one table, one picture. Rows that cannot be say why."""

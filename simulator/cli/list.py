@@ -13,7 +13,9 @@ __all__ = ["command"]
 
 
 def command(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="models, clusters, schedules, ...; without: all kinds.")] = "kinds",
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="models, clusters, schedules, ...; without: all kinds.")
+    ] = "kinds",
     as_json: JsonOption = False,
 ) -> None:
     """List what is known of a kind: models, gpus, links, nodes, clusters, jobs, frameworks, schedules, ..."""

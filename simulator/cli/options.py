@@ -26,7 +26,9 @@ __all__ = [
 ]
 
 JobArgument = Annotated[str | None, typer.Argument(metavar="JOB", help="A job's name (dtsim list jobs) or TOML file.")]
-ModelOption = Annotated[str | None, typer.Option("--model", metavar="M", help="A model, in place of a JOB; with --cluster.")]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", metavar="M", help="A model, in place of a JOB; with --cluster.")
+]
 ClusterOption = Annotated[str | None, typer.Option("--cluster", metavar="C", help="A cluster; with --model.")]
 SetOption = Annotated[
     list[str] | None,

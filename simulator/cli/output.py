@@ -15,14 +15,18 @@ from simulator.report.table import Section, render_sections
 __all__ = ["json_text", "note", "print_json", "print_sections", "warn_if_cold", "wrote"]
 
 
-def print_json(answer: Any) -> None:
+def print_json(answer: dict[str, Any]) -> None:
     """Print one JSON object on standard output; numbers that JSON lacks (NaN, infinity) become null."""
     print(json_text(answer))
 
 
-def json_text(answer: Any) -> str:
-    """Return an answer as JSON; numbers that JSON lacks become null."""
-    return json.dumps(_plain(answer), indent=2, allow_nan=False, ensure_ascii=False)
+def json_text(answer: dict[str, Any]) -> str:
+    """Return an answer as JSON, with the version where it has no provenance of its own."""
+    from simulator import __version__
+
+    return json.dumps(
+        _plain({"provenance": {"version": __version__}} | answer), indent=2, allow_nan=False, ensure_ascii=False
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -35,7 +35,9 @@ def command(
     as_json: JsonOption = False,
     trace: Annotated[str | None, typer.Option(metavar="OUT.json.gz", help="Write a trace for ui.perfetto.dev.")] = None,
     plot: Annotated[str | None, typer.Option(metavar="OUT.png", help="Draw timeline and memory.")] = None,
-    report: Annotated[str | None, typer.Option(metavar="OUT.html", help="Write a page with tables and picture.")] = None,
+    report: Annotated[
+        str | None, typer.Option(metavar="OUT.html", help="Write a page with tables and picture.")
+    ] = None,
     measured: Annotated[str | None, typer.Option(metavar="TIME", help="A measured step time, such as 2.31s.")] = None,
     measured_rate: Annotated[
         str | None, typer.Option("--measured-tokens-per-gpu", metavar="N", help="Measured tokens/s per GPU.")

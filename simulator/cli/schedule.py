@@ -29,7 +29,9 @@ def command(
     microbatches: Annotated[int, typer.Option("-m", "--microbatches", help="Microbatches of one step.")],
     chunks: Annotated[int, typer.Option("-v", "--chunks", help="Chunks per rank.")] = 1,
     forward: Annotated[float, typer.Option(help="Time of a forward.")] = 1.0,
-    backward: Annotated[float | None, typer.Option(help="Time of a whole backward: half input, half weight. [2]")] = None,
+    backward: Annotated[
+        float | None, typer.Option(help="Time of a whole backward: half input, half weight. [2]")
+    ] = None,
     input_grad: Annotated[float | None, typer.Option(help="Time of the input half of a backward.")] = None,
     weight_grad: Annotated[float | None, typer.Option(help="Time of the weight half.")] = None,
     transfer: Annotated[float, typer.Option(help="Time of a message between ranks.")] = 0.0,

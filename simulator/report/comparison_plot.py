@@ -32,7 +32,9 @@ def plot_comparison(named: Sequence[tuple[str, Prediction]], path: str | Path, t
     figure = Figure(figsize=(14.0, 1.7 + 0.42 * len(named)), dpi=120, layout="constrained")
     formats = figure.canvas.get_supported_filetypes()
     if Path(path).suffix[1:].lower() not in formats:
-        raise SpecError(f"a picture's file ending names its format, but {str(path)!r} has none of: {', '.join(sorted(formats))}")
+        raise SpecError(
+            f"a picture's file ending names its format, but {str(path)!r} has none of: {', '.join(sorted(formats))}"
+        )
     time, bubble, memory = figure.subplots(1, 3, sharey=True, gridspec_kw={"width_ratios": [5, 2, 5]})
     predictions = [prediction for _, prediction in named]
     _stack(time, {name: [p.breakdown[name] for p in predictions] for name in predictions[0].breakdown}, COLOURS)

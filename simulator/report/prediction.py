@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.run_residuals import load_run_residuals, run_kind
 from simulator.program.critical import critical_path
-from simulator.program.prices import Prices
+from simulator.program.prices import ACCOUNTS, Prices
 from simulator.program.program import CATEGORIES, Link, Program
 from simulator.program.trace import Trace
 from simulator.report.breakdown import EXPOSED, breakdown
-from simulator.program.prices import ACCOUNTS
 from simulator.report.memory import MemoryReport, memory_peaks
 from simulator.workload.workload import Workload
 

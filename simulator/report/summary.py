@@ -72,7 +72,9 @@ def memory_section(prediction: Prediction) -> Section:
         rows.append((str(rank), show(total, "B"), percent(total / p.capacity, 0), *cells))
     names = [_SHORT.get(CATEGORIES[i], CATEGORIES[i]) for i in used]
     standing = memory.standing(fullest)
-    tensors = [f"{s.name}{f' x {s.count}' if s.count > 1 else ''} {show(s.bytes, 'B')}" for s in standing[:_MOST_TENSORS]]
+    tensors = [
+        f"{s.name}{f' x {s.count}' if s.count > 1 else ''} {show(s.bytes, 'B')}" for s in standing[:_MOST_TENSORS]
+    ]
     return Section(
         title=f"memory at the peak of each pipeline rank: {verdict}",
         table=Table(headings=("rank", "total", "full", *names), rows=tuple(rows)),
@@ -107,12 +109,16 @@ def sure_section(prediction: Prediction) -> Section:
     else:
         lines.append(f"runs of this kind ({kind}): none measured; the spread of all kinds is used")
     terms = sorted(prediction.sigma_classes.items(), key=lambda term: -term[1])[:_MOST_TERMS]
-    lines.append("widest terms of the band (1 sigma): " + ", ".join(f"{name} {percent(sigma)}" for name, sigma in terms))
+    lines.append(
+        "widest terms of the band (1 sigma): " + ", ".join(f"{name} {percent(sigma)}" for name, sigma in terms)
+    )
     calibration = facts.get("calibration", {})
     lines.append(f"uncalibrated: {', '.join(calibration.get('uncalibrated', ())) or 'nothing'}")
     if facts.get("host_bound"):
         blocks = facts["host_bound"]
-        lines.append(f"host-bound (the CPU launches too slowly): {', '.join(blocks[:4])}{', ...' if len(blocks) > 4 else ''}")
+        lines.append(
+            f"host-bound (the CPU launches too slowly): {', '.join(blocks[:4])}{', ...' if len(blocks) > 4 else ''}"
+        )
     lines += [f"assumed: {text}" for text in facts.get("assumptions", ())]
     lines.append(
         f"engine {facts.get('engine')}, {np.int64(prediction.program.size):,} rows; {facts.get('flush')}; dtsim {facts.get('version')}"

@@ -45,7 +45,9 @@ class Table:
         """Return the table as an HTML element."""
         heads = "".join(f"<th>{html.escape(name)}</th>" for name in self.headings)
         rows = "\n".join(
-            "<tr>" + "".join(f"<td{'' if i in self.left else ' class=n'}>{html.escape(c)}</td>" for i, c in enumerate(row)) + "</tr>"
+            "<tr>"
+            + "".join(f"<td{'' if i in self.left else ' class=n'}>{html.escape(c)}</td>" for i, c in enumerate(row))
+            + "</tr>"
             for row in self.rows
         )
         return f"<table>\n{f'<tr>{heads}</tr>' if any(self.headings) else ''}\n{rows}\n</table>"

@@ -71,8 +71,8 @@ class Chimera(Schedule):
         stage = np.arange(p)
         down = [(stage + pair * p // self.pairs) % p for pair in range(self.pairs)]
         unit = min(self.group * p, shape.microbatches)
-        lane_of = np.arange(shape.microbatches) % unit // (unit // lanes)
-        return Placement(np.stack([lane for row in down for lane in (row, row[::-1])]), lane_of)
+        lane_of = (np.arange(shape.microbatches) % unit // (unit // lanes)).astype(np.int8)
+        return Placement(np.stack([lane for row in down for lane in (row, row[::-1])]).astype(np.int32), lane_of)
 
     def readable(self, shape: Shape, placement: Placement) -> list[Iterator[Action]]:
         """Return the actions of every rank by slot."""

@@ -66,7 +66,7 @@ class VHalf(VChunks):
         """Return the order of `readable` as arrays.
 
         >>> VHalf().order(Shape(1, 2, 2), Placement.zigzag(Shape(1, 2, 2))).to_text()
-        '0F0,1F0,1I0,1W0,0I0,0F1,1F1,1I1,1W1,0I1,0W0,0W1\\n'
+        '0F0,1F0,1I0,1W0,0I0,0W0,0F1,1F1,1I1,1W1,0I1,0W1\\n'
         """
         self.check(shape)
         p, m = shape.ranks, shape.microbatches
@@ -83,8 +83,8 @@ class VHalf(VChunks):
             rows.append((source[chosen], weight[chosen]))
         source, weight = np.stack([s for s, _ in rows]), np.stack([w for _, w in rows])
         passes = source // m
-        rank = np.arange(p)[:, None]
-        chunk = np.where((passes == 0) | (passes == 3), rank, 2 * p - 1 - rank)
+        low = np.arange(p)[:, None]
+        chunk = np.where((passes == 0) | (passes == 3), low, 2 * p - 1 - low)
         kind = np.where(weight, 3, np.where(passes < 2, 0, 2)).astype(np.int8)
         return PipelineOrder.from_grid(kind, chunk.astype(np.int32), turn[source].astype(np.int32))
 

@@ -63,7 +63,9 @@ class Member:
         title = f"{self.kind[:-1] if self.kind.endswith('s') else self.kind} {self.name} ({self.place})"
         out = [Section(title=title, table=Table(headings=("", "", ""), rows=rows, left=(0, 1, 2)))]
         if self.derived:
-            out.append(Section(title="follows", table=Table(headings=("", ""), rows=tuple(self.derived.items()), left=(0, 1))))
+            out.append(
+                Section(title="follows", table=Table(headings=("", ""), rows=tuple(self.derived.items()), left=(0, 1)))
+            )
         if self.sources:
             cited = tuple(f"[{i}] {text}" for i, text in enumerate(dict.fromkeys(self.sources.values()), 1))
             out.append(Section(title="sources", lines=cited))
@@ -138,9 +140,13 @@ def _brief(kind: str, name: str) -> str:
     peaks = data.get("peak_flops")
     templates: dict[str, Callable[[], str]] = {
         "models": lambda: f"{data['layers']} layers, hidden {data['hidden']}, {data.get('parameters_published', '')}",
-        "gpus": lambda: f"{data['memory']}, {data['memory_bandwidth']}, bf16 {peaks.get('bf16', '-') if peaks else '-'}",
+        "gpus": lambda: (
+            f"{data['memory']}, {data['memory_bandwidth']}, bf16 {peaks.get('bf16', '-') if peaks else '-'}"
+        ),
         "links": lambda: f"{data['bandwidth']}, {data['latency']}",
-        "nodes": lambda: f"{data['gpus']} x {data['gpu']}, {data['link']}, network {data.get('network_link') or 'none'}",
+        "nodes": lambda: (
+            f"{data['gpus']} x {data['gpu']}, {data['link']}, network {data.get('network_link') or 'none'}"
+        ),
         "clusters": lambda: f"{data.get('nodes', 1)} x {data['node']}",
         "jobs": lambda: str(data.get("notes", "")),
         "frameworks": lambda: str(data.get("notes", "")),
@@ -178,7 +184,14 @@ def show_member(kind: str, name: str, settings: Sequence[str] = ()) -> Member:
         data = apply_settings(data, settings)
     derived = _derived(kind, str(path), settings)
     sources = data.pop("sources", {})
-    return Member(kind=kind, name=str(data.get("name", path.stem)), place=_place(str(path)), facts=data, sources=sources, derived=derived)
+    return Member(
+        kind=kind,
+        name=str(data.get("name", path.stem)),
+        place=_place(str(path)),
+        facts=data,
+        sources=sources,
+        derived=derived,
+    )
 
 
 def _place(path: str) -> str:
@@ -198,14 +211,19 @@ def _derived(kind: str, path: str, settings: Sequence[str]) -> dict[str, str]:
         from simulator.workload.model import load_model
 
         m = load_model(path)
-        parts = {"per layer": m.layer_parameters, "embedding": m.embedding_parameters, "head and norm": m.head_parameters}
+        parts = {
+            "per layer": m.layer_parameters,
+            "embedding": m.embedding_parameters,
+            "head and norm": m.head_parameters,
+        }
         return {"parameters": f"{m.parameters:,}"} | {f"parameters, {k}": f"{v:,}" for k, v in parts.items()}
     if kind == "gpus":
         from simulator.hardware.gpu import load_gpu
 
         g = load_gpu(path)
         return {
-            f"FLOP per byte at the {name} peak": f"{peak / g.memory_bandwidth:,.0f}" for name, peak in g.peak_flops.items()
+            f"FLOP per byte at the {name} peak": f"{peak / g.memory_bandwidth:,.0f}"
+            for name, peak in g.peak_flops.items()
         }
     if kind == "clusters":
         from simulator.hardware.cluster import load_cluster

@@ -61,7 +61,8 @@ class Comparison:
             "schema_version": 1,
             "job": self.name,
             "rows": [row.to_dict() for row in self.rows],
-            "provenance": {"version": __version__} | {k: facts[k] for k in ("cluster", "gpu", "engine") if k in facts},
+            "provenance": {"version": __version__}
+            | {k: facts[k] for k in ("cluster", "gpu", "engine", "calibration") if k in facts},
         }
 
     def sections(self) -> list[Section]:

@@ -111,7 +111,9 @@ def _plans(cluster: Cluster, layers: int, parameters: int) -> Iterator[tuple[dic
     for t, p in splits:
         replicas = world // (t * p)
         states = parameters / (t * p) * (6.0 + (_STATE_BYTES - 6.0) / replicas)
-        offered = [(_plan(t, p, replicas, kind), replicas * max(1, 4 * p if p > 1 else 1)) for kind in ("selective", "full")]
+        offered = [
+            (_plan(t, p, replicas, kind), replicas * max(1, 4 * p if p > 1 else 1)) for kind in ("selective", "full")
+        ]
         if states > cluster.gpu.memory:
             hopeless += offered
         else:
@@ -120,7 +122,12 @@ def _plans(cluster: Cluster, layers: int, parameters: int) -> Iterator[tuple[dic
 
 
 def _plan(t: int, p: int, replicas: int, recompute: str) -> dict[str, Any]:
-    plan: dict[str, Any] = {"tensor_parallel": t, "pipeline_parallel": p, "data_parallel": replicas, "microbatch_size": 1}
+    plan: dict[str, Any] = {
+        "tensor_parallel": t,
+        "pipeline_parallel": p,
+        "data_parallel": replicas,
+        "microbatch_size": 1,
+    }
     if t > 1:
         plan["sequence_parallel"] = True
     if p > 1:
@@ -137,7 +144,12 @@ def _data(
     precision = next((kind for kind in ("bf16", "fp16", "fp32") if kind in peaks), "fp32")
     workload: dict[str, Any] = {"model": model} if isinstance(model, str) else {}
     workload |= {"sequence_length": length, "global_batch_size": batch, "precision": precision, "optimizer": "adam"}
-    data = {"name": name, "workload": workload, "plan": plan, "cluster": {"name": cluster.name, "gpus": cluster.world_size}}
+    data = {
+        "name": name,
+        "workload": workload,
+        "plan": plan,
+        "cluster": {"name": cluster.name, "gpus": cluster.world_size},
+    }
     return data if isinstance(model, str) else data | {"model": dict(model)}
 
 
@@ -182,7 +194,10 @@ def _text(data: dict[str, Any], prediction: Prediction) -> str:
                 "# attention = 'flash2'  # in place of the framework's kernel",
                 "# overlap_gradients = true  # reduce gradients beside the backward pass",
             ]
-    lines += ["", '# measured_step_time = "2.31 s" above the first table puts a measured step beside the predicted one.']
+    lines += [
+        "",
+        '# measured_step_time = "2.31 s" above the first table puts a measured step beside the predicted one.',
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -77,7 +77,12 @@ class Judgement:
             "gap_s": self.gap,
             "inside_band": self.inside,
             "could_explain": [
-                {"term": t.name, "seconds_on_critical_path": t.seconds, "reach_s": t.reach, "explains_alone": t.explains}
+                {
+                    "term": t.name,
+                    "seconds_on_critical_path": t.seconds,
+                    "reach_s": t.reach,
+                    "explains_alone": t.explains,
+                }
                 for t in self.terms
             ],
             "accounts": [{"account": n, "seconds": s, "times_as_long": f} for n, s, f in self.accounts],
@@ -87,13 +92,16 @@ class Judgement:
         """Return the judgement to read."""
         side = "slower" if self.gap > 0 else "faster"
         verdict = "inside the 80 % band" if self.inside else "OUTSIDE the 80 % band"
-        title = (
-            f"measured {show(self.measured, 's')}: predicted {show(self.predicted, 's')} is {self.error:+.1%} off, {verdict}"
-        )
+        title = f"measured {show(self.measured, 's')}: predicted {show(self.predicted, 's')} is {self.error:+.1%} off, {verdict}"
         if self.inside:
             return Section(title=title)
         rows = tuple(
-            (t.name, show(t.seconds, "s") if t.seconds else "", show(t.reach, "s"), "yes" if t.explains else "only with others")
+            (
+                t.name,
+                show(t.seconds, "s") if t.seconds else "",
+                show(t.reach, "s"),
+                "yes" if t.explains else "only with others",
+            )
             for t in self.terms
         )
         names = ", ".join(f"{n} ({show(s, 's')}, would be x {f:.2f})" for n, s, f in self.accounts[:5])

@@ -9,11 +9,11 @@ from typing import Any
 from simulator.errors import SpecError
 from simulator.report.prediction import Prediction
 from simulator.report.table import Section
-from simulator.units import in_unit, show
+from simulator.units import in_unit, parse, show
 
 __all__ = ["TrainingCost", "training_cost"]
 
-_MOST_TOKENS = 1e18
+_MOST_TOKENS = parse("1 E tokens", "tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,9 @@ def training_cost(prediction: Prediction, tokens: float, price_per_gpu_hour: flo
         SpecError: the number of tokens is not above zero, or beyond 10^18.
     """
     if not 0 < tokens <= _MOST_TOKENS:
-        raise SpecError(f"a run trains on more than 0 and at most {_MOST_TOKENS:g} tokens, but {tokens:g} were asked for")
+        raise SpecError(
+            f"a run trains on more than 0 and at most {_MOST_TOKENS:g} tokens, but {tokens:g} were asked for"
+        )
     steps = math.ceil(tokens / prediction.tokens)
     return TrainingCost(
         tokens=tokens,

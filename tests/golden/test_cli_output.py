@@ -71,7 +71,15 @@ def test_schedule_times(dtsim: Any, times: tuple[str, ...], makespan: float) -> 
 
 def test_run_is_told_in_this_order(dtsim: Any) -> None:
     code, out = dtsim("run", "gpt3_175b", "--tokens", "1T", "--measured", "1000 s")
-    parts = ("gpt3_175b: ", "tokens/s per GPU", "where the time goes", "memory at the peak", "how sure", "measured ", "training on")
+    parts = (
+        "gpt3_175b: ",
+        "tokens/s per GPU",
+        "where the time goes",
+        "memory at the peak",
+        "how sure",
+        "measured ",
+        "training on",
+    )
     places = [out.index(part) for part in parts]
     assert 0 == code
     assert places == sorted(places)

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simulator.cli import main
+from simulator.plan.plan import Plan
 
 JOB = """name = "small"
 [workload]
@@ -36,11 +37,7 @@ gpus = 8
 LINES = JOB.splitlines()
 SLOW = 8.0
 """Seconds that no single call may take."""
-PLAN_KEYS = (
-    "tensor_parallel pipeline_parallel data_parallel sequence_parallel chunks_per_rank microbatch_size schedule zero_stage "
-    "recompute attention overlap_gradients overlap_parameters bucket_size gradient_dtype p2p layer_split fsdp_prefetch "
-    "reshard_after_forward clip_gradients dropout rank_order framework no_such_key"
-).split()
+PLAN_KEYS = [*Plan.model_fields, "no_such_key"]
 KEYS = [f"plan.{key}" for key in PLAN_KEYS] + [
     "workload.model", "workload.sequence_length", "workload.global_batch_size", "workload.precision",
     "workload.optimizer", "cluster.name", "cluster.gpus", "measured_step_time", "name", "model.layers", "plan", "", ".", "a.b.c.d.e",
@@ -82,7 +79,11 @@ def _compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The engine is compiled before anything is timed."""
     path = tmp_path_factory.mktemp("warm") / "job.toml"
     path.write_text(JOB)
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), pytest.raises(SystemExit) as left:
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+        pytest.raises(SystemExit) as left,
+    ):
         main(["run", str(path)])
     assert 0 == left.value.code
 
@@ -126,7 +127,11 @@ def test_any_broken_file(tmp_path_factory: pytest.TempPathFactory, cut: int, tai
 )
 def test_any_schedule(name: str, shape: tuple[int, ...], times: tuple[float, ...]) -> None:
     options = [part for flag, n in zip(("-p", "-m", "-v"), shape, strict=True) for part in (flag, str(n))]
-    options += [part for flag, t in zip(("--forward", "--backward", "--transfer"), times, strict=True) for part in (flag, str(t))]
+    options += [
+        part
+        for flag, t in zip(("--forward", "--backward", "--transfer"), times, strict=True)
+        for part in (flag, str(t))
+    ]
     feed("schedule", name, *options)
 
 
@@ -144,7 +149,18 @@ def test_any_collective(
     kind: str, size: str, ranks: int, nodes: int | None, algorithm: str, protocol: str, cluster: str
 ) -> None:
     more = [] if nodes is None else ["--nodes", str(nodes)]
-    options = ["--size", size, "--ranks", str(ranks), "--algorithm", algorithm, "--protocol", protocol, "--cluster", cluster]
+    options = [
+        "--size",
+        size,
+        "--ranks",
+        str(ranks),
+        "--algorithm",
+        algorithm,
+        "--protocol",
+        protocol,
+        "--cluster",
+        cluster,
+    ]
     feed("collective", kind, *options, *more, "--json")
 
 

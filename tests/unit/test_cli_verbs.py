@@ -28,7 +28,16 @@ schedule = "one_f_one_b"
 name = "dgx_a100"
 gpus = 8
 """
-TOO_LARGE = ["--model", "llama2_70b", "--cluster", "dgx_h100", "--set", "cluster.gpus=64", "--set", "plan.tensor_parallel=8"]
+TOO_LARGE = [
+    "--model",
+    "llama2_70b",
+    "--cluster",
+    "dgx_h100",
+    "--set",
+    "cluster.gpus=64",
+    "--set",
+    "plan.tensor_parallel=8",
+]
 
 
 @pytest.fixture
@@ -66,7 +75,7 @@ def test_help_names_every_verb(dtsim: Any) -> None:
     assert set(VERBS) <= set(out.split())
 
 
-@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"validate"}))
+@pytest.mark.parametrize("verb", sorted(VERBS))
 def test_every_verb_has_help(dtsim: Any, verb: str) -> None:
     code, out, _ = dtsim(verb, "--help")
     assert 0 == code
@@ -90,6 +99,24 @@ def test_run_json_has_the_keys_of_the_contract(dtsim: Any, job: str) -> None:
     assert "measured" not in found
     assert "training" not in found
     assert "advice" not in found
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "gpt3_175b"),
+        ("explain", "gpt2_124m_1gpu"),
+        ("compare", "gpt3_175b"),
+        ("collective", "all_gather", "--size", "1MB", "--cluster", "dgx_a100", "--ranks", "8"),
+        ("list", "models"),
+        ("show", "model", "gpt2"),
+        ("show", "program", "gpt2_124m_1gpu"),
+    ],
+)
+def test_every_json_answer_carries_schema_version_and_provenance(dtsim: Any, arguments: tuple[str, ...]) -> None:
+    found = answer(dtsim(*arguments, "--json"))
+    assert 1 == found["schema_version"]
+    assert "version" in found["provenance"]
 
 
 def test_set_changes_the_answer(dtsim: Any, job: str) -> None:
@@ -176,7 +203,9 @@ def test_run_says_which_tensors_stand_at_the_peak(dtsim: Any, job: str) -> None:
 
 
 def test_run_writes_trace_plot_and_page(dtsim: Any, job: str, tmp_path: Path) -> None:
-    files = {option: tmp_path / name for option, name in (("trace", "t.json.gz"), ("plot", "p.png"), ("report", "r.html"))}
+    files = {
+        option: tmp_path / name for option, name in (("trace", "t.json.gz"), ("plot", "p.png"), ("report", "r.html"))
+    }
     code, out, err = dtsim("run", job, "--json", *(part for o, path in files.items() for part in (f"--{o}", str(path))))
     assert 0 == code
     json.loads(out)
@@ -240,7 +269,11 @@ def test_collective_answers_to_any_spelling(dtsim: Any, spelling: str) -> None:
 
 def test_collective_over_more_nodes_takes_another_way(dtsim: Any) -> None:
     one, eight = (
-        answer(dtsim("collective", "all_reduce", "--size", "1GiB", "--cluster", "dgx_h100", "--ranks", "8", *more, "--json"))
+        answer(
+            dtsim(
+                "collective", "all_reduce", "--size", "1GiB", "--cluster", "dgx_h100", "--ranks", "8", *more, "--json"
+            )
+        )
         for more in ((), ("--nodes", "8"))
     )
     assert one["time_s"]["value"] < eight["time_s"]["value"]
