@@ -105,6 +105,8 @@ def _run(arguments: list[str]) -> int:
     try:
         _group().main(args=arguments, prog_name="dtsim")
     except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):
+            return _hung_up()
         return _flushed(error.code if isinstance(error.code, int) else int(error.code is not None))
     except SimulatorError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from simulator.errors import PlanError
+from simulator.schedules.action import KINDS, Action, Cell
 from simulator.schedules.base import Schedule, Shape
-from simulator.schedules.order import Action, PipelineOrder
+from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
 
 __all__ = ["ScheduleContract", "blocked_at"]
@@ -110,19 +111,35 @@ class ScheduleContract:
         p, m, v = shape.ranks, shape.microbatches, shape.chunks_per_rank
         sizes = (placement.ranks, placement.microbatches, placement.lanes)
         self._require(sizes == (p, m, schedule.replicas), "the placement covers ranks, microbatches and lanes", shape)
-        self._require(placement.chunks >= p * v, "the placement has v chunks per rank", shape)
+        chunks = p if schedule.slices else p * v
+        self._require(placement.chunks >= chunks, "the placement has v chunks per rank (one with slices)", shape)
         self._require({schedule.replicas} == set(placement.weight_copies().tolist()), "copies of the weights", shape)
         order = schedule.order(shape, placement)
-        order.check(placement, m)
+        steps = schedule.steps(shape)
+        placement = placement.repeated(steps)
+        order.check(placement, m * steps)
         self._require(order == schedule.order(shape, schedule.placement(shape)), "the same call, the same order", shape)
-        readable = PipelineOrder.from_actions(schedule.readable(shape, placement))
+        readable = PipelineOrder.from_actions(schedule.readable(shape, schedule.placement(shape)))
         self._require(order == readable, "order equals its readable form", shape)
         self._require(order == PipelineOrder.parse(order.to_text()), "text form and back", shape)
-        kinds = {action.kind for rank in range(p) for action in order.rows(rank)}
-        backward = {"I", "W"} if schedule.splits_backward else {"B"}
-        self._require(kinds == {"F", *backward}, "splits_backward says which backward it runs", shape)
+        kinds = {KINDS[kind] for kind in set(order.kind.tolist())}
+        self._require({"F"} < kinds, "it runs forwards and backwards", shape)
+        self._require(
+            ({"I", "W"} <= kinds) == schedule.splits_backward, "splits_backward says if it runs I and W", shape
+        )
+        self._check_steps(shape, order)
         stuck = blocked_at(order, placement)
         self._require(not stuck, f"the order can run; it stops before {[str(a) for a in stuck]}", shape)
+
+    def _check_steps(self, shape: Shape, order: PipelineOrder) -> None:
+        schedule = self.schedule
+        steps, versions = schedule.steps(shape), schedule.weight_versions(shape)
+        self._require(versions.shape == (shape.ranks,) and versions.min() >= 1, "versions of the weights", shape)
+        if schedule.flush:
+            self._require(steps == 1 and set(versions.tolist()) == {1}, "a flush leaves one step, one version", shape)
+            self._require(_refuses(schedule.steady_order, shape, 2), "no steady state with a flush", shape)
+        else:
+            self._require(order == schedule.steady_order(shape, steps), "order is that of the default steps", shape)
 
     def _refusal(self, shape: Shape) -> str | None:
         try:
@@ -146,26 +163,40 @@ def blocked_at(order: PipelineOrder, placement: Placement) -> list[Action]:
     []
     """
     last = placement.chunks - 1
-    waiting = [list(reversed(order.rows(rank))) for rank in range(order.ranks)]
-    done: set[tuple[str, int, int]] = set()
+    waiting = [list(reversed(order.cells(rank))) for rank in range(order.ranks)]
+    done: dict[tuple[str, int, int], tuple[int, set[int]]] = {}
+
+    def covered(kind: str, chunk: int, action: Action) -> bool:
+        for i in range(action.microbatch, action.microbatch + action.count):
+            parts, ended = done.get((kind, chunk, i), (1, set()))
+            first, end = action.part * parts // action.parts, -(-(action.part + 1) * parts // action.parts)
+            if not ended.issuperset(range(first, end)):
+                return False
+        return True
 
     def ready(action: Action) -> bool:
-        kind, c, i = action.kind, action.chunk, action.microbatch
+        kind, c = action.kind, action.chunk
         if kind == "F":
-            return c == 0 or ("F", c - 1, i) in done
+            return c == 0 or covered("F", c - 1, action)
         if kind == "W":
-            return ("I", c, i) in done
-        return ("F", c, i) in done and (c == last or not done.isdisjoint({("B", c + 1, i), ("I", c + 1, i)}))
+            return covered("I", c, action)
+        return covered("F", c, action) and (c == last or covered("B", c + 1, action) or covered("I", c + 1, action))
 
     moved = True
     while moved:
         moved = False
-        for actions in waiting:
-            while actions and ready(actions[-1]):
-                action = actions.pop()
-                done.add((action.kind, action.chunk, action.microbatch))
+        for cells in waiting:
+            while cells and all(map(ready, _members(cells[-1]))):
+                for action in _members(cells.pop()):
+                    for i in range(action.microbatch, action.microbatch + action.count):
+                        key = (action.kind, action.chunk, i)
+                        done.setdefault(key, (action.parts, set()))[1].add(action.part)
                 moved = True
-    return [actions[-1] for actions in waiting if actions]
+    return [_members(cells[-1])[0] for cells in waiting if cells]
+
+
+def _members(cell: Cell) -> tuple[Action, ...]:
+    return cell if isinstance(cell, tuple) else (cell,)
 
 
 def _refuses(build: object, *arguments: object) -> bool:
