@@ -87,5 +87,5 @@ def _resident(state: State, rank: int) -> list[Tensor]:
     ]
     groups = sum(size > 1 for _, size in settled.axes)
     if groups:
-        out.append(Tensor(name="communicator buffers", category="communication", bytes=groups * framework.communicator))
+        out.append(Tensor(name="communicator buffers", category="context", bytes=groups * framework.communicator))
     return [t for t in out if t.bytes]

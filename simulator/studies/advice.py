@@ -12,7 +12,7 @@ from typing import Any
 from simulator.job import Job
 from simulator.report.prediction import Prediction
 from simulator.report.table import Section, Table
-from simulator.studies.changes import Change, Trial, neighbours, that_matter, trials
+from simulator.studies.changes import MOST_ROWS, Change, Trial, neighbours, that_matter, trials
 from simulator.units import show
 
 __all__ = ["Advice", "make_it_fit"]
@@ -37,7 +37,7 @@ class Advice:
     @property
     def best(self) -> Trial | None:
         """The change that fits with the shortest step; None when none fits."""
-        return next((t for t in self.tried if t.prediction is not None and t.prediction.fits), None)
+        return next((t for t in self.tried if t.outcome is not None and t.outcome.fits), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the value of the key `advice` of `dtsim run --json`."""
@@ -52,7 +52,7 @@ class Advice:
         """Return the advice to read."""
         rows = []
         for trial in self.tried:
-            p = trial.prediction
+            p = trial.outcome
             if p is not None:
                 verdict = "fits" if p.fits else f"{show(p.peak_memory - p.capacity, 'B')} too much"
                 rows.append((trial.change.name, show(p.step_time, "s"), show(p.peak_memory, "B"), verdict))
@@ -61,6 +61,8 @@ class Advice:
             f"way out: {best.change.name} ({' '.join(f'--set {s}' for s in best.change.settings)})"
             if best is not None
             else "no change tried is enough: more GPUs, a smaller model or a shorter sequence"
+            if self.tried
+            else f"no change was tried: the step has more than {MOST_ROWS:,} rows; set a smaller global_batch_size to see them"
         )
         return Section(
             title=f"does not fit: rank {self.rank} lacks {show(self.excess, 'B')}",
@@ -81,11 +83,12 @@ def make_it_fit(job: Job, prediction: Prediction, engine: str = "compiled") -> A
     >>> from simulator.simulate import simulate_job
     >>> job = job_from_names("llama2_70b", "dgx_h100", ["cluster.gpus=64", "plan.tensor_parallel=8"])
     >>> prediction = simulate_job(job)
-    >>> prediction.fits, make_it_fit(job, prediction).best.prediction.fits
+    >>> prediction.fits, make_it_fit(job, prediction).best.outcome.fits
     (False, True)
     """
-    tried = that_matter(prediction, trials(job, neighbours(job), engine))
-    if not any(t.prediction is not None and t.prediction.fits for t in tried):
+    small = prediction.program.size <= MOST_ROWS
+    tried = that_matter(prediction, trials(job, neighbours(job), engine)) if small else []
+    if small and not any(t.outcome is not None and t.outcome.fits for t in tried):
         tried += _pairs(job, prediction, tried, engine)
     return Advice(
         excess=prediction.peak_memory - prediction.capacity,
@@ -96,17 +99,17 @@ def make_it_fit(job: Job, prediction: Prediction, engine: str = "compiled") -> A
 
 def _pairs(job: Job, prediction: Prediction, tried: list[Trial], engine: str) -> list[Trial]:
     """Return pairs of the changes that save most; of two changes of one field, never both."""
-    saving = [t for t in tried if t.prediction is not None and t.prediction.peak_memory < prediction.peak_memory]
+    saving = [t for t in tried if t.outcome is not None and t.outcome.peak_memory < prediction.peak_memory]
     saving = sorted(saving, key=_order)[:_PAIRED]
     pairs = []
     for one, other in combinations([trial.change for trial in saving], 2):
         if not set(one.plan) & set(other.plan):
             pairs.append(Change(name=f"{one.name} and {other.name}", plan=one.plan | other.plan))
-    return [trial for trial in trials(job, pairs, engine) if trial.prediction is not None]
+    return [trial for trial in trials(job, pairs, engine) if trial.outcome is not None]
 
 
 def _order(trial: Trial) -> tuple[bool, float]:
-    p = trial.prediction
+    p = trial.outcome
     if p is None:
         return True, float("inf")
     return not p.fits, p.step_time if p.fits else p.peak_memory

@@ -22,8 +22,10 @@ from simulator.schedules.base import Shape
 from simulator.simulate import simulate_job
 from simulator.specs import validate_spec
 
-__all__ = ["Change", "Trial", "changed", "chunks_for", "neighbours", "that_matter", "trials"]
+__all__ = ["MOST_ROWS", "Change", "Outcome", "Trial", "changed", "chunks_for", "neighbours", "that_matter", "trials"]
 
+MOST_ROWS = 1_000_000
+"""Rows of the largest step whose neighbours are tried: a dozen larger ones would take minutes."""
 _BETTER_ATTENTION = {"unfused": ("flash2", "flash3"), "flash1": ("flash2", "flash3"), "flash2": ("flash3",)}
 _FLASH3_GPUS = ("hopper",)
 
@@ -47,16 +49,30 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What is kept of a prediction: step time [s], bytes on the fullest rank and of its GPU."""
+
+    step_time: float
+    peak_memory: float
+    capacity: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest rank fits its GPU."""
+        return self.peak_memory <= self.capacity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A change and what it leads to; without a prediction, `reason` says why it cannot be."""
+    """A change and what it leads to; without an outcome, `reason` says why it cannot be."""
 
     change: Change
-    prediction: Prediction | None
+    outcome: Outcome | None
     reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the trial as JSON."""
-        p = self.prediction
+        p = self.outcome
         return {
             "change": self.change.name,
             "settings": self.change.settings,
@@ -93,19 +109,21 @@ def trials(job: Job, changes: Iterable[Change], engine: str = "compiled") -> lis
     found = []
     for change in changes:
         try:
-            found.append(Trial(change=change, prediction=simulate_job(changed(job, change), engine)))
+            p = simulate_job(changed(job, change), engine)
+            outcome = Outcome(step_time=p.step_time, peak_memory=p.peak_memory, capacity=p.capacity)
+            found.append(Trial(change=change, outcome=outcome))
         except SimulatorError as error:
-            found.append(Trial(change=change, prediction=None, reason=str(error)))
+            found.append(Trial(change=change, outcome=None, reason=str(error)))
     return found
 
 
 def that_matter(before: Prediction, tried: Iterable[Trial]) -> list[Trial]:
-    """Return the trials that have a prediction, and another one than the job itself."""
+    """Return the trials that have an outcome, and another one than the job itself."""
 
-    def differs(p: Prediction) -> bool:
+    def differs(p: Outcome) -> bool:
         return (p.step_time, p.peak_memory) != (before.step_time, before.peak_memory)
 
-    return [trial for trial in tried if trial.prediction is not None and differs(trial.prediction)]
+    return [trial for trial in tried if trial.outcome is not None and differs(trial.outcome)]
 
 
 def neighbours(job: Job) -> list[Change]:

@@ -6,11 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.errors import PlanError
 from simulator.job import Job
 from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
 from simulator.report.table import Section, Table, bar, percent
-from simulator.studies.changes import Trial, neighbours, that_matter, trials
+from simulator.studies.changes import MOST_ROWS, Trial, neighbours, that_matter, trials
 from simulator.studies.measured import class_seconds
 from simulator.studies.standing import standing_at_peak
 from simulator.units import show
@@ -54,7 +55,7 @@ class Explanation:
     def best(self) -> Trial | None:
         """The change that fits and shortens the step most (of a step that does not fit: the quickest that fits)."""
         for trial in self.gains:
-            p = trial.prediction
+            p = trial.outcome
             if p is not None and p.fits:
                 quicker = p.step_time < self.prediction.step_time * (1.0 - _NOTICEABLE)
                 return trial if quicker or not self.prediction.fits else None
@@ -81,7 +82,7 @@ class Explanation:
         }
 
     def _gain(self, trial: Trial) -> dict[str, Any]:
-        p = trial.prediction
+        p = trial.outcome
         gain = None if p is None else self.prediction.step_time / p.step_time - 1.0
         return trial.to_dict() | {"speedup": gain}
 
@@ -127,7 +128,7 @@ class Explanation:
     def _gains(self) -> Section:
         now, best, rows = self.prediction.step_time, self.best, []
         for trial in self.gains[:_MOST_GAINS]:
-            p = trial.prediction
+            p = trial.outcome
             if p is not None:
                 verdict = "fits" if p.fits else "does not fit"
                 gain = f"{now / p.step_time - 1.0:+.1%}".replace("%", " %")
@@ -170,11 +171,19 @@ def explain(job: Job, prediction: Prediction, engine: str = "compiled") -> Expla
         job: the job as predicted.
         prediction: its prediction.
         engine: the engine for the neighbours.
+
+    Raises:
+        PlanError: the step is so large that its neighbours would take minutes.
     """
+    if prediction.program.size > MOST_ROWS:
+        raise PlanError(
+            f"neighbouring plans are tried for steps of at most {MOST_ROWS} rows, but {job.name!r} has "
+            f"{prediction.program.size}. Way out: a smaller global_batch_size; dtsim run has no such limit"
+        )
     found = that_matter(prediction, trials(job, neighbours(job), engine))
 
     def order(trial: Trial) -> tuple[bool, float]:
-        p = trial.prediction
+        p = trial.outcome
         return (True, float("inf")) if p is None else (not p.fits, p.step_time)
 
     return Explanation(

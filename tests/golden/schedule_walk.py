@@ -139,5 +139,7 @@ def figures(schedule: Schedule, shape: Shape, times: dict[str, float], latency: 
         "max_device_span": [max(spans)],
         "max_idle_within_device_span": [max(spans[rank] - busy[rank] for rank in range(p))],
         "p2p_volume_total": [walk.volume / steps],
-        "weight_copies_per_device": (schedule.placement(shape).weight_copies() * schedule.weight_versions(shape)).tolist(),
+        "weight_copies_per_device": (
+            schedule.placement(shape).weight_copies() * schedule.weight_versions(shape)
+        ).tolist(),
     }

@@ -10,7 +10,7 @@ import pytest
 from simulator.schedules import SCHEDULES, PipelineOrder, Shape
 
 DATA = Path(__file__).parents[1] / "data" / "torch_orders.csv"
-ROWS = [line.split(";") for line in DATA.read_text().splitlines() if not line.startswith("#")][1:]
+ROWS = [line.split(";", 5) for line in DATA.read_text().splitlines() if not line.startswith("#")][1:]
 ORDERS = {
     key: PipelineOrder.parse("\n".join(row[5].replace(" ", ",") for row in rows))
     for key, rows in itertools.groupby(ROWS, key=lambda row: tuple(row[:4]))
@@ -25,9 +25,16 @@ def test_an_order_is_pytorchs(key: tuple[str, ...]) -> None:
         flipped = shape.microbatches - 1 - actual.microbatch
         microbatch = [f if k else i for k, f, i in zip(actual.kind, flipped, actual.microbatch, strict=True)]
         actual = PipelineOrder(actual.rank_offsets, actual.kind, actual.chunk, microbatch)
-    assert ORDERS[key].to_text() == actual.to_text()
+    assert ORDERS[key].to_text(torch=True) == actual.to_text(torch=True)
 
 
-def test_the_file_has_microbatches_that_are_no_multiple_of_the_ranks() -> None:
-    assert ("Interleaved1F1B", "8", "4", "2") in ORDERS
-    assert {"GPipe", "1F1B", "Interleaved1F1B"} == {key[0] for key in ORDERS}
+@pytest.mark.parametrize("key", ORDERS, ids="-".join)
+def test_an_order_of_pytorch_is_read_and_written_unchanged(key: tuple[str, ...]) -> None:
+    expected = [row[5].replace(" ", ",") for row in ROWS if tuple(row[:4]) == key]
+    assert expected == ORDERS[key].to_text(torch=True).splitlines()
+
+
+def test_the_file_has_every_schedule_and_microbatches_that_are_no_multiple_of_the_ranks() -> None:
+    assert {("Interleaved1F1B", "8", "4", "2"), ("InterleavedZeroBubble", "8", "4", "2")} <= set(ORDERS)
+    first = {"GPipe", "1F1B", "Interleaved1F1B"}
+    assert {*first, "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"} == {key[0] for key in ORDERS}

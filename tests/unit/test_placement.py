@@ -26,6 +26,17 @@ def test_bidirectional_has_the_second_lane_run_back() -> None:
     assert [0, 1] == placement.lane_of.tolist()
 
 
+def test_zigzag_turns_at_either_end() -> None:
+    assert [[0, 1, 2, 2, 1, 0]] == Placement.zigzag(Shape(3, 1, 2)).rank_of.tolist()
+    assert [[0, 1, 1, 0, 0, 1, 1, 0]] == Placement.zigzag(Shape(2, 1, 4)).rank_of.tolist()
+
+
+def test_repeated_numbers_the_microbatches_of_all_steps_through() -> None:
+    placement = Placement.bidirectional(Shape(2, 2), [0, 1]).repeated(3)
+    assert [0, 1, 0, 1, 0, 1] == placement.lane_of.tolist()
+    assert [[0, 1], [1, 0]] == placement.rank_of.tolist()
+
+
 @pytest.mark.parametrize(
     ("placement", "copies"),
     [

@@ -66,23 +66,31 @@ class _Parts:
     # --- small kernels --------------------------------------------------------------------------------------------
 
     def norm(self, label: str) -> Operator:
-        """LayerNorm or RMSNorm: reads x, writes y; backward reads x and dy, writes dx."""
-        x = self.t * self.m.hidden * self.e
+        """LayerNorm or RMSNorm: reads x, writes y; backward reads x and dy, writes dx.
+
+        LayerNorm is one kernel in every framework.  An RMSNorm written in plain tensor operations (not fused) computes in fp32:
+        cast, square, mean, scale, cast, weight forward; the same backward with the sums for the scale, e = bytes per element:
+
+            forward   reads  x e, 4, 4, 4, 4, e  = 2 e + 16     writes 4, 4, 4, e, e   = 2 e + 12
+            backward  reads  2 e, 2 e, e, e, 4, 8, 4, 4, 8, 4 = 6 e + 32     writes e, e, 4, 4, 4, 4, 4, e = 3 e + 20
+        """
+        elements = float(self.t * self.m.hidden)
         weights = self.m.hidden * (2 if self.m.norm == "layer_norm" else 1)
-        passes = 1 if self.style.fused_norm else 3
+        fused = self.style.fused_norm or self.m.norm == "layer_norm"
+        e = self.e
         return Operator(
             label=label,
             work="memory_bound",
             split="sequence",
-            read=x * passes,
-            written=x * passes,
-            backward_read=2 * x * passes,
-            backward_written=x * passes,
+            read=elements * (e if fused else 2 * e + 16),
+            written=elements * (e if fused else 2 * e + 12),
+            backward_read=elements * (2 * e if fused else 6 * e + 32),
+            backward_written=elements * (e if fused else 3 * e + 20),
             parameters=weights,
             small_parameters=weights,
-            saved=(Saved(name=f"{label} input", bytes=x, region="sequence"),),
-            launches=1 if self.style.fused_norm else 6,
-            backward_launches=2 if self.style.fused_norm else 10,
+            saved=(Saved(name=f"{label} input", bytes=elements * e, region="sequence"),),
+            launches=1 if fused else 7,
+            backward_launches=2 if fused else 13,
         )
 
     def linear(self, label: str, split: str, n: int, k: int, saved: Saved, bias: bool, launches: int = 1) -> Operator:
