@@ -22,7 +22,7 @@ from simulator.workload.workload import Workload
 
 __all__ = ["Settled", "settle"]
 
-MOST_ACTIONS = 20_000_000
+MOST_ACTIONS = 5_000_000
 """A step with more pipeline actions than this is refused: it would need gigabytes."""
 
 

@@ -95,8 +95,13 @@ def _explain_tail(
 ) -> None:
     """Share out [low, end of window]: each instant to the link running then which ends last; else bubble."""
     high = window[1]
-    order = np.argsort(-end[links], kind="mergesort")
-    for row in links[order]:
+    for i in range(1, len(links)):  # few links: insertion sort, the one that ends last first
+        row, j = links[i], i - 1
+        while j >= 0 and end[links[j]] < end[row]:
+            links[j + 1] = links[j]
+            j -= 1
+        links[j + 1] = row
+    for row in links:
         if end[row] < high:
             out[bubble] += _overlap(max(low, end[row]), high, window)
             high = max(low, end[row])

@@ -138,32 +138,36 @@ def memory_peaks(program: Program, trace: Trace, window: tuple[float, float] | N
     """
     from simulator.report import memory_kernel
 
+    from simulator.report.memory_kernel import walk_memory
+
     resident = _resident(program)
     low, high = (0.0, math.inf) if window is None else window
     time = np.zeros(program.ranks)
-    by_category = np.zeros((program.ranks, len(CATEGORIES)))
-    none = np.full(program.size, -1)
+    sizes = program.effect_bytes
+    net = np.zeros((program.ranks, len(sizes)), np.int64)
+    none = np.full(program.size, -1, np.int32)
     columns = (program.start_effect, program.end_effect, program.mark_effect)
-    walk: Any = memory_kernel.walk_memory
-    bad = walk(
-        *(np.ascontiguousarray(array, np.int32) for array in (program.rank, program.stream_rank)),
-        np.ascontiguousarray(program.stream_offsets, np.int64),
-        np.ascontiguousarray(program.streams, np.int32),
-        *(np.ascontiguousarray(array, np.float64) for array in (trace.start, trace.end)),
-        *(np.ascontiguousarray(column if len(column) else none, np.int32) for column in columns),
-        program.effect_bytes,
-        resident,
-        float(low),
-        float(high),
+    bad = walk_memory(
+        program.rank,
+        program.stream_rank,
+        program.stream_offsets,
+        program.streams,
+        trace.start,
+        trace.end,
+        *(column if len(column) else none for column in columns),
+        np.ascontiguousarray(sizes.sum(axis=1)),
+        np.ascontiguousarray(resident.sum(axis=1)),
+        low,
+        high,
         time,
-        by_category,
+        net,
     )
     if bad >= 0:
         raise ProgramError(
             f"a row changes the memory of a rank whose streams it holds, but row {bad} ({program.label(bad)}) of rank "
             f"{int(program.rank[bad])} holds none of its streams. Give it one, or move the effect to a row that does."
         )
-    return MemoryReport(time=time, by_category=by_category, program=program, trace=trace)
+    return MemoryReport(time=time, by_category=resident + net @ sizes, program=program, trace=trace)
 
 
 def memory_timeline(program: Program, trace: Trace, rank: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -14,9 +14,9 @@ __all__ = ["walk_memory"]
 
 Array = Any
 
-_INTS, _LONGS, _FLOATS, _TABLE = (
+_INTS, _LONGS, _FLOATS = (
     types.Array(dtype, dimensions, "C", readonly=True)
-    for dtype, dimensions in ((int32, 1), (int64, 1), (float64, 1), (float64, 2))
+    for dtype, dimensions in ((int32, 1), (int64, 1), (float64, 1))
 )
 """Types of read-only inputs.  Giving them compiles one version, whether an array happens to be writeable or not."""
 
@@ -41,8 +41,10 @@ def _rows_by_stream(
         first[lane[row] + 1] += 1
     for stream in range(len(stream_rank)):
         first[stream + 1] += first[stream]
-    rows = np.empty(first[-1], np.int32)
-    place = first[:-1].copy()
+    rows = np.empty(first[len(stream_rank)], np.int32)
+    place = np.empty(len(stream_rank), np.int64)
+    for stream in range(len(stream_rank)):
+        place[stream] = first[stream]
     for row in range(size):
         if lane[row] >= 0:
             rows[place[lane[row]]] = row
@@ -69,10 +71,10 @@ def _time_of_peak(
 
     The edges of a stream, in order, are start and end of its first row, start and end of its second, ...
     """
-    position = 2 * first[lanes]
-    last = 2 * first[lanes + 1]
+    position, last = np.empty(len(lanes), np.int64), np.empty(len(lanes), np.int64)
     head = np.empty(len(lanes), np.float64)
     for k in range(len(lanes)):
+        position[k], last[k] = 2 * first[lanes[k]], 2 * first[lanes[k] + 1]
         head[k] = start[rows[position[k] // 2]]
     now, best, best_time = 0.0, -1.0, low
     while True:
@@ -124,8 +126,8 @@ def _count_standing(
 
 @njit(
     int64(
-        *(_INTS, _INTS, _LONGS, _INTS, _FLOATS, _FLOATS, _INTS, _INTS, _INTS, _TABLE, _TABLE),
-        *(float64, float64, float64[::1], float64[:, ::1]),
+        *(_INTS, _INTS, _LONGS, _INTS, _FLOATS, _FLOATS, _INTS, _INTS, _INTS, _FLOATS, _FLOATS),
+        *(float64, float64, float64[::1], int64[:, ::1]),
     ),
     cache=True,
     nogil=True,
@@ -140,28 +142,34 @@ def walk_memory(
     starts: Array,
     ends: Array,
     marks: Array,
-    effect_bytes: Array,
-    resident: Array,
+    totals: Array,
+    levels: Array,
     low: float,
     high: float,
     time: Array,
-    by_category: Array,
+    net: Array,
 ) -> int:
-    """Fill time[ranks] and by_category[ranks, categories] of the peaks in [low, high]; return a bad row or -1."""
+    """Fill time[ranks] of the peaks in [low, high] and net[ranks, effects], how often each effect stands there.
+
+    Args:
+        totals: [effects] bytes; levels: [ranks] bytes that stand before the first row.
+
+    Returns:
+        A row that holds no stream of its own rank, or -1.
+    """
     rows, first, bad = _rows_by_stream(rank, stream_rank, offsets, streams, starts, ends, marks)
     if bad >= 0:
         return bad
-    totals = effect_bytes.sum(axis=1)
-    net = np.zeros(len(effect_bytes), np.int64)
+    lanes = np.empty(len(stream_rank), np.int64)
     for r in range(len(time)):
-        lanes = np.flatnonzero((stream_rank == r) & (first[1:] > first[:-1]))
-        level = resident[r].sum()
-        time[r] = _time_of_peak(lanes, rows, first, start, end, starts, ends, marks, totals, level, low, high)
-        net[:] = 0
-        for lane in lanes:
-            _count_standing(rows[first[lane] : first[lane + 1]], time[r], start, end, starts, ends, marks, net)
-        by_category[r] = resident[r]
-        for effect in range(len(net)):
-            if net[effect] != 0:
-                by_category[r] += net[effect] * effect_bytes[effect]
+        held = 0
+        for stream in range(len(stream_rank)):
+            if stream_rank[stream] == r and first[stream + 1] > first[stream]:
+                lanes[held] = stream
+                held += 1
+        mine = lanes[:held]
+        time[r] = _time_of_peak(mine, rows, first, start, end, starts, ends, marks, totals, levels[r], low, high)
+        for k in range(held):
+            begin, stop = first[lanes[k]], first[lanes[k] + 1]
+            _count_standing(rows[begin:stop], time[r], start, end, starts, ends, marks, net[r])
     return -1

@@ -63,7 +63,7 @@ class ScheduleFigures:
             "peak_activations_if_freed_at_input_grad": self.peak_activations_if_freed_at_input_grad.tolist(),
             "longest_rank_span": self.longest_rank_span,
             "longest_idle_in_span": self.longest_idle_in_span,
-            "messages": self.messages,
+            "messages": int(self.messages) if self.messages == int(self.messages) else self.messages,
             "weight_copies": self.weight_copies.tolist(),
             "orders": [line.split(",") for line in self.order.to_text().strip().split("\n")],
         }
