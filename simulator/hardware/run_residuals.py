@@ -43,16 +43,18 @@ def load_run_residuals() -> RunResiduals:
     return load_named("calibrations", "run_residuals", RunResiduals)
 
 
-def run_kind(axes: dict[str, int], framework: str) -> str:
+def run_kind(axes: dict[str, int], sharded: bool) -> str:
     """Return the kind of a run: what its time mostly depends on.
 
-    >>> run_kind({"tp": 8, "dp": 1, "pp": 8}, "megatron_lm")
+    Args:
+        axes: mesh axes and sizes.
+        sharded: whether weights are gathered layer by layer (FSDP, ZeRO-3).
+
+    >>> run_kind({"tp": 8, "dp": 1, "pp": 8}, False)
     'pipeline'
     """
     if axes.get("pp", 1) > 1:
         return "pipeline"
-    if framework in ("pytorch_fsdp", "torchtitan", "deepspeed"):
+    if sharded:
         return "sharded"
-    if axes.get("tp", 1) > 1:
-        return "tensor"
-    return "replicas"
+    return "tensor" if axes.get("tp", 1) > 1 else "replicas"

@@ -149,7 +149,8 @@ def measure(
     mean = program.rank_weight @ table / program.rank_weight.sum()
     sigmas = _sigma_classes(program, prices, trace)
     residuals = load_run_residuals()
-    kind = run_kind(dict(program.axes), program.framework)
+    gathered = any(t.category == "gathered" for effect in program.effects for t in effect.tensors)
+    kind = run_kind(dict(program.axes), gathered)
     model = residuals.of(kind)
     sigma = math.sqrt(sum(s * s for s in sigmas.values()) + model.sigma**2)
     step = trace.makespan

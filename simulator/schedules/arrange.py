@@ -14,7 +14,7 @@ from simulator.schedules.order import PipelineOrder
 __all__ = ["by_phrases", "by_slots"]
 
 _FUSED_FIRST, _FUSED_SECOND = 16, 32
-_WORD = re.compile(r"([FBIW])([01]?)")
+_WORD = re.compile(r"([FBIW])([01])|(W)")
 
 
 def by_slots(slots: ArrayLike, kind: ArrayLike, chunk: ArrayLike, microbatch: ArrayLike) -> PipelineOrder:
@@ -44,6 +44,9 @@ def by_phrases(
         chunk_of: [2, ranks] the chunk of each phase.
         microbatches: actions of microbatches from here on (before `first` is added) are left out.
         first: [2, ranks] the number of the first microbatch of each phase.
+
+    Raises:
+        ValueError: a word is none.
 
     >>> by_phrases([(1, "F0 F1"), (1, "I1 I0 W"), (1, "W")], [[0], [1]], 1).to_text()
     '0F0,1F0,1I0,0I0,1W0,0W0\\n'
@@ -99,5 +102,5 @@ def _codes(words: str) -> list[int]:
             found = _WORD.fullmatch(member)
             if found is None:
                 raise ValueError(f"a word is kind and phase, such as F0, or W: got {word!r}")
-            out.append(KINDS.index(found[1]) * 4 + int(found[2] or 2) + mark)
+            out.append(KINDS.index(found[1] or found[3]) * 4 + int(found[2] or 2) + mark)
     return out

@@ -6,35 +6,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simulator.schedules.base import Schedule, Shape
+from simulator.schedules.base import Shape
 from simulator.schedules.order import Action, B, F, PipelineOrder, warm_up_then_pairs
 from simulator.schedules.placement import Placement
+from simulator.schedules.sliced import Sliced
 
 __all__ = ["Seq1F1B"]
 
 
-class Seq1F1B(Schedule):
+class Seq1F1B(Sliced):
     """Forwards take the slices in order; backwards take microbatches in order and the slices of each from the last."""
 
     name = "seq1f1b"
     source = "Sun et al., Seq1F1B, NAACL 2025, arXiv:2406.03488; github.com/MayDomine/Seq1F1B"
-    slices = True
-
-    def check(self, shape: Shape) -> None:
-        """Refuse one slice.
-
-        Raises:
-            PlanError: `shape.chunks_per_rank`, here the slices per microbatch, is 1.
-        """
-        if shape.chunks_per_rank == 1:
-            nearest = Shape(shape.ranks, shape.microbatches, 2)
-            rule = "a microbatch has two or more slices (given as chunks_per_rank)"
-            raise self.refuse(rule, shape, nearest, "use schedule one_f_one_b")
-
-    def placement(self, shape: Shape) -> Placement:
-        """Return one lane, stage i on rank i."""
-        self.check(shape)
-        return Placement.linear(Shape(shape.ranks, shape.microbatches))
 
     def readable(self, shape: Shape, placement: Placement) -> list[Iterator[Action]]:
         """Return min(m*v, p-1-i + v-1) forwards, then F and B in turn, then the other B, for every rank i."""

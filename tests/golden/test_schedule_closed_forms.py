@@ -1,7 +1,7 @@
 """Formulas of the papers, and of ours, each in the region where it is right; and the facts that no formula tells.
 
 D, N of the Chimera paper are ranks p and microbatches m here; B = I + W is a whole backward; tc the latency of a message.
-"idle" is idle time of the busiest-bounded rank: makespan, or a rank's own span where said, less its work.
+"idle" is the makespan (or a rank's own span, where said) less the work of a rank.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
 def _sharding(row: Row, framework: str, replicas: int, assumed: list[str]) -> dict[str, Any]:
     stage = count(row, "zero_stage") if text(row, "zero_stage") not in ("", "0") else 0
     if not text(row, "zero_stage"):
-        stage = 3 if framework in ("pytorch_fsdp", "torchtitan") else 1 if framework == "megatron_core" else 0
+        stage = 3 if framework in ("pytorch_fsdp", "llm_foundry", "torchtitan") else 1 if framework == "megatron_core" else 0
         if replicas > 1:
             assumed.append(f"zero_stage = {stage} (the framework's habit)")
     if stage is None or stage > 3:

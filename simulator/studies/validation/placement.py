@@ -43,7 +43,7 @@ class Placed:
     def kind(self) -> str:
         """The kind of run, as in the residuals of whole runs."""
         axes = {"tp": self.fields["tensor_parallel"], "pp": self.fields["pipeline_parallel"]}
-        return run_kind(axes, self.fields["framework"])
+        return run_kind(axes, self.fields["zero_stage"] == 3)
 
 
 def place(row: Row) -> Placed:

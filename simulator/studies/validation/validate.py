@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from simulator.calibration.runs import ANY, RunError, fit_run_residuals
 from simulator.errors import SpecError, UnknownNameError
 from simulator.hardware.run_residuals import load_run_residuals
 from simulator.report.prediction import QUANTILE
-from simulator.specs import find_spec, names
+from simulator.specs import data_roots, find_spec, names
 from simulator.studies.validation.gemm import gemm_outcomes
 from simulator.studies.validation.memory import memory_outcomes
 from simulator.studies.validation.nccl import nccl_outcomes
@@ -44,7 +45,7 @@ class Table:
     def outcomes(self, everything: bool = False) -> Iterator[list[Outcome]]:
         """Yield the outcomes row by row (of the shipped runs: run by run)."""
         if self.place == PUBLISHED:
-            return published_outcomes()
+            return itertools.chain(published_outcomes(), run_outcomes(self.rows, everything))
         if self.kind == "nccl":
             return nccl_outcomes(self.rows, Path(self.place), everything)
         readers = {
@@ -141,9 +142,15 @@ def load_table(path: str | None, kind: str | None) -> Table:
     if path is None:
         if kind not in (None, "runs"):
             raise SpecError(f"--kind {kind} needs a FILE: the tables shipped with the simulator are of kind runs")
-        return Table(kind="runs", place=PUBLISHED, rows=[])
+        return Table(kind="runs", place=PUBLISHED, rows=_shipped_rows())
     rows = read_rows(Path(path))
     return Table(kind=kind or told_kind(rows, Path(path)), place=path, rows=rows)
+
+
+def _shipped_rows() -> list[dict[str, str]]:
+    """The measured runs of workloads/published/*.csv, all tables together."""
+    files = {path.name: path for root in reversed(data_roots()) for path in (root / "workloads/published").glob("*.csv")}
+    return [row for name in sorted(files) for row in read_rows(files[name])]
 
 
 def run_errors(outcomes: Sequence[Outcome]) -> list[RunError]:
