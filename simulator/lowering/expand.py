@@ -110,9 +110,10 @@ def _layer_cost(
         split.backward(backward, operator)
     saved, dropped = _saved(part, split, recompute)
     out, grad = split.widest(part)
-    if kind == "head" and not style.fused_cross_entropy:
-        # beside the saved fp32 softmax: 16-bit logits and their fp32 copy forward, fp32 and 16-bit gradients backward
-        out = grad = sequences * length * vocabulary / tensor * (precision.element + 4.0)
+    if kind == "head":
+        # beside the saved softmax: 16-bit logits (and their fp32 copy) forward, 16-bit gradients (and fp32 ones) backward
+        extra = 0.0 if style.fused_cross_entropy or style.in_place_cross_entropy else 4.0
+        out = grad = sequences * length * vocabulary / tensor * (precision.element + extra)
     return LayerCost(
         forward=forward.table(),
         backward=backward.table(),

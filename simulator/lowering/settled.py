@@ -148,6 +148,7 @@ def _style(framework: Framework, attention: str | None, dropout: bool) -> Kernel
         fused_rotary=framework.fused_rotary,
         fused_norm=framework.fused_norm,
         fused_cross_entropy=framework.fused_cross_entropy,
+        in_place_cross_entropy=framework.in_place_cross_entropy,
         fused_wgrad_accumulation=framework.fused_wgrad_accumulation,
         dropout=dropout,
     )

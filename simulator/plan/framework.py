@@ -39,6 +39,7 @@ class Framework(NamedSpec):
     fused_rotary: bool
     fused_norm: bool
     fused_cross_entropy: bool
+    in_place_cross_entropy: bool
     fused_wgrad_accumulation: bool
     fused_optimizer: bool
     dropout: bool

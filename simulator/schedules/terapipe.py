@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -108,4 +109,4 @@ def _least_sum(times: np.ndarray) -> tuple[list[int], float, float]:
     while cuts[-1]:
         cuts.append(int(before[cuts[-1]]))
     cuts.reverse()
-    return cuts, float(total[n]), max(float(times[a, b]) for a, b in zip(cuts, cuts[1:], strict=False))
+    return cuts, float(total[n]), max(float(times[a, b]) for a, b in itertools.pairwise(cuts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ class VHalf(VChunks):
     """Every microbatch has its passes in fixed slots, six further on than the last; W takes free slots, oldest first."""
 
     name = "v_half"
-    aliases = ("v_half_pattern",)
+    aliases: ClassVar[tuple[str, ...]] = ("v_half_pattern",)
     source = (
         "Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024, arXiv:2405.15362; "
         "github.com/sail-sg/zero-bubble-pipeline-parallelism, the repeated pattern without the reorder pass"

@@ -106,6 +106,7 @@ class KernelStyle:
         fused_rotary: rotary embedding in one kernel.
         fused_norm: normalisation in one kernel.
         fused_cross_entropy: cross-entropy computed without a full fp32 copy of the logits.
+        in_place_cross_entropy: an unfused cross-entropy reuses the fp32 copy of the logits for softmax and gradient.
         fused_wgrad_accumulation: weight gradients are added into the gradient buffer by the GEMM itself.
         dropout: whether dropout masks are made and kept.
     """
@@ -117,5 +118,6 @@ class KernelStyle:
     fused_rotary: bool = True
     fused_norm: bool = True
     fused_cross_entropy: bool = False
+    in_place_cross_entropy: bool = True
     fused_wgrad_accumulation: bool = True
     dropout: bool = False

@@ -88,7 +88,10 @@ class _Parts:
             backward_written=elements * (e if fused else 3 * e + 20),
             parameters=weights,
             small_parameters=weights,
-            saved=(Saved(name=f"{label} input", bytes=elements * e, region="sequence"),),
+            saved=(
+                Saved(name=f"{label} input", bytes=elements * e, region="sequence"),
+                *(() if fused else (Saved(name=f"{label} in fp32", bytes=elements * (4 + e), region="sequence"),)),
+            ),
             launches=1 if fused else 7,
             backward_launches=2 if fused else 13,
         )
@@ -275,7 +278,10 @@ class _Parts:
             written=wide * passes,
             backward_read=(activation_in + wide) * passes,
             backward_written=activation_in * passes,
-            saved=(Saved(name="activation function input", bytes=activation_in, region="tensor"),),
+            saved=(
+                Saved(name="activation function input", bytes=activation_in, region="tensor"),
+                *((Saved(name="silu output", bytes=wide, region="tensor"),) if m.gated_mlp and passes > 1 else ()),
+            ),
             launches=passes,
             backward_launches=passes,
         )
