@@ -34,6 +34,7 @@ def command(
     everything: Annotated[
         bool, typer.Option("--all", help="Also rows whose inputs are incomplete (quality C, unhealthy logs).")
     ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print errors per source as a Markdown table.")] = False,
     output: Annotated[str | None, typer.Option(metavar="OUT.csv", help="Write the rows with their breakdown.")] = None,
     residuals: Annotated[
         str | None, typer.Option(metavar="OUT.toml", help="Write the spread of these runs, the last term of a band.")
@@ -42,7 +43,7 @@ def command(
     """Predict every row of a table of measured runs, collectives, kernels or schedules, and show the errors."""
     from simulator.calibration.runs import export_run_residuals, fit_run_residuals
     from simulator.errors import SpecError
-    from simulator.studies.validation.screen import describe_validation, outcomes_csv
+    from simulator.studies.validation.screen import describe_validation, markdown_table, outcomes_csv
     from simulator.studies.validation.validate import Validation, load_table, run_errors, without_own_source
 
     table = load_table(file, kind)
@@ -62,6 +63,8 @@ def command(
         wrote(output)
     if as_json:
         print_json(validation.to_dict())
+    elif markdown:
+        print(markdown_table(validation))
     else:
         print_sections(describe_validation(validation))
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from io import StringIO
 
 from simulator.report.table import Section, Table
-from simulator.studies.validation.scores import OUT_OF_MEMORY, Outcome, Scores
+from simulator.studies.validation.scores import OUT_OF_MEMORY, Outcome, Scores, score
 from simulator.studies.validation.validate import NOT_FITTED, Validation
 
-__all__ = ["describe_validation", "outcomes_csv"]
+__all__ = ["describe_validation", "markdown_table", "outcomes_csv"]
 
 _WIDEST = 44
 _MOST_WORST = 8
@@ -32,6 +32,42 @@ def describe_validation(validation: Validation) -> list[Section]:
         if counted.rows:
             sections.append(Section(title=title, table=counted))
     return sections
+
+
+def markdown_table(validation: Validation) -> str:
+    """Return errors per group as a Markdown table: what the README shows.
+
+    Errors are those of the predicted rows; how many were not is in the column beside them.
+    """
+    lines = [
+        "| source | runs | predicted | median error | mean | bias | rank correlation | inside the 80 % band |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    medians = []
+    for name in validation.by_group:
+        mine = [o for o in validation.outcomes if o.group == name and o.quantity != OUT_OF_MEMORY]
+        done = [o for o in mine if o.predicted is not None and o.error is not None]
+        counted = [o for o in mine if o.counts]
+        if not done:
+            continue
+        s = score(done)
+        medians.append(s.median_ape or 0.0)
+        cells = (
+            *(_percent(x) for x in (s.median_ape, s.mape, s.bias)),
+            "" if s.spearman is None else f"{s.spearman:.2f}",
+            "" if s.band_coverage is None else f"{s.band_coverage:.0%}",
+        )
+        lines.append(f"| {name} | {len(counted)} | {len(done)} | {' | '.join(cells)} |")
+    total = [o for o in validation.outcomes if o.counts and o.quantity != OUT_OF_MEMORY]
+    done = [o for o in total if o.predicted is not None and o.error is not None]
+    s = score(done)
+    middle = _percent(sorted(medians)[len(medians) // 2]) if medians else "-"
+    lines.append(
+        f"| **all** (median over sources of the medians: {middle}) | {len(total)} | {len(done)} | {_percent(s.median_ape)} | "
+        f"{_percent(s.mape)} | {_percent(s.bias)} | {'' if s.spearman is None else f'{s.spearman:.2f}'} | "
+        f"{'' if s.band_coverage is None else f'{s.band_coverage:.0%}'} |"
+    )
+    return "\n".join(lines)
 
 
 def outcomes_csv(outcomes: Sequence[Outcome]) -> str:
