@@ -203,7 +203,7 @@ def _cluster(spec: JobFile, assumptions: list[str]) -> Cluster:
             return cluster.resized(wanted)
         if wanted > cluster.world_size:
             raise PlanError(
-                f"the plan needs tensor_parallel x pipeline_parallel x data_parallel = {wanted} GPUs, but cluster "
+                f"the plan needs tensor_parallel x context_parallel x pipeline_parallel x data_parallel = {wanted} GPUs, but cluster "
                 f"{cluster.name!r} has {cluster.world_size} by default. Way out: cluster.gpus = {wanted}, or a smaller plan."
             )
         return cluster

@@ -1,8 +1,8 @@
 """A table of timed collectives as a tool printed it, before anybody judged it: the common form of all readers.
 
-    nccl-tests text --> nccl_text.py ----+
-    nccl-tests JSON --> nccl_json.py ----+--> Printed --> nccl_checks.py --> NcclLog --> nccl.py: the fit
-    PyTorch tables, CSV -> bench_tables.py
+nccl-tests text --> nccl_text.py ----+
+nccl-tests JSON --> nccl_json.py ----+--> Printed --> nccl_checks.py --> NcclLog --> nccl.py: the fit
+PyTorch tables, CSV -> bench_tables.py
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _PERF = (
     ("broadcast", ("broadcast",)),
     ("reduce", ("reduce",)),
 )
+_MOST_BY_FACTOR = 256
+"""Beyond so many ranks the printed digits of the two bandwidths no longer tell them apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +159,13 @@ def ranks_of_factor(kind: str, rows: Sequence[PrintedRow]) -> int:
     if not len(pairs):
         return 0
     factor = float(np.sum(pairs[:, 1]) / np.sum(pairs[:, 0]))
-    share = factor / 2 if kind == "all_reduce" else factor if kind in ("all_gather", "reduce_scatter", "alltoall") else 0
+    share = (
+        factor / 2 if kind == "all_reduce" else factor if kind in ("all_gather", "reduce_scatter", "alltoall") else 0
+    )
     if not 0.3 < share < 0.9995:
         return 0
-    return round(1.0 / (1.0 - share))
+    ranks = round(1.0 / (1.0 - share))
+    return ranks if ranks <= _MOST_BY_FACTOR else 0
 
 
 def _bandwidths(rows: Sequence[PrintedRow]) -> NDArray[np.float64]:

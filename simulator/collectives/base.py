@@ -19,42 +19,32 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from simulator.collectives.rounds import Leg, Pattern, Phase, Round, Transfer, legs_of, pattern_of
 from simulator.hardware.coefficients import CostTable, Pair, load_cost_table
 from simulator.hardware.fabric import Fabric, GroupPlacement
 
-__all__ = ["KINDS", "PRIOR", "PROTOCOLS", "Collective", "Cost", "Phase", "Transfer"]
+__all__ = ["KINDS", "PRIOR", "PROTOCOLS", "Collective", "Cost", "Leg", "Pattern", "Phase", "Round", "Transfer"]
 
-KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv")
+KINDS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "all_to_all",
+    "send_recv",
+    "gather",
+    "scatter",
+)
 """What can be asked for.  The message is the largest buffer of a rank: the whole result of all_gather, the whole input
-of reduce_scatter, the whole buffer of all_reduce and all_to_all, what one rank sends in send_recv."""
+of reduce_scatter, the whole buffer of all_reduce and all_to_all, what one rank sends in send_recv, the root's whole
+buffer of gather and scatter."""
 
 PROTOCOLS = ("ll", "ll128", "simple")
 """How NCCL moves bytes: with a flag in every 8 bytes, in every 128, or behind a memory fence."""
 
 PRIOR = Pair(latency=1.0, bandwidth=1.0, ramp=0.0)
 """Multipliers that change nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
-    """Ranks that send at once to ranks that receive: one to one on plain wires, many where a switch adds or copies.
-
-    Args:
-        sources: who sends; the switch adds up what several send.
-        destinations: who receives the same bytes.
-        parts: numbers of the parts of the message that travel.
-        fraction: their share of the message.
-        combines: added to what the receiver holds; otherwise it replaces it.
-    """
-
-    sources: tuple[int, ...]
-    destinations: tuple[int, ...]
-    parts: tuple[int, ...]
-    fraction: float
-    combines: bool = False
-
-
-Phase = tuple[Transfer, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +56,14 @@ class Cost:
         bandwidth: of the algorithm: message over time [B/s].
         ceiling: what the bare wires allow; no multiplier lifts the bandwidth above it [B/s].
         medium: factors on the bandwidth for messages of 64 B x 2^i; () = 1 everywhere.
+        ramp: adds ramp x sqrt(latency x S / bandwidth); 2 = chunks of the best size through a pipeline.
     """
 
     latency: float
     bandwidth: float
     ceiling: float
     medium: tuple[float, ...] = ()
+    ramp: float = 0.0
 
 
 class Collective(abc.ABC):
@@ -83,6 +75,9 @@ class Collective(abc.ABC):
         protocols: the protocols it knows.
         source: where it is described.
         pipelined: the kinds whose messages flow through it in chunks; their closed form is the limit of many chunks.
+        automatic: whether it is NCCL's and competes when nobody names an algorithm.
+        rotates: the kinds that run as one copy per rank of a node, each turned by one rank, so that all network cards
+            of a node carry a part.
     """
 
     name: ClassVar[str]
@@ -90,6 +85,26 @@ class Collective(abc.ABC):
     protocols: ClassVar[tuple[str, ...]] = PROTOCOLS
     source: ClassVar[str]
     pipelined: ClassVar[tuple[str, ...]] = ()
+    automatic: ClassVar[bool] = True
+    rotates: ClassVar[tuple[str, ...]] = ()
+
+    def works(self, kind: str, place: GroupPlacement) -> bool:
+        """Return whether the transfers exist for such a group (any number of ranks, unless an algorithm says less)."""
+        return kind in self.kinds
+
+    def endpoints(self, place: GroupPlacement) -> int:
+        """Return how many machines' ports the transfers name: the ranks, then servers without a GPU if there are any."""
+        return place.ranks
+
+    def patterns(self, kind: str, place: GroupPlacement) -> tuple[Round, ...]:
+        """Return the phases as arrays, equal neighbours counted instead of repeated."""
+        return tuple((pattern_of(phase), 1) for phase in self.phases(kind, place))
+
+    def legs(self, kind: str, place: GroupPlacement) -> tuple[Leg, ...]:
+        """Return the closed form on two kinds of wires: hops, and shares of the message inside and between nodes."""
+        return legs_of(
+            self.patterns(kind, place), place, kind in self.pipelined, kind in self.rotates
+        )
 
     @abc.abstractmethod
     def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
@@ -136,11 +151,12 @@ class Collective(abc.ABC):
         if cost is None:
             return np.full(sizes.shape, np.inf)
         latency = cost.latency * tuning.latency
+        ramp = tuning.ramp + cost.ramp
         wire = sizes / min(cost.bandwidth * tuning.bandwidth, cost.ceiling)
         if cost.medium:
             steps = np.log2(np.maximum(sizes, 1.0) / 64.0)
             wire = wire / np.interp(steps, np.arange(len(cost.medium)), cost.medium)
-        return np.asarray(latency + wire + tuning.ramp * np.sqrt(latency * wire))
+        return np.asarray(latency + wire + ramp * np.sqrt(latency * wire))
 
 
 def _slice(transfer: Transfer, chunks: int) -> Transfer:

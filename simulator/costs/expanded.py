@@ -7,6 +7,7 @@ own.  A collective that hides beside an operator is its exposed part.  Without i
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,24 +47,19 @@ def expand_operators(program: Program, cluster: Cluster) -> tuple[Program, Price
     owner = np.repeat(np.arange(program.size), per_row)
     inside = np.arange(total) - first[owner]
     last = first + per_row - 1
-    opened = replace(
-        program,
-        items=tuple(part[0] for part in items),
-        blocks=(),
-        part=(inside + first[owner] - first[owner - program.part[owner]]).astype(np.int16),
-        item=(base[program.item[owner]] + inside).astype(np.int32),
-        **{
-            name: getattr(program, name)[owner]
-            for name in ("kind", "action", "rank", "lane", "chunk", "microbatch", "step")
-        },
-        **_ragged(program, owner, inside, first, last),
-        start_effect=np.where(inside == 0, program.start_effect[owner], -1).astype(np.int32),
-        end_effect=np.where(inside == per_row[owner] - 1, program.end_effect[owner], -1).astype(np.int32),
-        mark_effect=program.mark_effect[owner],
-        count=program.count[owner] if len(program.count) else program.count,
-        slice=program.slice[owner] if len(program.slice) else program.slice,
-        slices=program.slices[owner] if len(program.slices) else program.slices,
-    )
+    columns = {
+        name: getattr(program, name)[owner]
+        for name in ("kind", "action", "rank", "lane", "chunk", "microbatch", "step")
+    }
+    columns |= _ragged(program, owner, inside, first, last)
+    columns |= {name: column[owner] for name in ("count", "slice", "slices") if len(column := getattr(program, name))}
+    columns["part"] = (inside + first[owner] - first[owner - program.part[owner]]).astype(np.int16)
+    columns["item"] = (base[program.item[owner]] + inside).astype(np.int32)
+    columns["start_effect"] = np.where(inside == 0, program.start_effect[owner], -1).astype(np.int32)
+    columns["end_effect"] = np.where(inside == per_row[owner] - 1, program.end_effect[owner], -1).astype(np.int32)
+    columns["mark_effect"] = program.mark_effect[owner]
+    rest: dict[str, Any] = {"items": tuple(part[0] for part in items), "blocks": (), **columns}
+    opened = replace(program, **rest)
     return opened, _prices(items, prices)
 
 

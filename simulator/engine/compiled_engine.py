@@ -103,9 +103,7 @@ def _play(  # type: ignore[no-untyped-def]
     """
     n = len(item)
     following = np.empty(len(streams), np.int32)  # the next row on the same stream
-    absent = np.empty(
-        n, np.int32
-    )  # on how many of its streams a row is not yet first; then how many of `after` are met
+    absent = np.empty(n, np.int32)  # on how many streams a row is not yet first; then how many of `after` are met
     parked = np.empty(n, np.int32)
     first = np.full(stream_count, -1, np.int32)
     for row in range(n - 1, -1, -1):

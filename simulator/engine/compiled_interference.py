@@ -82,9 +82,7 @@ def _flow(  # type: ignore[no-untyped-def]
     """
     n, slots = len(item), len(stream_rank)
     following = np.empty(len(streams), np.int32)  # the next row on the same stream
-    absent = np.empty(
-        n, np.int32
-    )  # on how many of its streams a row is not yet first; then how many of `after` are met
+    absent = np.empty(n, np.int32)  # on how many streams a row is not yet first; then how many of `after` are met
     parked = np.empty(n, np.int32)  # first of a chain of rows that wait for this one in `after`
     first = np.full(slots, -1, np.int32)
     for row in range(n - 1, -1, -1):
@@ -108,9 +106,8 @@ def _flow(  # type: ignore[no-untyped-def]
     room = np.zeros(rank_count + 1, np.int32)
     for stream in range(slots):
         room[stream_rank[stream]] += 1
-    # Per rank the streams of rows that run there, one per row; per stream its slot, and its spot in that list or -1.
+    # Per rank the slots that run there.
     on_rank, crowd = np.empty((rank_count, room.max()), np.int32), np.zeros(rank_count, np.int32)
-    slots_of, spots = np.zeros(slots, np.int32), np.full(slots, -1, np.int32)
     once, twice = np.zeros(rank_count, np.int32), np.zeros(rank_count, np.int32)  # bits of kinds at work there
     dirty, is_dirty, dirty_count = np.empty(rank_count, np.int32), np.zeros(rank_count, np.bool_), 0
     fresh, fresh_count = np.empty(slots, np.int32), 0  # slots that started at this instant
@@ -145,18 +142,18 @@ def _flow(  # type: ignore[no-untyped-def]
                         if absent[successor] == 0:
                             tried[tries] = successor
                             tries += 1
-                    stream = streams[entry]
-                    if runs[slot] and spots[stream] >= 0:
-                        rank = stream_rank[stream]
-                        crowd[rank] -= 1
-                        moved = on_rank[rank, crowd[rank]]
-                        on_rank[rank, spots[stream]] = moved
-                        spots[moved] = spots[stream]
-                        spots[stream] = -1
-                        if not is_dirty[rank]:
-                            is_dirty[rank] = True
-                            dirty[dirty_count] = rank
-                            dirty_count += 1
+                    if runs[slot]:
+                        rank = stream_rank[streams[entry]]
+                        spot = 0
+                        while spot < crowd[rank] and on_rank[rank, spot] != slot:
+                            spot += 1
+                        if spot < crowd[rank]:  # else: a second stream of one rank
+                            crowd[rank] -= 1
+                            on_rank[rank, spot] = on_rank[rank, crowd[rank]]
+                            if not is_dirty[rank]:
+                                is_dirty[rank] = True
+                                dirty[dirty_count] = rank
+                                dirty_count += 1
                 runs[slot] = False
             elif tries > 0:  # 2. Can this row start: now, after a latency, or after a row that has not ended?
                 tries -= 1
@@ -197,13 +194,12 @@ def _flow(  # type: ignore[no-untyped-def]
                 fresh[fresh_count] = slot
                 fresh_count += 1
                 for entry in range(stream_offsets[row], stream_offsets[row + 1]):
-                    stream = streams[entry]
-                    rank, known = stream_rank[stream], False
-                    for earlier in range(stream_offsets[row], entry):
-                        known = known or stream_rank[streams[earlier]] == rank
+                    rank = stream_rank[streams[entry]]
+                    known = False
+                    for spot in range(crowd[rank]):
+                        known = known or on_rank[rank, spot] == slot
                     if not known:
-                        slots_of[stream], spots[stream] = slot, crowd[rank]
-                        on_rank[rank, crowd[rank]] = stream
+                        on_rank[rank, crowd[rank]] = slot
                         crowd[rank] += 1
                         if not is_dirty[rank]:
                             is_dirty[rank] = True
@@ -216,7 +212,7 @@ def _flow(  # type: ignore[no-untyped-def]
             is_dirty[rank] = False
             one, two = 0, 0
             for spot in range(crowd[rank]):
-                mask = mask_of[slots_of[on_rank[rank, spot]]]
+                mask = mask_of[on_rank[rank, spot]]
                 two |= one & mask
                 one |= mask
             if one != once[rank] or two != twice[rank]:
@@ -226,7 +222,7 @@ def _flow(  # type: ignore[no-untyped-def]
         for group in range(changed + 1):
             many = fresh_count if group == changed else crowd[dirty[group]]
             for spot in range(many):
-                slot = fresh[spot] if group == changed else slots_of[on_rank[dirty[group], spot]]
+                slot = fresh[spot] if group == changed else on_rank[dirty[group], spot]
                 row = row_of[slot]
                 mask, worst, its = mask_of[slot], 0.0, item[row]
                 for entry in range(stream_offsets[row], stream_offsets[row + 1]):

@@ -116,6 +116,8 @@ def _cost(shape: Shape, weight: float = 1.0) -> LayerCost:
 def _settled(shape: Shape) -> Any:
     return Settled(
         tensor_parallel=1,
+        context_parallel=1,
+        context_parallel_kind="ring",
         pipeline_parallel=shape.ranks,
         data_parallel=1,
         sequence_parallel=False,

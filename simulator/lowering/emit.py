@@ -33,7 +33,7 @@ def emit(state: State, name: str) -> Program:
     if (order.pair >= 0).any():
         special |= {name: column(name, np.int32) for name in ("second_chunk", "second_microbatch")}
     settled = state.settled
-    members = settled.tensor_parallel * settled.data_parallel
+    members = settled.tensor_parallel * settled.replicas
     return Program(
         name=name,
         axes=settled.axes,

@@ -64,12 +64,13 @@ def layer_costs(
             workload.model,
             kind,
             sequences or settled.microbatch_size,
-            length or workload.sequence_length,
+            (length or workload.sequence_length) // settled.context_parallel,
             context,
             settled.precision,
             settled.style,
             settled.vocabulary,
             settled.tensor_parallel,
+            (settled.context_parallel, settled.context_parallel_kind),
             settled.sequence_parallel,
             settled.recompute,
             settled.framework.tensor_parallel_overlap,
@@ -90,15 +91,16 @@ def _layer_cost(
     style: KernelStyle,
     vocabulary: int,
     tensor: int,
+    peers: tuple[int, str],
     sequence_parallel: bool,
     recompute: str,
     overlaps: bool,
     gradient_bytes: int,
 ) -> LayerCost:
     part = ARCHITECTURES.get(model.architecture).part(
-        model, kind, sequences, length, precision, style, vocabulary, context
+        model, kind, sequences, length, precision, style, vocabulary, context, peers[0]
     )
-    split = _Splitter(tensor, sequence_parallel, overlaps, precision, sequences * length, model.hidden, style)
+    split = _Splitter(tensor, peers, sequence_parallel, overlaps, precision, sequences * length, model.hidden, style)
     recompute = recompute if kind == "layer" else "none"
     forward, backward = _Rows(f"{kind} forward"), _Rows(f"{kind} backward")
     for operator in part.operators:
@@ -204,6 +206,7 @@ class _Splitter:
     def __init__(
         self,
         tensor: int,
+        peers: tuple[int, str],
         sequence_parallel: bool,
         overlaps: bool,
         precision: Precision,
@@ -212,6 +215,7 @@ class _Splitter:
         style: KernelStyle,
     ) -> None:
         self.t, self.sp, self.overlaps, self.style = tensor, sequence_parallel, overlaps, style
+        self.peers, self.exchange = peers
         self.dtype, self.e, self.tokens = precision.compute, float(precision.element), tokens
         self.x = tokens * hidden * self.e
 
@@ -300,7 +304,9 @@ class _Splitter:
         if o.work == "gemm":
             if o.split in ("column", "vocabulary") and self.sp:
                 self.collective(rows, "all_gather", self.tokens * o.shape[3] * self.e, phase, o.label)
-            self.product(rows, o.label, self.local(o), "TN" if o.has_weight else "NN", phase, launches=o.launches)
+            row = self.product(rows, o.label, self.local(o), "TN" if o.has_weight else "NN", phase, launches=o.launches)
+            if o.peers > 1:
+                self.exchange_keys(rows, o, phase, row)
             if o.split == "row":
                 self.collective(rows, self.summed(), self.tokens * o.shape[2] * self.e, phase, o.label)
         elif o.work == "attention":
@@ -318,23 +324,71 @@ class _Splitter:
         return "reduce_scatter" if self.sp else "all_reduce"
 
     def attention(self, rows: _Rows, o: Operator, phase: str, factor: float, launches: int) -> None:
-        """Write a fused attention row; flops count the full (not causal) product."""
+        """Write a fused attention row and what the ranks that share its sequences exchange; flops count the full product.
+
+        Under context parallelism every rank has equal work: with a causal mask its queries see half of the keys on average.
+        """
         sequences, heads, length, width = o.shape
-        heads = heads // self.t
-        moved = self.tokens * heads * width * self.e
-        kv = sequences * o.keys * max(1, o.kv_heads // self.t) * width * self.e
-        rows.add(
+        heads, groups = heads // self.t, max(1, o.kv_heads // self.t)
+        keys, mask = o.keys, "causal" if o.causal else "full"
+        flops = factor * sequences * heads * float(length) * keys * width
+        if o.peers > 1 and self.exchange == "ulysses":
+            heads, groups, length = heads // o.peers, groups // o.peers, length * o.peers
+        elif o.peers > 1 and o.causal:
+            keys, mask = keys // 2, "full"
+        moved = sequences * length * heads * width * self.e
+        kv = sequences * o.keys * groups * width * self.e
+        self.swap_heads(rows, o, phase)
+        row = rows.add(
             label=o.label,
             work="attention",
             shape=(sequences, heads, length, width),
-            layout=f"{o.kernel}:{'causal' if o.causal else 'full'}:{max(1, o.kv_heads // self.t)}:{o.keys}",
+            layout=f"{o.kernel}:{mask}:{groups}:{keys}",
             dtype=self.dtype,
-            flops=factor * sequences * heads * float(length) * o.keys * width,
+            flops=flops,
             read=moved + 2 * kv if factor == 4.0 else 3 * moved + 2 * kv,
             written=moved if factor == 4.0 else moved + 2 * kv,
             phase=phase,
             launches=launches,
         )
+        self.exchange_keys(rows, o, phase, row)
+
+    def exchange_keys(self, rows: _Rows, o: Operator, phase: str, beside: int = -1) -> None:
+        """Keys and values of the other ranks' tokens; backward their gradients too.  A ring hides them beside the attention."""
+        if o.peers == 1 or self.exchange == "ulysses":
+            return
+        kv = 2.0 * o.shape[0] * o.keys * max(1, o.kv_heads // self.t) * o.shape[3] * self.e
+        if not o.has_weight and o.work == "gemm":  # unfused: batch counts sequences x heads
+            kv = 2.0 * self.tokens * o.peers * max(1, o.kv_heads // self.t) * o.shape[3] * self.e
+        wanted = [("all_gather", kv)] + ([("reduce_scatter", kv)] if phase == "backward" else [])
+        for name, message in wanted:
+            rows.add(
+                label=f"{o.label} keys and values {name}",
+                kind=COLLECTIVE,
+                work=name,
+                message=message,
+                group=("cp",),
+                dtype=self.dtype,
+                phase=phase,
+                beside=beside if self.exchange == "ring" else -1,
+            )
+
+    def swap_heads(self, rows: _Rows, o: Operator, phase: str) -> None:
+        """Ulysses: tokens of all heads against all tokens of some heads, and back (DeepSpeed-Ulysses, arXiv 2309.14509)."""
+        if o.peers == 1 or self.exchange != "ulysses":
+            return
+        query = self.tokens * (o.shape[1] // self.t) * o.shape[3] * self.e
+        kv = 2 * self.tokens * max(1, o.kv_heads // self.t) * o.shape[3] * self.e
+        for what, message in (("queries, keys and values", query + kv), ("output", query)):
+            rows.add(
+                label=f"{o.label} {what} all_to_all",
+                kind=COLLECTIVE,
+                work="all_to_all",
+                message=message,
+                group=("cp",),
+                dtype=self.dtype,
+                phase=phase,
+            )
 
     def backward(self, rows: _Rows, o: Operator) -> None:
         """Write the backward rows of an operator: input gradient, then weight gradient."""
@@ -342,7 +396,9 @@ class _Splitter:
             self.linear_backward(rows, o)
         elif o.work == "gemm":
             b, m, n, k = self.local(o)
-            self.product(rows, f"{o.label} gradient", (b, m, k, n), "NN", "backward", part="input")
+            row = self.product(rows, f"{o.label} gradient", (b, m, k, n), "NN", "backward", part="input")
+            if o.peers > 1:
+                self.exchange_keys(rows, o, "backward", row)
             self.product(rows, f"{o.label} gradient", (b, n, k, m), "NT", "backward", part="input")
         elif o.work == "attention":
             self.attention(rows, o, "backward", 10.0, o.backward_launches)

@@ -56,7 +56,7 @@ def _variants(state: State) -> np.ndarray:
         else:
             out[state.pattern.first_forward] = UNITS
         out[(kind == 1) | (kind == 3)] = UNITS
-    elif settled.overlap_gradients and settled.data_parallel > 1:
+    elif settled.overlap_gradients and settled.replicas > 1:
         every = settled.zero_stage == 2
         out[((kind == 1) | (kind == 3)) if every else state.pattern.last_backward] = BUCKETS
     out[state.order.pair >= 0] = UNBROKEN

@@ -23,7 +23,7 @@ def add_reductions(state: State) -> None:
     if settled.zero_stage < 3:
         if state.placement.lanes > 1:
             _replica_lanes(state)
-        elif settled.data_parallel > 1:
+        elif settled.replicas > 1:
             if settled.overlap_gradients:
                 _buckets(state)
             else:
@@ -67,7 +67,7 @@ def _buckets(state: State) -> None:
         group = state.cuts[(chunk, "backward", int(state.variant[a]))][int(j)]
         if group not in items:
             size = sum(state.costs[k].parameters for k in group) * state.settled.gradient_bytes
-            items[group] = _link(state, f"gradients of {_words(group)}", size, ("dp",))
+            items[group] = _link(state, f"gradients of {_words(group)}", size, state.settled.replica_axes)
         numbers[i] = items[group]
     rank = state.pattern.rank[action]
     rows = state.add_rows(Batch(item=numbers, kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None]))
@@ -87,12 +87,14 @@ def _at_the_end(state: State) -> None:
     if state.settled.zero_stage == 2:
         actions = np.flatnonzero(completes)
         size = {c: chunk_parameters(state, c) * state.settled.gradient_bytes for c in range(len(state.chunks))}
-        items = {c: _link(state, f"gradients of chunk {c}", size[c], ("dp",)) for c in size}
+        items = {c: _link(state, f"gradients of chunk {c}", size[c], state.settled.replica_axes) for c in size}
         item = np.array([items[int(c)] for c in state.order.chunk[actions]])
     else:
         actions = np.array([int(e) - 1 for e in state.order.rank_offsets[1:]])
         per_rank = [rank_parameters(state, r) * state.settled.gradient_bytes for r in range(state.ranks)]
-        item = np.array([_link(state, f"gradients of rank {r}", b, ("dp",)) for r, b in enumerate(per_rank)])
+        item = np.array(
+            [_link(state, f"gradients of rank {r}", b, state.settled.replica_axes) for r, b in enumerate(per_rank)]
+        )
     rank = state.pattern.rank[actions]
     rows = state.add_rows(Batch(item=item, kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None]))
     state.wait(rows, state.last_row[actions])
@@ -113,7 +115,7 @@ def _replica_lanes(state: State) -> None:
         entries.append((ready, chunk, holders, size, waits))
     entries.sort(key=lambda e: (e[0], e[1]))
     for _, chunk, holders, size, waits in entries:
-        group = ("dp", "pp") if state.settled.data_parallel > 1 else ("pp",)
+        group = (*state.settled.replica_axes, "pp") if state.settled.replicas > 1 else ("pp",)
         item = _link(state, f"gradients of chunk {chunk}", size, group, tuple(holders), "all_reduce")
         rows = state.add_rows(
             Batch(

@@ -75,7 +75,7 @@ def _resident(state: State, rank: int) -> list[Tensor]:
         gradient=gradient,
         optimizer=optimizer,
         zero_stage=settled.zero_stage,
-        replicas=settled.data_parallel,
+        replicas=settled.replicas,
     )
     gradients = states.gradients
     out = [

@@ -31,6 +31,8 @@ class Settled:
     """A plan without open choices; names as in `Plan`."""
 
     tensor_parallel: int
+    context_parallel: int
+    context_parallel_kind: str
     pipeline_parallel: int
     data_parallel: int
     sequence_parallel: bool
@@ -57,6 +59,16 @@ class Settled:
     vocabulary: int
 
     @property
+    def replica_axes(self) -> tuple[str, ...]:
+        """Mesh axes along which ranks hold the same weights: gradients are added and states sharded over them."""
+        return ("cp", "dp") if self.context_parallel > 1 else ("dp",)
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold the same weights."""
+        return self.context_parallel * self.data_parallel
+
+    @property
     def shape(self) -> Shape:
         """What the schedule sees."""
         return Shape(self.pipeline_parallel, self.microbatches, self.chunks_per_rank)
@@ -81,7 +93,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     _check_shapes(workload, plan)
     microbatches = _microbatches(workload, plan, replicas)
     schedule = _schedule(plan, microbatches)
-    _check_effects(plan, framework, replicas, schedule)
+    _check_effects(plan, framework, replicas * plan.context_parallel, schedule)
     if workload.model.layers < plan.pipeline_parallel * plan.chunks_per_rank and plan.layer_split is None:
         raise PlanError(
             f"every chunk needs a layer, but pipeline_parallel x chunks_per_rank = {plan.pipeline_parallel} x "
@@ -103,6 +115,8 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     multiple = framework.vocabulary_multiple * plan.tensor_parallel
     return Settled(
         tensor_parallel=plan.tensor_parallel,
+        context_parallel=plan.context_parallel,
+        context_parallel_kind=plan.context_parallel_kind or "ring",
         pipeline_parallel=plan.pipeline_parallel,
         data_parallel=replicas,
         sequence_parallel=plan.sequence_parallel,
@@ -112,7 +126,8 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         schedule=schedule,
         zero_stage=plan.zero_stage,
         recompute=plan.recompute or framework.recompute,
-        overlap_gradients=_or(plan.overlap_gradients, framework.gradients_overlap) and replicas > 1,
+        overlap_gradients=_or(plan.overlap_gradients, framework.gradients_overlap)
+        and replicas * plan.context_parallel > 1,
         overlap_parameters=_or(plan.overlap_parameters, framework.parameters_overlap) and plan.zero_stage in (1, 2),
         bucket_size=plan.bucket_size or framework.bucket_size,
         gradient_bytes=BYTES_PER_ELEMENT[gradient],
@@ -122,7 +137,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         fsdp_prefetch=_or(plan.fsdp_prefetch, framework.fsdp_prefetch),
         reshard_after_forward=_or(plan.reshard_after_forward, framework.reshards_after_forward),
         clip_gradients=_or(plan.clip_gradients, framework.clips_gradients),
-        axes=tuple((axis, _size(plan, axis, replicas)) for axis in (plan.rank_order or AXES)),
+        axes=tuple((axis, _size(plan, axis, replicas)) for axis in _rank_order(plan)),
         style=_style(framework, plan.attention, _or(plan.dropout, framework.dropout)),
         precision=numbers,
         framework=framework,
@@ -135,7 +150,21 @@ def _or(value: Any, habit: Any) -> Any:
 
 
 def _size(plan: Plan, axis: str, replicas: int) -> int:
-    return {"tp": plan.tensor_parallel, "dp": replicas, "pp": plan.pipeline_parallel}[axis]
+    sizes = {"tp": plan.tensor_parallel, "cp": plan.context_parallel, "dp": replicas, "pp": plan.pipeline_parallel}
+    return sizes[axis]
+
+
+def _rank_order(plan: Plan) -> tuple[str, ...]:
+    """Mesh axes, innermost first; without context parallelism its axis need not be named."""
+    if plan.rank_order is None:
+        return AXES if plan.context_parallel > 1 else tuple(axis for axis in AXES if axis != "cp")
+    wanted = AXES if plan.context_parallel > 1 or "cp" in plan.rank_order else tuple(a for a in AXES if a != "cp")
+    if sorted(plan.rank_order) != sorted(wanted):
+        raise PlanError(
+            f"rank_order must name each of {', '.join(wanted)} once, but it is {list(plan.rank_order)}. "
+            f"Nearest: {list(wanted)}."
+        )
+    return plan.rank_order
 
 
 @functools.lru_cache(maxsize=64)
@@ -155,22 +184,20 @@ def _style(framework: Framework, attention: str | None, dropout: bool) -> Kernel
 
 
 def _replicas(plan: Plan, world_size: int, cluster_name: str) -> int:
-    t, p = plan.tensor_parallel, plan.pipeline_parallel
-    replicas = plan.data_parallel if plan.data_parallel is not None else max(1, world_size // (t * p))
-    if t * p * replicas != world_size:
-        way = f"data_parallel = {world_size // (t * p)}"
-        if world_size % (t * p):
+    """Data-parallel replicas; refuses degrees that do not multiply to the world size."""
+    t, c, p = plan.tensor_parallel, plan.context_parallel, plan.pipeline_parallel
+    inner = plan.model_parallel_size
+    replicas = plan.data_parallel if plan.data_parallel is not None else max(1, world_size // inner)
+    if inner * replicas != world_size:
+        way = f"data_parallel = {world_size // inner}"
+        if world_size % inner:
             best = _nearest_divisor(world_size, t * p)
             tensor = math.gcd(best, t)
             way = f"tensor_parallel = {tensor}, pipeline_parallel = {best // tensor}, data_parallel = {world_size // best}"
+            way += ", context_parallel = 1" if c > 1 else ""
         raise PlanError(
-            "tensor_parallel x pipeline_parallel x data_parallel must equal the world size, but "
-            f"{t} x {p} x {replicas} = {t * p * replicas} and {cluster_name} has {world_size} GPUs. Nearest: {way}."
-        )
-    if plan.rank_order is not None and sorted(plan.rank_order) != sorted(AXES):
-        raise PlanError(
-            f"rank_order must name each of {', '.join(AXES)} once, but it is {list(plan.rank_order)}. "
-            f"Nearest: {list(AXES)}."
+            "tensor_parallel x context_parallel x pipeline_parallel x data_parallel must equal the world size, but "
+            f"{t} x {c} x {p} x {replicas} = {inner * replicas} and {cluster_name} has {world_size} GPUs. Nearest: {way}."
         )
     return replicas
 
@@ -188,10 +215,32 @@ def _check_shapes(workload: Workload, plan: Plan) -> None:
             "sequence_parallel splits norms over the tensor-parallel group, but tensor_parallel = 1. "
             "Way out: sequence_parallel = false, or tensor_parallel > 1."
         )
-    if plan.sequence_parallel and workload.sequence_length % t:
+    c = plan.context_parallel
+    if plan.context_parallel_kind is not None and c == 1:
+        raise PlanError(
+            f"context_parallel_kind = {plan.context_parallel_kind!r} matters only between ranks that share a sequence, but "
+            "context_parallel = 1. Way out: leave it out, or context_parallel > 1."
+        )
+    if workload.sequence_length % (2 * c) and c > 1:
+        raise PlanError(
+            "context_parallel cuts a sequence into two pieces per rank, which must be whole tokens, but "
+            f"{workload.sequence_length} / (2 x {c}) is no whole number. Nearest: sequence_length = "
+            f"{max(1, round(workload.sequence_length / (2 * c))) * 2 * c}."
+        )
+    if plan.context_parallel_kind == "ulysses" and model.kv_heads % (t * c):
+        raise PlanError(
+            "ulysses deals heads out over the ranks that share a sequence, so tensor_parallel x context_parallel must divide "
+            f"the model's kv_heads, but {model.kv_heads} / ({t} x {c}) is no whole number. Way out: context_parallel_kind = "
+            "'ring'."
+        )
+    if plan.context_parallel_kind == "ulysses" and plan.attention == "unfused":
+        raise PlanError(
+            "ulysses is built around a fused attention kernel, but attention = 'unfused'. Way out: attention = 'flash2'."
+        )
+    if plan.sequence_parallel and (workload.sequence_length // c) % t:
         raise PlanError(
             f"sequence_parallel needs a sequence_length that tensor_parallel divides, but {workload.sequence_length} / "
-            f"{t} is no whole number. Nearest: sequence_length = {max(t, round(workload.sequence_length / t) * t)}."
+            f"{t * c} is no whole number. Nearest: sequence_length = {max(1, round(workload.sequence_length / (t * c))) * t * c}."
         )
     if model.positions == "learned" and workload.sequence_length > model.sequence_length:
         raise PlanError(

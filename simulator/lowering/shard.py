@@ -36,7 +36,7 @@ def _link(state: State, collective: str, what: str, message: float, dtype: str) 
             kind=COLLECTIVE,
             message=message,
             dtype=dtype,
-            group=("dp",),
+            group=state.settled.replica_axes,
             pipeline_ranks=(),
             account="dp",
             collective=collective,

@@ -51,7 +51,7 @@ def add_update(state: State) -> None:
                 kind=COLLECTIVE,
                 message=8.0,
                 dtype="fp32",
-                group=("tp", "dp", "pp") if settled.zero_stage else ("tp", "pp"),
+                group=("tp", *settled.replica_axes, "pp") if settled.zero_stage else ("tp", "pp"),
                 pipeline_ranks=tuple(range(state.ranks)),
                 account="dp",
                 collective="all_reduce",
@@ -111,7 +111,7 @@ def _segments(state: State, table: object, name: str, synchronises: bool) -> np.
 
 
 def _shard(state: State) -> int:
-    return state.settled.data_parallel if state.settled.zero_stage else 1
+    return state.settled.replicas if state.settled.zero_stage else 1
 
 
 def _norm_table(state: State, parameters: float, small: float, tensors: float) -> OperatorTable:
@@ -160,7 +160,7 @@ def _optimizer_table(state: State, parameters: float, small: float, tensors: flo
         phase="optimizer",
         launches=launches,
     )
-    held = parameters / (settled.data_parallel if settled.zero_stage >= 2 else 1)
+    held = parameters / (settled.replicas if settled.zero_stage >= 2 else 1)
     rows.add(
         label="clear gradients",
         work="memory_bound",
@@ -180,7 +180,7 @@ def _gather(state: State, updated: np.ndarray, lane: np.ndarray) -> None:
                 kind=COLLECTIVE,
                 message=rank_parameters(state, r) * state.settled.precision.element,
                 dtype=state.settled.precision.compute,
-                group=("dp",),
+                group=state.settled.replica_axes,
                 pipeline_ranks=(),
                 account="dp",
                 collective="all_gather",

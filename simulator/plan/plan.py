@@ -11,7 +11,7 @@ from simulator.units import Bytes
 
 __all__ = ["AXES", "Plan"]
 
-AXES = ("tp", "dp", "pp")
+AXES = ("tp", "cp", "dp", "pp")
 """Mesh axes, innermost (consecutive ranks) first: the order Megatron-LM uses."""
 
 Degree = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
@@ -28,7 +28,9 @@ class Plan(Spec):
     the plan at hand is refused when it is set (`feasibility.check_plan`).
 
     Args:
-        tensor_parallel, pipeline_parallel: degrees.
+        tensor_parallel, context_parallel, pipeline_parallel: degrees.
+        context_parallel_kind: how attention sees the other ranks' tokens: "ring" (keys and values go round beside the
+            attention), "all_gather" (gathered first) or "ulysses" (heads against tokens by all_to_all).
         data_parallel: replicas; None = what is left of the world size.
         sequence_parallel: norms and residuals split along the sequence inside the tensor-parallel group.
         chunks_per_rank: model chunks per pipeline rank (interleaved schedules).
@@ -52,6 +54,8 @@ class Plan(Spec):
     """
 
     tensor_parallel: Degree = 1
+    context_parallel: Degree = 1
+    context_parallel_kind: Literal["ring", "all_gather", "ulysses"] | None = None
     pipeline_parallel: Degree = 1
     data_parallel: Degree | None = None
     sequence_parallel: bool = False
@@ -71,10 +75,10 @@ class Plan(Spec):
     reshard_after_forward: bool | None = None
     clip_gradients: bool | None = None
     dropout: bool | None = None
-    rank_order: Annotated[tuple[Literal["tp", "dp", "pp"], ...] | None, BeforeValidator(_listed)] = None
+    rank_order: Annotated[tuple[Literal["tp", "cp", "dp", "pp"], ...] | None, BeforeValidator(_listed)] = None
     framework: str = "megatron_core"
 
     @property
     def model_parallel_size(self) -> int:
         """GPUs of one replica."""
-        return self.tensor_parallel * self.pipeline_parallel
+        return self.tensor_parallel * self.context_parallel * self.pipeline_parallel

@@ -66,6 +66,7 @@ class Schedule(abc.ABC):
         replicas: number of lanes that hold a copy of the weights.
         slices: whether parts are slices of the sequence, which causal attention makes unequal in time; where they are,
             `Shape.chunks_per_rank` is the number of slices, and a rank holds one chunk.
+        balances_slices: whether ranks exchange work so that slices take equal time all the same.
     """
 
     name: ClassVar[str]
@@ -75,6 +76,7 @@ class Schedule(abc.ABC):
     splits_backward: ClassVar[bool] = False
     replicas: ClassVar[int] = 1
     slices: ClassVar[bool] = False
+    balances_slices: ClassVar[bool] = False
 
     @abc.abstractmethod
     def check(self, shape: Shape) -> None:
@@ -94,7 +96,7 @@ class Schedule(abc.ABC):
 
     @abc.abstractmethod
     def readable(self, shape: Shape, placement: Placement) -> Sequence[Iterator[Cell]]:
-        """Return, per rank, its actions in order, one object each (fused pairs as two): the rule as a person reads it.
+        """Return, per rank, its actions in order, one object each (a tuple for a fused pair): the rule as read by a person.
 
         Raises:
             PlanError: `check` refuses the shape.

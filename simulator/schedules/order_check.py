@@ -14,7 +14,7 @@ from simulator.schedules.placement import Placement
 if TYPE_CHECKING:
     from simulator.schedules.order import PipelineOrder
 
-__all__ = ["check_order", "check_pairs"]
+__all__ = ["check_order", "check_pairs", "covered_microbatches"]
 
 
 def check_pairs(order: PipelineOrder) -> None:
@@ -47,7 +47,7 @@ def check_order(order: PipelineOrder, placement: Placement, microbatches: int) -
         ProgramError: an action is missing, double, misplaced or too early; the message names it.
     """
     _check_range(order, placement, microbatches)
-    where, microbatch = _covered(order)
+    where, microbatch = covered_microbatches(order)
     home = placement.rank_of[placement.lane_of[microbatch], order.chunk[where]]
     for n in np.flatnonzero(order.rank[where] != home)[:1]:
         action = order.action(int(where[n]))
@@ -96,7 +96,7 @@ def _check_range(order: PipelineOrder, placement: Placement, microbatches: int) 
         )
 
 
-def _covered(order: PipelineOrder) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def covered_microbatches(order: PipelineOrder) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Return one entry per action and microbatch: the place of the action, and the microbatch."""
     places = np.arange(order.size)
     if order.size == 0 or order.count.max() == 1:

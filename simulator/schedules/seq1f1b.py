@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,20 +16,25 @@ __all__ = ["Seq1F1B"]
 
 
 class Seq1F1B(Sliced):
-    """Forwards take the slices in order; backwards take microbatches in order and the slices of each from the last."""
+    """Forwards take the slices in order; backwards take microbatches in order and the slices of each from the last.
+
+    Class attributes:
+        hops: forwards of the warm-up for every later rank.
+    """
 
     name = "seq1f1b"
     source = "Sun et al., Seq1F1B, NAACL 2025, arXiv:2406.03488; github.com/MayDomine/Seq1F1B"
+    hops: ClassVar[int] = 1
 
     def readable(self, shape: Shape, placement: Placement) -> list[Iterator[Action]]:
-        """Return min(m*v, p-1-i + v-1) forwards, then F and B in turn, then the other B, for every rank i."""
+        """Return min(m*v, hops * (p-1-i) + v-1) forwards, then F and B in turn, then the other B, for every rank i."""
         self.check(shape)
         p, m, v = shape.ranks, shape.microbatches, shape.chunks_per_rank
 
         def of_rank(rank: int) -> Iterator[Action]:
             forwards = [F(rank, i, part=part, parts=v) for i in range(m) for part in range(v)]
             backwards = [B(rank, i, part=part, parts=v) for i in range(m) for part in reversed(range(v))]
-            ahead = min(m * v, p - 1 - rank + v - 1)
+            ahead = min(m * v, self.hops * (p - 1 - rank) + v - 1)
             yield from forwards[:ahead]
             for forward, backward in zip(forwards[ahead:], backwards, strict=False):
                 yield forward
@@ -46,7 +52,7 @@ class Seq1F1B(Sliced):
         self.check(shape)
         v = shape.chunks_per_rank
         rank = np.arange(shape.ranks, dtype=np.int32)
-        kind, number = warm_up_then_pairs(shape.ranks - 1 - rank + v - 1, shape.microbatches * v)
+        kind, number = warm_up_then_pairs(self.hops * (shape.ranks - 1 - rank) + v - 1, shape.microbatches * v)
         microbatch, part = np.divmod(number, v)
         part = np.where(kind == 1, v - 1 - part, part)
         return PipelineOrder.from_grid(kind, rank[:, None], microbatch, part=part, parts=v)

@@ -42,7 +42,7 @@ class VHalfReordered(VHalf):
         """Return the order of `readable` as arrays.
 
         >>> VHalfReordered().order(Shape(1, 2, 2), Placement.zigzag(Shape(1, 2, 2))).to_text()
-        '0F0,1F0,1I0,1W0,0I0,0W0,0F1,1F1,1I1,1W1,0I1,0W1\\n'
+        '0F0,1F0,1I0,1W0,0I0,0W0,0F1,1F1,1I1,0I1,1W1,0W1\\n'
         """
         self.check(shape)
         p = shape.ranks

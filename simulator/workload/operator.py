@@ -50,6 +50,7 @@ class Operator:
         kernel: attention kernel name; "" else.
         causal: whether attention skips masked tiles.
         kv_heads, keys: key/value heads of an attention operator, and keys that each sequence of queries sees.
+        peers: ranks that hold the other queries of the same sequences (context parallelism).
         has_weight: whether the GEMM's right operand is a weight (else both operands are activations).
     """
 
@@ -71,6 +72,7 @@ class Operator:
     causal: bool = False
     kv_heads: int = 0
     keys: int = 0
+    peers: int = 1
     has_weight: bool = True
 
 

@@ -223,3 +223,38 @@ def test_latency_turns_the_ranking_round(name: str, v: int, free: float, late: f
     assert (free, late) == pytest.approx(
         tuple(100 * bubble(name, 8, 32, v, (1, 1, 1), tc) for tc in (0, 0.2)), abs=0.05
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "p", "expected"), [("half", 4, 2.5), ("half", 8, 8.5), ("min", 4, 5.5), ("min", 8, 13.5)]
+)
+def test_reordering_saves_what_the_authors_code_saves_and_holds_no_more(name: str, p: int, expected: float) -> None:
+    pattern, better = f"v_{name}", f"v_{name}_reordered"
+    for m in (2 * p, 4 * p):
+        assert expected == idle(better, p, m, 2)
+        peaks = [max(of(each, p, m, 2)["peak_activations_per_device"]) for each in (pattern, better)]
+        assert peaks[1] <= peaks[0]
+
+
+@pytest.mark.parametrize("p", [2, 4, 6, 8])
+def test_bitpipe_halves_the_bubble_of_chimera_in_one_unit(p: int) -> None:
+    """(D-2) F at N = D and B = 2F, where Chimera has (D-2) B; about as many activations as microbatches at most."""
+    assert p - 2 == idle("bitpipe", p, p, 2)
+    assert 2 * (p - 2) == idle("chimera", p, p)
+    assert max(of("bitpipe", p, p, 2)["peak_activations_per_device"]) <= p
+
+
+@FEW
+@given(RANKS, st.integers(1, 6), st.integers(2, 5), TIME, TIME)
+def test_terapipe_pays_its_fill_in_slices(p: int, m: int, v: int, f: int, i: int) -> None:
+    """Sum of t_k + (p-1) max t_k, per direction; slices equal."""
+    assert (m * v + p - 1) * (f + 2 * i) / v == pytest.approx(makespan("terapipe", p, m, v, (f, i, i)))
+    assert [m] * p == pytest.approx(of("terapipe", p, m, v)["peak_activations_per_device"])
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_slimpipe_holds_little_more_than_one_microbatch(p: int) -> None:
+    for v in (4, 16):
+        peaks = of("slimpipe", p, 4 * p, v)["peak_activations_per_device"]
+        assert [1 + 2 * (p - 1 - i) / v for i in range(p)] == pytest.approx(peaks)
+        assert (p - 1) * 3 / v == pytest.approx(idle("slimpipe", p, 4 * p, v))

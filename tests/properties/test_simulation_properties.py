@@ -150,6 +150,8 @@ def test_every_field_has_an_effect(field: str) -> None:
 
 PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "sequence_parallel": ({"tensor_parallel": 2}, False, True),
+    "context_parallel": ({}, 1, 2),
+    "context_parallel_kind": ({"context_parallel": 2}, "ring", "ulysses"),
     "pipeline_parallel": ({}, 1, 2),
     "data_parallel": ({"tensor_parallel": 2}, 4, None),
     "chunks_per_rank": ({"pipeline_parallel": 2}, 1, 2),

@@ -139,6 +139,44 @@ def test_products_are_divided() -> None:
     assert flops(one) == pytest.approx(8 * flops(eight), rel=1e-12)
 
 
+# --- context parallelism -------------------------------------------------------------------------------------------
+
+
+def test_context_parallelism_divides_tokens_and_exchanges_keys_and_values() -> None:
+    work = workload("llama3_8b", 8, 8192)
+    alone, two = (lowered(work, 8, context_parallel=c, framework="megatron_core") for c in (1, 2))
+    tables = [{t.name: t for i in p.items if isinstance(i, Segment) for t, _ in i.pieces} for p in (alone, two)]
+    one, half = (t["layer forward"] for t in tables)
+    compute = half.kind == COMPUTE
+    assert half.flops.sum() == pytest.approx(one.flops.sum() / 2, rel=1e-12)
+    (exchange,) = np.flatnonzero(~compute)
+    assert ("all_gather", ("cp",)) == (half.work[exchange], half.group[exchange])
+    assert 8192 * 2 * 8 * 128 * 2 == half.message[exchange]
+    assert "attention" == half.label[half.beside[exchange]]
+    backward = tables[1]["layer backward"]
+    assert ["all_gather", "reduce_scatter"] == [
+        w for w, k in zip(backward.work, backward.kind, strict=True) if k == COLLECTIVE
+    ]
+
+
+def test_gradients_are_added_over_context_ranks_too() -> None:
+    program = lowered(workload("llama3_8b", 8, 8192), 8, context_parallel=2)
+    groups = {
+        i.group for i in program.items if isinstance(i, Link) and i.collective == "all_reduce" and "layers" in i.name
+    }
+    assert {("cp", "dp")} == groups
+    only = lowered(workload("llama3_8b", 8, 8192), 8, context_parallel=8, zero_stage=1)
+    assert any(i.collective == "reduce_scatter" for i in only.items if isinstance(i, Link))
+
+
+def test_ulysses_deals_out_heads() -> None:
+    program = lowered(workload("llama3_8b", 8, 8192), 8, context_parallel=4, context_parallel_kind="ulysses")
+    layer = next(t for i in program.items if isinstance(i, Segment) for t, _ in i.pieces if t.name == "layer forward")
+    attention = layer.label.index("attention")
+    assert [1, 8, 8192, 128] == layer.shape[attention].tolist()
+    assert ["all_to_all", "all_to_all"] == [w for w, k in zip(layer.work, layer.kind, strict=True) if k == COLLECTIVE]
+
+
 # --- recompute -----------------------------------------------------------------------------------------------------
 
 

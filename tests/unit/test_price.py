@@ -37,7 +37,9 @@ def test_accounts_of_a_segment_sum_to_its_occupancy() -> None:
 
 def test_small_work_runs_at_the_hosts_launch_rate() -> None:
     """Block seconds = max(kernels, launches x launch time) (design 5b G)."""
-    tiny = load_model("gpt2_124m").model_copy(update={"hidden": 64, "heads": 1, "kv_heads": 1, "ffn": 256, "vocabulary": 1000})
+    tiny = load_model("gpt2_124m").model_copy(
+        update={"hidden": 64, "heads": 1, "kv_heads": 1, "ffn": 256, "vocabulary": 1000}
+    )
     work = Workload(model=tiny, sequence_length=64, global_batch_size=1)
     program = lower(work, Plan(framework="pytorch_ddp"), 1)
     prices = price(program, load_cluster("h100_x8", 1))

@@ -21,7 +21,7 @@ REFUSALS = [
         GPT,
         {"tensor_parallel": 8, "pipeline_parallel": 4, "data_parallel": 7},
         256,
-        "8 x 4 x 7 = 224",
+        "8 x 1 x 4 x 7 = 224",
         "data_parallel = 8",
     ),
     (GPT, {"tensor_parallel": 7}, 63, "heads, but 96 / 7", "tensor_parallel = 6"),
@@ -39,6 +39,9 @@ REFUSALS = [
     (GPT, {"p2p": "blocking"}, 8, "pipeline_parallel = 1", "leave p2p out"),
     (GPT, {"schedule": "chimera", "pipeline_parallel": 4, "zero_stage": 1}, 8, "'chimera'", "zero_stage = 0"),
     (GPT, {"schedule": "chimera", "pipeline_parallel": 3}, 3, "ranks=3", "ranks=2"),
+    (GPT, {"context_parallel_kind": "ring"}, 8, "context_parallel = 1", "leave it out"),
+    (GPT, {"context_parallel": 3}, 3, "2048 / (2 x 3)", "sequence_length = 2046"),
+    (LLAMA, {"context_parallel": 16, "context_parallel_kind": "ulysses"}, 16, "8 / (1 x 16)", "'ring'"),
     (GPT, {"rank_order": ("tp", "tp", "pp")}, 8, "['tp', 'tp', 'pp']", "['tp', 'dp', 'pp']"),
 ]
 

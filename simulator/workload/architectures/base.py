@@ -28,6 +28,7 @@ class Architecture(abc.ABC):
         style: KernelStyle,
         vocabulary: int,
         context: int = 0,
+        peers: int = 1,
     ) -> LayerPart:
         """Return the operators of one kind of layer ("embedding", "layer", "head") for one microbatch.
 
@@ -40,4 +41,6 @@ class Architecture(abc.ABC):
             style: which kernels the framework has.
             vocabulary: padded vocabulary [rows of the embedding].
             context: tokens of the same sequences that ran before (sequence slices): attention sees them too.
+            peers: ranks that share each sequence (context parallelism); `sequence_length` is one rank's share, dealt out so that
+                causal attention is equal work on all.
         """

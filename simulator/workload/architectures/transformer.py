@@ -35,11 +35,12 @@ class Transformer(Architecture):
         style: KernelStyle,
         vocabulary: int,
         context: int = 0,
+        peers: int = 1,
     ) -> LayerPart:
         """See `Architecture.part`."""
         tokens = sequences * sequence_length
         builder = _Parts(
-            model, sequences, sequence_length, tokens, float(precision.element), style, vocabulary, context
+            model, sequences, sequence_length, tokens, float(precision.element), style, vocabulary, context, peers
         )
         operators = {"embedding": builder.embedding, "layer": builder.layer, "head": builder.head}[kind]()
         width = 8.0 if kind == "embedding" else model.hidden * builder.e
@@ -59,9 +60,11 @@ class _Parts:
         style: KernelStyle,
         vocabulary: int,
         context: int,
+        peers: int,
     ) -> None:
         self.m, self.sequences, self.length, self.t, self.e = model, sequences, length, tokens, e
-        self.style, self.vocabulary, self.keys = style, vocabulary, context + length
+        self.style, self.vocabulary, self.keys = style, vocabulary, (context + length) * peers
+        self.peers = peers
 
     # --- small kernels --------------------------------------------------------------------------------------------
 
@@ -167,6 +170,7 @@ class _Parts:
                     shape=(self.sequences, m.heads, self.length, m.head_dim),
                     kv_heads=m.kv_heads,
                     keys=self.keys,
+                    peers=self.peers,
                     saved=(*operands, statistics),
                     kernel=self.style.attention,
                     causal=True,
@@ -192,6 +196,8 @@ class _Parts:
                 split="heads",
                 shape=(maps, s, keys, m.head_dim),
                 has_weight=False,
+                kv_heads=m.kv_heads,
+                peers=self.peers,
                 saved=operands[:1],
                 selective=True,
                 backward_launches=2,

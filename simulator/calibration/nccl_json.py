@@ -1,0 +1,98 @@
+"""The JSON that nccl-tests writes since 2026 (-J FILE): the same table as the text, with names on everything."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simulator.calibration.nccl_text import TextTable
+from simulator.calibration.printed import Device, Header, PrintedRow, collective_in
+from simulator.errors import CalibrationError
+from simulator.units import parse
+
+__all__ = ["read_json"]
+
+
+def read_json(content: Any, name: str) -> list[TextTable]:
+    """Return the tables of one JSON value: one per size range and experiment.
+
+    Raises:
+        CalibrationError: it is no output of nccl-tests, or a value in it is of another type than it must be.
+    """
+    if not isinstance(content, Mapping) or not isinstance(content.get("results"), list):
+        raise CalibrationError(f'{name}: is JSON, but not of nccl-tests -J: it has no list "results"')
+    try:
+        header = _header(content)
+        remarks: list[str] = []
+        groups: list[list[PrintedRow]] = [[]]
+        for number, result in enumerate(content["results"], 1):
+            row = _row(result, number, remarks)
+            if groups[-1] and row.message < groups[-1][-1].message:
+                groups.append([])
+            if row.message > 0:
+                groups[-1].append(row)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"no key {error}" if isinstance(error, KeyError) else str(error)
+        raise CalibrationError(f"{name}: is JSON of nccl-tests, but cannot be read ({what[:120]})") from None
+    counts = content.get("out_of_bounds")
+    if isinstance(counts, Mapping) and counts.get("okay") is False:
+        groups = [[_marked(row) for row in group] for group in groups]
+    return [TextTable(header, group, list(remarks)) for group in groups if group]
+
+
+def _header(content: Mapping[str, Any]) -> Header:
+    config = content.get("config") or {}
+    header = Header(largest=float(config.get("maximum_bytes") or 0), gpus_per_process=int(config.get("ngpus") or 0))
+    said = " ".join(str(argument) for argument in content.get("args") or ())
+    header.kind = collective_in(said) or collective_in(str(content.get("name", "")))
+    for device in content.get("devices") or ():
+        rank = int(device["rank"])
+        bus = re.search(r"\[?([0-9A-Fa-f:.x]+)\]?", str(device.get("device_hex", rank)))
+        header.devices[rank] = Device(
+            rank,
+            int(device.get("pid", 0)),
+            str(device.get("hostname", "")),
+            bus.group(1) if bus else "",
+            str(device.get("device_info", "")).strip(),
+        )
+    for variable in content.get("env") or ():
+        key, _, value = str(variable).partition("=")
+        if key in ("NCCL_ALGO", "NCCL_PROTO") and re.fullmatch(r"\w+", value):
+            setattr(header, "algorithm" if key == "NCCL_ALGO" else "protocol", value.lower())
+    for key, label in (("nccl_version", "NCCL"), ("version", "nccl-tests JSON")):
+        if content.get(key) is not None:
+            header.versions[label] = str(content[key])
+    return header
+
+
+def _row(result: Mapping[str, Any], number: int, remarks: list[str]) -> PrintedRow:
+    places = [result.get("out_of_place"), result.get("in_place")]
+    if any(isinstance(place, Mapping) and "cpu_time" in place and "time" not in place for place in places):
+        note = "times are those of the CPU (-C 1)"
+        if note not in remarks:
+            remarks.append(note)
+    triples = [_triple(place) for place in places]
+    wrong = [place.get("nwrong") for place in places if isinstance(place, Mapping)]
+    return PrintedRow(
+        message=float(result["size"]),
+        seconds=(triples[0][0], triples[1][0]),
+        algorithm_bandwidth=(triples[0][1], triples[1][1]),
+        bus_bandwidth=(triples[0][2], triples[1][2]),
+        wrong=any(str(count).strip().isdigit() and int(str(count)) > 0 for count in wrong),
+        line=number,
+    )
+
+
+def _triple(place: Any) -> Sequence[float]:
+    if not isinstance(place, Mapping):
+        return (math.nan,) * 3
+    time = float(place.get("time", place.get("cpu_time", math.nan)))
+    rates = [float(place.get(key, math.nan)) for key in ("alg_bw", "bus_bw")]
+    seconds = parse(f"{time} us", "s") if math.isfinite(time) and time > 0 else math.nan
+    return (seconds, *(parse(f"{rate} GB/s", "B/s") if math.isfinite(rate) else math.nan for rate in rates))
+
+
+def _marked(row: PrintedRow) -> PrintedRow:
+    return PrintedRow(row.message, row.seconds, row.algorithm_bandwidth, row.bus_bandwidth, True, row.line)

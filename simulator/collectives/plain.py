@@ -1,0 +1,57 @@
+"""What an algorithm costs that NCCL does not have: sends and receives that follow one another, as its legs say.
+
+Each hop takes what a send takes on that wire, the bytes find what channels find of the wires.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from simulator.collectives.base import Collective, Cost
+from simulator.collectives.wires import attained, hop_latency
+from simulator.hardware.coefficients import CostTable
+from simulator.hardware.fabric import Fabric, GroupPlacement
+
+__all__ = ["PlainCollective", "ceil_log2", "leg_cost"]
+
+SENDS = "point_to_point"
+"""The constants of a plain send and receive."""
+
+
+class PlainCollective(Collective):
+    """An algorithm that runs only where it is asked for by name."""
+
+    protocols = ("simple",)
+    automatic: ClassVar[bool] = False
+
+    def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
+        """Return the base of a send + the hops of the legs; the legs' shares of the wires."""
+        return leg_cost(self, kind, place, fabric, table, protocol) if self.works(kind, place) else None
+
+
+def leg_cost(
+    member: Collective, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str
+) -> Cost:
+    """Return the cost of an algorithm's legs at the constants of plain sends."""
+    inner, outer = attained(place, fabric, table)
+    bare_inner, bare_outer = place.inner_bandwidth(fabric), place.outer_bandwidth(fabric)
+    latency, per_byte, least = table.base_latency[SENDS][protocol], 0.0, 0.0
+    share = place.fewest_per_node
+    for leg in member.legs(kind, place):
+        where = "outer" if leg.outer else "inner"
+        latency += leg.hops * hop_latency(SENDS, protocol, where, place, fabric, table)
+        per_byte += max(leg.inner / inner, leg.outer * share / outer)
+        if leg.outer:
+            least += leg.outer * share / bare_outer
+        elif leg.inner:
+            least += leg.inner / bare_inner
+    return Cost(latency=latency, bandwidth=1 / per_byte, ceiling=1 / least)
+
+
+def ceil_log2(n: int) -> int:
+    """Return the least k with 2^k >= n.
+
+    >>> [ceil_log2(n) for n in (1, 2, 5, 8)]
+    [0, 1, 3, 3]
+    """
+    return (n - 1).bit_length()
