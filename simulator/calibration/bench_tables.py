@@ -182,5 +182,7 @@ def read_csv_table(text: str, name: str) -> TextTable | None:
         header.kind = header.kind or collective_in(row.get("collective") or "")
         if size > 0 and time > 0 and math.isfinite(size * time):
             seconds, nan = parse(f"{time} us", "s"), math.nan
-            rows.append(PrintedRow(size, (seconds, nan), (size / seconds, nan), (nan, nan), False, number))
+            pair = (nan, seconds) if row.get("placement") == "in_place" else (seconds, nan)
+            rates = (size / pair[0], size / pair[1])
+            rows.append(PrintedRow(size, pair, rates, (nan, nan), False, number))
     return TextTable(header, rows, [])

@@ -1,8 +1,8 @@
 """Judges a log before it is believed: what cannot be, what was cold, what stands out, and clusters that are not well.
 
 A row that is left out is named with its reason, and so is a log.  The limits are physics (what the wires can carry) and
-order (a smaller message does not take much longer than a larger one); only "not well" is a judgement, against what
-NCCL's own model says of these wires.
+order (a smaller message does not take much longer than a larger one); only "not well" is a judgement, against what is
+predicted for these wires.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _FIRST = 3
 _MANY = 0.25
 """Share of rows left out from which on a whole log is not believed."""
 _UNWELL = 3.0
-"""Times slower than NCCL's model of the same wires, at large messages, that no tuning explains."""
-_TWINS = 1.5
+"""Times slower than predicted for the same wires, at large messages, that no tuning explains."""
+_TWINS = 2.0
 """Times slower than other logs of the same platform, at the same large messages."""
 _LARGE = 2.0**24
 _MISREAD = 0.05
@@ -148,14 +148,15 @@ def _least_seconds(placed: Placed) -> float:
 def _without_slow(points: Points) -> tuple[Points, Points, Points]:
     """Split off times far above those of larger messages: at the start they are cold, later they stand out."""
     sizes = sorted({row.message for row, _ in points})
-    quickest = {size: min(row.seconds[i] for row, i in points if row.message == size) for size in sizes}
-    later, least = {}, math.inf
-    for size in reversed(sizes):
-        later[size] = least
-        least = min(least, quickest[size])
+    later: dict[tuple[float, int], float] = {}
+    for place in (0, 1):
+        least = math.inf
+        for row, i in sorted((p for p in points if p[1] == place), key=lambda p: -p[0].message):
+            later[row.message, i] = least
+            least = min(least, row.seconds[i])
     kept, cold, spikes = [], [], []
     for row, i in points:
-        slow = row.seconds[i] > _COLD * min(later[row.message], quickest[row.message])
+        slow = row.seconds[i] > _COLD * later[row.message, i]
         early = sizes.index(row.message) < _FIRST
         (cold if slow and early else spikes if slow else kept).append((row, i))
     return kept, cold, spikes
@@ -167,7 +168,7 @@ def _unwell(log: NcclLog) -> str:
     if ratio is None or ratio < _UNWELL:
         return ""
     return (
-        f"at {show(_LARGE, 'B')} and more it is {ratio:.1f} times slower than NCCL's model of these wires: the cluster is "
+        f"at {show(_LARGE, 'B')} and more it is {ratio:.1f} times slower than predicted for these wires: the cluster is "
         f"not well, or its description is wrong"
     )
 
