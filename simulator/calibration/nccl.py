@@ -174,7 +174,8 @@ class _Term:
 
 def _terms(log: NcclLog) -> list[_Term]:
     table, out = load_cost_table(), []
-    members = list(ALGORITHMS) if log.algorithm == "auto" else [ALGORITHMS.get(log.algorithm)]
+    everyone = (member for member in ALGORITHMS if member.automatic)
+    members = list(everyone) if log.algorithm == "auto" else [ALGORITHMS.get(log.algorithm)]
     for member in members:
         for protocol in member.protocols if log.kind in member.kinds else ():
             if log.protocol in ("auto", protocol):

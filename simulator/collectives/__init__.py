@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -34,8 +35,16 @@ __all__ = [
     "profile_of",
 ]
 
-ALGORITHMS = Family("collective algorithm", "simulator.collectives", "Collective")
-"""All algorithms, by name."""
+
+class _Algorithms(Family):
+    """All algorithms by name; iterating gives only NCCL's own, which compete when nobody names one."""
+
+    def __iter__(self) -> Iterator[Collective]:
+        return (member for member in self.members.values() if member.automatic)
+
+
+ALGORITHMS = _Algorithms("collective algorithm", "simulator.collectives", "Collective")
+"""All algorithms by name (`get`, `members`); iterating gives only NCCL's own, which compete when nobody names one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +100,7 @@ def collective_seconds(
     """Return the seconds of a collective: the quickest of what NCCL offers, or what is asked for.
 
     Args:
-        kind: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all or send_recv.
+        kind: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send_recv, gather or scatter.
         message: the largest buffer of one rank [B]: of all_gather the whole result, of reduce_scatter the whole input
             (both n x shard), of all_reduce and all_to_all the buffer, of send_recv what one rank sends.
         place: from `place_group`, `place_hop` or `describe_group`.
@@ -145,7 +154,7 @@ def _price(
 def candidates(
     kind: str, place: GroupPlacement, fabric: Fabric, algorithm: str = "auto", protocol: str = "auto"
 ) -> tuple[Candidate, ...]:
-    """Return all that NCCL offers for a collective on these wires, or what of it is asked for.
+    """Return all that NCCL offers for a collective on these wires, or the algorithm or protocol that is asked for.
 
     Raises: as `collective_seconds`.
     """
@@ -165,9 +174,9 @@ def candidates(
             if cost is not None:
                 found.append(_tuned(member, name, cost, profile, pooled))
     if not found:
-        able = sorted(member.name for member in ALGORITHMS if kind in member.kinds)
+        able = sorted(member.name for member in ALGORITHMS.members.values() if kind in member.kinds)
         raise PlanError(
-            f"NCCL offers no {kind} with algorithm {algorithm!r} and protocol {protocol!r} for {place.ranks} ranks on "
+            f"there is no {kind} with algorithm {algorithm!r} and protocol {protocol!r} for {place.ranks} ranks on "
             f"{place.nodes} node(s) of {fabric.architecture} GPUs over {fabric.intra or fabric.network}. Algorithms "
             f"that know {kind}: {', '.join(able)}; or leave both on auto"
         )
@@ -184,6 +193,10 @@ def level_of(place: GroupPlacement) -> Literal["node", "fabric"]:
     return "fabric" if place.nodes > 1 else "node"
 
 
+_SHARED_OUT = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+"""Kinds of which a rank keeps its own n-th."""
+
+
 def bus_factor(kind: str, ranks: int) -> float:
     """Return bus bandwidth over algorithm bandwidth as nccl-tests defines it.
 
@@ -192,7 +205,7 @@ def bus_factor(kind: str, ranks: int) -> float:
     """
     if kind == "all_reduce":
         return 2 * (ranks - 1) / ranks
-    return (ranks - 1) / ranks if kind in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
+    return (ranks - 1) / ranks if kind in _SHARED_OUT else 1.0
 
 
 def _tuned(member: Collective, protocol: str, cost: Cost, profile: Profile, pooled: Profile) -> Candidate:
@@ -205,7 +218,7 @@ def _tuned(member: Collective, protocol: str, cost: Cost, profile: Profile, pool
         protocol=protocol,
         latency=cost.latency * pair.latency * common.latency,
         bandwidth=min(cost.bandwidth * pair.bandwidth * common.bandwidth, cost.ceiling),
-        ramp=pair.ramp,
+        ramp=pair.ramp + cost.ramp,
         medium=cost.medium,
     )
 

@@ -26,6 +26,10 @@ class Nvls(Collective):
     source = "NCCL src/graph/tuning.cc, src/transport/nvls.cc; law of the message: NVIDIA/nccl issue 1455"
     pipelined = ("all_reduce",)
 
+    def works(self, kind: str, place: GroupPlacement) -> bool:
+        """Return whether the group lies in one node."""
+        return kind in self.kinds and place.nodes == 1
+
     def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
         """Return a fixed latency and attained bandwidth x n / (n + 1)."""
         share = table.nvls_attained.get(table.generation_of(fabric))
@@ -59,6 +63,10 @@ class NvlsTree(Collective):
     protocols = ("simple",)
     source = "NCCL src/graph/tuning.cc (NVLSTree)"
     pipelined = ("all_reduce",)
+
+    def works(self, kind: str, place: GroupPlacement) -> bool:
+        """Return whether there are several nodes, evenly filled."""
+        return kind in self.kinds and place.nodes > 1 and place.ranks == place.nodes * place.ranks_per_node
 
     def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
         """Return intra + 2 log2(nodes) slow hops; a cap per channel; two nodes may exceed the network's."""

@@ -6,7 +6,10 @@ decides.
 
 from __future__ import annotations
 
+import numpy as np
+
 from simulator.collectives.base import Collective, Cost, Phase, Transfer
+from simulator.collectives.rounds import Pattern, Round
 from simulator.collectives.wires import attained, hop_latency
 from simulator.hardware.coefficients import CostTable
 from simulator.hardware.fabric import Fabric, GroupPlacement
@@ -58,6 +61,12 @@ class Pairwise(Collective):
             )
             for k in range(1, n)
         )
+
+    def patterns(self, kind: str, place: GroupPlacement) -> tuple[Round, ...]:
+        """Return the steps as arrays."""
+        n = place.ranks
+        ranks = np.arange(n)
+        return tuple((Pattern.pairs(ranks, (ranks + k) % n, 1 / n), 1) for k in range(1, n))
 
 
 def _local(place: GroupPlacement) -> GroupPlacement:

@@ -10,7 +10,10 @@ less, but the latency grows with n.  broadcast and reduce send chunks down the s
 
 from __future__ import annotations
 
+import numpy as np
+
 from simulator.collectives.base import Collective, Cost, Phase, Transfer
+from simulator.collectives.rounds import Pattern, Round
 from simulator.collectives.wires import hop_latency, ring_bandwidth, wire_ceiling
 from simulator.hardware.coefficients import CostTable
 from simulator.hardware.fabric import Fabric, GroupPlacement
@@ -25,6 +28,7 @@ class Ring(Collective):
     kinds = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
     source = "Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005); NCCL src/graph/tuning.cc"
     pipelined = ("broadcast", "reduce")
+    rotates = ("all_reduce", "all_gather", "reduce_scatter")
 
     def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
         """Return base + a hop per step, the slower ones between nodes; and the ring's share of the wires."""
@@ -62,6 +66,13 @@ class Ring(Collective):
         sums = [_turn(n, -1 - step, True) for step in range(n - 1)] if kind != "all_gather" else []
         copies = [_turn(n, -step, False) for step in range(n - 1)] if kind != "reduce_scatter" else []
         return tuple(sums + copies)
+
+    def patterns(self, kind: str, place: GroupPlacement) -> tuple[Round, ...]:
+        """Return the one pattern of all steps: everybody sends an n-th to the right."""
+        if kind in self.pipelined:
+            return super().patterns(kind, place)
+        ranks = np.arange(place.ranks)
+        return ((Pattern.pairs(ranks, (ranks + 1) % place.ranks, 1 / place.ranks), self.hops(kind, place)),)
 
 
 def _rounds(kind: str) -> int:

@@ -31,6 +31,10 @@ class Tree(Collective):
     source = "Sanders, Speck, Traeff, Parallel Computing 35 (2009); NCCL src/graph/tuning.cc"
     pipelined = ("all_reduce",)
 
+    def works(self, kind: str, place: GroupPlacement) -> bool:
+        """Return whether the nodes are evenly filled."""
+        return kind in self.kinds and place.ranks == place.nodes * place.ranks_per_node
+
     def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
         """Return base + 2 x (the chain's hops + log2(nodes) slow hops); half the bandwidth: bytes go up and down."""
         bandwidth = self._bandwidth(place, fabric, table, protocol)

@@ -48,6 +48,7 @@ class Fabric:
         network_latency: what a hop takes beyond an ordinary network of its kind [s].
         host: "intel", "amd" or "arm".
         calibration: names of profiles to use, whatever they say they apply to.
+        network_reduction: the switches between the domains add (SHARP).
     """
 
     architecture: str
@@ -65,6 +66,7 @@ class Fabric:
     network_latency: float
     host: str = "intel"
     calibration: tuple[str, ...] = ()
+    network_reduction: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,7 @@ def fabric_of(cluster: Cluster) -> Fabric:
         network_latency=cluster.spec.network_latency if outer else 0.0,
         host=cluster.node.host,
         calibration=tuple(cluster.calibration),
+        network_reduction=cluster.spec.in_network_reduction and outer is not None,
     )
 
 

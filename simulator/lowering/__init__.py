@@ -6,9 +6,6 @@ connect (transfers), shard (gathers), reduce (gradients), update (optimizer), re
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import numpy as np
 
 from simulator.errors import PlanError
@@ -17,7 +14,7 @@ from simulator.lowering.connect import add_transfers
 from simulator.lowering.emit import emit
 from simulator.lowering.expand import LayerCost, layer_costs
 from simulator.lowering.instances import add_instances
-from simulator.lowering.pattern import find_pattern
+from simulator.lowering.ordered import ordered
 from simulator.lowering.reduce import add_reductions
 from simulator.lowering.remember import add_memory
 from simulator.lowering.settled import Settled, settle
@@ -26,7 +23,6 @@ from simulator.lowering.state import State
 from simulator.lowering.update import add_update
 from simulator.plan.plan import Plan
 from simulator.program.program import Program
-from simulator.schedules.base import Shape
 from simulator.schedules.order import PipelineOrder
 from simulator.workload.workload import Workload
 
@@ -34,15 +30,6 @@ __all__ = ["PASSES", "Settled", "lower", "lower_settled", "settle"]
 
 PASSES = (add_instances, add_transfers, add_gathers, add_reductions, add_update, add_memory)
 """What runs between assignment and emission, in this order."""
-
-
-@functools.lru_cache(maxsize=64)
-def _ordered(schedule: Any, shape: Shape) -> Any:
-    """Placement, order and messages of a schedule: they do not depend on the model, so plans share them."""
-    schedule.check(shape)
-    placement = schedule.placement(shape)
-    order = schedule.order(shape, placement)
-    return placement, order, find_pattern(order, placement)
 
 
 def lower(workload: Workload, plan: Plan, world_size: int | None = None) -> Program:
@@ -60,12 +47,11 @@ def lower(workload: Workload, plan: Plan, world_size: int | None = None) -> Prog
 
 def lower_settled(workload: Workload, settled: Settled) -> Program:
     """Return the program of a settled plan."""
-    placement, order, pattern = _ordered(settled.schedule, settled.shape)
-    chunks = settled.pipeline_parallel * settled.chunks_per_rank
-    lengths = _slice_lengths(order, workload.sequence_length) if getattr(settled.schedule, "slices", False) else {}
+    placement, order, pattern = ordered(settled.schedule, settled.shape)
+    lengths = _slice_lengths(order, workload.sequence_length) if settled.schedule.slices else {}
 
     def scaled(count: int, part: int, parts: int, weight: float) -> dict[str, LayerCost]:
-        if getattr(settled.schedule, "slices", False):
+        if settled.schedule.slices:
             return layer_costs(workload, settled, length=lengths[part], context=sum(lengths[j] for j in range(part)))
         sequences = settled.microbatch_size * count // parts
         if settled.microbatch_size * count % parts:
@@ -79,7 +65,7 @@ def lower_settled(workload: Workload, settled: Settled) -> Program:
         scaled_costs=scaled,
         workload=workload,
         settled=settled,
-        chunks=assign_layers(workload.model.layers, chunks, settled.layer_split),
+        chunks=assign_layers(workload.model.layers, placement.chunks, settled.layer_split),
         costs=layer_costs(workload, settled),
         placement=placement,
         order=order,

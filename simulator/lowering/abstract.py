@@ -15,13 +15,12 @@ from simulator.lowering.connect import add_transfers
 from simulator.lowering.emit import emit
 from simulator.lowering.expand import LayerCost
 from simulator.lowering.instances import add_instances
-from simulator.lowering.pattern import find_pattern
+from simulator.lowering.pattern import Pattern
 from simulator.lowering.settled import Settled
 from simulator.lowering.state import State
 from simulator.plan.framework import load_framework
 from simulator.program.prices import Prices
 from simulator.program.program import COMPUTE, OperatorTable, Program, Tensor
-from simulator.schedules.base import Shape
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
 from simulator.workload.operator import KernelStyle
@@ -33,7 +32,7 @@ __all__ = ["abstract_program"]
 def abstract_program(
     placement: Placement,
     order: PipelineOrder,
-    shape: Shape,
+    pattern: Pattern,
     *,
     forward: float,
     input_grad: float,
@@ -41,7 +40,7 @@ def abstract_program(
     transfer: float = 0.0,
     freed_at_input_grad: bool = False,
 ) -> tuple[Program, Prices]:
-    """Return program and prices of a pipeline order.
+    """Return program and prices of a pipeline order; `pattern` from `find_pattern`.
 
     Args:
         forward, input_grad, weight_grad: time of one microbatch on one rank's share of one lane.
@@ -55,31 +54,33 @@ def abstract_program(
     for name, value in times.items():
         if not 0 <= value < np.inf:
             raise PlanError(f"the {name} time of a schedule must be a finite number >= 0, but it is {value}")
+    share = placement.ranks / placement.chunks
     state = State(
         workload=None,  # type: ignore[arg-type]  # no pass that runs here asks for it
-        settled=_settled(shape),
-        chunks=(Chunk(1),) * (shape.ranks * shape.chunks_per_rank),
-        costs={"layer": _cost(shape)},
+        settled=_settled(placement),
+        chunks=(Chunk(1),) * placement.chunks,
+        costs={"layer": _cost(share)},
         placement=placement,
         order=order,
-        pattern=find_pattern(order, placement),
-        scaled_costs=lambda count, part, parts, weight: {"layer": _cost(shape, weight)},
+        pattern=pattern,
+        scaled_costs=lambda count, part, parts, weight: {"layer": _cost(share * weight)},
     )
     add_instances(state)
     add_transfers(state)
-    held = state.effect(state.costs["layer"].saved)
     kind = order.kind
-    state.touch("start", state.first_row[kind == 0], held)
     last = 2 if freed_at_input_grad else 3
-    state.touch("end", state.last_row[(kind == 1) | (kind == last)], held)
+    for scale, costs in enumerate(state.scales):
+        held, mine = state.effect(costs["layer"].saved), state.scale == scale
+        state.touch("start", state.first_row[mine & (kind == 0)], held)
+        state.touch("end", state.last_row[mine & ((kind == 1) | (kind == last))], held)
     state.resident = [[] for _ in range(state.ranks)]
     program = emit(state, "schedule")
     return program, _prices(
-        program, state, shape, np.array([forward, input_grad + weight_grad, input_grad, weight_grad]), transfer
+        program, state, share, np.array([forward, input_grad + weight_grad, input_grad, weight_grad]), transfer
     )
 
 
-def _cost(shape: Shape, weight: float = 1.0) -> LayerCost:
+def _cost(held: float) -> LayerCost:
     nothing = OperatorTable(
         name="nothing",
         label=(),
@@ -98,7 +99,7 @@ def _cost(shape: Shape, weight: float = 1.0) -> LayerCost:
         part=(),
         beside=np.zeros(0, np.int32),
     )
-    share = Tensor(name="activations", category="activations", bytes=weight / shape.chunks_per_rank)
+    share = Tensor(name="activations", category="activations", bytes=held)
     return LayerCost(
         forward=nothing,
         backward=nothing,
@@ -113,17 +114,17 @@ def _cost(shape: Shape, weight: float = 1.0) -> LayerCost:
     )
 
 
-def _settled(shape: Shape) -> Any:
+def _settled(placement: Placement) -> Any:
     return Settled(
         tensor_parallel=1,
         context_parallel=1,
         context_parallel_kind="ring",
-        pipeline_parallel=shape.ranks,
+        pipeline_parallel=placement.ranks,
         data_parallel=1,
         sequence_parallel=False,
-        chunks_per_rank=shape.chunks_per_rank,
+        chunks_per_rank=placement.chunks // placement.ranks,
         microbatch_size=1,
-        microbatches=shape.microbatches,
+        microbatches=placement.microbatches,
         schedule=None,
         zero_stage=0,
         recompute="none",
@@ -137,7 +138,7 @@ def _settled(shape: Shape) -> Any:
         fsdp_prefetch=0,
         reshard_after_forward=False,
         clip_gradients=False,
-        axes=(("pp", shape.ranks),),
+        axes=(("pp", placement.ranks),),
         style=KernelStyle(),
         precision=precision_named("bf16"),
         framework=load_framework("megatron_core"),
@@ -145,11 +146,11 @@ def _settled(shape: Shape) -> Any:
     )
 
 
-def _prices(program: Program, state: State, shape: Shape, times: np.ndarray, transfer: float) -> Prices:
+def _prices(program: Program, state: State, share: float, times: np.ndarray, transfer: float) -> Prices:
     """Seconds of each item: those of its action, by how much of a microbatch it covers; a fused pair takes the sum."""
     occupancy, latency = np.zeros(len(program.items)), np.zeros(len(program.items))
     order = state.order
-    each = times[order.kind] * order.weight / shape.chunks_per_rank
+    each = times[order.kind] * order.weight * share
     pair = order.pair.astype(np.int64)
     alone = pair < np.arange(len(pair))
     total = each + np.where(pair >= 0, each[pair], 0.0)

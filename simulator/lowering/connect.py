@@ -69,7 +69,7 @@ def _block(state: State, rows: np.ndarray, source: np.ndarray, target: np.ndarra
     after = source + 1
     inside = after < offsets[state.pattern.rank[source] + 1]
     state.wait(state.first_row[after[inside]], rows[inside])
-    if state.settled.chunks_per_rank == 1:
+    if state.placement.chunks == state.ranks:
         before = target - 1
         inside = before >= offsets[state.pattern.rank[target]]
         state.wait(rows[inside], state.last_row[before[inside]])

@@ -59,6 +59,8 @@ def _variants(state: State) -> np.ndarray:
     elif settled.overlap_gradients and settled.replicas > 1:
         every = settled.zero_stage == 2
         out[((kind == 1) | (kind == 3)) if every else state.pattern.last_backward] = BUCKETS
+    if settled.overlap_parameters:
+        out[state.pattern.first_forward] = BUCKETS
     out[state.order.pair >= 0] = UNBROKEN
     return out
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulator.lowering.state import State
 
-__all__ = ["chunk_parameters", "rank_chunks", "rank_parameters", "small_parameters"]
+__all__ = ["chunk_parameters", "rank_chunks", "rank_parameters", "small_parameters", "words"]
 
 
 def rank_chunks(state: State, rank: int) -> list[tuple[int, int]]:
@@ -44,3 +44,10 @@ def small_parameters(state: State, rank: int) -> float:
         total += state.costs["embedding"].small_parameters if what.embedding else 0.0
         total += state.costs["head"].small_parameters if what.head else 0.0
     return total
+
+
+def words(group: tuple[str, ...]) -> str:
+    """Name a group of layers: `3 layers + head`."""
+    layers = group.count("layer")
+    parts: list[str] = [k for k in ("embedding", "head") if k in group]
+    return " + ".join(([f"{layers} layers"] if layers else []) + parts)

@@ -110,7 +110,7 @@ def _messages(order: PipelineOrder, chunks: int) -> tuple[Ints, Ints, NDArray[np
     by_sender = np.argsort(sender, kind="stable")
     sender, waiter = sender[by_sender], waiter[by_sender]
     if len(action) == len(kind):
-        return sender, waiter, np.ones(len(sender))
+        return sender, waiter, np.full(len(sender), 1.0 / grain)
     fresh = np.ones(len(sender), bool)
     fresh[1:] = (sender[1:] != sender[:-1]) | (waiter[1:] != waiter[:-1])
     starts = np.flatnonzero(fresh)

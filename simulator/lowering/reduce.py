@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.lowering.parameters import chunk_parameters, rank_chunks, rank_parameters
+from simulator.lowering.parameters import chunk_parameters, rank_chunks, rank_parameters, words
 from simulator.lowering.state import Batch, State
 from simulator.program.program import COLLECTIVE, Link
 
@@ -67,17 +67,11 @@ def _buckets(state: State) -> None:
         group = state.cuts[(chunk, "backward", int(state.variant[a]))][int(j)]
         if group not in items:
             size = sum(state.costs[k].parameters for k in group) * state.settled.gradient_bytes
-            items[group] = _link(state, f"gradients of {_words(group)}", size, state.settled.replica_axes)
+            items[group] = _link(state, f"gradients of {words(group)}", size, state.settled.replica_axes)
         numbers[i] = items[group]
     rank = state.pattern.rank[action]
     rows = state.add_rows(Batch(item=numbers, kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None]))
     state.wait(rows, row)
-
-
-def _words(group: tuple[str, ...]) -> str:
-    layers = group.count("layer")
-    parts: list[str] = [k for k in ("embedding", "head") if k in group]
-    return " + ".join(([f"{layers} layers"] if layers else []) + parts)
 
 
 def _at_the_end(state: State) -> None:

@@ -94,12 +94,13 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     microbatches = _microbatches(workload, plan, replicas)
     schedule = _schedule(plan, microbatches)
     _check_effects(plan, framework, replicas * plan.context_parallel, schedule)
-    if workload.model.layers < plan.pipeline_parallel * plan.chunks_per_rank and plan.layer_split is None:
+    per_rank = 1 if schedule.slices else plan.chunks_per_rank
+    if workload.model.layers < plan.pipeline_parallel * per_rank and plan.layer_split is None:
         raise PlanError(
             f"every chunk needs a layer, but pipeline_parallel x chunks_per_rank = {plan.pipeline_parallel} x "
-            f"{plan.chunks_per_rank} = {plan.pipeline_parallel * plan.chunks_per_rank} and model "
+            f"{per_rank} = {plan.pipeline_parallel * per_rank} and model "
             f"{workload.model.name!r} has {workload.model.layers} layers. Nearest: pipeline_parallel = "
-            f"{max(1, workload.model.layers // plan.chunks_per_rank)}."
+            f"{max(1, workload.model.layers // per_rank)}."
         )
     actions = 2 * microbatches * plan.pipeline_parallel * plan.chunks_per_rank
     if actions > MOST_ACTIONS:
@@ -132,7 +133,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         bucket_size=plan.bucket_size or framework.bucket_size,
         gradient_bytes=BYTES_PER_ELEMENT[gradient],
         gradient_dtype=gradient,
-        p2p=plan.p2p or framework.p2p,
+        p2p=plan.p2p or _messages(framework, schedule),
         layer_split=plan.layer_split,
         fsdp_prefetch=_or(plan.fsdp_prefetch, framework.fsdp_prefetch),
         reshard_after_forward=_or(plan.reshard_after_forward, framework.reshards_after_forward),
@@ -143,6 +144,12 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         framework=framework,
         vocabulary=-(-workload.model.vocabulary // multiple) * multiple,
     )
+
+
+def _messages(framework: Framework, schedule: Any) -> str:
+    """The framework's habit, for the schedules it has; runtimes of split, two-way or sliced ones post their receives ahead."""
+    plain = not (schedule.splits_backward or schedule.slices) and schedule.replicas == 1
+    return framework.p2p if plain else "latency"
 
 
 def _or(value: Any, habit: Any) -> Any:
@@ -248,7 +255,7 @@ def _check_shapes(workload: Workload, plan: Plan) -> None:
             f"{workload.sequence_length}. Nearest: sequence_length = {model.sequence_length}."
         )
     if plan.layer_split is not None:
-        chunks = plan.pipeline_parallel * plan.chunks_per_rank
+        chunks = plan.pipeline_parallel * (1 if SCHEDULES.get(plan.schedule or "1f1b").slices else plan.chunks_per_rank)
         if len(plan.layer_split) != chunks or sum(plan.layer_split) != model.layers:
             raise PlanError(
                 f"layer_split must give {chunks} chunks (pipeline_parallel x chunks_per_rank) that sum to the model's "
@@ -273,6 +280,11 @@ def _schedule(plan: Plan, microbatches: int) -> Any:
     name = plan.schedule or ("interleaved_1f1b" if plan.chunks_per_rank > 1 else "one_f_one_b")
     schedule = SCHEDULES.get(name)
     schedule.check(Shape(plan.pipeline_parallel, microbatches, plan.chunks_per_rank))
+    if not schedule.flush:
+        raise PlanError(
+            f"schedule {schedule.name!r} updates weights without a flush; whole steps are modelled with a flush, only its order is "
+            f"(dtsim schedule {schedule.name}). Way out: schedule = 'one_f_one_b'."
+        )
     return schedule
 
 

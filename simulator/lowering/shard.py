@@ -5,8 +5,8 @@ the end of the segment d + 1 units earlier, whose buffer is free then.  Gradient
 segment, in every microbatch.  Gathers and reductions share one lane, in the order the host issues them, unless the profile
 says two communicators.
 
-ZeRO-1 and ZeRO-2 with overlap_parameters: the weights updated in the last step are gathered chunk by chunk at the start of
-this one; a chunk's first forward waits for its weights.
+ZeRO-1 and ZeRO-2 with overlap_parameters: the weights updated in the last step are gathered bucket by bucket at the start of
+this one; the layers of a bucket wait for it in their first forward.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.lowering.instances import UNITS
-from simulator.lowering.parameters import chunk_parameters
+from simulator.lowering.parameters import words
 from simulator.lowering.state import Batch, State
 from simulator.program.program import COLLECTIVE, Link, Tensor
 
@@ -26,7 +26,7 @@ def add_gathers(state: State) -> None:
     if state.settled.zero_stage == 3:
         _fsdp(state)
     elif state.settled.overlap_parameters:
-        _gather_chunks(state)
+        _gather_buckets(state)
 
 
 def _link(state: State, collective: str, what: str, message: float, dtype: str) -> int:
@@ -44,26 +44,28 @@ def _link(state: State, collective: str, what: str, message: float, dtype: str) 
     )
 
 
-def _gather_chunks(state: State) -> None:
+def _gather_buckets(state: State) -> None:
+    """One gather per bucket of a chunk's weights, before the first forward that needs them."""
     element = state.settled.precision.element
-    kind, chunk = state.order.kind, state.order.chunk
-    first: dict[int, int] = {}
-    for i in np.flatnonzero(kind == 0):
-        first.setdefault(int(chunk[i]), int(i))
-        if len(first) == len(state.chunks):
-            break
-    chosen = sorted(first.items(), key=lambda pair: pair[1])
-    items = [
-        _link(state, "all_gather", f"weights of chunk {c}", chunk_parameters(state, c) * element, _dtype(state))
-        for c, _ in chosen
-    ]
-    actions = np.array([i for _, i in chosen])
-    ranks = state.pattern.rank[actions]
+    first = np.flatnonzero(state.pattern.first_forward)
+    counts = state.last_row[first] - state.first_row[first] + 1
+    action = np.repeat(first, counts)
+    place = np.arange(len(action)) - np.repeat(np.cumsum(counts) - counts, counts)
+    items: dict[tuple[str, ...], int] = {}
+    numbers = np.zeros(len(action), np.int64)
+    for i, (a, j) in enumerate(zip(action.tolist(), place.tolist(), strict=True)):
+        chunk = state.chunks[int(state.order.chunk[a])]
+        group = state.cuts[(chunk, "forward", int(state.variant[a]))][j]
+        if group not in items:
+            size = sum(state.costs[k].parameters for k in group) * element
+            items[group] = _link(state, "all_gather", f"weights of {words(group)}", size, _dtype(state))
+        numbers[i] = items[group]
+    ranks = state.pattern.rank[action]
     lane = state.lanes("dp")
     rows = state.add_rows(
-        Batch(item=np.array(items), kind=COLLECTIVE, rank=ranks, streams=lane[ranks][:, None], chunk=chunk[actions])
+        Batch(item=numbers, kind=COLLECTIVE, rank=ranks, streams=lane[ranks][:, None], chunk=state.order.chunk[action])
     )
-    state.wait(state.first_row[actions], rows)
+    state.wait(state.first_row[action] + place, rows)
 
 
 def _dtype(state: State) -> str:

@@ -20,9 +20,23 @@ from typing import Any
 import numpy as np
 
 from simulator.errors import ProgramError
-from simulator.program.program import COLLECTIVE, COMPUTE, TRANSFER, Block, Effect, Link, Program, Segment, Tensor
+from simulator.program.program import (
+    COLLECTIVE,
+    COMPUTE,
+    TRANSFER,
+    Block,
+    Effect,
+    FusedSegment,
+    Link,
+    Program,
+    Segment,
+    Tensor,
+)
 
-__all__ = ["ProgramBuilder", "collective_link", "plain_segment", "transfer_link"]
+__all__ = ["SPECIAL_DEFAULTS", "ProgramBuilder", "collective_link", "plain_segment", "transfer_link"]
+
+SPECIAL_DEFAULTS = {"count": 1, "slice": 0, "slices": 1, "second_chunk": -1, "second_microbatch": -1}
+"""Columns of a row that few programs need, and what they are in ordinary rows."""
 
 
 def plain_segment(name: str, phase: str = "forward") -> Segment:
@@ -91,7 +105,7 @@ class ProgramBuilder:
         self.name, self.axes, self.framework = name, tuple(axes), framework
         self._weights: list[float] = []
         self._streams: list[tuple[int, str]] = []
-        self._items: list[Segment | Link] = []
+        self._items: list[Segment | FusedSegment | Link] = []
         self._effects: list[Effect] = []
         self._resident: dict[int, tuple[Tensor, ...]] = {}
         self._rows: list[dict[str, Any]] = []
@@ -114,7 +128,7 @@ class ProgramBuilder:
         self._streams.append((rank, lane))
         return len(self._streams) - 1
 
-    def add_item(self, item: Segment | Link) -> int:
+    def add_item(self, item: Segment | FusedSegment | Link) -> int:
         """Add what rows can run: a segment or a link."""
         self._items.append(item)
         return len(self._items) - 1
@@ -150,13 +164,15 @@ class ProgramBuilder:
         start_effect: int = -1,
         end_effect: int = -1,
         mark_effect: int = -1,
+        **special: int,
     ) -> int:
         """Add a row that runs `item` on `streams`; its rank is the first stream's unless given.
 
-        `after` may name rows that come later.
+        `after` may name rows that come later.  `special` are count, slice, slices, second_chunk and second_microbatch, for
+        actions of several microbatches, of a slice of one, and for fused pairs.
 
         Raises:
-            ProgramError: no such item or stream.
+            ProgramError: no such item, stream or column.
         """
         held = (streams,) if isinstance(streams, int | np.integer) else tuple(streams)
         row = len(self._rows)
@@ -164,8 +180,12 @@ class ProgramBuilder:
             raise ProgramError(f"a row runs an item made by add_item(): row {row} names item {item}")
         if any(not 0 <= s < len(self._streams) for s in held):
             raise ProgramError(f"a row holds streams made by add_stream(): row {row} names {held}")
+        if unknown := set(special) - set(SPECIAL_DEFAULTS):
+            raise ProgramError(f"a row has no {sorted(unknown)}; allowed besides: {', '.join(SPECIAL_DEFAULTS)}")
         self._rows.append(
             {
+                **SPECIAL_DEFAULTS,
+                **special,
                 "item": item,
                 "rank": (self._streams[held[0]][0] if held else -1) if rank is None else rank,
                 "action": action,
@@ -185,7 +205,7 @@ class ProgramBuilder:
 
     def build(self, blocks: tuple[Block, ...] = ()) -> Program:
         """Return the program, its arrays read-only.  `spec.verify` says whether it obeys all rules."""
-        kinds = [COMPUTE if isinstance(item, Segment) else item.kind for item in self._items]
+        kinds = [item.kind if isinstance(item, Link) else COMPUTE for item in self._items]
         return Program(
             name=self.name,
             framework=self.framework,
@@ -213,6 +233,7 @@ class ProgramBuilder:
             end_effect=self._column("end_effect", np.int32),
             mark_effect=self._column("mark_effect", np.int32),
             resident=self._resident_effects(),
+            **self._special_columns(),
         )
 
     def _column(self, name: str, dtype: Any) -> Any:
@@ -220,6 +241,15 @@ class ProgramBuilder:
 
     def _offsets(self, name: str) -> Any:
         return _fixed(np.cumsum([0] + [len(row[name]) for row in self._rows]), np.int64)
+
+    def _special_columns(self) -> dict[str, Any]:
+        """Return the columns that few programs need; a group whose rows are all ordinary stays empty."""
+        types = {"count": np.int8, "slice": np.int16, "slices": np.int16}
+        out: dict[str, Any] = {}
+        for group in (("count",), ("slice", "slices"), ("second_chunk", "second_microbatch")):
+            if any(row[name] != SPECIAL_DEFAULTS[name] for name in group for row in self._rows):
+                out |= {name: self._column(name, types.get(name, np.int32)) for name in group}
+        return out
 
     def _resident_effects(self) -> tuple[Effect, ...]:
         if not self._resident:

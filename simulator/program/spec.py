@@ -13,13 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import ProgramError
+from simulator.program.action_rules import actions_are_in_order, actions_are_whole
+from simulator.program.broken import first_place, row_named
 from simulator.program.deadlock import find_deadlock
-from simulator.program.program import CATEGORIES, COLLECTIVE, COMPUTE, KIND_NAMES, Link, OperatorTable, Program, Segment
+from simulator.program.program import CATEGORIES, COLLECTIVE, COMPUTE, KIND_NAMES, Link, OperatorTable, Program
 
 __all__ = ["RULES", "check_runnable", "find_deadlock", "verify"]
 
 _ROW_COLUMNS = ("item", "kind", "action", "rank", "lane", "chunk", "microbatch", "step", "part")
 _EFFECT_COLUMNS = ("start_effect", "end_effect", "mark_effect")
+_SPECIAL_COLUMNS = ("count", "slice", "slices", "second_chunk", "second_microbatch")
 _LANE = re.compile(r"[A-Za-z0-9_<>.\-]{1,40}")
 
 
@@ -69,20 +72,6 @@ def check_runnable(program: Program, occupancy: NDArray[np.float64], latency: ND
             )
 
 
-def _where(program: Program, row: int) -> str:
-    """Name a row in a message; careful, for the program may be broken."""
-    try:
-        return f"row {row} ({program.label(row)}) on rank {int(program.rank[row])}"
-    except (IndexError, TypeError):
-        return f"row {row}"
-
-
-def _first(wrong: NDArray[np.bool_]) -> int | None:
-    """Return the first place where something is wrong, if any."""
-    place = int(wrong.argmax()) if len(wrong) else 0
-    return place if len(wrong) and wrong[place] else None
-
-
 def _offsets_are_monotone(program: Program) -> None:
     for name in ("stream", "after"):
         offsets: NDArray[Any] = getattr(program, f"{name}_offsets")
@@ -92,15 +81,15 @@ def _offsets_are_monotone(program: Program) -> None:
                 f"{name}_offsets must run from 0 to the {entries} entries in {program.size} + 1 numbers, but it has "
                 f"{len(offsets)} numbers, from {offsets[:1].tolist()} to {offsets[-1:].tolist()}"
             )
-        row = _first(offsets[1:] < offsets[:-1])
+        row = first_place(offsets[1:] < offsets[:-1])
         if row is not None:
-            raise ProgramError(f"{name}_offsets may not fall, but fall at {_where(program, row)}")
+            raise ProgramError(f"{name}_offsets may not fall, but fall at {row_named(program, row)}")
 
 
 def _columns_are_as_long_as_the_rows(program: Program) -> None:
-    for name in (*_ROW_COLUMNS, *_EFFECT_COLUMNS):
+    for name in (*_ROW_COLUMNS, *_EFFECT_COLUMNS, *_SPECIAL_COLUMNS):
         length = len(getattr(program, name))
-        if length != program.size and not (length == 0 and name in _EFFECT_COLUMNS):
+        if length != program.size and not (length == 0 and name not in _ROW_COLUMNS):
             raise ProgramError(f"every column has one entry per row: {name} has {length} for {program.size} rows")
     if len(program.stream_lane) != len(program.stream_rank):
         raise ProgramError(f"{len(program.stream_rank)} streams have {len(program.stream_lane)} lanes; each has one")
@@ -109,7 +98,7 @@ def _columns_are_as_long_as_the_rows(program: Program) -> None:
 
 
 def _weights_count_ranks(program: Program) -> None:
-    rank = _first(~(np.isfinite(program.rank_weight) & (program.rank_weight > 0)))
+    rank = first_place(~(np.isfinite(program.rank_weight) & (program.rank_weight > 0)))
     if rank is not None:
         raise ProgramError(f"a rank stands for one or more real ranks, but rank {rank} has {program.rank_weight[rank]}")
 
@@ -119,7 +108,7 @@ def _indices_are_in_range(program: Program) -> None:
     limits = [
         ("item", program.item, 0, len(program.items), None),
         ("kind", program.kind, 0, len(KIND_NAMES), None),
-        ("action", program.action, -1, 5, None),
+        ("action", program.action, -1, 6, None),
         ("rank", program.rank, 0, program.ranks, None),
         ("streams", program.streams, 0, streams, program.stream_offsets),
         ("after", program.after, 0, program.size, program.after_offsets),
@@ -131,7 +120,7 @@ def _indices_are_in_range(program: Program) -> None:
             continue
         place = int(((values < low) | (values >= high)).argmax())
         row = place if offsets is None else int(np.searchsorted(offsets, place, side="right")) - 1
-        spot = f"stream {row}" if name == "stream_rank" else _where(program, row)
+        spot = f"stream {row}" if name == "stream_rank" else row_named(program, row)
         raise ProgramError(f"{name} lies in {low}..{high - 1}, but is {int(values[place])} at {spot}")
 
 
@@ -149,17 +138,17 @@ def _streams_have_names_of_their_own(program: Program) -> None:
 
 def _rows_do_not_wait_for_themselves(program: Program) -> None:
     owner = np.repeat(np.arange(program.size, dtype=np.int32), np.diff(program.after_offsets))
-    entry = _first(program.after == owner)
+    entry = first_place(program.after == owner)
     if entry is not None:
-        place = _where(program, int(owner[entry]))
+        place = row_named(program, int(owner[entry]))
         raise ProgramError(f"a row cannot wait for itself: {place} names itself in `after`")
 
 
 def _rows_hold_streams_once(program: Program) -> None:
     held = np.diff(program.stream_offsets)
-    row = _first(held < 1)
+    row = first_place(held < 1)
     if row is not None:
-        raise ProgramError(f"a row holds at least one stream, but {_where(program, row)} holds none")
+        raise ProgramError(f"a row holds at least one stream, but {row_named(program, row)} holds none")
     begin = program.stream_offsets[:-1]
     twice = np.zeros(program.size, bool)
     pairs = np.flatnonzero(held == 2)
@@ -167,9 +156,9 @@ def _rows_hold_streams_once(program: Program) -> None:
     for many in np.flatnonzero(held > 2).tolist():
         streams = program.streams[begin[many] : begin[many] + held[many]]
         twice[many] = len(np.unique(streams)) < len(streams)
-    row = _first(twice)
+    row = first_place(twice)
     if row is not None:
-        raise ProgramError(f"a row holds a stream once, but {_where(program, row)} names one twice")
+        raise ProgramError(f"a row holds a stream once, but {row_named(program, row)} names one twice")
 
 
 def _rows_belong_to_a_rank_they_hold(program: Program) -> None:
@@ -178,15 +167,17 @@ def _rows_belong_to_a_rank_they_hold(program: Program) -> None:
         streams = program.streams[program.stream_offsets[row] : program.stream_offsets[row + 1]]
         if program.rank[row] not in program.stream_rank[streams]:
             ranks = sorted(set(program.stream_rank[streams].tolist()))
-            raise ProgramError(f"a row belongs to a rank whose stream it holds: {_where(program, row)} holds {ranks}")
+            raise ProgramError(
+                f"a row belongs to a rank whose stream it holds: {row_named(program, row)} holds {ranks}"
+            )
 
 
 def _kinds_match_items(program: Program) -> None:
-    kinds = np.array([COMPUTE if isinstance(item, Segment) else item.kind for item in program.items], np.int8)
-    row = _first(program.kind != kinds[program.item]) if program.size else None
+    kinds = np.array([item.kind if isinstance(item, Link) else COMPUTE for item in program.items], np.int8)
+    row = first_place(program.kind != kinds[program.item]) if program.size else None
     if row is not None:
         got, wanted = KIND_NAMES[program.kind[row]], KIND_NAMES[kinds[program.item[row]]]
-        raise ProgramError(f"a row is of its item's kind: {_where(program, row)} is {got}, its item is {wanted}")
+        raise ProgramError(f"a row is of its item's kind: {row_named(program, row)} is {got}, its item is {wanted}")
 
 
 def _all_members_take_part(program: Program) -> None:
@@ -209,7 +200,7 @@ def _all_members_take_part(program: Program) -> None:
         taking, wanted = sorted(set(program.stream_rank[streams].tolist())), members[program.item[row]]
         if wanted and taking != wanted:
             raise ProgramError(
-                f"every member of a group takes part, and nobody else: {_where(program, row)} holds streams of ranks "
+                f"every member of a group takes part, and nobody else: {row_named(program, row)} holds streams of ranks "
                 f"{taking}, but its item names pipeline ranks {wanted}"
             )
 
@@ -248,76 +239,13 @@ def _table_is_sound(table: OperatorTable) -> None:
             raise ProgramError(f"{name} of operators is finite and not negative, one per row: see {table.name!r}")
 
 
-def _actions_are_in_order(program: Program) -> None:
-    """Each (chunk, microbatch, lane, step): one F, then one B, or one I and then one W, all on one rank."""
-    rows = np.flatnonzero((program.action >= 0) & (program.action <= 3) & (program.kind == COMPUTE)).astype(np.int32)
-    if len(rows) == 0:
-        return
-    action = program.action[rows]
-    key, keys = _dense_key([program.step[rows], program.lane[rows], program.chunk[rows], program.microbatch[rows]])
-    first, last = np.full((4, keys), -1, np.int32), np.full((4, keys), -1, np.int32)
-    for kind in range(4):
-        mine = np.flatnonzero(action == kind)
-        last[kind][key[mine]] = rows[mine]
-        first[kind][key[mine[::-1]]] = rows[mine[::-1]]
-    _parts_occur_once(program, rows, key, first != last)
-    f, b, i, w = first
-    rules = (
-        (b, f < 0, "a backward needs its forward; there is none of this microbatch"),
-        (i, f < 0, "an input gradient needs its forward; there is none of this microbatch"),
-        (b, (i >= 0) | (w >= 0), "a backward is whole (B) or split (I and W), not both"),
-        (i, w < 0, "an input gradient (I) needs a weight gradient (W) after it"),
-        (w, i < 0, "a weight gradient (W) needs an input gradient (I) before it"),
-        (b, last[0] > b, "a forward comes before its backward in the order of rows"),
-        (i, last[0] > i, "a forward comes before its input gradient in the order of rows"),
-        (w, last[2] > w, "an input gradient comes before its weight gradient in the order of rows"),
-    )
-    for these, wrong, rule in rules:
-        _say(program, these, (these >= 0) & wrong, rule)
-    rank, home = program.rank[rows], np.empty(keys, np.int32)
-    home[key] = rank
-    _say(program, rows, home[key] != rank, "all actions of a microbatch on a chunk are on one rank")
-
-
-def _parts_occur_once(
-    program: Program, rows: NDArray[np.int32], key: NDArray[np.int64], several: NDArray[np.bool_]
-) -> None:
-    """An action with several rows is a block that was cut: its rows are different parts."""
-    if not several.any():
-        return
-    doubtful = np.flatnonzero(several[program.action[rows], key])
-    cells = np.stack([program.action[rows][doubtful], key[doubtful], program.part[rows][doubtful]])
-    _, place, counts = np.unique(cells, axis=1, return_index=True, return_counts=True)
-    twice = rows[doubtful[place]]
-    _say(program, twice, counts > 1, "an action runs once per chunk, microbatch, lane and step, but is there twice")
-
-
-def _dense_key(columns: list[NDArray[Any]]) -> tuple[NDArray[np.int64], int]:
-    """Return one number per row that tells the tuples apart, and how many numbers there are."""
-    key, size = np.zeros(len(columns[0]), np.int64), 1
-    for column in columns:
-        low = int(column.min())
-        span = int(column.max()) - low + 1
-        key, size = key * span + (column - low), size * span
-        if size > 16 * len(key) + 1024:  # sparse numbers: count those that occur
-            values, key = np.unique(key, return_inverse=True)
-            size = len(values)
-    return key, size
-
-
-def _say(program: Program, rows: NDArray[np.int32], wrong: NDArray[np.bool_], rule: str) -> None:
-    place = _first(wrong)
-    if place is not None:
-        raise ProgramError(f"{rule}: {_where(program, int(rows[place]))}")
-
-
 def _memory_returns_to_its_base(program: Program) -> None:
     """What the rows of a rank allocate they also free, per category (to rounding)."""
     effects = len(program.effects)
     if effects == 0:
         return
     sound = np.isfinite(program.effect_bytes) & (program.effect_bytes >= 0)
-    wrong_size = _first(sound.min(axis=1) < 1)
+    wrong_size = first_place(sound.min(axis=1) < 1)
     if wrong_size is not None:
         raise ProgramError(f"bytes of tensors are finite and not negative: see effect {wrong_size}")
     counts = []
@@ -348,7 +276,8 @@ RULES = (
     _kinds_match_items,
     _all_members_take_part,
     _amounts_are_finite,
-    _actions_are_in_order,
+    actions_are_whole,
+    actions_are_in_order,
     _memory_returns_to_its_base,
 )
 """All rules, in an order in which each may rely on those before it."""

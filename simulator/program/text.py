@@ -18,7 +18,16 @@ import re
 from typing import Any
 
 from simulator.errors import ProgramError
-from simulator.program.program import COLLECTIVE, COMPUTE, KIND_NAMES, Link, OperatorTable, Program, Segment
+from simulator.program.program import (
+    COLLECTIVE,
+    COMPUTE,
+    KIND_NAMES,
+    FusedSegment,
+    Link,
+    OperatorTable,
+    Program,
+    Segment,
+)
 from simulator.program.text_parser import ACTION_LETTERS, OPERATOR_COLUMNS, ROW_DEFAULTS, parse_text
 
 __all__ = ["parse_text", "render_text"]
@@ -61,19 +70,23 @@ def _items(program: Program) -> list[str]:
     tables: dict[int, int] = {}
     extra: dict[int, int] = {id(item): number for number, item in reversed(list(enumerate(program.items)))}
     loose: list[str] = []
-    for block in program.blocks:
-        for segment in block.segments:
+    pairs = [item for item in program.items if isinstance(item, FusedSegment)]
+    for held in [*(block.segments for block in program.blocks), *((pair.first, pair.second) for pair in pairs)]:
+        for segment in held:
             if id(segment) not in extra:
                 extra[id(segment)] = len(program.items) + len(loose)
                 loose.append(f"loose {extra[id(segment)]} {_segment(segment, tables, lines)}")
     items = []
     for number, item in enumerate(program.items):
-        text = _segment(item, tables, lines) if isinstance(item, Segment) else _link(item)
+        if isinstance(item, FusedSegment):
+            text = f"fused {_quote(item.name)} first={extra[id(item.first)]} second={extra[id(item.second)]}"
+        else:
+            text = _segment(item, tables, lines) if isinstance(item, Segment) else _link(item)
         items.append(f"item {number} {text}")
     blocks = []
     for number, block in enumerate(program.blocks):
-        held = ",".join(str(extra[id(segment)]) for segment in block.segments)
-        blocks.append(f"block {number} {_quote(block.name)} segments={held or '-'}")
+        numbers = ",".join(str(extra[id(segment)]) for segment in block.segments)
+        blocks.append(f"block {number} {_quote(block.name)} segments={numbers or '-'}")
     return lines + items + loose + blocks
 
 
@@ -126,7 +139,7 @@ def _rows(program: Program, streams: list[str]) -> list[str]:
     columns: dict[str, list[int]] = {}
     for name in (*ROW_DEFAULTS, "rank", "item", "kind"):
         column = getattr(program, name)
-        columns[name] = column.tolist() if len(column) else [-1] * program.size
+        columns[name] = column.tolist() if len(column) else [ROW_DEFAULTS.get(name, -1)] * program.size
     held, edges = program.streams.tolist(), program.stream_offsets.tolist()
     after, after_edges = program.after.tolist(), program.after_offsets.tolist()
     stream_rank = program.stream_rank.tolist()

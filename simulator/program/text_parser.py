@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from simulator.errors import ProgramError
-from simulator.program.builder import ProgramBuilder
+from simulator.program.builder import SPECIAL_DEFAULTS, ProgramBuilder
 from simulator.program.program import (
     CATEGORIES,
     COLLECTIVE,
     COMPUTE,
     KIND_NAMES,
     Block,
+    FusedSegment,
     Link,
     OperatorTable,
     Program,
@@ -51,6 +52,7 @@ ROW_DEFAULTS = {
     "start_effect": -1,
     "end_effect": -1,
     "mark_effect": -1,
+    **SPECIAL_DEFAULTS,
 }
 """Columns of a row that are written only when they differ from these values."""
 
@@ -85,6 +87,7 @@ def parse_text(text: str) -> Program:
     """
     reader = _Reader()
     for number, line in enumerate(text.split("\n"), start=1):
+        reader.line_number = number
         try:
             words = split_words(line)
             if words:
@@ -96,14 +99,24 @@ def parse_text(text: str) -> Program:
     return program
 
 
+class _Fused(NamedTuple):
+    """A fused pair as written: its segments may come further down."""
+
+    name: str
+    first: int
+    second: int
+    line_number: int
+
+
 class _Reader:
     """Holds what the lines before have made."""
 
     def __init__(self) -> None:
+        self.line_number = 0
         self.build: ProgramBuilder | None = None
         self.counts: dict[str, int] = {}
         self.streams: dict[str, tuple[int, int]] = {}
-        self.items: list[Segment | Link] = []
+        self.items: list[Segment | _Fused | Link] = []
         self.loose: list[Segment] = []
         self.blocks: list[Block] = []
         self.tables: list[tuple[str, list[dict[str, Any]]]] = []
@@ -141,7 +154,7 @@ class _Reader:
         if self.build is None:
             raise ProgramError('a program begins with the line: program "name"; the text is empty')
         for item in self.items:
-            self.build.add_item(item)
+            self.build.add_item(self.fuse(item) if isinstance(item, _Fused) else item)
         for tensors in self.effects:
             self.build.add_effect(*tensors)
         for rank, tensors in self.resident.items():
@@ -213,7 +226,22 @@ class _Reader:
         if self.loose:
             raise ValueError("items come before loose segments")
         kind = line.word("kind")
-        self.items.append(self.segment(line) if kind == "segment" else _link(kind, line))
+        if kind == "fused":
+            name, (first, second) = line.text("name"), (line.take(key, read_whole) for key in ("first", "second"))
+            line.end("first=0, second=1")
+            self.items.append(_Fused(name, first, second, self.line_number))
+        else:
+            self.items.append(self.segment(line) if kind == "segment" else _link(kind, line))
+
+    def fuse(self, pair: _Fused) -> FusedSegment:
+        """Return a fused pair, now that all segments are known."""
+        known = dict(enumerate([*self.items, *self.loose]))
+        first, second = known.get(pair.first), known.get(pair.second)
+        if not isinstance(first, Segment) or not isinstance(second, Segment):
+            raise ProgramError(
+                f"line {pair.line_number}: a fused pair names two segments, got items {pair.first} and {pair.second}"
+            )
+        return FusedSegment(name=pair.name, first=first, second=second)
 
     def _loose(self, line: Line) -> None:
         line.number("loose segment", len(self.items) + len(self.loose))
@@ -291,9 +319,9 @@ class _Reader:
         line.end(f"item=, rank=, {'=, '.join(ROW_DEFAULTS)}=, on ..., after ...")
         self.rows.append((item, streams, values))
 
-    def check_item(self, item: Segment | Link, kind: int, line: Line) -> None:
+    def check_item(self, item: Segment | _Fused | Link, kind: int, line: Line) -> None:
         """What a row repeats of its item must be what the item says."""
-        expected = COMPUTE if isinstance(item, Segment) else item.kind
+        expected = item.kind if isinstance(item, Link) else COMPUTE
         if kind != expected:
             raise ValueError(f"the item is of kind {KIND_NAMES[expected]}, the row says {KIND_NAMES[kind]}")
         if not isinstance(item, Link):
@@ -317,13 +345,13 @@ _ARRAYS: dict[str, Any] = {
     "launches": np.int64,
     "beside": np.int32,
 }
-_LIMITS = {"action": 5, "lane": 2**7, "part": 2**15}
+_LIMITS = {"action": 6, "lane": 2**7, "part": 2**15, "count": 2**7, "slice": 2**15, "slices": 2**15}
 
 
 def _link(word: str, line: Line) -> Link:
     kind = read_kind(word)
     if kind == COMPUTE:
-        raise ValueError("an item is a segment, transfer, collective or copy, got compute")
+        raise ValueError("an item is a segment, fused, transfer, collective or copy, got compute")
     collective = read_name(line.word("collective"), "collective") if kind == COLLECTIVE else ""
     link = Link(
         name=line.text("name"),

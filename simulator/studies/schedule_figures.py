@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +11,13 @@ from numpy.typing import NDArray
 
 from simulator.engine import run
 from simulator.lowering.abstract import abstract_program
+from simulator.lowering.ordered import ordered
 from simulator.program.prices import Prices
 from simulator.program.program import COMPUTE, TRANSFER, Link, Program
 from simulator.program.trace import Trace
 from simulator.report.memory import memory_peaks
 from simulator.schedules import SCHEDULES
-from simulator.schedules.base import Shape
+from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order import PipelineOrder
 
 __all__ = ["ScheduleFigures", "schedule_figures"]
@@ -92,15 +94,14 @@ def schedule_figures(
     """
     schedule = SCHEDULES.get(name)
     shape = Shape(ranks, microbatches, chunks_per_rank)
-    schedule.check(shape)
-    placement = schedule.placement(shape)
-    order = schedule.order(shape, placement)
+    steps = 1 if schedule.flush else 8 * math.ceil(ranks / microbatches) + 2
+    placement, order, pattern = ordered(schedule, shape, steps)
 
     def lowered(freed_at_input_grad: bool) -> tuple[Program, Prices]:
         return abstract_program(
             placement,
             order,
-            shape,
+            pattern,
             forward=forward,
             input_grad=input_grad,
             weight_grad=weight_grad,
@@ -113,11 +114,9 @@ def schedule_figures(
     early = lowered(True)[0] if schedule.splits_backward else program
     compute = program.kind == COMPUTE
     rank, start, end = program.rank[compute], trace.start[compute], trace.end[compute]
-    busy = np.bincount(rank, weights=prices.occupancy[program.item[compute]], minlength=ranks)
-    first, last = np.full(ranks, np.inf), np.zeros(ranks)
-    np.minimum.at(first, rank, start)
-    np.maximum.at(last, rank, end)
-    total, makespan = float(busy.sum()), trace.makespan
+    busy = np.bincount(rank, weights=prices.occupancy[program.item[compute]], minlength=ranks) / steps
+    makespan, span = _spans(schedule, shape, trace.makespan, rank, program.action[compute], start, end)
+    total = float(busy.sum())
     idle = ranks * makespan - total
     return ScheduleFigures(
         schedule=schedule.name,
@@ -126,14 +125,34 @@ def schedule_figures(
         bubble_overhead=idle / total if total else 0.0,
         peak_activations=memory_peaks(program, trace).total,
         peak_activations_if_freed_at_input_grad=memory_peaks(early, trace).total,
-        longest_rank_span=float((last - first).max()),
-        longest_idle_in_span=float((last - first - busy).max()),
-        messages=_volume(program),
-        weight_copies=placement.weight_copies(),
+        longest_rank_span=float(span.max()),
+        longest_idle_in_span=float((span - busy).max()),
+        messages=_volume(program) / steps,
+        weight_copies=placement.weight_copies() * schedule.weight_versions(shape),
         order=order,
         program=program,
         trace=trace,
     )
+
+
+def _spans(
+    schedule: Schedule, shape: Shape, makespan: float, rank: Any, action: Any, start: Any, end: Any
+) -> tuple[float, NDArray[np.float64]]:
+    """Makespan, and per rank the time from its first start to its last end.
+
+    Without a flush both are those of one step in the steady state: m times the period between rank 0's backwards, averaged over
+    whole rounds of p microbatches far from both ends.
+    """
+    ranks = shape.ranks
+    if schedule.flush:
+        first, last = np.full(ranks, np.inf), np.zeros(ranks)
+        np.minimum.at(first, rank, start)
+        np.maximum.at(last, rank, end)
+        return makespan, last - first
+    ends = end[(rank == 0) & (action == 1)]
+    rounds, begin = max(1, len(ends) // (4 * ranks)), len(ends) // 3
+    period = float(ends[begin + rounds * ranks] - ends[begin]) / (rounds * ranks)
+    return shape.microbatches * period, np.full(ranks, shape.microbatches * period)
 
 
 def _volume(program: Program) -> float:

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from simulator.collectives import ALGORITHMS
-from simulator.collectives.base import Collective, Phase, Transfer
+from simulator.collectives.base import Collective, Leg, Pattern, Phase, Transfer
+from simulator.collectives.rounds import legs_of, pattern_of
 from simulator.hardware.coefficients import load_cost_table
 from simulator.hardware.fabric import Fabric, GroupPlacement, describe_group
 
@@ -31,15 +32,15 @@ class CollectiveContract:
     @staticmethod
     def cases(member: Collective) -> list[tuple[str, GroupPlacement]]:
         """Return the (kind, group) that the algorithm works for: send_recv joins two ranks."""
-        groups = [g for g in GROUPS if member.name != "nvls" or g.nodes == 1]
-        groups = [g for g in groups if member.name != "nvls_tree" or g.nodes > 1]
-        return [(kind, g) for kind in member.kinds for g in groups if kind != "send_recv" or g.ranks == 2]
+        pairs = [(kind, g) for kind in member.kinds for g in GROUPS if kind != "send_recv" or g.ranks == 2]
+        return [(kind, g) for kind, g in pairs if member.works(kind, g)]
 
     def check_result(self, member: Collective) -> None:
         """Every rank ends with what the collective promises."""
         for kind, place in self.cases(member):
-            held = contributions(kind, place.ranks, member.phases(kind, place), _parts(member, kind, place))
-            missing = _missing(kind, place.ranks, held, _parts(member, kind, place))
+            parts = _parts(member, kind, place)
+            held = contributions(kind, place.ranks, member.phases(kind, place), parts, member.endpoints(place))
+            missing = _missing(kind, place.ranks, held, parts)
             _require(not missing, f"{member.name} {kind} on {place.ranks} ranks of {place.nodes} nodes: {missing[:3]}")
 
     def check_time(self, member: Collective) -> None:
@@ -59,6 +60,23 @@ class CollectiveContract:
             else:
                 wire = step_seconds(member.steps(kind, place), message=1.0, alpha=0.0)
                 _require(abs(wire - volume) < 1e-9, f"{label}: {wire} on the wire, the closed form says {volume}")
+
+    def check_patterns(self, member: Collective) -> None:
+        """The arrays say of every port what the phases say; the legs add them up."""
+        for kind, place in self.cases(member):
+            label = f"{member.name} {kind} on {place.ranks} ranks of {place.nodes} nodes"
+            listed = [(pattern_of(phase), 1) for phase in member.phases(kind, place)]
+            ports = member.endpoints(place)
+            flat = [_ports(p, ports) for p, repeat in listed for _ in range(repeat)]
+            arrays = [_ports(p, ports) for p, repeat in member.patterns(kind, place) for _ in range(repeat)]
+            _require(len(flat) == len(arrays), f"{label}: {len(arrays)} rounds as arrays, {len(flat)} phases")
+            _require(bool(np.allclose(flat, arrays)), f"{label}: the arrays load other ports than the phases")
+            if ports == place.ranks:
+                pipelined, turns = kind in member.pipelined, kind in member.rotates
+                found = legs_of(member.patterns(kind, place), place, pipelined, turns)
+                given = member.legs(kind, place)
+                same = np.allclose(_sums(found), _sums(given))
+                _require(bool(same), f"{label}: legs {given}, the patterns give {found}")
 
     def check_cost(self, member: Collective) -> None:
         """Costs are finite, grow with the message and the latency does not fall with more nodes."""
@@ -95,7 +113,20 @@ _WIRES = Fabric(
     network_bandwidth=50.0 * 2**30,
     card_bandwidth=50.0 * 2**30,
     network_latency=0.0,
+    network_reduction=True,
 )
+
+
+def _ports(pattern: Pattern, ports: int) -> np.ndarray:
+    """Return messages (out of, into) every port."""
+    out = np.bincount(pattern.source, pattern.fraction[pattern.source_flow], ports)
+    into = np.bincount(pattern.destination, pattern.fraction[pattern.destination_flow], ports)
+    return np.stack([out, into])
+
+
+def _sums(legs: Iterable[Leg]) -> tuple[float, float, float]:
+    legs = tuple(legs)
+    return sum(leg.hops for leg in legs), sum(leg.inner for leg in legs), sum(leg.outer for leg in legs)
 
 
 def step_seconds(steps: Iterable[Phase], message: float, alpha: float = ALPHA) -> float:
@@ -113,9 +144,10 @@ def step_seconds(steps: Iterable[Phase], message: float, alpha: float = ALPHA) -
     return total
 
 
-def contributions(kind: str, ranks: int, phases: Iterable[Phase], parts: int) -> Held:
-    """Return, for every rank and part, which ranks' data it holds after the phases."""
+def contributions(kind: str, ranks: int, phases: Iterable[Phase], parts: int, endpoints: int = 0) -> Held:
+    """Return, for every rank and part, which ranks' data it holds after the phases; other endpoints start empty."""
     held: Held = {rank: _at_first(kind, rank, ranks, parts) for rank in range(ranks)}
+    held |= {server: {} for server in range(ranks, endpoints)}
     for phase in phases:
         arrived = [(transfer, part, _sum(held, transfer, part)) for transfer in phase for part in transfer.parts]
         for transfer, part, data in arrived:
@@ -152,6 +184,10 @@ def _at_first(kind: str, rank: int, ranks: int, parts: int) -> dict[int, frozens
         return {part: own for part in range(parts)}
     if kind == "all_gather":
         return {rank: own}
+    if kind == "gather":
+        return {rank: own}
+    if kind == "scatter":
+        return {part: own for part in range(ranks)} if rank == 0 else {}
     if kind == "all_to_all":
         return {rank * ranks + other: own for other in range(ranks)}
     return {rank if kind == "send_recv" else 0: own} if rank == 0 else {}
@@ -169,6 +205,10 @@ def _missing(kind: str, ranks: int, held: Held, parts: int) -> list[str]:
         wanted = {(rank, part): frozenset((part,)) for rank in range(ranks) for part in range(ranks)}
     elif kind == "all_to_all":
         wanted = {(b, a * ranks + b): frozenset((a,)) for a in range(ranks) for b in range(ranks)}
+    elif kind == "gather":
+        wanted = {(0, part): frozenset((part,)) for part in range(ranks)}
+    elif kind == "scatter":
+        wanted = {(rank, rank): zero for rank in range(ranks)}
     elif kind == "broadcast":
         wanted = {(rank, 0): zero for rank in range(ranks)}
     elif kind == "send_recv":

@@ -9,7 +9,7 @@ from simulator.collectives.base import KINDS, Collective, Transfer
 from simulator.hardware.fabric import GroupPlacement, describe_group
 from simulator.testing.collective_contract import CollectiveContract, contributions, step_seconds
 
-MEMBERS = list(ALGORITHMS)
+MEMBERS = list(ALGORITHMS.members.values())
 
 
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda m: m.name)
@@ -19,6 +19,9 @@ class TestEveryAlgorithm(CollectiveContract):
 
     def test_steps_take_the_time_of_the_closed_form(self, member: Collective) -> None:
         self.check_time(member)
+
+    def test_arrays_and_legs_say_what_the_phases_say(self, member: Collective) -> None:
+        self.check_patterns(member)
 
     def test_costs_rise_and_stay_below_the_wires(self, member: Collective) -> None:
         self.check_cost(member)

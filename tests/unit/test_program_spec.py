@@ -10,7 +10,7 @@ import pytest
 
 from simulator.errors import ProgramError
 from simulator.program.builder import ProgramBuilder, collective_link, plain_segment, transfer_link
-from simulator.program.program import Effect, Program, Segment, Tensor
+from simulator.program.program import Effect, FusedSegment, Program, Segment, Tensor
 from simulator.program.spec import RULES, find_deadlock, verify
 from simulator.program.text import parse_text
 
@@ -63,7 +63,7 @@ def test_a_program_without_rows_is_sound() -> None:
         ("item", 0, 9, r"item lies in 0..3, but is 9 at row 0"),
         ("item", 0, -1, r"item lies in 0..3, but is -1"),
         ("kind", 1, 2, "row 1 (act) on rank 0 is collective, its item is transfer"),
-        ("action", 0, 5, r"action lies in -1..4, but is 5"),
+        ("action", 0, 6, "action lies in -1..5, but is 6"),
         ("rank", 0, 2, r"rank lies in 0..1, but is 2"),
         ("rank", 0, 1, "a row belongs to a rank whose stream it holds: row 0 (0F0) on rank 1 holds [0]"),
         ("streams", 1, 99, r"streams lies in 0..7, but is 99 at row 1 (act) on rank 0"),
@@ -185,6 +185,79 @@ def test_microbatches_of_other_steps_and_lanes_are_told_apart() -> None:
         for action in (FORWARD, BACKWARD):
             build.add_row(layer, stream, action=action, chunk=10**6, microbatch=10**6 * lane, lane=lane, step=step)
     verify(build.build())
+
+
+def special(*rows: dict[str, int], fused: bool = False) -> Program:
+    """Rows of one rank that run these actions."""
+    build = ProgramBuilder()
+    stream, layer = build.add_stream(build.add_rank()), plain_segment("layer")
+    plain, pair = build.add_item(layer), build.add_item(FusedSegment(name="pair", first=layer, second=layer))
+    for row in rows:
+        build.add_row(pair if fused or row["action"] == 5 else plain, stream, **({"chunk": 0} | row))
+    return build.build()
+
+
+def test_actions_of_several_microbatches_and_of_slices_are_sound() -> None:
+    verify(special({"action": FORWARD, "microbatch": 0, "count": 2}, {"action": BACKWARD, "microbatch": 0, "count": 2}))
+    halves = [{"microbatch": 3, "slice": half, "slices": 2} for half in (0, 1)]
+    verify(special(*({"action": FORWARD} | half for half in halves), {"action": BACKWARD, "microbatch": 3}))
+    verify(special({"action": FORWARD, "microbatch": 3}, *({"action": BACKWARD} | half for half in reversed(halves))))
+    verify(special(*({"action": FORWARD, "microbatch": m} for m in (0, 1)), {"action": 1, "microbatch": 0, "count": 2}))
+
+
+def test_a_fused_pair_is_a_forward_and_a_backward() -> None:
+    first, last = {"action": FORWARD, "microbatch": 0}, {"action": BACKWARD, "microbatch": 1}
+    pair = {"action": 5, "microbatch": 1, "second_chunk": 0, "second_microbatch": 0}
+    verify(special(first, pair, last))
+    verify(special(first, pair, {"action": WEIGHT, "microbatch": 0}, last))
+    verify(special(first | {"lane": 1}, pair, last))
+    with pytest.raises(ProgramError, match=r"a backward needs its forward.*row 0 \(\(0F1;0B0\)\)"):
+        verify(special(pair, last))
+    with pytest.raises(ProgramError, match="is there twice"):
+        verify(special(first, pair, {"action": BACKWARD, "microbatch": 0}, last))
+    with pytest.raises(ProgramError, match="a forward comes before its backward"):
+        verify(special(first, last, pair))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"action": FORWARD, "microbatch": 0, "count": 0}], "an action covers one or more microbatches"),
+        ([{"action": FORWARD, "microbatch": 0, "slice": 2, "slices": 2}], "slice lies in 0..slices - 1"),
+        ([{"action": FORWARD, "microbatch": 0, "slices": 2, "count": 2}], "a slice of a microbatch or whole ones"),
+        ([{"action": 5, "microbatch": 0, "second_chunk": 1}], "names a second chunk and microbatch"),
+        ([{"action": 5, "microbatch": 0}], "names a second chunk and microbatch"),
+        ([{"action": FORWARD, "microbatch": 0, "second_chunk": 1}], "names a second chunk and microbatch"),
+        (
+            [{"action": FORWARD, "microbatch": 0, "count": 2}, {"action": FORWARD, "microbatch": 1}],
+            "is there twice: row 0 (0F0+1)",
+        ),
+        (
+            [{"action": FORWARD, "microbatch": 0, "slices": 2}, {"action": BACKWARD, "microbatch": 0}],
+            "a backward needs its forward; there is none of this microbatch: row 1 (0B0)",
+        ),
+    ],
+)
+def test_special_actions_that_mean_nothing_are_named(rows: list[dict[str, int]], message: str) -> None:
+    with pytest.raises(ProgramError) as caught:
+        verify(special(*rows))
+    assert message in str(caught.value)
+
+
+def test_a_fused_segment_is_run_by_pairs_only() -> None:
+    with pytest.raises(ProgramError, match="runs a fused segment"):
+        verify(
+            special(
+                {"action": FORWARD, "microbatch": 0},
+                {"action": 5, "microbatch": 1, "second_chunk": 0, "second_microbatch": 0},
+                fused=True,
+            )
+        )
+
+
+def test_a_row_has_no_other_columns() -> None:
+    with pytest.raises(ProgramError, match=r"a row has no \['hour'\]; allowed besides: count"):
+        special({"action": FORWARD, "hour": 1})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from simulator.errors import ProgramError
 from simulator.program.builder import ProgramBuilder, collective_link, plain_segment, transfer_link
-from simulator.program.program import COLLECTIVE, COPY, Block, Link, OperatorTable, Program, Segment, Tensor
+from simulator.program.program import (
+    COLLECTIVE,
+    COPY,
+    Block,
+    FusedSegment,
+    Link,
+    OperatorTable,
+    Program,
+    Segment,
+    Tensor,
+)
 from simulator.program.text import parse_text, render_text
 
 EXAMPLE = """\
@@ -82,6 +92,13 @@ def full_program() -> Program:
     build.add_row(reduce, (second, first), rank=0, after=[4])
     build.add_row(move, copy, mark_effect=effect)
     build.add_row(compute, second, action=4)
+    pair = build.add_item(
+        FusedSegment(name="pair", first=segment, second=Segment(name="b", pieces=(), phase="backward"))
+    )
+    build.add_row(pair, first, action=5, chunk=0, microbatch=4, second_chunk=3, second_microbatch=1, lane=1, step=2)
+    build.add_row(compute, first, action=0, chunk=4, microbatch=0, count=3)
+    build.add_row(compute, first, action=0, chunk=4, microbatch=5, slice=1, slices=2)
+    build.add_row(compute, first, action=0, chunk=5, microbatch=5, slice=1, slices=2)
     block = Block(name="F", segments=(loose,)), Block(name="cut F", segments=(segment, segment))
     return build.build(blocks=block)
 
@@ -152,6 +169,13 @@ def test_any_name_and_any_number_of_bytes_survive(name: str, size: float, dtype:
         ("1 transfer message", "2 transfer message", "line 18: rows are numbered in order: the next one is 1, got 2"),
         ("1 transfer message", "1 copy message", "line 18: the item is of kind transfer, the row says copy"),
         ("1 transfer message", "1 teleport message", "line 18: a kind is one of compute, transfer, collective, copy"),
+        ("0 segment", '0 fused "x" first=0 second=1 second=1', "line 11: second is given once"),
+        (
+            '0 segment "forward of a layer" phase=forward',
+            '0 fused "x" first=0 second=1',
+            "line 11: a fused pair names two",
+        ),
+        ("item=0 start", "item=0 slices=40000 start", "line 17: slices lies in -1..32767, got 40000"),
         ("message=64MiB group=pp item", "message=32MiB group=pp item", "line 18: the row repeats its item"),
         ("item=1", "item=7", r"line 18: items are 0..2, got item 7"),
         ("on 0:pp>1", "on 0:pp>2", "line 18: no stream '0:pp>2'; known: 0:compute"),
@@ -180,6 +204,15 @@ def test_an_empty_text_is_no_program() -> None:
 def test_pieces_of_a_segment_name_known_tables() -> None:
     with pytest.raises(ProgramError, match=r"line 11: pieces name tables 0\.\.-1, got 3"):
         parse_text(EXAMPLE.replace("phase=forward", "phase=forward pieces=1x3"))
+
+
+def test_fused_segments_survive() -> None:
+    program = full_program()
+    items = parse_text(render_text(program)).items
+    pair = items[-1]
+    assert isinstance(pair, FusedSegment)
+    assert pair.first is items[0]
+    assert pair.second == program.items[-1].second  # type: ignore[union-attr]
 
 
 def test_a_plain_segment_needs_no_pieces() -> None:

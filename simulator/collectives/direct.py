@@ -1,0 +1,54 @@
+"""gather and scatter as NCCL does them: the root posts one send or receive per rank, all at once.
+
+The root's port carries all bytes; NCCL has no tree for these kinds.
+"""
+
+from __future__ import annotations
+
+from simulator.collectives.base import Collective, Cost, Phase, Transfer
+from simulator.collectives.wires import attained, hop_latency
+from simulator.hardware.coefficients import CostTable
+from simulator.hardware.fabric import Fabric, GroupPlacement
+
+__all__ = ["Direct"]
+
+
+class Direct(Collective):
+    """gather and scatter straight between rank 0 and all others."""
+
+    name = "direct"
+    aliases = ("linear",)
+    kinds = ("gather", "scatter")
+    protocols = ("simple",)
+    source = "NCCL src/enqueue.cc (grouped send and receive); nccl-tests src/gather.cu, src/scatter.cu"
+
+    def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
+        """Return base + a little per peer; the root's port inside the node and its cards work at the same time."""
+        n, g = place.ranks, place.ranks_per_node
+        inner, outer = attained(place, fabric, table)
+        latency, times, bare = table.base_latency["pairwise"][protocol], [], []
+        if g > 1:
+            here = GroupPlacement(ranks=g, ranks_per_node=g)
+            latency += (g - 1) * hop_latency("pairwise", protocol, "inner", here, fabric, table)
+            times.append((g - 1) / n / inner)
+            bare.append((g - 1) / n / place.inner_bandwidth(fabric))
+        if n > g:
+            latency += (n - g) * hop_latency("pairwise", protocol, "outer", place, fabric, table)
+            times.append((n - g) / n / outer)
+            bare.append((n - g) / n / place.outer_bandwidth(fabric))
+        return Cost(latency=latency, bandwidth=1 / max(times), ceiling=1 / max(bare))
+
+    def hops(self, kind: str, place: GroupPlacement) -> int:
+        """Return 1."""
+        return 1
+
+    def volume(self, kind: str, place: GroupPlacement) -> float:
+        """Return (n - 1) / n."""
+        return (place.ranks - 1) / place.ranks
+
+    def phases(self, kind: str, place: GroupPlacement) -> tuple[Phase, ...]:
+        """Return the one phase; part r is rank r's."""
+        ends = [((0, r) if kind == "scatter" else (r, 0), r) for r in range(1, place.ranks)]
+        return (
+            tuple(Transfer(sources=e[:1], destinations=e[1:], parts=(r,), fraction=1 / place.ranks) for e, r in ends),
+        )
