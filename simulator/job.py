@@ -40,7 +40,7 @@ class WorkloadChoice(Spec):
     model: str | None = None
     sequence_length: Tokens | None = None
     global_batch_size: Sequences | None = None
-    precision: Literal["fp32", "tf32", "fp16", "bf16"] = "bf16"
+    precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"] = "bf16"
     optimizer: str = "adam"
 
 

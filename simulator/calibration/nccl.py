@@ -10,23 +10,29 @@ NCCL's constants.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.calibration.nccl_logs import NcclLog
+from simulator.calibration.nccl_toml import export_profile
 from simulator.collectives import ALGORITHMS, PRIOR, level_of
 from simulator.errors import CalibrationError
-from simulator.hardware.coefficients import AppliesTo, Pair, Profile, Residual, SizeRange, load_cost_table
+from simulator.hardware.coefficients import (
+    AppliesTo,
+    Pair,
+    Profile,
+    Residual,
+    SizeRange,
+    load_cost_table,
+    pooled_profile,
+)
 
-__all__ = ["export_profile", "fit_all", "fit_nccl", "platform_of", "predict", "residuals"]
+__all__ = ["export_profile", "fit_all", "fit_nccl", "fit_platform", "platform_of", "predict", "residuals"]
 
 _SPREAD = (0.4, 0.1, 0.4)
 """How far a pair's multipliers are expected to lie from those of its platform: log latency, log bandwidth, ramp."""
@@ -125,33 +131,46 @@ def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
     return out
 
 
+def fit_platform(logs: Sequence[NcclLog], name: str) -> Profile:
+    """Return the profile of one platform alone, drawn to what all shipped platforms say; sigmas widened to unseen logs.
+
+    Of several logs each is left out in turn; of a lone log, every other message size.
+
+    Raises:
+        CalibrationError: no logs, or of several platforms.
+    """
+    keys = {platform_of(log) for log in logs}
+    if len(keys) != 1:
+        raise CalibrationError(f"a profile speaks for one platform, but {len(logs)} logs are of {len(keys)}")
+    key = keys.pop()
+    centre = pooled_profile(level_of(logs[0].place)).pairs
+    profile = fit_nccl(logs, name, centre, key)
+    if len(logs) > 1:
+        return _widened(profile, _optimism({key: list(logs)}, {key: profile}, centre)[key])
+    return _widened(profile, _halves(logs[0], profile, centre))
+
+
+def _halves(log: NcclLog, profile: Profile, centre: Pairs) -> float:
+    """Return how many times larger the error is at sizes left out: each half of them in turn."""
+    sizes = np.unique(log.message)
+    if len(sizes) < 6:
+        return 1.0
+    outside = []
+    for part in (0, 1):
+        left = np.isin(log.message, sizes[part::2])
+        fit = _fit_pairs([_points(log, ~left)], centre, _STARTS)
+        outside.append(residuals(_points(log, left), fit.pairs, fit.launch))
+    return _ratio(outside, [residuals(log, profile.pairs, profile.single_process_launch)])
+
+
+def _points(log: NcclLog, chosen: NDArray[np.bool_]) -> NcclLog:
+    return replace(log, message=log.message[chosen], seconds=log.seconds[chosen])
+
+
 def _of_several(logs: Sequence[NcclLog]) -> list[NcclLog]:
     """Return the logs of collectives that several logs measured, if any: one machine says little about others."""
     counts = Counter(log.kind for log in logs)
     return [log for log in logs if counts[log.kind] > 1] or list(logs)
-
-
-def export_profile(profile: Profile, path: Path) -> None:
-    """Write a profile as a data file that `find_profile` reads."""
-    sizes = profile.size_range
-    lines = [
-        "# Written by simulator.calibration.nccl; do not edit.",
-        f"name = {json.dumps(profile.name)}",
-        f'size_range = {{ smallest = "{sizes.smallest:.0f} B", largest = "{sizes.largest:.0f} B" }}',
-        f"everything = {_inline(profile.everything.model_dump())}",
-        f"others = {_inline(profile.others.model_dump())}",
-        f'single_process_launch = "{profile.single_process_launch:.3g} s"',
-    ]
-    if profile.applies_to is not None:
-        lines += ["", "[applies_to]", *(f"{k} = {json.dumps(v)}" for k, v in profile.applies_to.model_dump().items())]
-    lines += ["", '# Multipliers on the constants of nccl_prior, by "algorithm:protocol".', "[pairs]"]
-    lines += [f'"{name}" = {_inline(pair.model_dump())}' for name, pair in profile.pairs.items()]
-    lines += ["", '# Agreement with the logs, by "collective:algorithm".', "[classes]"]
-    lines += [f'"{name}" = {_inline(value.model_dump())}' for name, value in profile.classes.items()]
-    lines += ["", "# sha256 of each log, first 16 digits.", "[logs]"]
-    lines += [f"{json.dumps(name)} = {json.dumps(digest)}" for name, digest in profile.logs.items()]
-    lines += ["", "[sources]", *(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in profile.sources.items()), ""]
-    path.write_text("\n".join(lines), encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +377,3 @@ def _judged_abroad(common: Profile, platforms: dict[Key, list[NcclLog]]) -> Prof
             "everything": _residual(np.concatenate(list(errors.values()))),
         }
     )
-
-
-def _inline(values: dict[str, Any]) -> str:
-    return "{ " + ", ".join(f"{key} = {value}" for key, value in values.items()) + " }"

@@ -154,7 +154,9 @@ def _without_slow(points: Points) -> tuple[Points, Points, Points]:
         for row, i in sorted((p for p in points if p[1] == place), key=lambda p: -p[0].message):
             later[row.message, i] = least
             least = min(least, row.seconds[i])
-    kept, cold, spikes = [], [], []
+    kept: Points = []
+    cold: Points = []
+    spikes: Points = []
     for row, i in points:
         slow = row.seconds[i] > _COLD * later[row.message, i]
         early = sizes.index(row.message) < _FIRST

@@ -99,7 +99,7 @@ def place_table(table: Printed, machine: Machine, index: Mapping[str, str] | Non
     if not kind:
         raise CalibrationError(f"{table.name}: no line names the collective; give --kind all_reduce or the like")
     ranks, nodes = _counts(table, machine)
-    assumed = []
+    assumed: list[str] = []
     if machine.cluster:
         place, fabric = _on_cluster(table.name, machine.cluster, ranks, nodes)
     else:

@@ -67,7 +67,9 @@ class _Reader:
         self._start()
 
     def _start(self) -> None:
-        self.header, self.rows, self.remarks = Header(), [], list[str]()  # type: list[PrintedRow]
+        self.header = Header()
+        self.rows: list[PrintedRow] = []
+        self.remarks: list[str] = []
         self.ended = self.reads_devices = self.torn = False
 
     def close(self) -> None:

@@ -28,6 +28,8 @@ VERBS = {
     "schedule": "Show a pipeline schedule alone, in abstract time.",
     "compare": "Put schedules, ZeRO stages or any setting side by side.",
     "collective": "Time one collective on a cluster.",
+    "calibrate": "Fit a cost model to measurements and write a profile.",
+    "measure": "Measure this machine; writes what calibrate reads.",
     "validate": "Predict a table of measured runs and show the errors.",
     "init": "Write a commented job file.",
     "list": "List what is known: models, clusters, schedules, ...",

@@ -217,6 +217,7 @@ class _Splitter:
         self.t, self.sp, self.overlaps, self.style = tensor, sequence_parallel, overlaps, style
         self.peers, self.exchange = peers
         self.dtype, self.e, self.tokens = precision.compute, float(precision.element), tokens
+        self.precision = precision
         self.x = tokens * hidden * self.e
 
     def factor(self, region: str) -> int:
@@ -269,15 +270,17 @@ class _Splitter:
     ) -> int:
         """Add a GEMM row; returns its index."""
         b, m, n, k = shape
+        narrow = more.pop("narrow", False) and self.precision.quantises
+        dtype, e = (self.precision.gemm, self.precision.quantised_element) if narrow else (self.dtype, self.e)
         out = 4.0 if more.pop("accumulates", False) else self.e
         return rows.add(
             label=label,
             work="gemm",
             shape=shape,
             layout=layout,
-            dtype=self.dtype,
+            dtype=dtype,
             flops=2.0 * b * m * n * k,
-            read=b * (m * k + k * n) * self.e + (b * m * n * out if out != self.e else 0.0),
+            read=b * (m * k + k * n) * e + (b * m * n * out if out != self.e else 0.0),
             written=b * m * n * out,
             phase=phase,
             **more,
@@ -299,12 +302,39 @@ class _Splitter:
             part=part,
         )
 
+    def quantise(self, rows: _Rows, label: str, elements: float, phase: str, fused: bool = False) -> None:
+        """Cast a GEMM operand to the narrow format, as it stands and transposed (the weight gradient reads it the other way).
+
+        With `fused` the kernel before writes the narrow copies, so only the writing counts.
+        """
+        if self.precision.quantises:
+            rows.add(
+                label=f"{label} cast to {self.precision.gemm}",
+                work="memory_bound",
+                dtype=self.dtype,
+                read=0.0 if fused else elements * self.e,
+                written=2.0 * elements * self.precision.quantised_element,
+                phase=phase,
+                launches=0 if fused else 1,
+                part="input" if phase == "backward" else "",
+            )
+
     def forward(self, rows: _Rows, o: Operator, phase: str) -> None:
         """Write the forward rows of an operator."""
         if o.work == "gemm":
             if o.split in ("column", "vocabulary") and self.sp:
                 self.collective(rows, "all_gather", self.tokens * o.shape[3] * self.e, phase, o.label)
-            row = self.product(rows, o.label, self.local(o), "TN" if o.has_weight else "NN", phase, launches=o.launches)
+            narrow = o.has_weight and o.split != "vocabulary"
+            if (
+                narrow
+            ):  # the norm before a column-split layer and the activation function write narrow copies themselves
+                b, m, _, k = self.local(o)
+                self.quantise(
+                    rows, o.label, float(b * m * k), phase, fused=o.split == "column" or o.label == "mlp down"
+                )
+            row = self.product(
+                rows, o.label, self.local(o), "TN" if o.has_weight else "NN", phase, launches=o.launches, narrow=narrow
+            )
             if o.peers > 1:
                 self.exchange_keys(rows, o, phase, row)
             if o.split == "row":
@@ -415,13 +445,25 @@ class _Splitter:
         column = o.split in ("column", "vocabulary")
         if o.split == "row" and self.sp:
             self.collective(rows, "all_gather", self.tokens * o.shape[2] * self.e, "backward", o.label)
-        dgrad = self.product(rows, f"{o.label} input gradient", (b, m, k, n), "NN", "backward", part="input")
+        narrow = o.split != "vocabulary"
+        if narrow:
+            self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward")
+        dgrad = self.product(
+            rows, f"{o.label} input gradient", (b, m, k, n), "NN", "backward", part="input", narrow=narrow
+        )
         wide = self.tokens * o.shape[3] * self.e
         if column and self.sp:
             self.collective(rows, "all_gather", wide, "backward", f"{o.label} input", beside=dgrad)
         fused = self.style.fused_wgrad_accumulation
         wgrad = self.product(
-            rows, f"{o.label} weight gradient", (b, n, k, m), "NT", "backward", part="weight", accumulates=fused
+            rows,
+            f"{o.label} weight gradient",
+            (b, n, k, m),
+            "NT",
+            "backward",
+            part="weight",
+            accumulates=fused,
+            narrow=narrow,
         )
         if not fused:
             rows.add(

@@ -78,6 +78,7 @@ def _resident(state: State, rank: int) -> list[Tensor]:
         replicas=settled.replicas,
     )
     gradients = states.gradients
+    # with narrow GEMMs the operand and its transpose (a byte each) stand in place of the 16-bit weight
     out = [
         Tensor(name="weights", category="weights", bytes=states.weights),
         Tensor(name="gradient buffers", category="gradients", bytes=gradients),

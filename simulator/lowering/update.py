@@ -160,6 +160,16 @@ def _optimizer_table(state: State, parameters: float, small: float, tensors: flo
         phase="optimizer",
         launches=launches,
     )
+    if settled.precision.quantises:
+        rows.add(
+            label=f"cast weights to {settled.precision.gemm}",
+            work="memory_bound",
+            dtype=settled.precision.compute,
+            read=parameters * settled.precision.element,
+            written=2.0 * parameters * settled.precision.quantised_element,
+            phase="optimizer",
+            launches=max(1, int(tensors)),
+        )
     held = parameters / (settled.replicas if settled.zero_stage >= 2 else 1)
     rows.add(
         label="clear gradients",

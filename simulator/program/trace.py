@@ -12,7 +12,7 @@ __all__ = ["Trace"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trace:
-    """Start and end [s] of each row, and the row that each one waited for last.
+    """Start and end [s] of each row.
 
     Args:
         start: [rows] seconds from the start of the step.

@@ -180,7 +180,7 @@ def measure(
         tokens=workload.tokens,
         model_flops=workload.model_flops,
         hardware_flops=workload.model_flops + _recomputed(program),
-        peak_flops=cluster.gpu.peak(workload.numbers.compute),
+        peak_flops=cluster.gpu.peak(workload.numbers.gemm),
         breakdown={name: float(s) for name, s in zip(ACCOUNTS, mean, strict=True)},
         rank_breakdown=table,
         memory=memory_peaks(program, trace),

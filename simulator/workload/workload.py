@@ -18,7 +18,7 @@ class Workload:
         model: shapes.
         sequence_length: tokens per sequence.
         global_batch_size: sequences per step, over all replicas.
-        precision: fp32, tf32, fp16 or bf16.
+        precision: fp32, tf32, fp16, bf16, fp8, mxfp8 or nvfp4.
         optimizer: name of an optimizer.
     """
 

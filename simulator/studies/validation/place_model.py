@@ -79,7 +79,7 @@ def _refuse_other_kinds(row: Row) -> None:
     kind = text(row, "attn_type").lower()
     if kind not in ("", "mha", "gqa", "mqa"):
         raise CannotPlace(f"attention of type {kind!r} is not modelled")
-    for column, words in (("cp", "context parallelism"), ("ep", "expert parallelism")):
+    for column, words in (("ep", "expert parallelism"),):
         if (count(row, column) or 1) > 1:
             raise CannotPlace(f"{words} ({column} > 1) is not modelled")
 

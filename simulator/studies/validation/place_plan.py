@@ -34,11 +34,13 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         CannotPlace: sizes are missing or contradict each other, or the row uses what is not modelled.
     """
     assumed: list[str] = []
-    tensor, pipeline = count(row, "tp") or 1, count(row, "pp") or 1
+    tensor, pipeline, context = count(row, "tp") or 1, count(row, "pp") or 1, count(row, "cp") or 1
     world = count(row, "n_gpus") or 1
-    if world % (tensor * pipeline):
-        raise CannotPlace(f"tp x pp = {tensor} x {pipeline} does not divide the {world} GPUs", counts=False)
-    replicas = world // (tensor * pipeline)
+    if world % (tensor * pipeline * context):
+        raise CannotPlace(
+            f"tp x pp x cp = {tensor} x {pipeline} x {context} does not divide the {world} GPUs", counts=False
+        )
+    replicas = world // (tensor * pipeline * context)
     said = count(row, "dp")
     if said is not None and said != replicas:
         raise CannotPlace(f"tp x pp x dp = {tensor} x {pipeline} x {said} is not the {world} GPUs", counts=False)
@@ -54,6 +56,7 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     fields: dict[str, Any] = {
         "tensor_parallel": tensor,
         "pipeline_parallel": pipeline,
+        "context_parallel": context,
         "microbatch_size": microbatch,
         "sequence_parallel": bool(flag(row, "seq_parallel")) and tensor > 1,
     }

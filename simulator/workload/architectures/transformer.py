@@ -39,9 +39,7 @@ class Transformer(Architecture):
     ) -> LayerPart:
         """See `Architecture.part`."""
         tokens = sequences * sequence_length
-        builder = _Parts(
-            model, sequences, sequence_length, tokens, float(precision.element), style, vocabulary, context, peers
-        )
+        builder = _Parts(model, sequences, sequence_length, tokens, precision, style, vocabulary, context, peers)
         operators = {"embedding": builder.embedding, "layer": builder.layer, "head": builder.head}[kind]()
         width = 8.0 if kind == "embedding" else model.hidden * builder.e
         return LayerPart(kind=kind, operators=tuple(operators), input_bytes=tokens * width)
@@ -56,13 +54,14 @@ class _Parts:
         sequences: int,
         length: int,
         tokens: int,
-        e: float,
+        precision: Precision,
         style: KernelStyle,
         vocabulary: int,
         context: int,
         peers: int,
     ) -> None:
-        self.m, self.sequences, self.length, self.t, self.e = model, sequences, length, tokens, e
+        self.m, self.sequences, self.length, self.t = model, sequences, length, tokens
+        self.e, self.kept = float(precision.element), precision.quantised_element
         self.style, self.vocabulary, self.keys = style, vocabulary, (context + length) * peers
         self.peers = peers
 
@@ -269,10 +268,10 @@ class _Parts:
         query, kv = m.heads * m.head_dim, m.kv_heads * m.head_dim
         wide = t * m.ffn * e
         bias = m.linear_bias
-        qkv_in = Saved(name="qkv input", bytes=t * m.hidden * e, region="sequence")
-        proj_in = Saved(name="projection input", bytes=t * query * e, region="tensor")
-        up_in = Saved(name="mlp input", bytes=t * m.hidden * e, region="sequence")
-        down_in = Saved(name="mlp down input", bytes=wide, region="tensor")
+        qkv_in = Saved(name="qkv input", bytes=t * m.hidden * self.kept, region="sequence")
+        proj_in = Saved(name="projection input", bytes=t * query * self.kept, region="tensor")
+        up_in = Saved(name="mlp input", bytes=t * m.hidden * self.kept, region="sequence")
+        down_in = Saved(name="mlp down input", bytes=t * m.ffn * self.kept, region="tensor")
         up = m.ffn * (2 if m.gated_mlp else 1)
         passes = 1 if self.style.fused_bias_activation or not (bias or m.gated_mlp) else 2
         activation_in = wide * (2 if m.gated_mlp else 1)

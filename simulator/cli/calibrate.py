@@ -1,0 +1,150 @@
+"""dtsim calibrate: measurements in, a fitted data file out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.options import JsonOption, quantity
+from simulator.cli.output import note, print_json, print_sections, wrote
+from simulator.errors import SpecError
+
+if TYPE_CHECKING:
+    from simulator.calibration.nccl_machine import Machine
+
+__all__ = ["KINDS", "command"]
+
+KINDS = ("nccl", "gemm", "attention", "memory")
+"""What can be calibrated."""
+
+_NCCL_ONLY = ("cluster", "kind_of_log", "gpus_per_node", "nodes", "ranks", "intra", "inter", "nic", "plot", "accuracy")
+
+
+def command(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=" | ".join(KINDS))],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="nccl: logs of nccl-tests, text or JSON, or an index.csv; else CSV."),
+    ],
+    output: Annotated[Path | None, typer.Option("--output", metavar="PROFILE.toml", help="The file to write.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite it.")] = False,
+    gpu: Annotated[str, typer.Option("--gpu", help="The GPU, where the files do not name it.")] = "",
+    cluster: Annotated[
+        str, typer.Option("--cluster", metavar="C", help="nccl: the machine (dtsim list clusters).")
+    ] = "",
+    kind_of_log: Annotated[
+        str, typer.Option("--kind", help="nccl: the collective, where a log does not name it.")
+    ] = "",
+    gpus_per_node: Annotated[int | None, typer.Option("--gpus-per-node", help="nccl: ranks on each node.")] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", help="nccl: nodes.")] = None,
+    ranks: Annotated[int | None, typer.Option("--ranks", help="nccl: ranks.")] = None,
+    intra: Annotated[
+        str, typer.Option("--intra", help="nccl: nvlink4_nvswitch, pcie4, pcie_shm, xgmi, none, ...")
+    ] = "",
+    inter: Annotated[str, typer.Option("--inter", help="nccl: ib_ndr, roce, efa, tcp, ...")] = "",
+    nic: Annotated[str, typer.Option("--nic", help="nccl: network per GPU, such as '400 Gb/s'.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="nccl: also logs that look unhealthy.")] = False,
+    accuracy: Annotated[
+        bool, typer.Option("--accuracy", help="nccl: judge fits on logs left out (a second per log); writes nothing.")
+    ] = False,
+    plot: Annotated[
+        str | None, typer.Option("--plot", metavar="OUT.png", help="nccl: points, curves, residuals.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fit the constants of a cost model to measurements and write them as a profile that a cluster can name."""
+    given = {name: value for name, value in locals().items() if name in _NCCL_ONLY and value not in ("", None, False)}
+    if kind not in KINDS:
+        raise SpecError(f"calibrate what? Expected {', '.join(KINDS)}, got {kind[:40]!r}")
+    if kind != "nccl" and (given or everything):
+        names = ", ".join(sorted(f"--{name.replace('_', '-')}" for name in given)) or "--all"
+        raise SpecError(f"{names} describe logs of nccl, but this calibrates {kind}")
+    if output is None and not accuracy:
+        raise SpecError("where to? Give --output PROFILE.toml")
+    if output is not None and not accuracy:
+        _check_output(output, force)
+    if kind == "nccl":
+        from simulator.calibration.nccl_machine import Machine
+
+        machine = Machine(
+            cluster=cluster,
+            kind=kind_of_log,
+            gpu=gpu,
+            gpus_per_node=gpus_per_node,
+            nodes=nodes,
+            ranks=ranks,
+            intra=intra,
+            inter=inter,
+            nic=quantity("--nic", nic, "B/s") if nic else None,
+        )
+        if accuracy:
+            _judge(files, machine, everything, as_json)
+        elif output is not None:
+            _nccl(files, machine, everything, output, force, plot, as_json)
+    elif output is not None:
+        _kernels(kind, files, gpu, output, as_json)
+
+
+def _check_output(output: Path, force: bool) -> None:
+    if output.suffix != ".toml":
+        raise SpecError(f"--output: a profile is a TOML file, such as nccl_mine.toml, but got {str(output)!r}")
+    if output.exists() and not force:
+        raise SpecError(f"--output: {output} exists; --force overwrites it")
+    if not output.parent.is_dir():
+        raise SpecError(f"--output: there is no folder {output.parent}")
+
+
+def _nccl(
+    files: list[Path], machine: Machine, everything: bool, output: Path, force: bool, plot: str | None, as_json: bool
+) -> None:
+    from simulator.calibration.nccl_report import calibration_sections, fit_figures, plot_fit
+    from simulator.calibration.nccl_toml import export_profile
+    from simulator.calibration.nccl_tool import collect_logs, fit_profiles
+
+    collected = collect_logs(files, machine, everything)
+    profiles = fit_profiles(collected, output.stem)
+    paths = [output.parent / f"{profile.name}.toml" for profile in profiles]
+    for path in paths[1:]:
+        _check_output(path, force)
+    for profile, path in zip(profiles, paths, strict=True):
+        export_profile(profile, path)
+    if plot:
+        plot_fit(profiles, collected.logs, plot)
+    if as_json:
+        fits = [fit_figures(p, collected) | {"file": str(path)} for p, path in zip(profiles, paths, strict=True)]
+        print_json({"profiles": fits, "noticed": collected.remarks, "left_out": collected.refused})
+    else:
+        print_sections(calibration_sections(profiles, collected))
+    for path in [*paths, *([Path(plot)] if plot else [])]:
+        wrote(path)
+    note(
+        f'to use it: hardware_specs/calibrations/{output.name}, and calibration = ["{output.stem}"] in a cluster\'s file'
+    )
+
+
+def _judge(files: list[Path], machine: Machine, everything: bool, as_json: bool) -> None:
+    from simulator.calibration.nccl_accuracy import accuracy_figures, accuracy_section, log_accuracies
+    from simulator.calibration.nccl_tool import collect_logs
+
+    collected = collect_logs(files, machine, everything)
+    for line in collected.refused:
+        note(f"left out: {line}")
+    found = list(log_accuracies(collected.logs))
+    if as_json:
+        print_json(accuracy_figures(found))
+    else:
+        print_sections([accuracy_section(found)])
+
+
+def _kernels(kind: str, files: list[Path], gpu: str, output: Path, as_json: bool) -> None:
+    from simulator.calibration.kernel_tool import calibrate_kernels
+
+    answer = calibrate_kernels(kind, files, gpu, output.stem)
+    output.write_text(answer.toml, encoding="utf-8")
+    if as_json:
+        print_json(answer.figures)
+    else:
+        print_sections([answer.section()])
+    wrote(output)
