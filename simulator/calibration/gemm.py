@@ -31,6 +31,7 @@ __all__ = [
     "leave_models_out",
     "model_groups",
     "read_gemm_csv",
+    "toml_value",
 ]
 
 BOUNDS: dict[str, tuple[float, float]] = {
@@ -256,25 +257,33 @@ def gemm_toml(coefficients: GemmCoefficients, header: str) -> str:
     c = coefficients
     plain = c.model_dump(exclude={"residuals", "clock", "sources", "start", "split_start", "notes", "aliases"})
     lines = [f"# {line}" for line in header.splitlines()]
-    lines += [f"{key} = {_toml(value)}" for key, value in plain.items()]
-    lines += [f"start = {_toml(show(c.start, 's'))}", f"split_start = {_toml(show(c.split_start, 's'))}"]
+    lines += [f"{key} = {toml_value(value)}" for key, value in plain.items()]
+    lines += [f"start = {toml_value(show(c.start, 's'))}", f"split_start = {toml_value(show(c.split_start, 's'))}"]
     if c.notes:
-        lines.append(f"notes = {_toml(c.notes)}")
-    lines += ["", "[clock]", f"full_clock_power = {_toml(show(c.clock.full_clock_power, 'W'))}"]
-    lines += [f"reference_peak = {_toml(show(c.clock.reference_peak, 'FLOP/s'))}", f"exponent = {c.clock.exponent!r}"]
-    lines += [f"boost_window = {_toml(show(c.clock.boost_window, 's'))}", "", "[residuals]"]
-    lines += [f"{k} = {_toml(v)}" for k, v in c.residuals.model_dump(exclude_none=True).items()]
-    lines += ["", "[sources]"] + [f"{_toml(k)} = {_toml(v)}" for k, v in c.sources.items()]
+        lines.append(f"notes = {toml_value(c.notes)}")
+    lines += ["", "[clock]", f"full_clock_power = {toml_value(show(c.clock.full_clock_power, 'W'))}"]
+    lines += [
+        f"reference_peak = {toml_value(show(c.clock.reference_peak, 'FLOP/s'))}",
+        f"exponent = {c.clock.exponent!r}",
+    ]
+    lines += [f"boost_window = {toml_value(show(c.clock.boost_window, 's'))}", "", "[residuals]"]
+    lines += [f"{k} = {toml_value(v)}" for k, v in c.residuals.model_dump(exclude_none=True).items()]
+    lines += ["", "[sources]"] + [f"{toml_value(k)} = {toml_value(v)}" for k, v in c.sources.items()]
     return "\n".join(lines) + "\n"
 
 
-def _toml(value: object) -> str:
+def toml_value(value: object) -> str:
+    """Return a number, text, truth or list as TOML.
+
+    >>> toml_value(("a", True))
+    '["a", true]'
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     if isinstance(value, tuple | list):
-        return "[" + ", ".join(_toml(v) for v in value) + "]"
+        return "[" + ", ".join(toml_value(v) for v in value) + "]"
     return repr(value)
 
 

@@ -171,11 +171,11 @@ def _draw(above: Any, below: Any, log: NcclLog, profile: Profile, colour: str) -
     fitted = predict(log, profile.pairs, profile.single_process_launch)[order]
     above.plot(
         size,
-        in_unit(size / seconds * factor, "GB/s", "B/s"),
+        in_unit(factor, "GB/s", "B/s") * size / seconds,
         "o",
         ms=3.5,
         color=colour,
         label=f"{log.name} ({log.kind})",
     )
-    above.plot(size, in_unit(size / fitted * factor, "GB/s", "B/s"), "-", lw=1.2, color=colour)
+    above.plot(size, in_unit(factor, "GB/s", "B/s") * size / fitted, "-", lw=1.2, color=colour)
     below.plot(size, 100.0 * (fitted / seconds - 1), ".", ms=5, color=colour)

@@ -119,9 +119,13 @@ def _nccl(
         print_sections(calibration_sections(profiles, collected))
     for path in [*paths, *([Path(plot)] if plot else [])]:
         wrote(path)
-    note(
-        f'to use it: hardware_specs/calibrations/{output.name}, and calibration = ["{output.stem}"] in a cluster\'s file'
-    )
+    note(_way_to_use(output.stem))
+
+
+def _way_to_use(name: str) -> str:
+    if not name.startswith("nccl_"):
+        return f"a cluster finds profiles whose names begin with nccl_: calibrate again with --output nccl_{name}.toml"
+    return f'to use it: hardware_specs/calibrations/{name}.toml, and calibration = ["{name}"] in a cluster\'s file'
 
 
 def _judge(files: list[Path], machine: Machine, everything: bool, as_json: bool) -> None:

@@ -11,23 +11,20 @@ from simulator.cli.output import json_text, warn_if_cold, wrote
 from simulator.errors import PlanError, SpecError, UnknownNameError
 
 if TYPE_CHECKING:
+    from simulator.schedules.base import Shape
     from simulator.studies.schedule_figures import ScheduleFigures
 
 __all__ = ["FORMATS", "command"]
 
-FORMATS = ("ascii", "json", "torch-csv", "png")
+FORMATS = ("ascii", "json", "torch-csv", "torch-csv-comms", "png")
 """What `--format` takes."""
-_COMMS = (
-    "torch-csv-comms lists sends and receives beside the compute; this version writes only the compute orders. "
-    "Use --format torch-csv: PyTorch adds the communication itself when it loads a compute_only file"
-)
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="A schedule (dtsim list schedules).")],
-    ranks: Annotated[int, typer.Option("-p", "--ranks", help="Pipeline ranks.")],
-    microbatches: Annotated[int, typer.Option("-m", "--microbatches", help="Microbatches of one step.")],
-    chunks: Annotated[int, typer.Option("-v", "--chunks", help="Chunks per rank.")] = 1,
+    name: Annotated[str, typer.Argument(help="A schedule (dtsim list schedules), or your own order: FILE.csv.")],
+    ranks: Annotated[int | None, typer.Option("-p", "--ranks", help="Pipeline ranks (a file has its own).")] = None,
+    microbatches: Annotated[int | None, typer.Option("-m", "--microbatches", help="Microbatches of one step.")] = None,
+    chunks: Annotated[int | None, typer.Option("-v", "--chunks", help="Chunks per rank. [1]")] = None,
     forward: Annotated[float, typer.Option(help="Time of a forward.")] = 1.0,
     backward: Annotated[
         float | None, typer.Option(help="Time of a whole backward: half input, half weight. [2]")
@@ -39,18 +36,25 @@ def command(
     output: Annotated[str | None, typer.Option("--output", help="Write to this file (png: schedule.png).")] = None,
     engine: Annotated[str, typer.Option("--engine", help="compiled or simpy.")] = "compiled",
 ) -> None:
-    """Show a pipeline schedule alone: times are of one microbatch on one rank's whole share."""
+    """Show a pipeline schedule alone: times are of one microbatch on one rank's whole share.
+
+    FILE.csv holds one line per rank, cells such as 2F0 separated by commas; PyTorch's compute_only and compute_comms files do.
+    """
     from simulator.studies.schedule_figures import schedule_figures
 
-    _check_format(form)
+    if form not in FORMATS:
+        raise UnknownNameError("format", form, FORMATS)
     halves = _halves(backward, input_grad, weight_grad)
-    _check_size(ranks, microbatches, chunks)
+    shape = _shape(name, ranks, microbatches, chunks)
+    if form.startswith("torch-csv"):
+        _show(_torch(name, shape, form), output)
+        return
     warn_if_cold(["report/memory_kernel"])
     figures = schedule_figures(
         name,
-        ranks,
-        microbatches,
-        chunks,
+        shape.ranks,
+        shape.microbatches,
+        shape.chunks_per_rank,
         forward=forward,
         input_grad=halves[0],
         weight_grad=halves[1],
@@ -60,20 +64,25 @@ def command(
     if form == "png":
         from simulator.report.plots import plot_timelines
 
-        title = f"{figures.schedule}, {ranks} ranks, {microbatches} microbatches"
+        title = f"{figures.schedule}, {shape.ranks} ranks, {shape.microbatches} microbatches"
         wrote(plot_timelines([(title, figures.program, figures.trace)], output or "schedule.png"))
-    elif output:
-        Path(output).write_text(_text(figures, form) + "\n", encoding="utf-8")
+    else:
+        _show(_text(figures, form), output)
+
+
+def _show(text: str, output: str | None) -> None:
+    if output:
+        Path(output).write_text(text + "\n", encoding="utf-8")
         wrote(output)
     else:
-        print(_text(figures, form))
+        print(text)
 
 
-def _check_format(form: str) -> None:
-    if form == "torch-csv-comms":
-        raise SpecError(_COMMS)
-    if form not in FORMATS:
-        raise UnknownNameError("format", form, FORMATS)
+def _torch(name: str, shape: Shape, form: str) -> str:
+    from simulator.schedules import SCHEDULES
+    from simulator.schedules.torch_comms import torch_file
+
+    return torch_file(SCHEDULES.get(name), shape, comms=form == "torch-csv-comms").rstrip("\n")
 
 
 def _halves(backward: float | None, input_grad: float | None, weight_grad: float | None) -> tuple[float, float]:
@@ -88,15 +97,34 @@ def _halves(backward: float | None, input_grad: float | None, weight_grad: float
     return (1.0 if input_grad is None else input_grad), (1.0 if weight_grad is None else weight_grad)
 
 
-def _check_size(ranks: int, microbatches: int, chunks: int) -> None:
+def _shape(name: str, ranks: int | None, microbatches: int | None, chunks: int | None) -> Shape:
+    """Return the shape that the options name, or the one of the file."""
+    from simulator.schedules.base import Shape
+    from simulator.schedules.own_schedule import is_order_file, read_schedule
     from simulator.studies.sizes import MOST_SCHEDULE_ACTIONS
 
+    if is_order_file(name):
+        own = read_schedule(name)[1]
+        given = {"ranks": ranks, "microbatches": microbatches, "chunks_per_rank": chunks}
+        for what, value in given.items():
+            if value not in (None, getattr(own, what)):
+                raise PlanError(
+                    f"an order from a file has its own shape: {name} has {own}, but {what}={value}. Leave it out"
+                )
+        return own
+    if ranks is None or microbatches is None:
+        raise SpecError(
+            f"a schedule by name needs -p RANKS and -m MICROBATCHES, but {name!r} came without. Your own order is a file that "
+            "ends in .csv and needs neither"
+        )
+    chunks = 1 if chunks is None else chunks
     actions = 2 * max(ranks, 1) * max(microbatches, 1) * max(chunks, 1)
     if actions > MOST_SCHEDULE_ACTIONS:
         raise PlanError(
             f"a schedule may have at most {MOST_SCHEDULE_ACTIONS} actions, but 2 x {ranks} ranks x {microbatches} "
             f"microbatches x {chunks} chunks = {actions}. Use fewer of them"
         )
+    return Shape(ranks, microbatches, chunks)
 
 
 def _answer(figures: ScheduleFigures) -> dict[str, object]:
@@ -106,8 +134,6 @@ def _answer(figures: ScheduleFigures) -> dict[str, object]:
 
 
 def _text(figures: ScheduleFigures, form: str) -> str:
-    if form == "torch-csv":
-        return figures.order.to_text().rstrip("\n")
     if form == "json":
         return json_text(_answer(figures))
     from simulator.report.timeline import render_timeline

@@ -102,9 +102,7 @@ class Collective(abc.ABC):
 
     def legs(self, kind: str, place: GroupPlacement) -> tuple[Leg, ...]:
         """Return the closed form on two kinds of wires: hops, and shares of the message inside and between nodes."""
-        return legs_of(
-            self.patterns(kind, place), place, kind in self.pipelined, kind in self.rotates
-        )
+        return legs_of(self.patterns(kind, place), place, kind in self.pipelined, kind in self.rotates)
 
     @abc.abstractmethod
     def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:

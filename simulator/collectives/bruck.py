@@ -45,9 +45,7 @@ class Bruck(PlainCollective):
                     far = [k for k in range(n) if k >> bit & 1]
                     start = [(i - k % (1 << bit)) % n for k in far]
                     parts = tuple(a * n + (a + k) % n for a, k in zip(start, far, strict=True))
-                phase.append(
-                    Transfer(sources=(i,), destinations=(to % n,), parts=parts, fraction=_share(kind, n, bit))
-                )
+                phase.append(Transfer(sources=(i,), destinations=(to % n,), parts=parts, fraction=_share(kind, n, bit)))
             out.append(tuple(phase))
         return tuple(out)
 

@@ -132,5 +132,6 @@ def _network(place: GroupPlacement) -> Phase:
     """Return: of each part, the heads of all nodes send and all receive the sum."""
     heads = [tuple(first + j for first in _firsts(place)) for j in range(place.ranks_per_node)]
     return tuple(
-        Transfer(sources=ranks, destinations=ranks, parts=(j,), fraction=1 / len(heads)) for j, ranks in enumerate(heads)
+        Transfer(sources=ranks, destinations=ranks, parts=(j,), fraction=1 / len(heads))
+        for j, ranks in enumerate(heads)
     )

@@ -40,9 +40,7 @@ class Transfer:
 
     def back(self) -> Transfer:
         """Return the same transfer the other way round, as a copy."""
-        return Transfer(
-            sources=self.destinations, destinations=self.sources, parts=self.parts, fraction=self.fraction
-        )
+        return Transfer(sources=self.destinations, destinations=self.sources, parts=self.parts, fraction=self.fraction)
 
 
 Phase = tuple[Transfer, ...]
@@ -219,7 +217,10 @@ def _busy(pattern: Pattern, place: GroupPlacement) -> NDArray[np.float64]:
     np.minimum.at(low, flow, node)
     np.maximum.at(high, flow, node)
     leaves = low != high
-    for row, ranks, of in ((0, pattern.source, pattern.source_flow), (1, pattern.destination, pattern.destination_flow)):
+    for row, ranks, of in (
+        (0, pattern.source, pattern.source_flow),
+        (1, pattern.destination, pattern.destination_flow),
+    ):
         out = leaves[of]
         add(row, ranks[~out], pattern.fraction[of[~out]])
         add(row + 2, ranks[out], pattern.fraction[of[out]])

@@ -47,7 +47,8 @@ class SimulatedCollective:
     Args:
         seconds: until the last group has ended [s].
         group_seconds: of each group [s].
-        closed_form: of the slowest group alone on an idle fabric [s]; of a pipelined algorithm: with many chunks.
+        idle: of the slowest group alone on an idle fabric [s]: the closed form; by steps if the answer is by steps and
+            the algorithm is pipelined, where the closed form takes every step for as long as one in full flow.
         method: "closed form" or "steps": where `seconds` comes from.
         reason: why, in words.
         rounds: that were played, of all groups together; 0 for the closed form.
@@ -56,7 +57,7 @@ class SimulatedCollective:
 
     seconds: float
     group_seconds: tuple[float, ...]
-    closed_form: float
+    idle: float
     method: Literal["closed form", "steps"]
     reason: str
     rounds: int
@@ -64,8 +65,8 @@ class SimulatedCollective:
 
     @property
     def slowdown(self) -> float:
-        """How many times longer it takes than one group alone on an idle fabric, by the closed form."""
-        return self.seconds / self.closed_form if self.closed_form > 0 else 1.0
+        """How many times longer it takes than one group alone on an idle fabric."""
+        return self.seconds / self.idle if self.idle > 0 else 1.0
 
 
 def simulate_collective(
@@ -105,7 +106,7 @@ def simulate_collective(
         return SimulatedCollective(
             seconds=max(alone),
             group_seconds=tuple(alone),
-            closed_form=max(alone),
+            idle=max(alone),
             method="closed form",
             reason=reason or "no flows cross",
             rounds=0,
@@ -115,10 +116,12 @@ def simulate_collective(
     for held, place in zip(ranks, places, strict=True):
         links.add(held, _rounds(member.name, kind, place, pieces), message)
     ends = links.run()
+    if kind in member.pipelined:
+        alone = _alone(member, kind, message, dict(zip(places, ranks, strict=True)), graph.without_spine(), pieces)
     return SimulatedCollective(
         seconds=max(ends),
         group_seconds=ends,
-        closed_form=max(alone),
+        idle=max(alone),
         method="steps",
         reason=reason or "asked for",
         rounds=links.rounds,
@@ -211,14 +214,34 @@ def _closed_form(
 ) -> float:
     """Return alpha per hop and the bytes of the busiest wire, leg by leg [s]; a pipeline fills once, chunk by chunk."""
     total = 0.0
-    more = chunks - 1 if kind in member.pipelined else 0
+    pipelined = kind in member.pipelined
     for leg in _legs(member.name, kind, place) if place.ranks > 1 else ():
         wire = leg.inner / graph.port_bandwidth
         if leg.outer:
             wire = max(wire, leg.outer / graph.card_bandwidth)
         alpha = graph.outer_latency if leg.outer else graph.inner_latency
-        total += (leg.hops + more) * (alpha + message * wire / (1 + more) / (1 if more else leg.hops))
+        if pipelined:
+            total += (leg.hops + chunks - 1) * (alpha + message * wire / chunks)
+        else:
+            total += leg.hops * alpha + message * wire
     return total
+
+
+def _alone(
+    member: Collective,
+    kind: str,
+    message: float,
+    groups: dict[GroupPlacement, NDArray[np.int64]],
+    graph: FabricGraph,
+    chunks: int,
+) -> list[float]:
+    """Return the seconds of each kind of group when nobody else uses the links [s]."""
+    out = []
+    for place, held in groups.items():
+        links = SharedLinks(graph)
+        links.add(held, _rounds(member.name, kind, place, chunks), message)
+        out += links.run()
+    return out
 
 
 class _Load:

@@ -120,9 +120,15 @@ class FabricGraph:
         """
         ranks = np.concatenate([source, destination])
         if len(ranks) and not 0 <= ranks.min() <= ranks.max() < self.world_size:
-            raise PlanError(f"cluster {self.name!r} has ranks 0 to {self.world_size - 1}, but a flow names {ranks.max()}")
+            raise PlanError(
+                f"cluster {self.name!r} has ranks 0 to {self.world_size - 1}, but a flow names {ranks.max()}"
+            )
         paired = len(source) == len(destination) == flows
-        parts = self._paired(source, destination) if paired else self._many(source, source_flow, destination, destination_flow, flows)
+        parts = (
+            self._paired(source, destination)
+            if paired
+            else self._many(source, source_flow, destination, destination_flow, flows)
+        )
         crosses, flow, link = parts
         if not self.rails and crosses.any():
             raise PlanError(
@@ -147,7 +153,10 @@ class FabricGraph:
             flow, link = [*flow, far, far], [*link, self._starts[2] + up, self._starts[3] + down]
             first, last = self._leaf(up), self._leaf(down)
             over = first != last
-            flow, link = [*flow, far[over], far[over]], [*link, self._starts[4] + first[over], self._starts[5] + last[over]]
+            flow, link = (
+                [*flow, far[over], far[over]],
+                [*link, self._starts[4] + first[over], self._starts[5] + last[over]],
+            )
         return crosses, np.concatenate(flow), np.concatenate(link)
 
     def _many(

@@ -8,7 +8,7 @@ sequence parallelism (Korthikanti et al., arXiv 2205.05198) these all_reduces be
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -108,6 +108,8 @@ def _layer_cost(
     for operator in part.operators:
         if recompute == "full" or (recompute == "selective" and operator.selective):
             split.forward(backward, operator, "recompute")
+        elif recompute == "operators" and operator.again:
+            split.forward(backward, _part_of(operator), "recompute")
     for operator in reversed(part.operators):
         split.backward(backward, operator)
     saved, dropped = _saved(part, split, recompute)
@@ -139,17 +141,28 @@ def _marks(kind: str, name: str, size: float) -> tuple[Tensor, ...]:
 def _saved(part: LayerPart, split: _Splitter, recompute: str) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Tensors kept for backward, and those made again in backward instead."""
     tensors = [
-        (s.droppable, Tensor(name=s.name, category=s.category, bytes=s.bytes / split.factor(s.region)))
+        (
+            s.cheap if recompute == "operators" else s.droppable,
+            Tensor(name=s.name, category=s.category, bytes=s.bytes / split.factor(s.region)),
+        )
         for o in part.operators
         for s in o.saved
         if s.bytes
     ]
     if recompute == "none":
         return tuple(t for _, t in tensors), ()
-    if recompute == "selective":
+    if recompute in ("selective", "operators"):
         return tuple(t for d, t in tensors if not d), tuple(t for d, t in tensors if d)
     kept = Tensor(name="layer input", category="activations", bytes=part.input_bytes / split.factor("sequence"))
     return (kept,), tuple(t for _, t in tensors)
+
+
+def _part_of(operator: Operator) -> Operator:
+    """The part of an operator that per-operator recompute runs again: all of it, or a product with fewer columns."""
+    if operator.again == 1.0 or operator.work != "gemm":
+        return operator
+    batch, m, n, k = operator.shape
+    return replace(operator, shape=(batch, m, max(1, int(n * operator.again)), k))
 
 
 class _Rows:

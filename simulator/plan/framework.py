@@ -57,7 +57,7 @@ class Framework(NamedSpec):
     reshards_after_forward: bool
     clips_gradients: bool
     vocabulary_multiple: int = Field(ge=1, le=4096)
-    recompute: Literal["none", "selective", "full"]
+    recompute: Literal["none", "selective", "operators", "full"]
     launch_time: Seconds
     step_time: Seconds
     context: Bytes

@@ -37,7 +37,8 @@ class Plan(Spec):
         microbatch_size: sequences per microbatch and replica.
         schedule: name of a pipeline schedule.
         zero_stage: 0 nothing sharded, 1 optimizer states, 2 and gradients, 3 and weights (FSDP).
-        recompute: none, selective (attention core) or full (every layer from its input).
+        recompute: none, selective (attention core), operators (memory-bound kernels and every second matrix product, as
+            torchtitan's selective mode does) or full (every layer from its input).
         attention: attention kernel, in place of the framework's.
         overlap_gradients: reduce gradients beside the backward pass.
         overlap_parameters: gather ZeRO-1/2 weights beside the next forward pass.
@@ -63,7 +64,7 @@ class Plan(Spec):
     microbatch_size: Degree = 1
     schedule: str | None = None
     zero_stage: Annotated[int, Field(strict=True, ge=0, le=3)] = 0
-    recompute: Literal["none", "selective", "full"] | None = None
+    recompute: Literal["none", "selective", "operators", "full"] | None = None
     attention: Literal["unfused", "flash1", "flash2", "flash3"] | None = None
     overlap_gradients: bool | None = None
     overlap_parameters: bool | None = None

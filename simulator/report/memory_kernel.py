@@ -15,8 +15,7 @@ __all__ = ["walk_memory"]
 Array = Any
 
 _INTS, _LONGS, _FLOATS = (
-    types.Array(dtype, dimensions, "C", readonly=True)
-    for dtype, dimensions in ((int32, 1), (int64, 1), (float64, 1))
+    types.Array(dtype, dimensions, "C", readonly=True) for dtype, dimensions in ((int32, 1), (int64, 1), (float64, 1))
 )
 """Types of read-only inputs.  Giving them compiles one version, whether an array happens to be writeable or not."""
 

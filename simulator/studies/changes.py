@@ -152,7 +152,7 @@ def _can_be(job: Job, change: Change) -> bool:
 
 
 def _memory_changes(now: Settled) -> Iterator[Change]:
-    for kind in ("none", "selective", "full"):
+    for kind in ("none", "selective", "operators", "full"):
         if kind != now.recompute:
             yield Change(name=f"recompute {kind}", plan={"recompute": kind})
     if now.tensor_parallel > 1:

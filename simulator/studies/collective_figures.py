@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from simulator.collectives import CollectiveTime, bus_factor, collective_seconds
 from simulator.collectives.base import KINDS
-from simulator.errors import PlanError
+from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import MAX_WORLD_SIZE, load_cluster
-from simulator.hardware.fabric import GroupPlacement, describe_group, fabric_of
+from simulator.hardware.fabric import Fabric, GroupPlacement, describe_group, fabric_of
 from simulator.report.prediction import QUANTILE
-from simulator.report.table import Section, percent
+from simulator.report.table import Section, Table, percent
 from simulator.units import show
 
-__all__ = ["CollectiveFigures", "collective_figures", "kind_named"]
+__all__ = [
+    "MOST_SIZES",
+    "CollectiveFigures",
+    "collective_figures",
+    "collective_table",
+    "kind_named",
+    "sizes_between",
+    "table_sections",
+]
+
+MOST_SIZES = 10_000
+"""Rows of the longest table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +40,7 @@ class CollectiveFigures:
         cluster: its name.
         place: where the ranks lie.
         time: seconds, algorithm, protocol, spread.
+        fabric: the wires it ran on.
     """
 
     kind: str
@@ -35,6 +48,7 @@ class CollectiveFigures:
     cluster: str
     place: GroupPlacement
     time: CollectiveTime
+    fabric: Fabric
 
     @property
     def band(self) -> tuple[float, float]:
@@ -51,6 +65,47 @@ class CollectiveFigures:
     def bus_bandwidth(self) -> float:
         """As nccl-tests defines it [B/s]."""
         return self.algorithm_bandwidth * bus_factor(self.kind, self.place.ranks)
+
+    @property
+    def why(self) -> str:
+        """Why the bus bandwidth is above what the wires carry, in a sentence; "" where it is not."""
+        place, fabric = self.place, self.fabric
+        inside = fabric.intra_bandwidth if place.ranks_per_node > 1 else math.inf
+        cards = place.outer_bandwidth(fabric) / place.ranks_per_node if place.nodes > 1 else math.inf
+        bus, ranks = self.bus_bandwidth, place.ranks
+        if bus > cards:
+            return self._above_cards(cards)
+        if bus > inside:
+            return (
+                f"The bus bandwidth is above the link's {show(inside, 'B/s')}: nccl-tests counts 2(n-1)/n = "
+                f"{bus_factor(self.kind, ranks):.3g} times the message, as a ring sends it, but the switch adds and "
+                f"copies ({self.time.algorithm}), so each GPU sends only (n+1)/n = {(ranks + 1) / ranks:.3g} times."
+            )
+        return ""
+
+    def _above_cards(self, cards: float) -> str:
+        nodes, shown = self.place.nodes, show(cards, "B/s")
+        if self.kind == "all_to_all":
+            return (
+                f"The bus bandwidth is above a GPU's network share of {shown}: one part in {nodes} of the message stays "
+                f"in the node, and nccl-tests counts it too; the limit is N/(N-1) = {nodes / (nodes - 1):.3g} times the "
+                f"share."
+            )
+        how = (
+            "a tree sends each byte once up and once down"
+            if "tree" in self.time.algorithm
+            else "a ring enters and leaves a node only once for all its GPUs, over all their cards"
+        )
+        return (
+            f"The bus bandwidth is above a GPU's network share of {shown}: it counts what passes a GPU, most of it inside "
+            f"the node; between the {nodes} nodes {how}. What must cross is {show(self._network_rate(), 'B/s')} per GPU."
+        )
+
+    def _network_rate(self) -> float:
+        """Return what leaves a node at least, per GPU and second, whatever the algorithm [B/s]."""
+        nodes, inner = self.place.nodes, self.place.ranks_per_node
+        factor = 2 * (nodes - 1) / nodes if self.kind == "all_reduce" else (nodes - 1) / nodes
+        return self.algorithm_bandwidth * factor / inner
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim collective`."""
@@ -91,6 +146,7 @@ class CollectiveFigures:
                 f"bus bandwidth {show(self.bus_bandwidth, 'B/s')}, algorithm bandwidth {show(self.algorithm_bandwidth, 'B/s')}",
                 f"algorithm {time.algorithm}, protocol {time.protocol}; {self.place.text}",
                 f"profile {time.profile} ({known}), spread of its class {time.class_name}: {percent(time.sigma)}",
+                *([self.why] if self.why else []),
             ),
         )
 
@@ -150,4 +206,68 @@ def collective_figures(
     place = describe_group(ranks, domains, level=level)
     known = kind_named(kind)
     time = collective_seconds(known, message, place, fabric, algorithm, protocol)
-    return CollectiveFigures(kind=known, message=message, cluster=whole.name, place=place, time=time)
+    return CollectiveFigures(kind=known, message=message, cluster=whole.name, place=place, time=time, fabric=fabric)
+
+
+def collective_table(
+    kind: str,
+    messages: Sequence[float],
+    cluster: str,
+    ranks: int,
+    nodes: int | None = None,
+    algorithm: str = "auto",
+    protocol: str = "auto",
+) -> list[CollectiveFigures]:
+    """Return the figures of each message size; arguments and errors as `collective_figures`.
+
+    >>> rows = collective_table("all_reduce", sizes_between(2.0**20, 2.0**24), "dgx_h100", 8)
+    >>> [row.message / rows[0].message for row in rows]
+    [1.0, 2.0, 4.0, 8.0, 16.0]
+    """
+    return [collective_figures(kind, size, cluster, ranks, nodes, algorithm, protocol) for size in messages]
+
+
+def sizes_between(smallest: float, largest: float) -> list[float]:
+    """Return the sizes from one to the other, each twice the last [B].
+
+    Raises:
+        SpecError: the first is above the second, or not above zero.
+
+    >>> sizes_between(1024, 5000)
+    [1024.0, 2048.0, 4096.0]
+    """
+    if not 0 < smallest <= largest:
+        raise SpecError(f"--sizes: expected SMALLEST:LARGEST, got {show(smallest, 'B')} to {show(largest, 'B')}")
+    return [smallest * 2.0**i for i in range(1 + math.floor(math.log2(largest / smallest) + 1e-9))]
+
+
+def table_sections(rows: Sequence[CollectiveFigures]) -> list[Section]:
+    """Return a table over sizes to read, with the reason where bus bandwidths are above the wires'."""
+    first = rows[0]
+    known = "" if all(row.time.calibrated for row in rows) else ", uncalibrated where marked *"
+    lines = tuple(
+        (
+            show(row.message, "B"),
+            show(row.time.seconds, "s"),
+            f"{show(row.band[0], 's')} - {show(row.band[1], 's')}",
+            row.time.algorithm,
+            row.time.protocol,
+            show(row.algorithm_bandwidth, "B/s"),
+            show(row.bus_bandwidth, "B/s"),
+            "" if row.time.calibrated else "*",
+        )
+        for row in rows
+    )
+    reasons = [row.why for row in rows if row.why]
+    return [
+        Section(
+            title=f"{first.kind} over {first.place.ranks} ranks of {first.cluster}, {first.place.text}; profile "
+            f"{first.time.profile}{known}",
+            table=Table(
+                headings=("message", "time", "80 % band", "algorithm", "protocol", "algbw", "busbw", ""),
+                rows=lines,
+                left=(3, 4),
+            ),
+            below=tuple(reasons[-1:]),
+        )
+    ]

@@ -22,15 +22,26 @@ def _parameters(value: Any) -> Any:
 
 
 Width = Annotated[int, Field(ge=1, le=10**6)]
+Part = Annotated[int, Field(ge=0, le=10**7)]
+"""A size that 0 leaves out."""
+
+_EXPERT_FIELDS = ("experts_per_token", "expert_ffn", "shared_expert_ffn", "dense_layers")
+_LATENT_FIELDS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
 class Model(NamedSpec):
-    """A decoder-only transformer, as its authors describe it.
+    """A decoder-only transformer, dense or with experts, as its authors describe it.
 
     `sequence_length` [tokens] is that of pretraining: the default of jobs, and the limit where positions are learned.
     `kv_heads` defaults to `heads`, `head_dim` to hidden / heads.  `qkv_bias`: biases of the query, key and value
     projections; `linear_bias`: of all other linear layers.  `gated_mlp`: three matrices (SwiGLU) in place of two.
     `parameters_published`: what the authors print, for comparison only.
+
+    Mixture of experts: `experts` MLPs of width `expert_ffn` (default: `ffn`), of which each token sees `experts_per_token`,
+    beside shared ones of `shared_expert_ffn` in total; of the layers from `dense_layers` on, every `moe_every`-th has them.
+    `attention` = "latent" (multi-head latent attention, DeepSeek-V2, arXiv 2405.04434): keys and values from a latent of
+    `kv_lora_rank` (and queries from one of `q_lora_rank`, 0 = straight from the hidden state), heads of `qk_nope_head_dim` +
+    `qk_rope_head_dim` for queries and keys and `v_head_dim` for values.
     """
 
     family: Name
@@ -50,6 +61,18 @@ class Model(NamedSpec):
     linear_bias: bool
     qkv_bias: bool
     parameters_published: Annotated[float | None, Field(gt=0), BeforeValidator(_parameters)] = None
+    experts: Part = 0
+    experts_per_token: Part = 0
+    expert_ffn: Part = 0
+    shared_expert_ffn: Part = 0
+    dense_layers: Part = 0
+    moe_every: Annotated[int, Field(ge=1, le=10_000)] = 1
+    attention: Literal["standard", "latent"] = "standard"
+    q_lora_rank: Part = 0
+    kv_lora_rank: Part = 0
+    qk_nope_head_dim: Part = 0
+    qk_rope_head_dim: Part = 0
+    v_head_dim: Part = 0
 
     @model_validator(mode="before")
     @classmethod
@@ -58,6 +81,11 @@ class Model(NamedSpec):
             return data
         hidden, heads = data.get("hidden"), data.get("heads")
         filled = dict(data)
+        if data.get("experts") and data.get("ffn"):
+            filled.setdefault("expert_ffn", data["ffn"])
+        nope, rope = data.get("qk_nope_head_dim"), data.get("qk_rope_head_dim", 0)
+        if data.get("attention") == "latent" and isinstance(nope, int) and isinstance(rope, int):
+            filled.setdefault("head_dim", nope + rope)
         if isinstance(heads, int) and not isinstance(heads, bool) and heads > 0:
             filled.setdefault("kv_heads", heads)
             if isinstance(hidden, int) and hidden > 0 and hidden % heads == 0:
@@ -72,7 +100,51 @@ class Model(NamedSpec):
             )
         if self.heads % self.kv_heads:
             raise ValueError(f"heads must be a multiple of kv_heads, but {self.heads} is none of {self.kv_heads}")
+        self._check_experts()
+        self._check_latent()
         return self
+
+    def _check_experts(self) -> None:
+        given = [f"{name} = {getattr(self, name)}" for name in _EXPERT_FIELDS if getattr(self, name)]
+        given += [f"moe_every = {self.moe_every}"] if self.moe_every > 1 else []
+        if not self.experts and given:
+            raise ValueError(f"{given[0]} belongs to a mixture of experts, but experts = 0; give experts or leave it out")
+        if self.experts and not 1 <= self.experts_per_token <= self.experts:
+            raise ValueError(
+                f"experts_per_token must lie in 1..experts, but it is {self.experts_per_token} of {self.experts}"
+            )
+        if self.experts and not any(self.moe_layers):
+            raise ValueError(
+                f"dense_layers = {self.dense_layers} and moe_every = {self.moe_every} leave none of the {self.layers} layers "
+                "with experts; make them smaller or leave out experts"
+            )
+
+    def _check_latent(self) -> None:
+        given = [name for name in _LATENT_FIELDS if getattr(self, name)]
+        if self.attention == "standard" and given:
+            raise ValueError(f'{given[0]} belongs to latent attention; give attention = "latent" or leave it out')
+        if self.attention == "standard":
+            return
+        missing = [name for name in _LATENT_FIELDS[1:] if name not in given]
+        if missing:
+            raise ValueError(f"latent attention needs {', '.join(missing)}")
+        if self.head_dim != self.qk_nope_head_dim + self.qk_rope_head_dim or self.kv_heads != self.heads:
+            raise ValueError(
+                "latent attention has head_dim = qk_nope_head_dim + qk_rope_head_dim and kv_heads = heads, but head_dim = "
+                f"{self.head_dim}, kv_heads = {self.kv_heads}; leave both out"
+            )
+
+    @property
+    def moe_layers(self) -> tuple[bool, ...]:
+        """Per layer, whether its MLP is a mixture of experts."""
+        return tuple(
+            self.experts > 0 and i >= self.dense_layers and (i + 1) % self.moe_every == 0 for i in range(self.layers)
+        )
+
+    @property
+    def value_head_dim(self) -> int:
+        """Width of a head's values: `v_head_dim` of latent attention, else `head_dim`."""
+        return self.v_head_dim or self.head_dim
 
     @property
     def norm_parameters(self) -> int:
@@ -80,24 +152,61 @@ class Model(NamedSpec):
         return self.hidden * (2 if self.norm == "layer_norm" else 1)
 
     @property
+    def attention_weights(self) -> int:
+        """Elements of one layer's attention matrices: query, key, value and output projections."""
+        if self.attention == "standard":
+            return self.hidden * (2 * self.heads + 2 * self.kv_heads) * self.head_dim
+        query = self.heads * self.head_dim
+        queries = self.q_lora_rank * (self.hidden + query) if self.q_lora_rank else self.hidden * query
+        latent = self.hidden * (self.kv_lora_rank + self.qk_rope_head_dim)
+        up = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_head_dim)
+        return queries + latent + up + self.heads * self.v_head_dim * self.hidden
+
+    @property
     def attention_parameters(self) -> int:
-        """Parameters of one layer's attention: query, key, value and output projections with their biases."""
+        """Parameters of one layer's attention: its matrices, their biases, and the norms of latents."""
         projected = (self.heads + 2 * self.kv_heads) * self.head_dim
-        output = self.heads * self.head_dim * self.hidden
         biases = (projected if self.qkv_bias else 0) + (self.hidden if self.linear_bias else 0)
-        return self.hidden * projected + output + biases
+        return self.attention_weights + biases + self.q_lora_rank + self.kv_lora_rank
+
+    def mlp_weights(self, width: int) -> int:
+        """Return the elements of the matrices of an MLP of this inner width."""
+        return (3 if self.gated_mlp else 2) * self.hidden * width
+
+    def mlp_biases(self, width: int) -> int:
+        """Return the biases of an MLP of this inner width."""
+        return (2 if self.gated_mlp else 1) * width + self.hidden if self.linear_bias and width else 0
 
     @property
     def mlp_parameters(self) -> int:
-        """Parameters of one layer's MLP with its biases."""
-        up = 2 if self.gated_mlp else 1
-        biases = up * self.ffn + self.hidden if self.linear_bias else 0
-        return (up + 1) * self.hidden * self.ffn + biases
+        """Parameters of one dense layer's MLP with its biases."""
+        return self.mlp_weights(self.ffn) + self.mlp_biases(self.ffn)
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of one routed expert with its biases."""
+        return self.mlp_weights(self.expert_ffn) + self.mlp_biases(self.expert_ffn)
+
+    @property
+    def router_parameters(self) -> int:
+        """Parameters of one router."""
+        return self.experts * (self.hidden + (1 if self.linear_bias else 0))
 
     @property
     def layer_parameters(self) -> int:
-        """Parameters of one layer: attention, MLP and two norms."""
+        """Parameters of one dense layer: attention, MLP and two norms."""
         return self.attention_parameters + self.mlp_parameters + 2 * self.norm_parameters
+
+    @property
+    def moe_layer_parameters(self) -> int:
+        """Parameters of one layer with experts; 0 without."""
+        return self._moe_layer(self.experts) if self.experts else 0
+
+    def _moe_layer(self, experts: int) -> int:
+        """Parameters of a layer of which so many routed experts count."""
+        shared = self.mlp_weights(self.shared_expert_ffn) + self.mlp_biases(self.shared_expert_ffn)
+        rest = self.attention_parameters + 2 * self.norm_parameters
+        return rest + self.router_parameters + experts * self.expert_parameters + shared
 
     @property
     def embedding_parameters(self) -> int:
@@ -117,7 +226,21 @@ class Model(NamedSpec):
         >>> load_model("gpt2").parameters
         124439808
         """
-        return self.layers * self.layer_parameters + self.embedding_parameters + self.head_parameters
+        return self._all(self.experts)
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token meets: all but the routed experts that it does not see.
+
+        >>> load_model("mixtral_8x7b").active_parameters
+        12879925248
+        """
+        return self._all(self.experts_per_token)
+
+    def _all(self, experts: int) -> int:
+        sparse = sum(self.moe_layers)
+        layers = (self.layers - sparse) * self.layer_parameters + (sparse * self._moe_layer(experts) if sparse else 0)
+        return layers + self.embedding_parameters + self.head_parameters
 
     def padded_vocabulary(self, tensor_parallel: int, multiple: int = 128) -> int:
         """Return the rows of the embedding once padded so that each rank of the split holds a multiple of `multiple`.

@@ -22,6 +22,7 @@ class Saved:
             "whole" (never divided).
         category: memory category: activations or logits.
         droppable: dropped under selective recompute (made again in backward).
+        cheap: dropped under per-operator recompute: the output of a memory-bound kernel, or of a product that is run again.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Saved:
     region: str
     category: str = "activations"
     droppable: bool = False
+    cheap: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,7 @@ class Operator:
         saved: tensors kept for backward.
         launches, backward_launches: kernels started on the host.
         selective: recomputed in backward under selective recompute (attention core).
+        again: part of it that is recomputed under per-operator recompute: memory-bound kernels and every second product.
         kernel: attention kernel name; "" else.
         causal: whether attention skips masked tiles.
         kv_heads, keys: key/value heads of an attention operator, and keys that each sequence of queries sees.
@@ -68,6 +71,7 @@ class Operator:
     launches: int = 1
     backward_launches: int = 1
     selective: bool = False
+    again: float = 0.0
     kernel: str = ""
     causal: bool = False
     kv_heads: int = 0

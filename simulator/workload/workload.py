@@ -42,12 +42,14 @@ class Workload:
     def model_flops(self) -> float:
         """Model FLOP per step: forward and backward GEMMs and full (not causal) attention, no recompute, no padding.
 
-        6 FLOP per token and matrix weight, head included, plus 12 x layers x query width x sequence_length per token
-        (Narayanan et al. SC 2021, equation 3, with the factor for recompute left out).
+        6 FLOP per token and matrix weight that it meets (of the experts only those it is sent to), head included, plus
+        12 x layers x query width x sequence_length per token (Narayanan et al. SC 2021, equation 3, with the factor for
+        recompute left out; with unlike heads the query width is the mean of theirs and the values').
         """
         m = self.model
-        query, kv = m.heads * m.head_dim, m.kv_heads * m.head_dim
-        layer = m.hidden * (query + 2 * kv) + query * m.hidden + m.hidden * m.ffn * (3 if m.gated_mlp else 2)
-        weights = m.layers * layer + m.vocabulary * m.hidden
-        attention = 2 * m.layers * query * self.sequence_length
+        sparse = sum(m.moe_layers)
+        seen = m.hidden * m.experts + m.experts_per_token * m.mlp_weights(m.expert_ffn)
+        weights = m.layers * m.attention_weights + (m.layers - sparse) * m.mlp_weights(m.ffn)
+        weights += sparse * (seen + m.mlp_weights(m.shared_expert_ffn)) + m.vocabulary * m.hidden
+        attention = m.layers * m.heads * (m.head_dim + m.value_head_dim) * self.sequence_length
         return 6.0 * self.tokens * (weights + attention)

@@ -51,7 +51,13 @@ CASES: dict[str, tuple[str, int, int, str, int, dict[str, Any]]] = {
         2048,
         "meta_h100_roce",
         16384,
-        {"tensor_parallel": 8, "pipeline_parallel": 16, "chunks_per_rank": 7, "sequence_parallel": True, "zero_stage": 1},
+        {
+            "tensor_parallel": 8,
+            "pipeline_parallel": 16,
+            "chunks_per_rank": 7,
+            "sequence_parallel": True,
+            "zero_stage": 1,
+        },
     ),
 }
 

@@ -150,6 +150,11 @@ def test_a_source_may_mean_another_kernel_by_its_word() -> None:
     assert "flash1" == placed(attn_kernel="flash", source="MosaicML llm-foundry tables").fields["attention"]
 
 
+def test_context_parallel_and_narrow_rows_are_placed() -> None:
+    row = placed(cp="2", dp="", precision="fp8-mx")
+    assert (2, "mxfp8") == (row.fields["context_parallel"], row.workload.precision)
+
+
 def test_groups_of_shards_are_widened_to_all_replicas_and_that_is_said() -> None:
     assert "nearest that can be said" in rules(zero_stage="1", shard_size="2")
 
@@ -159,8 +164,7 @@ def test_groups_of_shards_are_widened_to_all_replicas_and_that_is_said() -> None
     [
         ({"moe_experts": "64"}, "mixture-of-experts", True),
         ({"attn_type": "mla"}, "'mla'", True),
-        ({"cp": "2"}, "context parallelism", True),
-        ({"precision": "nvfp4"}, "precision 'nvfp4'", True),
+        ({"precision": "int2"}, "precision 'int2'", True),
         ({"schedule": "Wave-9000"}, "no schedule 'Wave-9000'", True),
         ({"task": "lora"}, "task 'lora'", False),
         ({"hidden": ""}, "no hidden", False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from simulator.plan.framework import load_framework
 from simulator.schedules import SCHEDULES
 from simulator.studies.validation.names import load_names
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
@@ -71,7 +72,11 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         fields["overlap_gradients"] = False
         if fields["zero_stage"]:
             fields["overlap_parameters"] = False
-    return fields, batch, _recompute(row), tuple(assumed)
+    recompute = _recompute(row)
+    if recompute == "selective" and load_framework(fields["framework"]).recompute == "operators":
+        recompute = "operators"
+        assumed.append("recompute 'selective' is per operator in this framework")
+    return fields, batch, recompute, tuple(assumed)
 
 
 def _framework(row: Row, assumed: list[str]) -> str:
@@ -121,7 +126,13 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
 def _sharding(row: Row, framework: str, replicas: int, assumed: list[str]) -> dict[str, Any]:
     stage = count(row, "zero_stage") if text(row, "zero_stage") not in ("", "0") else 0
     if not text(row, "zero_stage"):
-        stage = 3 if framework in ("pytorch_fsdp", "llm_foundry", "torchtitan") else 1 if framework == "megatron_core" else 0
+        stage = (
+            3
+            if framework in ("pytorch_fsdp", "llm_foundry", "torchtitan")
+            else 1
+            if framework == "megatron_core"
+            else 0
+        )
         if replicas > 1:
             assumed.append(f"zero_stage = {stage} (the framework's habit)")
     if stage is None or stage > 3:

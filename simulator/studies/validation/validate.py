@@ -149,7 +149,9 @@ def load_table(path: str | None, kind: str | None) -> Table:
 
 def _shipped_rows() -> list[dict[str, str]]:
     """The measured runs of workloads/published/*.csv, all tables together."""
-    files = {path.name: path for root in reversed(data_roots()) for path in (root / "workloads/published").glob("*.csv")}
+    files = {
+        path.name: path for root in reversed(data_roots()) for path in (root / "workloads/published").glob("*.csv")
+    }
     return [row for name in sorted(files) for row in read_rows(files[name])]
 
 

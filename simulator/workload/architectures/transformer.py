@@ -90,15 +90,20 @@ class _Parts:
             backward_written=elements * (e if fused else 3 * e + 20),
             parameters=weights,
             small_parameters=weights,
+            again=1.0,
             saved=(
-                Saved(name=f"{label} input", bytes=elements * e, region="sequence"),
-                *(() if fused else (Saved(name=f"{label} in fp32", bytes=elements * (4 + e), region="sequence"),)),
+                Saved(name=f"{label} input", bytes=elements * e, region="sequence", cheap=label == "mlp norm"),
+                *(
+                    ()
+                    if fused
+                    else (Saved(name=f"{label} in fp32", bytes=elements * (4 + e), region="sequence", cheap=True),)
+                ),
             ),
             launches=1 if fused else 7,
             backward_launches=2 if fused else 13,
         )
 
-    def linear(self, label: str, split: str, n: int, k: int, saved: Saved, bias: bool, launches: int = 1) -> Operator:
+    def linear(self, label: str, split: str, n: int, k: int, saved: Saved, bias: bool, again: float = 0.0) -> Operator:
         """A GEMM with a weight: [t, k] x [k, n]; its bias is added in the GEMM or by the kernel that follows."""
         return Operator(
             label=label,
@@ -108,9 +113,8 @@ class _Parts:
             parameters=n * k + (n if bias else 0),
             small_parameters=n if bias and split == "row" else 0,
             saved=(saved,),
-            launches=launches,
+            again=again,
             backward_launches=2 + (1 if bias else 0),
-            read=0.0,
             backward_read=self.t * n * self.e if bias else 0.0,
         )
 
@@ -129,6 +133,7 @@ class _Parts:
             backward_read=(3 * x + mask) if mask else 2 * x,
             backward_written=2 * x if mask else x,
             saved=saved,
+            again=1.0,
             launches=passes if not mask else 2 * passes - 1,
             backward_launches=2 if mask else 1,
         )
@@ -140,7 +145,8 @@ class _Parts:
         m, e = self.m, self.e
         query, kv = m.heads * m.head_dim, m.kv_heads * m.head_dim
         operands = (
-            Saved(name="queries and keys", bytes=self.t * (query + kv) * e, region="tensor"),
+            Saved(name="queries", bytes=self.t * query * e, region="tensor"),
+            Saved(name="keys", bytes=self.t * kv * e, region="tensor", cheap=True),
             Saved(name="values", bytes=self.t * kv * e, region="tensor"),
         )
         operators = []
@@ -155,6 +161,7 @@ class _Parts:
                     written=moved,
                     backward_read=moved,
                     backward_written=moved,
+                    again=1.0,
                     launches=2 if self.style.fused_rotary else 10,
                     backward_launches=2 if self.style.fused_rotary else 10,
                 )
@@ -197,7 +204,7 @@ class _Parts:
                 has_weight=False,
                 kv_heads=m.kv_heads,
                 peers=self.peers,
-                saved=operands[:1],
+                saved=operands[:2],
                 selective=True,
                 backward_launches=2,
             ),
@@ -240,7 +247,7 @@ class _Parts:
                 split="heads",
                 shape=(maps, s, m.head_dim, keys),
                 has_weight=False,
-                saved=operands[1:],
+                saved=operands[2:],
                 selective=True,
                 backward_launches=2,
             )
@@ -268,10 +275,10 @@ class _Parts:
         query, kv = m.heads * m.head_dim, m.kv_heads * m.head_dim
         wide = t * m.ffn * e
         bias = m.linear_bias
-        qkv_in = Saved(name="qkv input", bytes=t * m.hidden * self.kept, region="sequence")
+        qkv_in = Saved(name="qkv input", bytes=t * m.hidden * self.kept, region="sequence", cheap=True)
         proj_in = Saved(name="projection input", bytes=t * query * self.kept, region="tensor")
-        up_in = Saved(name="mlp input", bytes=t * m.hidden * self.kept, region="sequence")
-        down_in = Saved(name="mlp down input", bytes=t * m.ffn * self.kept, region="tensor")
+        up_in = Saved(name="mlp input", bytes=t * m.hidden * self.kept, region="sequence", cheap=True)
+        down_in = Saved(name="mlp down input", bytes=t * m.ffn * self.kept, region="tensor", cheap=True)
         up = m.ffn * (2 if m.gated_mlp else 1)
         passes = 1 if self.style.fused_bias_activation or not (bias or m.gated_mlp) else 2
         activation_in = wide * (2 if m.gated_mlp else 1)
@@ -283,9 +290,15 @@ class _Parts:
             written=wide * passes,
             backward_read=(activation_in + wide) * passes,
             backward_written=activation_in * passes,
+            again=1.0,
             saved=(
-                Saved(name="activation function input", bytes=activation_in, region="tensor"),
-                *((Saved(name="silu output", bytes=wide, region="tensor"),) if m.gated_mlp and passes > 1 else ()),
+                Saved(name="gate output" if m.gated_mlp else "activation function input", bytes=wide, region="tensor"),
+                *((Saved(name="up output", bytes=wide, region="tensor", cheap=True),) if m.gated_mlp else ()),
+                *(
+                    (Saved(name="silu output", bytes=wide, region="tensor", cheap=True),)
+                    if m.gated_mlp and passes > 1
+                    else ()
+                ),
             ),
             launches=passes,
             backward_launches=passes,
@@ -294,10 +307,10 @@ class _Parts:
             self.norm("attention norm"),
             self.linear("qkv", "column", query + 2 * kv, m.hidden, qkv_in, bias or m.qkv_bias),
             *self.attention(),
-            self.linear("projection", "row", m.hidden, query, proj_in, bias),
+            self.linear("projection", "row", m.hidden, query, proj_in, bias, again=1.0),
             self.residual("attention residual"),
             self.norm("mlp norm"),
-            self.linear("mlp up", "column", up, m.hidden, up_in, bias),
+            self.linear("mlp up", "column", up, m.hidden, up_in, bias, again=0.5 if m.gated_mlp else 0.0),
             activation,
             self.linear("mlp down", "row", m.hidden, m.ffn, down_in, bias),
             self.residual("mlp residual"),

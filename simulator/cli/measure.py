@@ -1,0 +1,81 @@
+"""dtsim measure: micro-benchmarks on this machine; writes what calibrate reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.options import JsonOption
+from simulator.cli.output import note, print_json, wrote
+from simulator.errors import SpecError
+
+if TYPE_CHECKING:
+    from simulator.probes.torch_device import Device
+
+__all__ = ["KINDS", "command"]
+
+KINDS = ("gemm", "attention", "memory", "nccl", "overlap", "machine")
+"""What can be measured."""
+
+
+def command(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=" | ".join(KINDS))],
+    output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder to write to.")] = Path("measured"),
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and smaller cases.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure this machine's GPUs, or its processor where it has none, and write tables that calibrate reads."""
+    if kind not in KINDS:
+        raise SpecError(f"measure what? Expected {', '.join(KINDS)}, got {kind[:40]!r}")
+    from simulator.probes.torch_device import find_device, require_torch
+
+    require_torch()
+    if output.exists() and not output.is_dir():
+        raise SpecError(f"--output: {output} is a file; name a folder")
+    device = find_device()
+    output.mkdir(parents=True, exist_ok=True)
+    note(f"measuring {kind} on {device.name} ({device.software}) ...")
+    files = _measure(kind, device, output, quick)
+    for path in files:
+        wrote(path)
+    next_step = _next(kind, files)
+    if as_json:
+        print_json({"kind": kind, "device": device.name, "files": [str(path) for path in files], "next": next_step})
+    else:
+        print(next_step)
+
+
+def _measure(kind: str, device: Device, output: Path, quick: bool) -> list[Path]:
+    path = output / f"{kind}.csv"
+    if kind == "nccl":
+        from simulator.probes.collectives import measure_collectives
+
+        return measure_collectives(device, output, quick)
+    if kind == "machine":
+        from simulator.probes.machine import describe_machine
+
+        return describe_machine(device, output)
+    if kind == "overlap":
+        from simulator.probes.overlap import overlap_rows, write_overlap
+
+        write_overlap(list(overlap_rows(device, quick)), path)
+        return [path]
+    from simulator.probes.kernels import attention_rows, gemm_rows, memory_rows, write_rows
+
+    measure = {"gemm": gemm_rows, "attention": attention_rows, "memory": memory_rows}[kind]
+    write_rows(list(measure(device, quick)), path)
+    return [path]
+
+
+def _next(kind: str, files: list[Path]) -> str:
+    """Return what to do with the files."""
+    if kind == "machine":
+        return (
+            f"next, in {files[0].parents[2]}: dtsim collective all_reduce --size 1MiB --cluster this_machine --ranks 2"
+        )
+    if kind == "overlap":
+        return "next: compare the slowdowns with dtsim show calibrations interference"
+    names = " ".join(str(path) for path in files)
+    return f"next: dtsim calibrate {kind} {names} --output {kind}_mine.toml"

@@ -1,0 +1,103 @@
+"""This machine as data files: a processor that stands for GPUs, so that measure, calibrate, predict, compare run anywhere.
+
+Its peak is the fastest product seen, its memory bandwidth the fastest copy.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from pathlib import Path
+
+from simulator.errors import SpecError
+from simulator.probes.torch_device import Device, import_torch
+from simulator.units import show
+
+__all__ = ["MACHINE", "describe_machine", "machine_files"]
+
+MACHINE = "this_machine"
+"""Name of the files."""
+
+
+def describe_machine(device: Device, folder: Path) -> list[Path]:
+    """Measure peak and memory bandwidth, write gpus, links, nodes and clusters; return the files.
+
+    Raises:
+        SpecError: the device is a GPU: its data sheet says more than a measurement can.
+    """
+    if device.kind != "cpu":
+        raise SpecError(
+            f"the machine has a {device.name}: describe it from its data sheet (docs/data_files.md); only a processor "
+            f"that stands for GPUs is measured"
+        )
+    torch = import_torch()
+    size, count = 768, 2**22
+    one, two = torch.randn(size, size), torch.randn(size, size)
+    source, target = torch.randn(count), torch.empty(count)
+    peak = max(2.0 * size**3 / device.seconds(lambda: torch.mm(one, two)) for _ in range(3))
+    rate = max(8.0 * count / device.seconds(lambda: target.copy_(source)) for _ in range(3))
+    written = []
+    for kind, text in machine_files(device, peak, rate).items():
+        path = folder / "hardware_specs" / kind / f"{MACHINE}.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def machine_files(device: Device, peak: float, rate: float) -> dict[str, str]:
+    """Return the text of each data file by kind.
+
+    Args:
+        device: the processor.
+        peak: fastest product [FLOP/s].
+        rate: fastest copy, read and written bytes [B/s].
+    """
+    today = datetime.date.today().isoformat()
+    source = f'[sources]\n"*" = {json.dumps(f"dtsim measure machine, {today}: {device.name}, {device.software}")}\n'
+    each = max(1, device.units // device.count)
+    gpu = f"""name = "{MACHINE}"
+vendor = "processor"
+architecture = "turing"
+form = "socket"
+memory = "{device.memory / device.count:.0f} B"
+memory_bandwidth = "{show(rate, "B/s")}"
+streaming_multiprocessors = {each}
+l2_cache = "1 MiB"
+power = "100 W"
+boost_clock = "2 GHz"
+launch_latency = "5 us"
+notes = "A processor that stands for {device.count} GPUs. Its architecture is a stand-in: no calibration of a GPU fits it."
+
+[peak_flops]
+fp32 = "{show(peak, "FLOP/s")}"
+bf16 = "{show(peak, "FLOP/s")}"
+
+{source}launch_latency = "a call of PyTorch on a processor takes some microseconds; guessed"
+l2_cache = "guessed"
+power = "guessed; the clock is not modelled"
+boost_clock = "guessed; the clock is not modelled"
+"""
+    link = f"""name = "{MACHINE}"
+technology = "pcie"
+bandwidth = "{show(rate / 2, "B/s")}"
+latency = "1 us"
+duplex = true
+switched = true
+
+{source}latency = "guessed"
+"""
+    node = f"""name = "{MACHINE}"
+gpu = "{MACHINE}"
+gpus = {device.count}
+link = "{MACHINE}"
+host_link = "{MACHINE}"
+host = "intel"
+host_cores = {os.cpu_count() or 1}
+in_network_reduction = false
+peer_to_peer = false
+
+{source}"""
+    cluster = f'name = "{MACHINE}"\nnode = "{MACHINE}"\nnodes = 1\n\n{source}'
+    return {"gpus": gpu, "links": link, "nodes": node, "clusters": cluster}

@@ -1,0 +1,70 @@
+"""A collective over message sizes in one picture: time with its band, bus bandwidth, and who was chosen where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from simulator.errors import SpecError
+from simulator.units import in_unit
+
+__all__ = ["plot_collective"]
+
+_COLOURS = ("#4e79a7", "#e15759", "#59a14f", "#f28e2b", "#b07aa1", "#76b7b2", "#9c755f", "#edc948", "#bab0ac")
+
+
+def plot_collective(
+    messages: Sequence[float],
+    seconds: Sequence[float],
+    bands: Sequence[tuple[float, float]],
+    bus_bandwidths: Sequence[float],
+    choices: Sequence[str],
+    path: str | Path,
+    title: str = "",
+) -> Path:
+    """Draw into a file; its ending chooses the format.
+
+    Args:
+        messages: sizes [B], ascending.
+        seconds: times [s].
+        bands: (low, high) [s].
+        bus_bandwidths: [B/s].
+        choices: algorithm and protocol of each size.
+        path: the file.
+        title: above the picture.
+
+    Raises:
+        SpecError: an ending that names no picture format.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12.0, 4.8), dpi=120, layout="constrained")
+    formats = figure.canvas.get_supported_filetypes()
+    if Path(path).suffix[1:].lower() not in formats:
+        raise SpecError(
+            f"a picture's file ending names its format, but {str(path)!r} has none of: {', '.join(sorted(formats))}"
+        )
+    time, bus = figure.subplots(1, 2)
+    time.fill_between(
+        messages, [low for low, _ in bands], [high for _, high in bands], color="#d0d0d0", label="80 % band"
+    )
+    time.plot(messages, seconds, color="#808080", lw=1.0)
+    bus.plot(messages, [in_unit(rate, "GB/s", "B/s") for rate in bus_bandwidths], color="#808080", lw=1.0)
+    for number, choice in enumerate(dict.fromkeys(choices)):
+        chosen = [i for i, other in enumerate(choices) if other == choice]
+        colour = _COLOURS[number % len(_COLOURS)]
+        time.plot([messages[i] for i in chosen], [seconds[i] for i in chosen], "o", ms=4, color=colour, label=choice)
+        rates = [in_unit(bus_bandwidths[i], "GB/s", "B/s") for i in chosen]
+        bus.plot([messages[i] for i in chosen], rates, "o", ms=4, color=colour)
+    for axis, label in ((time, "time [s]"), (bus, "bus bandwidth [GB/s]")):
+        axis.set_xscale("log", base=2)
+        axis.set_xlabel("message [B]")
+        axis.set_ylabel(label)
+        axis.grid(alpha=0.3)
+    time.set_yscale("log")
+    time.legend(fontsize=8)
+    bus.set_ylim(bottom=0.0)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
+    figure.savefig(path, facecolor="white")
+    return Path(path)

@@ -1,0 +1,224 @@
+"""Pieces of a transformer's layers: norms, linear layers, residuals, MLPs, the embedding and the head, as operators."""
+
+from __future__ import annotations
+
+from simulator.workload.model import Model
+from simulator.workload.operator import KernelStyle, Operator, Saved
+from simulator.workload.precision import Precision
+
+__all__ = ["Pieces"]
+
+
+class Pieces:
+    """Builds operators; e = bytes of an activation element, kept = of a quantised one, t = tokens of the microbatch."""
+
+    def __init__(
+        self,
+        model: Model,
+        sequences: int,
+        length: int,
+        tokens: int,
+        precision: Precision,
+        style: KernelStyle,
+        vocabulary: int,
+        context: int,
+        peers: int,
+    ) -> None:
+        self.m, self.sequences, self.length, self.t = model, sequences, length, tokens
+        self.e, self.kept = float(precision.element), precision.quantised_element
+        self.style, self.vocabulary, self.keys = style, vocabulary, (context + length) * peers
+        self.peers = peers
+
+    def norm(self, label: str, width: int = 0) -> Operator:
+        """LayerNorm or RMSNorm: reads x, writes y; backward reads x and dy, writes dx.
+
+        LayerNorm is one kernel in every framework.  An RMSNorm written in plain tensor operations (not fused) computes in fp32:
+        cast, square, mean, scale, cast, weight forward; the same backward with the sums for the scale, e = bytes per element:
+
+            forward   reads  x e, 4, 4, 4, 4, e  = 2 e + 16     writes 4, 4, 4, e, e   = 2 e + 12
+            backward  reads  2 e, 2 e, e, e, 4, 8, 4, 4, 8, 4 = 6 e + 32     writes e, e, 4, 4, 4, 4, 4, e = 3 e + 20
+        """
+        width = width or self.m.hidden
+        elements = float(self.t * width)
+        weights = width * (2 if self.m.norm == "layer_norm" else 1)
+        fused = self.style.fused_norm or self.m.norm == "layer_norm"
+        e = self.e
+        return Operator(
+            label=label,
+            work="memory_bound",
+            split="sequence",
+            read=elements * (e if fused else 2 * e + 16),
+            written=elements * (e if fused else 2 * e + 12),
+            backward_read=elements * (2 * e if fused else 6 * e + 32),
+            backward_written=elements * (e if fused else 3 * e + 20),
+            parameters=weights,
+            small_parameters=weights,
+            again=1.0,
+            saved=(
+                Saved(name=f"{label} input", bytes=elements * e, region="sequence", cheap=label == "mlp norm"),
+                *(
+                    ()
+                    if fused
+                    else (Saved(name=f"{label} in fp32", bytes=elements * (4 + e), region="sequence", cheap=True),)
+                ),
+            ),
+            launches=1 if fused else 7,
+            backward_launches=2 if fused else 13,
+        )
+
+    def linear(self, label: str, split: str, n: int, k: int, saved: Saved, bias: bool, again: float = 0.0) -> Operator:
+        """A GEMM with a weight: [t, k] x [k, n]; its bias is added in the GEMM or by the kernel that follows."""
+        return Operator(
+            label=label,
+            work="gemm",
+            split=split,
+            shape=(1, self.t, n, k),
+            parameters=n * k + (n if bias else 0),
+            small_parameters=n if bias and split == "row" else 0,
+            saved=(saved,),
+            again=again,
+            backward_launches=2 + (1 if bias else 0),
+            backward_read=self.t * n * self.e if bias else 0.0,
+        )
+
+    def residual(self, label: str) -> Operator:
+        """Bias, dropout and residual addition after a row-split GEMM."""
+        x = self.t * self.m.hidden * self.e
+        mask = float(self.t * self.m.hidden) if self.style.dropout else 0.0
+        passes = 1 if self.style.fused_residual or not (self.style.dropout or self.m.linear_bias) else 2
+        saved = (Saved(name=f"{label} dropout mask", bytes=mask, region="sequence"),) if mask else ()
+        return Operator(
+            label=label,
+            work="memory_bound",
+            split="sequence",
+            read=2 * x * passes,
+            written=x * passes + mask,
+            backward_read=(3 * x + mask) if mask else 2 * x,
+            backward_written=2 * x if mask else x,
+            saved=saved,
+            again=1.0,
+            launches=passes if not mask else 2 * passes - 1,
+            backward_launches=2 if mask else 1,
+        )
+
+    def mlp(self, label: str, width: int, region: str, copies: float = 1.0) -> list[Operator]:
+        """An MLP: up (and gate), activation function, down; `copies` of each token where experts share the work.
+
+        Args:
+            label: what its operators are called after.
+            width: inner width.
+            region: "tensor" (its inner width is divided by tensor parallelism) or "expert" (the experts' own split).
+        """
+        m, t, e = self.m, self.t * copies, self.e
+        expert = region == "expert"
+        wide = t * width * e
+        bias = m.linear_bias
+        outer = "copies" if expert else "sequence"
+        up_in = Saved(name=f"{label} input", bytes=t * m.hidden * self.kept, region=outer, cheap=not expert)
+        down_in = Saved(name=f"{label} down input", bytes=t * width * self.kept, region=region, cheap=True)
+        up = width * (2 if m.gated_mlp else 1)
+        again = 0.5 if m.gated_mlp else 0.0
+        if expert:
+            first = self.grouped(f"{label} up", "expert column", up, m.hidden, up_in, again)
+            last = self.grouped(f"{label} down", "expert row", m.hidden, width, down_in)
+        else:
+            first = self.linear(f"{label} up", "column", up, m.hidden, up_in, bias, again=again)
+            last = self.linear(f"{label} down", "row", m.hidden, width, down_in, bias)
+        return [first, self.activation(label, wide, region), last]
+
+    def activation(self, label: str, wide: float, region: str) -> Operator:
+        """The activation function of an MLP whose inner activation has `wide` bytes."""
+        m = self.m
+        passes = 1 if self.style.fused_bias_activation or not (m.linear_bias or m.gated_mlp) else 2
+        activation_in = wide * (2 if m.gated_mlp else 1)
+        name = "swiglu" if m.gated_mlp else "gelu"
+        before = "" if label == "mlp" else f"{label} "
+        first = "gate output" if m.gated_mlp else "activation function input"
+        return Operator(
+            label=f"{before}{name}",
+            work="memory_bound",
+            split=region,
+            read=activation_in * passes,
+            written=wide * passes,
+            backward_read=(activation_in + wide) * passes,
+            backward_written=activation_in * passes,
+            again=1.0,
+            saved=(
+                Saved(name=f"{before}{first}", bytes=wide, region=region),
+                *((Saved(name=f"{before}up output", bytes=wide, region=region, cheap=True),) if m.gated_mlp else ()),
+                *(
+                    (Saved(name=f"{before}silu output", bytes=wide, region=region, cheap=True),)
+                    if m.gated_mlp and passes > 1
+                    else ()
+                ),
+            ),
+            launches=passes,
+            backward_launches=passes,
+        )
+
+    def grouped(self, label: str, split: str, n: int, k: int, saved: Saved, again: float = 0.0) -> Operator:
+        """The products of all routed experts; the rows are all copies of all tokens, dealt out over the experts."""
+        m = self.m
+        copies = self.t * m.experts_per_token
+        return Operator(
+            label=label,
+            work="gemm",
+            split=split,
+            shape=(m.experts, copies, n, k),
+            parameters=m.experts * (n * k + (n if m.linear_bias else 0)),
+            small_parameters=m.experts * n if m.linear_bias and split == "expert row" else 0,
+            saved=(saved,),
+            again=again,
+            backward_launches=2 + (1 if m.linear_bias else 0),
+            backward_read=copies * n * self.e if m.linear_bias else 0.0,
+        )
+
+    def embedding(self) -> list[Operator]:
+        """Token (and position) lookup; backward scatters gradients."""
+        m, t, e = self.m, self.t, self.e
+        x = t * m.hidden * e
+        positions = m.sequence_length * m.hidden if m.positions == "learned" else 0
+        mask = float(t * m.hidden) if self.style.dropout else 0.0
+        saved = [Saved(name="token ids", bytes=8.0 * t, region="whole")]
+        if mask:
+            saved.append(Saved(name="embedding dropout mask", bytes=mask, region="sequence"))
+        return [
+            Operator(
+                label="embedding",
+                work="lookup",
+                split="lookup",
+                read=x * (2 if positions else 1),
+                written=x * (2 if positions else 1) + mask,
+                backward_read=2 * x + mask,
+                backward_written=2 * x,
+                parameters=self.vocabulary * m.hidden + positions,
+                small_parameters=positions,
+                saved=tuple(saved),
+                launches=2 + (2 if positions else 0) + (1 if mask else 0),
+                backward_launches=4,
+            )
+        ]
+
+    def head(self) -> list[Operator]:
+        """Final norm, projection to the vocabulary, cross-entropy on fp32 logits."""
+        m, t, e = self.m, self.t, self.e
+        logits = float(t) * self.vocabulary
+        head_in = Saved(name="head input", bytes=t * m.hidden * e, region="sequence")
+        product = self.linear("head", "vocabulary", self.vocabulary, m.hidden, head_in, False)
+        if self.style.fused_cross_entropy:
+            read, written, back_read, back_written, kept = 2 * e, 0.0, e, e, e
+        else:  # cast to fp32; maximum; subtract; exponential; sum; divide - backward scales the softmax and casts it back
+            read, written, back_read, back_written, kept = e + 20.0, 16.0, 8.0, 4.0 + e, 4.0
+        loss = Operator(
+            label="cross entropy",
+            work="memory_bound",
+            split="tensor",
+            read=logits * read,
+            written=logits * written,
+            backward_read=logits * back_read,
+            backward_written=logits * back_written,
+            saved=(Saved(name="logits", bytes=logits * kept, region="tensor", category="logits"),),
+            launches=2 if self.style.fused_cross_entropy else 8,
+            backward_launches=1 if self.style.fused_cross_entropy else 4,
+        )
+        return [self.norm("final norm"), product, loss]
