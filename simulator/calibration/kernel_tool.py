@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,12 +99,16 @@ def calibrate_kernels(kind: str, paths: Sequence[Path], gpu: str, name: str) -> 
     Raises:
         CalibrationError: no table could be read, they are of several GPUs, or hold too little; SpecError: unknown GPU.
     """
-    read = {"gemm": read_gemm_csv, "attention": read_attention_csv, "memory": read_memory_csv}[kind]
+    readers: dict[str, Callable[..., list[Any]]] = {
+        "gemm": read_gemm_csv,
+        "attention": read_attention_csv,
+        "memory": read_memory_csv,
+    }
     rows: list[Any] = []
     bad: list[str] = []
     for path in paths:
         try:
-            found = read(path)
+            found = readers[kind](path)
         except SimulatorError as error:
             bad.append(str(error))
             continue
@@ -123,7 +127,7 @@ def calibrate_kernels(kind: str, paths: Sequence[Path], gpu: str, name: str) -> 
         f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}" for path in paths if path.is_file()
     )
     source = f"fitted by dtsim calibrate {kind} on {datetime.date.today().isoformat()}; sha256 of {digests}"
-    fit = {"gemm": _gemm, "attention": _attention, "memory": _memory}[kind]
+    fit: Callable[..., KernelFit] = {"gemm": _gemm, "attention": _attention, "memory": _memory}[kind]
     return fit(rows, device, name, source, tuple(bad))
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from simulator import __version__
 from simulator.calibration.nccl import Key, fit_platform, platform_of
 from simulator.calibration.nccl_checks import Judged, judge_table, mark_slow_twins
 from simulator.calibration.nccl_logs import NcclLog
@@ -139,7 +140,7 @@ def _names(platforms: Sequence[Sequence[NcclLog]], name: str) -> list[str]:
 
 def _documented(profile: Profile, versions: Mapping[str, str]) -> Profile:
     """Add who fitted it, when, and with what; and which libraries the logs name."""
-    tools = ", ".join(f"{package} {version(package)}" for package in ("dtsim", "numpy", "scipy"))
+    tools = ", ".join([f"dtsim {__version__}", *(f"{package} {version(package)}" for package in ("numpy", "scipy"))])
     said = [f"{log}: {text}" for log in profile.logs if (text := versions.get(log, ""))]
     libraries = "; ".join(said) or "no log names its library"
     made = f"fitted by dtsim calibrate nccl on {datetime.date.today().isoformat()} ({tools}) to the logs listed"

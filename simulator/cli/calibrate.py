@@ -92,8 +92,6 @@ def _check_output(output: Path, force: bool) -> None:
         raise SpecError(f"--output: a profile is a TOML file, such as nccl_mine.toml, but got {str(output)!r}")
     if output.exists() and not force:
         raise SpecError(f"--output: {output} exists; --force overwrites it")
-    if not output.parent.is_dir():
-        raise SpecError(f"--output: there is no folder {output.parent}")
 
 
 def _nccl(
@@ -108,15 +106,17 @@ def _nccl(
     paths = [output.parent / f"{profile.name}.toml" for profile in profiles]
     for path in paths[1:]:
         _check_output(path, force)
+    sections = calibration_sections(profiles, collected)
+    fits = [fit_figures(p, collected) | {"file": str(path)} for p, path in zip(profiles, paths, strict=True)]
+    output.parent.mkdir(parents=True, exist_ok=True)
     for profile, path in zip(profiles, paths, strict=True):
         export_profile(profile, path)
     if plot:
         plot_fit(profiles, collected.logs, plot)
     if as_json:
-        fits = [fit_figures(p, collected) | {"file": str(path)} for p, path in zip(profiles, paths, strict=True)]
         print_json({"profiles": fits, "noticed": collected.remarks, "left_out": collected.refused})
     else:
-        print_sections(calibration_sections(profiles, collected))
+        print_sections(sections)
     for path in [*paths, *([Path(plot)] if plot else [])]:
         wrote(path)
     note(_way_to_use(output.stem))
@@ -146,6 +146,7 @@ def _kernels(kind: str, files: list[Path], gpu: str, output: Path, as_json: bool
     from simulator.calibration.kernel_tool import calibrate_kernels
 
     answer = calibrate_kernels(kind, files, gpu, output.stem)
+    output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(answer.toml, encoding="utf-8")
     if as_json:
         print_json(answer.figures)

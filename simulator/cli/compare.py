@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,10 @@ from simulator.cli.options import (
     words,
 )
 from simulator.cli.output import print_json, print_sections, warn_if_cold, wrote
+from simulator.errors import SpecError
+
+if TYPE_CHECKING:
+    from simulator.job import Job
 
 __all__ = ["command"]
 
@@ -38,6 +42,17 @@ def command(
     timelines: Annotated[
         str | None, typer.Option(metavar="OUT.png", help="Draw the timelines below one another.")
     ] = None,
+    figure: Annotated[
+        str | None, typer.Option(metavar="OUT.pdf", help="Draw timelines, and time against memory, as a paper does.")
+    ] = None,
+    latencies: Annotated[
+        str | None,
+        typer.Option(
+            "--latency-sweep",
+            metavar="0,0.1,...",
+            help="Instead: the schedules in abstract time (F = I = W = 1), by latency of a hop.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Put schedules, ZeRO stages or any setting side by side: one table, one picture. Rows that cannot be say why."""
@@ -45,6 +60,12 @@ def command(
 
     if job is None or model or cluster:
         read_job(job, model, cluster, None)
+    if latencies is not None:
+        if zero or timelines or figure:
+            raise SpecError("--latency-sweep compares schedules alone. Leave out --zero, --timelines and --figure")
+        base = read_job(job, model, cluster, settings)
+        _sweep(base, words("--schedule", schedule), words("--latency-sweep", latencies), plot, as_json)
+        return
     asked = variants(words("--schedule", schedule), numbers("--zero", zero), settings or ())
     warn_if_cold()
     comparison = compare(job, asked, model=model, cluster=cluster, engine=engine)
@@ -56,7 +77,37 @@ def command(
         from simulator.report.plots import plot_timelines
 
         wrote(plot_timelines([(name, p.program, p.trace) for name, p in comparison.predicted], timelines))
+    if figure:
+        from simulator.report.comparison_plot import plot_schedules
+
+        wrote(plot_schedules(comparison.predicted, figure, comparison.name))
     if as_json:
         print_json(comparison.to_dict())
     else:
         print_sections(comparison.sections())
+
+
+def _sweep(job: Job, schedules: list[str], latencies: list[str], plot: str | None, as_json: bool) -> None:
+    """Sweep the latency of a hop for the shape of a job."""
+    from simulator.studies.comparison import job_shape
+    from simulator.studies.latency_sweep import hop_of, latency_sweep
+
+    try:
+        points = [float(word) for word in latencies]
+    except ValueError:
+        raise SpecError(
+            f"--latency-sweep: expected numbers such as 0,0.1,0.2, got {','.join(latencies)[:80]!r}"
+        ) from None
+    warn_if_cold()
+    shape = job_shape(job)
+    sweep = latency_sweep(schedules or ["gpipe", "one_f_one_b"], shape, points, hop=hop_of(job))
+    if plot:
+        from simulator.report.comparison_plot import plot_latency_sweep
+
+        bubbles = {name: sweep.bubble[i].tolist() for i, name in enumerate(sweep.names)}
+        turns = [turn.latency for turn in sweep.turns if turn.wins]
+        wrote(plot_latency_sweep(sweep.latencies, bubbles, turns, plot, sweep.hop))
+    if as_json:
+        print_json(sweep.to_dict())
+    else:
+        print_sections(sweep.sections())

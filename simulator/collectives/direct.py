@@ -1,6 +1,8 @@
 """gather and scatter as NCCL does them: the root posts one send or receive per rank, all at once.
 
-The root's port carries all bytes; NCCL has no tree for these kinds.
+The root's port carries all bytes; NCCL has no tree for these kinds.  What comes from other nodes arrives at the root's
+own card; what goes to them may leave by the card of each receiver's rail, after one hop inside the node (PXN), where
+the GPUs share NVLink.
 """
 
 from __future__ import annotations
@@ -23,19 +25,22 @@ class Direct(Collective):
     source = "NCCL src/enqueue.cc (grouped send and receive); nccl-tests src/gather.cu, src/scatter.cu"
 
     def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
-        """Return base + a little per peer; the root's port inside the node and its cards work at the same time."""
+        """Return base + a little per peer; the root's port inside the node and the cards work at the same time."""
         n, g = place.ranks, place.ranks_per_node
         inner, outer = attained(place, fabric, table)
         latency, times, bare = table.base_latency["pairwise"][protocol], [], []
+        spreads = kind == "scatter" and fabric.intra == "nvlink" and g > 1
+        passed = (n - g) * (g - 1) / g if spreads else 0.0
+        cards = 1 if spreads else place.fewest_per_node
         if g > 1:
             here = GroupPlacement(ranks=g, ranks_per_node=g)
             latency += (g - 1) * hop_latency("pairwise", protocol, "inner", here, fabric, table)
-            times.append((g - 1) / n / inner)
-            bare.append((g - 1) / n / place.inner_bandwidth(fabric))
+            times.append((g - 1 + passed) / n / inner)
+            bare.append((g - 1 + passed) / n / place.inner_bandwidth(fabric))
         if n > g:
             latency += (n - g) * hop_latency("pairwise", protocol, "outer", place, fabric, table)
-            times.append((n - g) / n / outer)
-            bare.append((n - g) / n / place.outer_bandwidth(fabric))
+            times.append((n - g) / n * cards / outer)
+            bare.append((n - g) / n * cards / place.outer_bandwidth(fabric))
         return Cost(latency=latency, bandwidth=1 / max(times), ceiling=1 / max(bare))
 
     def hops(self, kind: str, place: GroupPlacement) -> int:

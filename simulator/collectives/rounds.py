@@ -75,7 +75,7 @@ class Pattern:
         keys, where = np.unique(a * base + b, return_inverse=True)
         flows = np.arange(len(keys))
         return Pattern(
-            fraction=np.bincount(where, share, len(keys)),
+            fraction=np.bincount(where, share, len(keys)).astype(np.float64),
             source=keys // base,
             source_flow=flows,
             destination=keys % base,

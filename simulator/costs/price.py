@@ -126,7 +126,9 @@ def _hidden(columns: _Columns, i: int, resource: np.ndarray, machine: Machine) -
     compute = float(resource.sum()) - communication
     together = overlapped(compute, communication, float(machine.slowdown[gemm, tp]), float(machine.slowdown[tp, gemm]))
     saved = max(0.0, compute + communication - together)
-    columns.account[i, ACCOUNTS.index("tp")] -= saved
+    exchanges = [ACCOUNTS.index(name) for name in ("tp", "cp", "ep")]
+    accounted = columns.account[i, exchanges]
+    columns.account[i, exchanges] -= saved * accounted / accounted.sum() if accounted.sum() else 0.0
     scale = 1.0 - saved / communication if communication else 1.0
     for name in columns.classes[i]:
         if name.startswith(("all_", "reduce_scatter")):

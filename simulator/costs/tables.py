@@ -221,8 +221,8 @@ def _collective(
 def overlapped(compute: float, communication: float, slow_compute: float, slow_communication: float) -> float:
     """Return the time of two activities side by side, each slowed while the other runs [s].
 
-    >>> overlapped(2.0, 1.0, 1.5, 1.0), overlapped(1.0, 3.0, 1.5, 1.0)
-    (2.333333333333333, 3.0)
+    >>> overlapped(2.0, 1.0, 2.0, 1.0), overlapped(1.0, 3.0, 1.5, 1.0)
+    (2.5, 3.0)
     """
     first, second = compute * slow_compute, communication * slow_communication
     if first <= second:

@@ -12,6 +12,7 @@ and latencies are the data sheets': what NCCL makes of them is the matter of `si
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -102,6 +103,14 @@ class FabricGraph:
             ends = f"leaf {leaf}.{rail}" if self.by_rail else f"leaf {leaf}", "spine"
         return " > ".join(ends if kind % 2 == 0 else ends[::-1])
 
+    def without_spine(self) -> FabricGraph:
+        """Return the same graph with as much bandwidth between the leaves as anyone wants."""
+        if not self.rails:
+            return self
+        bandwidth = self.bandwidth.copy()
+        bandwidth[int(self._starts[4]) :] = np.inf
+        return dataclasses.replace(self, bandwidth=bandwidth, oversubscription=1.0)
+
     def domain_of(self, ranks: Numbers) -> Numbers:
         """Return the domain of each world rank."""
         return ranks // self.domain_size
@@ -124,12 +133,10 @@ class FabricGraph:
                 f"cluster {self.name!r} has ranks 0 to {self.world_size - 1}, but a flow names {ranks.max()}"
             )
         paired = len(source) == len(destination) == flows
-        parts = (
-            self._paired(source, destination)
-            if paired
-            else self._many(source, source_flow, destination, destination_flow, flows)
-        )
-        crosses, flow, link = parts
+        if paired:
+            crosses, flow, link = self._paired(source, destination)
+        else:
+            crosses, flow, link = self._many(source, source_flow, destination, destination_flow, flows)
         if not self.rails and crosses.any():
             raise PlanError(
                 f"a flow leaves its domain of {self.domain_size} GPUs, but cluster {self.name!r} has no network there"

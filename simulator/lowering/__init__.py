@@ -65,7 +65,12 @@ def lower_settled(workload: Workload, settled: Settled) -> Program:
         scaled_costs=scaled,
         workload=workload,
         settled=settled,
-        chunks=assign_layers(workload.model.layers, placement.chunks, settled.layer_split),
+        chunks=assign_layers(
+            workload.model.layers,
+            placement.chunks,
+            settled.layer_split,
+            workload.model.moe_layers if workload.model.experts else (),
+        ),
         costs=layer_costs(workload, settled),
         placement=placement,
         order=order,

@@ -15,16 +15,33 @@ __all__ = ["Chunk", "assign_layers"]
 class Chunk:
     """What one chunk holds: its layers, and whether the embedding comes before or the head after them.
 
-    Chunks that are equal share their blocks.
+    Chunks that are equal share their blocks.  `sparse` says of each layer whether it has experts; () = none does.
     """
 
     layers: int
     embedding: bool = False
     head: bool = False
+    sparse: tuple[bool, ...] = ()
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of layers in the order they run forward.
+
+        >>> Chunk(layers=2, head=True, sparse=(False, True)).kinds
+        ['layer', 'moe layer', 'head']
+        """
+        middle = ["moe layer" if s else "layer" for s in self.sparse] if self.sparse else ["layer"] * self.layers
+        return ["embedding"] * self.embedding + middle + ["head"] * self.head
 
 
-def assign_layers(layers: int, chunks: int, split: tuple[int, ...] | None = None) -> tuple[Chunk, ...]:
+def assign_layers(
+    layers: int, chunks: int, split: tuple[int, ...] | None = None, sparse: tuple[bool, ...] = ()
+) -> tuple[Chunk, ...]:
     """Return what each chunk holds, in order of the global chunk number.
+
+    Args:
+        split: layers per chunk, in place of the rule.
+        sparse: per layer, whether it has experts; () = none does.
 
     >>> [c.layers for c in assign_layers(8, 4)], [c.layers for c in assign_layers(10, 4)]
     ([2, 2, 2, 2], [2, 3, 3, 2])
@@ -44,4 +61,6 @@ def assign_layers(layers: int, chunks: int, split: tuple[int, ...] | None = None
     else:
         counts = list(split)
     last = chunks - 1
-    return tuple(Chunk(layers=n, embedding=i == 0, head=i == last) for i, n in enumerate(counts))
+    ends = [sum(counts[: i + 1]) for i in range(chunks)]
+    held = [sparse[end - n : end] if any(sparse[end - n : end]) else () for n, end in zip(counts, ends, strict=True)]
+    return tuple(Chunk(layers=n, embedding=i == 0, head=i == last, sparse=held[i]) for i, n in enumerate(counts))

@@ -24,8 +24,7 @@ _DIRECTION = ("forward", "backward", "backward", "backward")
 
 def layers_of(chunk: Chunk, direction: str) -> list[str]:
     """Kinds of layers of a chunk in the order they run."""
-    kinds = ["embedding"] * chunk.embedding + ["layer"] * chunk.layers + ["head"] * chunk.head
-    return kinds if direction == "forward" else kinds[::-1]
+    return chunk.kinds if direction == "forward" else chunk.kinds[::-1]
 
 
 def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> tuple[tuple[str, ...], ...]:
@@ -56,7 +55,7 @@ def _variants(state: State) -> np.ndarray:
         else:
             out[state.pattern.first_forward] = UNITS
         out[(kind == 1) | (kind == 3)] = UNITS
-    elif settled.overlap_gradients and settled.replicas > 1:
+    elif settled.overlap_gradients and settled.reduces:
         every = settled.zero_stage == 2
         out[((kind == 1) | (kind == 3)) if every else state.pattern.last_backward] = BUCKETS
     if settled.overlap_parameters:

@@ -1,10 +1,39 @@
-"""Which weights each pipeline rank holds."""
+"""Which weights each pipeline rank holds, and which ranks hold the same.
+
+Experts may be held by other sets of ranks than the rest (expert parallelism), so a count of weights is a `Held`: all of them,
+and how many belong to experts apart.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from simulator.lowering.settled import Settled
 from simulator.lowering.state import State
 
-__all__ = ["chunk_parameters", "rank_chunks", "rank_parameters", "small_parameters", "words"]
+__all__ = ["Held", "chunk_held", "group_held", "rank_chunks", "rank_held", "small_parameters", "words"]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Weights on one GPU before ZeRO [count]: all, and those of experts that other sets of ranks hold than the rest."""
+
+    all: float
+    experts: float = 0.0
+
+    def sharded(self, settled: Settled) -> float:
+        """Return what is left on each rank when states are sharded over all ranks that hold the same weights."""
+        return (self.all - self.experts) / settled.replicas + self.experts / settled.expert_replicas
+
+    def parts(self, settled: Settled) -> list[tuple[str, float, tuple[str, ...]]]:
+        """Return (what they are, weights, mesh axes of the ranks that hold the same) wherever several ranks do."""
+        out = []
+        if settled.replicas > 1:
+            out.append(("", self.all - self.experts, settled.replica_axes))
+        if self.experts and settled.expert_replicas > 1:
+            out.append((" (experts)", self.experts, settled.groups.expert_replicas))
+        return out
 
 
 def rank_chunks(state: State, rank: int) -> list[tuple[int, int]]:
@@ -17,37 +46,55 @@ def rank_chunks(state: State, rank: int) -> list[tuple[int, int]]:
     return state.held[rank]
 
 
-def chunk_parameters(state: State, chunk: int) -> float:
-    """Weights of one chunk on one GPU before ZeRO [count]; tied embeddings on one chunk are held once."""
+def group_held(state: State, kinds: Iterable[str]) -> Held:
+    """Weights of a group of layers."""
+    costs = [state.costs[kind] for kind in kinds]
+    return Held(sum(c.parameters for c in costs), sum(c.expert_parameters for c in costs))
+
+
+def chunk_held(state: State, chunk: int) -> Held:
+    """Weights of one chunk; tied embeddings on one chunk are held once."""
     what = state.chunks[chunk]
     costs = state.costs
-    total = what.layers * costs["layer"].parameters
-    total += costs["embedding"].parameters if what.embedding else 0.0
-    if what.head:
-        total += costs["head"].parameters
-        if what.embedding and state.workload.model.tied_embeddings:
-            total -= costs["head"].parameters - costs["head"].small_parameters
-    return total
+    total = experts = 0.0
+    for kind, count in _counts(what.kinds).items():
+        total += count * costs[kind].parameters
+        experts += count * costs[kind].expert_parameters
+    if what.head and what.embedding and state.workload.model.tied_embeddings:
+        total -= costs["head"].parameters - costs["head"].small_parameters
+    return Held(total, experts)
 
 
-def rank_parameters(state: State, rank: int) -> float:
-    """Weights of all chunks on a rank, copies in several lanes counted each [count]."""
-    return sum(chunk_parameters(state, c) for _, c in rank_chunks(state, rank))
+def _counts(kinds: list[str]) -> dict[str, int]:
+    """How many layers of each kind, the ends last."""
+    counts = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
+    ends = {kind: counts.pop(kind) for kind in ("embedding", "head") if kind in counts}
+    return counts | ends
+
+
+def rank_held(state: State, rank: int) -> Held:
+    """Weights of all chunks on a rank, copies in several lanes counted each."""
+    held = [chunk_held(state, c) for _, c in rank_chunks(state, rank)]
+    return Held(sum(h.all for h in held), sum(h.experts for h in held))
 
 
 def small_parameters(state: State, rank: int) -> float:
     """Weights that every tensor-parallel rank holds in full (norms, row biases) [count]."""
     total = 0.0
     for _, c in rank_chunks(state, rank):
-        what = state.chunks[c]
-        total += what.layers * state.costs["layer"].small_parameters
-        total += state.costs["embedding"].small_parameters if what.embedding else 0.0
-        total += state.costs["head"].small_parameters if what.head else 0.0
+        for kind, count in _counts(state.chunks[c].kinds).items():
+            total += count * state.costs[kind].small_parameters
     return total
 
 
 def words(group: tuple[str, ...]) -> str:
-    """Name a group of layers: `3 layers + head`."""
-    layers = group.count("layer")
+    """Name a group of layers: `3 layers + head`.
+
+    >>> words(("layer", "moe layer", "head"))
+    '2 layers, 1 with experts + head'
+    """
+    sparse = group.count("moe layer")
+    layers = group.count("layer") + sparse
     parts: list[str] = [k for k in ("embedding", "head") if k in group]
-    return " + ".join(([f"{layers} layers"] if layers else []) + parts)
+    said = f"{layers} layers" + (f", {sparse} with experts" if sparse else "")
+    return " + ".join(([said] if layers else []) + parts)

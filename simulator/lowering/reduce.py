@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.lowering.parameters import chunk_parameters, rank_chunks, rank_parameters, words
+from simulator.lowering.parameters import Held, chunk_held, group_held, rank_chunks, rank_held, words
 from simulator.lowering.state import Batch, State
 from simulator.program.program import COLLECTIVE, Link
 
@@ -23,7 +23,7 @@ def add_reductions(state: State) -> None:
     if settled.zero_stage < 3:
         if state.placement.lanes > 1:
             _replica_lanes(state)
-        elif settled.replicas > 1:
+        elif settled.reduces:
             if settled.overlap_gradients:
                 _buckets(state)
             else:
@@ -50,6 +50,19 @@ def _link(
     )
 
 
+def _links(state: State, name: str, held: Held, dtype_bytes: int) -> list[int]:
+    """The reductions of some weights: one over their replicas, one more where experts have their own."""
+    return [
+        _link(state, f"{name}{what}", count * dtype_bytes, group) for what, count, group in held.parts(state.settled)
+    ]
+
+
+def _spread(found: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return (items one after the other, index of the list that each comes from)."""
+    counts = [len(items) for items in found]
+    return np.array([i for items in found for i in items], np.int64), np.repeat(np.arange(len(found)), counts)
+
+
 def _buckets(state: State) -> None:
     """One reduction per segment of every backward that completes a bucket (fused pairs are not cut: one for the whole)."""
     kind = state.order.kind
@@ -60,18 +73,20 @@ def _buckets(state: State) -> None:
     action = np.repeat(cut, counts)
     place = np.arange(len(action)) - np.repeat(np.cumsum(counts) - counts, counts)
     row = state.first_row[action] + place
-    items: dict[tuple[str, ...], int] = {}
-    numbers = np.zeros(len(row), np.int64)
-    for i, (a, j) in enumerate(zip(action, place, strict=True)):
+    items: dict[tuple[str, ...], list[int]] = {}
+    found = []
+    for a, j in zip(action, place, strict=True):
         chunk = state.chunks[int(state.order.chunk[a])]
         group = state.cuts[(chunk, "backward", int(state.variant[a]))][int(j)]
         if group not in items:
-            size = sum(state.costs[k].parameters for k in group) * state.settled.gradient_bytes
-            items[group] = _link(state, f"gradients of {words(group)}", size, state.settled.replica_axes)
-        numbers[i] = items[group]
-    rank = state.pattern.rank[action]
+            items[group] = _links(
+                state, f"gradients of {words(group)}", group_held(state, group), state.settled.gradient_bytes
+            )
+        found.append(items[group])
+    numbers, of = _spread(found)
+    rank = state.pattern.rank[action[of]]
     rows = state.add_rows(Batch(item=numbers, kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None]))
-    state.wait(rows, row)
+    state.wait(rows, row[of])
 
 
 def _at_the_end(state: State) -> None:
@@ -80,15 +95,20 @@ def _at_the_end(state: State) -> None:
     completes = np.isin(state.order.kind, (1, 3))
     if state.settled.zero_stage == 2:
         actions = np.flatnonzero(completes)
-        size = {c: chunk_parameters(state, c) * state.settled.gradient_bytes for c in range(len(state.chunks))}
-        items = {c: _link(state, f"gradients of chunk {c}", size[c], state.settled.replica_axes) for c in size}
-        item = np.array([items[int(c)] for c in state.order.chunk[actions]])
+        items = [
+            _links(state, f"gradients of chunk {c}", chunk_held(state, c), state.settled.gradient_bytes)
+            for c in range(len(state.chunks))
+        ]
+        item, of = _spread([items[int(c)] for c in state.order.chunk[actions]])
     else:
         actions = np.array([int(e) - 1 for e in state.order.rank_offsets[1:]])
-        per_rank = [rank_parameters(state, r) * state.settled.gradient_bytes for r in range(state.ranks)]
-        item = np.array(
-            [_link(state, f"gradients of rank {r}", b, state.settled.replica_axes) for r, b in enumerate(per_rank)]
+        item, of = _spread(
+            [
+                _links(state, f"gradients of rank {r}", rank_held(state, r), state.settled.gradient_bytes)
+                for r in range(state.ranks)
+            ]
         )
+    actions = actions[of]
     rank = state.pattern.rank[actions]
     rows = state.add_rows(Batch(item=item, kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None]))
     state.wait(rows, state.last_row[actions])
@@ -103,25 +123,40 @@ def _replica_lanes(state: State) -> None:
     entries = []
     for chunk in range(len(state.chunks)):
         holders = sorted({int(r) for r in state.placement.rank_of[:, chunk]})
-        size = chunk_parameters(state, chunk) * state.settled.gradient_bytes
+        held = chunk_held(state, chunk)
         waits = [done[(a, chunk)] for a in range(state.placement.lanes) if (a, chunk) in done]
         ready = max(waits) if state.settled.overlap_gradients else max(int(final[r]) for r in holders)
-        entries.append((ready, chunk, holders, size, waits))
+        entries.append((ready, chunk, holders, held, waits))
     entries.sort(key=lambda e: (e[0], e[1]))
-    for _, chunk, holders, size, waits in entries:
-        group = (*state.settled.replica_axes, "pp") if state.settled.replicas > 1 else ("pp",)
-        item = _link(state, f"gradients of chunk {chunk}", size, group, tuple(holders), "all_reduce")
+    for _, chunk, holders, held, waits in entries:
+        settled = state.settled
+        parts = [("", held.all - held.experts, settled.replica_axes if settled.replicas > 1 else ())]
+        if held.experts:
+            apart = settled.groups.expert_replicas if settled.expert_replicas > 1 else ()
+            parts.append((" (experts)", held.experts, apart))
+        items = [
+            _link(
+                state,
+                f"gradients of chunk {chunk}{what}",
+                count * settled.gradient_bytes,
+                (*group, "pp"),
+                tuple(holders),
+                "all_reduce",
+            )
+            for what, count, group in parts
+        ]
         rows = state.add_rows(
             Batch(
-                item=np.array([item]),
+                item=np.array(items),
                 kind=COLLECTIVE,
-                rank=np.array([holders[0]]),
-                streams=lane[np.array(holders)][None, :],
-                chunk=np.array([chunk]),
+                rank=np.full(len(items), holders[0]),
+                streams=np.repeat(lane[np.array(holders)][None, :], len(items), axis=0),
+                chunk=np.full(len(items), chunk),
             )
         )
         after = waits if state.settled.overlap_gradients else [int(final[r]) for r in holders]
-        state.wait(np.full(len(after), rows[0]), np.array(after))
+        for row in rows:
+            state.wait(np.full(len(after), row), np.array(after))
 
 
 def _tied_embeddings(state: State) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from simulator.lowering.assign import Chunk
 from simulator.lowering.expand import LayerCost
 from simulator.lowering.instances import layers_of
-from simulator.lowering.parameters import rank_parameters
+from simulator.lowering.parameters import rank_held
 from simulator.lowering.state import State
 from simulator.lowering.update import optimizer_bytes
 from simulator.plan.zero import model_states
@@ -61,7 +61,7 @@ def _mark(costs: dict[str, LayerCost], group: tuple[str, ...], direction: str) -
 
 def _resident(state: State, rank: int) -> list[Tensor]:
     settled, framework = state.settled, state.settled.framework
-    parameters = rank_parameters(state, rank)
+    held = rank_held(state, rank)
     weight, gradient, optimizer = (
         float(settled.precision.element),
         float(settled.gradient_bytes),
@@ -69,20 +69,29 @@ def _resident(state: State, rank: int) -> list[Tensor]:
     )
     if settled.zero_stage == 3 and framework.shards_in_master_precision and state.workload.numbers.master_weights:
         weight, gradient, optimizer = 4.0, 4.0, optimizer - 4.0
-    states = model_states(
-        parameters,
-        weight=weight,
-        gradient=gradient,
-        optimizer=optimizer,
-        zero_stage=settled.zero_stage,
-        replicas=settled.replicas,
+    states, experts = (
+        model_states(
+            parameters,
+            weight=weight,
+            gradient=gradient,
+            optimizer=optimizer,
+            zero_stage=settled.zero_stage,
+            replicas=replicas,
+        )
+        for parameters, replicas in (
+            (held.all - held.experts, settled.replicas),
+            (held.experts, settled.expert_replicas),
+        )
     )
-    gradients = states.gradients
     # with narrow GEMMs the operand and its transpose (a byte each) stand in place of the 16-bit weight
     out = [
-        Tensor(name="weights", category="weights", bytes=states.weights),
-        Tensor(name="gradient buffers", category="gradients", bytes=gradients),
-        Tensor(name="optimizer states", category="optimizer_states", bytes=states.optimizer_states),
+        Tensor(name="weights", category="weights", bytes=states.weights + experts.weights),
+        Tensor(name="gradient buffers", category="gradients", bytes=states.gradients + experts.gradients),
+        Tensor(
+            name="optimizer states",
+            category="optimizer_states",
+            bytes=states.optimizer_states + experts.optimizer_states,
+        ),
         Tensor(name="GEMM workspace", category="workspace", bytes=framework.workspace),
         Tensor(name="driver context and kernels", category="context", bytes=framework.context),
     ]

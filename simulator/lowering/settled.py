@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.errors import PlanError
+from simulator.lowering.expert_rules import Groups, check_experts, with_experts
 from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import AXES, Plan
 from simulator.schedules import SCHEDULES
@@ -57,16 +58,36 @@ class Settled:
     precision: Precision
     framework: Framework
     vocabulary: int
+    groups: Groups = Groups()
+    expert_parallel: int = 1
+    expert_tensor_parallel: int = 1
+    expert_imbalance: float = 1.0
 
     @property
     def replica_axes(self) -> tuple[str, ...]:
         """Mesh axes along which ranks hold the same weights: gradients are added and states sharded over them."""
-        return ("cp", "dp") if self.context_parallel > 1 else ("dp",)
+        return self.groups.replicas
 
     @property
     def replicas(self) -> int:
-        """Ranks that hold the same weights."""
+        """Ranks that hold the same weights, experts apart."""
         return self.context_parallel * self.data_parallel
+
+    @property
+    def expert_replicas(self) -> int:
+        """Ranks that hold the same experts."""
+        ranks = self.tensor_parallel * self.context_parallel * self.data_parallel
+        return ranks // (self.expert_parallel * self.expert_tensor_parallel)
+
+    @property
+    def experts_apart(self) -> bool:
+        """Whether experts are held by other sets of ranks than the rest of the weights."""
+        return self.groups.expert_replicas != self.groups.replicas
+
+    @property
+    def reduces(self) -> bool:
+        """Whether any gradients are added between ranks."""
+        return self.replicas > 1 or (self.experts_apart and self.expert_replicas > 1)
 
     @property
     def shape(self) -> Shape:
@@ -91,6 +112,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     framework = load_framework(plan.framework)
     replicas = _replicas(plan, world_size, cluster_name)
     _check_shapes(workload, plan)
+    check_experts(workload.model, plan)
     microbatches = _microbatches(workload, plan, replicas)
     schedule = _schedule(plan, microbatches)
     _check_effects(plan, framework, replicas * plan.context_parallel, schedule)
@@ -110,6 +132,9 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
             "more data_parallel or a smaller global_batch_size."
         )
     numbers = workload.numbers
+    axes, groups = with_experts(
+        tuple((axis, _size(plan, axis, replicas)) for axis in _rank_order(plan)), plan, workload.model.experts > 0
+    )
     gradient: str = plan.gradient_dtype or framework.gradient_dtype
     if gradient == "compute" or not numbers.master_weights:
         gradient = numbers.compute
@@ -131,14 +156,18 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         and replicas * plan.context_parallel > 1,
         overlap_parameters=_or(plan.overlap_parameters, framework.parameters_overlap) and plan.zero_stage in (1, 2),
         bucket_size=plan.bucket_size or framework.bucket_size,
-        gradient_bytes=BYTES_PER_ELEMENT[gradient],
+        gradient_bytes=int(BYTES_PER_ELEMENT[gradient]),
         gradient_dtype=gradient,
         p2p=plan.p2p or _messages(framework, schedule),
         layer_split=plan.layer_split,
         fsdp_prefetch=_or(plan.fsdp_prefetch, framework.fsdp_prefetch),
         reshard_after_forward=_or(plan.reshard_after_forward, framework.reshards_after_forward),
         clip_gradients=_or(plan.clip_gradients, framework.clips_gradients),
-        axes=tuple((axis, _size(plan, axis, replicas)) for axis in _rank_order(plan)),
+        axes=axes,
+        groups=groups,
+        expert_parallel=plan.expert_parallel,
+        expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,
+        expert_imbalance=plan.expert_imbalance,
         style=_style(framework, plan.attention, _or(plan.dropout, framework.dropout)),
         precision=numbers,
         framework=framework,

@@ -11,10 +11,12 @@ this one; the layers of a bucket wait for it in their first forward.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from simulator.lowering.instances import UNITS
-from simulator.lowering.parameters import words
+from simulator.lowering.parameters import group_held, words
 from simulator.lowering.state import Batch, State
 from simulator.program.program import COLLECTIVE, Link, Tensor
 
@@ -29,14 +31,14 @@ def add_gathers(state: State) -> None:
         _gather_buckets(state)
 
 
-def _link(state: State, collective: str, what: str, message: float, dtype: str) -> int:
+def _link(state: State, collective: str, what: str, message: float, dtype: str, group: tuple[str, ...]) -> int:
     return state.add_item(
         Link(
             name=f"{collective} {what}",
             kind=COLLECTIVE,
             message=message,
             dtype=dtype,
-            group=state.settled.replica_axes,
+            group=group,
             pipeline_ranks=(),
             account="dp",
             collective=collective,
@@ -51,15 +53,20 @@ def _gather_buckets(state: State) -> None:
     counts = state.last_row[first] - state.first_row[first] + 1
     action = np.repeat(first, counts)
     place = np.arange(len(action)) - np.repeat(np.cumsum(counts) - counts, counts)
-    items: dict[tuple[str, ...], int] = {}
-    numbers = np.zeros(len(action), np.int64)
-    for i, (a, j) in enumerate(zip(action.tolist(), place.tolist(), strict=True)):
+    items: dict[tuple[str, ...], list[int]] = {}
+    found: list[list[int]] = []
+    for a, j in zip(action.tolist(), place.tolist(), strict=True):
         chunk = state.chunks[int(state.order.chunk[a])]
         group = state.cuts[(chunk, "forward", int(state.variant[a]))][j]
         if group not in items:
-            size = sum(state.costs[k].parameters for k in group) * element
-            items[group] = _link(state, "all_gather", f"weights of {words(group)}", size, _dtype(state))
-        numbers[i] = items[group]
+            items[group] = [
+                _link(state, "all_gather", f"weights of {words(group)}{what}", count * element, _dtype(state), axes)
+                for what, count, axes in group_held(state, group).parts(state.settled)
+            ]
+        found.append(items[group])
+    numbers = np.array([i for some in found for i in some], np.int64)
+    of = np.repeat(np.arange(len(found)), [len(some) for some in found])
+    action, place = action[of], place[of]
     ranks = state.pattern.rank[action]
     lane = state.lanes("dp")
     rows = state.add_rows(
@@ -73,12 +80,12 @@ def _dtype(state: State) -> str:
 
 
 def _units(state: State) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (action, row, kind of unit 0..2) of every segment that is a unit of its own."""
+    """Return (action, row, number of its kind in `state.costs`) of every segment that is a unit of its own."""
     cut = np.flatnonzero(state.variant == UNITS)
     counts = state.last_row[cut] - state.first_row[cut] + 1
     action = np.repeat(cut, counts)
     place = np.arange(len(action)) - np.repeat(np.cumsum(counts) - counts, counts)
-    names = ("embedding", "layer", "head")
+    names = list(state.costs)
     kinds = np.zeros(len(action), np.int64)
     direction = np.where(state.order.kind == 0, 0, 1)
     classes = list(dict.fromkeys(state.chunks))
@@ -98,63 +105,91 @@ def _fsdp(state: State) -> None:
     settled = state.settled
     action, row, unit = _units(state)
     kind = state.order.kind[action]
-    names = ("embedding", "layer", "head")
-    gathered = [state.costs[n].parameters * settled.precision.element for n in names]
+    head = list(state.costs).index("head")
     # the head's weights stay from its forward to the backward that follows at once
-    gathers = (kind == 0) | (unit != 2) if settled.reshard_after_forward else kind == 0
+    gathers = (kind == 0) | (unit != head) if settled.reshard_after_forward else kind == 0
     gathers &= np.isin(kind, (0, 1, 2))
     completes = (kind == 1) | (kind == 3)
+    rank = state.pattern.rank[action]
+    gate = _gates(row[gathers], rank[gathers], settled.fsdp_prefetch)
 
-    g_row, g_unit, g_rank = row[gathers], unit[gathers], state.pattern.rank[action[gathers]]
-    gate = _gates(g_row, g_rank, settled.fsdp_prefetch)
-    r_row, r_unit, r_rank = row[completes], unit[completes], state.pattern.rank[action[completes]]
-    gather_items = [
-        _link(state, "all_gather", f"weights of {n}", b, _dtype(state)) for n, b in zip(names, gathered, strict=True)
-    ]
-    reduce_items = [
-        _link(
-            state,
-            "reduce_scatter",
-            f"gradients of {n}",
-            state.costs[n].parameters * settled.gradient_bytes,
-            settled.gradient_dtype,
-        )
-        for n in names
-    ]
+    parts = _parts(state)
+    g_of, g_part = _every_part(unit[gathers], parts)
+    r_of, r_part = _every_part(unit[completes], parts)
+    gate, g_action, g_row, g_rank = gate[g_of], action[gathers][g_of], row[gathers][g_of], rank[gathers][g_of]
+    r_row, r_rank = row[completes][r_of], rank[completes][r_of]
     # one table of both, in the order the host issues them
-    item = np.concatenate([np.array(gather_items)[g_unit], np.array(reduce_items)[r_unit]])
-    rank = np.concatenate([g_rank, r_rank])
+    item = np.concatenate([np.array([p.gather for p in parts])[g_part], np.array([p.reduce for p in parts])[r_part]])
+    ranks = np.concatenate([g_rank, r_rank])
     issued = np.concatenate([2 * gate + 1, 2 * r_row])
     is_reduce = np.concatenate([np.zeros(len(g_row), bool), np.ones(len(r_row), bool)])
     segment = np.concatenate([g_row, r_row])
-    order = np.lexsort((segment, issued, rank))
+    order = np.lexsort((segment, issued, ranks))
     lanes = state.lanes("dp")
     other = state.lanes("dp reduce") if settled.framework.separate_communicators else lanes
-    stream = np.where(is_reduce, other[rank], lanes[rank])
+    stream = np.where(is_reduce, other[ranks], lanes[ranks])
     numbers = np.empty(len(item), np.int64)
     numbers[order] = state.add_rows(
-        Batch(item=item[order], kind=COLLECTIVE, rank=rank[order], streams=stream[order][:, None])
+        Batch(item=item[order], kind=COLLECTIVE, rank=ranks[order], streams=stream[order][:, None])
     )
     gather_rows, reduce_rows = numbers[: len(g_row)], numbers[len(g_row) :]
     state.wait(g_row, gather_rows)
     has_gate = gate >= 0
     state.wait(gather_rows[has_gate], gate[has_gate])
     state.wait(reduce_rows, r_row)
-    _remember_gathered(state, gather_rows, action[gathers], g_row, g_unit, gathered)
-    gradients = [
-        state.effect(
-            (
-                Tensor(
-                    name=f"unsharded gradients of {n}",
-                    category="gradients",
-                    bytes=state.costs[n].parameters * settled.gradient_bytes,
-                ),
+    is_head = np.array([p.unit == head for p in parts])[g_part]
+    weights = np.array([p.weights for p in parts])[g_part]
+    gradients = np.array([p.gradients for p in parts])[r_part]
+    for again in (False, True):  # the second part of a unit touches the same rows as the first
+        g, r = (np.diff(of, prepend=-1) == 0 if again else np.diff(of, prepend=-1) != 0 for of in (g_of, r_of))
+        _remember_gathered(state, gather_rows[g], g_action[g], g_row[g], is_head[g], weights[g])
+        state.touch("start", r_row[r], gradients[r])
+        state.touch("end", reduce_rows[r], gradients[r])
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Weights of a unit that one set of ranks shards: its links, and the effects of standing gathered."""
+
+    unit: int
+    gather: int
+    reduce: int
+    weights: int
+    gradients: int
+
+
+def _parts(state: State) -> list[_Part]:
+    """What each unit is gathered and reduced as: one part, two where experts are sharded over other ranks than the rest."""
+    settled = state.settled
+    found = []
+    for unit, kind in enumerate(state.costs):
+        for what, count, group in group_held(state, (kind,)).parts(settled):
+            name = f"{kind}{what}"
+            weights, gradients = count * settled.precision.element, count * settled.gradient_bytes
+            found.append(
+                _Part(
+                    unit,
+                    _link(state, "all_gather", f"weights of {name}", weights, _dtype(state), group),
+                    _link(state, "reduce_scatter", f"gradients of {name}", gradients, settled.gradient_dtype, group),
+                    state.effect((Tensor(name=f"gathered weights of {name}", category="gathered", bytes=weights),)),
+                    state.effect(
+                        (Tensor(name=f"unsharded gradients of {name}", category="gradients", bytes=gradients),)
+                    ),
+                )
             )
-        )
-        for n in names
+    return found
+
+
+def _every_part(unit: np.ndarray, parts: list[_Part]) -> tuple[np.ndarray, np.ndarray]:
+    """Return (index into `unit`, number of the part) of every part of every unit, in order."""
+    of_unit = [
+        [i for i, p in enumerate(parts) if p.unit == u] for u in range(max((p.unit for p in parts), default=-1) + 1)
     ]
-    state.touch("start", r_row, np.array(gradients)[r_unit])
-    state.touch("end", reduce_rows, np.array(gradients)[r_unit])
+    counts = np.array([len(some) for some in of_unit], np.int64)
+    first = np.array([some[0] for some in of_unit], np.int64)
+    of = np.repeat(np.arange(len(unit)), counts[unit])
+    inside = np.arange(len(of)) - np.repeat(np.cumsum(counts[unit]) - counts[unit], counts[unit])
+    return of, first[unit[of]] + inside
 
 
 def _gates(rows: np.ndarray, rank: np.ndarray, depth: int) -> np.ndarray:
@@ -168,23 +203,16 @@ def _gates(rows: np.ndarray, rank: np.ndarray, depth: int) -> np.ndarray:
 
 
 def _remember_gathered(
-    state: State, gathers: np.ndarray, action: np.ndarray, segment: np.ndarray, unit: np.ndarray, sizes: list[float]
+    state: State, gathers: np.ndarray, action: np.ndarray, segment: np.ndarray, head: np.ndarray, effects: np.ndarray
 ) -> None:
     """Gathered weights stand from the START of their gather to the END of the segment that drops them."""
-    names = ("embedding", "layer", "head")
-    effects = np.array(
-        [
-            state.effect((Tensor(name=f"gathered weights of {n}", category="gathered", bytes=b),))
-            for n, b in zip(names, sizes, strict=True)
-        ]
-    )
-    state.touch("start", gathers, effects[unit])
-    keeps = (unit == 2) if state.settled.reshard_after_forward else np.ones(len(unit), bool)
-    keeps &= state.order.kind[action] == 0
-    state.touch("end", segment[~keeps], effects[unit[~keeps]])
+    state.touch("start", gathers, effects)
+    keeps = head if state.settled.reshard_after_forward else np.ones(len(head), bool)
+    keeps = keeps & (state.order.kind[action] == 0)
+    state.touch("end", segment[~keeps], effects[~keeps])
     if keeps.any():
         dropped = _backward_of(state, action[keeps], segment[keeps])
-        state.touch("end", dropped, effects[unit[keeps]])
+        state.touch("end", dropped, effects[keeps])
 
 
 def _backward_of(state: State, forward: np.ndarray, segment: np.ndarray) -> np.ndarray:

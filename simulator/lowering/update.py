@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.lowering.expand import _Rows
-from simulator.lowering.parameters import rank_chunks, rank_parameters, small_parameters
+from simulator.lowering.parameters import Held, rank_chunks, rank_held, small_parameters
+from simulator.lowering.rows import Rows
 from simulator.lowering.state import Batch, State
 from simulator.program.program import COLLECTIVE, COMPUTE, Link, OperatorTable, Segment
 from simulator.workload.optimizers import OPTIMIZERS
@@ -51,7 +51,7 @@ def add_update(state: State) -> None:
                 kind=COLLECTIVE,
                 message=8.0,
                 dtype="fp32",
-                group=("tp", *settled.replica_axes, "pp") if settled.zero_stage else ("tp", "pp"),
+                group=_norm_group(state),
                 pipeline_ranks=tuple(range(state.ranks)),
                 account="dp",
                 collective="all_reduce",
@@ -66,6 +66,13 @@ def add_update(state: State) -> None:
     state.wait(rows, np.array(before))
     if settled.zero_stage in (1, 2) and not settled.overlap_parameters:
         _gather(state, rows, lane)
+
+
+def _norm_group(state: State) -> tuple[str, ...]:
+    """Mesh axes of the ranks that hold different gradients: all that split weights, and those that shard states."""
+    groups = state.settled.groups
+    sharded = groups.replicas if state.settled.zero_stage else groups.expert
+    return tuple(dict.fromkeys((*groups.tensor, *sharded, "pp")))
 
 
 def _last_reductions(state: State, lane: np.ndarray) -> list[int]:
@@ -97,10 +104,10 @@ def _compute(state: State, items: np.ndarray, compute: np.ndarray) -> np.ndarray
 
 def _segments(state: State, table: object, name: str, synchronises: bool) -> np.ndarray:
     """One segment per different rank content."""
-    known: dict[tuple[float, ...], int] = {}
+    known: dict[tuple[Held, float, float], int] = {}
     out = []
     for rank in range(state.ranks):
-        key = (rank_parameters(state, rank), small_parameters(state, rank), float(tensors_held(state, rank)))
+        key = (rank_held(state, rank), small_parameters(state, rank), float(tensors_held(state, rank)))
         if key not in known:
             operators: OperatorTable = table(state, *key)  # type: ignore[operator]
             known[key] = state.add_item(
@@ -110,22 +117,23 @@ def _segments(state: State, table: object, name: str, synchronises: bool) -> np.
     return np.array(out)
 
 
-def _shard(state: State) -> int:
-    return state.settled.replicas if state.settled.zero_stage else 1
+def _mine(state: State, held: Held, stage: int = 1) -> float:
+    """Weights of which this rank keeps the states that a ZeRO stage shards [count]."""
+    return held.sharded(state.settled) if state.settled.zero_stage >= stage else held.all
 
 
-def _norm_table(state: State, parameters: float, small: float, tensors: float) -> OperatorTable:
+def _norm_table(state: State, held: Held, small: float, tensors: float) -> OperatorTable:
     """Local part of the gradient norm, overflow check and unscaling, and the sum of the norms' gradients under SP."""
     settled = state.settled
-    gradients = parameters / _shard(state) * settled.gradient_bytes
-    rows = _Rows("gradient norm")
+    gradients = _mine(state, held) * settled.gradient_bytes
+    rows = Rows("gradient norm")
     if settled.sequence_parallel:
         rows.add(
             label="norm gradients all_reduce",
             kind=COLLECTIVE,
             work="all_reduce",
             message=small * settled.gradient_bytes,
-            group=("tp",),
+            group=settled.groups.tensor,
             dtype=settled.gradient_dtype,
             phase="optimizer",
         )
@@ -139,17 +147,17 @@ def _norm_table(state: State, parameters: float, small: float, tensors: float) -
     return rows.table()
 
 
-def _optimizer_table(state: State, parameters: float, small: float, tensors: float) -> OperatorTable:
+def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> OperatorTable:
     """The optimizer's traffic on this rank's shard, and clearing the gradients."""
     settled = state.settled
     numbers = state.workload.numbers
     cost = OPTIMIZERS.get(state.workload.optimizer).cost(
         numbers.element, settled.gradient_bytes, numbers.master_weights
     )
-    mine = parameters / _shard(state)
+    mine = _mine(state, held)
     fused = settled.framework.fused_optimizer
     launches = max(cost.fused_launches, round(tensors / TENSORS_PER_LAUNCH)) if fused else int(12 * tensors)
-    rows = _Rows("optimizer")
+    rows = Rows("optimizer")
     rows.add(
         label=state.workload.optimizer,
         work="memory_bound",
@@ -165,17 +173,16 @@ def _optimizer_table(state: State, parameters: float, small: float, tensors: flo
             label=f"cast weights to {settled.precision.gemm}",
             work="memory_bound",
             dtype=settled.precision.compute,
-            read=parameters * settled.precision.element,
-            written=2.0 * parameters * settled.precision.quantised_element,
+            read=held.all * settled.precision.element,
+            written=2.0 * held.all * settled.precision.quantised_element,
             phase="optimizer",
             launches=max(1, int(tensors)),
         )
-    held = parameters / (settled.replicas if settled.zero_stage >= 2 else 1)
     rows.add(
         label="clear gradients",
         work="memory_bound",
         dtype=settled.gradient_dtype,
-        written=held * settled.gradient_bytes,
+        written=_mine(state, held, 2) * settled.gradient_bytes,
         phase="optimizer",
         launches=2,
     )
@@ -183,21 +190,27 @@ def _optimizer_table(state: State, parameters: float, small: float, tensors: flo
 
 
 def _gather(state: State, updated: np.ndarray, lane: np.ndarray) -> None:
-    items = [
-        state.add_item(
-            Link(
-                name=f"all_gather weights of rank {r}",
-                kind=COLLECTIVE,
-                message=rank_parameters(state, r) * state.settled.precision.element,
-                dtype=state.settled.precision.compute,
-                group=state.settled.replica_axes,
-                pipeline_ranks=(),
-                account="dp",
-                collective="all_gather",
+    settled = state.settled
+    items, ranks = [], []
+    for r in range(state.ranks):
+        for what, count, group in rank_held(state, r).parts(settled):
+            ranks.append(r)
+            items.append(
+                state.add_item(
+                    Link(
+                        name=f"all_gather weights of rank {r}{what}",
+                        kind=COLLECTIVE,
+                        message=count * settled.precision.element,
+                        dtype=settled.precision.compute,
+                        group=group,
+                        pipeline_ranks=(),
+                        account="dp",
+                        collective="all_gather",
+                    )
+                )
             )
-        )
-        for r in range(state.ranks)
-    ]
-    ranks = np.arange(state.ranks)
-    rows = state.add_rows(Batch(item=np.array(items), kind=COLLECTIVE, rank=ranks, streams=lane[:, None]))
-    state.wait(rows, updated)
+    rank = np.array(ranks, np.int64)
+    rows = state.add_rows(
+        Batch(item=np.array(items, np.int64), kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None])
+    )
+    state.wait(rows, updated[rank])

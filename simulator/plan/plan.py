@@ -32,6 +32,10 @@ class Plan(Spec):
         context_parallel_kind: how attention sees the other ranks' tokens: "ring" (keys and values go round beside the
             attention), "all_gather" (gathered first) or "ulysses" (heads against tokens by all_to_all).
         data_parallel: replicas; None = what is left of the world size.
+        expert_parallel: ranks, consecutive inside data_parallel x context_parallel (and tensor_parallel, where experts are not
+            split by it), over which the experts of a layer are dealt out.
+        expert_tensor_parallel: ranks that split each expert: tensor_parallel (None) or 1.
+        expert_imbalance: rows of the rank with the most popular experts over the mean of all.
         sequence_parallel: norms and residuals split along the sequence inside the tensor-parallel group.
         chunks_per_rank: model chunks per pipeline rank (interleaved schedules).
         microbatch_size: sequences per microbatch and replica.
@@ -59,6 +63,9 @@ class Plan(Spec):
     context_parallel_kind: Literal["ring", "all_gather", "ulysses"] | None = None
     pipeline_parallel: Degree = 1
     data_parallel: Degree | None = None
+    expert_parallel: Degree = 1
+    expert_tensor_parallel: Degree | None = None
+    expert_imbalance: Annotated[float, Field(ge=1, le=1000)] = 1.0
     sequence_parallel: bool = False
     chunks_per_rank: Degree = 1
     microbatch_size: Degree = 1

@@ -134,7 +134,7 @@ def _timed_call(torch: Any, distributed: Any, kind: str, size: int, ranks: int, 
     rounds = []
     for _ in range(3):
         distributed.barrier()
-        took = torch.tensor([clock._timed(run, calls) / calls], dtype=torch.float64, device=device)
+        took = torch.tensor([clock.timed(run, calls) / calls], dtype=torch.float64, device=device)
         distributed.all_reduce(took, op=distributed.ReduceOp.MAX)
         rounds.append(float(took.item()))
     return min(rounds)

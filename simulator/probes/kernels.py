@@ -6,8 +6,9 @@ Rows have the columns of the tables that `dtsim calibrate` and `dtsim validate` 
 from __future__ import annotations
 
 import csv
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,12 @@ def gemm_rows(device: Device, quick: bool = False) -> Iterator[Row]:
             kind = getattr(torch, _TYPES[dtype])
             left = _matrix(torch, m, k, layout == "NT", kind, device.kind)
             right = _matrix(torch, k, n, layout == "TN", kind, device.kind)
-            seconds = device.seconds(lambda left=left, right=right: torch.mm(left, right))
+            seconds = device.seconds(torch.mm, left, right)
             yield _row(device, "gemm", seconds, 2.0 * m * n * k, m=m, n=n, k=k, batch=1, layout=layout, dtype=dtype)
 
 
 def _products(device: Device, quick: bool) -> Iterator[tuple[tuple[int, int, int], str]]:
-    """Yield ((m, n, k), layout); columns of the result are m of them in cuBLAS' words, here rows."""
+    """Yield ((m, n, k), layout): the result has m rows and n columns, k is summed over."""
     if device.kind == "cpu" or quick:
         for m, n in _SMALL[:: 3 if quick else 1]:
             yield (m, n, 256), "TN"
@@ -89,14 +90,12 @@ def attention_rows(device: Device, quick: bool = False) -> Iterator[Row]:
         facts = dict(batch=batch, heads=heads, kv_heads=heads, seq_len=length, head_dim=width, causal=int(causal))
         work = 4.0 * batch * heads * length**2 * width * (0.5 if causal else 1.0)
         with torch.no_grad():
-            forward = device.seconds(lambda q=query, k=key, v=value, c=causal: attend(q, k, v, is_causal=c))
+            forward = device.seconds(functools.partial(attend, query, key, value, is_causal=causal))
         yield _row(device, "attention", forward, work, dtype=dtype, direction="fwd", **facts)
         result = attend(query, key, value, is_causal=causal)
         gradient = torch.randn_like(result)
         tensors = (query, key, value)
-        backward = device.seconds(
-            lambda r=result, t=tensors, g=gradient: torch.autograd.grad(r, t, g, retain_graph=True)
-        )
+        backward = device.seconds(functools.partial(torch.autograd.grad, result, tensors, gradient, retain_graph=True))
         yield _row(device, "attention", backward, 2.5 * work, dtype=dtype, direction="bwd", **facts)
 
 
@@ -107,12 +106,12 @@ def memory_rows(device: Device, quick: bool = False) -> Iterator[Row]:
     for power in range(16, largest + 1, 3 if quick else 1):
         count = 2**power // 4
         one, two, out = (torch.randn(count, device=device.kind) for _ in range(3))
-        yield _moved(device, "copy", device.seconds(lambda a=one, o=out: o.copy_(a)), 8.0 * count)
-        yield _moved(device, "add", device.seconds(lambda a=one, b=two, o=out: torch.add(a, b, out=o)), 12.0 * count)
+        yield _moved(device, "copy", device.seconds(out.copy_, one), 8.0 * count)
+        yield _moved(device, "add", device.seconds(functools.partial(torch.add, one, two, out=out)), 12.0 * count)
         rows = one.view(-1, 1024)
-        norm = device.seconds(lambda r=rows: torch.nn.functional.layer_norm(r, (1024,)))
+        norm = device.seconds(torch.nn.functional.layer_norm, rows, (1024,))
         yield _moved(device, "layer_norm", norm, 8.0 * count)
-        yield _moved(device, "softmax", device.seconds(lambda r=rows: torch.softmax(r, -1)), 8.0 * count)
+        yield _moved(device, "softmax", device.seconds(torch.softmax, rows, -1), 8.0 * count)
     yield from _optimizer_rows(torch, device, quick)
     if device.kind == "cuda":
         yield from _launch_rows(torch, device)
@@ -130,7 +129,7 @@ def _optimizer_rows(torch: Any, device: Device, quick: bool) -> Iterator[Row]:
 def _launch_rows(torch: Any, device: Device) -> Iterator[Row]:
     """The smallest kernel, queued one by one and replayed from a CUDA graph; copies between host and GPU."""
     tiny = torch.zeros(1, device="cuda")
-    yield _moved(device, "launch", device.seconds(lambda: tiny.add_(1)), 8.0)
+    yield _moved(device, "launch", device.seconds(tiny.add_, 1), 8.0)
     graph, calls = torch.cuda.CUDAGraph(), 100
     with torch.cuda.graph(graph):
         for _ in range(calls):
@@ -138,8 +137,8 @@ def _launch_rows(torch: Any, device: Device) -> Iterator[Row]:
     yield _moved(device, "graph_launch", device.seconds(graph.replay) / calls, 8.0)
     host = torch.empty(2**26, pin_memory=True)
     there = torch.empty(2**26, device="cuda")
-    to_device: Callable[[], Any] = lambda: there.copy_(host, non_blocking=True)  # noqa: E731
-    to_host: Callable[[], Any] = lambda: host.copy_(there, non_blocking=True)  # noqa: E731
+    to_device = functools.partial(there.copy_, host, non_blocking=True)
+    to_host = functools.partial(host.copy_, there, non_blocking=True)
     yield _moved(device, "host_to_device", device.seconds(to_device), 4.0 * 2**26)
     yield _moved(device, "device_to_host", device.seconds(to_host), 4.0 * 2**26)
 

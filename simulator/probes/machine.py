@@ -9,15 +9,13 @@ import datetime
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from simulator.errors import SpecError
-from simulator.probes.torch_device import Device, import_torch
+from simulator.probes.torch_device import MACHINE, Device, import_torch
 from simulator.units import show
 
-__all__ = ["MACHINE", "describe_machine", "machine_files"]
-
-MACHINE = "this_machine"
-"""Name of the files."""
+__all__ = ["describe_machine", "machine_files"]
 
 
 def describe_machine(device: Device, folder: Path) -> list[Path]:
@@ -32,11 +30,9 @@ def describe_machine(device: Device, folder: Path) -> list[Path]:
             f"that stands for GPUs is measured"
         )
     torch = import_torch()
-    size, count = 768, 2**22
-    one, two = torch.randn(size, size), torch.randn(size, size)
-    source, target = torch.randn(count), torch.empty(count)
-    peak = max(2.0 * size**3 / device.seconds(lambda: torch.mm(one, two)) for _ in range(3))
-    rate = max(8.0 * count / device.seconds(lambda: target.copy_(source)) for _ in range(3))
+    peak = max(_product_rate(torch, device, size) for size in (192, 256, 384, 512, 768) for _ in range(2))
+    source, target = torch.randn(2**22), torch.empty(2**22)
+    rate = max(2.0 * source.nbytes / device.seconds(target.copy_, source) for _ in range(3))
     written = []
     for kind, text in machine_files(device, peak, rate).items():
         path = folder / "hardware_specs" / kind / f"{MACHINE}.toml"
@@ -44,6 +40,11 @@ def describe_machine(device: Device, folder: Path) -> list[Path]:
         path.write_text(text, encoding="utf-8")
         written.append(path)
     return written
+
+
+def _product_rate(torch: Any, device: Device, size: int) -> float:
+    """Return the FLOP/s of a square product."""
+    return 2.0 * size**3 / device.seconds(torch.mm, torch.randn(size, size), torch.randn(size, size))
 
 
 def machine_files(device: Device, peak: float, rate: float) -> dict[str, str]:
@@ -55,15 +56,14 @@ def machine_files(device: Device, peak: float, rate: float) -> dict[str, str]:
         rate: fastest copy, read and written bytes [B/s].
     """
     today = datetime.date.today().isoformat()
-    source = f'[sources]\n"*" = {json.dumps(f"dtsim measure machine, {today}: {device.name}, {device.software}")}\n'
-    each = max(1, device.units // device.count)
+    source = f'[sources]\n"*" = {json.dumps(f"dtsim measure machine, {today}: {device.software}")}\n'
     gpu = f"""name = "{MACHINE}"
 vendor = "processor"
 architecture = "turing"
 form = "socket"
 memory = "{device.memory / device.count:.0f} B"
 memory_bandwidth = "{show(rate, "B/s")}"
-streaming_multiprocessors = {each}
+streaming_multiprocessors = {device.units}
 l2_cache = "1 MiB"
 power = "100 W"
 boost_clock = "2 GHz"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import multiprocessing
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.probes.torch_device import Device, import_torch
+from simulator.units import parse
 
 __all__ = ["OVERLAP_COLUMNS", "overlap_rows", "write_overlap"]
 
@@ -26,17 +28,17 @@ def overlap_rows(device: Device, quick: bool = False) -> Iterator[dict[str, Any]
     size = 2048 if quick else 8192
     one, two = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     source, target = (torch.empty(2**28, device="cuda", dtype=torch.uint8) for _ in range(2))
-    yield _row(device, "copy", *_beside_stream(torch, device, one, two, lambda: target.copy_(source)))
+    yield _row(device, "copy", *_beside_stream(torch, device, one, two, functools.partial(target.copy_, source)))
     for held in (8, 24) if quick else (4, 8, 16, 24, 32, 48):
         left = torch.randn(held, 128, 8192, device="cuda", dtype=torch.bfloat16)
         right = torch.randn(held, 8192, 128, device="cuda", dtype=torch.bfloat16)
-        other = _beside_stream(torch, device, one, two, lambda a=left, b=right: torch.bmm(a, b))
+        other = _beside_stream(torch, device, one, two, functools.partial(torch.bmm, left, right))
         yield _row(device, f"{held} multiprocessors", *other)
 
 
 def _beside_stream(torch: Any, device: Device, one: Any, two: Any, other: Any) -> tuple[float, float]:
     """Return the seconds of the product alone, and while a second stream runs the other kernel over and over."""
-    alone = device.seconds(lambda: torch.mm(one, two))
+    alone = device.seconds(torch.mm, one, two)
     beside, calls = torch.cuda.Stream(), 200
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
@@ -48,8 +50,6 @@ def _beside_stream(torch: Any, device: Device, one: Any, two: Any, other: Any) -
         torch.mm(one, two)
     last.record()
     last.synchronize()
-    from simulator.units import parse
-
     together = parse(f"{first.elapsed_time(last)} ms", "s") / (calls // 10)
     torch.cuda.synchronize()
     return alone, together
@@ -65,14 +65,14 @@ def _copy_until(stop: Any) -> None:
 def _beside_process(torch: Any, device: Device, quick: bool) -> tuple[float, float]:
     size = 256 if quick else 512
     one, two = torch.randn(size, size), torch.randn(size, size)
-    alone = device.seconds(lambda: torch.mm(one, two))
+    alone = device.seconds(torch.mm, one, two)
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     other = context.Process(target=_copy_until, args=(stop,), daemon=True)
     other.start()
     time.sleep(1.0)
     try:
-        beside = device.seconds(lambda: torch.mm(one, two))
+        beside = device.seconds(torch.mm, one, two)
     finally:
         stop.set()
         other.join(timeout=10)

@@ -15,7 +15,7 @@ from simulator.schedules.torch_csv import read_order_file_text
 
 __all__ = ["is_order_file", "read_schedule", "schedule_of_text"]
 
-LARGEST_FILE = 2**28
+LARGEST_FILE = 2**25
 """Bytes of the largest file that is read."""
 
 

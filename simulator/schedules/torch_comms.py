@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from simulator.errors import DeadlockError, PlanError, ProgramError
+from simulator.schedules.action import KINDS
 from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
@@ -131,9 +132,15 @@ def _refuse_foreign(order: PipelineOrder, placement: Placement) -> None:
 
 
 def _compute_cells(order: PipelineOrder, rank: int) -> Iterator[TorchCell]:
-    for cell in order.cells(rank):
-        parts = cell if isinstance(cell, tuple) else (cell,)
-        yield tuple(TorchOp(a.chunk, a.kind, a.microbatch) for a in parts)
+    first, last = int(order.rank_offsets[rank]), int(order.rank_offsets[rank + 1])
+    columns = (column[first:last].tolist() for column in (order.chunk, order.kind, order.microbatch))
+    ops = [TorchOp(stage, KINDS[kind], microbatch) for stage, kind, microbatch in zip(*columns, strict=True)]
+    partner = (order.pair[first:last] - first).tolist()
+    for n, op in enumerate(ops):
+        if partner[n] < 0:
+            yield (op,)
+        elif partner[n] > n:
+            yield op, ops[partner[n]]
 
 
 def _next_stages(row: Sequence[TorchCell]) -> list[list[int]]:

@@ -131,9 +131,9 @@ def _check_comms(order: PipelineOrder, placement: Placement, places: list[list[i
         )
     at = [place for line in places for place in line]
     place: dict[tuple[int, str, int], int] = {}
-    for n in range(order.size):
-        action = order.action(n)
-        place[action.chunk, "B" if action.kind == "I" else action.kind, action.microbatch] = at[n]
+    columns = (column.tolist() for column in (order.chunk, order.kind, order.microbatch))
+    for n, (stage, kind, microbatch) in enumerate(zip(*columns, strict=True)):
+        place[stage, "FBBW"[kind], microbatch] = at[n]
     home = _Home(placement.rank_of[0].tolist(), place, placement.microbatches)
     for comm in comms:
         if comm.stage >= len(home.stage) or comm.microbatch >= home.microbatches or home.stage[comm.stage] != comm.rank:

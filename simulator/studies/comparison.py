@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from simulator.errors import SimulatorError, SpecError
 from simulator.job import Job, job_from_names, load_job
+from simulator.lowering import settle
+from simulator.program.program import CATEGORIES, TRANSFER, Link
 from simulator.report.prediction import Prediction
 from simulator.report.table import Section, Table, percent
 from simulator.schedules import SCHEDULES
@@ -18,7 +22,26 @@ from simulator.studies.changes import Change, changed, chunks_for
 from simulator.studies.sizes import MOST_VARIANTS
 from simulator.units import show
 
-__all__ = ["Comparison", "Row", "compare", "variants"]
+__all__ = ["Comparison", "PipelineFacts", "Row", "compare", "job_shape", "variants"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineFacts:
+    """What a schedule costs besides time.
+
+    Args:
+        ranks: pipeline ranks.
+        activations: bytes on the rank that holds most of them at its peak.
+        weight_copies: copies of its share of the weights on the fullest rank, lanes and versions multiplied.
+        messages: transfers between pipeline ranks in one step of one replica.
+        message_bytes: their bytes, one tensor-parallel rank's share.
+    """
+
+    ranks: int
+    activations: float
+    weight_copies: int
+    messages: int
+    message_bytes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,6 +52,7 @@ class Row:
     settings: tuple[str, ...]
     prediction: Prediction | None
     reason: str = ""
+    pipeline: PipelineFacts | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as JSON: the keys of `dtsim run`, or `reason`."""
@@ -37,7 +61,8 @@ class Row:
             return head
         answer = self.prediction.to_dict()
         answer.pop("schema_version")
-        return head | {"peak_memory_fullest_bytes": self.prediction.peak_memory} | answer
+        facts = {} if self.pipeline is None else {"pipeline": asdict(self.pipeline)}
+        return head | {"peak_memory_fullest_bytes": self.prediction.peak_memory} | facts | answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,9 +111,29 @@ class Comparison:
             )
         headings = ("", "step", "80 % band", "MFU", "bubble", "exposed comm", "fullest rank", "")
         table = Table(headings=headings, rows=tuple(lines), left=(0, 7))
-        out = [Section(title=f"{self.name}, side by side", table=table)]
+        out = [Section(title=f"{self.name}, side by side", table=table), *self._pipelines()]
         refused = [f"{row.name}: {row.reason}" for row in self.rows if row.prediction is None]
         return [*out, Section(title="cannot be", lines=tuple(refused))] if refused else out
+
+    def _pipelines(self) -> list[Section]:
+        """Return the table of schedules, where there are pipelines."""
+        lines = [
+            (
+                row.name,
+                percent(row.prediction.bubble_fraction),
+                percent(row.prediction.bubble_overhead),
+                show(row.pipeline.activations, "B"),
+                str(row.pipeline.weight_copies),
+                f"{row.pipeline.messages} of {show(row.pipeline.message_bytes / row.pipeline.messages, 'B')}"
+                if row.pipeline.messages
+                else "0",
+                show(row.prediction.peak_memory, "B"),
+            )
+            for row in self.rows
+            if row.prediction is not None and row.pipeline is not None
+        ]
+        headings = ("", "bubble / step", "bubble / rest", "activations", "weight copies", "messages", "fullest rank")
+        return [Section(title="pipelines", table=Table(headings=headings, rows=tuple(lines)))] if lines else []
 
 
 def variants(schedules: Sequence[str], stages: Sequence[int], settings: Sequence[str]) -> list[tuple[str, ...]]:
@@ -151,7 +196,9 @@ def compare(
         name = ", ".join(settings[i].removeprefix("plan.").replace("=", " ", 1) for i in varied) or "as it is"
         try:
             variant, note = _with_fitting_chunks(load(settings), settings)
-            rows.append(Row(name=name + note, settings=settings, prediction=simulate_job(variant, engine)))
+            prediction = simulate_job(variant, engine)
+            facts = _pipeline_facts(variant, prediction)
+            rows.append(Row(name=name + note, settings=settings, prediction=prediction, pipeline=facts))
         except SimulatorError as error:
             rows.append(Row(name=name, settings=settings, prediction=None, reason=str(error)))
     return Comparison(name=base.name, rows=tuple(rows))
@@ -172,3 +219,31 @@ def _with_fitting_chunks(job: Job, settings: Sequence[str]) -> tuple[Job, str]:
         return job, ""
     change = Change(name="--schedule", plan={"chunks_per_rank": chunks, "layer_split": None})
     return changed(job, change), f" (chunks_per_rank {chunks})"
+
+
+def job_shape(job: Job) -> Shape:
+    """Return the pipeline ranks, microbatches and chunks per rank of a job.
+
+    Raises:
+        PlanError: the plan cannot be.
+    """
+    settled = settle(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    return Shape(settled.pipeline_parallel, settled.microbatches, settled.chunks_per_rank)
+
+
+def _pipeline_facts(job: Job, prediction: Prediction) -> PipelineFacts | None:
+    """Return what the schedule of a job costs; None without pipeline ranks."""
+    if job.plan.pipeline_parallel < 2:
+        return None
+    schedule, shape = SCHEDULES.get(prediction.provenance["schedule"]), job_shape(job)
+    copies = schedule.placement(shape).weight_copies() * schedule.weight_versions(shape)
+    program = prediction.program
+    sent = program.item[program.kind == TRANSFER]
+    sizes = np.array([item.message if isinstance(item, Link) else 0.0 for item in program.items])
+    return PipelineFacts(
+        ranks=shape.ranks,
+        activations=float(prediction.memory.by_category[:, CATEGORIES.index("activations")].max()),
+        weight_copies=int(copies.max()),
+        messages=len(sent),
+        message_bytes=float(sizes[sent].sum()),
+    )

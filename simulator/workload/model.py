@@ -108,7 +108,9 @@ class Model(NamedSpec):
         given = [f"{name} = {getattr(self, name)}" for name in _EXPERT_FIELDS if getattr(self, name)]
         given += [f"moe_every = {self.moe_every}"] if self.moe_every > 1 else []
         if not self.experts and given:
-            raise ValueError(f"{given[0]} belongs to a mixture of experts, but experts = 0; give experts or leave it out")
+            raise ValueError(
+                f"{given[0]} belongs to a mixture of experts, but experts = 0; give experts or leave it out"
+            )
         if self.experts and not 1 <= self.experts_per_token <= self.experts:
             raise ValueError(
                 f"experts_per_token must lie in 1..experts, but it is {self.experts_per_token} of {self.experts}"

@@ -18,8 +18,8 @@ class Saved:
     Args:
         name: what it is, as the memory report prints it.
         bytes: its size unsplit.
-        region: "tensor" (divided by tensor_parallel), "sequence" (divided by it under sequence parallelism only) or
-            "whole" (never divided).
+        region: "tensor" (divided by tensor_parallel), "sequence" (divided by it under sequence parallelism only),
+            "copies" (rows dealt out over experts), "expert" (the same, inner width of an expert) or "whole" (never divided).
         category: memory category: activations or logits.
         droppable: dropped under selective recompute (made again in backward).
         cheap: dropped under per-operator recompute: the output of a memory-bound kernel, or of a product that is run again.
@@ -39,10 +39,13 @@ class Operator:
 
     Args:
         label: name within its layer.
-        work: gemm, attention, memory_bound or lookup.
-        shape: (batch, m, n, k) of the forward product; for attention (sequences, heads, sequence_length, head_dim).
+        work: gemm, attention, memory_bound, lookup; dispatch or combine (exchange of rows between ranks that share experts,
+            `read` bytes unsplit) or sort (a memory-bound kernel that runs only after such an exchange).
+        shape: (batch, m, n, k) of the forward product; for attention (sequences, heads, sequence_length, head_dim); for experts
+            (experts, rows over all of them, n, k).
         split: how tensor parallelism divides it: "column" (n), "row" (k), "heads" (batch), "vocabulary" (column of the head),
-            "lookup" (rows of the embedding), "tensor", "sequence" or "whole" for memory-bound kernels.
+            "lookup" (rows of the embedding), "router" and "replicated" (weights held whole, rows as the sequence),
+            "expert column" and "expert row" (over the experts' own ranks), else a region of `Saved` (memory-bound kernels).
         read, written: bytes moved forward by a memory-bound kernel (a GEMM's follow from its shape).
         backward_read, backward_written: the same backward.
         parameters: weights it owns, unsplit [count]; `small_parameters` of them are not divided by tensor parallelism.
@@ -82,7 +85,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPart:
-    """The operators of one kind of layer: "embedding", "layer" or "head".
+    """The operators of one kind of layer: "embedding", "layer", "moe layer" or "head".
 
     Args:
         kind: which.

@@ -138,7 +138,7 @@ def plain(kind: str, name: str, groups: list[list[int]], graph: FabricGraph) -> 
     wakes = dict.fromkeys(range(len(groups)), 0.0)
     latency = [0.0] * len(groups)
     while wakes or flows:
-        for number in [k for k, at in wakes.items() if at <= now]:
+        for number in [k for k, at in wakes.items() if at <= now + 1e-15]:
             del wakes[number]
             if not todo[number]:
                 end[number] = now
@@ -167,18 +167,16 @@ def plain(kind: str, name: str, groups: list[list[int]], graph: FabricGraph) -> 
 
 def filled(routes: dict, graph: FabricGraph) -> dict:
     """Return max-min fair rates: raise all open flows by what the tightest link allows, close its flows, again."""
-    rate, fixed = dict.fromkeys(routes, 0.0), set()
-    left = {link: float(graph.bandwidth[link]) for links in routes.values() for link in links}
-    while len(fixed) < len(routes):
-        count = {link: sum(link in links for key, links in routes.items() if key not in fixed) for link in left}
-        rise = min(left[link] / n for link, n in count.items() if n)
-        for key, links in routes.items():
-            if key not in fixed:
-                rate[key] += rise
-                for link in links:
-                    left[link] -= rise
-        fixed |= {k for k, links in routes.items() if any(left[link] <= 1e-9 * graph.bandwidth[link] for link in links)}
-    return rate
+    keys, links = list(routes), sorted({link for held in routes.values() for link in held})
+    uses = np.array([[link in routes[key] for link in links] for key in keys])
+    rate, left, open_flows = np.zeros(len(keys)), graph.bandwidth[links].copy(), np.ones(len(keys), bool)
+    while open_flows.any():
+        count = uses[open_flows].sum(0)
+        rise = min(width / n for width, n in zip(left, count, strict=True) if n)
+        rate[open_flows] += rise
+        left -= rise * count
+        open_flows &= ~uses[:, left <= 1e-9 * graph.bandwidth[links]].any(1)
+    return dict(zip(keys, rate.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -32,7 +32,7 @@ relaxed = settings(
 @st.composite
 def plans(draw: st.DrawFn) -> tuple[Workload, dict[str, Any], int]:
     """A workload, a plan and a world size that the rules accept."""
-    name = draw(st.sampled_from(["gpt2_355m", "llama3_2_1b", "gpt3_1_3b"]))
+    name = draw(st.sampled_from(["gpt2_355m", "llama3_2_1b", "gpt3_1_3b", "deepseek_v2_lite"]))
     tensor, pipeline, replicas = (draw(st.sampled_from([1, 2, 4])) for _ in range(3))
     chunks = draw(st.sampled_from([1, 2])) if pipeline > 1 else 1
     microbatches = pipeline * draw(st.integers(1, 3))
@@ -49,6 +49,10 @@ def plans(draw: st.DrawFn) -> tuple[Workload, dict[str, Any], int]:
             st.sampled_from(["megatron_lm", "megatron_core", "pytorch_ddp", "torchtitan", "megatron_deepspeed"])
         ),
     }
+    if name == "deepseek_v2_lite":
+        plan["expert_parallel"] = draw(st.sampled_from([1, 2, 4]))
+        plan["sequence_parallel"] = tensor > 1 and (plan["sequence_parallel"] or plan["expert_parallel"] > 1)
+        plan["expert_tensor_parallel"] = draw(st.sampled_from([None, 1])) if plan["sequence_parallel"] else None
     if chunks == 1 and pipeline > 1:
         plan["schedule"] = draw(st.sampled_from(["gpipe", "1f1b", "chimera"]))
         plan["p2p"] = draw(st.sampled_from(["latency", "blocking"]))
@@ -165,6 +169,9 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "fsdp_prefetch": ({"zero_stage": 3, "framework": "torchtitan"}, 0, 3),
     "reshard_after_forward": ({"zero_stage": 3, "framework": "torchtitan"}, True, False),
     "clip_gradients": ({}, True, False),
+    "expert_parallel": ({}, 1, 4),
+    "expert_tensor_parallel": ({"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}, None, 1),
+    "expert_imbalance": ({"expert_parallel": 4}, 1.0, 1.5),
     "rank_order": ({"tensor_parallel": 2}, ("tp", "dp", "pp"), ("dp", "tp", "pp")),
 }
 
@@ -173,7 +180,8 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
 def test_every_dependent_field_has_an_effect(field: str) -> None:
     """The same for fields that need others; data_parallel None is what the world leaves, so it changes nothing."""
     base, first, second = PLAN_FIELDS[field]
-    work = Workload(model=load_model("gpt2_355m"), sequence_length=1024, global_batch_size=32)
+    model = load_model("mixtral_8x7b" if field.startswith("expert") else "gpt2_355m")
+    work = Workload(model=model, sequence_length=1024, global_batch_size=32)
     cluster = load_cluster("dgx_a100", 16 if field == "rank_order" else 8)
     one, two = (simulate(work, Plan(**{**base, field: v}), cluster) for v in (first, second))
     same = (one.step_time, one.peak_memory) == (two.step_time, two.peak_memory)

@@ -71,6 +71,53 @@ def test_a_gated_mlp_has_three_matrices() -> None:
     assert 8 * 32 + 32 == model(gated_mlp=True).mlp_parameters - model().mlp_parameters
 
 
+def test_a_mixture_of_experts_counts_all_and_those_a_token_meets() -> None:
+    h, e, f, s = 8, 4, 16, 12
+    made = model(gated_mlp=True, linear_bias=False, experts=e, experts_per_token=2, expert_ffn=f, shared_expert_ffn=s)
+    rest = made.attention_parameters + 2 * 2 * h + h * e + 3 * h * s
+    assert rest + e * 3 * h * f == made.moe_layer_parameters
+    ends = made.embedding_parameters + made.head_parameters
+    assert (2 * (rest + 4 * 3 * h * f) + ends, 2 * (rest + 2 * 3 * h * f) + ends) == (
+        made.parameters,
+        made.active_parameters,
+    )
+    assert 32 == model(experts=4, experts_per_token=1).expert_ffn  # that of a dense layer
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [True] * 6),
+        ({"dense_layers": 2}, [False] * 2 + [True] * 4),
+        ({"moe_every": 2}, [False, True] * 3),
+        ({"moe_every": 3, "dense_layers": 3}, [False] * 5 + [True]),
+    ],
+)
+def test_which_layers_have_experts(changes: dict[str, Any], expected: list[bool]) -> None:
+    assert expected == list(model(layers=6, experts=4, experts_per_token=2, **changes).moe_layers)
+
+
+def test_latent_attention_counts_its_own_matrices() -> None:
+    h, heads, q, kv, nope, rope, v = 8, 4, 6, 5, 3, 2, 7
+    made = model(
+        attention="latent", q_lora_rank=q, kv_lora_rank=kv, qk_nope_head_dim=nope, qk_rope_head_dim=rope, v_head_dim=v,
+        linear_bias=False, qkv_bias=False,
+    )  # fmt: skip
+    queries = h * q + q * heads * (nope + rope) + q
+    keys = h * (kv + rope) + kv * heads * (nope + v) + kv
+    assert queries + keys + heads * v * h == made.attention_parameters
+    assert (nope + rope, v) == (made.head_dim, made.value_head_dim)
+
+
+@pytest.mark.parametrize(
+    ("name", "active"),
+    [("mixtral_8x7b", 12.9e9), ("qwen3_30b_a3b", 3.3e9), ("qwen3_235b_a22b", 22e9), ("deepseek_v3", 37e9),
+     ("deepseek_v2", 21e9), ("llama4_maverick", 17e9)],
+)  # fmt: skip
+def test_active_parameters_are_those_published(name: str, active: float) -> None:
+    assert pytest.approx(active, rel=0.02) == load_model(name).active_parameters
+
+
 def test_padding_of_the_vocabulary() -> None:
     gpt3 = load_model("gpt3_175b")
     assert [50304, 50432, 51200, 50257] == [
@@ -90,6 +137,13 @@ def test_padding_of_the_vocabulary() -> None:
         ({"layers": 10_001}, "here: layers = 10001: expected at most 10000"),
         ({"hidden": 10**6 + 4}, "here: hidden = 1000004: expected at most 1000000"),
         ({"vocabulary": 10**7 + 1}, "here: vocabulary = 10000001: expected at most 10000000"),
+        ({"expert_ffn": 16}, "here: expert_ffn = 16 belongs to a mixture of experts, but experts = 0; give experts or leave "
+         "it out"),
+        ({"experts": 4}, "here: experts_per_token must lie in 1..experts, but it is 0 of 4"),
+        ({"experts": 4, "experts_per_token": 2, "dense_layers": 2}, "here: dense_layers = 2 and moe_every = 1 leave none of "
+         "the 2 layers with experts; make them smaller or leave out experts"),
+        ({"kv_lora_rank": 4}, 'here: kv_lora_rank belongs to latent attention; give attention = "latent" or leave it out'),
+        ({"attention": "latent"}, "here: latent attention needs kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim"),
         ({"ffn": 0}, "here: ffn = 0: expected at least 1"),
         ({"norm": "batch"}, "here: norm = \"batch\": expected one of 'layer_norm', 'rms_norm'"),
         ({"heads": "4"}, 'here: heads = "4": expected a whole number such as 8, got text'),

@@ -159,11 +159,45 @@ def test_groups_of_shards_are_widened_to_all_replicas_and_that_is_said() -> None
     assert "nearest that can be said" in rules(zero_stage="1", shard_size="2")
 
 
+def test_a_mixture_of_experts_is_placed_with_its_plan() -> None:
+    moe = {
+        "moe_experts": "8",
+        "moe_topk": "2",
+        "moe_ffn_hidden": "512",
+        "moe_shared_ffn": "1024",
+        "moe_dense_layers": "1",
+    }
+    row = placed(**moe, ep="2")
+    model = row.workload.model
+    assert (8, 2, 512, 1024, 1) == (
+        model.experts,
+        model.experts_per_token,
+        model.expert_ffn,
+        model.shared_expert_ffn,
+        model.dense_layers,
+    )
+    assert (2, 1, True) == tuple(
+        row.fields[name] for name in ("expert_parallel", "expert_tensor_parallel", "sequence_parallel")
+    )
+    assert predict(row)[0].breakdown["ep"] > 0
+    assert 2 == placed(**moe, ep="2", etp="2").fields["expert_tensor_parallel"]
+
+
+def test_latent_attention_has_the_widths_of_our_model_of_that_size() -> None:
+    shape = {"hidden": "5120", "heads": "128", "kv_heads": "128", "head_dim": "", "attn_type": "mla"}
+    assert (1536, 512, 192, 128) == tuple(
+        getattr(placed(**shape).workload.model, name)
+        for name in ("q_lora_rank", "kv_lora_rank", "head_dim", "v_head_dim")
+    )
+
+
 @pytest.mark.parametrize(
     ("changes", "why", "counts"),
     [
-        ({"moe_experts": "64"}, "mixture-of-experts", True),
-        ({"attn_type": "mla"}, "'mla'", True),
+        ({"moe_experts": "64"}, "needs moe_topk and moe_ffn_hidden", False),
+        ({"attn_type": "mla", "heads": "8"}, "latent attention with hidden = 2048, heads = 8", True),
+        ({"attn_type": "linear"}, "'linear'", True),
+        ({"ep": "2"}, "ep = 2, but the row's model has no experts", False),
         ({"precision": "int2"}, "precision 'int2'", True),
         ({"schedule": "Wave-9000"}, "no schedule 'Wave-9000'", True),
         ({"task": "lora"}, "task 'lora'", False),

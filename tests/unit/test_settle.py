@@ -13,6 +13,7 @@ from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 
 GPT = Workload(model=load_model("gpt3_175b"), sequence_length=2048, global_batch_size=64)
+MIXTRAL = Workload(model=load_model("mixtral_8x7b"), sequence_length=2048, global_batch_size=72)
 LLAMA = Workload(model=load_model("llama3_8b"), sequence_length=8192, global_batch_size=64)
 
 
@@ -42,6 +43,19 @@ REFUSALS = [
     (GPT, {"context_parallel_kind": "ring"}, 8, "context_parallel = 1", "leave it out"),
     (GPT, {"context_parallel": 3}, 3, "2048 / (2 x 3)", "sequence_length = 2046"),
     (LLAMA, {"context_parallel": 16, "context_parallel_kind": "ulysses"}, 16, "8 / (1 x 16)", "'ring'"),
+    (GPT, {"expert_parallel": 2}, 8, "is dense", "leave expert_parallel out"),
+    (MIXTRAL, {"expert_parallel": 3}, 9, "experts, but 8 / 3", "expert_parallel = 2"),
+    (MIXTRAL, {"expert_parallel": 8}, 4, "of dp 4 from the inside", "expert_parallel = 4"),
+    (MIXTRAL, {"tensor_parallel": 2, "expert_parallel": 2}, 8, "sequence_parallel = false", "sequence_parallel = true"),
+    (MIXTRAL, {"expert_tensor_parallel": 1}, 8, "tensor_parallel = 1", "leave expert_tensor_parallel out"),
+    (
+        MIXTRAL,
+        {"tensor_parallel": 4, "expert_tensor_parallel": 2},
+        8,
+        "expert_tensor_parallel = 2",
+        "leave expert_tensor",
+    ),
+    (MIXTRAL, {"expert_imbalance": 1.5}, 8, "expert_parallel = 1", "expert_parallel > 1"),
     (GPT, {"rank_order": ("tp", "tp", "pp")}, 8, "['tp', 'tp', 'pp']", "['tp', 'dp', 'pp']"),
 ]
 
@@ -76,7 +90,7 @@ def test_unknown_names_are_refused() -> None:
 
 def test_the_frameworks_habits_fill_what_the_plan_leaves_open() -> None:
     settled = settle(LLAMA, Plan(framework="torchtitan", zero_stage=3), 8)
-    assert ("selective", True, 8, "fp32") == (
+    assert ("operators", True, 8, "fp32") == (
         settled.recompute,
         settled.reshard_after_forward,
         settled.data_parallel,

@@ -28,6 +28,37 @@ def test_the_operators_hold_the_models_parameters(name: str) -> None:
     assert model.parameters == embedding + model.layers * layer + head - tied
 
 
+@pytest.mark.parametrize("name", ["mixtral_8x7b", "deepseek_v2", "deepseek_v2_lite", "gpt_oss_120b", "llama4_maverick"])
+def test_operators_of_sparse_models_hold_their_parameters(name: str) -> None:
+    model = load_model(name)
+    sparse = sum(model.moe_layers)
+    dense = (model.layers - sparse) * part(model, "layer").parameters if sparse < model.layers else 0
+    ends = part(model, "embedding").parameters + part(model, "head").parameters
+    assert model.parameters == dense + sparse * part(model, "moe layer").parameters + ends
+
+
+def test_experts_keep_what_their_share_of_the_tokens_needs() -> None:
+    """Per token: k (4 h + 6 f) for the experts, 2 h for the router's input, 12 E for logits, weights and choice."""
+    model = load_model("qwen3_30b_a3b")
+    h, f, k, experts = 2048, 768, 8, 128
+    flash = KernelStyle()
+    moe, dense = (part(model, kind, flash).operators for kind in ("moe layer", "layer"))
+    rest = sum(s.bytes for o in dense for s in o.saved) - 2048 * (2 * h + 6 * model.ffn)
+    saved = sum(s.bytes for o in moe for s in o.saved)
+    assert pytest.approx(2048 * (k * (4 * h + 6 * f) + 2 * h + 12 * experts), rel=1e-12) == saved - rest
+
+
+def test_latent_attention_keeps_latents_and_whole_heads() -> None:
+    """Per token: 2 x (input h, twice each latent, queries and keys of nope + rope, values of v) and 4 per head."""
+    model = load_model("deepseek_v2")
+    h, q, kv, heads = 5120, 1536, 512, 128
+    flash = part(model, "moe layer", KernelStyle()).operators
+    names = [o.label for o in flash]
+    mine = flash[1 : names.index("projection")]
+    wide = heads * (192 + 192 + 128)
+    assert 2048 * (2 * (h + 2 * q + 2 * kv + wide) + 4 * heads) == sum(s.bytes for o in mine for s in o.saved)
+
+
 def test_saved_bytes_follow_korthikanti() -> None:
     """sbh (34 + 5 a s / h) for one layer in 16 bits (arXiv 2205.05198, section 4.1)."""
     model = load_model("gpt3_175b")

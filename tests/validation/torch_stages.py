@@ -48,45 +48,53 @@ class SleepingStage(PipelineStage):
         return self._timed("W", microbatch, super().backward_weight_one_chunk, microbatch, *given, **more)
 
 
-def run_file(task: dict[str, Any], entry: dict[str, Any], rank: int) -> dict[str, Any]:
-    """Run one order for some steps; return the actions of every step, and how PyTorch lowers it itself."""
-    home, m = entry["rank_of_stage"], task["microbatches"]
-    mine = [stage for stage, its in enumerate(home) if its == rank]
-    seconds = task["seconds"] | {"B": task["seconds"]["I"] + task["seconds"]["W"]}
-    stages = []
-    for stage in mine:
-        made = SleepingStage(torch.nn.Linear(WIDTH, WIDTH), stage, len(home), torch.device("cpu"))
-        made.seconds, made.seen = seconds, []
-        stages.append(made)
+class Loaded:
+    """One order, loaded by PyTorch as one rank sees it; `lowered` is what PyTorch makes of its compute actions."""
 
-    def runtime(path: str, form: str) -> Any:
-        loaded = _PipelineScheduleRuntime(stages, m, loss_fn=torch.nn.functional.mse_loss, scale_grads=False)
-        loaded._load_csv(path, format=form)
-        return loaded
+    def __init__(self, task: dict[str, Any], entry: dict[str, Any], rank: int) -> None:
+        home, m = entry["rank_of_stage"], task["microbatches"]
+        seconds = task["seconds"] | {"B": task["seconds"]["I"] + task["seconds"]["W"]}
+        mine = [stage for stage, its in enumerate(home) if its == rank]
+        self.stages = []
+        for stage in mine:
+            made = SleepingStage(torch.nn.Linear(WIDTH, WIDTH), stage, len(home), torch.device("cpu"))
+            made.seconds, made.seen = seconds, []
+            self.stages.append(made)
 
-    lowered = runtime(entry["compute_only"], "compute_only").pipeline_order_with_comms
-    schedule = runtime(entry["compute_comms"], "compute_comms")
-    batch, target = torch.randn(m, WIDTH), torch.randn(m, WIDTH)
-    steps = []
-    for _ in range(task["warm_up"] + task["steps"]):
-        for made in stages:
+        def runtime(form: str) -> Any:
+            loaded = _PipelineScheduleRuntime(self.stages, m, loss_fn=torch.nn.functional.mse_loss, scale_grads=False)
+            loaded._load_csv(entry[form], format=form)
+            return loaded
+
+        lowered = runtime("compute_only").pipeline_order_with_comms
+        self.lowered = [",".join(map(str, lowered[r])) for r in sorted(lowered)]
+        self.schedule = runtime("compute_comms")
+        self.given = (torch.randn(m, WIDTH),) if 0 in mine else ()
+        self.target = torch.randn(m, WIDTH) if len(home) - 1 in mine else None
+
+    def step(self) -> list[tuple[str, float, float]]:
+        """Run one step; return its actions."""
+        for made in self.stages:
             made.seen.clear()
             made.submod.zero_grad()
+        more = {} if self.target is None else {"target": self.target, "losses": []}
         dist.barrier()
-        given = (batch,) if 0 in mine else ()
-        more = {"target": target, "losses": []} if len(home) - 1 in mine else {}
-        schedule.step(*given, **more)
-        steps.append(sorted((entry for made in stages for entry in made.seen), key=lambda entry: entry[1]))
-    return {"lowered": [",".join(map(str, lowered[r])) for r in sorted(lowered)], "steps": steps[task["warm_up"] :]}
+        self.schedule.step(*self.given, **more)
+        return sorted((action for made in self.stages for action in made.seen), key=lambda action: action[1])
 
 
 def main(task_path: str, rank: int) -> None:
-    """Run all orders of a task as one rank."""
+    """Run all orders of a task as one rank, in turn, so that a disturbance of the machine meets all of them."""
     torch.set_num_threads(1)
     folder = Path(task_path).parent
     task = json.loads(Path(task_path).read_text())
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=task["ranks"])
-    seen = {entry["name"]: run_file(task, entry, rank) for entry in task["orders"]}
+    loaded = {entry["name"]: Loaded(task, entry, rank) for entry in task["orders"]}
+    steps = [{name: order.step() for name, order in loaded.items()} for _ in range(task["warm_up"] + task["steps"])]
+    seen = {
+        name: {"lowered": order.lowered, "steps": [step[name] for step in steps[task["warm_up"] :]]}
+        for name, order in loaded.items()
+    }
     (folder / f"seen_{rank}.json").write_text(json.dumps(seen))
     dist.barrier()
     dist.destroy_process_group()

@@ -4,11 +4,12 @@ the same shape, else from its style: gated MLPs go with RMS norm and rotary posi
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from pydantic import ValidationError
 
 from simulator.specs import load_all
-from simulator.studies.validation.rows import CannotPlace, Row, count, flag, text
+from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
 from simulator.workload.model import Model
 
 __all__ = ["place_model"]
@@ -40,8 +41,11 @@ def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     vocabulary = count(row, "vocab") or BLANK_VOCABULARY
     if not text(row, "vocab"):
         assumed.append(f"vocabulary = {vocabulary}")
-    kv_heads = count(row, "kv_heads") or heads
+    latent = text(row, "attn_type").lower() == "mla"
+    kv_heads = heads if latent else count(row, "kv_heads") or heads
     head_dim = count(row, "head_dim") or max(1, hidden // heads)
+    special = _experts(row, hidden, layers, assumed)
+    special |= _latent(hidden, heads) if latent else {"head_dim": head_dim}
     style, why = _style(hidden, heads, kv_heads, ffn, gated)
     assumed += [why] if why else []
     tied = flag(row, "tied_emb")
@@ -54,7 +58,6 @@ def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
             hidden=hidden,
             heads=heads,
             kv_heads=kv_heads,
-            head_dim=head_dim,
             ffn=ffn,
             gated_mlp=gated,
             norm=style.norm if style else ("rms_norm" if gated else "layer_norm"),
@@ -64,6 +67,7 @@ def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
             sequence_length=length,
             linear_bias=style.linear_bias if style else not gated,
             qkv_bias=style.qkv_bias if style else not gated,
+            **special,
         )
     except ValidationError as error:
         raise CannotPlace(f"model {name[:60]!r}: {error.errors()[0]['msg']}", counts=False) from None
@@ -74,14 +78,43 @@ def _refuse_other_kinds(row: Row) -> None:
     task = text(row, "task")
     if task and task.lower() not in ("pretrain", "pretraining"):
         raise CannotPlace(f"task {task!r} is not modelled: only pretraining is", counts=False)
-    if (count(row, "moe_experts") or 1) > 1:
-        raise CannotPlace("mixture-of-experts models are not modelled")
     kind = text(row, "attn_type").lower()
-    if kind not in ("", "mha", "gqa", "mqa"):
+    if kind not in ("", "mha", "gqa", "mqa", "mla"):
         raise CannotPlace(f"attention of type {kind!r} is not modelled")
-    for column, words in (("ep", "expert parallelism"),):
-        if (count(row, column) or 1) > 1:
-            raise CannotPlace(f"{words} ({column} > 1) is not modelled")
+
+
+def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str, Any]:
+    """Fields of a mixture of experts; none for a dense model."""
+    experts = number(row, "moe_experts") or 0
+    if experts <= 1:
+        return {}
+    per_token, width = count(row, "moe_topk"), count(row, "moe_ffn_hidden")
+    if per_token is None or width is None:
+        raise CannotPlace("a mixture of experts needs moe_topk and moe_ffn_hidden", counts=False)
+    dense = int(number(row, "moe_dense_layers") or 0)
+    if dense >= layers:
+        raise CannotPlace(f"moe_dense_layers = {dense} leave none of the {layers} layers with experts", counts=False)
+    assumed.append("experts equally popular")
+    return {
+        "experts": int(experts),
+        "experts_per_token": per_token,
+        "expert_ffn": width,
+        "shared_expert_ffn": int(number(row, "moe_shared_ffn") or 0),
+        "dense_layers": dense,
+    }
+
+
+def _latent(hidden: int, heads: int) -> dict[str, Any]:
+    """Ranks and widths of latent attention, which tables do not print: those of our model with this hidden and heads.
+
+    Raises:
+        CannotPlace: no model of ours has them.
+    """
+    for model in load_all("models", Model).values():
+        if model.attention == "latent" and (model.hidden, model.heads) == (hidden, heads):
+            names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+            return {"attention": "latent", **{name: getattr(model, name) for name in names}}
+    raise CannotPlace(f"latent attention with hidden = {hidden}, heads = {heads} is of no model known here")
 
 
 def _style(hidden: int, heads: int, kv_heads: int, ffn: int, gated: bool) -> tuple[Model | None, str]:

@@ -61,6 +61,7 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         "microbatch_size": microbatch,
         "sequence_parallel": bool(flag(row, "seq_parallel")) and tensor > 1,
     }
+    fields |= _experts(row, model, tensor, assumed)
     fields["framework"] = _framework(row, assumed)
     fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
     fields |= _sharding(row, fields["framework"], replicas, assumed)
@@ -77,6 +78,26 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         recompute = "operators"
         assumed.append("recompute 'selective' is per operator in this framework")
     return fields, batch, recompute, tuple(assumed)
+
+
+def _experts(row: Row, model: Model, tensor: int, assumed: list[str]) -> dict[str, Any]:
+    """Return how experts are dealt out; of a dense model nothing."""
+    expert = count(row, "ep") or 1
+    if not model.experts:
+        if expert > 1:
+            raise CannotPlace(f"ep = {expert}, but the row's model has no experts", counts=False)
+        return {}
+    if tensor == 1:
+        return {"expert_parallel": expert}
+    split = count(row, "etp")
+    if split is None:
+        split = 1 if expert > 1 else tensor
+        assumed.append(f"expert_tensor_parallel = {split}")
+    fields = {"expert_parallel": expert, "expert_tensor_parallel": split}
+    if expert > 1 or split == 1:
+        fields["sequence_parallel"] = True
+        assumed.append("sequence_parallel (experts are dealt out)")
+    return fields
 
 
 def _framework(row: Row, assumed: list[str]) -> str:

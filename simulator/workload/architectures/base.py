@@ -30,7 +30,7 @@ class Architecture(abc.ABC):
         context: int = 0,
         peers: int = 1,
     ) -> LayerPart:
-        """Return the operators of one kind of layer ("embedding", "layer", "head") for one microbatch.
+        """Return the operators of one kind of layer ("embedding", "layer", "moe layer", "head") for one microbatch.
 
         Args:
             model: the shapes.

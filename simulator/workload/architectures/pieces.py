@@ -101,20 +101,22 @@ class Pieces:
             backward_launches=2 if mask else 1,
         )
 
-    def mlp(self, label: str, width: int, region: str, copies: float = 1.0) -> list[Operator]:
+    def mlp(self, label: str, width: int, region: str, copies: int = 1, keeps_input: bool = True) -> list[Operator]:
         """An MLP: up (and gate), activation function, down; `copies` of each token where experts share the work.
 
         Args:
             label: what its operators are called after.
             width: inner width.
             region: "tensor" (its inner width is divided by tensor parallelism) or "expert" (the experts' own split).
+            keeps_input: whether its input is kept for it; not where another operator keeps the same tensor.
         """
         m, t, e = self.m, self.t * copies, self.e
         expert = region == "expert"
         wide = t * width * e
         bias = m.linear_bias
         outer = "copies" if expert else "sequence"
-        up_in = Saved(name=f"{label} input", bytes=t * m.hidden * self.kept, region=outer, cheap=not expert)
+        held = t * m.hidden * self.kept if keeps_input else 0.0
+        up_in = Saved(name=f"{label} input", bytes=held, region=outer, cheap=not expert)
         down_in = Saved(name=f"{label} down input", bytes=t * width * self.kept, region=region, cheap=True)
         up = width * (2 if m.gated_mlp else 1)
         again = 0.5 if m.gated_mlp else 0.0
@@ -166,7 +168,6 @@ class Pieces:
             split=split,
             shape=(m.experts, copies, n, k),
             parameters=m.experts * (n * k + (n if m.linear_bias else 0)),
-            small_parameters=m.experts * n if m.linear_bias and split == "expert row" else 0,
             saved=(saved,),
             again=again,
             backward_launches=2 + (1 if m.linear_bias else 0),

@@ -1,0 +1,170 @@
+"""Where experts live: which ranks share them, which hold the same ones, and the rules that a plan must keep.
+
+The ranks of a pipeline rank are factored twice: tensor x context x data parallel for all weights but the experts, and expert
+tensor x expert x expert data parallel for these.  Both follow one mesh: expert-parallel ranks are consecutive inside
+context x data parallel (and tensor parallel, where experts are not split by it), so they are whole axes and, of the next axis,
+an inner part that becomes the mesh axis "ep".
+
+    tp 2, dp 8, expert_parallel 4                               tp 2, ep 4, dp 2    experts over ep, copies over dp
+    tp 2, dp 8, expert_parallel 4, expert_tensor_parallel 1     tp 2, ep 2, dp 4    experts over tp and ep, copies over dp
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.errors import PlanError
+from simulator.plan.plan import Plan
+from simulator.workload.model import Model
+
+__all__ = ["Groups", "check_experts", "with_experts"]
+
+Axes = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """Mesh axes of each kind of group; the first names the account its time is counted under.
+
+    Args:
+        tensor, context: ranks that split layers, and sequences.
+        expert: ranks over which experts are dealt out; () when each holds all.
+        replicas, expert_replicas: ranks that hold the same weights, and the same experts.
+    """
+
+    tensor: tuple[str, ...] = ("tp",)
+    context: tuple[str, ...] = ("cp",)
+    expert: tuple[str, ...] = ()
+    replicas: tuple[str, ...] = ("dp",)
+    expert_replicas: tuple[str, ...] = ("dp",)
+
+
+def with_experts(axes: Axes, plan: Plan, sparse: bool) -> tuple[Axes, Groups]:
+    """Return the mesh axes, with "ep" where experts are dealt out, and the groups along them.
+
+    Args:
+        axes: mesh axes without experts, innermost first.
+        sparse: whether the model has experts.
+
+    Raises:
+        PlanError: expert_parallel does not fit the axes.
+
+    >>> axes, groups = with_experts((("tp", 2), ("dp", 8), ("pp", 1)), Plan(expert_parallel=4), True)
+    >>> axes, groups.expert, groups.expert_replicas
+    ((('tp', 2), ('ep', 4), ('dp', 2), ('pp', 1)), ('ep',), ('dp',))
+    """
+    same = ("cp", "dp") if plan.context_parallel > 1 else ("dp",)
+    if not sparse:
+        return axes, Groups(replicas=same, expert_replicas=same)
+    alone = plan.expert_tensor_parallel == 1 and plan.tensor_parallel > 1
+    inside = tuple(name for name, _ in axes if name in same or (alone and name == "tp"))
+    if plan.expert_parallel == 1:
+        return axes, Groups(replicas=same, expert_replicas=inside if alone else same)
+    whole, cut, part = _members(dict(axes), inside, plan)
+    out: list[tuple[str, int]] = []
+    for name, size in axes:
+        if name == cut:
+            out.append(("ep", part))
+        out.append((name, size // part if name == cut else size))
+
+    def group(name: str) -> tuple[str, ...]:
+        return (name, "ep") if name == cut and part > 1 else (name,)
+
+    names = [name for name, _ in out]
+    wanted = {member for name in same for member in group(name)}
+    return tuple(out), Groups(
+        tensor=group("tp"),
+        context=group("cp"),
+        expert=("ep", *whole),
+        replicas=tuple(name for name in names if name in wanted),
+        expert_replicas=tuple(name for name in names if name in inside and name not in whole),
+    )
+
+
+def _members(sizes: dict[str, int], inside: tuple[str, ...], plan: Plan) -> tuple[tuple[str, ...], str, int]:
+    """Return (axes taken whole, the axis of which a part is taken, that part)."""
+    left = plan.expert_parallel
+    whole: list[str] = []
+    for name in inside:
+        size = sizes[name]
+        if size % left == 0 and (name == "dp" or size > left):
+            return tuple(whole), name, left
+        if left % size:
+            break
+        left //= size
+        whole.append(name)
+    if left == 1:
+        return tuple(whole), inside[-1], 1
+    total = 1
+    for name in inside:
+        total *= sizes[name]
+    words = " x ".join(f"{name} {sizes[name]}" for name in inside)
+    way = next(d for d in range(min(plan.expert_parallel - 1, total), 0, -1) if _fits([sizes[n] for n in inside], d))
+    raise PlanError(
+        f"expert_parallel must take whole axes of {words} from the inside, and a divisor of the next, but it is "
+        f"{plan.expert_parallel}. Nearest: expert_parallel = {way}."
+    )
+
+
+def _fits(sizes: list[int], left: int) -> bool:
+    for size in sizes:
+        if size % left == 0:
+            return True
+        if left % size:
+            return False
+        left //= size
+    return left == 1
+
+
+def check_experts(model: Model, plan: Plan) -> None:
+    """Refuse what the model's experts do not allow, and what would have no effect.
+
+    Raises:
+        PlanError: with the rule, the values and a way out.
+    """
+    if model.experts and plan.expert_parallel == 1 and plan.expert_imbalance > 1:
+        raise PlanError(
+            "expert_imbalance is between ranks that share experts, but expert_imbalance = "
+            f"{plan.expert_imbalance:g} and expert_parallel = 1. Way out: leave expert_imbalance out, or expert_parallel > 1."
+        )
+    tensor = plan.tensor_parallel
+    split = plan.expert_tensor_parallel or tensor
+    given = {
+        "expert_parallel": plan.expert_parallel > 1,
+        "expert_tensor_parallel": plan.expert_tensor_parallel is not None,
+    }
+    given["expert_imbalance"] = plan.expert_imbalance > 1
+    for name, said in given.items():
+        if said and not model.experts:
+            raise PlanError(
+                f"{name} is about a mixture of experts, but model {model.name!r} is dense. Way out: leave {name} out, or a model "
+                "with experts."
+            )
+    if not model.experts:
+        return
+    if plan.expert_tensor_parallel is not None and (tensor == 1 or split not in (1, tensor)):
+        raise PlanError(
+            "expert_tensor_parallel says whether tensor_parallel splits experts too, so it is 1 or tensor_parallel (> 1), but "
+            f"expert_tensor_parallel = {split} and tensor_parallel = {tensor}. Way out: leave expert_tensor_parallel out."
+        )
+    if model.experts % plan.expert_parallel:
+        near = max(d for d in range(1, model.experts + 1) if model.experts % d == 0 and d <= plan.expert_parallel)
+        raise PlanError(
+            f"expert_parallel must divide the model's experts, but {model.experts} / {plan.expert_parallel} is no whole number. "
+            f"Nearest: expert_parallel = {near}."
+        )
+    for name, width, degree in (
+        ("expert_ffn", model.expert_ffn, split),
+        ("shared_expert_ffn", model.shared_expert_ffn, tensor),
+    ):
+        if width % degree:
+            raise PlanError(
+                f"tensor_parallel must divide the model's {name}, but {width} / {degree} is no whole number. Way out: "
+                "expert_tensor_parallel = 1, or a smaller tensor_parallel."
+            )
+    if tensor > 1 and not plan.sequence_parallel and (plan.expert_parallel > 1 or split == 1):
+        raise PlanError(
+            "ranks that exchange rows of experts need tokens of their own, which tensor-parallel ranks have only under "
+            f"sequence parallelism, but sequence_parallel = false, tensor_parallel = {tensor}, expert_parallel = "
+            f"{plan.expert_parallel}, expert_tensor_parallel = {split}. Way out: sequence_parallel = true."
+        )

@@ -1,0 +1,60 @@
+"""Rows of an operator table, collected one by one and joined into columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simulator.program.program import COMPUTE, OperatorTable
+
+__all__ = ["Rows"]
+
+
+class Rows:
+    """Collects rows of one table; collectives refer to earlier or later rows by their index."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, **row: Any) -> int:
+        """Append a row; returns its index."""
+        self.rows.append(row)
+        return len(self.rows) - 1
+
+    def table(self, half: str = "") -> OperatorTable:
+        """Return the table, or one half of a split backward: weight gradients apart from all else."""
+        rows, name = self.rows, self.name
+        if half:
+            keep = [i for i, r in enumerate(rows) if (r.get("part") == "weight") == (half == "weight")]
+            place = {old: new for new, old in enumerate(keep)}
+            rows = [{**rows[i], "beside": place.get(rows[i].get("beside", -1), -1)} for i in keep]
+            name = f"{name}, {half} gradient"
+
+        def column(key: str, default: Any, dtype: Any) -> Any:
+            out = np.array([r.get(key, default) for r in rows], dtype)
+            out.flags.writeable = False
+            return out
+
+        def words(key: str, default: Any) -> tuple[Any, ...]:
+            return tuple(r.get(key, default) for r in rows)
+
+        return OperatorTable(
+            name=name,
+            label=words("label", ""),
+            kind=column("kind", COMPUTE, np.int8),
+            work=words("work", ""),
+            shape=column("shape", (0, 0, 0, 0), np.int64).reshape(-1, 4),
+            layout=words("layout", ""),
+            dtype=words("dtype", ""),
+            flops=column("flops", 0.0, np.float64),
+            read=column("read", 0.0, np.float64),
+            written=column("written", 0.0, np.float64),
+            message=column("message", 0.0, np.float64),
+            group=words("group", ()),
+            phase=words("phase", "forward"),
+            launches=column("launches", 1, np.int64),
+            part=words("part", ""),
+            beside=column("beside", -1, np.int32),
+        )

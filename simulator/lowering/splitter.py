@@ -1,0 +1,387 @@
+"""Operators divided over ranks: tensor parallelism, the tokens of sequences, and experts; with the collectives they need.
+
+Under tensor parallelism t (Shoeybi et al., arXiv 1909.08053) a column-split GEMM needs its input gradient summed, a row-split
+GEMM its output; with sequence parallelism (Korthikanti et al., arXiv 2205.05198) these all_reduces become reduce_scatter and
+all_gather.  Experts are dealt out over their own ranks: rows go there and back by all_to_all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.lowering.expert_rules import Groups
+from simulator.lowering.rows import Rows
+from simulator.program.program import COLLECTIVE
+from simulator.workload.operator import KernelStyle, LayerPart, Operator
+from simulator.workload.precision import Precision
+
+__all__ = ["ExpertSplit", "Splitter"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertSplit:
+    """How experts are divided: `parallel` ranks deal them out, `tensor` ranks split each, the hottest has `imbalance` rows.
+
+    `sorts`: whether rows that arrive are sorted by expert (several experts, from several ranks).
+    """
+
+    parallel: int
+    tensor: int
+    imbalance: float
+    sorts: bool
+    groups: Groups
+
+
+class Splitter:
+    """Divides operators over t tensor-parallel ranks and writes their rows."""
+
+    def __init__(
+        self,
+        tensor: int,
+        peers: tuple[int, str],
+        sequence_parallel: bool,
+        overlaps: bool,
+        precision: Precision,
+        tokens: int,
+        hidden: int,
+        style: KernelStyle,
+        experts: ExpertSplit,
+    ) -> None:
+        self.t, self.sp, self.overlaps, self.style = tensor, sequence_parallel, overlaps, style
+        self.peers, self.exchange = peers
+        self.experts, self.groups = experts, experts.groups
+        self.dtype, self.e, self.tokens = precision.compute, float(precision.element), tokens
+        self.precision = precision
+        self.x = tokens * hidden * self.e
+
+    def factor(self, region: str) -> float:
+        """How many ways a tensor of this region is divided; the hottest rank's share of experts' rows."""
+        if region in ("copies", "expert"):
+            split = self.experts.tensor if region == "copies" else 1
+            return self.t // split / self.experts.imbalance
+        if region == "sequence":
+            return self.t if self.sp else 1
+        return 1 if region == "whole" else self.t
+
+    def weights(self, operator: Operator) -> int:
+        """How many ways the operator's weights are divided."""
+        if operator.split in ("expert column", "expert row"):
+            return self.experts.parallel * self.experts.tensor
+        return self.t if operator.split in ("column", "row", "vocabulary", "lookup") else 1
+
+    def widest(self, part: LayerPart) -> tuple[float, float]:
+        """Bytes of the largest output of an operator, and of the gradients in and out of it."""
+        widest = 0.0
+        for o in part.operators:
+            if o.work == "gemm":
+                b, m, n, _ = self.local(o)
+                widest = max(widest, b * m * n * self.e)
+        widest = max(widest, part.input_bytes)
+        return widest, 2 * widest
+
+    def local(self, o: Operator) -> tuple[int, int, int, int]:
+        """(batch, m, n, k) of the forward product on one rank."""
+        b, m, n, k = o.shape
+        if o.split in ("column", "vocabulary"):
+            n //= self.t
+        elif o.split == "row":
+            k //= self.t
+        elif o.split == "heads":
+            b = max(1, b // self.t)
+        elif o.split in ("router", "replicated"):
+            m = max(1, int(m // self.factor("sequence")))
+        elif o.split in ("expert column", "expert row"):
+            x = self.experts
+            m = max(1, round(m / self.factor("copies") * x.parallel / b))
+            b //= x.parallel
+            n, k = (n // x.tensor, k) if o.split == "expert column" else (n, k // x.tensor)
+        return b, m, n, k
+
+    def collective(self, rows: Rows, name: str, message: float, phase: str, label: str, beside: int = -1) -> None:
+        """Add a tensor-parallel collective; nothing when t = 1."""
+        if self.t > 1:
+            rows.add(
+                label=f"{label} {name}",
+                kind=COLLECTIVE,
+                work=name,
+                message=message,
+                group=self.groups.tensor,
+                dtype=self.dtype,
+                phase=phase,
+                beside=beside if self.overlaps else -1,
+            )
+
+    def product(
+        self, rows: Rows, label: str, shape: tuple[int, int, int, int], layout: str, phase: str, **more: Any
+    ) -> int:
+        """Add a GEMM row; returns its index."""
+        b, m, n, k = shape
+        narrow = more.pop("narrow", False) and self.precision.quantises
+        dtype, e = (self.precision.gemm, self.precision.quantised_element) if narrow else (self.dtype, self.e)
+        out = 4.0 if more.pop("accumulates", False) else self.e
+        return rows.add(
+            label=label,
+            work="gemm",
+            shape=shape,
+            layout=layout,
+            dtype=dtype,
+            flops=2.0 * b * m * n * k,
+            read=b * (m * k + k * n) * e + (b * m * n * out if out != self.e else 0.0),
+            written=b * m * n * out,
+            phase=phase,
+            **more,
+        )
+
+    def kernel(
+        self, rows: Rows, o: Operator, read: float, written: float, phase: str, launches: int, part: str = ""
+    ) -> None:
+        """Add a memory-bound kernel whose bytes are divided by its region."""
+        divide = self.factor("sequence" if o.split in ("sequence", "lookup") else o.split)
+        rows.add(
+            label=o.label,
+            work="memory_bound",
+            dtype=self.dtype,
+            read=read / divide,
+            written=written / divide,
+            phase=phase,
+            launches=launches,
+            part=part,
+        )
+
+    def quantise(self, rows: Rows, label: str, elements: float, phase: str, fused: bool = False) -> None:
+        """Cast a GEMM operand to the narrow format, as it stands and transposed (the weight gradient reads it the other way).
+
+        With `fused` the kernel before writes the narrow copies, so only the writing counts.
+        """
+        if self.precision.quantises:
+            rows.add(
+                label=f"{label} cast to {self.precision.gemm}",
+                work="memory_bound",
+                dtype=self.dtype,
+                read=0.0 if fused else elements * self.e,
+                written=2.0 * elements * self.precision.quantised_element,
+                phase=phase,
+                launches=0 if fused else 1,
+                part="input" if phase == "backward" else "",
+            )
+
+    def forward(self, rows: Rows, o: Operator, phase: str) -> None:
+        """Write the forward rows of an operator."""
+        if o.work == "gemm":
+            if o.split in ("column", "vocabulary") and self.sp:
+                self.collective(rows, "all_gather", self.tokens * o.shape[3] * self.e, phase, o.label)
+            shape, narrow = self.local(o), o.has_weight and o.split not in ("vocabulary", "router")
+            if narrow:
+                # the norm before a column-split layer and the activation function write narrow copies themselves
+                fused = o.split == "column" or o.label.endswith("down")
+                self.quantise(rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, fused=fused)
+            launches = shape[0] if o.split.startswith("expert") else o.launches
+            row = self.product(
+                rows, o.label, shape, "TN" if o.has_weight else "NN", phase, launches=launches, narrow=narrow
+            )
+            if o.peers > 1:
+                self.exchange_keys(rows, o, phase, row)
+            if o.split == "row":
+                self.collective(rows, self.summed(), self.tokens * o.shape[2] * self.e, phase, o.label)
+        elif o.work == "attention":
+            self.attention(rows, o, phase, 4.0, o.launches)
+        elif o.work in ("dispatch", "combine"):
+            self.swap_rows(rows, o, phase, o.work == "dispatch")
+        elif o.work != "sort" or self.experts.sorts:
+            self.kernel(rows, o, o.read, o.written, phase, o.launches)
+            if o.work == "lookup":
+                self.collective(rows, self.summed(), self.x, phase, o.label)
+            elif o.label == "cross entropy":
+                for what in ("maximum", "target", "sum"):
+                    self.collective(rows, "all_reduce", 4.0 * self.tokens, phase, f"cross entropy {what}")
+
+    def summed(self) -> str:
+        """The collective that sums partial results."""
+        return "reduce_scatter" if self.sp else "all_reduce"
+
+    def attention(self, rows: Rows, o: Operator, phase: str, factor: float, launches: int) -> None:
+        """Write a fused attention row and what the ranks that share its sequences exchange; flops count the full product.
+
+        Under context parallelism every rank has equal work: with a causal mask its queries see half of the keys on average.
+        """
+        sequences, heads, length, width = o.shape
+        heads, groups = heads // self.t, max(1, o.kv_heads // self.t)
+        keys, mask = o.keys, "causal" if o.causal else "full"
+        flops = factor * sequences * heads * float(length) * keys * width
+        if o.peers > 1 and self.exchange == "ulysses":
+            heads, groups, length = heads // o.peers, groups // o.peers, length * o.peers
+        elif o.peers > 1 and o.causal:
+            keys, mask = keys // 2, "full"
+        moved = sequences * length * heads * width * self.e
+        kv = sequences * o.keys * groups * width * self.e
+        self.swap_heads(rows, o, phase)
+        row = rows.add(
+            label=o.label,
+            work="attention",
+            shape=(sequences, heads, length, width),
+            layout=f"{o.kernel}:{mask}:{groups}:{keys}",
+            dtype=self.dtype,
+            flops=flops,
+            read=moved + 2 * kv if factor == 4.0 else 3 * moved + 2 * kv,
+            written=moved if factor == 4.0 else moved + 2 * kv,
+            phase=phase,
+            launches=launches,
+        )
+        self.exchange_keys(rows, o, phase, row)
+
+    def exchange_keys(self, rows: Rows, o: Operator, phase: str, beside: int = -1) -> None:
+        """Keys and values of the other ranks' tokens; backward their gradients too.  A ring hides them beside the attention."""
+        if o.peers == 1 or self.exchange == "ulysses":
+            return
+        kv = 2.0 * o.shape[0] * o.keys * max(1, o.kv_heads // self.t) * o.shape[3] * self.e
+        if not o.has_weight and o.work == "gemm":  # unfused: batch counts sequences x heads
+            kv = 2.0 * self.tokens * o.peers * max(1, o.kv_heads // self.t) * o.shape[3] * self.e
+        wanted = [("all_gather", kv)] + ([("reduce_scatter", kv)] if phase == "backward" else [])
+        for name, message in wanted:
+            rows.add(
+                label=f"{o.label} keys and values {name}",
+                kind=COLLECTIVE,
+                work=name,
+                message=message,
+                group=self.groups.context,
+                dtype=self.dtype,
+                phase=phase,
+                beside=beside if self.exchange == "ring" else -1,
+            )
+
+    def swap_heads(self, rows: Rows, o: Operator, phase: str) -> None:
+        """Ulysses: tokens of all heads against all tokens of some heads, and back (DeepSpeed-Ulysses, arXiv 2309.14509)."""
+        if o.peers == 1 or self.exchange != "ulysses":
+            return
+        query = self.tokens * (o.shape[1] // self.t) * o.shape[3] * self.e
+        kv = 2 * self.tokens * max(1, o.kv_heads // self.t) * o.shape[3] * self.e
+        for what, message in (("queries, keys and values", query + kv), ("output", query)):
+            rows.add(
+                label=f"{o.label} {what} all_to_all",
+                kind=COLLECTIVE,
+                work="all_to_all",
+                message=message,
+                group=self.groups.context,
+                dtype=self.dtype,
+                phase=phase,
+            )
+
+    def swap_rows(self, rows: Rows, o: Operator, phase: str, outward: bool) -> None:
+        """Rows of tokens to the ranks of their experts (`outward`) or back.
+
+        Between expert-parallel ranks an all_to_all; where tensor parallelism splits experts, all of its ranks need all rows:
+        gathered outward, partial results summed back.  Without an all_to_all tokens go before they are copied.
+        """
+        x = self.experts
+        if x.parallel > 1 and not outward:
+            self.between_splits(rows, o, phase, outward, o.read * x.imbalance)
+        if x.parallel > 1:
+            rows.add(
+                label=f"{o.label} all_to_all",
+                kind=COLLECTIVE,
+                work="all_to_all",
+                message=o.read / self.factor("sequence") * x.imbalance,
+                group=self.groups.expert,
+                dtype=self.dtype,
+                phase=phase,
+            )
+        if x.parallel == 1:
+            self.between_splits(rows, o, phase, outward, self.x)
+        elif outward:
+            self.between_splits(rows, o, phase, outward, o.read * x.imbalance)
+
+    def between_splits(self, rows: Rows, o: Operator, phase: str, outward: bool, message: float) -> None:
+        """The collective between ranks that split experts; nothing where experts are whole."""
+        if self.experts.tensor == 1:
+            return
+        if outward and self.sp:
+            self.collective(rows, "all_gather", message, phase, o.label)
+        elif not outward:
+            self.collective(rows, self.summed(), message, phase, o.label)
+
+    def bias_share(self, o: Operator) -> float:
+        """How many ways the output gradient that a bias gradient sums is divided."""
+        if o.split.startswith("expert"):
+            return self.factor("expert" if o.split == "expert column" else "copies")
+        return self.t if o.split in ("column", "vocabulary") else 1
+
+    def backward(self, rows: Rows, o: Operator) -> None:
+        """Write the backward rows of an operator: input gradient, then weight gradient."""
+        if o.work == "gemm" and o.has_weight:
+            self.linear_backward(rows, o)
+        elif o.work == "gemm":
+            b, m, n, k = self.local(o)
+            row = self.product(rows, f"{o.label} gradient", (b, m, k, n), "NN", "backward", part="input")
+            if o.peers > 1:
+                self.exchange_keys(rows, o, "backward", row)
+            self.product(rows, f"{o.label} gradient", (b, n, k, m), "NT", "backward", part="input")
+        elif o.work == "attention":
+            self.attention(rows, o, "backward", 10.0, o.backward_launches)
+        elif o.work in ("dispatch", "combine"):
+            self.swap_rows(rows, o, "backward", o.work == "combine")
+        elif o.work == "lookup":
+            if self.sp:
+                self.collective(rows, "all_gather", self.x, "backward", o.label)
+            self.kernel(rows, o, o.backward_read, o.backward_written, "backward", o.backward_launches, "weight")
+        elif o.work != "sort" or self.experts.sorts:
+            self.kernel(rows, o, o.backward_read, o.backward_written, "backward", o.backward_launches, "input")
+
+    def linear_backward(self, rows: Rows, o: Operator) -> None:
+        """Input gradient (NN), weight gradient (NT, added into the gradient buffer), bias gradient."""
+        b, m, n, k = self.local(o)
+        column = o.split in ("column", "vocabulary")
+        if o.split == "row" and self.sp:
+            self.collective(rows, "all_gather", self.tokens * o.shape[2] * self.e, "backward", o.label)
+        narrow = o.split not in ("vocabulary", "router")
+        launches = b if o.split.startswith("expert") else 1
+        if narrow:
+            self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward")
+        dgrad = self.product(
+            rows,
+            f"{o.label} input gradient",
+            (b, m, k, n),
+            "NN",
+            "backward",
+            part="input",
+            narrow=narrow,
+            launches=launches,
+        )
+        wide = self.tokens * o.shape[3] * self.e
+        if column and self.sp:
+            self.collective(rows, "all_gather", wide, "backward", f"{o.label} input", beside=dgrad)
+        fused = self.style.fused_wgrad_accumulation
+        wgrad = self.product(
+            rows,
+            f"{o.label} weight gradient",
+            (b, n, k, m),
+            "NT",
+            "backward",
+            part="weight",
+            accumulates=fused,
+            narrow=narrow,
+            launches=launches,
+        )
+        if not fused:
+            rows.add(
+                label=f"{o.label} gradient accumulation",
+                work="memory_bound",
+                dtype=self.dtype,
+                read=(self.e + 4.0) * b * n * k,
+                written=4.0 * b * n * k,
+                phase="backward",
+                part="weight",
+            )
+        if column:
+            self.collective(rows, self.summed(), wide, "backward", o.label, beside=wgrad)
+        if o.backward_read:
+            rows.add(
+                label=f"{o.label} bias gradient",
+                work="memory_bound",
+                dtype=self.dtype,
+                read=o.backward_read / self.bias_share(o),
+                written=0.0,
+                phase="backward",
+                part="weight",
+                launches=2,
+            )

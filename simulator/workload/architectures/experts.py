@@ -1,0 +1,85 @@
+"""A mixture of experts in place of a layer's MLP, as operators.
+
+For T tokens, hidden h, E experts of inner width f_e, k per token:
+
+    router [h -> E] - choice of k - permute (T -> k T rows) - dispatch - sort - up [h -> f_e or 2 f_e] - activation
+           - down [f_e -> h] - sort back - combine - unpermute (k T -> T rows, weighted)      beside it: shared expert
+
+Dispatch and combine are the exchanges between the ranks that share the experts (lowering/splitter.py writes them).  Bytes kept
+per token (16 bits): k (4 h + 6 f_e) for the experts, 2 h for the router's input and 12 E for logits, weights and choice.
+Source: Lepikhin et al., GShard, arXiv 2006.16668; Megatron-LM's token dispatcher (permute, exchange, sort by expert).
+"""
+
+from __future__ import annotations
+
+from simulator.workload.architectures.pieces import Pieces
+from simulator.workload.operator import Operator, Saved
+
+__all__ = ["experts"]
+
+_LOGIT = 4.0
+"""Bytes of a router's logit: the choice is made in fp32 in every framework."""
+
+
+def experts(p: Pieces) -> list[Operator]:
+    """Return the operators between the MLP's norm and its residual in a layer with experts."""
+    m = p.m
+    copies = p.t * m.experts_per_token * m.hidden * p.e
+    router_in = Saved(name="router input", bytes=p.t * m.hidden * p.e, region="sequence")
+    shared: list[Operator] = []
+    if m.shared_expert_ffn:
+        shared = [
+            *p.mlp("shared expert", m.shared_expert_ffn, "tensor", keeps_input=False),
+            _moving("shared expert sum", "sequence", 2 * p.t * m.hidden * p.e, p.t * m.hidden * p.e),
+        ]
+    return [
+        p.linear("router", "router", m.experts, m.hidden, router_in, m.linear_bias),
+        _choice(p),
+        _moving("permute", "sequence", p.t * m.hidden * p.e, copies),
+        Operator(label="dispatch", work="dispatch", split="copies", read=copies),
+        _moving("sort by expert", "copies", copies, copies, "sort"),
+        *p.mlp("expert", m.expert_ffn, "expert", copies=m.experts_per_token),
+        _moving("sort back", "copies", copies, copies, "sort"),
+        Operator(label="combine", work="combine", split="copies", read=copies),
+        Operator(
+            label="unpermute",
+            work="memory_bound",
+            split="sequence",
+            read=copies,
+            written=p.t * m.hidden * p.e,
+            backward_read=p.t * m.hidden * p.e + copies,
+            backward_written=copies,
+            saved=(Saved(name="expert output", bytes=copies, region="sequence"),),
+        ),
+        *shared,
+    ]
+
+
+def _choice(p: Pieces) -> Operator:
+    """Softmax over the experts, the k largest, their weights and the count of rows per expert: passes over T x E numbers."""
+    logits = _LOGIT * p.t * p.m.experts
+    return Operator(
+        label="choice of experts",
+        work="memory_bound",
+        split="sequence",
+        read=3 * logits,
+        written=3 * logits,
+        backward_read=2 * logits,
+        backward_written=2 * logits,
+        saved=(Saved(name="router weights and choice", bytes=3 * logits, region="sequence"),),
+        launches=6,
+        backward_launches=4,
+    )
+
+
+def _moving(label: str, split: str, read: float, written: float, work: str = "memory_bound") -> Operator:
+    """A kernel whose backward is its reverse."""
+    return Operator(
+        label=label,
+        work=work,
+        split=split,
+        read=read,
+        written=written,
+        backward_read=written,
+        backward_written=read,
+    )

@@ -1,0 +1,55 @@
+"""Speed of collectives: closed form, a table of thousands of points, and steps of 4,096 ranks (`pytest -m benchmark -s`)."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+
+from simulator.collectives import ALGORITHMS, candidates, collective_seconds
+from simulator.engine.shared_links import simulate_collective
+from simulator.errors import PlanError
+from simulator.hardware.cluster import load_cluster
+from simulator.hardware.fabric import describe_group, fabric_of
+from simulator.hardware.fabric_graph import build_fabric_graph
+
+pytestmark = pytest.mark.benchmark
+RANKS = 4096
+
+
+def test_closed_form_of_a_large_all_reduce() -> None:
+    fabric, place = fabric_of(load_cluster("dgx_h100", RANKS)), describe_group(RANKS, RANKS // 8)
+    collective_seconds("all_reduce", 1.0, place, fabric)
+    start = time.perf_counter()
+    for size in range(1000):
+        collective_seconds("all_reduce", 1e6 + size, place, fabric)
+    print(f"\nclosed form of {RANKS} ranks, warm: {(time.perf_counter() - start) / 1000:.1e} s")
+
+
+@pytest.mark.parametrize("name", ["ring", "tree", "nvls_tree", "rabenseifner", "hierarchical"])
+def test_steps_of_a_large_all_reduce(name: str) -> None:
+    graph = build_fabric_graph(load_cluster("dgx_h100", RANKS))
+    start = time.perf_counter()
+    found = simulate_collective("all_reduce", 1e9, [range(RANKS)], graph, name, "steps")
+    spent = time.perf_counter() - start
+    print(f"\n{name}, steps of {RANKS} ranks: {spent:.2f} s for {found.rounds} rounds, {found.solved} solved")
+    assert found.solved <= found.rounds
+
+
+def test_a_table_of_4096_points() -> None:
+    fabric = fabric_of(load_cluster("dgx_h100", RANKS))
+    points = 0
+    start = time.perf_counter()
+    names = [m.name for m in ALGORITHMS.members.values() if "all_reduce" in m.kinds]
+    for nodes, name in itertools.product((1, *(2**k for k in range(1, 10))), names):
+        place = describe_group(8 * nodes, nodes)
+        try:
+            candidates("all_reduce", place, fabric, name)
+        except PlanError:
+            continue
+        for k in range(4096 // (10 * len(names)) + 14):
+            collective_seconds("all_reduce", 2.0 ** (3 + k / 2), place, fabric, name)
+            points += 1
+    print(f"\ntable of {points} points over {len(names)} algorithms: {time.perf_counter() - start:.2f} s, nothing warm")
+    assert points >= 4096

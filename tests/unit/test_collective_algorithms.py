@@ -1,0 +1,228 @@
+"""What single algorithms cost, where NCCL would use them, and what a collective holds of a GPU while it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from simulator.collectives import ALGORITHMS, bus_factor, candidates, collective_seconds
+from simulator.collectives.byteps import Byteps, optimal_split
+from simulator.collectives.horovod import fused_seconds
+from simulator.collectives.occupancy import multiprocessors, open_channels
+from simulator.collectives.parameter_server import DedicatedParameterServer
+from simulator.errors import PlanError, UnknownNameError
+from simulator.hardware.cluster import load_cluster
+from simulator.hardware.coefficients import load_cost_table
+from simulator.hardware.fabric import describe_group, fabric_of, place_group
+
+MIB = 2.0**20
+A100 = fabric_of(load_cluster("dgx_a100", 4096))
+H100 = fabric_of(load_cluster("dgx_h100", 4096))
+SHARP = dataclasses.replace(H100, network_reduction=True)
+GROUPS = [describe_group(n, k) for n, k in ((2, 1), (8, 1), (16, 2), (64, 8), (24, 3), (16, 16), (512, 64))]
+
+
+def seconds(kind: str, size: float, ranks: int, nodes: int, algorithm: str, fabric: object = H100) -> float:
+    return collective_seconds(kind, size, describe_group(ranks, nodes), fabric, algorithm).seconds  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS.members))
+def test_any_algorithm_rises_with_the_message_and_keeps_to_the_wires(name: str) -> None:
+    member, sizes = ALGORITHMS.get(name), [4.0**k for k in range(2, 17)]
+    priced = 0
+    for kind, place, fabric in itertools.product(member.kinds, GROUPS, (A100, SHARP)):
+        try:
+            times = [collective_seconds(kind, s, place, fabric, name).seconds for s in sizes]
+        except PlanError:
+            continue
+        priced += 1
+        assert np.all(np.diff(times) > 0), (kind, place)
+        assert all(0 < c.bandwidth < math.inf and c.latency > 0 for c in candidates(kind, place, fabric, name))
+    assert priced > 0
+
+
+def test_only_nccls_own_algorithms_compete_when_nobody_names_one() -> None:
+    own = {"ring", "tree", "nvls", "nvls_tree", "pat", "collnet_direct", "collnet_chain"}
+    own |= {"pairwise", "point_to_point", "direct"}
+    assert own == {member.name for member in ALGORITHMS}
+    for place, kind in itertools.product(GROUPS, ("all_reduce", "all_gather", "broadcast", "all_to_all")):
+        assert {c.algorithm for c in candidates(kind, place, SHARP)} <= own
+    assert seconds("all_reduce", 64.0, 512, 64, "recursive_doubling") < seconds("all_reduce", 64.0, 512, 64, "ring")
+
+
+def test_pat_is_nccls_choice_only_with_one_rank_per_node() -> None:
+    alone, full = describe_group(256, 256), describe_group(16, 2)
+    assert "pat" == collective_seconds("all_gather", MIB, alone, H100).algorithm
+    assert "pat" not in {c.algorithm for c in candidates("all_gather", full, H100)}
+    assert "pat" not in {c.algorithm for c in candidates("all_reduce", alone, H100)}
+    strided = place_group((("tp", 8), ("dp", 32)), ("dp",), H100)
+    assert "pat" in {c.algorithm for c in candidates("reduce_scatter", strided, H100)}
+
+
+def test_pat_takes_the_time_of_nccls_formula() -> None:
+    cost = ALGORITHMS.get("pat").cost("all_gather", describe_group(16, 16), H100, load_cost_table(), "simple")
+    expected = 8e-6 + 4 * (14e-6 + 2 * H100.network_latency) / 3.5 + 16 * 2.8e-6
+    assert expected == pytest.approx(cost.latency)
+
+
+def test_collnet_is_offered_where_the_network_adds_and_takes_its_part_once() -> None:
+    place = describe_group(512, 64)
+    assert not {"collnet_direct", "collnet_chain"} & {c.algorithm for c in candidates("all_reduce", place, H100)}
+    assert {"collnet_direct", "collnet_chain"} <= {c.algorithm for c in candidates("all_reduce", place, SHARP)}
+    assert collective_seconds("all_reduce", MIB, place, SHARP).algorithm.startswith("collnet")
+    few, many = (ALGORITHMS.get("sharp").volume("all_reduce", describe_group(8 * k, k)) for k in (2, 64))
+    assert 15 / 8 == few == many
+
+
+def test_textbook_counts() -> None:
+    flat = describe_group(64, 64)
+    known = {
+        ("rabenseifner", "all_reduce"): (12, 2 * 63 / 64),
+        ("recursive_doubling", "all_reduce"): (6, 6),
+        ("recursive_doubling", "all_gather"): (6, 63 / 64),
+        ("bruck", "all_to_all"): (6, 3),
+        ("pairwise", "all_to_all"): (63, 63 / 64),
+        ("binomial", "broadcast"): (6, 6),
+        ("binomial", "scatter"): (6, 63 / 64),
+        ("torus", "all_reduce"): (28, 2 * 7 / 8 + 2 * 7 / 64),
+        ("parameter_server", "all_reduce"): (2, 2 * 63 / 64),
+        ("pat", "reduce_scatter"): (6, 63 / 64),
+    }
+    for (name, kind), counts in known.items():
+        member = ALGORITHMS.get(name)
+        assert counts == (member.hops(kind, flat), pytest.approx(member.volume(kind, flat))), (name, kind)
+    odd = describe_group(6)
+    member = ALGORITHMS.get("halving-doubling")
+    assert (6, 2 * 3 / 4 + 2) == (member.hops("all_reduce", odd), member.volume("all_reduce", odd))
+
+
+def test_two_levels_keep_the_network_for_what_must_cross_it() -> None:
+    leg = ALGORITHMS.get("hierarchical").legs("all_reduce", describe_group(64, 8))
+    assert 2 * 7 / 8 / 8 == pytest.approx(sum(part.outer for part in leg))
+    assert 2 * 7 / 8 == pytest.approx(sum(part.inner for part in leg))
+    assert seconds("all_reduce", 1024.0, 512, 64, "hierarchical") < seconds("all_reduce", 1024.0, 512, 64, "ring") / 2
+
+
+def test_a_ring_has_less_latency_than_a_tree_only_among_few_ranks_and_more_bandwidth_in_a_node() -> None:
+    table = load_cost_table()
+
+    def cost(name: str, ranks: int, nodes: int, protocol: str = "ll") -> object:
+        return ALGORITHMS.get(name).cost("all_reduce", describe_group(ranks, nodes), H100, table, protocol)
+
+    assert cost("ring", 2, 1).latency < cost("tree", 2, 1).latency  # type: ignore[attr-defined]
+    assert cost("tree", 512, 64).latency < cost("ring", 512, 64).latency  # type: ignore[attr-defined]
+    for nodes in (1, 4, 64):
+        ring, tree = (cost(name, 8 * nodes, nodes, "simple") for name in ("ring", "tree"))
+        assert tree.bandwidth <= ring.bandwidth * 1.1  # type: ignore[attr-defined]
+
+
+def test_more_ranks_are_never_cheaper_in_latency() -> None:
+    for name, kind, nodes in (
+        ("ring", "all_reduce", (1, 2, 4, 8, 16, 64)),
+        ("ring", "all_gather", (1, 2, 4, 8, 16, 64)),
+        ("pairwise", "all_to_all", (2, 4, 8, 16, 64)),
+        ("bruck", "all_to_all", (2, 4, 8, 16, 64)),
+    ):
+        times = [seconds(kind, 8.0, 8 * k, k, name) for k in nodes]
+        assert sorted(times) == times, (name, kind)
+
+
+def test_all_to_all_reaches_n_over_n_minus_one_times_the_card() -> None:
+    for nodes in (2, 4, 32):
+        place, size = describe_group(8 * nodes, nodes), 2.0**36
+        cost = ALGORITHMS.get("pairwise").cost("all_to_all", place, H100, load_cost_table(), "simple")
+        bus = cost.bandwidth * bus_factor("all_to_all", place.ranks)
+        card = H100.card_bandwidth * load_cost_table().attained["network"]
+        expected = card * (place.ranks - 1) / (place.ranks - 8)
+        assert expected == pytest.approx(bus)
+        assert nodes / (nodes - 1) == pytest.approx(bus / card, rel=0.07)
+        assert size / bus > 0
+
+
+def test_a_chain_of_best_chunks_beats_the_binomial_tree_for_large_messages_only() -> None:
+    assert seconds("broadcast", 64.0, 64, 8, "chain") > seconds("broadcast", 64.0, 64, 8, "binomial")
+    assert seconds("broadcast", 2.0**32, 64, 8, "chain") < seconds("broadcast", 2.0**32, 64, 8, "binomial")
+
+
+def test_gather_and_scatter_are_bound_by_the_roots_port() -> None:
+    for kind in ("gather", "scatter"):
+        found = collective_seconds(kind, 2.0**33, describe_group(8), H100)
+        assert "direct" == found.algorithm
+        assert 2.0**33 * 7 / 8 / H100.intra_bandwidth < found.seconds < 2 * 2.0**33 / H100.intra_bandwidth
+
+
+def test_a_gather_from_other_nodes_comes_in_by_the_roots_card_and_a_scatter_leaves_by_all() -> None:
+    gather, scatter = (seconds(kind, 2.0**33, 16, 2, "direct") for kind in ("gather", "scatter"))
+    assert 2.0**33 / 2 / H100.card_bandwidth < gather < 2 * 2.0**33 / 2 / H100.card_bandwidth
+    assert scatter < gather / 3
+
+
+def test_byteps_with_no_spare_machines_is_a_ring_and_with_as_many_twice_as_quick() -> None:
+    flat = describe_group(16, 16)
+    assert 2 * 15 / 16 == pytest.approx(Byteps(0).volume("all_reduce", flat))
+    assert 1.0 == pytest.approx(Byteps(16).volume("all_reduce", flat))
+    volumes = [Byteps(k).volume("all_reduce", flat) for k in range(0, 17)]
+    assert sorted(volumes, reverse=True) == volumes
+    for nodes, servers in ((4, 1), (16, 5), (9, 9)):
+        share, own = optimal_split(nodes, servers)
+        assert 1 == pytest.approx(servers * share + nodes * own)
+        assert nodes * share == pytest.approx(1 + (nodes - 2) * own)
+
+
+def test_too_few_servers_are_a_bottleneck() -> None:
+    flat = describe_group(16, 16)
+    assert [16.0, 4.0, 1.0] == [DedicatedParameterServer(k).volume("all_reduce", flat) for k in (1, 4, 32)]
+    with pytest.raises(PlanError, match="0 or more"):
+        Byteps(-1)
+
+
+def test_fusion_makes_few_calls_of_many_tensors() -> None:
+    place = describe_group(64, 8)
+
+    def one(message: float) -> float:
+        return collective_seconds("all_reduce", message, place, H100).seconds
+
+    sizes, ready = [1e5] * 200, [i * 20e-6 for i in range(200)]
+    fused = fused_seconds(sizes, ready, one)
+    single = fused_seconds(sizes, ready, one, threshold=0.0)
+    assert sum(sizes) == pytest.approx(sum(fused.messages)) == pytest.approx(sum(single.messages))
+    assert (200, True) == (len(single.messages), len(fused.messages) <= 6)
+    assert fused.end < single.end
+    assert fused.busy < single.busy / 5
+    assert fused.end >= ready[-1]
+
+
+def test_a_fusion_buffer_is_filled_up_to_its_threshold() -> None:
+    found = fused_seconds([3.0, 3.0, 5.0, 9.0], [0.0] * 4, lambda message: 1.0, threshold=8.0, cycle=1.0)
+    assert ((6.0, 5.0, 9.0), 3.0, 3.0) == (found.messages, found.busy, found.end)
+    with pytest.raises(PlanError, match="2 sizes and 1 times"):
+        fused_seconds([1.0, 2.0], [0.0], lambda message: 1.0)
+
+
+def test_a_collective_holds_as_many_multiprocessors_as_nccl_opens_channels() -> None:
+    assert 24 == multiprocessors("all_gather", 2.0**30, describe_group(8), H100)
+    assert 24 == multiprocessors("all_reduce", 2.0**30, describe_group(8), A100)
+    assert 16 == multiprocessors("all_reduce", 2.0**30, describe_group(8), H100, "nvls")
+    b200 = fabric_of(load_cluster("hgx_b200", 16))
+    assert [24, 32] == [multiprocessors("all_reduce", 2.0**30, p, b200, "nvls_tree") for p in GROUPS[1:3]]
+
+
+def test_small_messages_hold_fewer_multiprocessors() -> None:
+    for kind, name in (
+        ("all_reduce", "ring"),
+        ("all_reduce", "tree"),
+        ("all_to_all", "pairwise"),
+        ("send_recv", "p2p"),
+    ):
+        held = [multiprocessors(kind, 4.0**k, describe_group(16, 2), H100, name) for k in range(3, 16)]
+        assert sorted(held) == held
+        assert held[0] < held[-1] <= open_channels(describe_group(16, 2), H100)
+    assert 0 == multiprocessors("all_reduce", 1e9, describe_group(1), H100)
+    with pytest.raises(UnknownNameError, match="ll128"):
+        multiprocessors("all_reduce", 1e9, describe_group(8), H100, protocol="ll12")
+    with pytest.raises(PlanError, match="below zero"):
+        multiprocessors("all_reduce", -1.0, describe_group(8), H100)

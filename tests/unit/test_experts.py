@@ -1,0 +1,186 @@
+"""A mixture of experts on many ranks: where experts lie, what is exchanged, who adds their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.hardware.cluster import load_cluster
+from simulator.lowering import lower, settle
+from simulator.lowering.assign import assign_layers
+from simulator.plan.plan import Plan
+from simulator.program.program import COLLECTIVE, Link, OperatorTable, Program, Segment
+from simulator.program.spec import verify
+from simulator.simulate import simulate
+from simulator.workload.model import load_model
+from simulator.workload.workload import Workload
+
+PLAIN: dict[str, Any] = {"framework": "pytorch_ddp", "attention": "unfused"}  # pads no vocabulary, repeats no product
+
+
+def workload(name: str = "mixtral_8x7b", batch: int = 16, length: int = 1024) -> Workload:
+    return Workload(model=load_model(name), sequence_length=length, global_batch_size=batch)
+
+
+def lowered(work: Workload, world: int, **plan: Any) -> Program:
+    program = lower(work, Plan(**plan), world)
+    verify(program)
+    return program
+
+
+def table(program: Program, name: str) -> OperatorTable:
+    return next(t for i in program.items if isinstance(i, Segment) for t, _ in i.pieces if t.name == name)
+
+
+def collectives(found: OperatorTable) -> list[tuple[str, tuple[str, ...], float]]:
+    rows = np.flatnonzero(found.kind == COLLECTIVE)
+    return [(found.work[i], found.group[i], float(found.message[i])) for i in rows]
+
+
+def flops(program: Program) -> float:
+    """FLOP of all real ranks in one step."""
+    each = np.array(
+        [0.0 if isinstance(i, Link) else sum(n * float(t.flops.sum()) for t, n in i.pieces) for i in program.items]
+    )
+    products = np.array([not isinstance(i, Link) and i.phase != "optimizer" for i in program.items])
+    return float((np.where(products, each, 0.0)[program.item] * program.rank_weight[program.rank]).sum())
+
+
+EVERYWHERE: list[dict[str, Any]] = [
+    {},
+    {"expert_parallel": 4},
+    {"expert_parallel": 8},
+    {"tensor_parallel": 2},
+    {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2},
+    {"tensor_parallel": 2, "sequence_parallel": True, "expert_tensor_parallel": 1},
+    {"tensor_parallel": 2, "sequence_parallel": True, "expert_tensor_parallel": 1, "expert_parallel": 8},
+    {"context_parallel": 4, "expert_parallel": 2},
+    {"context_parallel": 2, "expert_parallel": 8},
+    {"pipeline_parallel": 2, "expert_parallel": 2, "schedule": "zb_h1"},
+]
+
+
+@pytest.mark.parametrize("plan", EVERYWHERE, ids=str)
+def test_all_ranks_together_do_the_models_work(plan: dict[str, Any]) -> None:
+    work = workload()
+    program = lowered(work, 8, **plan, **PLAIN)
+    routed_twice = plan == {"tensor_parallel": 2}  # without sequence parallelism both ranks have all tokens
+    router = 6.0 * work.tokens * 32 * 4096 * 8
+    assert work.model_flops + routed_twice * router == pytest.approx(flops(program), rel=1e-9)
+
+
+def test_a_latent_models_work_is_counted_whole() -> None:
+    work = workload("deepseek_v2_lite", batch=8)
+    assert work.model_flops == pytest.approx(flops(lowered(work, 8, expert_parallel=8, **PLAIN)), rel=1e-9)
+
+
+@pytest.mark.parametrize("plan", [p for p in EVERYWHERE if "tensor_parallel" not in p], ids=str)
+def test_sharded_states_of_all_ranks_add_up_to_the_model(plan: dict[str, Any]) -> None:
+    work = workload()
+    program = lowered(work, 8, **plan, zero_stage=1, **PLAIN)
+    states = [sum(t.bytes for t in e.tensors if t.category == "optimizer_states") for e in program.resident]
+    assert 12 * work.model.parameters == pytest.approx((np.array(states) * program.rank_weight).sum(), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("plan", "axes", "expert", "copies"),
+    [
+        ({"tensor_parallel": 2, "expert_parallel": 2}, "tp 2 ep 2 dp 2 pp 1", {"ep"}, {"dp"}),
+        ({"tensor_parallel": 2, "expert_parallel": 4}, "tp 2 ep 4 dp 1 pp 1", {"ep"}, {"dp"}),
+        ({"tensor_parallel": 2, "expert_parallel": 4, "expert_tensor_parallel": 1}, "tp 2 ep 2 dp 2 pp 1", {"ep", "tp"}, {"dp"}),
+        ({"tensor_parallel": 4, "expert_parallel": 2, "expert_tensor_parallel": 1}, "ep 2 tp 2 dp 2 pp 1", {"ep"}, {"tp", "dp"}),
+        ({"tensor_parallel": 2, "expert_parallel": 2, "expert_tensor_parallel": 1}, "tp 2 ep 1 dp 4 pp 1", {"ep", "tp"}, {"dp"}),
+    ],
+)  # fmt: skip
+def test_experts_lie_on_consecutive_ranks(plan: dict[str, Any], axes: str, expert: set[str], copies: set[str]) -> None:
+    settled = settle(workload(), Plan(**plan, sequence_parallel=True), 8)
+    assert axes == " ".join(f"{name} {size}" for name, size in settled.axes)
+    assert (expert, copies) == (set(settled.groups.expert), set(settled.groups.expert_replicas))
+
+
+def test_every_copy_of_a_token_goes_out_and_comes_back() -> None:
+    layer = table(lowered(workload(), 8, expert_parallel=4), "moe layer forward")
+    assert [("all_to_all", ("ep",), 1024 * 2 * 4096 * 2.0)] * 2 == collectives(layer)
+    backward = table(lowered(workload(), 8, expert_parallel=4), "moe layer backward")
+    assert ["all_to_all"] * 2 == [name for name, _, _ in collectives(backward)]
+
+
+def test_ranks_that_split_experts_gather_rows_and_add_results() -> None:
+    plan = {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}
+    layer = collectives(table(lowered(workload(), 8, **plan), "moe layer forward"))
+    names = [(name, group) for name, group, _ in layer]
+    out, back = names.index(("all_to_all", ("ep",))), len(names) - 1
+    assert [("all_to_all", ("ep",)), ("all_gather", ("tp",)), ("reduce_scatter", ("tp",)), ("all_to_all", ("ep",))] == (
+        names[out : back + 1]
+    )
+    whole = collectives(table(lowered(workload(), 8, **plan, expert_tensor_parallel=1), "moe layer forward"))
+    assert [("all_to_all", ("ep", "tp"))] * 2 == [(n, g) for n, g, _ in whole if n == "all_to_all"]
+    assert len(layer) == len(whole) + 2
+
+
+def test_the_hottest_rank_has_more_rows_to_run_and_to_move() -> None:
+    even, hot = (
+        table(lowered(workload(), 8, expert_parallel=4, expert_imbalance=x), "moe layer forward") for x in (1.0, 1.5)
+    )
+    up = even.label.index("expert up")
+    assert (2, 1024, 2 * 14336, 4096) == tuple(even.shape[up])
+    assert (2, 1536, 2 * 14336, 4096) == tuple(hot.shape[up])
+    assert 1.5 * collectives(even)[0][2] == collectives(hot)[0][2]
+
+
+def test_gradients_of_experts_are_added_over_their_own_copies() -> None:
+    model = load_model("mixtral_8x7b")
+    program = lowered(workload(), 8, expert_parallel=4, overlap_gradients=False, **PLAIN)
+    found = {i.group: i.message for i in program.items if isinstance(i, Link) and "gradients of rank" in i.name}
+    experts = 32 * 8 * model.expert_parameters
+    element = 4 if found[("dp",)] == experts / 4 * 4 else 2
+    assert {("ep", "dp"): (model.parameters - experts) * element, ("dp",): experts / 4 * element} == found
+    alone = lowered(workload(), 8, expert_parallel=8, overlap_gradients=False, **PLAIN)
+    assert [("ep", "dp")] == [i.group for i in alone.items if isinstance(i, Link) and "gradients of rank" in i.name]
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("plan", [{"expert_parallel": 4}, {"expert_parallel": 8}])
+def test_every_sharding_of_experts_is_a_sound_program(stage: int, plan: dict[str, Any]) -> None:
+    framework = {"framework": "torchtitan"} if stage == 3 else {}
+    program = lowered(workload(), 8, zero_stage=stage, **plan, **framework)
+    groups = {i.group for i in program.items if isinstance(i, Link) and i.account == "dp" and "gradients of" in i.name}
+    assert {("ep", "dp")} | ({("dp",)} if plan["expert_parallel"] < 8 else set()) == groups
+
+
+def test_fsdp_gathers_experts_over_fewer_ranks() -> None:
+    program = lowered(workload(), 8, zero_stage=3, framework="torchtitan", expert_parallel=4)
+    messages = {i.name: i.message for i in program.items if isinstance(i, Link) and i.collective == "all_gather"}
+    model = load_model("mixtral_8x7b")
+    assert 2 * model.expert_parameters * 2 == messages["all_gather weights of moe layer (experts)"]
+    rest = model.moe_layer_parameters - 8 * model.expert_parameters
+    assert 2 * rest == messages["all_gather weights of moe layer"]
+    gathered = {t.name for e in program.effects for t in e.tensors if t.category == "gathered"}
+    assert {"gathered weights of moe layer", "gathered weights of moe layer (experts)"} < gathered
+
+
+def test_chunks_know_which_of_their_layers_have_experts() -> None:
+    chunks = assign_layers(6, 3, None, (False, False, False, True, False, True))
+    assert [["embedding", "layer", "layer"], ["layer", "moe layer"], ["layer", "moe layer", "head"]] == [
+        c.kinds for c in chunks
+    ]
+
+
+def test_experts_over_more_ranks_take_less_memory_and_expose_their_exchange() -> None:
+    work, cluster = workload(length=2048), load_cluster("dgx_h100", 16)
+    alone, shared = (simulate(work, Plan(zero_stage=1, expert_parallel=e), cluster) for e in (1, 8))
+    assert 0 == alone.breakdown["ep"] < shared.breakdown["ep"] < 0.3 * shared.step_time
+    assert alone.peak_memory > 2 * shared.peak_memory
+    assert alone.model_flops == shared.model_flops
+    slower = simulate(work, Plan(zero_stage=1, expert_parallel=8), load_cluster("dgx_a100", 16)).breakdown["ep"]
+    assert slower > shared.breakdown["ep"]
+
+
+def test_a_fused_pair_hides_the_exchange_under_compute() -> None:
+    work, cluster = workload("deepseek_v2_lite", 32, 4096), load_cluster("dgx_h100", 16)
+    plan = {"pipeline_parallel": 2, "chunks_per_rank": 2, "expert_parallel": 8}
+    fused, plain = (simulate(work, Plan(schedule=s, **plan), cluster) for s in ("dualpipev", "zbv"))
+    assert {True} == {bool((p.rank_breakdown >= -1e-12).all()) for p in (fused, plain)}
+    assert fused.breakdown["ep"] < plain.breakdown["ep"]
