@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from simulator.schedules import SCHEDULES, PipelineOrder, Shape
@@ -35,7 +36,7 @@ def test_an_order_is_pytorchs(key: tuple[str, ...]) -> None:
     actual = schedule.order(shape, schedule.placement(shape))
     if key[0] == "GPipe":  # PyTorch drains oldest first; the paper newest first, with the same times and peaks
         flipped = shape.microbatches - 1 - actual.microbatch
-        microbatch = [f if k else i for k, f, i in zip(actual.kind, flipped, actual.microbatch, strict=True)]
+        microbatch = np.where(actual.kind, flipped, actual.microbatch)
         actual = PipelineOrder(actual.rank_offsets, actual.kind, actual.chunk, microbatch)
     assert ORDERS[key].to_text(torch=True) == actual.to_text(torch=True)
 

@@ -176,11 +176,16 @@ def test_a_mixture_of_experts_is_placed_with_its_plan() -> None:
         model.shared_expert_ffn,
         model.dense_layers,
     )
-    assert (2, 1, True) == tuple(
+    assert (2, 2, True) == tuple(
         row.fields[name] for name in ("expert_parallel", "expert_tensor_parallel", "sequence_parallel")
     )
     assert predict(row)[0].breakdown["ep"] > 0
-    assert 2 == placed(**moe, ep="2", etp="2").fields["expert_tensor_parallel"]
+    assert 1 == placed(**moe, ep="2", etp="1").fields["expert_tensor_parallel"]
+    assert 1 == placed(**moe, ep="2", framework="Megatron-Bridge").fields["expert_tensor_parallel"]
+    assert (
+        3
+        == placed(**{**moe, "moe_experts": "256", "moe_dense_layers": "", "hidden": "7168"}).workload.model.dense_layers
+    )
 
 
 def test_latent_attention_has_the_widths_of_our_model_of_that_size() -> None:

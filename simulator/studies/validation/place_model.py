@@ -92,6 +92,12 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
     if per_token is None or width is None:
         raise CannotPlace("a mixture of experts needs moe_topk and moe_ffn_hidden", counts=False)
     dense = int(number(row, "moe_dense_layers") or 0)
+    if not text(row, "moe_dense_layers"):
+        found = (
+            m.dense_layers for m in load_all("models", Model).values() if (m.hidden, m.experts) == (hidden, experts)
+        )
+        dense = min(next(found, 0), layers - 1)
+        assumed.append(f"moe_dense_layers = {dense}")
     if dense >= layers:
         raise CannotPlace(f"moe_dense_layers = {dense} leave none of the {layers} layers with experts", counts=False)
     assumed.append("experts equally popular")

@@ -91,8 +91,10 @@ def _experts(row: Row, model: Model, tensor: int, assumed: list[str]) -> dict[st
         return {"expert_parallel": expert}
     split = count(row, "etp")
     if split is None:
-        split = 1 if expert > 1 else tensor
-        assumed.append(f"expert_tensor_parallel = {split}")
+        recipe = "bridge" in text(row, "framework").lower()
+        split = 1 if recipe and expert > 1 else tensor
+        why = "as the recipes of Megatron Bridge say" if recipe else "Megatron's habit"
+        assumed.append(f"expert_tensor_parallel = {split} ({why})")
     fields = {"expert_parallel": expert, "expert_tensor_parallel": split}
     if expert > 1 or split == 1:
         fields["sequence_parallel"] = True
