@@ -31,6 +31,7 @@ VERBS = {
     "calibrate": "Fit a cost model to measurements and write a profile.",
     "measure": "Measure this machine; writes what calibrate reads.",
     "validate": "Predict a table of measured runs and show the errors.",
+    "export": "Write a step as a Chrome trace, or its pipeline order for PyTorch.",
     "init": "Write a commented job file.",
     "list": "List what is known: models, clusters, schedules, ...",
     "show": "Show one of them with its numbers, units and sources.",

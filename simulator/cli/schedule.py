@@ -32,13 +32,16 @@ def command(
     input_grad: Annotated[float | None, typer.Option(help="Time of the input half of a backward.")] = None,
     weight_grad: Annotated[float | None, typer.Option(help="Time of the weight half.")] = None,
     transfer: Annotated[float, typer.Option(help="Time of a message between ranks.")] = 0.0,
+    memory_limit: Annotated[
+        float | None, typer.Option("--memory-limit", metavar="UNITS", help="With auto: activations a rank may hold.")
+    ] = None,
     form: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))] = "ascii",
     output: Annotated[str | None, typer.Option("--output", help="Write to this file (png: schedule.png).")] = None,
     engine: Annotated[str, typer.Option("--engine", help="compiled or simpy.")] = "compiled",
 ) -> None:
     """Show a pipeline schedule alone: times are of one microbatch on one rank's whole share.
 
-    FILE.csv holds one line per rank, cells such as 2F0 separated by commas; PyTorch's compute_only and compute_comms files do.
+    NAME auto looks for an order itself, under --memory-limit.  FILE.csv holds one line per rank, cells such as 2F0 separated by commas; PyTorch's compute_only and compute_comms files do.
     """
     from simulator.studies.schedule_figures import schedule_figures
 
@@ -46,6 +49,23 @@ def command(
         raise UnknownNameError("format", form, FORMATS)
     halves = _halves(backward, input_grad, weight_grad)
     shape = _shape(name, ranks, microbatches, chunks)
+    if name == "auto":
+        from simulator.cli.schedule_auto import show_automatic
+
+        show_automatic(
+            shape,
+            forward=forward,
+            input_grad=halves[0],
+            weight_grad=halves[1],
+            transfer=transfer,
+            memory_limit=memory_limit,
+            form=form,
+            output=output,
+            engine=engine,
+        )
+        return
+    if memory_limit is not None:
+        raise SpecError("--memory-limit belongs to an automatic order: dtsim schedule auto ...")
     if form.startswith("torch-csv"):
         _show(_torch(name, shape, form), output)
         return

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from simulator.registry import Family
 from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order import Action, PipelineOrder
+from simulator.schedules.own_schedule import is_order_file, read_schedule
 from simulator.schedules.placement import Placement
 
 __all__ = ["SCHEDULES", "Action", "PipelineOrder", "Placement", "Schedule", "Shape"]
 
-SCHEDULES = Family("schedule", "simulator.schedules", "Schedule")
-"""All schedules by name and alias: `SCHEDULES.get("1f1b")`."""
+
+class _Schedules(Family):
+    """The family; the path of a file that ends in .csv stands for the order in it."""
+
+    def get(self, name: str) -> Any:
+        """Return the schedule with this name or alias, or the one of this file.
+
+        Raises:
+            UnknownNameError: nobody bears the name.
+            SpecError, ProgramError: the file cannot be read, or its order cannot run.
+        """
+        return read_schedule(name)[0] if is_order_file(name) else super().get(name)
+
+
+SCHEDULES = _Schedules("schedule", "simulator.schedules", "Schedule")
+"""All schedules by name and alias: `SCHEDULES.get("1f1b")`; the user's own by path: `SCHEDULES.get("mine.csv")`."""

@@ -184,7 +184,7 @@ def test_any_collective(
         (["run", "gpt3_175b", "--engine", "warp"], "no engine 'warp'"),
         (["schedule", "1f1b", "-p", "1000000", "-m", "1000000"], "at most"),
         (["schedule", "1f1b", "-p", "4", "-m", "4", "--backward", "2", "--input-grad", "1"], "in halves"),
-        (["schedule", "1f1b", "-p", "4", "-m", "4", "--format", "torch-csv-comms"], "torch-csv"),
+        (["schedule", "chimera", "-p", "4", "-m", "4", "--format", "torch-csv-comms"], "a stage on one rank"),
         (["compare", "gpt3_175b", "--set", "plan.microbatch_size=" + ",".join(map(str, range(1, 99)))], "at most 64"),
         (["compare", "gpt3_175b", "--zero", "one"], "whole numbers"),
         (["list", "gpuss"], "Did you mean 'gpus'?"),
