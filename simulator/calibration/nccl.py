@@ -1,109 +1,53 @@
-"""Fit NCCL's own cost model to logs of nccl-tests, and write what was learnt as profiles.
+"""Profiles of all platforms from their logs, and how far they can be trusted on logs they have not seen.
 
-The model stays NCCL's: for each algorithm and protocol a latency and a bandwidth, the quickest wins.  A fit changes
-only multipliers: three that all pairs of a platform share, and three of each pair that are held close to them.  A pair
-that never wins thus moves with its platform only.  All are held back by what all platforms together say, and that by
-NCCL's constants.
-
-    logs of all platforms --fit--> nccl_any_node, nccl_any_fabric --centre of--> one profile per platform
+logs of all platforms --fit, one vote each--> nccl_any_node, nccl_any_fabric --centre of--> one profile per platform
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.calibration.nccl_fit import (
+    STARTS,
+    Key,
+    PairFit,
+    Pairs,
+    classes_of,
+    fit_nccl,
+    fit_pairs,
+    pairs_offered,
+    platform_of,
+    predict,
+    residual_of,
+    residuals,
+    sigma_of,
+)
 from simulator.calibration.nccl_logs import NcclLog
 from simulator.calibration.nccl_toml import export_profile
-from simulator.collectives import ALGORITHMS, PRIOR, level_of
+from simulator.collectives import level_of
 from simulator.errors import CalibrationError
-from simulator.hardware.coefficients import (
-    AppliesTo,
-    Pair,
-    Profile,
-    Residual,
-    SizeRange,
-    load_cost_table,
-    pooled_profile,
-)
+from simulator.hardware.coefficients import Pair, Profile, Residual, pooled_profile
 
-__all__ = ["export_profile", "fit_all", "fit_nccl", "fit_platform", "platform_of", "predict", "residuals"]
+__all__ = [
+    "Key",
+    "Pairs",
+    "export_profile",
+    "fit_all",
+    "fit_nccl",
+    "fit_platform",
+    "platform_of",
+    "predict",
+    "residuals",
+]
 
-_SPREAD = (0.4, 0.1, 0.4)
-"""How far a pair's multipliers are expected to lie from those of its platform: log latency, log bandwidth, ramp."""
-_SHARED = (1.2, 0.3, 0.6)
-"""How far a platform's multipliers, common to all its pairs, are expected to lie from the centre."""
-_STARTS = ((0.0, 0.0), (1.0, -0.3), (-0.5, 0.0))
-"""Where a fit starts (log latency, log bandwidth of the platform): there are several valleys."""
-_NOISE = 0.1
-"""Error in log space that a good model still makes; sets the balance between logs and centre."""
-_SMALL = 32768.0
-"""Messages below this size [B] count for a third: their times are the latency alone, over and over."""
-
-Pairs = dict[str, Pair]
-Key = tuple[str, str, str, bool]
-
-
-def platform_of(log: NcclLog) -> Key:
-    """Return what a profile for this log applies to: (architecture, intra, network, peer_to_peer)."""
-    network = log.fabric.network if level_of(log.place) == "fabric" else ""
-    return log.fabric.architecture, log.fabric.intra, network, log.fabric.peer_to_peer
-
-
-def fit_nccl(logs: Sequence[NcclLog], name: str, centre: Pairs | None = None, applies_to: Key | None = None) -> Profile:
-    """Return the profile that agrees best with the logs.
-
-    Minimises soft_l1 of log(predicted / measured) / 0.1 over all points plus (log multiplier - centre)^2 / spread^2.
-
-    Args:
-        logs: all of one level (inside a domain, or across).
-        name: of the profile.
-        centre: where multipliers are drawn to; None = NCCL's own constants.
-        applies_to: platform; None = a profile for platforms without one.
-
-    Raises:
-        CalibrationError: no logs, or of both levels.
-    """
-    if len({level_of(log.place) for log in logs}) != 1:
-        raise CalibrationError(
-            f"a profile speaks for groups inside a node or for groups that leave it, got {len(logs)} logs"
-        )
-    fit = _fit_pairs(logs, centre or {}, _STARTS if applies_to else _STARTS[:1])
-    pairs = fit.pairs
-    errors = {log.name: residuals(log, pairs, fit.launch) for log in logs}
-    return Profile(
-        name=name,
-        sources={"*": "fitted by simulator.calibration.nccl to the logs listed; the centre of each fit is nccl_any_*"},
-        applies_to=_applies(applies_to),
-        size_range=SizeRange(
-            smallest=min(float(log.message.min()) for log in logs),
-            largest=max(float(log.message.max()) for log in logs),
-        ),
-        pairs=pairs,
-        classes=_classes(logs, errors, pairs),
-        everything=_residual(np.concatenate(list(errors.values()))),
-        logs={log.name: log.digest for log in logs},
-        others=fit.others if applies_to else PRIOR,
-        single_process_launch=fit.launch,
-    )
-
-
-def predict(log: NcclLog, pairs: Pairs, launch: float = 0.0) -> NDArray[np.float64]:
-    """Return the seconds of the log's messages by a profile's multipliers; pairs that it lacks keep NCCL's constants.
-
-    `launch` [s] is added where one process launched for all ranks.
-    """
-    return _choose(_terms(log), pairs)[0] + (launch if log.single_process else 0.0)
-
-
-def residuals(log: NcclLog, pairs: Pairs, launch: float = 0.0) -> NDArray[np.float64]:
-    """Return log(predicted / measured) of each point."""
-    return np.asarray(np.log(predict(log, pairs, launch) / log.seconds))
+_SHARES = (0.25, 0.5, 0.75, 1.0)
+"""How far the common profiles may go from NCCL's constants towards the fit of all platforms."""
 
 
 def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
@@ -123,11 +67,11 @@ def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
         platforms: dict[Key, list[NcclLog]] = defaultdict(list)
         for log in mine:
             platforms[platform_of(log)].append(log)
-        common = fit_nccl(_of_several(mine), f"nccl_any_{level}")
+        common, share = _fit_common(platforms, f"nccl_any_{level}")
         fits = {key: fit_nccl(group, _name(key), common.pairs, key) for key, group in sorted(platforms.items())}
         ratio = _optimism(platforms, fits, common.pairs)
         out += [_widened(profile, ratio[key]) for key, profile in fits.items()]
-        out.append(_judged_abroad(common, platforms))
+        out.append(_judged_abroad(common, platforms, share))
     return out
 
 
@@ -158,174 +102,13 @@ def _halves(log: NcclLog, profile: Profile, centre: Pairs) -> float:
     outside = []
     for part in (0, 1):
         left = np.isin(log.message, sizes[part::2])
-        fit = _fit_pairs([_points(log, ~left)], centre, _STARTS)
+        fit = fit_pairs([_points(log, ~left)], centre, STARTS)
         outside.append(residuals(_points(log, left), fit.pairs, fit.launch))
     return _ratio(outside, [residuals(log, profile.pairs, profile.single_process_launch)])
 
 
 def _points(log: NcclLog, chosen: NDArray[np.bool_]) -> NcclLog:
     return replace(log, message=log.message[chosen], seconds=log.seconds[chosen])
-
-
-def _of_several(logs: Sequence[NcclLog]) -> list[NcclLog]:
-    """Return the logs of collectives that several logs measured, if any: one machine says little about others."""
-    counts = Counter(log.kind for log in logs)
-    return [log for log in logs if counts[log.kind] > 1] or list(logs)
-
-
-@dataclass(frozen=True, slots=True)
-class _Term:
-    """One algorithm and protocol on one log's wires: latency [s] and seconds on the wire per point, without
-    multipliers.
-
-    `room` is how much the bandwidth can be multiplied before the bare wires end it.
-    """
-
-    pair: str
-    latency: float
-    wire: NDArray[np.float64]
-    room: float
-
-    def seconds(self, latency: float, bandwidth: float, ramp: float) -> NDArray[np.float64]:
-        fixed, wire = self.latency * latency, self.wire / min(bandwidth, self.room)
-        return np.asarray(fixed + wire + ramp * np.sqrt(fixed * wire))
-
-
-def _terms(log: NcclLog) -> list[_Term]:
-    table, out = load_cost_table(), []
-    everyone = (member for member in ALGORITHMS if member.automatic)
-    members = list(everyone) if log.algorithm == "auto" else [ALGORITHMS.get(log.algorithm)]
-    for member in members:
-        for protocol in member.protocols if log.kind in member.kinds else ():
-            if log.protocol in ("auto", protocol):
-                cost = member.cost(log.kind, log.place, log.fabric, table, protocol)
-                if cost is not None:
-                    total = member.seconds(log.kind, log.message, log.place, log.fabric, protocol, PRIOR, table)
-                    room = cost.ceiling / cost.bandwidth
-                    out.append(_Term(f"{member.name}:{protocol}", cost.latency, total - cost.latency, room))
-    if not out:
-        raise CalibrationError(f"log {log.name}: NCCL offers no {log.kind} with {log.algorithm}, {log.protocol} there")
-    return out
-
-
-def _names(log: NcclLog) -> set[str]:
-    return {term.pair for term in _terms(log)}
-
-
-def _choose(terms: list[_Term], pairs: Pairs) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the least seconds per point, and which term it is."""
-    rows = []
-    for term in terms:
-        pair = pairs.get(term.pair, PRIOR)
-        rows.append(term.seconds(pair.latency, pair.bandwidth, pair.ramp))
-    return np.min(rows, 0), np.argmin(rows, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    """Multipliers of the pairs; those of any other pair; launch [s] of logs that one process ran for all ranks."""
-
-    pairs: Pairs
-    others: Pair
-    launch: float
-
-
-def _fit_pairs(logs: Sequence[NcclLog], centre: Pairs, starts: Sequence[tuple[float, float]]) -> _Fit:
-    """Return the multipliers that agree best with the logs."""
-    from scipy.optimize import least_squares
-
-    terms = [_terms(log) for log in logs]
-    names = sorted({term.pair for group in terms for term in group})
-    start = np.array([_to_logs(centre.get(name, PRIOR)) for name in names])
-    size = start.size
-    quickest = min((float(log.seconds.min()) for log in logs if log.single_process), default=0.0)
-    weights = [_weights(log) for log in logs]
-
-    def multipliers(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        return start + x[:3] + x[3 : 3 + size].reshape(-1, 3)
-
-    def misses(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        values = dict(zip(names, multipliers(x), strict=True))
-        out = []
-        for i, (log, group) in enumerate(zip(logs, terms, strict=True)):
-            best = np.full(len(log.message), np.inf)
-            for term in group:
-                a, b, ramp = values[term.pair]
-                best = np.minimum(best, term.seconds(np.exp(a), np.exp(b), abs(ramp)))
-            if log.single_process:
-                best = best + np.exp(x[-1]) * quickest
-            out.append(_soft(np.log(best / log.seconds) / _NOISE) * weights[i])
-        held = [x[:3] / _SHARED, x[3 : 3 + size] / np.tile(_SPREAD, len(names)), x[-1:] + 1.0]
-        return np.concatenate(out + held)
-
-    first = np.zeros((len(starts), 4 + size))
-    first[:, :2], first[:, -1] = starts, -1.0
-    found = min((least_squares(misses, x, method="trf", max_nfev=60) for x in first), key=lambda fit: fit.cost).x
-    return _Fit(
-        pairs={name: _from_logs(*row) for name, row in zip(names, multipliers(found), strict=True)},
-        others=_from_logs(found[0], min(found[1], 0.0), 0.0),
-        launch=float(np.exp(found[-1])) * quickest,
-    )
-
-
-def _soft(z: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return z with its far ends pulled in, so that its square is the soft_l1 loss: 2 (sqrt(1 + z^2) - 1)."""
-    return np.asarray(np.sign(z) * np.sqrt(2 * (np.sqrt(1 + z**2) - 1)))
-
-
-def _weights(log: NcclLog) -> NDArray[np.float64]:
-    """Return the weight of each point: small messages count less, and a log of many rows no more than one of few."""
-    return np.asarray(np.where(log.message < _SMALL, 1 / 3, 1.0) / np.sqrt(len(log.message) / 10.0))
-
-
-def _to_logs(pair: Pair) -> tuple[float, float, float]:
-    return float(np.log(pair.latency)), float(np.log(pair.bandwidth)), max(pair.ramp, 0.05)
-
-
-def _from_logs(latency: float, bandwidth: float, ramp: float) -> Pair:
-    return Pair(
-        latency=round(float(np.exp(latency)), 4),
-        bandwidth=round(float(np.exp(bandwidth)), 4),
-        ramp=round(abs(float(ramp)), 4),
-    )
-
-
-def _applies(key: Key | None) -> AppliesTo | None:
-    if key is None:
-        return None
-    return AppliesTo(architecture=key[0], intra=key[1], network=key[2], peer_to_peer=key[3])
-
-
-def _name(key: Key) -> str:
-    architecture, intra, network, peer = key
-    return "_".join(
-        ["nccl", architecture, intra or "single", *(["staged"] if not peer else []), *([network] if network else [])]
-    )
-
-
-def _classes(logs: Sequence[NcclLog], errors: dict[str, NDArray[np.float64]], pairs: Pairs) -> dict[str, Residual]:
-    """Return the residuals by collective and algorithm chosen."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for log in logs:
-        terms = _terms(log)
-        for error, i in zip(errors[log.name], _choose(terms, pairs)[1], strict=True):
-            found[f"{log.kind}:{terms[i].pair.split(':')[0]}"].append(float(error))
-    return {name: _residual(np.array(values)) for name, values in sorted(found.items())}
-
-
-def _residual(errors: NDArray[np.float64]) -> Residual:
-    far = np.abs(np.expm1(errors))
-    return Residual(
-        points=len(errors),
-        residual_p50=round(float(np.quantile(far, 0.5)), 4),
-        residual_p95=round(float(np.quantile(far, 0.95)), 4),
-        sigma=round(max(_sigma(errors), 0.001), 4),
-    )
-
-
-def _sigma(errors: NDArray[np.float64]) -> float:
-    """Return the sigma whose 80 % band holds 80 % of the errors: one wild point does not widen all bands."""
-    return float(np.quantile(np.abs(errors), 0.8)) / 1.2816
 
 
 def _optimism(platforms: dict[Key, list[NcclLog]], fits: dict[Key, Profile], centre: Pairs) -> dict[Key, float]:
@@ -335,13 +118,13 @@ def _optimism(platforms: dict[Key, list[NcclLog]], fits: dict[Key, Profile], cen
     for key, group in platforms.items():
         for left in group:
             rest = [log for log in group if log is not left]
-            if not _names(left) <= set().union(*map(_names, rest)):
+            if not pairs_offered(left) <= set().union(*map(pairs_offered, rest)):
                 continue
             sizes = np.concatenate([log.message for log in rest])
             known = (sizes.min() <= left.message) & (left.message <= sizes.max())
             if not known.any():
                 continue
-            fit = _fit_pairs(rest, centre, _STARTS)
+            fit = fit_pairs(rest, centre, STARTS)
             outside[key].append(residuals(left, fit.pairs, fit.launch)[known])
             inside[key].append(residuals(left, fits[key].pairs, fits[key].single_process_launch)[known])
     own = {key: _ratio(outside[key], inside[key]) for key in outside}
@@ -352,7 +135,7 @@ def _optimism(platforms: dict[Key, list[NcclLog]], fits: dict[Key, Profile], cen
 def _ratio(outside: list[NDArray[np.float64]], inside: list[NDArray[np.float64]]) -> float:
     if not outside:
         return 1.0
-    return max(1.0, _sigma(np.concatenate(outside)) / _sigma(np.concatenate(inside)))
+    return max(1.0, sigma_of(np.concatenate(outside)) / sigma_of(np.concatenate(inside)))
 
 
 def _widened(profile: Profile, ratio: float) -> Profile:
@@ -363,17 +146,75 @@ def _widened(profile: Profile, ratio: float) -> Profile:
     return profile.model_copy(update={"classes": classes, "everything": wide(profile.everything)})
 
 
-def _judged_abroad(common: Profile, platforms: dict[Key, list[NcclLog]]) -> Profile:
+def _of_several(logs: Sequence[NcclLog]) -> list[NcclLog]:
+    """Return the logs of collectives that several logs measured, if any: one machine says little about others."""
+    counts = Counter(log.kind for log in logs)
+    return [log for log in logs if counts[log.kind] > 1] or list(logs)
+
+
+def _fit_common(platforms: dict[Key, list[NcclLog]], name: str) -> tuple[Profile, float]:
+    """Return the profile of all platforms together, and how far it goes from NCCL's constants towards the fit.
+
+    Each platform has one vote, however many logs it has.  The share of the way is the one with the least error on
+    platforms left out whole.
+    """
+    everyone = [log for group in platforms.values() for log in group]
+    abroad = {key: _common_pairs(platforms, key) for key in platforms}
+
+    def error(share: float) -> float:
+        far = [
+            residuals(log, _part(abroad[platform_of(log)], share).pairs) for log in everyone if not log.single_process
+        ]
+        return float(np.median([np.median(np.abs(one)) for one in far])) if far else 0.0
+
+    share = min(_SHARES, key=error)
+    fit = _part(_common_pairs(platforms, None), share)
+    profile = fit_nccl(everyone, name, fit=fit)
+    return profile, share
+
+
+def _common_pairs(platforms: dict[Key, list[NcclLog]], without: Key | None) -> PairFit:
+    """Return the fit to all platforms but one (all of them if it is the only one), each with one vote.
+
+    Logs of GPUs that talk through host memory have no vote beside others: their wires obey no data sheet.
+    """
+    some = {key: group for key, group in platforms.items() if key != without} or platforms
+    some = {key: group for key, group in some.items() if key[3]} or some
+    logs = _of_several([log for group in some.values() for log in group])
+    counts = Counter(platform_of(log) for log in logs)
+    return fit_pairs(logs, {}, STARTS[:1], [1.0 / counts[platform_of(log)] for log in logs])
+
+
+def _part(fit: PairFit, share: float) -> PairFit:
+    """Return a fit that goes only a share of the way from NCCL's constants."""
+    pairs = {
+        name: Pair(
+            latency=round(pair.latency**share, 4),
+            bandwidth=round(pair.bandwidth**share, 4),
+            ramp=round(pair.ramp * share, 4),
+        )
+        for name, pair in fit.pairs.items()
+    }
+    return PairFit(pairs=pairs, others=fit.others, launch=fit.launch)
+
+
+def _judged_abroad(common: Profile, platforms: dict[Key, list[NcclLog]], share: float) -> Profile:
     """Return the common profile with the residuals that platforms show when they are left out of its fit."""
     errors: dict[str, NDArray[np.float64]] = {}
     for key, group in platforms.items():
-        abroad = [log for other, logs in platforms.items() if other != key for log in logs] or group
-        fit = _fit_pairs(_of_several(abroad), {}, _STARTS[:1])
+        fit = _part(_common_pairs(platforms, key), share)
         errors |= {log.name: residuals(log, fit.pairs, fit.launch) for log in group}
     logs = [log for group in platforms.values() for log in group]
     return common.model_copy(
         update={
-            "classes": _classes(logs, errors, common.pairs),
-            "everything": _residual(np.concatenate(list(errors.values()))),
+            "classes": classes_of(logs, errors, common.pairs),
+            "everything": residual_of(np.concatenate(list(errors.values()))),
         }
+    )
+
+
+def _name(key: Key) -> str:
+    architecture, intra, network, peer = key
+    return "_".join(
+        ["nccl", architecture, intra or "single", *(["staged"] if not peer else []), *([network] if network else [])]
     )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from simulator.collectives import collective_seconds
 from simulator.costs.attention import attention_calibrated, attention_class, attention_seconds, attention_sigma
+from simulator.costs.expert_exchange import once_per_node
 from simulator.costs.gemm import gemm_calibrated, gemm_class, gemm_seconds, gemm_sigma
 from simulator.costs.memory_bound import (
     MEMORY_BOUND_CLASS,
@@ -206,7 +207,11 @@ def _collective(
 ) -> None:
     """Price a collective inside a block; beside a compute row only what that row does not hide counts."""
     place = place_group(axes, table.group[i], machine.fabric)
-    time = collective_seconds(table.work[i], float(table.message[i]), place, machine.fabric)
+    message, exchange = float(table.message[i]), table.layout[i]
+    if exchange:
+        time = once_per_node(message, int(exchange.split(":")[1]), place, machine.fabric)
+    else:
+        time = collective_seconds(table.work[i], message, place, machine.fabric)
     exposed = time.seconds
     if table.beside[i] >= 0:
         other = int(table.beside[i])

@@ -61,6 +61,7 @@ def layer_costs(
         parallel=settled.expert_parallel,
         tensor=settled.expert_tensor_parallel,
         imbalance=settled.expert_imbalance,
+        exchange=settled.expert_exchange,
         sorts=1 < settled.expert_parallel < workload.model.experts,
         groups=settled.groups,
     )

@@ -122,17 +122,20 @@ def check_experts(model: Model, plan: Plan) -> None:
     Raises:
         PlanError: with the rule, the values and a way out.
     """
-    if model.experts and plan.expert_parallel == 1 and plan.expert_imbalance > 1:
-        raise PlanError(
-            "expert_imbalance is between ranks that share experts, but expert_imbalance = "
-            f"{plan.expert_imbalance:g} and expert_parallel = 1. Way out: leave expert_imbalance out, or expert_parallel > 1."
-        )
+    shared = {"expert_imbalance": plan.expert_imbalance > 1, "expert_exchange": plan.expert_exchange is not None}
+    for name, said in shared.items():
+        if model.experts and plan.expert_parallel == 1 and said:
+            raise PlanError(
+                f"{name} is between ranks that share experts, but {name} = {getattr(plan, name)} and expert_parallel = 1. "
+                f"Way out: leave {name} out, or expert_parallel > 1."
+            )
     tensor = plan.tensor_parallel
     split = plan.expert_tensor_parallel or tensor
     given = {
         "expert_parallel": plan.expert_parallel > 1,
         "expert_tensor_parallel": plan.expert_tensor_parallel is not None,
     }
+    given["expert_exchange"] = plan.expert_exchange is not None
     given["expert_imbalance"] = plan.expert_imbalance > 1
     for name, said in given.items():
         if said and not model.experts:

@@ -61,6 +61,7 @@ class Settled:
     groups: Groups = Groups()
     expert_parallel: int = 1
     expert_tensor_parallel: int = 1
+    expert_exchange: str = "all_to_all"
     expert_imbalance: float = 1.0
 
     @property
@@ -167,6 +168,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         groups=groups,
         expert_parallel=plan.expert_parallel,
         expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,
+        expert_exchange=plan.expert_exchange or "all_to_all",
         expert_imbalance=plan.expert_imbalance,
         style=_style(framework, plan.attention, _or(plan.dropout, framework.dropout)),
         precision=numbers,

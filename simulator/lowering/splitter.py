@@ -23,12 +23,13 @@ __all__ = ["ExpertSplit", "Splitter"]
 class ExpertSplit:
     """How experts are divided: `parallel` ranks deal them out, `tensor` ranks split each, the hottest has `imbalance` rows.
 
-    `sorts`: whether rows that arrive are sorted by expert (several experts, from several ranks).
+    `exchange`: as in `Plan.expert_exchange`; `sorts`: whether rows that arrive are sorted by expert (several experts, from several ranks).
     """
 
     parallel: int
     tensor: int
     imbalance: float
+    exchange: str
     sorts: bool
     groups: Groups
 
@@ -281,6 +282,7 @@ class Splitter:
                 label=f"{o.label} all_to_all",
                 kind=COLLECTIVE,
                 work="all_to_all",
+                layout=f"{x.exchange}:{o.copies}" if x.exchange == "once_per_node" else "",
                 message=o.read / self.factor("sequence") * x.imbalance,
                 group=self.groups.expert,
                 dtype=self.dtype,

@@ -57,6 +57,7 @@ class Operator:
         causal: whether attention skips masked tiles.
         kv_heads, keys: key/value heads of an attention operator, and keys that each sequence of queries sees.
         peers: ranks that hold the other queries of the same sequences (context parallelism).
+        copies: rows that dispatch and combine make of each token.
         has_weight: whether the GEMM's right operand is a weight (else both operands are activations).
     """
 
@@ -80,6 +81,7 @@ class Operator:
     kv_heads: int = 0
     keys: int = 0
     peers: int = 1
+    copies: int = 1
     has_weight: bool = True
 
 

@@ -171,6 +171,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "clip_gradients": ({}, True, False),
     "expert_parallel": ({}, 1, 4),
     "expert_tensor_parallel": ({"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}, None, 1),
+    "expert_exchange": ({"expert_parallel": 4}, None, "once_per_node"),
     "expert_imbalance": ({"expert_parallel": 4}, 1.0, 1.5),
     "rank_order": ({"tensor_parallel": 2}, ("tp", "dp", "pp"), ("dp", "tp", "pp")),
 }

@@ -55,6 +55,7 @@ REFUSALS = [
         "expert_tensor_parallel = 2",
         "leave expert_tensor",
     ),
+    (MIXTRAL, {"expert_exchange": "once_per_node"}, 8, "expert_parallel = 1", "leave expert_exchange out"),
     (MIXTRAL, {"expert_imbalance": 1.5}, 8, "expert_parallel = 1", "expert_parallel > 1"),
     (GPT, {"rank_order": ("tp", "tp", "pp")}, 8, "['tp', 'tp', 'pp']", "['tp', 'dp', 'pp']"),
 ]

@@ -36,11 +36,11 @@ def experts(p: Pieces) -> list[Operator]:
         p.linear("router", "router", m.experts, m.hidden, router_in, m.linear_bias),
         _choice(p),
         _moving("permute", "sequence", p.t * m.hidden * p.e, copies),
-        Operator(label="dispatch", work="dispatch", split="copies", read=copies),
+        Operator(label="dispatch", work="dispatch", split="copies", read=copies, copies=m.experts_per_token),
         _moving("sort by expert", "copies", copies, copies, "sort"),
         *p.mlp("expert", m.expert_ffn, "expert", copies=m.experts_per_token),
         _moving("sort back", "copies", copies, copies, "sort"),
-        Operator(label="combine", work="combine", split="copies", read=copies),
+        Operator(label="combine", work="combine", split="copies", read=copies, copies=m.experts_per_token),
         Operator(
             label="unpermute",
             work="memory_bound",

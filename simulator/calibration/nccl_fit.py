@@ -1,0 +1,285 @@
+"""Fit NCCL's own cost model to logs of nccl-tests.
+
+The model stays NCCL's: for each algorithm and protocol a latency and a bandwidth, the quickest wins.  A fit changes
+only multipliers: three that all pairs of a platform share, and three of each pair that are held close to them.  A pair
+that never wins thus moves with its platform only.  All are held back by what all platforms together say, and that by
+NCCL's constants.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.calibration.nccl_logs import NcclLog
+from simulator.collectives import ALGORITHMS, PRIOR, level_of
+from simulator.errors import CalibrationError
+from simulator.hardware.coefficients import (
+    AppliesTo,
+    Pair,
+    Profile,
+    Residual,
+    SizeRange,
+    load_cost_table,
+)
+
+__all__ = [
+    "STARTS",
+    "Key",
+    "PairFit",
+    "Pairs",
+    "classes_of",
+    "fit_nccl",
+    "fit_pairs",
+    "pairs_offered",
+    "platform_of",
+    "predict",
+    "residual_of",
+    "residuals",
+    "sigma_of",
+]
+
+_SPREAD = (0.4, 0.1, 0.4)
+"""How far a pair's multipliers are expected to lie from those of its platform: log latency, log bandwidth, ramp."""
+_SHARED = (1.2, 0.3, 0.6)
+"""How far a platform's multipliers, common to all its pairs, are expected to lie from the centre."""
+STARTS = ((0.0, 0.0), (1.0, -0.3), (-0.5, 0.0))
+"""Where a fit starts (log latency, log bandwidth of the platform): there are several valleys."""
+_NOISE = 0.1
+"""Error in log space that a good model still makes; sets the balance between logs and centre."""
+_SMALL = 32768.0
+"""Messages below this size [B] count for a third: their times are the latency alone, over and over."""
+
+Pairs = dict[str, Pair]
+Key = tuple[str, str, str, bool]
+
+
+def platform_of(log: NcclLog) -> Key:
+    """Return what a profile for this log applies to: (architecture, intra, network, peer_to_peer)."""
+    network = log.fabric.network if level_of(log.place) == "fabric" else ""
+    return log.fabric.architecture, log.fabric.intra, network, log.fabric.peer_to_peer
+
+
+def fit_nccl(
+    logs: Sequence[NcclLog],
+    name: str,
+    centre: Pairs | None = None,
+    applies_to: Key | None = None,
+    fit: PairFit | None = None,
+) -> Profile:
+    """Return the profile that agrees best with the logs.
+
+    Minimises soft_l1 of log(predicted / measured) / 0.1 over all points plus (log multiplier - centre)^2 / spread^2.
+
+    Args:
+        logs: all of one level (inside a domain, or across).
+        name: of the profile.
+        centre: where multipliers are drawn to; None = NCCL's own constants.
+        applies_to: platform; None = a profile for platforms without one.
+        fit: multipliers that are known already; None = fit them.
+
+    Raises:
+        CalibrationError: no logs, or of both levels.
+    """
+    if len({level_of(log.place) for log in logs}) != 1:
+        raise CalibrationError(
+            f"a profile speaks for groups inside a node or for groups that leave it, got {len(logs)} logs"
+        )
+    if fit is None:
+        fit = fit_pairs(logs, centre or {}, STARTS if applies_to else STARTS[:1])
+    pairs = fit.pairs
+    errors = {log.name: residuals(log, pairs, fit.launch) for log in logs}
+    return Profile(
+        name=name,
+        sources={"*": "fitted by simulator.calibration.nccl to the logs listed; the centre of each fit is nccl_any_*"},
+        applies_to=_applies(applies_to),
+        size_range=SizeRange(
+            smallest=min(float(log.message.min()) for log in logs),
+            largest=max(float(log.message.max()) for log in logs),
+        ),
+        pairs=pairs,
+        classes=classes_of(logs, errors, pairs),
+        everything=residual_of(np.concatenate(list(errors.values()))),
+        logs={log.name: log.digest for log in logs},
+        others=fit.others if applies_to else PRIOR,
+        single_process_launch=fit.launch,
+    )
+
+
+def predict(log: NcclLog, pairs: Pairs, launch: float = 0.0) -> NDArray[np.float64]:
+    """Return the seconds of the log's messages by a profile's multipliers; pairs that it lacks keep NCCL's constants.
+
+    `launch` [s] is added where one process launched for all ranks.
+    """
+    return _choose(_terms(log), pairs)[0] + (launch if log.single_process else 0.0)
+
+
+def residuals(log: NcclLog, pairs: Pairs, launch: float = 0.0) -> NDArray[np.float64]:
+    """Return log(predicted / measured) of each point."""
+    return np.asarray(np.log(predict(log, pairs, launch) / log.seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """One algorithm and protocol on one log's wires: latency [s] and seconds on the wire per point, without
+    multipliers.
+
+    `room` is how much the bandwidth can be multiplied before the bare wires end it.
+    """
+
+    pair: str
+    latency: float
+    wire: NDArray[np.float64]
+    room: float
+
+    def seconds(self, latency: float, bandwidth: float, ramp: float) -> NDArray[np.float64]:
+        fixed, wire = self.latency * latency, self.wire / min(bandwidth, self.room)
+        return np.asarray(fixed + wire + ramp * np.sqrt(fixed * wire))
+
+
+def _terms(log: NcclLog) -> list[_Term]:
+    table, out = load_cost_table(), []
+    everyone = (member for member in ALGORITHMS if member.automatic)
+    members = list(everyone) if log.algorithm == "auto" else [ALGORITHMS.get(log.algorithm)]
+    for member in members:
+        for protocol in member.protocols if log.kind in member.kinds else ():
+            if log.protocol in ("auto", protocol):
+                cost = member.cost(log.kind, log.place, log.fabric, table, protocol)
+                if cost is not None:
+                    total = member.seconds(log.kind, log.message, log.place, log.fabric, protocol, PRIOR, table)
+                    room = cost.ceiling / cost.bandwidth
+                    out.append(_Term(f"{member.name}:{protocol}", cost.latency, total - cost.latency, room))
+    if not out:
+        raise CalibrationError(f"log {log.name}: NCCL offers no {log.kind} with {log.algorithm}, {log.protocol} there")
+    return out
+
+
+def pairs_offered(log: NcclLog) -> set[str]:
+    """Return the pairs, "algorithm:protocol", that NCCL offers for a log."""
+    return {term.pair for term in _terms(log)}
+
+
+def _choose(terms: list[_Term], pairs: Pairs) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the least seconds per point, and which term it is."""
+    rows = []
+    for term in terms:
+        pair = pairs.get(term.pair, PRIOR)
+        rows.append(term.seconds(pair.latency, pair.bandwidth, pair.ramp))
+    return np.min(rows, 0), np.argmin(rows, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PairFit:
+    """Multipliers of the pairs; those of any other pair; launch [s] of logs that one process ran for all ranks."""
+
+    pairs: Pairs
+    others: Pair
+    launch: float
+
+
+def fit_pairs(
+    logs: Sequence[NcclLog],
+    centre: Pairs,
+    starts: Sequence[tuple[float, float]] = STARTS,
+    votes: Sequence[float] | None = None,
+) -> PairFit:
+    """Return the multipliers that agree best with the logs.
+
+    Args:
+        logs: of one level.
+        centre: where multipliers are drawn to.
+        starts: where to start from; the best end counts.
+        votes: weight of each log, None = 1 each.
+    """
+    from scipy.optimize import least_squares
+
+    terms = [_terms(log) for log in logs]
+    names = sorted({term.pair for group in terms for term in group})
+    start = np.array([_to_logs(centre.get(name, PRIOR)) for name in names])
+    size = start.size
+    quickest = min((float(log.seconds.min()) for log in logs if log.single_process), default=0.0)
+    weights = [_weights(log) * np.sqrt(vote) for log, vote in zip(logs, votes or [1.0] * len(logs), strict=True)]
+
+    def multipliers(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return start + x[:3] + x[3 : 3 + size].reshape(-1, 3)
+
+    def misses(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        values = dict(zip(names, multipliers(x), strict=True))
+        out = []
+        for i, (log, group) in enumerate(zip(logs, terms, strict=True)):
+            best = np.full(len(log.message), np.inf)
+            for term in group:
+                a, b, ramp = values[term.pair]
+                best = np.minimum(best, term.seconds(np.exp(a), np.exp(b), abs(ramp)))
+            if log.single_process:
+                best = best + np.exp(x[-1]) * quickest
+            out.append(_soft(np.log(best / log.seconds) / _NOISE) * weights[i])
+        held = [x[:3] / _SHARED, x[3 : 3 + size] / np.tile(_SPREAD, len(names)), x[-1:] + 1.0]
+        return np.concatenate(out + held)
+
+    first = np.zeros((len(starts), 4 + size))
+    first[:, :2], first[:, -1] = starts, -1.0
+    found = min((least_squares(misses, x, method="trf", max_nfev=60) for x in first), key=lambda fit: fit.cost).x
+    return PairFit(
+        pairs={name: _from_logs(*row) for name, row in zip(names, multipliers(found), strict=True)},
+        others=_from_logs(found[0], min(found[1], 0.0), 0.0),
+        launch=float(np.exp(found[-1])) * quickest,
+    )
+
+
+def _soft(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return z with its far ends pulled in, so that its square is the soft_l1 loss: 2 (sqrt(1 + z^2) - 1)."""
+    return np.asarray(np.sign(z) * np.sqrt(2 * (np.sqrt(1 + z**2) - 1)))
+
+
+def _weights(log: NcclLog) -> NDArray[np.float64]:
+    """Return the weight of each point: small messages count less, and a log of many rows no more than one of few."""
+    return np.asarray(np.where(log.message < _SMALL, 1 / 3, 1.0) / np.sqrt(len(log.message) / 10.0))
+
+
+def _to_logs(pair: Pair) -> tuple[float, float, float]:
+    return float(np.log(pair.latency)), float(np.log(pair.bandwidth)), max(pair.ramp, 0.05)
+
+
+def _from_logs(latency: float, bandwidth: float, ramp: float) -> Pair:
+    return Pair(
+        latency=round(float(np.exp(latency)), 4),
+        bandwidth=round(float(np.exp(bandwidth)), 4),
+        ramp=round(abs(float(ramp)), 4),
+    )
+
+
+def _applies(key: Key | None) -> AppliesTo | None:
+    if key is None:
+        return None
+    return AppliesTo(architecture=key[0], intra=key[1], network=key[2], peer_to_peer=key[3])
+
+
+def classes_of(logs: Sequence[NcclLog], errors: dict[str, NDArray[np.float64]], pairs: Pairs) -> dict[str, Residual]:
+    """Return the residuals by collective and algorithm chosen."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for log in logs:
+        terms = _terms(log)
+        for error, i in zip(errors[log.name], _choose(terms, pairs)[1], strict=True):
+            found[f"{log.kind}:{terms[i].pair.split(':')[0]}"].append(float(error))
+    return {name: residual_of(np.array(values)) for name, values in sorted(found.items())}
+
+
+def residual_of(errors: NDArray[np.float64]) -> Residual:
+    """Return how far log(predicted / measured) lie from 0."""
+    far = np.abs(np.expm1(errors))
+    return Residual(
+        points=len(errors),
+        residual_p50=round(float(np.quantile(far, 0.5)), 4),
+        residual_p95=round(float(np.quantile(far, 0.95)), 4),
+        sigma=round(max(sigma_of(errors), 0.001), 4),
+    )
+
+
+def sigma_of(errors: NDArray[np.float64]) -> float:
+    """Return the sigma whose 80 % band holds 80 % of the errors: one wild point does not widen all bands."""
+    return float(np.quantile(np.abs(errors), 0.8)) / 1.2816

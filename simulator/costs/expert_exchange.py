@@ -1,0 +1,51 @@
+"""Seconds of the exchange of tokens between ranks that share experts, where a token crosses the network once per node.
+
+A token that k experts want, dealt out evenly over x places, goes to x (1 - (1 - 1/x)^k) of them.  By plain all_to_all it is
+sent k times; DeepEP (deepseek-ai/DeepEP) and HybridEP send it once to every node that wants it and hand it on there to every
+rank that wants it, both at once in small pieces, so the slower of the two counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulator.collectives import CollectiveTime, collective_seconds
+from simulator.hardware.fabric import Fabric, GroupPlacement
+
+__all__ = ["once_per_node", "places_reached"]
+
+
+def places_reached(places: int, copies: int) -> float:
+    """Return how many of `places` a token reaches that `copies` experts want, on average.
+
+    >>> places_reached(1, 8), places_reached(2, 1), places_reached(2, 2)
+    (1.0, 1.0, 1.5)
+    """
+    return places * (1.0 - (1.0 - 1.0 / places) ** copies)
+
+
+def once_per_node(message: float, copies: int, place: GroupPlacement, fabric: Fabric) -> CollectiveTime:
+    """Return the time of an exchange.
+
+    Args:
+        message: bytes that all copies of a rank's tokens have.
+        copies: experts per token.
+        place: where the ranks that share experts lie.
+    """
+    one = message / copies
+    inside = replace(
+        place, ranks=place.ranks_per_node, nodes=1, fewest_per_node=place.ranks_per_node, concurrent=1, leaving=0
+    )
+    inside = replace(inside, level="node" if place.level == "fabric" else place.level)
+    time = collective_seconds("all_to_all", one * places_reached(place.ranks, copies), inside, fabric)
+    if place.nodes > 1:
+        across = replace(
+            place,
+            ranks=place.nodes,
+            ranks_per_node=1,
+            fewest_per_node=1,
+            concurrent=place.concurrent * place.ranks_per_node,
+        )
+        other = collective_seconds("all_to_all", one * places_reached(place.nodes, copies), across, fabric)
+        time = max(time, other, key=lambda t: t.seconds)
+    return replace(time, calibrated=False)
