@@ -37,8 +37,10 @@ from simulator.hardware.coefficients import Pair, Profile, Residual, pooled_prof
 __all__ = [
     "Key",
     "Pairs",
+    "common_without",
     "export_profile",
     "fit_all",
+    "fit_common",
     "fit_nccl",
     "fit_platform",
     "platform_of",
@@ -67,7 +69,7 @@ def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
         platforms: dict[Key, list[NcclLog]] = defaultdict(list)
         for log in mine:
             platforms[platform_of(log)].append(log)
-        common, share = _fit_common(platforms, f"nccl_any_{level}")
+        common, share = fit_common(platforms, f"nccl_any_{level}")
         fits = {key: fit_nccl(group, _name(key), common.pairs, key) for key, group in sorted(platforms.items())}
         ratio = _optimism(platforms, fits, common.pairs)
         out += [_widened(profile, ratio[key]) for key, profile in fits.items()]
@@ -152,7 +154,7 @@ def _of_several(logs: Sequence[NcclLog]) -> list[NcclLog]:
     return [log for log in logs if counts[log.kind] > 1] or list(logs)
 
 
-def _fit_common(platforms: dict[Key, list[NcclLog]], name: str) -> tuple[Profile, float]:
+def fit_common(platforms: dict[Key, list[NcclLog]], name: str) -> tuple[Profile, float]:
     """Return the profile of all platforms together, and how far it goes from NCCL's constants towards the fit.
 
     Each platform has one vote, however many logs it has.  The share of the way is the one with the least error on
@@ -183,6 +185,13 @@ def _common_pairs(platforms: dict[Key, list[NcclLog]], without: Key | None) -> P
     logs = _of_several([log for group in some.values() for log in group])
     counts = Counter(platform_of(log) for log in logs)
     return fit_pairs(logs, {}, STARTS[:1], [1.0 / counts[platform_of(log)] for log in logs])
+
+
+def common_without(platforms: dict[Key, list[NcclLog]], without: Key, share: float) -> Profile:
+    """Return the common profile that never saw one platform; `share` as `fit_common` found it."""
+    fit = _part(_common_pairs(platforms, without), share)
+    seen = [log for key, group in platforms.items() if key != without for log in group] or platforms[without]
+    return fit_nccl(seen, "nccl_abroad", fit=fit)
 
 
 def _part(fit: PairFit, share: float) -> PairFit:

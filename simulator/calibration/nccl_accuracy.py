@@ -2,7 +2,7 @@
 
     own     a profile fitted to this log alone, as `dtsim calibrate nccl` does with one log
     shared  the profile of its platform, fitted to all its logs: what ships
-    unseen  the platform fitted without this log; of a lone log: all other platforms together
+    unseen  the platform fitted without this log; of a platform's only log: all other platforms together
     prior   all other platforms together, as for a machine that nobody measured
     tables  NCCL's constants and data sheets alone
 
@@ -12,6 +12,7 @@ over its logs.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,16 +20,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.calibration.nccl import Key, Pairs, fit_nccl, fit_platform, platform_of, predict
+from simulator.calibration.nccl import Key, Pairs, common_without, fit_common, fit_nccl, platform_of, predict
+from simulator.calibration.nccl_fit import classes_chosen
 from simulator.calibration.nccl_logs import NcclLog
 from simulator.collectives import level_of
-from simulator.hardware.coefficients import Pair, Profile
+from simulator.hardware.coefficients import Pair, Profile, find_profile
 from simulator.report.table import Section, Table, percent
 
 __all__ = ["LogAccuracy", "accuracy_figures", "accuracy_section", "log_accuracies", "medians"]
 
 _SMALLEST, _MIDDLE, _LARGE = 2.0**10, (2.0**16, 2.0**26), 2.0**24
 _QUANTILE = 1.2816
+_NODE = 16
+"""GPUs of the largest node; a larger domain is a rack."""
 Array = NDArray[np.float64]
 
 
@@ -40,9 +44,9 @@ class LogAccuracy:
         log: the log.
         message: [points] sizes [B].
         own, shared, unseen, prior, tables: [points] by the way of predicting.
-        sigma: [points] of `shared`.
+        sigma: [points] of the profile that ships.
         prior_sigma: [points] of `prior`.
-        partner: whether other logs of its platform and collective exist.
+        partner: whether other logs of the same wires and collective exist.
         twins: median |difference| to the quickest partner of the same place, None without one [1].
     """
 
@@ -72,19 +76,26 @@ class LogAccuracy:
 def log_accuracies(logs: Sequence[NcclLog]) -> Iterator[LogAccuracy]:
     """Yield the accuracy of each log; refits without it, and without its platform, so allow seconds per log."""
     for level in ("node", "fabric"):
-        mine = [log for log in logs if level_of(log.place) == level]
-        for key in sorted({platform_of(log) for log in mine}):
-            group = [log for log in mine if platform_of(log) == key]
-            abroad = [log for log in mine if platform_of(log) != key] or group
-            common = fit_nccl(abroad, f"nccl_any_{level}")
-            fitted = fit_platform(group, "nccl_fitted")
+        platforms: dict[Key, list[NcclLog]] = defaultdict(list)
+        for log in logs:
+            if level_of(log.place) == level:
+                platforms[platform_of(log)].append(log)
+        if not platforms:
+            continue
+        everywhere, share = fit_common(platforms, f"nccl_any_{level}")
+        for key, group in sorted(platforms.items()):
+            common = common_without(platforms, key, share)
+            shared = fit_nccl(group, "nccl_shared", everywhere.pairs, key)
+            sigmas = find_profile(group[0].fabric, level)
             for log in group:
-                yield _accuracy(log, group, key, common, fitted)
+                yield _accuracy(log, group, key, common, shared, sigmas)
 
 
-def _accuracy(log: NcclLog, group: Sequence[NcclLog], key: Key, common: Profile, fitted: Profile) -> LogAccuracy:
+def _accuracy(
+    log: NcclLog, group: Sequence[NcclLog], key: Key, common: Profile, fitted: Profile, sigmas: Profile
+) -> LogAccuracy:
     rest = [other for other in group if other is not log]
-    partners = [other for other in rest if other.kind == log.kind]
+    partners = [other for other in rest if other.kind == log.kind and _wires(other) == _wires(log)]
     others = fit_nccl(rest, "nccl_rest", common.pairs, key) if rest else common
     own = fit_nccl([log], "nccl_own", common.pairs, key)
     kept = log.message >= _SMALLEST
@@ -101,10 +112,24 @@ def _accuracy(log: NcclLog, group: Sequence[NcclLog], key: Key, common: Profile,
         unseen=errors(others),
         prior=errors(common),
         tables=np.asarray(np.log(predict(log, {}) / log.seconds)[kept]),
-        sigma=_sigmas(log, fitted)[kept],
+        sigma=_sigmas(log, sigmas)[kept],
         prior_sigma=_sigmas(log, common)[kept],
         partner=bool(partners),
         twins=_twins(log, [other for other in partners if other.place == log.place]),
+    )
+
+
+def _wires(log: NcclLog) -> tuple[object, ...]:
+    """Return what two machines of the same make have in common."""
+    fabric = log.fabric
+    rack = fabric.domain_size if fabric.domain_size > fabric.node_size or fabric.domain_size > _NODE else 0
+    return (
+        fabric.architecture,
+        fabric.intra_bandwidth,
+        fabric.switched,
+        fabric.network,
+        fabric.network_bandwidth,
+        rack,
     )
 
 
@@ -119,9 +144,9 @@ def _completed(profile: Profile, common: Profile) -> Pairs:
 
 
 def _sigmas(log: NcclLog, profile: Profile) -> Array:
-    """Return the sigma of each point, that of all classes of its collective where several algorithms serve it."""
-    classes = [value.sigma for name, value in profile.classes.items() if name.startswith(f"{log.kind}:")]
-    return np.full(len(log.message), max(classes) if classes else profile.everything.sigma)
+    """Return the sigma of each point: that of its class."""
+    chosen = classes_chosen(log, profile.pairs)
+    return np.array([profile.classes.get(name, profile.everything).sigma for name in chosen])
 
 
 def _twins(log: NcclLog, twins: Sequence[NcclLog]) -> float | None:
@@ -173,18 +198,23 @@ def accuracy_section(found: Sequence[LogAccuracy]) -> Section:
 
 def _summary(found: Sequence[LogAccuracy]) -> tuple[str, ...]:
     long = [one for one in found if len(np.unique(one.message)) >= 8]
-    partners, alone = [one for one in found if one.partner], [one for one in found if not one.partner]
+    wired = [one for one in found if one.log.fabric.peer_to_peer]
+    partners, alone = [one for one in wired if one.partner], [one for one in wired if not one.partner]
+    staged = [one for one in found if not one.log.fabric.peer_to_peer]
     even = sum(0.75 <= one.coverage() <= 0.88 for one in found)
     above = sum(one.coverage() > 0.88 for one in found)
-    wild = sum(float(np.max(np.abs(one.prior[one.message >= _LARGE]), initial=0.0)) > np.log(2) for one in found)
+    wild = sum(float(np.max(np.abs(one.prior[one.message >= _LARGE]), initial=0.0)) > np.log(2) for one in wired)
+    twins = [one.twins for one in partners if one.twins is not None]
+    spread = f"; their twins differ by {percent(float(np.median(twins)))}" if twins else ""
+    apart = f"; {len(staged)} logs through host memory, apart: {percent(medians(staged, 'prior'))}" if staged else ""
     return (
         f"own, {len(long)} logs of 8 sizes or more: {percent(medians(long, 'own'))}; "
         f"64 KiB to 64 MiB: {percent(medians(long, 'own', *_MIDDLE))}",
         f"unseen, {len(partners)} logs with a partner: {percent(medians(partners, 'unseen'))}; "
-        f"from 16 MiB: {percent(medians(partners, 'unseen', _LARGE))}; "
+        f"from 16 MiB: {percent(medians(partners, 'unseen', _LARGE))}{spread}; "
         f"{len(alone)} logs without: {percent(medians(alone, 'unseen'))}",
-        f"prior, {len(found)} logs: {percent(medians(found, 'prior'))} "
-        f"(NCCL's tables alone: {percent(medians(found, 'tables'))}); "
-        f"{wild} logs with a point beyond a factor 2 from 16 MiB up",
+        f"prior, {len(wired)} logs: {percent(medians(wired, 'prior'))} "
+        f"(NCCL's tables alone: {percent(medians(wired, 'tables'))}); "
+        f"{wild} logs with a point beyond a factor 2 from 16 MiB up{apart}",
         f"band: {even} of {len(found)} logs have 75 to 88 % of their points inside, {above} more",
     )

@@ -32,6 +32,7 @@ __all__ = [
     "Key",
     "PairFit",
     "Pairs",
+    "classes_chosen",
     "classes_of",
     "fit_nccl",
     "fit_pairs",
@@ -116,6 +117,12 @@ def predict(log: NcclLog, pairs: Pairs, launch: float = 0.0) -> NDArray[np.float
     `launch` [s] is added where one process launched for all ranks.
     """
     return _choose(_terms(log), pairs)[0] + (launch if log.single_process else 0.0)
+
+
+def classes_chosen(log: NcclLog, pairs: Pairs) -> list[str]:
+    """Return the class, "collective:algorithm", of each of the log's points by a profile's multipliers."""
+    terms = _terms(log)
+    return [f"{log.kind}:{terms[i].pair.split(':')[0]}" for i in _choose(terms, pairs)[1]]
 
 
 def residuals(log: NcclLog, pairs: Pairs, launch: float = 0.0) -> NDArray[np.float64]:

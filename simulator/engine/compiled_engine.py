@@ -31,7 +31,7 @@ def run_compiled(program: Program, prices: Prices) -> Trace:
     """
     check_runnable(program, prices.occupancy, prices.latency)
     start, end = np.empty(program.size), np.empty(program.size)
-    if prices.interferes:
+    if prices.interferes_in(program):
         from simulator.engine.compiled_interference import run_fluid
 
         done = run_fluid(program, prices, start, end)
