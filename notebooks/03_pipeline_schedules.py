@@ -27,7 +27,7 @@ from pathlib import Path
 import simulator
 from simulator.report.timeline import render_timeline
 from simulator.schedules.base import Shape
-from simulator.simulate import simulate
+from simulator.simulation import simulate
 from simulator.studies.automatic_schedule import automatic_schedule
 from simulator.studies.latency_sweep import latency_sweep
 from simulator.studies.schedule_figures import schedule_figures

@@ -34,8 +34,8 @@ _PUBLIC = {
     "measure": "simulator.report.prediction",
     "price": "simulator.costs.price",
     "run": "simulator.engine",
-    "simulate": "simulator.simulate",
-    "simulate_job": "simulator.simulate",
+    "simulate": "simulator.simulation",
+    "simulate_job": "simulator.simulation",
 }
 
 __all__ = ["__version__", *sorted(_PUBLIC)]

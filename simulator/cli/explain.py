@@ -25,7 +25,7 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Say where the time goes, what binds, what fills memory, and which single change of the plan helps most."""
-    from simulator.simulate import simulate_job
+    from simulator.simulation import simulate_job
     from simulator.studies.explanation import explain
 
     the_job = read_job(job, model, cluster, settings)

@@ -46,7 +46,7 @@ def command(
 
 def _write_chrome(job: Job, path: str) -> None:
     from simulator.report.chrome_trace import export_chrome_trace
-    from simulator.simulate import simulate_job
+    from simulator.simulation import simulate_job
 
     if path == "-":
         raise SpecError("a Chrome trace goes to a file, but --output is -. Name one that ends in .json or .json.gz")

@@ -83,7 +83,7 @@ def command(
 
 
 def _simulate(job: Job, engine: str) -> Prediction:
-    from simulator.simulate import simulate_job
+    from simulator.simulation import simulate_job
 
     return simulate_job(job, engine)
 

@@ -41,7 +41,8 @@ def command(
 ) -> None:
     """Show a pipeline schedule alone: times are of one microbatch on one rank's whole share.
 
-    NAME auto looks for an order itself, under --memory-limit.  FILE.csv holds one line per rank, cells such as 2F0 separated by commas; PyTorch's compute_only and compute_comms files do.
+    NAME auto looks for an order itself, under --memory-limit.  FILE.csv holds one line per rank, cells such as 2F0 separated by
+    commas; PyTorch's compute_only and compute_comms files do.
     """
     from simulator.studies.schedule_figures import schedule_figures
 

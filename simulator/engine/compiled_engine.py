@@ -1,8 +1,8 @@
 """The quick engine: the meaning of `program/program.py` over arrays, compiled by numba when first used.
 
 Without interference a row is settled as soon as all that it waits for is settled, in any order (`_play`); the order
-found serves for more prices of the same program (`_replay`).  With interference an event loop in time carries the work
-that is left (`compiled_interference`).
+found serves for more prices of the same program (`_replay`).  Where rows that slow each other met (`meetings`), an event loop
+in time carries the work that is left (`compiled_interference`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.engine.meetings import may_meet
 from simulator.errors import DeadlockError, ProgramError
 from simulator.program.prices import Prices
 from simulator.program.program import Program
@@ -31,15 +32,14 @@ def run_compiled(program: Program, prices: Prices) -> Trace:
     """
     check_runnable(program, prices.occupancy, prices.latency)
     start, end = np.empty(program.size), np.empty(program.size)
-    if prices.interferes_in(program):
+    order = np.empty(program.size, np.int32)
+    done = _play(  # type: ignore[call-arg]
+        *_columns(program), _fixed(prices.occupancy), _fixed(prices.latency), start, end, order
+    )
+    if done == program.size and prices.interferes and may_meet(program, prices, start, end):
         from simulator.engine.compiled_interference import run_fluid
 
         done = run_fluid(program, prices, start, end)
-    else:
-        order = np.empty(program.size, np.int32)
-        done = _play(  # type: ignore[call-arg]
-            *_columns(program), _fixed(prices.occupancy), _fixed(prices.latency), start, end, order
-        )
     if done < program.size:
         raise DeadlockError(find_deadlock(program))
     start.flags.writeable = end.flags.writeable = False

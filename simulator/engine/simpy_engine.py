@@ -58,7 +58,7 @@ class _Step:
         """Per row: has it ended, and has its latency passed?"""
         self.ended: dict[int, simpy.Event] = {}
         self.arrived: dict[int, simpy.Event] = {}
-        self.interference = Interference(self.clock, program, prices) if prices.interferes_in(program) else None
+        self.interference = Interference(self.clock, program, prices) if prices.interferes else None
         rows_of: list[list[int]] = [[] for _ in program.stream_rank]
         for row, streams in enumerate(self.streams_of):
             for stream in streams:

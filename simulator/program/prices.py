@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.program.program import COMPUTE, Program
-
 __all__ = ["ACCOUNTS", "RESOURCE_KINDS", "Prices"]
 
 ACCOUNTS = ("forward", "backward", "recompute", "optimizer", "host", "tp", "cp", "ep", "dp", "pp", "bubble")
@@ -53,30 +51,6 @@ class Prices:
         """Whether any activity slows another."""
         return bool((self.slowdown > 1.0).any() and (self.share > 0.0).any())
 
-    def interferes_in(self, program: Program) -> bool:
-        """Whether any two activities that slow each other can meet in this program.
-
-        They meet only on different streams of a rank.  Rows of one compute stream never run together, so a pair counts when at
-        least one of the two is a link.
-        """
-        if not self.interferes:
-            return False
-        used = self.share > 0.0
-        on_compute = np.zeros(used.shape[1], bool)
-        beside = np.zeros(used.shape[1], bool)
-        several = len(program.stream_rank) > program.ranks
-        for kinds, compute in ((on_compute, True), (beside, False)):
-            items = np.unique(program.item[(program.kind == COMPUTE) == compute])
-            kinds |= used[items].any(axis=0)
-        if not several:
-            return False
-        slowed = self.slowdown > 1.0
-        if _alone_on_its_rank(program):
-            pairs = np.outer(on_compute, beside) | np.outer(beside, on_compute) | np.outer(beside, beside)
-        else:
-            pairs = np.outer(on_compute | beside, on_compute | beside)
-        return bool((slowed & pairs).any())
-
     @classmethod
     def plain(cls, occupancy: NDArray[np.float64], latency: NDArray[np.float64]) -> Prices:
         """Return prices that hold times only: no accounts, classes or interference (abstract schedules, tests)."""
@@ -95,11 +69,3 @@ class Prices:
             placement=("",) * n,
             calibrated=(),
         )
-
-
-def _alone_on_its_rank(program: Program) -> bool:
-    """Whether all compute rows of a rank run on one stream."""
-    rows = np.flatnonzero(program.kind == COMPUTE)
-    streams = np.unique(program.streams[program.stream_offsets[rows]])
-    ranks = program.stream_rank[streams]
-    return len(np.unique(ranks)) == len(ranks) and bool((np.diff(program.stream_offsets)[rows] == 1).all())

@@ -136,10 +136,10 @@ def memory_peaks(program: Program, trace: Trace, window: tuple[float, float] | N
     >>> report.total.tolist(), report.time.tolist(), report.standing(0)[0].count
     ([16.0], [1.0], 2)
     """
+
     from simulator.report import memory_kernel
 
-    from simulator.report.memory_kernel import walk_memory
-
+    walk_memory: Any = memory_kernel.walk_memory
     resident = _resident(program)
     low, high = (0.0, math.inf) if window is None else window
     time = np.zeros(program.ranks)

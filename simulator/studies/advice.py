@@ -80,7 +80,7 @@ def make_it_fit(job: Job, prediction: Prediction, engine: str = "compiled") -> A
         engine: the engine for the alternatives.
 
     >>> from simulator.job import job_from_names
-    >>> from simulator.simulate import simulate_job
+    >>> from simulator.simulation import simulate_job
     >>> job = job_from_names("llama2_70b", "dgx_h100", ["cluster.gpus=64", "plan.tensor_parallel=8"])
     >>> prediction = simulate_job(job)
     >>> prediction.fits, make_it_fit(job, prediction).best.outcome.fits

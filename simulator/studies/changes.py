@@ -19,7 +19,7 @@ from simulator.plan.plan import Plan
 from simulator.report.prediction import Prediction
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
-from simulator.simulate import simulate_job
+from simulator.simulation import simulate_job
 from simulator.specs import validate_spec
 
 __all__ = ["MOST_ROWS", "Change", "Outcome", "Trial", "changed", "chunks_for", "neighbours", "that_matter", "trials"]

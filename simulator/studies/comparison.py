@@ -17,7 +17,7 @@ from simulator.report.prediction import Prediction
 from simulator.report.table import Section, Table, percent
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
-from simulator.simulate import simulate_job
+from simulator.simulation import simulate_job
 from simulator.studies.changes import Change, changed, chunks_for
 from simulator.studies.sizes import MOST_VARIANTS
 from simulator.units import show

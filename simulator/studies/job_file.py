@@ -16,7 +16,7 @@ from simulator.errors import SimulatorError
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.job import Job, make_job
 from simulator.report.prediction import Prediction
-from simulator.simulate import simulate_job
+from simulator.simulation import simulate_job
 from simulator.units import show
 from simulator.workload.model import load_model
 

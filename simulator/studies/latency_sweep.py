@@ -16,7 +16,7 @@ from simulator.program.program import TRANSFER
 from simulator.report.table import Section, Table, percent
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
-from simulator.simulate import simulate_job
+from simulator.simulation import simulate_job
 from simulator.studies.changes import chunks_for
 from simulator.studies.schedule_figures import schedule_figures
 

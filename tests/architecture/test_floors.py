@@ -102,7 +102,7 @@ def test_the_front_door_loads_nothing_by_itself() -> None:
     [
         ("from simulator.report.prediction import measure", "simulator.engine.compiled_engine"),
         ("import simulator.cli", "simulator.studies.search"),
-        ("def f():\n    from simulator.simulate import simulate", "simulator.lowering.emit"),
+        ("def f():\n    from simulator.simulation import simulate", "simulator.lowering.emit"),
         ("from simulator import costs", "simulator.engine.compiled_engine"),
         ("from ..hardware import gpu", "simulator.plan.plan"),
         ("from simulator.testing import schedule_contract", "simulator.schedules.base"),

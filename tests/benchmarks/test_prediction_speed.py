@@ -11,7 +11,7 @@ import pytest
 
 from simulator.hardware.cluster import load_cluster
 from simulator.plan.plan import Plan
-from simulator.simulate import simulate
+from simulator.simulation import simulate
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 

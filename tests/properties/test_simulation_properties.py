@@ -20,7 +20,7 @@ from simulator.program.program import Program
 from simulator.program.spec import verify
 from simulator.report.breakdown import breakdown
 from simulator.report.memory import memory_peaks
-from simulator.simulate import simulate
+from simulator.simulation import simulate
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 

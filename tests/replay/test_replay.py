@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from simulator.job import load_job
-from simulator.simulate import simulate_job
+from simulator.simulation import simulate_job
 from simulator.specs import names
 
 FILE = Path(__file__).with_name("predictions.csv")

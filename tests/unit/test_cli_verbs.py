@@ -334,12 +334,12 @@ def test_show_program_prints_the_rows(dtsim: Any, job: str) -> None:
 def test_a_fault_of_ours_is_one_line_and_exit_code_1(
     dtsim: Any, monkeypatch: pytest.MonkeyPatch, job: str, tmp_path: Path
 ) -> None:
-    import simulator.simulate
+    import simulator.simulation
 
     def broken(*_: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(simulator.simulate, "simulate_job", broken)
+    monkeypatch.setattr(simulator.simulation, "simulate_job", broken)
     code, out, err = dtsim("run", job)
     assert (1, "") == (code, out)
     assert "internal error: RuntimeError: boom" in err

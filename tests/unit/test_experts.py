@@ -16,7 +16,7 @@ from simulator.lowering.assign import assign_layers
 from simulator.plan.plan import Plan
 from simulator.program.program import COLLECTIVE, Link, OperatorTable, Program, Segment
 from simulator.program.spec import verify
-from simulator.simulate import simulate
+from simulator.simulation import simulate
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 

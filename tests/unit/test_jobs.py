@@ -8,7 +8,7 @@ import pytest
 
 from simulator.job import load_job
 from simulator.report.prediction import Prediction
-from simulator.simulate import simulate_job
+from simulator.simulation import simulate_job
 from simulator.specs import names
 
 JOBS = names("jobs")

@@ -15,7 +15,7 @@ from simulator.hardware.cluster import load_cluster
 from simulator.plan.plan import Plan
 from simulator.program.critical import critical_path
 from simulator.report.prediction import QUANTILE, Prediction
-from simulator.simulate import simulate
+from simulator.simulation import simulate
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 

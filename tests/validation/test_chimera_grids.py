@@ -17,7 +17,7 @@ from scipy.stats import spearmanr
 from simulator.hardware.cluster import load_cluster
 from simulator.plan.plan import Plan
 from simulator.report.prediction import Prediction
-from simulator.simulate import simulate
+from simulator.simulation import simulate
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 

@@ -14,7 +14,7 @@ import pytest
 from simulator.job import load_job
 from simulator.plan.zero import model_states
 from simulator.report.prediction import Prediction
-from simulator.simulate import simulate_job
+from simulator.simulation import simulate_job
 from simulator.units import parse
 
 GIB = parse("1 GiB", "B")

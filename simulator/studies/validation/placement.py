@@ -13,7 +13,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.hardware.run_residuals import run_kind
 from simulator.plan.plan import Plan
 from simulator.report.prediction import Prediction
-from simulator.simulate import simulate
+from simulator.simulation import simulate
 from simulator.studies.validation.place_cluster import place_cluster
 from simulator.studies.validation.place_model import place_model
 from simulator.studies.validation.place_plan import place_plan, place_precision

@@ -15,7 +15,7 @@ from pydantic import Field
 from simulator.errors import SimulatorError
 from simulator.hardware.run_residuals import run_kind
 from simulator.job import Job, make_job
-from simulator.simulate import simulate_job
+from simulator.simulation import simulate_job
 from simulator.specs import Name, NamedSpec, Spec, load_named, names
 from simulator.studies.validation.scores import Outcome
 from simulator.units import Seconds
