@@ -23,15 +23,15 @@ def may_meet(program: Program, prices: Prices, start: NDArray[np.float64], end: 
     rows = np.flatnonzero(computes)
     if not _one_compute_stream_per_rank(program, rows):
         return True
-    on_compute = used[np.unique(program.item[rows])].any(axis=0)
-    links = used[np.unique(program.item[~computes])].any(axis=0)
+    on_compute = np.asarray(used[np.unique(program.item[rows])].any(axis=0))
+    links = np.asarray(used[np.unique(program.item[~computes])].any(axis=0))
     if (slowed & np.outer(links, links)).any():
         return True
     # items of links that slow compute, or are slowed by it
     worked = used.astype(np.int8)
     slows: NDArray[np.int8] = worked @ (slowed & on_compute[:, None]).T.astype(np.int8)
     is_slowed: NDArray[np.int8] = worked @ (slowed & on_compute[None, :]).astype(np.int8)
-    acts: NDArray[np.bool_] = (slows > 0).any(axis=1) | (is_slowed > 0).any(axis=1)
+    acts = np.asarray(((slows > 0) | (is_slowed > 0)).any(axis=1))
     chosen = np.flatnonzero(~computes & acts[program.item] & (end > start))
     if not len(chosen):
         return False
