@@ -26,7 +26,10 @@ def command(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and smaller cases.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure this machine's GPUs, or its processor where it has none, and write tables that calibrate reads."""
+    """Measure this machine's GPUs, or its processor where it has none, and write tables that calibrate reads.
+
+    The part for GPUs has not met one yet: look at its first figures with doubt.
+    """
     if kind not in KINDS:
         raise SpecError(f"measure what? Expected {', '.join(KINDS)}, got {kind[:40]!r}")
     from simulator.probes.torch_device import find_device, require_torch

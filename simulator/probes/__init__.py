@@ -6,5 +6,6 @@
     overlap.py        a product beside copies, and with fewer multiprocessors  -> overlap.csv
     machine.py        the machine as data files, so that it can be predicted   -> hardware_specs/
 
-torch is imported only inside functions; it comes with the extra `measure`.
+torch is imported only inside functions; it comes with the extra `measure`.  The way through a processor (gloo, two processes)
+is tested whole; the way through GPUs is complete but has not met one yet: only its tables, from recorded output, are tested.
 """
