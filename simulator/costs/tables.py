@@ -23,7 +23,7 @@ from simulator.costs.memory_bound import (
     memory_bound_seconds,
     memory_bound_sigma,
 )
-from simulator.errors import ProgramError
+from simulator.errors import ProgramError, SpecError
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.compute_coefficients import (
     AttentionCoefficients,
@@ -60,16 +60,38 @@ class Machine:
 
 @functools.lru_cache(maxsize=64)
 def machine_of(cluster: Cluster) -> Machine:
-    """Return the machine of a cluster, with the calibrations its GPU and wires have."""
+    """Return the machine of a cluster: with the calibrations it names, else those its GPU and wires have.
+
+    Raises:
+        SpecError: the cluster names a calibration of no kind, or one that is not there.
+    """
     gpu = cluster.gpu
+    named = _named_calibrations(cluster)
     return Machine(
         gpu=gpu,
         fabric=fabric_of(cluster),
-        gemm=load_gemm_coefficients(gpu),
-        attention=load_attention_coefficients(gpu),
-        memory_bound=load_memory_bound_coefficients(gpu),
+        gemm=load_gemm_coefficients(gpu, named.get("gemm")),
+        attention=load_attention_coefficients(gpu, named.get("attention")),
+        memory_bound=load_memory_bound_coefficients(gpu, named.get("memory_bound")),
         slowdown=load_interference().matrix(RESOURCE_KINDS),
     )
+
+
+CALIBRATION_KINDS = ("gemm", "attention", "memory_bound", "nccl")
+"""What a calibration's name begins with, and so what it is of."""
+
+
+def _named_calibrations(cluster: Cluster) -> dict[str, str]:
+    named: dict[str, str] = {}
+    for name in cluster.calibration:
+        kind = next((k for k in CALIBRATION_KINDS if name.startswith(f"{k}_")), None)
+        if kind is None:
+            raise SpecError(
+                f"cluster {cluster.spec.name}: calibration {name!r} must begin with what it is of: "
+                + ", ".join(f"{k}_" for k in CALIBRATION_KINDS)
+            )
+        named.setdefault(kind, name)
+    return named
 
 
 @dataclass(slots=True)

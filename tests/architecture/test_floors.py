@@ -17,7 +17,7 @@ FLOORS = (
     ("collectives",),
     ("lowering", "job"),
     ("engine", "costs", "report"),
-    ("simulate", "calibration"),
+    ("simulation", "calibration"),
     ("studies", "probes"),
     ("cli",),
     ("__main__",),
@@ -25,7 +25,7 @@ FLOORS = (
 """From the ground up.  A room may import rooms below it and its own files; never a neighbour on its floor."""
 
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-TESTING_FLOOR = FLOOR_OF["simulate"]
+TESTING_FLOOR = FLOOR_OF["simulation"]
 """`testing` may import up to this floor, and nobody may import it."""
 
 

@@ -104,7 +104,7 @@ def test_two_levels_keep_the_network_for_what_must_cross_it() -> None:
     leg = ALGORITHMS.get("hierarchical").legs("all_reduce", describe_group(64, 8))
     assert 2 * 7 / 8 / 8 == pytest.approx(sum(part.outer for part in leg))
     assert 2 * 7 / 8 == pytest.approx(sum(part.inner for part in leg))
-    assert seconds("all_reduce", 1024.0, 512, 64, "hierarchical") < seconds("all_reduce", 1024.0, 512, 64, "ring") / 2
+    assert seconds("all_reduce", 1024.0, 512, 64, "hierarchical") < seconds("all_reduce", 1024.0, 512, 64, "ring") / 1.5
 
 
 def test_a_ring_has_less_latency_than_a_tree_only_among_few_ranks_and_more_bandwidth_in_a_node() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from simulator.costs.price import price
 from simulator.costs.tables import machine_of, overlapped, price_table
-from simulator.errors import PlanError
+from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import load_cluster
 from simulator.lowering import lower
 from simulator.plan.framework import load_framework
@@ -126,3 +126,19 @@ def test_links_are_priced_by_the_slowest_replica() -> None:
     reduce_rows = np.flatnonzero(program.kind == COLLECTIVE)
     placed = {prices.placement[program.item[r]] for r in reduce_rows}
     assert any("of 64 replicas leave the node" in text for text in placed)
+
+
+def test_a_cluster_names_the_calibrations_of_its_kernels() -> None:
+    cluster = load_cluster("h100_x8", 1)
+
+    def with_names(*names: str) -> Any:
+        return machine_of(replace(cluster, spec=cluster.spec.model_copy(update={"calibration": names})))
+
+    own, named = with_names(), with_names("gemm_ampere", "memory_bound_any")
+    assert (own.gemm.name, own.attention.name) == ("gemm_hopper", "attention_hopper")
+    assert (named.gemm.name, named.attention.name) == ("gemm_ampere", "attention_hopper")
+    assert named.memory_bound.name == "memory_bound_any"
+    with pytest.raises(SpecError, match="'my_figures' must begin with what it is of: gemm_, attention_"):
+        with_names("my_figures")
+    with pytest.raises(SpecError, match="gemm_nowhere"):
+        with_names("gemm_nowhere")
