@@ -157,16 +157,19 @@ def show(value: float, symbol: str) -> str:
     """
     if not math.isfinite(value):
         return f"{value} {symbol}"
+    rounded = float(f"{value:.3g}")
     if symbol == "s":
-        for limit, factor, name in ((1.0, 1.0, "s"), (1e-3, 1e-3, "ms"), (1e-6, 1e-6, "us"), (0.0, 1e-9, "ns")):
-            if abs(value) >= limit or limit == 0.0:
-                return "0 s" if value == 0 else f"{value / factor:.3g} {name}" if abs(value) < 1e3 else f"{value:.0f} s"
+        if abs(value) >= 999.5:
+            return f"{value:.0f} s"
+        for limit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (0.0, "ns")):
+            if abs(rounded) >= limit:
+                return "0 s" if value == 0 else f"{rounded / (limit or 1e-9):.3g} {name}"
     if symbol == "B":
         for prefix, factor in (("TiB", 2.0**40), ("GiB", GIB), ("MiB", 2.0**20), ("KiB", 2.0**10)):
             if abs(value) >= factor:
-                return f"{value / factor:.3g} {prefix}" if value / factor < 1000 else f"{value / factor:.0f} {prefix}"
+                return f"{value / factor:.3g} {prefix}" if value / factor < 999.5 else f"{value / factor:.0f} {prefix}"
         return f"{value:.4g} B"
     for prefix, factor in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {prefix}{symbol}"
+        if abs(rounded) >= factor:
+            return f"{rounded / factor:.3g} {prefix}{symbol}"
     return f"{value:.3g} {symbol}"

@@ -88,7 +88,7 @@ def require_torch() -> None:
         SpecError: it is.
     """
     if importlib.util.find_spec("torch") is None:
-        raise SpecError("measuring needs PyTorch, which is not installed: pip install 'dtsim[measure]'")
+        raise SpecError("measuring needs PyTorch, which is not installed: pip install torch")
 
 
 def import_torch() -> Any:

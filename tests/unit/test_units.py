@@ -62,3 +62,15 @@ def test_shows_memory_in_gib_and_rates_in_decimal() -> None:
     assert "50 GB/s" == show(50e9, "B/s")
     assert "0 s" == show(0.0, "s")
     assert math.isclose(312.0, in_unit(312e12, "TFLOP/s", "FLOP/s"))
+
+
+def test_a_value_that_rounds_up_to_the_next_unit_is_shown_in_it() -> None:
+    assert [show(v, "s") for v in (0.99968e-6, 0.99968e-3, 0.99968, 999.7, 1000.2)] == [
+        "1 us",
+        "1 ms",
+        "1 s",
+        "1000 s",
+        "1000 s",
+    ]
+    assert [show(v, "FLOP/s") for v in (0.99968e15, 999.4e12)] == ["1 PFLOP/s", "999 TFLOP/s"]
+    assert show(999.7 * 2**20, "B") == "1000 MiB"
