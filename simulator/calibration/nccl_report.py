@@ -137,6 +137,7 @@ def plot_fit(profiles: Sequence[Profile], logs: Sequence[NcclLog], path: str | P
         SpecError: an ending that names no picture format.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
 
     figure = Figure(figsize=(11.0, 7.0), dpi=120, layout="constrained")
     formats = figure.canvas.get_supported_filetypes()
@@ -152,12 +153,14 @@ def plot_fit(profiles: Sequence[Profile], logs: Sequence[NcclLog], path: str | P
             number += 1
     above.set_xscale("log", base=2)
     above.set_yscale("log")
+    for shown in (above.yaxis.set_major_formatter, above.yaxis.set_minor_formatter):
+        shown(LogFormatter(minor_thresholds=(2.0, 0.7)))
     above.set_ylabel("bus bandwidth [GB/s]")
     above.legend(fontsize=7, loc="upper left")
     above.grid(alpha=0.3)
     below.axhline(0.0, color="#404040", lw=0.8)
     below.set_ylim(-50, 50)
-    below.set_ylabel("predicted / measured - 1 [%]", fontsize=8)
+    below.set_ylabel("error of the time [%]", fontsize=9)
     below.set_xlabel("message [B]")
     below.grid(alpha=0.3)
     figure.savefig(path, facecolor="white")
