@@ -13,7 +13,7 @@ from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order import Action, B, F, PipelineOrder
 from simulator.schedules.placement import Placement
 
-__all__ = ["Chimera"]
+__all__ = ["Chimera", "backwards_twice"]
 
 
 class Chimera(Schedule):
@@ -117,3 +117,11 @@ class Chimera(Schedule):
 def _stage_of(placement: Placement) -> NDArray[np.int32]:
     """Return [lanes, ranks] the stage of a lane that a rank holds."""
     return np.argsort(placement.rank_of, axis=1).astype(np.int32)
+
+
+def backwards_twice(plain: PipelineOrder) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Return rank offsets, each action's place in `plain` and whether it is a second one, with every backward put twice."""
+    times = 1 + plain.kind.astype(np.int64)
+    place = np.repeat(np.arange(plain.size), times)
+    second = np.concatenate([[False], place[1:] == place[:-1]])
+    return np.concatenate([[0], np.cumsum(times)])[plain.rank_offsets], place, second

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.schedules.base import Shape
-from simulator.schedules.chimera import Chimera
+from simulator.schedules.chimera import Chimera, backwards_twice
 from simulator.schedules.order import Action, B, F, PipelineOrder
 from simulator.schedules.placement import Placement
 
@@ -38,10 +38,7 @@ class ChimeraDoubling(Chimera):
         '0F0+1,1F2+3,1B2,1B3,0B0,0B1'
         """
         plain = super().order(shape, placement)
-        times = 1 + plain.kind.astype(np.int64)
-        place = np.repeat(np.arange(plain.size), times)
-        second = np.concatenate([[False], place[1:] == place[:-1]])
-        offsets = np.concatenate([[0], np.cumsum(times)])[plain.rank_offsets]
+        offsets, place, second = backwards_twice(plain)
         kind = plain.kind[place]
         return PipelineOrder(
             offsets, kind, plain.chunk[place], 2 * plain.microbatch[place] + second, count=(2 - kind).astype(np.int8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.schedules.base import Shape
-from simulator.schedules.chimera import Chimera
+from simulator.schedules.chimera import Chimera, backwards_twice
 from simulator.schedules.order import Action, B, PipelineOrder
 from simulator.schedules.placement import Placement
 
@@ -37,10 +37,7 @@ class ChimeraHalving(Chimera):
         '0F0,1F1,1B1.1/2,1B1.2/2,0B0.1/2,0B0.2/2'
         """
         plain = super().order(shape, placement)
-        times = 1 + plain.kind.astype(np.int64)
-        place = np.repeat(np.arange(plain.size), times)
-        second = np.concatenate([[False], place[1:] == place[:-1]])
-        offsets = np.concatenate([[0], np.cumsum(times)])[plain.rank_offsets]
+        offsets, place, second = backwards_twice(plain)
         kind = plain.kind[place]
         return PipelineOrder(
             offsets,

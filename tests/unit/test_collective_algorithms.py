@@ -105,6 +105,12 @@ def test_two_levels_keep_the_network_for_what_must_cross_it() -> None:
     assert 2 * 7 / 8 / 8 == pytest.approx(sum(part.outer for part in leg))
     assert 2 * 7 / 8 == pytest.approx(sum(part.inner for part in leg))
     assert seconds("all_reduce", 1024.0, 512, 64, "hierarchical") < seconds("all_reduce", 1024.0, 512, 64, "ring") / 1.5
+    table, place = load_cost_table(), describe_group(512, 64)
+    two, ring = (
+        ALGORITHMS.get(name).cost("all_reduce", place, H100, table, "simple").latency
+        for name in ("hierarchical", "ring")
+    )
+    assert two < ring / 2
 
 
 def test_a_ring_has_less_latency_than_a_tree_only_among_few_ranks_and_more_bandwidth_in_a_node() -> None:

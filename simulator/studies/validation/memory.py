@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
+from simulator.studies.validation.attempt import Attempt, attempt, verdict_outcome
 from simulator.studies.validation.names import load_names
-from simulator.studies.validation.placement import group_of, place, predict, sweep_of
+from simulator.studies.validation.placement import group_of, sweep_of
 from simulator.studies.validation.rows import CannotPlace, Row, flag, number, text
-from simulator.studies.validation.scores import OUT_OF_MEMORY, Outcome
+from simulator.studies.validation.scores import Outcome
 from simulator.units import parse
 
 __all__ = ["memory_outcomes", "peak_bytes"]
@@ -55,20 +56,14 @@ def peak_bytes(row: Row) -> float | None:
 
 def _outcomes(row: Row, case: str, everything: bool) -> list[Outcome]:
     group = group_of(row)
-    measured, verdict, reason, counts = None, None, "", True
-    prediction: Prediction | None = None
-    assumed: tuple[str, ...] = ()
-    kind = ""
+    measured, verdict = None, None
     try:
         verdict = flag(row, "oom")
         measured = None if verdict else peak_bytes(row)
-        if text(row, "quality").upper() == "C" and not everything:
-            raise CannotPlace("quality C: its inputs are incomplete (--all predicts it)", counts=False)
-        placed = place(row)
-        kind, assumed = placed.kind, placed.assumed
-        prediction, assumed = predict(placed)
+        tried = attempt(row, everything)
     except CannotPlace as why:
-        reason, counts = why.reason, why.counts
+        tried = Attempt(reason=why.reason, counts=why.counts)
+    prediction = tried.prediction
     out = []
     if not verdict:
         value, how = (None, "") if prediction is None else _peak(prediction, row)
@@ -79,27 +74,15 @@ def _outcomes(row: Row, case: str, everything: bool) -> list[Outcome]:
                 group=group,
                 measured=measured,
                 predicted=value,
-                reason=reason or ("" if measured is not None else "no peak was measured"),
-                counts=counts and measured is not None,
-                assumed=(*assumed, how) if how else assumed,
+                reason=tried.reason or ("" if measured is not None else "no peak was measured"),
+                counts=tried.counts and measured is not None,
+                assumed=(*tried.assumed, how) if how else tried.assumed,
                 sweep=sweep_of(row),
-                kind=kind,
+                kind=tried.kind,
             )
         )
     if verdict is not None:
-        out.append(
-            Outcome(
-                case_id=case,
-                quantity=OUT_OF_MEMORY,
-                group=group,
-                measured=float(verdict),
-                predicted=None if prediction is None else float(not prediction.fits),
-                reason=reason,
-                counts=counts,
-                assumed=assumed,
-                kind=kind,
-            )
-        )
+        out.append(verdict_outcome(case, group, verdict, tried))
     return out
 
 

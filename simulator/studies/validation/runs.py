@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from simulator.report.prediction import Prediction
-from simulator.studies.validation.placement import group_of, place, predict, sweep_of
+from simulator.studies.validation.attempt import attempt, verdict_outcome
+from simulator.studies.validation.placement import group_of, sweep_of
 from simulator.studies.validation.rows import CannotPlace, Row, flag, number, text
-from simulator.studies.validation.scores import OUT_OF_MEMORY, Outcome
+from simulator.studies.validation.scores import Outcome
 
 __all__ = ["run_outcomes"]
 
@@ -32,17 +32,8 @@ def _outcomes(row: Row, case: str, everything: bool) -> list[Outcome]:
         ]
     if measured is not None and measured <= 0:
         measured = None
-    prediction: Prediction | None = None
-    assumed: tuple[str, ...] = ()
-    reason, counts, kind = "", True, ""
-    try:
-        if text(row, "quality").upper() == "C" and not everything:
-            raise CannotPlace("quality C: its inputs are incomplete (--all predicts it)", counts=False)
-        placed = place(row)
-        kind, assumed = placed.kind, placed.assumed
-        prediction, assumed = predict(placed)
-    except CannotPlace as why:
-        reason, counts = why.reason, why.counts
+    tried = attempt(row, everything)
+    prediction = tried.prediction
     out = []
     if not verdict:
         terms = tuple(prediction.breakdown.items()) if prediction else ()
@@ -55,26 +46,14 @@ def _outcomes(row: Row, case: str, everything: bool) -> list[Outcome]:
                 predicted=prediction.step_time if prediction else None,
                 low=prediction.low if prediction else None,
                 high=prediction.high if prediction else None,
-                reason=reason or ("" if measured is not None else "no step time was measured"),
-                counts=counts and measured is not None,
-                assumed=assumed,
+                reason=tried.reason or ("" if measured is not None else "no step time was measured"),
+                counts=tried.counts and measured is not None,
+                assumed=tried.assumed,
                 sweep=sweep_of(row),
-                kind=kind,
+                kind=tried.kind,
                 terms=terms,
             )
         )
     if verdict is not None:
-        out.append(
-            Outcome(
-                case_id=case,
-                quantity=OUT_OF_MEMORY,
-                group=group,
-                measured=float(verdict),
-                predicted=None if prediction is None else float(not prediction.fits),
-                reason=reason,
-                counts=counts,
-                assumed=assumed,
-                kind=kind,
-            )
-        )
+        out.append(verdict_outcome(case, group, verdict, tried))
     return out
