@@ -32,7 +32,7 @@ class Framework(NamedSpec):
     of one communicator).
     """
 
-    attention: Literal["unfused", "flash1", "flash2", "flash3"]
+    attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "sdpa"]
     fused_softmax: bool
     fused_bias_activation: bool
     fused_residual: bool

@@ -75,7 +75,7 @@ class Plan(Spec):
     schedule: str | None = None
     zero_stage: Annotated[int, Field(strict=True, ge=0, le=3)] = 0
     recompute: Literal["none", "selective", "operators", "full"] | None = None
-    attention: Literal["unfused", "flash1", "flash2", "flash3"] | None = None
+    attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "sdpa"] | None = None
     overlap_gradients: bool | None = None
     overlap_parameters: bool | None = None
     bucket_size: Bytes | None = None

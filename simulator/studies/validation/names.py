@@ -36,6 +36,13 @@ class SourceKernel(Spec):
     source: Name
 
 
+class SourceRecompute(Spec):
+    """What a source recomputes where its table does not say, and where that was read."""
+
+    recompute: Name
+    source: Name
+
+
 class NameTable(Spec):
     """The content of hardware_specs/names.toml."""
 
@@ -49,6 +56,7 @@ class NameTable(Spec):
     framework_of_kernel: dict[str, Name] = Field(default_factory=dict)
     attention_notes: dict[str, Name] = Field(default_factory=dict)
     recompute: dict[str, Name]
+    recompute_of_source: dict[str, SourceRecompute] = Field(default_factory=dict)
     precisions: dict[str, Name]
     fabrics: dict[str, FabricName]
     memory_units: dict[str, Name]
@@ -73,6 +81,11 @@ class NameTable(Spec):
         """Return the network technology known for a source, by a part of its text."""
         lowered = source.lower()
         return next((fabric for text, fabric in self.fabrics.items() if text.lower() in lowered), None)
+
+    def recompute_of(self, source: str) -> SourceRecompute | None:
+        """Return what a source recomputes where a row does not say, by a part of its text."""
+        lowered = source.lower()
+        return next((found for text, found in self.recompute_of_source.items() if text.lower() in lowered), None)
 
     def kernel_of(self, source: str, word: str) -> SourceKernel | None:
         """Return what a source means by its word for an attention kernel, if it means something of its own."""

@@ -73,7 +73,7 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         fields["overlap_gradients"] = False
         if fields["zero_stage"]:
             fields["overlap_parameters"] = False
-    recompute = _recompute(row)
+    recompute = _recompute(row, assumed)
     if recompute == "selective" and load_framework(fields["framework"]).recompute == "operators":
         recompute = "operators"
         assumed.append("recompute 'selective' is per operator in this framework")
@@ -195,10 +195,14 @@ def _overlap_off(row: Row) -> bool:
     return words == "off" or words.startswith(("none", "no gradient"))
 
 
-def _recompute(row: Row) -> str | None:
+def _recompute(row: Row, assumed: list[str]) -> str | None:
     name = text(row, "recompute")
     if name.lower() in ("", "unknown"):
-        return None
+        known = load_names().recompute_of(text(row, "source"))
+        if known is None:
+            return None
+        assumed.append(f"recompute = {known.recompute} ({known.source})")
+        name = known.recompute
     found = load_names().find("recompute", name)
     if found is None:
         raise CannotPlace(f"recompute {name[:40]!r} is not known: none, selective or full")
