@@ -172,7 +172,8 @@ def _kernels(table: OperatorTable, machine: Machine) -> Iterator[Priced]:
     rows = np.flatnonzero(compute & (work == "memory_bound"))
     if len(rows):
         gpu, numbers = machine.gpu, machine.memory_bound
-        values = memory_bound_seconds(table.read[rows], table.written[rows], gpu, numbers)
+        access = [table.layout[i] for i in rows]
+        values = memory_bound_seconds(table.read[rows], table.written[rows], gpu, numbers, access)
         fixed = memory_bound_seconds([1.0], [0.0], gpu, numbers)[0]
         values = values + np.where(values > 0, (table.launches[rows] - 1) * fixed, 0.0)
         sigma = np.full(len(rows), memory_bound_sigma(gpu, numbers))

@@ -142,6 +142,7 @@ class Splitter:
         rows.add(
             label=o.label,
             work="memory_bound",
+            layout=o.access,
             dtype=self.dtype,
             read=read / divide,
             written=written / divide,

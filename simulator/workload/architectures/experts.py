@@ -44,6 +44,7 @@ def experts(p: Pieces) -> list[Operator]:
         Operator(
             label="unpermute",
             work="memory_bound",
+            access="gather",
             split="sequence",
             read=copies,
             written=p.t * m.hidden * p.e,
@@ -77,6 +78,7 @@ def _moving(label: str, split: str, read: float, written: float, work: str = "me
     return Operator(
         label=label,
         work=work,
+        access="" if label == "shared expert sum" else "gather",
         split=split,
         read=read,
         written=written,

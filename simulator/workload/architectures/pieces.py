@@ -213,6 +213,7 @@ class Pieces:
         loss = Operator(
             label="cross entropy",
             work="memory_bound",
+            access="loss",
             split="tensor",
             read=logits * read,
             written=logits * written,
