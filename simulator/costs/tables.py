@@ -188,8 +188,8 @@ def _gemms(table: OperatorTable, rows: NDArray[np.int64], machine: Machine) -> P
     shape = table.shape[rows]
     dtype = [table.dtype[i] for i in rows]
     layout = [table.layout[i] for i in rows]
-    element = np.array([BYTES_PER_ELEMENT[d] for d in dtype])
-    accumulates = table.written[rows] > 1.5 * element * shape[:, 0] * shape[:, 1] * shape[:, 2]
+    stored = np.array([max(BYTES_PER_ELEMENT[d], 2) for d in dtype])  # products of narrow operands are stored in 16 bits
+    accumulates = table.written[rows] > 1.5 * stored * shape[:, 0] * shape[:, 1] * shape[:, 2]
     values = gemm_seconds(shape, layout, dtype, accumulates, machine.gpu, machine.gemm)
     known = np.array([gemm_calibrated(d, machine.gpu, machine.gemm) for d in dtype])
     sigma = gemm_sigma(shape, dtype, machine.gpu, machine.gemm)
