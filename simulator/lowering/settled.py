@@ -218,6 +218,8 @@ def _style(framework: Framework, attention: str | None, dropout: bool) -> Kernel
         in_place_cross_entropy=framework.in_place_cross_entropy,
         fused_wgrad_accumulation=framework.fused_wgrad_accumulation,
         dropout=dropout,
+        repeats_keys=framework.repeats_keys,
+        ring_in_fp32=framework.ring_in_fp32,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.lowering.expert_rules import Groups
+from simulator.lowering.ring import ring_attention
 from simulator.lowering.rows import Rows
 from simulator.program.program import COLLECTIVE
 from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
@@ -206,7 +207,8 @@ class Splitter:
     def attention(self, rows: Rows, o: Operator, phase: str, factor: float, launches: int) -> None:
         """Write a fused attention row and what the ranks that share its sequences exchange; flops count the full product.
 
-        Under context parallelism every rank has equal work: with a causal mask its queries see half of the keys on average.
+        Under context parallelism every rank has equal work: with a causal mask its queries see half of the keys on average
+        (a ring: ring.py).
         """
         sequences, heads, length, width = o.shape
         heads, groups = heads // self.t, max(1, o.kv_heads // self.t)
@@ -214,6 +216,10 @@ class Splitter:
         flops = factor * sequences * heads * float(length) * keys * width
         if o.peers > 1 and self.exchange == "ulysses":
             heads, groups, length = heads // o.peers, groups // o.peers, length * o.peers
+        elif o.peers > 1 and o.causal and self.exchange == "ring":
+            core = {"work": "attention", "shape": (sequences, heads, length, width), "dtype": self.dtype}
+            ring_attention(rows, {**core, "phase": phase, "launches": launches}, o, self, phase)
+            return
         elif o.peers > 1 and o.causal:
             keys, mask = keys // 2, "full"
         moved = sequences * length * heads * width * self.e

@@ -25,6 +25,8 @@ class Framework(NamedSpec):
     sending); tensor_parallel_overlap (input-gradient collective beside the weight-gradient GEMM); fuses_pairs (forward and
     backward of two microbatches interleaved, so that the communication of one hides under the compute of the other; else
     one after the other); separate_communicators (gathers and reductions do not queue behind each other).
+    Attention: repeats_keys (keys and values are repeated for every query head before the kernel, so that kernel and exchange see
+    all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; reshards_after_forward
     (if not, weights are gathered once per step and kept).
     Host: launch_time per kernel launch; step_time per optimizer step spent with the GPU idle.
@@ -43,6 +45,8 @@ class Framework(NamedSpec):
     fused_wgrad_accumulation: bool
     fused_optimizer: bool
     dropout: bool
+    repeats_keys: bool = False
+    ring_in_fp32: bool = False
     gradient_dtype: Literal["fp32", "bf16", "fp16", "compute"]
     gradients_overlap: bool
     parameters_overlap: bool

@@ -123,6 +123,8 @@ class KernelStyle:
         in_place_cross_entropy: an unfused cross-entropy reuses the fp32 copy of the logits for softmax and gradient.
         fused_wgrad_accumulation: weight gradients are added into the gradient buffer by the GEMM itself.
         dropout: whether dropout masks are made and kept.
+        repeats_keys: keys and values are repeated for every query head before attention.
+        ring_in_fp32: partial results of ring attention are joined by plain fp32 operations.
     """
 
     attention: str = "flash2"
@@ -135,3 +137,5 @@ class KernelStyle:
     in_place_cross_entropy: bool = True
     fused_wgrad_accumulation: bool = True
     dropout: bool = False
+    repeats_keys: bool = False
+    ring_in_fp32: bool = False
