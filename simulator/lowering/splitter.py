@@ -177,8 +177,8 @@ class Splitter:
                 self.collective(rows, "all_gather", self.tokens * o.shape[3] * self.e, phase, o.label)
             shape, narrow = self.local(o), o.has_weight and o.split not in ("vocabulary", "router")
             if narrow:
-                # the norm before a column-split layer and the activation function write narrow copies themselves
-                fused = o.split == "column" or o.label.endswith("down")
+                # the norm before a column-split layer writes narrow copies itself (LayerNormLinear of Transformer Engine)
+                fused = o.split == "column"
                 self.quantise(rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, fused=fused)
             launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
             row = self.product(
