@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
+from simulator.lowering.fused_experts import with_kernels
 from simulator.lowering.rows import Rows
 from simulator.lowering.settled import Settled
 from simulator.lowering.splitter import ExpertSplit, Splitter
@@ -121,14 +122,15 @@ def _layer_cost(
     )
     recompute = recompute if kind in ("layer", "moe layer") else "none"
     forward, backward = Rows(f"{kind} forward"), Rows(f"{kind} backward")
-    for operator in part.operators:
+    operators = with_kernels(part.operators, style, experts.parallel > 1)
+    for operator in operators:
         split.forward(forward, operator, "forward")
-    for operator in part.operators:
+    for operator in operators:
         if recompute == "full" or (recompute == "selective" and operator.selective):
             split.forward(backward, operator, "recompute")
         elif recompute == "operators" and operator.again:
             split.forward(backward, _part_of(operator), "recompute")
-    for operator in reversed(part.operators):
+    for operator in reversed(operators):
         split.backward(backward, operator)
     saved, dropped = _saved(part, split, recompute)
     out, grad = split.widest(part)

@@ -168,7 +168,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         groups=groups,
         expert_parallel=plan.expert_parallel,
         expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,
-        expert_exchange=plan.expert_exchange or "all_to_all",
+        expert_exchange=plan.expert_exchange or framework.expert_exchange,
         expert_imbalance=plan.expert_imbalance,
         style=_style(framework, plan.attention, _or(plan.dropout, framework.dropout)),
         precision=numbers,
@@ -220,6 +220,8 @@ def _style(framework: Framework, attention: str | None, dropout: bool) -> Kernel
         dropout=dropout,
         repeats_keys=framework.repeats_keys,
         ring_in_fp32=framework.ring_in_fp32,
+        fuses_experts=framework.fuses_experts,
+        exchange_permutes=framework.exchange_permutes,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.lowering.expert_rules import Groups
+from simulator.lowering.fused_experts import FUSED_CASTS
 from simulator.lowering.ring import ring_attention
 from simulator.lowering.rows import Rows
 from simulator.program.program import COLLECTIVE
@@ -158,7 +159,7 @@ class Splitter:
 
         With `fused` the kernel before writes the narrow copies, so only the writing counts.
         """
-        if self.precision.quantises:
+        if self.precision.quantises and not (self.style.fuses_experts and label in FUSED_CASTS):
             rows.add(
                 label=f"{label} cast to {self.precision.gemm}",
                 work="memory_bound",

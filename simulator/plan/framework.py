@@ -27,6 +27,8 @@ class Framework(NamedSpec):
     one after the other); separate_communicators (gathers and reductions do not queue behind each other).
     Attention: repeats_keys (keys and values are repeated for every query head before the kernel, so that kernel and exchange see
     all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations).
+    Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange copies, sorts and sums rows itself); fuses_experts
+    (the grouped products apply the activation function and write narrow results themselves).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; reshards_after_forward
     (if not, weights are gathered once per step and kept).
     Host: launch_time per kernel launch; step_time per optimizer step spent with the GPU idle.
@@ -47,6 +49,9 @@ class Framework(NamedSpec):
     dropout: bool
     repeats_keys: bool = False
     ring_in_fp32: bool = False
+    expert_exchange: Literal["all_to_all", "once_per_node"] = "all_to_all"
+    exchange_permutes: bool = False
+    fuses_experts: bool = False
     gradient_dtype: Literal["fp32", "bf16", "fp16", "compute"]
     gradients_overlap: bool
     parameters_overlap: bool

@@ -124,6 +124,8 @@ class KernelStyle:
         fused_wgrad_accumulation: weight gradients are added into the gradient buffer by the GEMM itself.
         dropout: whether dropout masks are made and kept.
         repeats_keys: keys and values are repeated for every query head before attention.
+        fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
+        exchange_permutes: the exchange of rows between experts copies, sorts and sums them itself.
         ring_in_fp32: partial results of ring attention are joined by plain fp32 operations.
     """
 
@@ -139,3 +141,5 @@ class KernelStyle:
     dropout: bool = False
     repeats_keys: bool = False
     ring_in_fp32: bool = False
+    fuses_experts: bool = False
+    exchange_permutes: bool = False

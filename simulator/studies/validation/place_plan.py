@@ -7,6 +7,7 @@ from typing import Any
 from simulator.plan.framework import load_framework
 from simulator.schedules import SCHEDULES
 from simulator.studies.validation.names import load_names
+from simulator.studies.validation.place_cluster import place_gpu
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
 from simulator.workload.model import Model
 
@@ -66,6 +67,10 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
     fields |= _sharding(row, fields["framework"], replicas, assumed)
     fields |= _attention(row, assumed)
+    since = load_names().framework_at(fields["framework"], text(row, "version"), place_gpu(row)[0].architecture)
+    if since is not None:
+        fields["framework"] = since.framework
+        assumed.append(f"framework {since.framework} (version {text(row, 'version')})")
     variant = load_names().find("framework_of_kernel", f"{fields['framework']} {text(row, 'attn_kernel')}")
     if variant is not None:
         fields["framework"] = variant
