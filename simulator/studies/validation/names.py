@@ -37,9 +37,9 @@ class SourceKernel(Spec):
 
 
 class FrameworkSince(Spec):
-    """A framework's profile on an architecture from a release on, and where that was read; versions are year.month."""
+    """A framework's profile on an architecture from a release on, and where that was read; releases are year.month."""
 
-    version: Name
+    since: Name
     architecture: Name
     framework: Name
     source: Name
@@ -97,8 +97,8 @@ class NameTable(Spec):
         since, found = self.framework_since.get(framework), re.match(r"(\d+)\.(\d+)", version)
         if since is None or found is None or since.architecture != architecture:
             return None
-        year, month = (int(part) for part in since.version.split(".")[:2])
-        return since if (int(found[1]), int(found[2])) >= (year, month) else None
+        first = re.search(r"(\d+)\.(\d+)", since.since)
+        return since if first and (int(found[1]), int(found[2])) >= (int(first[1]), int(first[2])) else None
 
     def recompute_of(self, source: str) -> SourceRecompute | None:
         """Return what a source recomputes where a row does not say, by a part of its text."""
