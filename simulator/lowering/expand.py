@@ -131,11 +131,9 @@ def _layer_cost(
     for operator in reversed(part.operators):
         split.backward(backward, operator)
     saved, dropped = _saved(part, split, recompute)
-    out, grad = split.widest(part)
+    (out, grad), idle = split.widest(part), 0.0
     if kind == "head":
-        # beside the saved softmax: 16-bit logits (and their fp32 copy) forward, 16-bit gradients (and fp32 ones) backward
-        extra = 0.0 if style.fused_cross_entropy or style.in_place_cross_entropy else 4.0
-        out = grad = sequences * length * vocabulary / tensor * (precision.element + extra)
+        out, grad, idle = _loss_marks(style, sequences * length * vocabulary / tensor, tensor, precision.element)
     return LayerCost(
         forward=forward.table(),
         backward=backward.table(),
@@ -143,7 +141,7 @@ def _layer_cost(
         weight_gradient=backward.table("weight"),
         saved=saved,
         forward_mark=_marks(kind, "workspace", out),
-        backward_mark=(*dropped, *_marks(kind, "gradients of activations", grad)),
+        backward_mark=(*dropped, *_marks(kind, "gradients of activations", grad), *_freed(kind, idle)),
         parameters=sum(
             (o.parameters - o.small_parameters) / split.weights(o) + o.small_parameters for o in part.operators
         ),
@@ -153,6 +151,22 @@ def _layer_cost(
         if experts_apart
         else 0.0,
     )
+
+
+def _loss_marks(style: KernelStyle, logits: float, tensor: int, element: float) -> tuple[float, float, float]:
+    """Bytes beside the saved softmax forward and backward, and of freed logits whose place nothing at the peak fits in.
+
+    In place (Megatron): the 16-bit logits, then their gradients in the same place.  Plain: logits in 16 bits and fp32 forward;
+    backward the fp32 gradients of the picked log-probabilities and of the softmax (split over ranks, DTensor's loss: also
+    the exponentials), while the place of the 16-bit logits lies idle.
+    """
+    if style.fused_cross_entropy or style.in_place_cross_entropy:
+        return logits * element, logits * element, 0.0
+    return logits * (element + 4.0), logits * (8.0 if tensor == 1 else 12.0), logits * element
+
+
+def _freed(kind: str, size: float) -> tuple[Tensor, ...]:
+    return (Tensor(name=f"{kind} logits freed, place idle", category="fragmentation", bytes=size),) if size else ()
 
 
 def _marks(kind: str, name: str, size: float) -> tuple[Tensor, ...]:
@@ -168,7 +182,7 @@ def _saved(part: LayerPart, split: Splitter, recompute: str) -> tuple[tuple[Tens
         )
         for o in part.operators
         for s in o.saved
-        if s.bytes
+        if s.bytes and (recompute == "operators" or not s.idle)
     ]
     if recompute == "none":
         return tuple(t for _, t in tensors), ()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from simulator.errors import PlanError
 from simulator.plan.framework import load_framework
 from simulator.schedules import SCHEDULES
+from simulator.schedules.base import Shape
 from simulator.studies.validation.names import load_names
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
 from simulator.workload.model import Model
@@ -47,8 +49,8 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         raise CannotPlace(f"tp x pp x dp = {tensor} x {pipeline} x {said} is not the {world} GPUs", counts=False)
     microbatch = count(row, "mbs")
     if microbatch is None:
-        microbatch = 1
-        assumed.append("microbatch_size = 1")
+        microbatch, why = _blank_microbatch(row, pipeline, replicas)
+        assumed.append(f"microbatch_size = {microbatch}{why}")
     batch = count(row, "gbs") or replicas * microbatch * (count(row, "grad_accum") or 0)
     if not batch:
         raise CannotPlace("the row gives neither gbs nor grad_accum", counts=False)
@@ -64,7 +66,7 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     fields |= _experts(row, model, tensor, assumed)
     fields["framework"] = _framework(row, assumed)
     fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
-    fields |= _sharding(row, fields["framework"], replicas, assumed)
+    fields |= _sharding(row, fields["framework"], replicas * context, assumed)
     fields |= _attention(row, assumed)
     variant = load_names().find("framework_of_kernel", f"{fields['framework']} {text(row, 'attn_kernel')}")
     if variant is not None:
@@ -129,7 +131,7 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
         if (chunks or 1) > 1 and wanted == "one_f_one_b":
             wanted = "interleaved_1f1b"
         else:
-            return {"schedule": wanted, "chunks_per_rank": chunks or 1}
+            return {"schedule": wanted, "chunks_per_rank": chunks or _chunks(wanted, pipeline, microbatches, assumed)}
     if chunks is None:
         chunks = 2
         assumed.append("2 chunks per rank (the depth of interleaving is not printed)")
@@ -144,6 +146,25 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
     if chunks == 1:
         return {"schedule": "one_f_one_b"}
     return {"schedule": "interleaved_1f1b", "chunks_per_rank": chunks, **split}
+
+
+def _chunks(schedule: str, pipeline: int, microbatches: int, assumed: list[str]) -> int:
+    """Return the chunks per rank of a schedule where none are printed: 1, or 2 where it has no other form (V placements)."""
+    try:
+        SCHEDULES.get(schedule).check(Shape(pipeline, microbatches, 1))
+    except PlanError:
+        assumed.append(f"2 chunks per rank (schedule {schedule} has no form with one)")
+        return 2
+    return 1
+
+
+def _blank_microbatch(row: Row, pipeline: int, replicas: int) -> tuple[int, str]:
+    """Return (microbatch size, why) where none is printed: 1, or the framework's rule."""
+    words, local = text(row, "framework").lower(), (count(row, "gbs") or 0) // replicas
+    stages = pipeline * (count(row, "vp") or (2 if "interleaved" in text(row, "schedule").lower() else 1))
+    if "torchtitan" in words and pipeline > 1 and local and local % stages == 0:
+        return local // stages, " (torchtitan's rule: as many microbatches as stages)"
+    return 1, ""
 
 
 def _sharding(row: Row, framework: str, replicas: int, assumed: list[str]) -> dict[str, Any]:
