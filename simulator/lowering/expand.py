@@ -133,7 +133,7 @@ def _layer_cost(
     saved, dropped = _saved(part, split, recompute)
     (out, grad), idle = split.widest(part), 0.0
     if kind == "head":
-        out, grad, idle = _loss_marks(style, sequences * length * vocabulary / tensor, tensor, precision.element)
+        out, grad, idle = _loss_marks(style, sequences * length * vocabulary, tensor, precision.element)
     return LayerCost(
         forward=forward.table(),
         backward=backward.table(),
@@ -160,8 +160,13 @@ def _loss_marks(style: KernelStyle, logits: float, tensor: int, element: float) 
     backward the fp32 gradients of the picked log-probabilities and of the softmax (split over ranks, DTensor's loss: also
     the exponentials), while the place of the 16-bit logits lies idle.
     """
+    if style.gathers_logits and tensor > 1:  # beside them a rank's own part, and the parts as they were received
+        logits, element = logits, element * (2.0 + 1.0 / tensor)
+    else:
+        logits /= tensor
     if style.fused_cross_entropy or style.in_place_cross_entropy:
         return logits * element, logits * element, 0.0
+    tensor = 1 if style.gathers_logits else tensor
     return logits * (element + 4.0), logits * (8.0 if tensor == 1 else 12.0), logits * element
 
 

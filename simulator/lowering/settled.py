@@ -221,6 +221,7 @@ def _style(framework: Framework, attention: str | None, dropout: bool) -> Kernel
         in_place_cross_entropy=framework.in_place_cross_entropy,
         fused_wgrad_accumulation=framework.fused_wgrad_accumulation,
         dropout=dropout,
+        gathers_logits=framework.gathers_logits,
         copies_attention_output=framework.copies_attention_output,
         keeps_gathered_inputs=framework.keeps_gathered_inputs,
         keeps_idle_products=framework.keeps_idle_products,

@@ -27,6 +27,7 @@ class Framework(NamedSpec):
     one after the other); separate_communicators (gathers and reductions do not queue behind each other).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; reshards_after_forward
     (if not, weights are gathered once per step and kept).
+    gathers_logits: every tensor-parallel rank gathers all logits and computes the whole loss (else each its part of it).
     Memory habits: copies_attention_output (attention kernels of batch-first tensors in a sequence-first layer: the output
     projection keeps its own copy of their output); keeps_gathered_inputs (what sequence parallelism gathers for a product is
     kept for its backward, not gathered again); keeps_idle_products (per-operator recompute also keeps a layer's last product,
@@ -68,6 +69,7 @@ class Framework(NamedSpec):
     clips_gradients: bool
     vocabulary_multiple: int = Field(ge=1, le=4096)
     recompute: Literal["none", "selective", "operators", "full"]
+    gathers_logits: bool
     copies_attention_output: bool
     keeps_gathered_inputs: bool
     keeps_idle_products: bool

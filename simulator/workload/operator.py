@@ -122,6 +122,7 @@ class KernelStyle:
         in_place_cross_entropy: an unfused cross-entropy reuses the fp32 copy of the logits for softmax and gradient.
         fused_wgrad_accumulation: weight gradients are added into the gradient buffer by the GEMM itself.
         dropout: whether dropout masks are made and kept.
+        gathers_logits: the loss is computed over all logits, gathered, on every tensor-parallel rank.
         copies_attention_output: attention kernels of batch-first tensors in a sequence-first layer: their output is kept twice.
         keeps_gathered_inputs: the gathered input of a column-split product is kept, not gathered again in backward.
         keeps_idle_products: per-operator recompute keeps a layer's last product too.
@@ -137,6 +138,7 @@ class KernelStyle:
     in_place_cross_entropy: bool = True
     fused_wgrad_accumulation: bool = True
     dropout: bool = False
+    gathers_logits: bool = False
     copies_attention_output: bool = False
     keeps_gathered_inputs: bool = False
     keeps_idle_products: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from simulator.errors import PlanError
@@ -67,6 +68,7 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     fields["framework"] = _framework(row, assumed)
     fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
     fields |= _sharding(row, fields["framework"], replicas * context, assumed)
+    fields |= _gradient_dtype(row)
     fields |= _attention(row, assumed)
     variant = load_names().find("framework_of_kernel", f"{fields['framework']} {text(row, 'attn_kernel')}")
     if variant is not None:
@@ -131,14 +133,12 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
         if (chunks or 1) > 1 and wanted == "one_f_one_b":
             wanted = "interleaved_1f1b"
         else:
-            return {"schedule": wanted, "chunks_per_rank": chunks or _chunks(wanted, pipeline, microbatches, assumed)}
+            chunks = chunks or _chunks(wanted, pipeline, microbatches, assumed)
+            return {"schedule": wanted, "chunks_per_rank": chunks, **_own_chunks(model, pipeline * chunks, assumed)}
     if chunks is None:
         chunks = 2
         assumed.append("2 chunks per rank (the depth of interleaving is not printed)")
-    split: dict[str, Any] = {}
-    if model.layers + 2 == pipeline * chunks:
-        split = {"layer_split": (0, *(1 for _ in range(model.layers)), 0)}
-        assumed.append("embedding and head have a chunk each")
+    split = _own_chunks(model, pipeline * chunks, assumed)
     if chunks > 1 and (microbatches % pipeline or (model.layers < pipeline * chunks and not split)):
         why = f"{microbatches} microbatches, {model.layers} layers on {pipeline} ranks"
         assumed.append(f"1f1b without interleaving ({chunks} chunks per rank cannot be: {why})")
@@ -146,6 +146,20 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
     if chunks == 1:
         return {"schedule": "one_f_one_b"}
     return {"schedule": "interleaved_1f1b", "chunks_per_rank": chunks, **split}
+
+
+def _own_chunks(model: Model, chunks: int, assumed: list[str]) -> dict[str, Any]:
+    """Return the split of layers over chunks where embedding and head have a chunk each; else nothing, the usual rule."""
+    if model.layers + 2 != chunks:
+        return {}
+    assumed.append("embedding and head have a chunk each")
+    return {"layer_split": (0, *(1 for _ in range(model.layers)), 0)}
+
+
+def _gradient_dtype(row: Row) -> dict[str, Any]:
+    """Return the number format in which the row's notes say that gradients are added up; nothing where they say none."""
+    found = re.search(r"(fp32|bf16|fp16) (?:main )?grad", text(row, "quality_note").lower())
+    return {"gradient_dtype": found.group(1)} if found else {}
 
 
 def _chunks(schedule: str, pipeline: int, microbatches: int, assumed: list[str]) -> int:

@@ -210,6 +210,7 @@ class Pieces:
         """Final norm, projection to the vocabulary, cross-entropy on fp32 logits."""
         m, t, e = self.m, self.t, self.e
         logits = float(t) * self.vocabulary
+        region = "whole" if self.style.gathers_logits else "tensor"
         head_in = Saved(name="head input", bytes=t * m.hidden * e, region=self.gathered)
         product = self.linear("head", "vocabulary", self.vocabulary, m.hidden, head_in, False)
         if self.style.fused_cross_entropy:
@@ -219,12 +220,12 @@ class Pieces:
         loss = Operator(
             label="cross entropy",
             work="memory_bound",
-            split="tensor",
+            split=region,
             read=logits * read,
             written=logits * written,
             backward_read=logits * back_read,
             backward_written=logits * back_written,
-            saved=(Saved(name="logits", bytes=logits * kept, region="tensor", category="logits"),),
+            saved=(Saved(name="logits", bytes=logits * kept, region=region, category="logits"),),
             launches=2 if self.style.fused_cross_entropy else 8,
             backward_launches=1 if self.style.fused_cross_entropy else 4,
         )
