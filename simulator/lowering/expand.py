@@ -141,7 +141,7 @@ def _layer_cost(
         weight_gradient=backward.table("weight"),
         saved=saved,
         forward_mark=_marks(kind, "workspace", out),
-        backward_mark=(*dropped, *_marks(kind, "gradients of activations", grad), *_freed(kind, idle)),
+        backward_mark=(*dropped, *_marks(kind, "gradients of activations", grad), *_output(kind, idle)),
         parameters=sum(
             (o.parameters - o.small_parameters) / split.weights(o) + o.small_parameters for o in part.operators
         ),
@@ -154,15 +154,13 @@ def _layer_cost(
 
 
 def _loss_marks(style: KernelStyle, logits: float, tensor: int, element: float) -> tuple[float, float, float]:
-    """Bytes beside the saved softmax forward and backward, and of freed logits whose place nothing at the peak fits in.
+    """Bytes beside the saved softmax forward and backward, and of the 16-bit logits that stand (or whose place lies idle) then.
 
     In place (Megatron): the 16-bit logits, then their gradients in the same place.  Plain: logits in 16 bits and fp32 forward;
     backward the fp32 gradients of the picked log-probabilities and of the softmax (split over ranks, DTensor's loss: also
-    the exponentials), while the place of the 16-bit logits lies idle.
+    the exponentials), while the 16-bit logits are held by whoever called the model, or freed and too small to be used again.
     """
-    if style.gathers_logits and tensor > 1:  # beside them a rank's own part, and the parts as they were received
-        logits, element = logits, element * (2.0 + 1.0 / tensor)
-    else:
+    if not style.gathers_logits:
         logits /= tensor
     if style.fused_cross_entropy or style.in_place_cross_entropy:
         return logits * element, logits * element, 0.0
@@ -170,8 +168,8 @@ def _loss_marks(style: KernelStyle, logits: float, tensor: int, element: float) 
     return logits * (element + 4.0), logits * (8.0 if tensor == 1 else 12.0), logits * element
 
 
-def _freed(kind: str, size: float) -> tuple[Tensor, ...]:
-    return (Tensor(name=f"{kind} logits freed, place idle", category="fragmentation", bytes=size),) if size else ()
+def _output(kind: str, size: float) -> tuple[Tensor, ...]:
+    return (Tensor(name=f"{kind} output in 16 bits", category="logits", bytes=size),) if size else ()
 
 
 def _marks(kind: str, name: str, size: float) -> tuple[Tensor, ...]:

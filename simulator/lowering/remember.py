@@ -111,10 +111,21 @@ def _resident(state: State, rank: int) -> list[Tensor]:
         Tensor(name="driver context and kernels", category="context", bytes=framework.context),
     ]
     out += _beside_compute(state, held) + (_fsdp_pools(state) if settled.zero_stage == 3 else _flat_copies(state, held))
-    groups = sum(size > 1 for _, size in settled.axes)
+    groups = _communicators(settled.axes)
     if groups:
         out.append(Tensor(name="communicator buffers", category="context", bytes=groups * framework.communicator))
     return [t for t in out if t.bytes]
+
+
+def _communicators(axes: tuple[tuple[str, int], ...]) -> int:
+    """Process groups that hold buffers: one per mesh axis, all ranks, and, for the norm, those that split a model's weights.
+
+    >>> _communicators((("tp", 2), ("dp", 4), ("pp", 2))), _communicators((("tp", 1), ("dp", 4), ("pp", 1)))
+    (5, 2)
+    """
+    axis = sum(size > 1 for _, size in axes)
+    splits = sum(size > 1 for name, size in axes if name in ("tp", "pp"))
+    return axis + (axis > 0) + (splits > 1)
 
 
 def _beside_compute(state: State, held: Held) -> list[Tensor]:
