@@ -132,16 +132,20 @@ def _layer_cost(
         split.backward(backward, operator)
     saved, dropped = _saved(part, split, recompute)
     (out, grad), idle = split.widest(part), 0.0
+    broken: tuple[Tensor, ...] = ()
     if kind == "head":
         out, grad, idle = _loss_marks(style, sequences * length * vocabulary, tensor, precision.element)
+        if style.makes_gradients:
+            own = precision.element * model.hidden * vocabulary / tensor
+            broken = _broken(sequences * length * vocabulary / (1 if style.gathers_logits else tensor), own)
     return LayerCost(
         forward=forward.table(),
         backward=backward.table(),
         input_gradient=backward.table("input"),
         weight_gradient=backward.table("weight"),
         saved=saved,
-        forward_mark=_marks(kind, "workspace", out),
-        backward_mark=(*dropped, *_marks(kind, "gradients of activations", grad), *_output(kind, idle)),
+        forward_mark=(*_marks(kind, "workspace", out), *broken),
+        backward_mark=(*dropped, *_marks(kind, "gradients of activations", grad), *_output(kind, idle), *broken),
         parameters=sum(
             (o.parameters - o.small_parameters) / split.weights(o) + o.small_parameters for o in part.operators
         ),
@@ -166,6 +170,16 @@ def _loss_marks(style: KernelStyle, logits: float, tensor: int, element: float) 
         return logits * element, logits * element, 0.0
     tensor = 1 if style.gathers_logits else tensor
     return logits * (element + 4.0), logits * (8.0 if tensor == 1 else 12.0), logits * element
+
+
+def _broken(logits: float, gradient: float) -> tuple[Tensor, ...]:
+    """Bytes around the head's weight gradient in the place of freed fp32 logits.
+
+    When the first backward makes that gradient, those places are the only ones large enough; it stays there, so the next
+    microbatch's fp32 logits find the place too small and take another.
+    """
+    left = 4.0 * logits - gradient
+    return (Tensor(name="place that the head's gradient breaks up", category="fragmentation", bytes=left),) if left > 0 else ()
 
 
 def _output(kind: str, size: float) -> tuple[Tensor, ...]:

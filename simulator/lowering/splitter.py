@@ -77,9 +77,7 @@ class Splitter:
         for o in part.operators:
             if o.work == "gemm":
                 b, m, n, _ = self.local(o)
-                # scores that a softmax in plain operations turns into fp32 numbers
-                e = 4.0 if o.label == "attention scores" and not self.style.fused_softmax else self.e
-                widest = max(widest, b * m * n * e)
+                widest = max(widest, b * m * n * self.e)
         widest = max(widest, part.input_bytes)
         return widest, 2 * widest
 

@@ -37,7 +37,8 @@ class Framework(NamedSpec):
     forward to the last backward); pipeline_keeps_unsharded (under pipeline parallelism FSDP gathers once per step and reduces
     once, so that whole weights and gradients stand in between); keeps_compute_gradients (gradients in the compute dtype stand
     beside wider gradient buffers until the end of a microbatch's backward); flattens_gradients (the optimizer step copies its
-    gradients into flat tensors, and reduces through a flat buffer of bucket_size).
+    gradients into flat tensors, and reduces through a flat buffer of bucket_size); makes_gradients (gradients are tensors that
+    the first backward makes and that stay, not parts of a buffer made before).
     Host: launch_time per kernel launch; step_time per optimizer step spent with the GPU idle.
     Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries), communicator (buffers
     of one communicator).
@@ -79,6 +80,7 @@ class Framework(NamedSpec):
     pipeline_keeps_unsharded: bool
     keeps_compute_gradients: bool
     flattens_gradients: bool
+    makes_gradients: bool
     launch_time: Seconds
     step_time: Seconds
     context: Bytes

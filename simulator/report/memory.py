@@ -136,9 +136,9 @@ def memory_peaks(
 ) -> MemoryReport:
     """Return the peak of every rank within the step, or within a window (start, end) [s] of it.
 
-    Freed memory that the allocator keeps (category fragmentation) is given back when the device is full, so it stands only as
-    far as there is room: of a rank that would exceed `capacity` [B] the peak is that of all else, and fragmentation fills up
-    what is left.
+    Freed memory that the allocator keeps (resident, category fragmentation) is given back when the device is full, so it stands
+    only as far as there is room: of a rank that would exceed `capacity` [B] the peak is that of all else, and such memory fills
+    up what is left.
 
     Raises:
         ProgramError: a row changes the memory of a rank none of whose streams it holds.
@@ -159,11 +159,10 @@ def memory_peaks(
     full = by_category.sum(axis=1) > capacity
     if full.any():
         kept = CATEGORIES.index("fragmentation")
-        there = by_category[:, kept].copy()
-        tight, small = resident.copy(), sizes.copy()
-        tight[:, kept], small[:, kept] = 0.0, 0.0
-        when, least = _walk(program, trace, window, tight, small)
-        least[:, kept] = np.minimum(there, np.maximum(0.0, capacity - least.sum(axis=1)))
+        tight = resident.copy()
+        tight[:, kept] = 0.0
+        when, least = _walk(program, trace, window, tight, sizes)
+        least[:, kept] += np.minimum(resident[:, kept], np.maximum(0.0, capacity - least.sum(axis=1)))
         time[full], by_category[full] = when[full], least[full]
     return MemoryReport(time=time, by_category=by_category, program=program, trace=trace)
 

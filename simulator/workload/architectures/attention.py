@@ -119,8 +119,6 @@ def _unfused(p: Pieces, operands: tuple[Saved, ...]) -> list[Operator]:
     drop = p.style.dropout
     passes = 1 if p.style.fused_softmax else 3
     saved = [Saved(name="softmax output", bytes=scores * e, region="tensor", droppable=True)]
-    if not p.style.fused_softmax:  # in plain operations the softmax is computed, and kept, in fp32 before it is cast
-        saved.append(Saved(name="softmax output in fp32", bytes=scores * 4.0, region="tensor", droppable=True))
     operators = [
         Operator(
             label="attention scores",
