@@ -107,7 +107,7 @@ def _resident(state: State, rank: int) -> list[Tensor]:
             category="optimizer_states",
             bytes=states.optimizer_states + experts.optimizer_states,
         ),
-        Tensor(name="GEMM workspace", category="workspace", bytes=framework.workspace),
+        Tensor(name="GEMM workspace", category="workspace", bytes=_workspace(state)),
         Tensor(name="driver context and kernels", category="context", bytes=framework.context),
     ]
     out += _beside_compute(state, held) + (_fsdp_pools(state) if settled.zero_stage == 3 else _flat_copies(state, held))
@@ -115,6 +115,12 @@ def _resident(state: State, rank: int) -> list[Tensor]:
     if groups:
         out.append(Tensor(name="communicator buffers", category="context", bytes=groups * framework.communicator))
     return [t for t in out if t.bytes]
+
+
+def _workspace(state: State) -> float:
+    """Bytes that GEMM libraries hold, those for the experts' products included."""
+    framework = state.settled.framework
+    return framework.workspace + (framework.grouped_workspace if state.workload.model.experts else 0.0)
 
 
 def _communicators(axes: tuple[tuple[str, int], ...]) -> int:

@@ -224,6 +224,7 @@ def _style(framework: Framework, attention: str | None, dropout: bool) -> Kernel
         gathers_logits=framework.gathers_logits,
         copies_attention_output=framework.copies_attention_output,
         makes_gradients=framework.makes_gradients,
+        weights_in_experts=framework.weights_in_experts,
         keeps_gathered_inputs=framework.keeps_gathered_inputs,
         keeps_idle_products=framework.keeps_idle_products,
     )

@@ -38,9 +38,11 @@ class Framework(NamedSpec):
     once, so that whole weights and gradients stand in between); keeps_compute_gradients (gradients in the compute dtype stand
     beside wider gradient buffers until the end of a microbatch's backward); flattens_gradients (the optimizer step copies its
     gradients into flat tensors, and reduces through a flat buffer of bucket_size); makes_gradients (gradients are tensors that
-    the first backward makes and that stay, not parts of a buffer made before).
+    the first backward makes and that stay, not parts of a buffer made before); weights_in_experts (the router's weights scale
+    the experts' inner activation, so their outputs need not be kept).
     Host: launch_time per kernel launch; step_time per optimizer step spent with the GPU idle.
-    Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries), communicator (buffers
+    Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries),
+    grouped_workspace (the same for the grouped products of experts, one per stream they run on), communicator (buffers
     of one communicator).
     """
 
@@ -81,10 +83,12 @@ class Framework(NamedSpec):
     keeps_compute_gradients: bool
     flattens_gradients: bool
     makes_gradients: bool
+    weights_in_experts: bool
     launch_time: Seconds
     step_time: Seconds
     context: Bytes
     workspace: Bytes
+    grouped_workspace: Bytes
     communicator: Bytes
 
 

@@ -125,6 +125,7 @@ class KernelStyle:
         gathers_logits: the loss is computed over all logits, gathered, on every tensor-parallel rank.
         copies_attention_output: attention kernels of batch-first tensors in a sequence-first layer: their output is kept twice.
         makes_gradients: weight gradients are made by the first backward, in places that the freed logits leave.
+        weights_in_experts: the router's weights scale the experts' inner activation, not their outputs.
         keeps_gathered_inputs: the gathered input of a column-split product is kept, not gathered again in backward.
         keeps_idle_products: per-operator recompute keeps a layer's last product too.
     """
@@ -142,5 +143,6 @@ class KernelStyle:
     gathers_logits: bool = False
     copies_attention_output: bool = False
     makes_gradients: bool = False
+    weights_in_experts: bool = False
     keeps_gathered_inputs: bool = False
     keeps_idle_products: bool = False

@@ -154,6 +154,11 @@ class Pieces:
             saved=(
                 Saved(name=f"{before}{first}", bytes=wide, region=region),
                 *((Saved(name=f"{before}up output", bytes=wide, region=region, cheap=True),) if m.gated_mlp else ()),
+                *(  # a plain function's output is scaled by a kernel of its own, a gate's in the fused one
+                    (Saved(name=f"{before}output unweighted", bytes=wide, region=region, cheap=True),)
+                    if region == "expert" and self.style.weights_in_experts and not m.gated_mlp
+                    else ()
+                ),
                 *(
                     (Saved(name=f"{before}silu output", bytes=wide, region=region, cheap=True),)
                     if m.gated_mlp and passes > 1
