@@ -70,7 +70,8 @@ def crossing_of(member: Collective, kind: str, place: GroupPlacement, fabric: Fa
 
     Where the algorithm's transfers are not defined for the group, `solved` is 0 and `reason` says so.
     """
-    assert place.lattice is not None
+    if place.lattice is None:
+        return Crossing()
     ranks = place.lattice.ranks()
     graph = graph_of(fabric, _world(ranks, fabric))
     reason = _reason(ranks.reshape(-1), np.repeat(np.arange(len(ranks)), ranks.shape[1]), graph)
