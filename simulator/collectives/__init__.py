@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from simulator.collectives.base import KINDS, PRIOR, PROTOCOLS, Collective, Cost
@@ -175,6 +175,8 @@ def candidates(
         return ()
     _check_wires(kind, place, fabric)
     table, profile, pooled = load_cost_table(), profile_of(fabric, place), pooled_profile(level_of(place))
+    if place.nodes > 1:
+        fabric = replace(fabric, network_latency=fabric.network_latency + profile.hop(fabric.network))
     found = []
     for member in chosen:
         names = [name for name in member.protocols if kind in member.kinds and protocol in ("auto", name)]
