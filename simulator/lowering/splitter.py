@@ -189,6 +189,8 @@ class Splitter:
                 self.exchange_keys(rows, o, phase, row)
             if o.split == "row":
                 self.collective(rows, self.summed(), self.tokens * o.shape[2] * self.e, phase, o.label)
+            if o.split == "vocabulary" and self.style.gathers_logits:
+                self.collective(rows, "all_gather", self.tokens * o.shape[2] * self.e, phase, f"{o.label} logits")
         elif o.work == "attention":
             self.attention(rows, o, phase, 4.0, o.launches)
         elif o.work in ("dispatch", "combine"):
@@ -197,7 +199,7 @@ class Splitter:
             self.kernel(rows, o, o.read, o.written, phase, o.launches)
             if o.work == "lookup":
                 self.collective(rows, self.summed(), self.x, phase, o.label)
-            elif o.label == "cross entropy":
+            elif o.label == "cross entropy" and not self.style.gathers_logits:
                 for what in ("maximum", "target", "sum"):
                     self.collective(rows, "all_reduce", 4.0 * self.tokens, phase, f"cross entropy {what}")
 

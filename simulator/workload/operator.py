@@ -23,6 +23,7 @@ class Saved:
         category: memory category: activations or logits.
         droppable: dropped under selective recompute (made again in backward).
         cheap: dropped under per-operator recompute: the output of a memory-bound kernel, or of a product that is run again.
+        idle: kept only under per-operator recompute, which keeps the outputs of every second product though nothing reads them.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Saved:
     category: str = "activations"
     droppable: bool = False
     cheap: bool = False
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,12 @@ class KernelStyle:
         fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
         exchange_permutes: the exchange of rows between experts copies, sorts and sums them itself.
         ring_in_fp32: partial results of ring attention are joined by plain fp32 operations.
+        gathers_logits: the loss is computed over all logits, gathered, on every tensor-parallel rank.
+        copies_attention_output: attention kernels of batch-first tensors in a sequence-first layer: their output is kept twice.
+        makes_gradients: weight gradients are made by the first backward, in places that the freed logits leave.
+        weights_in_experts: the router's weights scale the experts' inner activation, not their outputs.
+        keeps_gathered_inputs: the gathered input of a column-split product is kept, not gathered again in backward.
+        keeps_idle_products: per-operator recompute keeps a layer's last product too.
     """
 
     attention: str = "flash2"
@@ -143,3 +151,9 @@ class KernelStyle:
     ring_in_fp32: bool = False
     fuses_experts: bool = False
     exchange_permutes: bool = False
+    gathers_logits: bool = False
+    copies_attention_output: bool = False
+    makes_gradients: bool = False
+    weights_in_experts: bool = False
+    keeps_gathered_inputs: bool = False
+    keeps_idle_products: bool = False
