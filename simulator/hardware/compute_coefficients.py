@@ -229,6 +229,7 @@ class MemoryBoundCoefficients(_Calibration):
     Args:
         bandwidth_fraction: share of the data sheet's bandwidth that large kernels reach.
         gather_share: that share for kernels that read or write rows in another order, relative to a stream.
+        layer_share: the same for the small kernels of layers: norms, activations, residuals, rotary embedding, casts.
         loss_share: the same for a cross-entropy made of separate tensor operations.
         start: fixed time of a kernel on the device.
         ramp: time in which a kernel's traffic comes up to speed and dies away again.
@@ -236,13 +237,15 @@ class MemoryBoundCoefficients(_Calibration):
 
     bandwidth_fraction: Fraction
     gather_share: Fraction
+    layer_share: Fraction
     loss_share: Fraction
     start: Seconds
     ramp: Seconds
 
     def fraction(self, access: str) -> float:
-        """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "gather" or "loss"."""
-        relative = {"gather": self.gather_share, "loss": self.loss_share}.get(access, 1.0)
+        """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "gather" or "loss"."""
+        shares = {"gather": self.gather_share, "layer": self.layer_share, "loss": self.loss_share}
+        relative = shares.get(access, 1.0)
         return self.bandwidth_fraction * relative
 
 

@@ -145,7 +145,7 @@ class Splitter:
         rows.add(
             label=o.label,
             work="memory_bound",
-            layout=o.access,
+            layout=o.access or "layer",
             dtype=self.dtype,
             read=read / divide,
             written=written / divide,
@@ -163,6 +163,7 @@ class Splitter:
             rows.add(
                 label=f"{label} cast to {self.precision.gemm}",
                 work="memory_bound",
+                layout="layer",
                 dtype=self.dtype,
                 read=0.0 if fused else elements * self.e,
                 written=2.0 * elements * self.precision.quantised_element,
