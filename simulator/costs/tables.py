@@ -192,7 +192,9 @@ def _gemms(table: OperatorTable, rows: NDArray[np.int64], machine: Machine) -> P
     shape = table.shape[rows]
     dtype = [table.dtype[i] for i in rows]
     layout = [table.layout[i] for i in rows]
-    stored = np.array([max(BYTES_PER_ELEMENT[d], 2) for d in dtype])  # products of narrow operands are stored in 16 bits
+    stored = np.array(
+        [max(BYTES_PER_ELEMENT[d], 2) for d in dtype]
+    )  # products of narrow operands are stored in 16 bits
     accumulates = table.written[rows] > 1.5 * stored * shape[:, 0] * shape[:, 1] * shape[:, 2]
     values = gemm_seconds(shape, layout, dtype, accumulates, machine.gpu, machine.gemm)
     known = np.array([gemm_calibrated(d, machine.gpu, machine.gemm) for d in dtype])

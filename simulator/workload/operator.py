@@ -60,8 +60,8 @@ class Operator:
         kv_heads, keys: key/value heads of an attention operator, and keys that each sequence of queries sees.
         peers: ranks that hold the other queries of the same sequences (context parallelism).
         copies: rows that dispatch and combine make of each token.
-        access: how a memory-bound kernel walks memory where it is not a plain stream: "gather" (rows in another order) or
-            "loss" (the separate tensor operations of a cross-entropy).
+        access: how a memory-bound kernel walks memory where it is not a small kernel of a layer: "stream" (long passes),
+            "gather" (rows in another order) or "loss" (the separate tensor operations of a cross-entropy).
         has_weight: whether the GEMM's right operand is a weight (else both operands are activations).
     """
 

@@ -109,7 +109,7 @@ def _core(p: Pieces) -> list[Operator]:
                 causal=True,
                 selective=True,
                 backward_launches=3,
-            )
+            ),
         ]
     return _unfused(p, operands)
 
