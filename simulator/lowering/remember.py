@@ -13,7 +13,8 @@ import numpy as np
 from simulator.lowering.assign import Chunk
 from simulator.lowering.expand import LayerCost
 from simulator.lowering.instances import layers_of
-from simulator.lowering.parameters import rank_held
+from simulator.lowering.parameters import Held, rank_held
+from simulator.lowering.settled import Settled
 from simulator.lowering.state import State
 from simulator.lowering.update import optimizer_bytes
 from simulator.plan.zero import model_states
@@ -79,8 +80,8 @@ def _resident(state: State, rank: int) -> list[Tensor]:
             replicas=replicas,
         )
         for parameters, replicas in (
-            (held.all - held.experts, settled.replicas),
-            (held.experts, settled.expert_replicas),
+            (held.all - held.experts, settled.shard_size),
+            (held.experts, settled.expert_shard_size),
         )
     )
     # with narrow GEMMs the operand and its transpose (a byte each) stand in place of the 16-bit weight
@@ -92,6 +93,7 @@ def _resident(state: State, rank: int) -> list[Tensor]:
             category="optimizer_states",
             bytes=states.optimizer_states + experts.optimizer_states,
         ),
+        Tensor(name="secondary weight shards", category="weights", bytes=_secondary(held, settled)),
         Tensor(name="GEMM workspace", category="workspace", bytes=framework.workspace),
         Tensor(name="driver context and kernels", category="context", bytes=framework.context),
     ]
@@ -99,3 +101,13 @@ def _resident(state: State, rank: int) -> list[Tensor]:
     if groups:
         out.append(Tensor(name="communicator buffers", category="context", bytes=groups * framework.communicator))
     return [t for t in out if t.bytes]
+
+
+def _secondary(held: Held, settled: Settled) -> float:
+    """Bytes of a rank's part of the second copy of the weights (ZeRO++ hpZ)."""
+    size = settled.secondary_shard_size
+    if not size:
+        return 0.0
+    outer = settled.replicas // size
+    shared = (held.all - held.experts) / size + held.experts * outer / settled.expert_replicas
+    return shared * settled.precision.element

@@ -13,6 +13,7 @@ from typing import Any
 
 from simulator.errors import PlanError
 from simulator.lowering.expert_rules import Groups, check_experts, with_experts
+from simulator.lowering.shard_rules import check_shards, check_units, with_shards
 from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import AXES, Plan
 from simulator.schedules import SCHEDULES
@@ -63,6 +64,12 @@ class Settled:
     expert_tensor_parallel: int = 1
     expert_exchange: str = "all_to_all"
     expert_imbalance: float = 1.0
+    secondary_shard_size: int = 0
+    fsdp_unit: int = 1
+    fsdp_gather: str = "microbatch"
+    fsdp_reduce: str = "microbatch"
+    quantized_weights: bool = False
+    quantized_gradients: bool = False
 
     @property
     def replica_axes(self) -> tuple[str, ...]:
@@ -79,6 +86,27 @@ class Settled:
         """Ranks that hold the same experts."""
         ranks = self.tensor_parallel * self.context_parallel * self.data_parallel
         return ranks // (self.expert_parallel * self.expert_tensor_parallel)
+
+    @property
+    def copies(self) -> int:
+        """Groups that each hold one copy of the sharded states."""
+        sizes = dict(self.axes)
+        return math.prod(sizes[axis] for axis in self.groups.copies)
+
+    @property
+    def shard_size(self) -> int:
+        """Ranks over which states are sharded, those of experts apart."""
+        return self.replicas // self.copies
+
+    @property
+    def expert_shard_size(self) -> int:
+        """Ranks over which the states of experts are sharded."""
+        return self.expert_replicas // self.copies
+
+    @property
+    def expert_inner_size(self) -> int:
+        """Ranks of a secondary shard group that hold the same experts."""
+        return self.expert_replicas * self.secondary_shard_size // self.replicas
 
     @property
     def experts_apart(self) -> bool:
@@ -115,6 +143,8 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     _check_shapes(workload, plan)
     check_experts(workload.model, plan)
     microbatches = _microbatches(workload, plan, replicas)
+    check_units(workload, plan, microbatches)
+    check_shards(plan, replicas * plan.context_parallel, _expert_replicas(workload, plan, replicas))
     schedule = _schedule(plan, microbatches)
     _check_effects(plan, framework, replicas * plan.context_parallel, schedule)
     per_rank = 1 if schedule.slices else plan.chunks_per_rank
@@ -136,6 +166,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     axes, groups = with_experts(
         tuple((axis, _size(plan, axis, replicas)) for axis in _rank_order(plan)), plan, workload.model.experts > 0
     )
+    axes, groups = with_shards(axes, groups, plan, replicas * plan.context_parallel)
     gradient: str = plan.gradient_dtype or framework.gradient_dtype
     if gradient == "compute" or not numbers.master_weights:
         gradient = numbers.compute
@@ -166,6 +197,12 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         clip_gradients=_or(plan.clip_gradients, framework.clips_gradients),
         axes=axes,
         groups=groups,
+        secondary_shard_size=plan.secondary_shard_size or 0,
+        fsdp_unit=0 if plan.fsdp_unit == "chunk" else plan.fsdp_unit or 1,
+        fsdp_gather=plan.fsdp_gather or "microbatch",
+        fsdp_reduce=plan.fsdp_reduce or plan.fsdp_gather or "microbatch",
+        quantized_weights=plan.quantized_weights,
+        quantized_gradients=plan.quantized_gradients,
         expert_parallel=plan.expert_parallel,
         expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,
         expert_exchange=plan.expert_exchange or "all_to_all",
@@ -181,6 +218,13 @@ def _messages(framework: Framework, schedule: Any) -> str:
     """The framework's habit, for the schedules it has; runtimes of split, two-way or sliced ones post their receives ahead."""
     plain = not (schedule.splits_backward or schedule.slices) and schedule.replicas == 1
     return framework.p2p if plain else "latency"
+
+
+def _expert_replicas(workload: Workload, plan: Plan, replicas: int) -> int:
+    """Ranks that hold the same experts; 0 for a dense model."""
+    ranks = plan.tensor_parallel * plan.context_parallel * replicas
+    split = plan.expert_parallel * (plan.expert_tensor_parallel or plan.tensor_parallel)
+    return ranks // split if workload.model.experts else 0
 
 
 def _or(value: Any, habit: Any) -> Any:

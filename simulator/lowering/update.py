@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from simulator.lowering.hops import REDUCING_LANES
 from simulator.lowering.parameters import Held, rank_chunks, rank_held, small_parameters
 from simulator.lowering.rows import Rows
 from simulator.lowering.state import Batch, State
@@ -37,14 +38,14 @@ def add_update(state: State) -> None:
     """Add norm, optimizer and gather rows for every pipeline rank."""
     settled = state.settled
     compute, lane = state.lanes("compute"), state.lanes("dp")
-    everyone = np.arange(state.ranks)
-    reduced = _last_reductions(state, lane)
     final = state.last_row[state.order.rank_offsets[1:] - 1]
-    before = [final[r] if reduced[r] < 0 else reduced[r] for r in everyone]
+    rank, reduced = _last_reductions(state)
+    alone = np.setdiff1d(np.arange(state.ranks), rank)
+    rank, before = np.append(rank, alone), np.append(reduced, final[alone])
     if settled.clip_gradients or settled.precision.loss_scaling:
         norm = _segments(state, _norm_table, "gradient norm", synchronises=False)
         rows = _compute(state, norm, compute)
-        state.wait(rows, np.array(before))
+        state.wait(rows[rank], before)
         item = state.add_item(
             Link(
                 name="all_reduce gradient norm",
@@ -61,9 +62,9 @@ def add_update(state: State) -> None:
             Batch(item=np.array([item]), kind=COLLECTIVE, rank=np.array([0]), streams=lane[None, :])
         )
         state.wait(np.full(state.ranks, joined[0]), rows)
-        before = [int(joined[0])] * state.ranks
+        rank, before = np.arange(state.ranks), np.full(state.ranks, joined[0])
     rows = _compute(state, _segments(state, _optimizer_table, "optimizer", synchronises=True), compute)
-    state.wait(rows, np.array(before))
+    state.wait(rows[rank], before)
     if settled.zero_stage in (1, 2) and not settled.overlap_parameters:
         _gather(state, rows, lane)
 
@@ -71,29 +72,28 @@ def add_update(state: State) -> None:
 def _norm_group(state: State) -> tuple[str, ...]:
     """Mesh axes of the ranks that hold different gradients: all that split weights, and those that shard states."""
     groups = state.settled.groups
-    sharded = groups.replicas if state.settled.zero_stage else groups.expert
+    sharded = groups.shards if state.settled.zero_stage else groups.expert
     return tuple(dict.fromkeys((*groups.tensor, *sharded, "pp")))
 
 
-def _last_reductions(state: State, lane: np.ndarray) -> list[int]:
-    """Per rank: the last reduction so far on its data-parallel lane, -1 for none."""
-    last = [-1] * state.ranks
-    lanes = [lane]
-    if (0, "dp reduce") in state.streams:
-        lanes.append(state.lanes("dp reduce"))
+def _last_reductions(state: State) -> tuple[np.ndarray, np.ndarray]:
+    """(pipeline rank, row): the last row so far on every stream on which a rank adds gradients."""
+    owner = np.full(len(state.streams), -1, np.int64)
+    for (rank, name), stream in state.streams.items():
+        if name in REDUCING_LANES:
+            owner[stream] = rank
+    last = np.full(len(owner), -1, np.int64)
     start = 0
-    owner = {int(s): r for group in lanes for r, s in enumerate(group)}
     for batch in state.batches:
         n = len(batch.item)
         if batch.kind == COLLECTIVE:
+            rows = np.arange(start, start + n)
             for column in batch.streams.T:
-                stream, index = np.unique(column[::-1], return_index=True)
-                for s, i in zip(stream, index, strict=True):
-                    if int(s) in owner:
-                        r = owner[int(s)]
-                        last[r] = max(last[r], start + n - 1 - int(i))
+                known = column >= 0
+                np.maximum.at(last, column[known], rows[known])
         start += n
-    return last
+    some = np.flatnonzero((last >= 0) & (owner >= 0))
+    return owner[some], last[some]
 
 
 def _compute(state: State, items: np.ndarray, compute: np.ndarray) -> np.ndarray:

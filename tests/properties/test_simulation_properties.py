@@ -58,6 +58,11 @@ def plans(draw: st.DrawFn) -> tuple[Workload, dict[str, Any], int]:
         plan["p2p"] = draw(st.sampled_from(["latency", "blocking"]))
         if plan["schedule"] == "chimera":
             plan["zero_stage"] = 0
+    if plan["zero_stage"]:
+        plan["shard_size"] = draw(st.sampled_from([None, 2, replicas]))
+    if plan["zero_stage"] == 3:
+        plan["fsdp_unit"] = draw(st.sampled_from([None, 3, "chunk"]))
+        plan["fsdp_reduce"] = draw(st.sampled_from([None, "step"]))
     batch = microbatches * replicas * plan["microbatch_size"]
     return (
         Workload(model=load_model(name), sequence_length=512, global_batch_size=batch),
@@ -173,6 +178,13 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "expert_tensor_parallel": ({"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}, None, 1),
     "expert_exchange": ({"expert_parallel": 4}, None, "once_per_node"),
     "expert_imbalance": ({"expert_parallel": 4}, 1.0, 1.5),
+    "shard_size": ({"zero_stage": 1}, None, 4),
+    "secondary_shard_size": ({"zero_stage": 3}, None, 4),
+    "fsdp_unit": ({"zero_stage": 3}, None, 4),
+    "fsdp_gather": ({"zero_stage": 3, "pipeline_parallel": 2, "schedule": "gpipe"}, None, "visit"),
+    "fsdp_reduce": ({"zero_stage": 3}, None, "step"),
+    "quantized_weights": ({"zero_stage": 3}, False, True),
+    "quantized_gradients": ({"zero_stage": 3, "secondary_shard_size": 4}, False, True),
     "rank_order": ({"tensor_parallel": 2}, ("tp", "dp", "pp"), ("dp", "tp", "pp")),
 }
 

@@ -64,7 +64,7 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     fields |= _experts(row, model, tensor, assumed)
     fields["framework"] = _framework(row, assumed)
     fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
-    fields |= _sharding(row, fields["framework"], replicas, assumed)
+    fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
     fields |= _attention(row, assumed)
     variant = load_names().find("framework_of_kernel", f"{fields['framework']} {text(row, 'attn_kernel')}")
     if variant is not None:
@@ -146,7 +146,12 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
     return {"schedule": "interleaved_1f1b", "chunks_per_rank": chunks, **split}
 
 
-def _sharding(row: Row, framework: str, replicas: int, assumed: list[str]) -> dict[str, Any]:
+def _sharding(row: Row, framework: str, replicas: int, context: int, assumed: list[str]) -> dict[str, Any]:
+    """Return the ZeRO stage and, where states are sharded in groups, their size.
+
+    Args:
+        replicas: ranks that hold the same weights, the `context` ranks that share sequences among them.
+    """
     stage = count(row, "zero_stage") if text(row, "zero_stage") not in ("", "0") else 0
     if not text(row, "zero_stage"):
         stage = (
@@ -164,9 +169,9 @@ def _sharding(row: Row, framework: str, replicas: int, assumed: list[str]) -> di
     if stage and group and group < replicas:
         if group == 1:
             return {"zero_stage": 0}
-        assumed.append(
-            f"states sharded over all {replicas} replicas, not in groups of {group}: nearest that can be said"
-        )
+        if group % context == 0 and replicas % group == 0:
+            return {"zero_stage": stage, "shard_size": group}
+        assumed.append(f"states sharded over all {replicas} replicas: groups of {group} do not divide them")
     return {"zero_stage": stage if replicas > 1 else 0}
 
 
