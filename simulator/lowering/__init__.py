@@ -1,7 +1,8 @@
 """Lowering: from workload and plan to a program, pass by pass.  No hardware and no seconds here.
 
 Passes, in order: settle (choices and rules), assign (layers to chunks), order (the schedule), expand (operators), instances,
-connect (transfers), shard (gathers), reduce (gradients), update (optimizer), remember (memory), emit (the columns).
+connect (transfers), activation copies (to the host and back), shard (gathers), reduce (gradients), update (optimizer), remember
+(memory), emit (the columns).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.errors import PlanError
+from simulator.lowering.activation_copies import add_activation_copies
 from simulator.lowering.assign import assign_layers
 from simulator.lowering.connect import add_transfers
 from simulator.lowering.emit import emit
@@ -28,7 +30,7 @@ from simulator.workload.workload import Workload
 
 __all__ = ["PASSES", "Settled", "lower", "lower_settled", "settle"]
 
-PASSES = (add_instances, add_transfers, add_gathers, add_reductions, add_update, add_memory)
+PASSES = (add_instances, add_transfers, add_activation_copies, add_gathers, add_reductions, add_update, add_memory)
 """What runs between assignment and emission, in this order."""
 
 

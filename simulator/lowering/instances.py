@@ -18,7 +18,7 @@ from simulator.lowering.unit_parts import quantising
 from simulator.lowering.windows import find_windows
 from simulator.program.program import COMPUTE, Block, FusedSegment, OperatorTable, Segment
 
-__all__ = ["BUCKETS", "UNBROKEN", "UNITS", "add_instances", "layers_of", "table_of", "unit_groups"]
+__all__ = ["BUCKETS", "UNBROKEN", "UNITS", "add_instances", "layers_of", "offloaded", "table_of", "unit_groups"]
 
 UNBROKEN, UNITS, BUCKETS = 0, 1, 2
 _DIRECTION = ("forward", "backward", "backward", "backward")
@@ -46,6 +46,43 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> tuple[tupl
             groups.append(tuple(current))
             current, held = [], 0.0
     return (*groups, tuple(current)) if current else tuple(groups)
+
+
+def _apart(
+    state: State, chunk: Chunk, direction: str, groups: tuple[tuple[str, ...], ...]
+) -> list[list[tuple[str, ...]]]:
+    """Cut groups of layers further: a segment for each layer whose activations go to the host."""
+    apart = offloaded(chunk, state.settled.activation_offload)
+    if not any(apart):
+        return [[group] for group in groups]
+    flags = iter(apart if direction == "forward" else apart[::-1])
+    out: list[list[tuple[str, ...]]] = []
+    for group in groups:
+        pieces: list[tuple[str, ...]] = []
+        joins = False
+        for kind in group:
+            alone = next(flags)
+            if joins and not alone:
+                pieces[-1] = (*pieces[-1], kind)
+            else:
+                pieces.append((kind,))
+            joins = not alone
+        out.append(pieces)
+    return out
+
+
+def offloaded(chunk: Chunk, layers: int) -> list[bool]:
+    """Return of each layer, forward, whether its activations go to the host: so many from the chunk's first one.
+
+    >>> offloaded(Chunk(layers=3, embedding=True), 2)
+    [False, True, True, False]
+    """
+    out, left = [], layers
+    for kind in chunk.kinds:
+        takes = kind not in ("embedding", "head") and left > 0
+        left -= takes
+        out.append(takes)
+    return out
 
 
 def unit_groups(kinds: list[str], layers: int) -> tuple[tuple[str, ...], ...]:
@@ -94,11 +131,12 @@ def _find_scales(state: State) -> None:
 def _segments(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -> tuple[Segment, ...]:
     direction = _DIRECTION[kind]
     groups = _cut(state, chunk, direction, variant)
-    state.cuts[(chunk, direction, variant)] = groups
+    pieces_of = tuple(piece for group in _apart(state, chunk, direction, groups) for piece in group)
+    state.cuts[(chunk, direction, variant)], state.pieces[(chunk, direction, variant)] = groups, pieces_of
     name = f"{'FBIW'[kind]} of {chunk.layers} layers" + (" + embedding" if chunk.embedding else "")
     name += " + head" if chunk.head else ""
     out = []
-    for number, group in enumerate(groups):
+    for number, group in enumerate(pieces_of):
         pieces: list[tuple[OperatorTable, int]] = []
         for layer in group:
             table = table_of(state.scales[scale][layer], kind)
@@ -109,7 +147,7 @@ def _segments(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -
         if variant == UNITS:
             before, after = quantising(state, group, kind)
             pieces = [(t, 1) for t in (before,) if t] + pieces + [(t, 1) for t in (after,) if t]
-        label = name if len(groups) == 1 else f"{name}, part {number}"
+        label = name if len(pieces_of) == 1 else f"{name}, part {number}"
         out.append(Segment(name=label, pieces=tuple(pieces), phase=direction))
     return tuple(out)
 

@@ -44,19 +44,17 @@ def _buckets(state: State) -> None:
     """One reduction per segment of every backward that completes a bucket (fused pairs are not cut: one for the whole)."""
     kind = state.order.kind
     completes = (kind == 1) | (kind == 3) if state.settled.zero_stage == 2 else state.pattern.last_backward
-    cut = np.flatnonzero(completes)
-    counts = state.last_row[cut] - state.first_row[cut] + 1
-    action = np.repeat(cut, counts)
-    place = np.arange(len(action)) - np.repeat(np.cumsum(counts) - counts, counts)
-    row = state.first_row[action] + place
     items: dict[tuple[str, ...], list[Chain]] = {}
-    found = []
-    for a, j in zip(action, place, strict=True):
+    found, actions, rows = [], [], []
+    for a in np.flatnonzero(completes).tolist():
         chunk = state.chunks[int(state.order.chunk[a])]
-        group = state.cuts[(chunk, "backward", int(state.variant[a]))][int(j)]
-        if group not in items:
-            items[group] = links_of(state, f"gradients of {words(group)}", group_held(state, group))
-        found.append(items[group])
+        for group, _, last in state.spans(chunk, "backward", int(state.variant[a])):
+            if group not in items:
+                items[group] = links_of(state, f"gradients of {words(group)}", group_held(state, group))
+            found.append(items[group])
+            actions.append(a)
+            rows.append(int(state.first_row[a]) + last)
+    action, row = np.array(actions, np.int64), np.array(rows, np.int64)
     chains, of = _spread(found)
     chains, of = _second_hop_once(state, chains, of, action[of])
     add_chains(state, chains, state.pattern.rank[action[of]], row[of])

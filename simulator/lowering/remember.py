@@ -10,9 +10,10 @@ from collections import Counter
 
 import numpy as np
 
-from simulator.lowering.assign import Chunk
+from simulator.lowering.activation_copies import activations_on_host
 from simulator.lowering.expand import LayerCost
-from simulator.lowering.instances import layers_of
+from simulator.lowering.instances import offloaded
+from simulator.lowering.offload import device_bytes, host_tensors
 from simulator.lowering.parameters import Held, rank_held
 from simulator.lowering.settled import Settled
 from simulator.lowering.state import State
@@ -33,22 +34,26 @@ def add_memory(state: State) -> None:
     for number, chunk in enumerate(classes):
         for scale, costs in enumerate(state.scales):
             mine = (class_of == number) & (state.scale == scale) if len(state.scales) > 1 else class_of == number
-            saved = state.effect(_saved(costs, chunk))
+            apart = offloaded(chunk, state.settled.activation_offload)
+            saved = state.effect(
+                _saved(costs, [kind for kind, away in zip(chunk.kinds, apart, strict=True) if not away])
+            )
             state.touch("start", state.first_row[mine & forward], saved)
             state.touch("end", state.last_row[mine & frees], saved)
             for direction, chosen in (("forward", mine & forward), ("backward", mine & ~forward)):
                 for variant in np.unique(state.variant[chosen]) if cut else (0,):
                     actions = np.flatnonzero(chosen & (state.variant == variant) if cut else chosen)
-                    groups = state.cuts.get((chunk, direction, int(variant)), ())
+                    groups = state.pieces.get((chunk, direction, int(variant)), ())
                     for place, group in enumerate(groups if len(actions) else ()):
                         mark = state.effect(_mark(costs, group, direction))
                         state.touch("mark", state.first_row[actions] + place, mark)
     state.resident = [_resident(state, rank) for rank in range(state.ranks)]
+    state.host = [_on_host(state, rank) for rank in range(state.ranks)]
 
 
-def _saved(costs: dict[str, LayerCost], chunk: Chunk) -> tuple[Tensor, ...]:
+def _saved(costs: dict[str, LayerCost], kinds: list[str]) -> tuple[Tensor, ...]:
     total: Counter[tuple[str, str]] = Counter()
-    for kind in layers_of(chunk, "forward"):
+    for kind in kinds:
         for tensor in costs[kind].saved:
             total[(tensor.name, tensor.category)] += tensor.bytes  # type: ignore[assignment]
     return tuple(Tensor(name=n, category=c, bytes=float(b)) for (n, c), b in total.items())
@@ -63,13 +68,15 @@ def _mark(costs: dict[str, LayerCost], group: tuple[str, ...], direction: str) -
 def _resident(state: State, rank: int) -> list[Tensor]:
     settled, framework = state.settled, state.settled.framework
     held = rank_held(state, rank)
+    has_master = state.workload.numbers.master_weights
     weight, gradient, optimizer = (
         float(settled.precision.element),
         float(settled.gradient_bytes),
         optimizer_bytes(state),
     )
     if settled.zero_stage == 3 and framework.shards_in_master_precision and state.workload.numbers.master_weights:
-        weight, gradient, optimizer = 4.0, 4.0, optimizer - 4.0
+        weight, gradient, optimizer, has_master = 4.0, 4.0, optimizer - 4.0, False
+    optimizer = device_bytes(state, optimizer, has_master)
     states, experts = (
         model_states(
             parameters,
@@ -101,6 +108,13 @@ def _resident(state: State, rank: int) -> list[Tensor]:
     if groups:
         out.append(Tensor(name="communicator buffers", category="context", bytes=groups * framework.communicator))
     return [t for t in out if t.bytes]
+
+
+def _on_host(state: State, rank: int) -> list[Tensor]:
+    """What stands in the host's memory for one GPU of a rank, at most."""
+    held = rank_held(state, rank)
+    mine = held.sharded(state.settled) if state.settled.zero_stage else held.all
+    return [*host_tensors(state, rank, mine), *activations_on_host(state, rank)]
 
 
 def _secondary(held: Held, settled: Settled) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 
 from simulator.errors import PlanError
 from simulator.lowering.expert_rules import Groups, check_experts, with_experts
+from simulator.lowering.offload_rules import check_offload
 from simulator.lowering.shard_rules import check_shards, check_units, with_shards
 from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import AXES, Plan
@@ -70,6 +71,9 @@ class Settled:
     fsdp_reduce: str = "microbatch"
     quantized_weights: bool = False
     quantized_gradients: bool = False
+    optimizer_offload: float = 0.0
+    optimizer_offload_overlap: bool = False
+    activation_offload: int = 0
 
     @property
     def replica_axes(self) -> tuple[str, ...]:
@@ -144,6 +148,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     check_experts(workload.model, plan)
     microbatches = _microbatches(workload, plan, replicas)
     check_units(workload, plan, microbatches)
+    check_offload(plan)
     check_shards(plan, replicas * plan.context_parallel, _expert_replicas(workload, plan, replicas))
     schedule = _schedule(plan, microbatches)
     _check_effects(plan, framework, replicas * plan.context_parallel, schedule)
@@ -203,6 +208,9 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         fsdp_reduce=plan.fsdp_reduce or plan.fsdp_gather or "microbatch",
         quantized_weights=plan.quantized_weights,
         quantized_gradients=plan.quantized_gradients,
+        optimizer_offload=plan.optimizer_offload,
+        optimizer_offload_overlap=plan.optimizer_offload_overlap,
+        activation_offload=plan.activation_offload or 0,
         expert_parallel=plan.expert_parallel,
         expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,
         expert_exchange=plan.expert_exchange or "all_to_all",

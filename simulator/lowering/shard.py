@@ -42,24 +42,18 @@ def add_gathers(state: State) -> None:
 def _gather_buckets(state: State) -> None:
     """One gather per bucket of a chunk's weights, before the first forward that needs them."""
     element = state.settled.precision.element
-    first = np.flatnonzero(state.pattern.first_forward)
-    counts = state.last_row[first] - state.first_row[first] + 1
-    action = np.repeat(first, counts)
-    place = np.arange(len(action)) - np.repeat(np.cumsum(counts) - counts, counts)
     items: dict[tuple[str, ...], list[int]] = {}
-    found: list[list[int]] = []
-    for a, j in zip(action.tolist(), place.tolist(), strict=True):
+    found: list[tuple[int, int, int]] = []
+    for a in np.flatnonzero(state.pattern.first_forward).tolist():
         chunk = state.chunks[int(state.order.chunk[a])]
-        group = state.cuts[(chunk, "forward", int(state.variant[a]))][j]
-        if group not in items:
-            items[group] = [
-                gather_link(state, f"weights of {words(group)}{what}", count * element, axes)
-                for what, count, axes in group_held(state, group).parts(state.settled)
-            ]
-        found.append(items[group])
-    numbers = np.array([i for some in found for i in some], np.int64)
-    of = np.repeat(np.arange(len(found)), [len(some) for some in found])
-    action, place = action[of], place[of]
+        for group, first, _ in state.spans(chunk, "forward", int(state.variant[a])):
+            if group not in items:
+                items[group] = [
+                    gather_link(state, f"weights of {words(group)}{what}", count * element, axes)
+                    for what, count, axes in group_held(state, group).parts(state.settled)
+                ]
+            found += [(item, a, first) for item in items[group]]
+    numbers, action, place = np.array(found, np.int64).reshape(-1, 3).T
     ranks = state.pattern.rank[action]
     lane = state.lanes("dp")
     rows = state.add_rows(

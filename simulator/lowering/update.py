@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.lowering.hops import REDUCING_LANES
+from simulator.lowering.offload import add_host_update
 from simulator.lowering.parameters import Held, rank_chunks, rank_held, small_parameters
 from simulator.lowering.rows import Rows
 from simulator.lowering.state import Batch, State
@@ -65,8 +66,9 @@ def add_update(state: State) -> None:
         rank, before = np.arange(state.ranks), np.full(state.ranks, joined[0])
     rows = _compute(state, _segments(state, _optimizer_table, "optimizer", synchronises=True), compute)
     state.wait(rows[rank], before)
+    hosts, back = add_host_update(state, lambda held: _mine(state, held), rank, before)
     if settled.zero_stage in (1, 2) and not settled.overlap_parameters:
-        _gather(state, rows, lane)
+        _gather(state, rows, lane, hosts, back)
 
 
 def _norm_group(state: State) -> tuple[str, ...]:
@@ -154,7 +156,7 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
     cost = OPTIMIZERS.get(state.workload.optimizer).cost(
         numbers.element, settled.gradient_bytes, numbers.master_weights
     )
-    mine = _mine(state, held)
+    mine = _mine(state, held) * (1.0 - settled.optimizer_offload)
     fused = settled.framework.fused_optimizer
     launches = max(cost.fused_launches, round(tensors / TENSORS_PER_LAUNCH)) if fused else int(12 * tensors)
     rows = Rows("optimizer")
@@ -189,7 +191,8 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
     return rows.table()
 
 
-def _gather(state: State, updated: np.ndarray, lane: np.ndarray) -> None:
+def _gather(state: State, updated: np.ndarray, lane: np.ndarray, hosts: np.ndarray, back: np.ndarray) -> None:
+    """Gather the weights that the ranks of a group updated; those updated on the host when they are back."""
     settled = state.settled
     items, ranks = [], []
     for r in range(state.ranks):
@@ -214,3 +217,5 @@ def _gather(state: State, updated: np.ndarray, lane: np.ndarray) -> None:
         Batch(item=np.array(items, np.int64), kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None])
     )
     state.wait(rows, updated[rank])
+    if len(hosts):
+        state.wait(rows, back[rank])

@@ -28,6 +28,8 @@ class Framework(NamedSpec):
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; reshards_after_forward
     (if not, weights are gathered once per step and kept).
     Host: launch_time per kernel launch; step_time per optimizer step spent with the GPU idle.
+    Updates on the CPU: fused_host_optimizer (one pass over all arrays, as DeepSpeed's CPU Adam; else a loop per operation);
+    offloads_master_weights (the fp32 weights go with the states; else the GPU keeps its own and gets them back in fp32).
     Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries), communicator (buffers
     of one communicator).
     """
@@ -60,6 +62,8 @@ class Framework(NamedSpec):
     recompute: Literal["none", "selective", "operators", "full"]
     launch_time: Seconds
     step_time: Seconds
+    fused_host_optimizer: bool = False
+    offloads_master_weights: bool = False
     context: Bytes
     workspace: Bytes
     communicator: Bytes

@@ -62,6 +62,9 @@ class Plan(Spec):
         quantized_weights: ZeRO-3 gathers weights as 8-bit integers (ZeRO++ qwZ).
         quantized_gradients: ZeRO-3 adds gradients as 4-bit integers, inside groups of secondary_shard_size, then between them
             (ZeRO++ qgZ).
+        optimizer_offload: part of the optimizer states (0 to 1) that lives in host memory and is updated by the CPU.
+        optimizer_offload_overlap: copies and CPU updates go layer by layer, each beside the others'; else one after the other.
+        activation_offload: layers of each chunk, from its first, whose activations go to host memory between forward and backward.
         clip_gradients: global gradient norm before the update.
         dropout: whether the model is trained with dropout.
         rank_order: mesh axes from consecutive ranks outward.
@@ -99,6 +102,9 @@ class Plan(Spec):
     reshard_after_forward: bool | None = None
     quantized_weights: bool = False
     quantized_gradients: bool = False
+    optimizer_offload: Annotated[float, Field(ge=0, le=1)] = 0.0
+    optimizer_offload_overlap: bool = False
+    activation_offload: Layers | None = None
     clip_gradients: bool | None = None
     dropout: bool | None = None
     rank_order: Annotated[tuple[Literal["tp", "cp", "dp", "pp"], ...] | None, BeforeValidator(_listed)] = None

@@ -36,6 +36,7 @@ class Prediction:
         rank_breakdown: [ranks, accounts] seconds.
         memory: peaks per pipeline rank.
         capacity: memory of the GPU [B].
+        host_memory, host_capacity: what the GPUs of the fullest node have put into its host's memory, and how much it has [B].
     """
 
     step_time: float
@@ -55,6 +56,8 @@ class Prediction:
     prices: Prices
     trace: Trace
     provenance: dict[str, Any]
+    host_memory: float = 0.0
+    host_capacity: float = 0.0
 
     @property
     def tokens_per_second_per_gpu(self) -> float:
@@ -99,8 +102,8 @@ class Prediction:
 
     @property
     def fits(self) -> bool:
-        """Whether every rank's peak fits its GPU."""
-        return self.peak_memory <= self.capacity
+        """Whether every rank's peak fits its GPU, and what was put on the hosts fits them."""
+        return self.peak_memory <= self.capacity and self.host_memory <= self.host_capacity
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim run`."""
@@ -125,6 +128,7 @@ class Prediction:
             "breakdown_s": self.breakdown,
             "peak_memory_bytes": peaks,
             "memory_capacity_bytes": self.capacity,
+            "host_memory_bytes": self.host_memory,
             "fits": self.fits,
             "band": {"sigma_by_class": self.sigma_classes, "quantile": QUANTILE},
             "world_size": self.world_size,
@@ -171,6 +175,7 @@ def measure(
             item.name: p for item, p in zip(program.items, prices.placement, strict=True) if p and "leave" in p
         },
     }
+    on_host = max((sum(t.bytes for t in effect.tensors) for effect in program.host_resident), default=0.0)
     return Prediction(
         step_time=step,
         low=step * math.exp(-QUANTILE * sigma),
@@ -189,6 +194,8 @@ def measure(
         prices=prices,
         trace=trace,
         provenance={**(provenance or {}), **facts},
+        host_memory=on_host * cluster.gpus_per_node,
+        host_capacity=cluster.node.host_memory or 0.0,
     )
 
 

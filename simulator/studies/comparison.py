@@ -95,7 +95,7 @@ class Comparison:
         lines = []
         best = min((p.step_time for _, p in self.predicted if p.fits), default=None)
         for name, p in self.predicted:
-            mark = "fits" if p.fits else f"{show(p.peak_memory - p.capacity, 'B')} too much"
+            mark = "fits" if p.fits else _too_much(p)
             mark += ", quickest" if p.fits and p.step_time == best else ""
             lines.append(
                 (
@@ -134,6 +134,16 @@ class Comparison:
         ]
         headings = ("", "bubble / step", "bubble / rest", "activations", "weight copies", "messages", "fullest rank")
         return [Section(title="pipelines", table=Table(headings=headings, rows=tuple(lines)))] if lines else []
+
+
+def _too_much(p: Prediction) -> str:
+    """What is missing, on the GPU or on its host."""
+    over = p.peak_memory - p.capacity
+    return (
+        f"{show(over, 'B')} too much"
+        if over > 0
+        else f"{show(p.host_memory - p.host_capacity, 'B')} too much on the host"
+    )
 
 
 def variants(schedules: Sequence[str], stages: Sequence[int], settings: Sequence[str]) -> list[tuple[str, ...]]:

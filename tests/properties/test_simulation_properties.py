@@ -63,6 +63,9 @@ def plans(draw: st.DrawFn) -> tuple[Workload, dict[str, Any], int]:
     if plan["zero_stage"] == 3:
         plan["fsdp_unit"] = draw(st.sampled_from([None, 3, "chunk"]))
         plan["fsdp_reduce"] = draw(st.sampled_from([None, "step"]))
+    plan["optimizer_offload"] = draw(st.sampled_from([0.0, 0.3, 1.0]))
+    if plan.get("schedule") != "chimera" and plan.get("fsdp_unit") is None:
+        plan["activation_offload"] = draw(st.sampled_from([None, 2]))
     batch = microbatches * replicas * plan["microbatch_size"]
     return (
         Workload(model=load_model(name), sequence_length=512, global_batch_size=batch),
@@ -185,6 +188,9 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "fsdp_reduce": ({"zero_stage": 3}, None, "step"),
     "quantized_weights": ({"zero_stage": 3}, False, True),
     "quantized_gradients": ({"zero_stage": 3, "secondary_shard_size": 4}, False, True),
+    "optimizer_offload": ({}, 0.0, 0.5),
+    "optimizer_offload_overlap": ({"optimizer_offload": 1.0}, False, True),
+    "activation_offload": ({}, None, 6),
     "rank_order": ({"tensor_parallel": 2}, ("tp", "dp", "pp"), ("dp", "tp", "pp")),
 }
 
