@@ -110,8 +110,8 @@ def words(group: tuple[str, ...]) -> str:
     >>> words(("layer", "moe layer", "head"))
     '2 layers, 1 with experts + head'
     """
-    sparse = group.count("moe layer")
-    layers = group.count("layer") + sparse
+    sparse = sum(kind.startswith("moe layer") for kind in group)
+    layers = sum(kind.startswith("layer") for kind in group) + sparse
     parts: list[str] = [k for k in ("embedding", "head") if k in group]
     said = f"{layers} layers" + (f", {sparse} with experts" if sparse else "")
     return " + ".join(([said] if layers else []) + parts)

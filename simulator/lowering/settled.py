@@ -14,6 +14,8 @@ from typing import Any
 from simulator.errors import PlanError
 from simulator.lowering.expert_rules import Groups, check_experts, with_experts
 from simulator.lowering.offload_rules import check_offload
+from simulator.lowering.recompute import Recompute
+from simulator.lowering.recompute_rules import settle_recompute
 from simulator.lowering.shard_rules import check_shards, check_units, with_shards
 from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import AXES, Plan
@@ -44,7 +46,6 @@ class Settled:
     microbatches: int
     schedule: Any
     zero_stage: int
-    recompute: str
     overlap_gradients: bool
     overlap_parameters: bool
     bucket_size: float
@@ -71,6 +72,7 @@ class Settled:
     fsdp_reduce: str = "microbatch"
     quantized_weights: bool = False
     quantized_gradients: bool = False
+    recomputes: Recompute = Recompute("none")
     optimizer_offload: float = 0.0
     optimizer_offload_overlap: bool = False
     activation_offload: int = 0
@@ -123,6 +125,11 @@ class Settled:
         return self.replicas > 1 or (self.experts_apart and self.expert_replicas > 1)
 
     @property
+    def recompute(self) -> str:
+        """What is recomputed: none, selective, operators or full."""
+        return self.recomputes.kind
+
+    @property
     def shape(self) -> Shape:
         """What the schedule sees."""
         return Shape(self.pipeline_parallel, self.microbatches, self.chunks_per_rank)
@@ -147,10 +154,11 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     _check_shapes(workload, plan)
     check_experts(workload.model, plan)
     microbatches = _microbatches(workload, plan, replicas)
+    schedule = _schedule(plan, microbatches)
     check_units(workload, plan, microbatches)
     check_offload(plan)
-    check_shards(plan, replicas * plan.context_parallel, _expert_replicas(workload, plan, replicas))
-    schedule = _schedule(plan, microbatches)
+    recomputes = settle_recompute(workload, plan, framework, schedule.slices)
+    check_shards(workload, plan, replicas * plan.context_parallel)
     _check_effects(plan, framework, replicas * plan.context_parallel, schedule)
     per_rank = 1 if schedule.slices else plan.chunks_per_rank
     if workload.model.layers < plan.pipeline_parallel * per_rank and plan.layer_split is None:
@@ -188,7 +196,6 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         microbatches=microbatches,
         schedule=schedule,
         zero_stage=plan.zero_stage,
-        recompute=plan.recompute or framework.recompute,
         overlap_gradients=_or(plan.overlap_gradients, framework.gradients_overlap)
         and replicas * plan.context_parallel > 1,
         overlap_parameters=_or(plan.overlap_parameters, framework.parameters_overlap) and plan.zero_stage in (1, 2),
@@ -208,6 +215,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         fsdp_reduce=plan.fsdp_reduce or plan.fsdp_gather or "microbatch",
         quantized_weights=plan.quantized_weights,
         quantized_gradients=plan.quantized_gradients,
+        recomputes=recomputes,
         optimizer_offload=plan.optimizer_offload,
         optimizer_offload_overlap=plan.optimizer_offload_overlap,
         activation_offload=plan.activation_offload or 0,
@@ -226,13 +234,6 @@ def _messages(framework: Framework, schedule: Any) -> str:
     """The framework's habit, for the schedules it has; runtimes of split, two-way or sliced ones post their receives ahead."""
     plain = not (schedule.splits_backward or schedule.slices) and schedule.replicas == 1
     return framework.p2p if plain else "latency"
-
-
-def _expert_replicas(workload: Workload, plan: Plan, replicas: int) -> int:
-    """Ranks that hold the same experts; 0 for a dense model."""
-    ranks = plan.tensor_parallel * plan.context_parallel * replicas
-    split = plan.expert_parallel * (plan.expert_tensor_parallel or plan.tensor_parallel)
-    return ranks // split if workload.model.experts else 0
 
 
 def _or(value: Any, habit: Any) -> Any:

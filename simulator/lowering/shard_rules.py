@@ -71,11 +71,11 @@ def with_shards(axes: Axes, groups: Groups, plan: Plan, replicas: int) -> tuple[
     )
 
 
-def check_shards(plan: Plan, replicas: int, expert_replicas: int) -> None:
+def check_shards(workload: Workload, plan: Plan, replicas: int) -> None:
     """Refuse groups of shards that could have no effect or cannot be.
 
     Args:
-        replicas, expert_replicas: ranks that hold the same weights, and the same experts (0: a dense model).
+        replicas: ranks that hold the same weights.
 
     Raises:
         PlanError: with the rule, the values and a way out.
@@ -84,6 +84,8 @@ def check_shards(plan: Plan, replicas: int, expert_replicas: int) -> None:
     def refuse(rule: str, values: str, way: str) -> None:
         raise PlanError(f"{rule}, but {values}. Way out: {way}.")
 
+    split = plan.expert_parallel * (plan.expert_tensor_parallel or plan.tensor_parallel)
+    expert_replicas = plan.tensor_parallel * replicas // split if workload.model.experts else 0
     if plan.shard_size is not None and plan.zero_stage == 0:
         refuse(
             "shard_size is the group over which ZeRO shards",

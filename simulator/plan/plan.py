@@ -47,6 +47,10 @@ class Plan(Spec):
         secondary_shard_size: ranks that hold a second copy of the weights for the backward pass of ZeRO-3 (ZeRO++ hpZ).
         recompute: none, selective (attention core), operators (memory-bound kernels and every second matrix product, as
             torchtitan's selective mode does) or full (every layer from its input).
+        recompute_modules: what selective recompute makes again, in place of the attention core.
+        recompute_method: which layers of a chunk recompute: its first recompute_layers ("block"), "every" n-th one, or all, so many
+            at a time from one input ("uniform"); None = all, each from its own.
+        recompute_layers: how many, as the method says.
         attention: attention kernel, in place of the framework's.
         overlap_gradients: reduce gradients beside the backward pass.
         overlap_parameters: gather ZeRO-1/2 weights beside the next forward pass.
@@ -88,6 +92,12 @@ class Plan(Spec):
     shard_size: Degree | None = None
     secondary_shard_size: Degree | None = None
     recompute: Literal["none", "selective", "operators", "full"] | None = None
+    recompute_modules: Annotated[
+        tuple[Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"], ...] | None,
+        BeforeValidator(_listed),
+    ] = None
+    recompute_method: Literal["block", "every", "uniform"] | None = None
+    recompute_layers: Degree | None = None
     attention: Literal["unfused", "flash1", "flash2", "flash3"] | None = None
     overlap_gradients: bool | None = None
     overlap_parameters: bool | None = None

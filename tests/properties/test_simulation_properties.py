@@ -63,6 +63,9 @@ def plans(draw: st.DrawFn) -> tuple[Workload, dict[str, Any], int]:
     if plan["zero_stage"] == 3:
         plan["fsdp_unit"] = draw(st.sampled_from([None, 3, "chunk"]))
         plan["fsdp_reduce"] = draw(st.sampled_from([None, "step"]))
+    if plan["recompute"] == "full":
+        plan["recompute_method"] = draw(st.sampled_from([None, "block", "every", "uniform"]))
+        plan["recompute_layers"] = 2 if plan["recompute_method"] else None
     plan["optimizer_offload"] = draw(st.sampled_from([0.0, 0.3, 1.0]))
     if plan.get("schedule") != "chimera" and plan.get("fsdp_unit") is None:
         plan["activation_offload"] = draw(st.sampled_from([None, 2]))
@@ -135,6 +138,7 @@ def test_more_recompute_means_less_memory_and_more_work(drawn: tuple[Workload, d
     lowered(drawn)
     cluster = cluster_for(world)
     assume(cluster.world_size == world)
+    plan = {**plan, "recompute_method": None, "recompute_layers": None}
     none, full = (simulate(work, Plan(**{**plan, "recompute": r}), cluster) for r in ("none", "full"))
     assert none.memory.total.max() >= full.memory.total.max() * (1 - 1e-12)
     assert full.hardware_flops > none.hardware_flops
@@ -188,6 +192,9 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "fsdp_reduce": ({"zero_stage": 3}, None, "step"),
     "quantized_weights": ({"zero_stage": 3}, False, True),
     "quantized_gradients": ({"zero_stage": 3, "secondary_shard_size": 4}, False, True),
+    "recompute_modules": ({"recompute": "selective"}, None, ("mlp",)),
+    "recompute_method": ({"recompute": "full", "recompute_layers": 3}, "block", "every"),
+    "recompute_layers": ({"recompute": "full", "recompute_method": "uniform"}, 2, 3),
     "optimizer_offload": ({}, 0.0, 0.5),
     "optimizer_offload_overlap": ({"optimizer_offload": 1.0}, False, True),
     "activation_offload": ({}, None, 6),

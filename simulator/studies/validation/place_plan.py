@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from simulator.plan.framework import load_framework
@@ -74,8 +75,10 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         if fields["zero_stage"]:
             fields["overlap_parameters"] = False
     recompute = _recompute(row)
+    fields |= _recompute_detail(row, recompute)
     if recompute == "selective" and load_framework(fields["framework"]).recompute == "operators":
         recompute = "operators"
+        fields.pop("recompute_modules", None)
         assumed.append("recompute 'selective' is per operator in this framework")
     return fields, batch, recompute, tuple(assumed)
 
@@ -198,6 +201,19 @@ def _attention(row: Row, assumed: list[str]) -> dict[str, Any]:
 def _overlap_off(row: Row) -> bool:
     words = text(row, "overlap").lower()
     return words == "off" or words.startswith(("none", "no gradient"))
+
+
+def _recompute_detail(row: Row, recompute: str | None) -> dict[str, Any]:
+    """Return the modules or layers that a row's own words name, in Megatron-LM's flags."""
+    words = text(row, "recompute_detail")
+    modules = re.search(r"recompute-modules\W+([a-z_ ]+)", words)
+    if recompute == "selective" and modules:
+        return {"recompute_modules": tuple(modules.group(1).split())}
+    method = re.search(r"recompute-method\W+(uniform|block)", words)
+    layers = re.search(r"recompute-num-layers\W+(\d+)", words)
+    if recompute == "full" and method and layers:
+        return {"recompute_method": method.group(1), "recompute_layers": int(layers.group(1))}
+    return {}
 
 
 def _recompute(row: Row) -> str | None:
