@@ -67,6 +67,7 @@ class Settled:
     expert_exchange: str = "all_to_all"
     expert_imbalance: float = 1.0
     secondary_shard_size: int = 0
+    reduces_once: bool = False
     fsdp_unit: int = 1
     fsdp_gather: str = "microbatch"
     fsdp_reduce: str = "microbatch"
@@ -184,6 +185,11 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     if gradient == "compute" or not numbers.master_weights:
         gradient = numbers.compute
     multiple = framework.vocabulary_multiple * plan.tensor_parallel
+    unsharded = framework.pipeline_keeps_unsharded and plan.pipeline_parallel > 1 and plan.zero_stage == 3
+    reshards = (framework.reshards_after_forward and not unsharded) or bool(
+        plan.fsdp_gather or plan.secondary_shard_size
+    )
+    reduce: str = plan.fsdp_reduce or plan.fsdp_gather or ("step" if unsharded else "microbatch")
     return Settled(
         tensor_parallel=plan.tensor_parallel,
         context_parallel=plan.context_parallel,
@@ -205,14 +211,15 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         p2p=plan.p2p or _messages(framework, schedule),
         layer_split=plan.layer_split,
         fsdp_prefetch=_or(plan.fsdp_prefetch, framework.fsdp_prefetch),
-        reshard_after_forward=_or(plan.reshard_after_forward, framework.reshards_after_forward),
+        reshard_after_forward=_or(plan.reshard_after_forward, reshards),
+        reduces_once=unsharded and reduce == "step",
         clip_gradients=_or(plan.clip_gradients, framework.clips_gradients),
         axes=axes,
         groups=groups,
         secondary_shard_size=plan.secondary_shard_size or 0,
         fsdp_unit=0 if plan.fsdp_unit == "chunk" else plan.fsdp_unit or 1,
         fsdp_gather=plan.fsdp_gather or "microbatch",
-        fsdp_reduce=plan.fsdp_reduce or plan.fsdp_gather or "microbatch",
+        fsdp_reduce=reduce,
         quantized_weights=plan.quantized_weights,
         quantized_gradients=plan.quantized_gradients,
         recomputes=recomputes,
@@ -271,6 +278,12 @@ def _style(framework: Framework, attention: str | None, dropout: bool) -> Kernel
         in_place_cross_entropy=framework.in_place_cross_entropy,
         fused_wgrad_accumulation=framework.fused_wgrad_accumulation,
         dropout=dropout,
+        gathers_logits=framework.gathers_logits,
+        copies_attention_output=framework.copies_attention_output,
+        makes_gradients=framework.makes_gradients,
+        weights_in_experts=framework.weights_in_experts,
+        keeps_gathered_inputs=framework.keeps_gathered_inputs,
+        keeps_idle_products=framework.keeps_idle_products,
     )
 
 

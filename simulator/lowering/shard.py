@@ -90,12 +90,13 @@ def _fsdp(state: State) -> None:
     _check_visits(state, windows)
     action, row, unit, units = _units(state)
     parts = unit_parts(state, units)
-    # a unit with the head stays from its forward to a backward that follows at once
+    # the head stays from its forward to a backward that follows at once; with it, in one unit, the embedding
     forward, backward = _turns(state)
-    head = np.array(["head" in kinds for kinds in units])[unit] & settled.reshard_after_forward
-    head &= settled.fsdp_gather == "microbatch"
-    stays = head & forward[action]
-    gathers, completes = windows.gathers[action] & ~(head & backward[action]), windows.reduces[action]
+    ends = {"head", "embedding"} if settled.framework.fsdp_root_unit else {"head"}
+    root = np.array([bool(ends & set(kinds)) for kinds in units])[unit] & settled.reshard_after_forward
+    root &= settled.fsdp_gather == "microbatch"
+    stays = root & forward[action]
+    gathers, completes = windows.gathers[action] & ~(root & backward[action]), windows.reduces[action]
     rank = state.pattern.rank[action]
     gate = _gates(row[gathers], rank[gathers], settled.fsdp_prefetch)
     g_of, g_part = _every_part(unit[gathers], parts, len(units))
@@ -112,8 +113,9 @@ def _fsdp(state: State) -> None:
         g, r = (np.diff(of, prepend=-1) == 0 if again else np.diff(of, prepend=-1) != 0 for of in (g_of, r_of))
         state.touch("start", gather_rows[g], weights[g])
         state.touch("end", dropped[g], weights[g])
-        state.touch("start", stands[r], gradients[r])
-        state.touch("end", reduce_rows[r], gradients[r])
+        if not settled.reduces_once:  # else whole gradients stand all the time
+            state.touch("start", stands[r], gradients[r])
+            state.touch("end", reduce_rows[r], gradients[r])
 
 
 def _check_visits(state: State, windows: Windows) -> None:

@@ -124,7 +124,8 @@ def quantising(state: State, group: tuple[str, ...], kind: int) -> tuple[Operato
     settled = state.settled
     count, wide = group_held(state, group).all, float(settled.precision.element)
     before = after = None
-    again = settled.reshard_after_forward and "head" not in group
+    stays = "head" in group or ("embedding" in group and settled.framework.fsdp_root_unit)
+    again = settled.reshard_after_forward and not stays
     if settled.quantized_weights and (kind == 0 or (kind < 3 and again)):
         rows = Rows("weights from int8")
         rows.add(

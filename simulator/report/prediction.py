@@ -103,7 +103,7 @@ class Prediction:
     @property
     def fits(self) -> bool:
         """Whether every rank's peak fits its GPU, and what was put on the hosts fits them."""
-        return self.peak_memory <= self.capacity and self.host_memory <= self.host_capacity
+        return self.peak_memory <= self.capacity * (1.0 + 2.0**-40) and self.host_memory <= self.host_capacity
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim run`."""
@@ -188,8 +188,8 @@ def measure(
         peak_flops=cluster.gpu.peak(workload.numbers.gemm),
         breakdown={name: float(s) for name, s in zip(ACCOUNTS, mean, strict=True)},
         rank_breakdown=table,
-        memory=memory_peaks(program, trace),
-        capacity=cluster.gpu.memory,
+        memory=memory_peaks(program, trace, capacity=cluster.gpu.usable_memory),
+        capacity=cluster.gpu.usable_memory,
         program=program,
         prices=prices,
         trace=trace,
