@@ -13,6 +13,7 @@ from typing import Any
 from simulator.lowering.expert_rules import Groups
 from simulator.lowering.rows import Rows
 from simulator.program.program import COLLECTIVE
+from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
 from simulator.workload.operator import KernelStyle, LayerPart, Operator
 from simulator.workload.precision import Precision
 
@@ -177,7 +178,7 @@ class Splitter:
                 # the norm before a column-split layer and the activation function write narrow copies themselves
                 fused = o.split == "column" or o.label.endswith("down")
                 self.quantise(rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, fused=fused)
-            launches = shape[0] if o.split.startswith("expert") else o.launches
+            launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
             row = self.product(
                 rows, o.label, shape, "TN" if o.has_weight else "NN", phase, launches=launches, narrow=narrow
             )
@@ -338,7 +339,7 @@ class Splitter:
         if o.split == "row" and self.sp:
             self.collective(rows, "all_gather", self.tokens * o.shape[2] * self.e, "backward", o.label)
         narrow = o.split not in ("vocabulary", "router")
-        launches = b if o.split.startswith("expert") else 1
+        launches = LAUNCHES_PER_EXPERT * b if o.split.startswith("expert") else 1
         if narrow:
             self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward")
         dgrad = self.product(
