@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.cluster import Cluster
+from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.hardware.run_residuals import load_run_residuals, run_kind
 from simulator.program.critical import critical_path
 from simulator.program.prices import ACCOUNTS, Prices
@@ -97,6 +98,14 @@ class Prediction:
         """Bytes on the fullest rank."""
         return float(self.memory.total.max())
 
+    def memory_band(self, rank: int, categories: tuple[str, ...] = CATEGORIES) -> tuple[float, float]:
+        """Return the 80 % band of a rank's peak [B], of these categories alone (design 5b O)."""
+        row = self.memory.by_category[rank]
+        parts = {name: float(b) for name, b in zip(CATEGORIES, row, strict=True) if name in categories}
+        width = QUANTILE * load_memory_residuals().sigma(parts)
+        total = sum(parts.values())
+        return total * math.exp(-width), total * math.exp(width)
+
     @property
     def fits(self) -> bool:
         """Whether every rank's peak fits its GPU."""
@@ -106,6 +115,7 @@ class Prediction:
         """Return the JSON answer of `dtsim run`."""
         peaks = [
             {"pipeline_rank": r, "total": float(row.sum()), "allocated": float(self.memory.allocated[r])}
+            | dict(zip(("low", "high"), self.memory_band(r), strict=True))
             | {name: float(b) for name, b in zip(CATEGORIES, row, strict=True)}
             for r, row in enumerate(self.memory.by_category)
         ]
