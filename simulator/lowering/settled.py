@@ -52,7 +52,6 @@ class Settled:
     layer_split: tuple[int, ...] | None
     fsdp_prefetch: int
     reshard_after_forward: bool
-    reduces_once: bool
     clip_gradients: bool
     axes: tuple[tuple[str, int], ...]
     style: KernelStyle
@@ -64,6 +63,7 @@ class Settled:
     expert_tensor_parallel: int = 1
     expert_exchange: str = "all_to_all"
     expert_imbalance: float = 1.0
+    reduces_once: bool = False
 
     @property
     def replica_axes(self) -> tuple[str, ...]:

@@ -115,7 +115,6 @@ class Prediction:
         """Return the JSON answer of `dtsim run`."""
         peaks = [
             {"pipeline_rank": r, "total": float(row.sum()), "allocated": float(self.memory.allocated[r])}
-            | dict(zip(("low", "high"), self.memory_band(r), strict=True))
             | {name: float(b) for name, b in zip(CATEGORIES, row, strict=True)}
             for r, row in enumerate(self.memory.by_category)
         ]
@@ -134,6 +133,10 @@ class Prediction:
             "exposed_communication_s": self.exposed_communication,
             "breakdown_s": self.breakdown,
             "peak_memory_bytes": peaks,
+            "peak_memory_band_bytes": [
+                {"pipeline_rank": r} | dict(zip(("low", "high"), self.memory_band(r), strict=True))
+                for r in range(len(peaks))
+            ],
             "memory_capacity_bytes": self.capacity,
             "fits": self.fits,
             "band": {"sigma_by_class": self.sigma_classes, "quantile": QUANTILE},
