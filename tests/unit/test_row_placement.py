@@ -225,3 +225,40 @@ def test_a_row_that_is_not_predicted_says_why(changes: dict[str, str], why: str,
 
 def test_what_the_simulator_refuses_is_the_reason() -> None:
     assert "tensor_parallel must divide" in reason(heads="15", kv_heads="15", head_dim="128")
+
+
+def test_a_source_may_say_once_what_its_rows_recompute() -> None:
+    row = placed(
+        source="NVIDIA Megatron-Bridge performance summary", recompute="unknown", framework="NeMo/Megatron-Bridge"
+    )
+    assert "none" == row.recompute
+    assert "recompute = none (NVIDIA-NeMo/Megatron-Bridge" in "; ".join(row.assumed)
+    assert "full" == placed(source="NVIDIA Megatron-Bridge performance summary", recompute="full").recompute
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "expected"),
+    [
+        ("B200-SXM", "26.04.01", "megatron_bridge"),
+        ("B200-SXM", "26.06", "megatron_bridge_26_06"),
+        ("B200-SXM", "27.01.02", "megatron_bridge_26_06"),
+        ("B200-SXM", "", "megatron_bridge"),
+        ("H100-80GB-SXM", "26.08", "megatron_bridge"),
+    ],
+)
+def test_a_framework_changes_with_its_releases(gpu: str, version: str, expected: str) -> None:
+    row = placed(
+        framework="NeMo/Megatron-Bridge (Megatron-Core)",
+        version=version,
+        gpu=gpu,
+        gpu_peak_bf16_tflops="",
+        gpu_mem_gb="",
+        intra_link="",
+    )
+    assert expected == row.fields["framework"]
+
+
+def test_words_for_library_attention_leave_the_kernel_to_the_gpu() -> None:
+    assert ["te", "te", "sdpa"] == [
+        placed(attn_kernel=w).fields["attention"] for w in ("TE/flash", "cuDNN", "SDPA flash")
+    ]
