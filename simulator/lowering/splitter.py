@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.lowering.context import ring_attention, swap_heads
 from simulator.lowering.expert_rules import Groups
 from simulator.lowering.fused_experts import FUSED_CASTS
-from simulator.lowering.ring import ring_attention
 from simulator.lowering.rows import Rows
 from simulator.program.program import COLLECTIVE
 from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
 from simulator.workload.operator import KernelStyle, LayerPart, Operator
-from simulator.workload.precision import Precision
+from simulator.workload.precision import BYTES_PER_ELEMENT, Precision
 
 __all__ = ["ExpertSplit", "Splitter"]
 
@@ -176,7 +176,7 @@ class Splitter:
         """Write the forward rows of an operator."""
         if o.work == "gemm":
             if o.split in ("column", "vocabulary") and self.sp:
-                self.collective(rows, "all_gather", self.tokens * o.shape[3] * self.e, phase, o.label)
+                self.collective(rows, "all_gather", self.gathered(o, o.shape[3]), phase, o.label)
             shape, narrow = self.local(o), o.has_weight and o.split not in ("vocabulary", "router")
             if narrow:
                 # the norm before a column-split layer writes narrow copies itself (LayerNormLinear of Transformer Engine)
@@ -204,6 +204,12 @@ class Splitter:
                 for what in ("maximum", "target", "sum"):
                     self.collective(rows, "all_reduce", 4.0 * self.tokens, phase, f"cross entropy {what}")
 
+    def gathered(self, o: Operator, width: int) -> float:
+        """Bytes of all tokens' rows of `width` values as a product's operand is gathered: quantised first where it is in 8 bits
+        (Transformer Engine, distributed.py: gather_along_first_dim of quantised tensors)."""
+        narrow = o.split != "vocabulary" and BYTES_PER_ELEMENT[self.precision.gemm] == 1
+        return self.tokens * width * (self.precision.quantised_element if narrow else self.e)
+
     def summed(self) -> str:
         """The collective that sums partial results."""
         return "reduce_scatter" if self.sp else "all_reduce"
@@ -212,7 +218,7 @@ class Splitter:
         """Write a fused attention row and what the ranks that share its sequences exchange; flops count the full product.
 
         Under context parallelism every rank has equal work: with a causal mask its queries see half of the keys on average
-        (a ring: ring.py).
+        (a ring: context.py).
         """
         sequences, heads, length, width = o.shape
         heads, groups = heads // self.t, max(1, o.kv_heads // self.t)
@@ -228,7 +234,7 @@ class Splitter:
             keys, mask = keys // 2, "full"
         moved = sequences * length * heads * width * self.e
         kv = sequences * o.keys * groups * width * self.e
-        self.swap_heads(rows, o, phase)
+        swap_heads(rows, o, self, phase)
         row = rows.add(
             label=o.label,
             work="attention",
@@ -261,23 +267,6 @@ class Splitter:
                 dtype=self.dtype,
                 phase=phase,
                 beside=beside if self.exchange == "ring" else -1,
-            )
-
-    def swap_heads(self, rows: Rows, o: Operator, phase: str) -> None:
-        """Ulysses: tokens of all heads against all tokens of some heads, and back (DeepSpeed-Ulysses, arXiv 2309.14509)."""
-        if o.peers == 1 or self.exchange != "ulysses":
-            return
-        query = self.tokens * (o.shape[1] // self.t) * o.shape[3] * self.e
-        kv = 2 * self.tokens * max(1, o.kv_heads // self.t) * o.shape[3] * self.e
-        for what, message in (("queries, keys and values", query + kv), ("output", query)):
-            rows.add(
-                label=f"{o.label} {what} all_to_all",
-                kind=COLLECTIVE,
-                work="all_to_all",
-                message=message,
-                group=self.groups.context,
-                dtype=self.dtype,
-                phase=phase,
             )
 
     def swap_rows(self, rows: Rows, o: Operator, phase: str, outward: bool) -> None:
@@ -346,7 +335,7 @@ class Splitter:
         b, m, n, k = self.local(o)
         column = o.split in ("column", "vocabulary")
         if o.split == "row" and self.sp:
-            self.collective(rows, "all_gather", self.tokens * o.shape[2] * self.e, "backward", o.label)
+            self.collective(rows, "all_gather", self.gathered(o, o.shape[2]), "backward", o.label)
         narrow = o.split not in ("vocabulary", "router")
         launches = LAUNCHES_PER_EXPERT * b if o.split.startswith("expert") else 1
         if narrow:
@@ -363,7 +352,8 @@ class Splitter:
         )
         wide = self.tokens * o.shape[3] * self.e
         if column and self.sp:
-            self.collective(rows, "all_gather", wide, "backward", f"{o.label} input", beside=dgrad)
+            again = self.gathered(o, o.shape[3])
+            self.collective(rows, "all_gather", again, "backward", f"{o.label} input", beside=dgrad)
         fused = self.style.fused_wgrad_accumulation
         wgrad = self.product(
             rows,

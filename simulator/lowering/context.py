@@ -1,9 +1,10 @@
-"""Attention of sequences whose tokens are shared out over ranks that pass keys and values round (context parallelism, ring).
+"""Attention of sequences whose tokens are shared out over ranks (context parallelism): a ring, or heads swapped for tokens.
 
-A rank holds two pieces of each sequence, one from its front and one from its end, so that causal attention is equal work on
-all (Megatron-LM, torch.distributed context parallelism).  Of the p blocks of keys its own comes first, under the mask; each of
-the other p - 1 counts half: all queries against half of its keys, or half of the queries against all.  Every block gives
-partial results, which are joined: per block of L tokens and q (keys and values: g) values a token, bytes per value
+In a ring ranks pass keys and values round.  A rank holds two pieces of each sequence, one from its front and one from its end,
+so that causal attention is equal work on all (Megatron-LM, torch.distributed context parallelism).  Of the p blocks of keys its
+own comes first, under the mask; each of the other p - 1 counts half: all queries against half of its keys, or half of the
+queries against all.  Every block gives partial results, which are joined: per block of L tokens and q (keys and values: g)
+values a token, bytes per value
 
     fused, 16 bits   forward  joined into an fp32 output          10 q,  and once more  6 q
                      backward gradients added                      6 q +  6 g
@@ -16,12 +17,16 @@ Source: NVIDIA TransformerEngine, context_parallel.py (fused); torch.distributed
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.lowering.rows import Rows
 from simulator.program.program import COLLECTIVE
+from simulator.workload.operator import Operator
 
-__all__ = ["ring_attention"]
+if TYPE_CHECKING:
+    from simulator.lowering.splitter import Splitter
+
+__all__ = ["ring_attention", "swap_heads"]
 
 _TOUCHED = 0.75
 """Share of the queries, or of the keys, that a block of another rank touches on average."""
@@ -31,7 +36,7 @@ _LAST = 6.0
 _LAUNCHES = {False: (4, 6), True: (8, 16)}
 
 
-def ring_attention(rows: Rows, core: dict[str, Any], o: Any, split: Any, phase: str) -> None:
+def ring_attention(rows: Rows, core: dict[str, Any], o: Operator, split: Splitter, phase: str) -> None:
     """Write the attention of one rank, its exchanges and the joining of partial results.
 
     Args:
@@ -81,4 +86,22 @@ def ring_attention(rows: Rows, core: dict[str, Any], o: Any, split: Any, phase: 
             dtype=core["dtype"],
             phase=phase,
             beside=beside,
+        )
+
+
+def swap_heads(rows: Rows, o: Operator, split: Splitter, phase: str) -> None:
+    """Ulysses: tokens of all heads against all tokens of some heads, and back (DeepSpeed-Ulysses, arXiv 2309.14509)."""
+    if o.peers == 1 or split.exchange != "ulysses":
+        return
+    query = split.tokens * (o.shape[1] // split.t) * o.shape[3] * split.e
+    kv = 2 * split.tokens * max(1, o.kv_heads // split.t) * o.shape[3] * split.e
+    for what, message in (("queries, keys and values", query + kv), ("output", query)):
+        rows.add(
+            label=f"{o.label} {what} all_to_all",
+            kind=COLLECTIVE,
+            work="all_to_all",
+            message=message,
+            group=split.groups.context,
+            dtype=split.dtype,
+            phase=phase,
         )
