@@ -13,7 +13,7 @@ import numpy as np
 from simulator.lowering.assign import Chunk
 from simulator.lowering.expand import LayerCost
 from simulator.lowering.instances import layers_of
-from simulator.lowering.parameters import Held, rank_held
+from simulator.lowering.parameters import Held, rank_chunks, rank_held
 from simulator.lowering.state import State
 from simulator.lowering.update import optimizer_bytes
 from simulator.plan.zero import model_states
@@ -111,6 +111,7 @@ def _resident(state: State, rank: int) -> list[Tensor]:
         Tensor(name="driver context and kernels", category="context", bytes=framework.context),
     ]
     out += _beside_compute(state, held) + (_fsdp_pools(state) if settled.zero_stage == 3 else _flat_copies(state, held))
+    out += _received_ahead(state, rank)
     groups = _communicators(settled.axes)
     if groups:
         out.append(Tensor(name="communicator buffers", category="context", bytes=groups * framework.communicator))
@@ -121,6 +122,25 @@ def _workspace(state: State) -> float:
     """Bytes that GEMM libraries hold, those for the experts' products included."""
     framework = state.settled.framework
     return framework.workspace + (framework.grouped_workspace if state.workload.model.experts else 0.0)
+
+
+def _received_ahead(state: State, rank: int) -> list[Tensor]:
+    """Receive buffers of a runtime that makes them for all microbatches at once, and the outputs that its last chunk collects."""
+    settled = state.settled
+    if not settled.framework.receives_ahead or settled.pipeline_parallel == 1:
+        return []
+    last, boundary = len(state.chunks) - 1, max(cost.input_bytes for cost in state.costs.values())
+    out = []
+    held = [chunk for _, chunk in rank_chunks(state, rank)]
+    messages = sum((chunk > 0) + (chunk < last) for chunk in held)
+    if messages:
+        size = messages * settled.microbatches * boundary
+        out.append(Tensor(name="receive buffers", category="communication", bytes=size))
+    if last in held and settled.microbatches > 1:
+        tokens = settled.microbatch_size * state.workload.sequence_length / settled.context_parallel
+        logits = tokens * settled.vocabulary / settled.tensor_parallel * settled.precision.element
+        out.append(Tensor(name="outputs of other microbatches", category="logits", bytes=(settled.microbatches - 1) * logits))
+    return out
 
 
 def _communicators(axes: tuple[tuple[str, int], ...]) -> int:

@@ -19,10 +19,10 @@ __all__ = ["memory_outcomes", "peak_bytes"]
 QUANTITY = "peak_memory_bytes"
 _OUTSIDE = {
     "device": (),
-    "reserved": ("context", "communication"),
-    "allocated": ("context", "communication", "fragmentation"),
+    "reserved": ("context",),
+    "allocated": ("context", "fragmentation"),
 }
-"""Categories that a kind of measurement does not count: NCCL asks the driver for its buffers itself."""
+"""Categories that a kind of measurement does not count (NCCL asks the driver for its buffers itself: context)."""
 _WORDS = {"device": "whole device", "reserved": "reserved by the allocator", "allocated": "allocated by tensors"}
 
 
