@@ -139,7 +139,9 @@ def _received_ahead(state: State, rank: int) -> list[Tensor]:
     if last in held and settled.microbatches > 1:
         tokens = settled.microbatch_size * state.workload.sequence_length / settled.context_parallel
         logits = tokens * settled.vocabulary / settled.tensor_parallel * settled.precision.element
-        out.append(Tensor(name="outputs of other microbatches", category="logits", bytes=(settled.microbatches - 1) * logits))
+        out.append(
+            Tensor(name="outputs of other microbatches", category="logits", bytes=(settled.microbatches - 1) * logits)
+        )
     return out
 
 
@@ -196,5 +198,7 @@ def _fsdp_pools(state: State) -> list[Tensor]:
     gathered = max(max(sizes), (1 + settled.fsdp_prefetch) * max(sizes[:-1])) * settled.precision.element
     return [
         Tensor(name="buffers of the gathering stream", category="fragmentation", bytes=gathered),
-        Tensor(name="buffers of the reducing stream", category="fragmentation", bytes=max(sizes) * settled.gradient_bytes),
+        Tensor(
+            name="buffers of the reducing stream", category="fragmentation", bytes=max(sizes) * settled.gradient_bytes
+        ),
     ]

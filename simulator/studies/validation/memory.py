@@ -135,5 +135,7 @@ def _peak(prediction: Prediction, row: Row) -> _Peak:
         low=low,
         high=high,
         how=f"{_WORDS[kind]}, {which}",
-        terms=tuple((name, float(prediction.memory.by_category[rank, i])) for name, i in zip(names, counted, strict=True)),
+        terms=tuple(
+            (name, float(prediction.memory.by_category[rank, i])) for name, i in zip(names, counted, strict=True)
+        ),
     )
