@@ -11,7 +11,7 @@ from simulator.errors import SpecError
 from simulator.hardware.gpu import Gpu, load_gpu
 from simulator.hardware.link import Link, load_link
 from simulator.specs import Count, Name, NamedSpec, Names, load_named
-from simulator.units import DollarsPerHour, Seconds
+from simulator.units import Bytes, BytesPerSecond, DollarsPerHour, Seconds
 
 __all__ = ["MAX_WORLD_SIZE", "Cluster", "ClusterSpec", "Level", "Node", "load_cluster", "load_node"]
 
@@ -24,7 +24,8 @@ class Node(NamedSpec):
 
     `gpu`, `link` (between its GPUs), `host_link` (to its CPU) and `network_link` (one NIC; "" = no network) are names
     of other data files.  `in_network_reduction`: its switches add up (NVLink SHARP).  `peer_to_peer`: GPUs write to
-    each other directly; False = all traffic goes through the host's memory.
+    each other directly; False = all traffic goes through the host's memory.  `host_memory` and `host_memory_bandwidth` are
+    those of all its CPUs together, as data sheets print them; `gpus_per_host_link` share one host link.
     """
 
     gpu: Name
@@ -35,6 +36,9 @@ class Node(NamedSpec):
     nics: Annotated[int, Field(ge=0, le=1024)] = 0
     host: Literal["intel", "amd", "arm"]
     host_cores: Count | None = None
+    host_memory: Bytes | None = None
+    host_memory_bandwidth: BytesPerSecond | None = None
+    gpus_per_host_link: Annotated[int, Field(ge=1, le=64)] = 1
     in_network_reduction: bool = False
     peer_to_peer: bool = True
 

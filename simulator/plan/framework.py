@@ -42,6 +42,8 @@ class Framework(NamedSpec):
     the first backward makes and that stay, not parts of a buffer made before); weights_in_experts (the router's weights scale
     the experts' inner activation, so their outputs need not be kept).
     Host: launch_time per kernel launch; step_time per optimizer step spent with the GPU idle.
+    Updates on the CPU: fused_host_optimizer (one pass over all arrays, as DeepSpeed's CPU Adam; else a loop per operation);
+    offloads_master_weights (the fp32 weights go with the states; else the GPU keeps its own and gets them back in fp32).
     Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries),
     grouped_workspace (the same for the grouped products of experts, one per stream they run on), communicator (buffers
     of one communicator).
@@ -88,6 +90,8 @@ class Framework(NamedSpec):
     weights_in_experts: bool
     launch_time: Seconds
     step_time: Seconds
+    fused_host_optimizer: bool = False
+    offloads_master_weights: bool = False
     context: Bytes
     workspace: Bytes
     grouped_workspace: Bytes

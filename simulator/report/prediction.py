@@ -37,6 +37,7 @@ class Prediction:
         rank_breakdown: [ranks, accounts] seconds.
         memory: peaks per pipeline rank.
         capacity: memory of the GPU [B].
+        host_memory, host_capacity: what the GPUs of the fullest node have put into its host's memory, and how much it has [B].
     """
 
     step_time: float
@@ -56,6 +57,8 @@ class Prediction:
     prices: Prices
     trace: Trace
     provenance: dict[str, Any]
+    host_memory: float = 0.0
+    host_capacity: float = 0.0
 
     @property
     def tokens_per_second_per_gpu(self) -> float:
@@ -108,8 +111,8 @@ class Prediction:
 
     @property
     def fits(self) -> bool:
-        """Whether every rank's peak fits its GPU."""
-        return self.peak_memory <= self.capacity * (1.0 + 2.0**-40)
+        """Whether every rank's peak fits its GPU, and what was put on the hosts fits them."""
+        return self.peak_memory <= self.capacity * (1.0 + 2.0**-40) and self.host_memory <= self.host_capacity
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim run`."""
@@ -138,6 +141,7 @@ class Prediction:
                 for r in range(len(peaks))
             ],
             "memory_capacity_bytes": self.capacity,
+            "host_memory_bytes": self.host_memory,
             "fits": self.fits,
             "band": {"sigma_by_class": self.sigma_classes, "quantile": QUANTILE},
             "world_size": self.world_size,
@@ -184,6 +188,7 @@ def measure(
             item.name: p for item, p in zip(program.items, prices.placement, strict=True) if p and "leave" in p
         },
     }
+    on_host = max((sum(t.bytes for t in effect.tensors) for effect in program.host_resident), default=0.0)
     return Prediction(
         step_time=step,
         low=step * math.exp(-QUANTILE * sigma),
@@ -202,6 +207,8 @@ def measure(
         prices=prices,
         trace=trace,
         provenance={**(provenance or {}), **facts},
+        host_memory=on_host * cluster.gpus_per_node,
+        host_capacity=cluster.node.host_memory or 0.0,
     )
 
 

@@ -152,7 +152,8 @@ def test_peaks_of_megatrons_own_tests_come_out(peak: str, changes: dict[str, str
     (outcome,) = next(iter(memory_outcomes([gpt_row(peak_mem=peak, **changes)])))
     assert outcome.error is not None
     assert 0.0 == pytest.approx(outcome.error, abs=0.03)
-    assert outcome.low is not None and outcome.high is not None
+    assert outcome.low is not None
+    assert outcome.high is not None
     assert outcome.low < float(peak) * 2**20 < outcome.high
 
 

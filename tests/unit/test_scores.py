@@ -156,5 +156,6 @@ def test_leaving_a_source_out_makes_its_band_from_the_others() -> None:
         return outcome(100.0, predicted, group, quantity="peak_memory_bytes", terms=terms)
 
     far, near = without_own_source([*[peak("far", 150.0)] * 5, *[peak("near", 101.0)] * 5])[::5]
-    assert far.low is not None and near.low is not None
+    assert far.low is not None
+    assert near.low is not None
     assert far.high / far.low < near.high / near.low  # type: ignore[operator]
