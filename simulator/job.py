@@ -13,14 +13,15 @@ from __future__ import annotations
 import copy
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.hardware.parts import Part
 from simulator.plan.plan import Plan
 from simulator.specs import Spec, find_spec, read_toml, validate_spec
 from simulator.units import Seconds
@@ -49,6 +50,9 @@ class ClusterChoice(Spec):
 
     name: str
     gpus: Annotated[int, Field(ge=1, le=10**7)] | None = None
+    parts: Annotated[
+        tuple[Part, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+    ] = ()
 
 
 class JobFile(Spec):
@@ -141,6 +145,7 @@ def make_job(data: Mapping[str, Any], place: str, name: str) -> Job:
     model = _model(spec, place)
     OPTIMIZERS.get(spec.workload.optimizer)
     cluster = _cluster(spec, assumptions)
+    cluster = replace(cluster, parts=cluster.parts + spec.cluster.parts)
     length = spec.workload.sequence_length
     if length is None:
         length = model.sequence_length
