@@ -21,6 +21,7 @@ from pydantic import BeforeValidator, Field
 
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.hardware.jitter import Jitter
 from simulator.hardware.parts import Part
 from simulator.plan.plan import Plan
 from simulator.specs import Spec, find_spec, read_toml, validate_spec
@@ -66,6 +67,7 @@ class JobFile(Spec):
     model: dict[str, Any] | None = None
     plan: Plan = Plan()
     cluster: ClusterChoice
+    jitter: Jitter | None = None
     measured_step_time: Seconds | None = None
 
 
@@ -76,6 +78,7 @@ class Job:
     Args:
         assumptions: what was filled in because the job did not say, in words.
         measured_step_time: a published step time of this very job [s], if the file has one.
+        jitter: what varies from step to step; None = nothing.
     """
 
     name: str
@@ -85,6 +88,7 @@ class Job:
     assumptions: tuple[str, ...] = ()
     measured_step_time: float | None = None
     notes: str = ""
+    jitter: Jitter | None = None
 
 
 def load_job(name: str | Path, settings: Iterable[str] = ()) -> Job:
@@ -117,7 +121,7 @@ def apply_settings(data: Mapping[str, Any], settings: Iterable[str]) -> dict[str
         if not equals or not all(keys) or len(keys) > 4:
             raise SpecError(
                 f"--set {setting[:80]!r}: expected TABLE.KEY=VALUE such as plan.tensor_parallel=8; "
-                "tables are workload, model, plan, cluster"
+                "tables are workload, model, plan, cluster, jitter"
             )
         table: Any = out
         for key in keys[:-1]:
@@ -174,6 +178,7 @@ def make_job(data: Mapping[str, Any], place: str, name: str) -> Job:
         assumptions=tuple(assumptions),
         measured_step_time=spec.measured_step_time,
         notes=spec.notes or "",
+        jitter=spec.jitter or cluster.spec.jitter,
     )
 
 

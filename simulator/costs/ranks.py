@@ -21,6 +21,7 @@ from simulator.hardware.conditions import condition, on_wires, slowest_wires
 from simulator.hardware.parts import RankKind, shown_numbers, which_parts
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, Prices
 from simulator.program.program import Program
+from simulator.program.trace import Trace
 from simulator.program.replicas import ReplicaMesh, alike, replica_mesh
 from simulator.program.unfold import Unfolded, unfold
 
@@ -48,6 +49,26 @@ class Priced:
     ranks: tuple[RankKind, ...] = ()
     unfolded: Unfolded | None = None
     class_of: Ints
+
+    @property
+    def item_of(self) -> Ints:
+        """[classes, folded rows] the item that a folded row runs in a class."""
+        return self._of_folded(self.program.item.astype(np.int64))
+
+    def stretch(self, trace: Trace) -> NDArray[np.float64]:
+        """Return [classes, folded rows] how many times longer than its price each row took in a run."""
+        took, price = trace.end - trace.start, self.prices.occupancy[self.program.item]
+        return self._of_folded(np.divide(took, price, out=np.ones(len(took)), where=price > 0))
+
+    def _of_folded(self, column: NDArray[Any]) -> NDArray[Any]:
+        """A column of the unfolded program as [classes, folded rows]."""
+        if self.unfolded is None:
+            return column[None, :]
+        own = np.flatnonzero(~self.unfolded.bar)
+        classes, rows = int(self.class_of.max()) + 1, int(self.unfolded.folded_row.max(initial=-1)) + 1
+        out = np.zeros((classes, rows), column.dtype)
+        out[self.unfolded.owner[own], self.unfolded.folded_row[own]] = column[own]
+        return out
 
 
 def price_ranks(program: Program, cluster: Cluster, fold: bool = True) -> Priced:

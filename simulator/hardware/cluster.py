@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simulator.errors import SpecError
 from simulator.hardware.gpu import Gpu, load_gpu
+from simulator.hardware.jitter import Jitter
 from simulator.hardware.link import Link, load_link
 from simulator.hardware.parts import NORMAL, Pace, Part
 from simulator.specs import Count, Name, NamedSpec, Names, load_named
@@ -52,7 +53,8 @@ class ClusterSpec(NamedSpec):
     `nodes` is the size when a job names none.  `nodes_per_rack` > 1: the nodes' own link spans so many nodes (NVL72).
     `oversubscription` is the loss of bandwidth above the leaf switches (1 = none).  `network_latency` [s] adds to the
     NIC link's own.  `in_network_reduction`: the fabric's switches add up (SHARP).  `calibration` names fitted data
-    files; empty = uncalibrated.  `parts`: GPUs, machines and links that differ from the rest.
+    files; empty = uncalibrated.  `parts`: GPUs, machines and links that differ from the rest.  `jitter`: how much its steps
+    vary.
     """
 
     node: Name
@@ -66,6 +68,7 @@ class ClusterSpec(NamedSpec):
     parts: Annotated[
         tuple[Part, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
     ] = ()
+    jitter: Jitter | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

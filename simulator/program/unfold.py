@@ -45,7 +45,7 @@ class Unfolded:
         folded_item: [items] the item of the folded program, -1 for bars.
         bits: [items] which kinds of members take part, joined over all of them.
         folded_row: [rows] the row of the folded program.
-        owner: [rows] the class that a row belongs to; of a bar the first.
+        owner: [rows] the class that a row belongs to; of a bar the first that meets there.
         bar: [rows] whether it is a bar.
     """
 
@@ -136,7 +136,6 @@ def unfold(program: Program, mesh: ReplicaMesh, class_of: Ints, bits: Ints) -> U
         bits: [classes, pipeline ranks] kinds of members, as bits; an item is kept apart for each set of kinds that runs it.
     """
     classes, ranks = int(class_of.max()) + 1, program.ranks
-    first = np.unique(class_of, return_index=True)[1]
     plans = [_apart(classes)]
     for groups in mesh.groups:
         met = np.unique(groups * classes + class_of)
@@ -190,7 +189,7 @@ def unfold(program: Program, mesh: ReplicaMesh, class_of: Ints, bits: Ints) -> U
         **effects,
     )
     return Unfolded(
-        program=made, folded_item=folded_item, bits=item_bits, folded_row=folded_row, owner=first[owner], bar=bar
+        program=made, folded_item=folded_item, bits=item_bits, folded_row=folded_row, owner=owner, bar=bar
     )
 
 
