@@ -170,6 +170,9 @@ def make_job(data: Mapping[str, Any], place: str, name: str) -> Job:
         precision=spec.workload.precision,
         optimizer=spec.workload.optimizer,
     )
+    jitter = spec.jitter or cluster.spec.jitter
+    if jitter is not None:
+        assumptions.append("step times are without the noise of [jitter]; dtsim run adds p50, p95 and their causes")
     return Job(
         name=spec.name if spec.name != "job" else name,
         workload=workload,
@@ -178,7 +181,7 @@ def make_job(data: Mapping[str, Any], place: str, name: str) -> Job:
         assumptions=tuple(assumptions),
         measured_step_time=spec.measured_step_time,
         notes=spec.notes or "",
-        jitter=spec.jitter or cluster.spec.jitter,
+        jitter=jitter,
     )
 
 

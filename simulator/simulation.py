@@ -10,6 +10,7 @@ from typing import Any
 from simulator.costs.ranks import price_ranks
 from simulator.engine import run
 from simulator.hardware.cluster import Cluster
+from simulator.hardware.parts import Part
 from simulator.job import Job
 from simulator.lowering import lower_settled, settle
 from simulator.plan.plan import Plan
@@ -53,7 +54,7 @@ def simulate(
     verify(program)
     priced = price_ranks(program, cluster, fold)
     trace = run(priced.program, priced.prices, engine)
-    facts = _provenance(settled, priced.cluster, assumptions)
+    facts = _provenance(settled, priced.cluster, assumptions, cluster.parts)
     return measure(trace, priced.program, priced.prices, workload, priced.cluster, facts, priced.ranks)
 
 
@@ -62,7 +63,9 @@ def simulate_job(job: Job, engine: str = "compiled", fold: bool = True) -> Predi
     return simulate(job.workload, job.plan, job.cluster, engine, job.assumptions, fold)
 
 
-def _provenance(settled: Any, cluster: Cluster, assumptions: tuple[str, ...]) -> dict[str, Any]:
+def _provenance(
+    settled: Any, cluster: Cluster, assumptions: tuple[str, ...], parts: tuple[Part, ...]
+) -> dict[str, Any]:
     from simulator import __version__
 
     return {
@@ -76,4 +79,4 @@ def _provenance(settled: Any, cluster: Cluster, assumptions: tuple[str, ...]) ->
         "recompute": settled.recompute,
         "attention": settled.style.attention,
         "assumptions": list(assumptions),
-    } | ({"parts": [part.text for part in cluster.parts]} if cluster.parts else {})
+    } | ({"parts": [part.text for part in parts]} if parts else {})

@@ -52,7 +52,9 @@ def price(program: Program, cluster: Cluster) -> Prices:
         ProgramError: parts of the cluster differ, so an item has no one price; `price_ranks` has them.
     """
     if cluster.parts:
-        raise ProgramError(f"an item of a cluster whose parts differ has several prices: use price_ranks for {cluster.name!r}")
+        raise ProgramError(
+            f"an item of a cluster whose parts differ has several prices: use price_ranks for {cluster.name!r}"
+        )
     machine = machine_of(cluster)
     host = load_framework(program.framework) if program.framework else None
     launch, step = (host.launch_time / cluster.pace.host, host.step_time / cluster.pace.host) if host else (0.0, 0.0)

@@ -21,13 +21,14 @@ from simulator.hardware.conditions import condition, on_wires, slowest_wires
 from simulator.hardware.parts import RankKind, shown_numbers, which_parts
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, Prices
 from simulator.program.program import Program
-from simulator.program.trace import Trace
 from simulator.program.replicas import ReplicaMesh, alike, replica_mesh
+from simulator.program.trace import Trace
 from simulator.program.unfold import Unfolded, unfold
 
 __all__ = ["Priced", "price_ranks"]
 
 Ints = NDArray[np.int64]
+_ROUNDING = 2.0**-30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,7 +59,8 @@ class Priced:
     def stretch(self, trace: Trace) -> NDArray[np.float64]:
         """Return [classes, folded rows] how many times longer than its price each row took in a run."""
         took, price = trace.end - trace.start, self.prices.occupancy[self.program.item]
-        return self._of_folded(np.divide(took, price, out=np.ones(len(took)), where=price > 0))
+        factor = np.divide(took, price, out=np.ones(len(took)), where=price > 0)
+        return self._of_folded(np.where(np.abs(factor - 1.0) < _ROUNDING, 1.0, factor))
 
     def _of_folded(self, column: NDArray[Any]) -> NDArray[Any]:
         """A column of the unfolded program as [classes, folded rows]."""
@@ -154,10 +156,10 @@ def _slowest(folded: Program, folded_item: Ints, jobs: dict[Cluster, list[int]])
     class_share, known = np.zeros((n, len(names))), np.full(n, -1.0)
     model, placement = ["given"] * n, [""] * n
     weight, sigma, calibrated = np.zeros(len(names)), np.zeros(len(names)), [True] * len(names)
-    for numbers, prices in tables:
+    for priced, prices in tables:
         total = prices.occupancy + prices.latency
-        slower = total > known[numbers]
-        rows = numbers[slower]
+        slower = total > known[priced]
+        rows = priced[slower]
         known[rows] = total[slower]
         for name, column in columns.items():
             column[rows] = getattr(prices, name)[slower]

@@ -57,9 +57,8 @@ class ReplicaEngine:
         Unless starts are kept, the times are used up: their occupancy becomes the ends.
         """
         self.end = times.occupancy.copy() if len(self.start) else times.occupancy
-        return float(
-            _settle_replicas(self.order, *self.columns, times.latency, times.latency_of, self.start, self.end)
-        )
+        settle: Any = _settle_replicas
+        return float(settle(self.order, *self.columns, times.latency, times.latency_of, self.start, self.end))
 
     def meets(self) -> bool:
         """Return whether rows that slow each other ran side by side in the last step: then its times are too short."""
@@ -87,7 +86,8 @@ class ReplicaEngine:
     def chain(self, times: StepTimes) -> tuple[NDArray[np.int32], NDArray[np.int32], Floats]:
         """Return (row, replica, seconds it ran) of the longest chain of the last step, in order of time."""
         last, replica = np.unravel_index(int(np.argmax(self.end)), self.end.shape)
-        rows, replicas, seconds = _chain(
+        walk: Any = _chain
+        rows, replicas, seconds = walk(
             int(last), int(replica), *self.columns, times.latency, times.latency_of, self.end
         )
         return rows, replicas, seconds

@@ -82,7 +82,9 @@ class SampledEngine:
         from simulator.engine.compiled_engine import settled_order
         from simulator.engine.replicas import ReplicaEngine
 
-        return ReplicaEngine(self.step, settled_order(self.step.program, self.step.prices, self.step.item_of[0]), self.exact)
+        return ReplicaEngine(
+            self.step, settled_order(self.step.program, self.step.prices, self.step.item_of[0]), self.exact
+        )
 
     def makespan(self, times: StepTimes) -> float:
         """Return the time of a step [s].

@@ -1,7 +1,7 @@
 """What a cluster is like for those who belong to some of its parts: a cluster in which every node is like theirs.
 
-    condition(cluster, bits)            the GPU, its pace and its wires where these parts hold
-    slowest_wires([one, another])       the wires of ranks that wait for each other: the slowest of each level sets the pace
+condition(cluster, bits)            the GPU, its pace and its wires where these parts hold
+slowest_wires([one, another])       the wires of ranks that wait for each other: the slowest of each level sets the pace
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def _scaled(cluster: Cluster, part: Part, number: int) -> Cluster:
     if part.link is not None and cluster.gpus_per_node == 1:
         raise PlanError(f"parts[{number}].link is between the GPUs of a node, but the job has one GPU on each")
     if part.network is not None and cluster.level("fabric") is None:
-        raise PlanError(f"parts[{number}].network is between nodes, but the job does not leave its {cluster.levels[-1].name}")
+        raise PlanError(
+            f"parts[{number}].network is between nodes, but the job does not leave its {cluster.levels[-1].name}"
+        )
     return replace(cluster, pace=pace, levels=tuple(levels))
 
 

@@ -12,11 +12,12 @@ There is no noise unless it is described: how much there is depends on the site.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, model_validator
 
 from simulator.specs import Spec
 from simulator.units import Seconds
@@ -26,19 +27,31 @@ __all__ = ["CAUSES", "Jitter", "quantile"]
 CAUSES = ("gpus", "compute", "collectives", "messages", "lengths", "pauses")
 """Kinds of noise, each turned off on its own to see what it adds."""
 
-Factor = Annotated[float, Field(gt=0, le=1000)]
-Sigma = Annotated[float, Field(ge=0, le=3)]
+_MOST_SIGMA, _MOST_FACTOR, _MOST_FACTORS = 3.0, 1000.0, 10_000
 
 
-def _listed(value: Any) -> Any:
-    if isinstance(value, list):
-        if not value:
-            raise ValueError("expected a number or a list of factors, got an empty list")
-        return tuple(float(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in value)
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+def _spread(value: Any) -> float | tuple[float, ...]:
+    """A number or a list of numbers in range."""
+
+    def number(one: Any) -> float:
+        return float(one) if isinstance(one, int | float) and not isinstance(one, bool) else math.nan
+
+    if isinstance(value, list | tuple):
+        factors = tuple(number(one) for one in value)
+        if not 0 < len(factors) <= _MOST_FACTORS or not all(0 < one <= _MOST_FACTOR for one in factors):
+            raise ValueError(
+                f"expected a list of 1 to {_MOST_FACTORS} factors above 0 and up to {_MOST_FACTOR:g}, such as [1.0, 1.0, 1.4]"
+            )
+        return factors
+    sigma = number(value)
+    if not 0 <= sigma <= _MOST_SIGMA:
+        raise ValueError(
+            f"expected a sigma from 0 to {_MOST_SIGMA:g} such as 0.02, or a list of factors such as [1.0, 1.0, 1.4]"
+        )
+    return sigma
 
 
-Spread = Annotated[Sigma | Annotated[tuple[Factor, ...], Field(max_length=10_000)], BeforeValidator(_listed)]
+Spread = Annotated[float | tuple[float, ...], BeforeValidator(_spread)]
 """A number: sigma of a lognormal distribution.  A list: factors that were observed, each as likely as the others."""
 
 
@@ -69,7 +82,9 @@ class Jitter(Spec):
     @model_validator(mode="after")
     def _check(self) -> Jitter:
         if (self.pause_every is None) != (self.pause is None):
-            raise ValueError("pauses need both pause_every (mean time between two) and pause (how long): give both or neither")
+            raise ValueError(
+                "pauses need both pause_every (mean time between two) and pause (how long): give both or neither"
+            )
         if self.pause_every is not None and self.pause_every <= 0:
             raise ValueError("pause_every must be above zero")
         return self

@@ -59,7 +59,7 @@ def replica_mesh(program: Program) -> ReplicaMesh:
     apart = [name for name in names if name != "pp" and name not in in_step]
     world, sizes = _world(program, apart)
     coordinates = np.indices(sizes[::-1]).reshape(len(sizes), -1)[::-1] if sizes else np.zeros((0, 1), np.int64)
-    meeting_of, groups = np.full(len(program.items), -1, np.int32), {}
+    meeting_of, groups = np.full(len(program.items), -1, np.int32), dict[tuple[str, ...], int]()
     for number, item in enumerate(program.items):
         if isinstance(item, Link) and item.kind == COLLECTIVE:
             joined = tuple(name for name in apart if name in item.group)

@@ -191,7 +191,9 @@ def _all_members_take_part(program: Program) -> None:
     count = np.array([len(ranks) for ranks in members], np.int64)
     rows = np.flatnonzero(program.kind != COMPUTE)
     begin, held, item = program.stream_offsets[rows], np.diff(program.stream_offsets)[rows], program.item[rows]
-    place = program.stream_rank % dict(program.axes).get("pp", program.ranks)  # an unfolded rank's place in the pipeline
+    place = program.stream_rank % dict(program.axes).get(
+        "pp", program.ranks
+    )  # an unfolded rank's place in the pipeline
     one, other = place[program.streams[begin]], place[program.streams[begin + held - 1]]
     good = (held == count[item]) & (held <= 2)
     good &= (np.minimum(one, other) == low[item]) & (np.maximum(one, other) == high[item])

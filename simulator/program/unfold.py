@@ -179,18 +179,14 @@ def unfold(program: Program, mesh: ReplicaMesh, class_of: Ints, bits: Ints) -> U
         streams=streams,
         after_offsets=after_offsets,
         after=after,
-        stream_rank=_frozen(
-            np.concatenate([program.stream_rank + c * ranks for c in range(classes)]).astype(np.int32)
-        ),
+        stream_rank=_frozen(np.concatenate([program.stream_rank + c * ranks for c in range(classes)]).astype(np.int32)),
         stream_lane=program.stream_lane * classes,
         rank_weight=_frozen((program.rank_weight[None, :] * sizes[:, None] / len(class_of)).reshape(-1)),
         resident=program.resident * classes,
         **{name: _frozen(values) for name, values in special.items()},
         **effects,
     )
-    return Unfolded(
-        program=made, folded_item=folded_item, bits=item_bits, folded_row=folded_row, owner=owner, bar=bar
-    )
+    return Unfolded(program=made, folded_item=folded_item, bits=item_bits, folded_row=folded_row, owner=owner, bar=bar)
 
 
 _SECOND = ("second_chunk", "second_microbatch")
@@ -242,9 +238,7 @@ def _after(program: Program, plans: list[_Slots], plan_of: Ints, base: Ints) -> 
     return _offsets(owner, total), _frozen((pairs % max(total, 1)).astype(np.int32))
 
 
-def _row_bits(
-    program: Program, plans: list[_Slots], plan_of: Ints, bits: Ints, folded_row: Ints, slot: Ints
-) -> Ints:
+def _row_bits(program: Program, plans: list[_Slots], plan_of: Ints, bits: Ints, folded_row: Ints, slot: Ints) -> Ints:
     """Per new row: the kinds of all members that take part."""
     if not program.size:
         return np.zeros(0, np.int64)

@@ -24,7 +24,9 @@ def critical_seconds(prediction: Prediction) -> NDArray[np.float64]:
     path = critical_path(p.program, p.prices, p.trace)
     rows = path[p.program.kind[path] == COMPUTE]
     seconds = p.trace.end[rows] - p.trace.start[rows]
-    return np.bincount(p.program.rank[rows], weights=seconds, minlength=p.program.ranks)
+    out = np.zeros(p.program.ranks)
+    np.add.at(out, p.program.rank[rows], seconds)
+    return out
 
 
 def straggler(prediction: Prediction) -> int:
