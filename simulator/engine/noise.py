@@ -121,7 +121,8 @@ def no_effect(step: NoisyStep, jitter: Jitter) -> tuple[str, ...]:
     found = set()
     if not len(step.transfers):
         found.add("messages")
-    if not any(map(len, step.links)) and not step.exposed[step.item_of[:, step.compute]].any():
+    seconds = [step.prices.occupancy[step.item_of[:, rows]] for rows in step.links]
+    if not any(s.any() for s in seconds) and not step.exposed[step.item_of[:, step.compute]].any():
         found.add("collectives")
     return tuple(cause for cause in jitter.causes if cause in found)
 
