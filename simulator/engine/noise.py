@@ -108,8 +108,8 @@ class Draws:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepTimes:
-    """Seconds of one step: occupancy [rows, replicas]; latency [rows that have one, replicas], and [rows] its index, -1 for
-    none."""
+    """Seconds of one step: occupancy [rows, replicas]; latency [rows that have one, replicas or 1], and [rows] its index, -1
+    for none."""
 
     occupancy: Floats
     latency: Floats
@@ -200,8 +200,9 @@ def step_times(step: NoisyStep, draws: Draws, off: Collection[str] = ()) -> Step
             moved = moved * factors["lengths"][np.maximum(step.program.microbatch[rows], 0)]
         occupancy[rows] = moved * factors["messages"][place] if "messages" in factors else moved
     late = np.flatnonzero((prices.latency[step.item_of] > 0.0).any(axis=0))
-    latency = np.array(np.broadcast_to(step.priced(prices.latency, late), (len(late), count)))
+    latency = np.ascontiguousarray(step.priced(prices.latency, late))
     if "messages" in factors:
+        latency = np.array(np.broadcast_to(latency, (len(late), count)))
         sent = np.flatnonzero(step.program.kind[late] == TRANSFER)
         latency[sent] *= factors["messages"][np.searchsorted(step.transfers, late[sent])]
     latency_of = np.full(step.program.size, -1, np.int32)

@@ -110,6 +110,7 @@ def _settle_replicas(  # type: ignore[no-untyped-def]
     """`end` holds the occupancies and takes the ends."""
     count = end.shape[1]
     latest, ready = np.zeros(count), np.zeros(count)
+    far = latency.shape[1] > 1
     makespan = 0.0
     for row in order:
         for d in range(count):
@@ -127,10 +128,14 @@ def _settle_replicas(  # type: ignore[no-untyped-def]
             if late < 0:
                 for d in range(count):
                     ready[d] = max(ready[d], seen[d])
-            else:
+            elif far:
                 waits = latency[late]
                 for d in range(count):
                     ready[d] = max(ready[d], seen[d] + waits[d])
+            else:
+                same = latency[late, 0]
+                for d in range(count):
+                    ready[d] = max(ready[d], seen[d] + same)
         if meeting[row] >= 0:
             group = groups[meeting[row]]
             for d in range(count):
@@ -175,7 +180,7 @@ def _chain(  # type: ignore[no-untyped-def]
     row, replica, stream_offsets, previous, after_offsets, after, meeting, groups, latency, latency_of, end
 ):
     """Walk from the row that ends last to the first, through the one that let each start."""
-    count = end.shape[1]
+    count, far = end.shape[1], latency.shape[1] > 1
     most = len(end) + 1
     rows, replicas, seconds = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most)
     length = 0
@@ -194,7 +199,7 @@ def _chain(  # type: ignore[no-untyped-def]
                 other = after[entry]
                 seen = end[other, d]
                 if latency_of[other] >= 0:
-                    seen += latency[latency_of[other], d]
+                    seen += latency[latency_of[other], d if far else 0]
                 if seen > ready:
                     ready, found, where = seen, other, d
         seconds[length] = end[row, replica] - ready

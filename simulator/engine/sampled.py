@@ -22,7 +22,7 @@ from simulator.program.program import Program
 from simulator.program.trace import Trace
 from simulator.program.unfold import Unfolded, unfold
 
-__all__ = ["Chain", "SampledEngine", "row_prices", "unfold_fully"]
+__all__ = ["Chain", "SampledEngine", "row_times", "unfold_fully"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,28 +35,23 @@ class Chain:
 
 
 def unfold_fully(step: NoisyStep) -> tuple[Unfolded, Program]:
-    """Return the program with every replica apart, and the same with an item of its own for each row, so that each row can
-    have its own price."""
+    """Return the program with every replica apart, and the same with an item number of its own for each row."""
     each = np.arange(step.mesh.count, dtype=np.int64)
     unfolded = unfold(step.program, step.mesh, each, np.ones((step.mesh.count, step.program.ranks), np.int64))
-    program = unfolded.program
-    item = np.arange(program.size, dtype=np.int32)
+    item = np.arange(unfolded.program.size, dtype=np.int32)
     item.flags.writeable = False
-    return unfolded, replace(program, items=tuple(program.items[i] for i in program.item.tolist()), item=item)
+    return unfolded, replace(unfolded.program, item=item)
 
 
-def row_prices(step: NoisyStep, unfolded: Unfolded, times: StepTimes) -> Prices:
-    """Return prices with one item per row of the unfolded program; bars take no time, latency passes after the last bar."""
-    row, replica, bar = unfolded.folded_row, unfolded.owner, unfolded.bar
-    occupancy = np.where(bar, 0.0, times.occupancy[row, replica])
+def row_times(unfolded: Unfolded, times: StepTimes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return occupancy and latency [s] of every row of the unfolded program; bars take no time."""
+    row, replica = unfolded.folded_row, unfolded.owner
+    occupancy = np.where(unfolded.bar, 0.0, times.occupancy[row, replica])
     index = times.latency_of[row]
     latency = np.zeros(len(row))
     has = np.flatnonzero(index >= 0)
-    latency[has] = times.latency[index[has], replica[has]]
-    item = step.item_of[step.class_of[replica], row]
-    share = np.where(bar[:, None], 0.0, step.prices.share[item])
-    plain = Prices.plain(occupancy, latency)
-    return replace(plain, share=share, slowdown=step.prices.slowdown) if step.stretch is None else plain
+    latency[has] = times.latency[index[has], replica[has] if times.latency.shape[1] > 1 else 0]
+    return occupancy, latency
 
 
 class SampledEngine:
@@ -70,21 +65,27 @@ class SampledEngine:
 
     def __init__(self, step: NoisyStep, engine: str = "compiled", exact: bool = True) -> None:
         self.step, self.engine, self.exact = step, engine, exact
-        self._fluid: Trace | None = None
-        self._prices: Prices | None = None
+        self._ran: tuple[Trace, Prices] | None = None
+        """The last step, if it ran unfolded."""
 
     @functools.cached_property
     def _unfolded(self) -> tuple[Unfolded, Program]:
         return unfold_fully(self.step)
 
     @functools.cached_property
+    def _mix(self) -> NDArray[np.int32]:
+        """Per row of the unfolded program: the item whose shares of resources it has (a bar's take no time)."""
+        unfolded, _ = self._unfolded
+        own = self.step.item_of[self.step.class_of[unfolded.owner], unfolded.folded_row]
+        return own.astype(np.int32)
+
+    @functools.cached_property
     def _replicas(self) -> Any:
         from simulator.engine.compiled_engine import settled_order
         from simulator.engine.replicas import ReplicaEngine
 
-        return ReplicaEngine(
-            self.step, settled_order(self.step.program, self.step.prices, self.step.item_of[0]), self.exact
-        )
+        order = settled_order(self.step.program, self.step.prices, self.step.item_of[0])
+        return ReplicaEngine(self.step, order, self.exact)
 
     def makespan(self, times: StepTimes) -> float:
         """Return the time of a step [s].
@@ -92,26 +93,42 @@ class SampledEngine:
         Raises:
             DeadlockError: rows are left that wait for each other.
         """
-        self._fluid = None
+        self._ran = None
         if self.engine == "compiled":
             seconds: float = self._replicas.run(times)
             if not self.exact or not self._replicas.meets():
                 return seconds
         unfolded, program = self._unfolded
-        self._prices = row_prices(self.step, unfolded, times)
-        self._fluid = run(program, self._prices, self.engine)
-        return self._fluid.makespan
+        occupancy, latency = row_times(unfolded, times)
+        trace = self._fluid(program, occupancy, latency) if self.engine == "compiled" else None
+        prices = Prices.plain(occupancy, latency)
+        if trace is None:
+            whole = replace(program, items=tuple(program.items[i] for i in unfolded.program.item.tolist()))
+            shared = prices if self.step.stretch is not None else self._shared(prices)
+            trace = run(whole, shared, self.engine)
+        self._ran = trace, prices
+        return trace.makespan
+
+    def _fluid(self, program: Program, occupancy: NDArray[np.float64], latency: NDArray[np.float64]) -> Trace:
+        from simulator.engine.compiled_interference import flow
+
+        start, end = np.empty(program.size), np.empty(program.size)
+        flow(program, occupancy, latency, self._mix, self.step.prices, start, end)
+        return Trace(start=start, end=end, engine="compiled")
+
+    def _shared(self, prices: Prices) -> Prices:
+        """The same with shares of resources, and how they slow each other."""
+        share = np.where(self._unfolded[0].bar[:, None], 0.0, self.step.prices.share[self._mix])
+        return replace(prices, share=share, slowdown=self.step.prices.slowdown)
 
     def chain(self, times: StepTimes) -> Chain:
         """Return the longest chain of the step that `makespan` ran last; `times` are its own."""
-        if self._fluid is None:
+        if self._ran is None:
             rows, replicas, seconds = self._replicas.chain(times)
             return Chain(row=rows.astype(np.int64), replica=replicas.astype(np.int64), seconds=seconds)
-        unfolded, program = self._unfolded
-        path = critical_path(program, self._prices, self._fluid)  # type: ignore[arg-type]
+        (unfolded, program), (trace, prices) = self._unfolded, self._ran
+        path = critical_path(program, prices, trace)
         path = path[~unfolded.bar[path]]
         return Chain(
-            row=unfolded.folded_row[path],
-            replica=unfolded.owner[path],
-            seconds=self._fluid.end[path] - self._fluid.start[path],
+            row=unfolded.folded_row[path], replica=unfolded.owner[path], seconds=trace.end[path] - trace.start[path]
         )

@@ -258,7 +258,9 @@ def _items(
     program: Program, row_bits: Ints, folded_row: Ints, bar: NDArray[np.bool_]
 ) -> tuple[Ints, tuple[Any, ...], Ints, Ints]:
     """One item per folded item and kinds of members; one for all bars."""
-    code = np.where(bar, -1, program.item[folded_row])
-    pairs, item = np.unique(np.stack([code, np.where(bar, 0, row_bits)], axis=1), axis=0, return_inverse=True)
-    items = tuple(BAR if i < 0 else program.items[i] for i in pairs[:, 0].tolist())
-    return item.reshape(-1), items, pairs[:, 0], pairs[:, 1]
+    kinds, kind = np.unique(np.where(bar, 0, row_bits), return_inverse=True)
+    code = np.where(bar, -1, program.item[folded_row]).astype(np.int64) * len(kinds) + kind.reshape(-1)
+    codes, item = np.unique(code, return_inverse=True)
+    folded_item = codes // max(1, len(kinds))
+    items = tuple(BAR if i < 0 else program.items[i] for i in folded_item.tolist())
+    return item.reshape(-1), items, folded_item, kinds[codes % max(1, len(kinds))]

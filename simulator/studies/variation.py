@@ -31,8 +31,9 @@ __all__ = ["DEFAULT_SAMPLES", "Variation", "vary"]
 
 DEFAULT_SAMPLES = 100
 _MOST_SAMPLES = 100_000
-_EXACT_ROWS = 20_000_000
-"""Rows of all steps together, up to which interference is simulated anew in every step."""
+_EXACT_ROWS, _WIDE_STEP = 10_000_000, 50_000
+"""Rows of all steps together up to which interference is simulated anew in every step (a few seconds); in a step of the second
+size a row costs twice as much, for the streams of a wide world do not fit the caches."""
 _SELDOM = 10
 """Steps for which the rows of one count, where nothing slows anything without noise: interference is then the exception."""
 _SHOWN = 5
@@ -159,7 +160,7 @@ def vary(
     size = program.size * step.mesh.count
     stretch = priced.stretch(trace)
     steps = samples * (1 + len(causes)) if (stretch > 1.0).any() else _SELDOM
-    exact = engine != "compiled" or size * steps <= _EXACT_ROWS
+    exact = engine != "compiled" or size * steps * (1.0 + size / _WIDE_STEP) <= _EXACT_ROWS
     frozen = step if exact else replace(step, stretch=stretch)
     runs = {"": SampledEngine(frozen, engine, exact)}
     if priced.unfolded:

@@ -11,12 +11,13 @@ import pytest
 from simulator.costs.ranks import Priced, price_ranks
 from simulator.engine import run
 from simulator.engine.noise import NoisyStep, draw, step_times
-from simulator.engine.sampled import SampledEngine, row_prices, unfold_fully
+from simulator.engine.sampled import SampledEngine, row_times, unfold_fully
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.jitter import Jitter
 from simulator.hardware.parts import Part
 from simulator.lowering import lower_settled, settle
 from simulator.plan.plan import Plan
+from simulator.program.prices import Prices
 from simulator.program.program import Program
 from simulator.program.replicas import replica_mesh
 from simulator.program.spec import verify
@@ -104,7 +105,8 @@ def test_the_engine_over_replicas_is_the_unfolded_program_to_the_last_bit(plan: 
     step = replace(step, stretch=np.ones(step.item_of.shape))
     times = step_times(step, draw(step, JITTER, 3, 0))
     unfolded, program = unfold_fully(step)
-    whole = run(program, row_prices(step, unfolded, times), "simpy")
+    named = replace(program, items=tuple(program.items[i] for i in unfolded.program.item))
+    whole = run(named, Prices.plain(*row_times(unfolded, times)), "simpy")
     engine = SampledEngine(step, exact=True)
     assert whole.makespan == engine._replicas.run(times)
     own = ~unfolded.bar
