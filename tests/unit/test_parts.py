@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,3 +167,24 @@ def test_slowest_wires_take_the_slower_of_each_level() -> None:
 
 def test_numbers_are_shown_as_ranges() -> None:
     assert ("", "4", "0-1,7-9") == (shown_numbers([]), shown_numbers([4]), shown_numbers([0, 1, 7, 8, 9]))
+
+
+def test_a_clusters_file_may_have_parts_and_noise_and_a_job_adds_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "hardware_specs" / "clusters" / "mixed.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        'name = "mixed"\nnode = "dgx_a100_80"\nnodes = 2\n\n[[parts]]\nnodes = 1\ngpu = "h100_80gb_sxm"\n\n'
+        '[jitter]\ncompute = 0.01\n\n[sources]\n"*" = "made up for a test"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    found = job("cluster.name=mixed", "cluster.parts=[{ranks=0,clock=0.5}]", "jitter.gpus=0.1")
+    assert ["nodes 1: gpu h100_80gb_sxm", "ranks 0: clock 0.5"] == [p.text for p in found.cluster.parts]
+    assert ("gpus",) == found.jitter.causes
+    assert ("compute",) == job("cluster.name=mixed").jitter.causes
+    gpus = {name for kind in simulate_job(found).ranks for name in kind.gpus}
+    assert {"a100_80gb_sxm", "h100_80gb_sxm"} == gpus
+    file.write_text(file.read_text().replace("compute = 0.01", "compute = 9"))
+    with pytest.raises(SpecError, match=r"mixed.toml, line 10: jitter.compute = 9: expected a sigma from 0 to 3"):
+        job("cluster.name=mixed")
