@@ -76,7 +76,7 @@ def _provenance(
         "schedule": settled.schedule.name,
         "microbatches": settled.microbatches,
         "data_parallel": settled.data_parallel,
-        "recompute": settled.recompute,
+        "recompute": settled.recomputes.text,
         "attention": settled.style.attention,
         "assumptions": list(assumptions),
     } | ({"parts": [part.text for part in parts]} if parts else {})

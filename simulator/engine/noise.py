@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from simulator.hardware.jitter import CAUSES, Jitter, quantile
 from simulator.program.prices import ACCOUNTS, Prices
-from simulator.program.program import COMPUTE, TRANSFER, Program
+from simulator.program.program import COLLECTIVE, COMPUTE, COPY, TRANSFER, Program
 from simulator.program.replicas import ReplicaMesh
 
 __all__ = ["Draws", "NoisyStep", "StepTimes", "draw", "no_effect", "step_times"]
@@ -72,9 +72,14 @@ class NoisyStep:
 
     @functools.cached_property
     def links(self) -> tuple[Ints, ...]:
-        """All other rows: those of each replica by itself, then those of each kind of meeting."""
-        other = ~np.isin(self.program.kind, (COMPUTE, TRANSFER))
+        """Collectives: those of each replica by itself, then those of each kind of meeting."""
+        other = self.program.kind == COLLECTIVE
         return tuple(np.flatnonzero(other & (self.mesh.meeting == kind)) for kind in range(-1, len(self.mesh.groups)))
+
+    @functools.cached_property
+    def copies(self) -> Ints:
+        """Rows over the host link or in the host's memory; nothing varies them."""
+        return np.flatnonzero(self.program.kind == COPY)
 
     @functools.cached_property
     def exposed(self) -> Floats:
@@ -194,6 +199,7 @@ def step_times(step: NoisyStep, draws: Draws, off: Collection[str] = ()) -> Step
             own = draws.links[kind]
             noisy = noisy * (own if kind == 0 or own.shape[1] == 1 else own[:, step.mesh.groups[kind - 1]])
         occupancy[rows] = noisy
+    occupancy[step.copies] = step.priced(prices.occupancy, step.copies)
     for rows, place in _blocks(step.transfers, count):
         moved = step.priced(prices.occupancy, rows)
         if "lengths" in factors:

@@ -132,7 +132,8 @@ class RankKind:
         pipeline_rank: its place in the pipeline.
         replicas: the replicas it stands for, such as "0-2,5".
         gpus: kinds of GPU of its members.
-        memory: of the smallest of them [B].
+        memory: what programs can use of the smallest of them [B].
+        host_memory: of the smallest of their nodes [B], 0 where a node's file does not say.
         peak_flops: of the mean of them, by number format [FLOP/s].
         parts: numbers of the parts of the cluster that its members belong to.
     """
@@ -141,6 +142,7 @@ class RankKind:
     replicas: str
     gpus: tuple[str, ...]
     memory: float
+    host_memory: float
     peak_flops: Mapping[str, float]
     parts: tuple[int, ...]
 

@@ -183,6 +183,7 @@ def unfold(program: Program, mesh: ReplicaMesh, class_of: Ints, bits: Ints) -> U
         stream_lane=program.stream_lane * classes,
         rank_weight=_frozen((program.rank_weight[None, :] * sizes[:, None] / len(class_of)).reshape(-1)),
         resident=program.resident * classes,
+        host_resident=program.host_resident * classes,
         **{name: _frozen(values) for name, values in special.items()},
         **effects,
     )

@@ -35,6 +35,10 @@ PLANS: dict[str, dict[str, Any]] = {
     "chimera": {"pipeline_parallel": 4, "schedule": "chimera"},
     "interleaved": {"pipeline_parallel": 2, "chunks_per_rank": 2, "schedule": "interleaved_1f1b"},
     "context": {"context_parallel": 2, "pipeline_parallel": 2},
+    "hybrid shards": {"zero_stage": 3, "shard_size": 4, "framework": "torchtitan"},
+    "two copies of weights": {"zero_stage": 3, "secondary_shard_size": 8, "quantized_gradients": True},
+    "states on the host": {"pipeline_parallel": 2, "zero_stage": 1, "optimizer_offload": 0.5},
+    "activations on the host": {"pipeline_parallel": 2, "activation_offload": 2},
     "experts": {"expert_parallel": 2, "pipeline_parallel": 2},
 }
 PARTS: dict[str, list[dict[str, Any]]] = {

@@ -12,6 +12,7 @@ import pytest
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.conditions import condition, slowest_wires
+from simulator.hardware.gpu import load_gpu
 from simulator.hardware.parts import Part, shown_numbers, which_parts
 from simulator.job import load_job
 from simulator.simulation import simulate_job
@@ -132,15 +133,16 @@ def test_factors_of_parts_that_overlap_multiply() -> None:
 
 
 def test_the_smallest_gpu_decides_whether_it_fits() -> None:
-    plain, small = load_job("gpt3_175b"), load_job("gpt3_175b", ['cluster.parts=[{replicas=2,gpu="a100_40gb_sxm"}]'])
-    before, after = simulate_job(plain), simulate_job(small)
+    plain, mixed = load_job("gpt3_175b"), load_job("gpt3_175b", ['cluster.parts=[{replicas=2,gpu="a100_40gb_sxm"}]'])
+    before, after = simulate_job(plain), simulate_job(mixed)
     assert before.fits
     assert not after.fits
     assert "2" == after.ranks[after.fullest].replicas
-    assert 40 * 2**30 == after.capacity
-    assert {40 * 2**30, 80 * 2**30} == set(after.capacities.tolist())
+    small, large = (load_gpu(f"a100_{size}gb_sxm").usable_memory for size in (40, 80))
+    assert small == after.capacity
+    assert {small, large} == set(after.capacities.tolist())
     entry = after.to_dict()["peak_memory_bytes"][after.fullest]
-    assert ("2", ["a100_40gb_sxm"], 40 * 2**30) == (entry["replicas"], entry["gpus"], entry["capacity"])
+    assert ("2", ["a100_40gb_sxm"], small) == (entry["replicas"], entry["gpus"], entry["capacity"])
 
 
 def test_ranks_in_step_run_at_the_pace_of_the_slowest() -> None:
