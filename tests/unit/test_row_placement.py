@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.studies.validation.attempt import attempt, verdict_outcome
 from simulator.studies.validation.names import find_gpu, load_names
 from simulator.studies.validation.placement import Placed, place, predict
 from simulator.studies.validation.rows import CannotPlace
@@ -306,3 +307,14 @@ def test_words_for_library_attention_leave_the_kernel_to_the_gpu() -> None:
     assert ["te", "te", "sdpa"] == [
         placed(attn_kernel=w).fields["attention"] for w in ("TE/flash", "cuDNN", "SDPA flash")
     ]
+
+
+def test_a_run_that_may_move_activations_to_the_host_is_not_judged_on_memory() -> None:
+    source = {"source": "NVIDIA Megatron-Bridge performance summary", "recompute": "unknown"}
+    large = {**ROW, **source, "mbs": "64", "gbs": "256"}
+    outcome = verdict_outcome("row", "group", False, attempt(large, True))
+    assert (None, False) == (outcome.predicted, outcome.counts)
+    assert "moved activations to the host" in outcome.reason
+    assert 0.0 == verdict_outcome("row", "group", False, attempt({**ROW, **source}, True)).predicted
+    told = verdict_outcome("row", "group", False, attempt({**large, "recompute": "none"}, True))
+    assert (1.0, True) == (told.predicted, told.counts)

@@ -22,6 +22,7 @@ class Attempt:
         counts: whether its absence counts as an error.
         assumed: rules that filled in what the row leaves out.
         kind: kind of run.
+        offloads: whether the run may move activations to the host, unseen here.
     """
 
     prediction: Prediction | None = None
@@ -29,6 +30,7 @@ class Attempt:
     counts: bool = True
     assumed: tuple[str, ...] = ()
     kind: str = ""
+    offloads: bool = False
 
 
 def attempt(row: Row, everything: bool) -> Attempt:
@@ -43,19 +45,21 @@ def attempt(row: Row, everything: bool) -> Attempt:
         prediction, assumed = predict(placed)
     except CannotPlace as why:
         return Attempt(reason=why.reason, counts=why.counts, assumed=assumed, kind=kind)
-    return Attempt(prediction=prediction, assumed=assumed, kind=kind)
+    return Attempt(prediction=prediction, assumed=assumed, kind=kind, offloads=placed.offloads)
 
 
 def verdict_outcome(case: str, group: str, verdict: bool, tried: Attempt) -> Outcome:
     """Return the outcome of a row that says whether the run went out of memory."""
+    full = tried.prediction is not None and not tried.prediction.fits
+    unseen = "more than fits, and the run may have moved activations to the host" if full and tried.offloads else ""
     return Outcome(
         case_id=case,
         quantity=OUT_OF_MEMORY,
         group=group,
         measured=float(verdict),
-        predicted=None if tried.prediction is None else float(not tried.prediction.fits),
-        reason=tried.reason,
-        counts=tried.counts,
+        predicted=None if tried.prediction is None or unseen else float(full),
+        reason=tried.reason or unseen,
+        counts=tried.counts and not unseen,
         assumed=tried.assumed,
         kind=tried.kind,
     )

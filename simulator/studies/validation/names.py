@@ -55,9 +55,15 @@ class FrameworkSince(Spec):
 
 
 class SourceRecompute(Spec):
-    """What a source recomputes where its table does not say, and where that was read."""
+    """What a source recomputes where its table does not say, and where that was read.
+
+    Args:
+        offloads: whether it moves activations to the host where memory is short, which is not simulated: such a run's
+            verdict on memory is not judged.
+    """
 
     recompute: Name
+    offloads: bool = False
     source: Name
 
 

@@ -14,6 +14,7 @@ from simulator.hardware.run_residuals import run_kind
 from simulator.plan.plan import Plan
 from simulator.report.prediction import Prediction
 from simulator.simulation import simulate
+from simulator.studies.validation.names import load_names
 from simulator.studies.validation.place_cluster import place_cluster
 from simulator.studies.validation.place_model import place_model
 from simulator.studies.validation.place_plan import place_plan, place_precision
@@ -31,6 +32,7 @@ class Placed:
         fields: of the plan, without recompute.
         recompute: none, selective or full; None = not known, the least that fits is taken.
         assumed: the rules used, in words.
+        offloads: whether the run may move activations to the host, unseen here.
     """
 
     workload: Workload
@@ -38,6 +40,7 @@ class Placed:
     recompute: str | None
     cluster: Cluster
     assumed: tuple[str, ...]
+    offloads: bool = False
 
     @property
     def kind(self) -> str:
@@ -56,6 +59,7 @@ def place(row: Row) -> Placed:
     precision, from_precision = place_precision(row)
     fields, batch, recompute, from_plan = place_plan(row, model)
     cluster, from_cluster = place_cluster(row)
+    habit = load_names().recompute_of(text(row, "source"))
     workload = Workload(model=model, sequence_length=length, global_batch_size=batch, precision=precision)
     return Placed(
         workload=workload,
@@ -63,6 +67,7 @@ def place(row: Row) -> Placed:
         recompute=recompute,
         cluster=cluster,
         assumed=(*from_model, *from_precision, *from_plan, *from_cluster),
+        offloads=habit is not None and habit.offloads and text(row, "recompute").lower() in ("", "unknown"),
     )
 
 
