@@ -157,7 +157,6 @@ def _completed(profile: Profile, common: Profile) -> Pairs:
 def _sigmas(log: NcclLog, profile: Profile) -> Array:
     """Return the sigma of each point: that of its class."""
     chosen = classes_chosen(log, profile.pairs, profile.network_latency)
-    chosen = classes_chosen(log, profile.pairs, profile.network_latency)
     found = zip((name.split(":") for name in chosen), log.message.tolist(), strict=True)
     return np.array([profile.residual(kind, algorithm, size).sigma for (kind, algorithm), size in found])
 
