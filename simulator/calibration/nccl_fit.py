@@ -36,10 +36,10 @@ __all__ = [
     "Key",
     "PairFit",
     "Pairs",
-    "classes_chosen",
     "classes_of",
     "fit_nccl",
     "fit_pairs",
+    "pairs_chosen",
     "pairs_offered",
     "platform_of",
     "predict",
@@ -137,10 +137,11 @@ def predict(log: NcclLog, pairs: Pairs, launch: float = 0.0, hops: Hops | None =
     return _choose(_terms(log), pairs, _hop(log, hops))[0] + (launch if log.single_process else 0.0)
 
 
-def classes_chosen(log: NcclLog, pairs: Pairs, hops: Hops | None = None) -> list[str]:
-    """Return the class, "collective:algorithm", of each of the log's points by a profile's multipliers."""
+def pairs_chosen(log: NcclLog, pairs: Pairs, hops: Hops | None = None) -> list[tuple[str, str]]:
+    """Return (algorithm, protocol) of each of the log's points by a profile's multipliers."""
     terms = _terms(log)
-    return [f"{log.kind}:{terms[i].pair.split(':')[0]}" for i in _choose(terms, pairs, _hop(log, hops))[1]]
+    names = [term.pair.split(":") for term in terms]
+    return [(names[i][0], names[i][1]) for i in _choose(terms, pairs, _hop(log, hops))[1]]
 
 
 def residuals(log: NcclLog, pairs: Pairs, launch: float = 0.0, hops: Hops | None = None) -> NDArray[np.float64]:

@@ -202,10 +202,14 @@ def load_index(path: Path, healthy: bool = True) -> list[NcclLog]:
 def describe_row(row: Mapping[str, str]) -> tuple[str, GroupPlacement, Fabric, str, str]:
     """Return (kind, place, fabric, algorithm, protocol) of one row of an index.
 
+    CollNet means that the network's switches add (SHARP), where the row says how fast the cards are.
+
     Raises:
         CalibrationError: the GPU, link or network cannot be told from the texts.
     """
     gpu = row["gpu"]
+    algorithm = re.sub(r"[^a-z0-9]", "", (row.get("algo") or "auto").lower())
+    algorithm = "collnet" if algorithm.startswith(("collnet", "sharp")) else algorithm
     per_node, ranks = _counts(row)
     intra, inter = row["intra"].strip().lower(), row["inter"].strip().lower()
     if intra in _NONE and per_node > 1:
@@ -233,9 +237,9 @@ def describe_row(row: Mapping[str, str]) -> tuple[str, GroupPlacement, Fabric, s
         card_bandwidth=card,
         network_latency=0.0,
         host="amd" if "a100" in gpu.lower() else "intel",
+        network_reduction=algorithm == "collnet" and bool(row.get("nic_gbps_per_gpu")),
     )
     kind = _kind(row["collective"])
-    algorithm = (row.get("algo") or "auto").strip().lower().replace("-", "").replace("_", "")
     return (
         kind,
         describe_group(ranks, domains, level="rack" if rack and domains == 1 else None),
