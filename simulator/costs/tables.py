@@ -36,6 +36,7 @@ from simulator.hardware.compute_coefficients import (
 from simulator.hardware.fabric import Fabric, GroupPlacement, fabric_of, place_group
 from simulator.hardware.gpu import Gpu
 from simulator.hardware.interference import load_interference
+from simulator.hardware.parts import NORMAL, Pace
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS
 from simulator.program.program import COLLECTIVE, COMPUTE, OperatorTable
 from simulator.workload.precision import BYTES_PER_ELEMENT
@@ -56,6 +57,7 @@ class Machine:
     attention: AttentionCoefficients
     memory_bound: MemoryBoundCoefficients
     slowdown: NDArray[np.float64]
+    pace: Pace = NORMAL
 
 
 @functools.lru_cache(maxsize=64)
@@ -74,6 +76,7 @@ def machine_of(cluster: Cluster) -> Machine:
         attention=load_attention_coefficients(gpu, named.get("attention")),
         memory_bound=load_memory_bound_coefficients(gpu, named.get("memory_bound")),
         slowdown=load_interference().matrix(RESOURCE_KINDS),
+        pace=cluster.pace,
     )
 
 
@@ -137,7 +140,9 @@ def price_table(table: OperatorTable, machine: Machine, axes: tuple[tuple[str, i
     """Return the price of a table; `axes` place its collectives on the wires."""
     seconds = np.zeros(len(table))
     classes: dict[str, ClassTime] = defaultdict(ClassTime)
-    for indices, values, names, sigmas, known in _kernels(table, machine):
+    for indices, priced, names, sigmas, known in _kernels(table, machine):
+        streams = names[0] == MEMORY_BOUND_CLASS
+        values = priced / (machine.pace.memory_bandwidth if streams else machine.pace.clock)
         seconds[indices] = values
         for value, name, sigma, good in zip(values, names, sigmas, known, strict=True):
             classes[name].add(float(value), float(sigma), bool(good))
@@ -176,7 +181,8 @@ def _kernels(table: OperatorTable, machine: Machine) -> Iterator[Priced]:
     rows = np.flatnonzero(compute & (work == "memory_bound"))
     if len(rows):
         gpu, numbers = machine.gpu, machine.memory_bound
-        values = memory_bound_seconds(table.read[rows], table.written[rows], gpu, numbers)
+        access = [table.layout[i] for i in rows]
+        values = memory_bound_seconds(table.read[rows], table.written[rows], gpu, numbers, access)
         fixed = memory_bound_seconds([1.0], [0.0], gpu, numbers)[0]
         values = values + np.where(values > 0, (table.launches[rows] - 1) * fixed, 0.0)
         sigma = np.full(len(rows), memory_bound_sigma(gpu, numbers))
@@ -191,8 +197,10 @@ def _gemms(table: OperatorTable, rows: NDArray[np.int64], machine: Machine) -> P
     shape = table.shape[rows]
     dtype = [table.dtype[i] for i in rows]
     layout = [table.layout[i] for i in rows]
-    element = np.array([BYTES_PER_ELEMENT[d] for d in dtype])
-    accumulates = table.written[rows] > 1.5 * element * shape[:, 0] * shape[:, 1] * shape[:, 2]
+    stored = np.array(
+        [max(BYTES_PER_ELEMENT[d], 2) for d in dtype]
+    )  # products of narrow operands are stored in 16 bits
+    accumulates = table.written[rows] > 1.5 * stored * shape[:, 0] * shape[:, 1] * shape[:, 2]
     values = gemm_seconds(shape, layout, dtype, accumulates, machine.gpu, machine.gemm)
     known = np.array([gemm_calibrated(d, machine.gpu, machine.gemm) for d in dtype])
     sigma = gemm_sigma(shape, dtype, machine.gpu, machine.gemm)
