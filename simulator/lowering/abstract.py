@@ -129,6 +129,7 @@ def _settled(placement: Placement) -> Any:
         zero_stage=0,
         overlap_gradients=False,
         overlap_parameters=False,
+        overlap_tensor_parallel=False,
         bucket_size=0.0,
         gradient_bytes=0,
         gradient_dtype="bf16",

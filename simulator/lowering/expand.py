@@ -82,7 +82,7 @@ def layer_costs(
             settled.sequence_parallel,
             policy_named(ending, settled.recomputes),
             ending,
-            settled.framework.tensor_parallel_overlap,
+            settled.overlap_tensor_parallel,
             experts,
             settled.experts_apart,
         )

@@ -48,6 +48,7 @@ class Settled:
     zero_stage: int
     overlap_gradients: bool
     overlap_parameters: bool
+    overlap_tensor_parallel: bool
     bucket_size: float
     gradient_bytes: int
     gradient_dtype: str
@@ -205,6 +206,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         overlap_gradients=_or(plan.overlap_gradients, framework.gradients_overlap)
         and replicas * plan.context_parallel > 1,
         overlap_parameters=_or(plan.overlap_parameters, framework.parameters_overlap) and plan.zero_stage in (1, 2),
+        overlap_tensor_parallel=_or(plan.overlap_tensor_parallel, framework.tensor_parallel_overlap),
         bucket_size=plan.bucket_size or framework.bucket_size,
         gradient_bytes=int(BYTES_PER_ELEMENT[gradient]),
         gradient_dtype=gradient,
@@ -322,6 +324,11 @@ def _check_shapes(workload: Workload, plan: Plan) -> None:
         raise PlanError(
             "sequence_parallel splits norms over the tensor-parallel group, but tensor_parallel = 1. "
             "Way out: sequence_parallel = false, or tensor_parallel > 1."
+        )
+    if plan.overlap_tensor_parallel is not None and t == 1:
+        raise PlanError(
+            "overlap_tensor_parallel is about collectives of the tensor-parallel group, but tensor_parallel = 1. "
+            "Way out: leave overlap_tensor_parallel out, or tensor_parallel > 1."
         )
     c = plan.context_parallel
     if plan.context_parallel_kind is not None and c == 1:

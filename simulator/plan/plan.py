@@ -54,6 +54,7 @@ class Plan(Spec):
         attention: attention kernel, in place of the framework's.
         overlap_gradients: reduce gradients beside the backward pass.
         overlap_parameters: gather ZeRO-1/2 weights beside the next forward pass.
+        overlap_tensor_parallel: run the tensor-parallel collective of an input gradient beside the weight-gradient GEMM.
         bucket_size: gradient bytes reduced at once.
         gradient_dtype: of the gradient buffers.
         p2p: latency (a message only delays its receiver) or blocking (it also holds the sender).
@@ -101,6 +102,7 @@ class Plan(Spec):
     attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "sdpa"] | None = None
     overlap_gradients: bool | None = None
     overlap_parameters: bool | None = None
+    overlap_tensor_parallel: bool | None = None
     bucket_size: Bytes | None = None
     gradient_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     p2p: Literal["latency", "blocking"] | None = None

@@ -192,7 +192,7 @@ def _degree_changes(job: Job, now: Settled) -> Iterator[Change]:
         plan: dict[str, Any] = {"tensor_parallel": int(tensor), "pipeline_parallel": int(pipeline), "layer_split": None}
         plan["data_parallel"] = int(data) if job.plan.data_parallel is not None else None
         if tensor == 1:
-            plan["sequence_parallel"] = False
+            plan |= {"sequence_parallel": False, "overlap_tensor_parallel": None}
         if pipeline == 1:
             plan |= {"chunks_per_rank": 1, "schedule": None, "p2p": None}
         if data == 1:
@@ -236,6 +236,8 @@ def _kernel_changes(now: Settled, architecture: str) -> Iterator[Change]:
         yield Change(name="gradient reduction beside the backward pass", plan={"overlap_gradients": True})
     if now.zero_stage in (1, 2) and not now.overlap_parameters:
         yield Change(name="weight gathering beside the next forward", plan={"overlap_parameters": True})
+    if now.tensor_parallel > 1 and now.framework.tensor_parallel_overlap and not now.overlap_tensor_parallel:
+        yield Change(name="tensor-parallel collectives beside GEMMs", plan={"overlap_tensor_parallel": True})
     for kind in _BETTER_ATTENTION.get(now.style.attention, ()):
         if kind != "flash3" or architecture in _FLASH3_GPUS:
             yield Change(name=f"attention kernel {kind}", plan={"attention": kind})

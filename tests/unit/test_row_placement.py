@@ -140,6 +140,15 @@ def test_options_without_an_effect_are_left_out() -> None:
     assert predict(row)[0].fits
 
 
+def test_a_row_may_say_which_overlaps_are_off() -> None:
+    off = "none (TP/PP/DP overlap off)"
+    assert (False, False) == tuple(
+        placed(overlap=off).fields[f"overlap_{of}"] for of in ("gradients", "tensor_parallel")
+    )
+    assert "overlap_tensor_parallel" not in placed(overlap="none").fields
+    assert "overlap_tensor_parallel" not in placed(overlap=off, tp="1", dp="8").fields
+
+
 def test_a_depth_of_interleaving_that_is_not_printed_is_two() -> None:
     row = placed(schedule="1F1B-interleaved")
     assert ("interleaved_1f1b", 2) == (row.fields["schedule"], row.fields["chunks_per_rank"])

@@ -35,6 +35,7 @@ REFUSALS = [
     (GPT, {"bucket_size": 1e6, "framework": "megatron_lm"}, 8, "overlap_gradients = false", "leave bucket_size out"),
     (GPT, {"overlap_gradients": True, "zero_stage": 3}, 8, "zero_stage = 3", "leave overlap_gradients out"),
     (GPT, {"overlap_gradients": True}, 1, "data_parallel = 1", "leave out overlap_gradients"),
+    (GPT, {"overlap_tensor_parallel": False}, 8, "tensor_parallel = 1", "leave overlap_tensor_parallel out"),
     (GPT, {"overlap_parameters": True}, 8, "zero_stage = 0", "leave overlap_parameters out"),
     (GPT, {"fsdp_prefetch": 2}, 8, "zero_stage = 0", "zero_stage = 3"),
     (GPT, {"p2p": "blocking"}, 8, "pipeline_parallel = 1", "leave p2p out"),

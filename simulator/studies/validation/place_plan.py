@@ -82,6 +82,8 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         fields["overlap_gradients"] = False
         if fields["zero_stage"]:
             fields["overlap_parameters"] = False
+    if _overlap_off(row) and "TP" in text(row, "overlap") and tensor > 1:
+        fields["overlap_tensor_parallel"] = False
     recompute = _recompute(row, assumed)
     fields |= _recompute_detail(row, recompute)
     if recompute == "selective" and load_framework(fields["framework"]).recompute == "operators":
