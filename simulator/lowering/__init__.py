@@ -66,10 +66,11 @@ def lower_settled(workload: Workload, settled: Settled) -> Program:
         workload=workload,
         settled=settled,
         chunks=assign_layers(
-            workload.model.layers,
+            workload.model.depth,
             placement.chunks,
             settled.layer_split,
-            workload.model.moe_layers if workload.model.experts else (),
+            workload.model.layer_kinds,
+            workload.model.mtp_layers,
         ),
         costs=layer_costs(workload, settled),
         placement=placement,

@@ -13,6 +13,7 @@ from simulator.lowering.settled import Settled
 from simulator.lowering.splitter import ExpertSplit, Splitter
 from simulator.program.program import OperatorTable, Tensor
 from simulator.workload.architectures import ARCHITECTURES
+from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER
 from simulator.workload.model import Model
 from simulator.workload.operator import KernelStyle, LayerPart, Operator
 from simulator.workload.precision import Precision
@@ -51,7 +52,7 @@ class LayerCost:
 def layer_costs(
     workload: Workload, settled: Settled, sequences: int = 0, length: int = 0, context: int = 0
 ) -> dict[str, LayerCost]:
-    """Return the cost of "embedding", "layer", "moe layer" (those that the model has) and "head" on one GPU of the plan.
+    """Return the cost of the embedding, of every kind of layer that the model has, and of its head(s), on one GPU of the plan.
 
     Args:
         sequences, length: of what runs at once; 0 = a whole microbatch, whole sequences.
@@ -65,12 +66,15 @@ def layer_costs(
         sorts=1 < settled.expert_parallel < workload.model.experts,
         groups=settled.groups,
     )
+    source = length or workload.sequence_length
+    target = workload.decoder_length
     return {
         kind: _layer_cost(
             workload.model,
             kind,
             sequences or settled.microbatch_size,
-            (length or workload.sequence_length) // settled.context_parallel,
+            (target if target and in_decoder(kind) else source) // settled.context_parallel,
+            source // settled.context_parallel if target else 0,
             context,
             settled.precision,
             settled.style,
@@ -89,10 +93,16 @@ def layer_costs(
 
 @functools.lru_cache(maxsize=64)
 def layer_kinds(model: Model) -> tuple[str, ...]:
-    """Return the kinds of layers that a model has."""
-    sparse = model.moe_layers
-    middle = (*(("layer",) if not all(sparse) else ()), *(("moe layer",) if any(sparse) else ()))
-    return ("embedding", *middle, "head")
+    """Return the kinds of layers that a model has, its ends included."""
+    middle = tuple(dict.fromkeys(model.layer_kinds))
+    between = (DECODER_EMBEDDING,) if model.encoder_layers else ()
+    after = (MTP_LAYER, MTP_HEAD) if model.mtp_layers else ()
+    return ("embedding", *middle, *between, "head", *after)
+
+
+def in_decoder(kind: str) -> bool:
+    """Return whether a kind of layer of an encoder-decoder runs on the decoder's tokens."""
+    return kind in (DECODER_EMBEDDING, "head") or kind.startswith("cross ")
 
 
 @functools.lru_cache(maxsize=256)
@@ -101,6 +111,7 @@ def _layer_cost(
     kind: str,
     sequences: int,
     length: int,
+    source: int,
     context: int,
     precision: Precision,
     style: KernelStyle,
@@ -114,12 +125,12 @@ def _layer_cost(
     experts_apart: bool,
 ) -> LayerCost:
     part = ARCHITECTURES.get(model.architecture).part(
-        model, kind, sequences, length, precision, style, vocabulary, context, peers[0]
+        model, kind, sequences, length, precision, style, vocabulary, context, peers[0], source
     )
     split = Splitter(
         tensor, peers, sequence_parallel, overlaps, precision, sequences * length, model.hidden, style, experts
     )
-    recompute = recompute if kind in ("layer", "moe layer") else "none"
+    recompute = recompute if kind.endswith("layer") else "none"
     forward, backward = Rows(f"{kind} forward"), Rows(f"{kind} backward")
     for operator in part.operators:
         split.forward(forward, operator, "forward")
@@ -132,10 +143,11 @@ def _layer_cost(
         split.backward(backward, operator)
     saved, dropped = _saved(part, split, recompute)
     out, grad = split.widest(part)
-    if kind == "head":
+    if kind in ("head", MTP_HEAD):
         # beside the saved softmax: 16-bit logits (and their fp32 copy) forward, 16-bit gradients (and fp32 ones) backward
         extra = 0.0 if style.fused_cross_entropy or style.in_place_cross_entropy else 4.0
-        out = grad = sequences * length * vocabulary / tensor * (precision.element + extra)
+        rows = sum(o.shape[1] for o in part.operators if o.split == "vocabulary")
+        out = grad = rows * vocabulary / tensor * (precision.element + extra)
     return LayerCost(
         forward=forward.table(),
         backward=backward.table(),

@@ -12,6 +12,7 @@ from typing import Any
 
 from simulator.lowering.expert_rules import Groups
 from simulator.lowering.rows import Rows
+from simulator.lowering.scores import scores_left
 from simulator.program.program import COLLECTIVE
 from simulator.workload.operator import KernelStyle, LayerPart, Operator
 from simulator.workload.precision import Precision
@@ -171,7 +172,7 @@ class Splitter:
         """Write the forward rows of an operator."""
         if o.work == "gemm":
             if o.split in ("column", "vocabulary") and self.sp:
-                self.collective(rows, "all_gather", self.tokens * o.shape[3] * self.e, phase, o.label)
+                self.collective(rows, "all_gather", o.shape[1] * o.shape[3] * self.e, phase, o.label)
             shape, narrow = self.local(o), o.has_weight and o.split not in ("vocabulary", "router")
             if narrow:
                 # the norm before a column-split layer and the activation function write narrow copies themselves
@@ -184,7 +185,9 @@ class Splitter:
             if o.peers > 1:
                 self.exchange_keys(rows, o, phase, row)
             if o.split == "row":
-                self.collective(rows, self.summed(), self.tokens * o.shape[2] * self.e, phase, o.label)
+                self.collective(rows, self.summed(), o.shape[1] * o.shape[2] * self.e, phase, o.label)
+            elif o.gathers:
+                self.collective(rows, "all_gather", o.shape[1] * o.shape[2] * self.e, phase, f"{o.label} output")
         elif o.work == "attention":
             self.attention(rows, o, phase, 4.0, o.launches)
         elif o.work in ("dispatch", "combine"):
@@ -209,11 +212,13 @@ class Splitter:
         sequences, heads, length, width = o.shape
         heads, groups = heads // self.t, max(1, o.kv_heads // self.t)
         keys, mask = o.keys, "causal" if o.causal else "full"
+        if o.causal and 0 < o.window < keys:
+            mask = f"{'chunk' if o.chunked else 'window'} {o.window}"
         flops = factor * sequences * heads * float(length) * keys * width
         if o.peers > 1 and self.exchange == "ulysses":
             heads, groups, length = heads // o.peers, groups // o.peers, length * o.peers
         elif o.peers > 1 and o.causal:
-            keys, mask = keys // 2, "full"
+            keys, mask = max(1, round(scores_left(keys, o.window, o.chunked) / keys)), "full"
         moved = sequences * length * heads * width * self.e
         kv = sequences * o.keys * groups * width * self.e
         self.swap_heads(rows, o, phase)
@@ -334,7 +339,7 @@ class Splitter:
         b, m, n, k = self.local(o)
         column = o.split in ("column", "vocabulary")
         if o.split == "row" and self.sp:
-            self.collective(rows, "all_gather", self.tokens * o.shape[2] * self.e, "backward", o.label)
+            self.collective(rows, "all_gather", o.shape[1] * o.shape[2] * self.e, "backward", o.label)
         narrow = o.split not in ("vocabulary", "router")
         launches = b if o.split.startswith("expert") else 1
         if narrow:
@@ -349,7 +354,7 @@ class Splitter:
             narrow=narrow,
             launches=launches,
         )
-        wide = self.tokens * o.shape[3] * self.e
+        wide = o.shape[1] * o.shape[3] * self.e
         if column and self.sp:
             self.collective(rows, "all_gather", wide, "backward", f"{o.label} input", beside=dgrad)
         fused = self.style.fused_wgrad_accumulation

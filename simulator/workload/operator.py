@@ -55,10 +55,12 @@ class Operator:
         again: part of it that is recomputed under per-operator recompute: memory-bound kernels and every second product.
         kernel: attention kernel name; "" else.
         causal: whether attention skips masked tiles.
+        window: tokens that a query sees at most, 0 = all; `chunked`: within blocks of that size, not behind itself.
         kv_heads, keys: key/value heads of an attention operator, and keys that each sequence of queries sees.
         peers: ranks that hold the other queries of the same sequences (context parallelism).
         copies: rows that dispatch and combine make of each token.
         has_weight: whether the GEMM's right operand is a weight (else both operands are activations).
+        gathers: whether a column-split product's output is gathered again.
     """
 
     label: str
@@ -78,16 +80,19 @@ class Operator:
     again: float = 0.0
     kernel: str = ""
     causal: bool = False
+    window: int = 0
+    chunked: bool = False
     kv_heads: int = 0
     keys: int = 0
     peers: int = 1
     copies: int = 1
     has_weight: bool = True
+    gathers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPart:
-    """The operators of one kind of layer: "embedding", "layer", "moe layer" or "head".
+    """The operators of one kind of layer: "embedding", "layer", "moe layer", "head", ...
 
     Args:
         kind: which.

@@ -10,10 +10,16 @@ The down projections of latent attention are held whole by every tensor-parallel
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulator.workload.architectures.pieces import Pieces
 from simulator.workload.operator import Operator, Saved
 
 __all__ = ["attention"]
+
+WITHOUT_WINDOWS = ("flash1",)
+"""Kernels that know no sliding window and compute all scores (FlashAttention has windows since version 2.3); so does attention
+that keeps its scores in memory, where a window is only a mask."""
 
 
 def attention(p: Pieces) -> list[Operator]:
@@ -27,10 +33,28 @@ def _standard(p: Pieces) -> list[Operator]:
     query, kv = m.heads * m.head_dim, m.kv_heads * m.head_dim
     qkv_in = Saved(name="qkv input", bytes=p.t * m.hidden * p.kept, region="sequence", cheap=True)
     product = p.linear("qkv", "column", query + 2 * kv, m.hidden, qkv_in, m.linear_bias or m.qkv_bias)
-    if m.positions != "rotary":
-        return [product]
-    moved = p.t * (query + kv) * e * (1 if p.style.fused_rotary else 3)
-    return [product, _rotary(p, moved, moved)]
+    out = [product]
+    if m.qk_norm:
+        out.append(_head_norm(p, query + kv))
+    if m.positions == "rotary":
+        moved = p.t * (query + kv) * e * (1 if p.style.fused_rotary else 3)
+        out.append(_rotary(p, moved, moved))
+    return out
+
+
+def _head_norm(p: Pieces, width: int) -> Operator:
+    """Norms of every head's queries and keys, one kernel each; weights of a head's width, the same for all heads."""
+    whole = p.norm("query and key norm", width)
+    weights = 2 * p.m.head_dim * (2 if p.m.norm == "layer_norm" else 1)
+    return replace(
+        whole,
+        split="tensor",
+        parameters=weights,
+        small_parameters=weights,
+        saved=tuple(replace(s, region="tensor") for s in whole.saved),
+        launches=2 * whole.launches,
+        backward_launches=2 * whole.backward_launches,
+    )
 
 
 def _rotary(p: Pieces, read: float, written: float) -> Operator:
@@ -87,7 +111,8 @@ def _core(p: Pieces) -> list[Operator]:
         Saved(name="keys", bytes=p.t * m.kv_heads * m.head_dim * e, region="tensor", cheap=True),
         Saved(name="values", bytes=p.t * m.kv_heads * m.value_head_dim * e, region="tensor"),
     )
-    if p.style.attention != "unfused":
+    if p.style.attention != "unfused" and m.positions != "transformer_xl":
+        narrow = p.kind.mixer in ("window", "chunk") and p.style.attention not in WITHOUT_WINDOWS
         statistics = Saved(name="softmax statistics", bytes=4.0 * p.t * m.heads, region="tensor", droppable=True)
         return [
             Operator(
@@ -100,7 +125,9 @@ def _core(p: Pieces) -> list[Operator]:
                 peers=p.peers,
                 saved=(*operands, statistics),
                 kernel=p.style.attention,
-                causal=True,
+                causal=p.kind.stack != "encoder",
+                window=m.window if narrow else 0,
+                chunked=p.kind.mixer == "chunk",
                 selective=True,
                 backward_launches=3,
             )

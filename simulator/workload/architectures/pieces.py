@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulator.workload.layer_kind import LayerKind
 from simulator.workload.model import Model
 from simulator.workload.operator import KernelStyle, Operator, Saved
 from simulator.workload.precision import Precision
@@ -23,11 +24,13 @@ class Pieces:
         vocabulary: int,
         context: int,
         peers: int,
+        kind: LayerKind | None = None,
+        source: int = 0,
     ) -> None:
         self.m, self.sequences, self.length, self.t = model, sequences, length, tokens
         self.e, self.kept = float(precision.element), precision.quantised_element
         self.style, self.vocabulary, self.keys = style, vocabulary, (context + length) * peers
-        self.peers = peers
+        self.peers, self.kind, self.source = peers, kind or LayerKind(), source
 
     def norm(self, label: str, width: int = 0) -> Operator:
         """LayerNorm or RMSNorm: reads x, writes y; backward reads x and dy, writes dx.
