@@ -42,6 +42,7 @@ class WorkloadChoice(Spec):
     global_batch_size: Sequences | None = None
     precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"] = "bf16"
     optimizer: str = "adam"
+    target_length: Tokens | None = None
 
 
 class ClusterChoice(Spec):
@@ -160,7 +161,10 @@ def make_job(data: Mapping[str, Any], place: str, name: str) -> Job:
         global_batch_size=batch,
         precision=spec.workload.precision,
         optimizer=spec.workload.optimizer,
+        target_length=spec.workload.target_length or 0,
     )
+    if workload.decoder_length and not workload.target_length:
+        assumptions.append(f"target_length = {workload.decoder_length} (the model's)")
     return Job(
         name=spec.name if spec.name != "job" else name,
         workload=workload,

@@ -4,7 +4,8 @@
 
 Each thread block owns a tile of queries (backward: of keys) and loops over the other side.  Under a causal mask tiles
 see half of it on average, but the longest loop, which the last tiles wait for, stays whole: with few heads per GPU the
-tail is what costs.  A sliding window ends every loop at its width, and masks half a tile more at its far edge.  The softmax is work that does not grow with the head dimension, so short heads are slower.
+tail is what costs.  A sliding window ends every loop at its width, and masks half a tile more at its far edge.
+The softmax is work that does not grow with the head dimension, so short heads are slower.
 Attention that keeps its scores in memory is no kernel of its own: it is two products and a softmax.
 """
 

@@ -70,13 +70,12 @@ def assign_layers(
     out = []
     for i, n in enumerate(counts):
         mine = names[ends[i] - n : ends[i]]
-        if "cross layer" in mine and "cross layer" not in names[: ends[i] - n]:
-            place = mine.index("cross layer")
+        cross = [name.startswith("cross ") for name in names]
+        if any(cross[ends[i] - n : ends[i]]) and not any(cross[: ends[i] - n]):
+            place = cross[ends[i] - n : ends[i]].index(True)
             mine = (*mine[:place], DECODER_EMBEDDING, *mine[place:])
         plain = all(name == "layer" for name in mine)
         out.append(
-            Chunk(
-                layers=n, embedding=i == 0, head=i == last, names=() if plain else mine, mtp=mtp if i == last else 0
-            )
+            Chunk(layers=n, embedding=i == 0, head=i == last, names=() if plain else mine, mtp=mtp if i == last else 0)
         )
     return tuple(out)

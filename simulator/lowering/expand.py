@@ -160,7 +160,7 @@ def _layer_cost(
             (o.parameters - o.small_parameters) / split.weights(o) + o.small_parameters for o in part.operators
         ),
         small_parameters=float(sum(o.small_parameters for o in part.operators)),
-        input_bytes=part.input_bytes / split.factor("sequence"),
+        input_bytes=(part.boundary_bytes or part.input_bytes) / split.factor("sequence"),
         expert_parameters=sum(o.parameters / split.weights(o) for o in part.operators if o.split.startswith("expert"))
         if experts_apart
         else 0.0,

@@ -13,9 +13,19 @@ from dataclasses import dataclass
 from simulator.lowering.assign import Chunk
 from simulator.lowering.settled import Settled
 from simulator.lowering.state import State
-from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER
+from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
 
-__all__ = ["Held", "chunk_held", "group_held", "rank_chunks", "rank_held", "small_parameters", "table_copies", "table_size", "words"]
+__all__ = [
+    "Held",
+    "chunk_held",
+    "group_held",
+    "rank_chunks",
+    "rank_held",
+    "small_parameters",
+    "table_copies",
+    "table_size",
+    "words",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +130,7 @@ def words(group: tuple[str, ...]) -> str:
     '2 layers, 1 with experts + head'
     """
     sparse = sum(" moe " in f" {kind}" for kind in group)
-    layers = sum(kind.endswith("layer") and kind != MTP_LAYER for kind in group)
+    layers = sum(is_layer(kind) for kind in group)
     parts: list[str] = [k for k in ("embedding", DECODER_EMBEDDING, "head") if k in group]
     parts += ["token prediction"] if MTP_LAYER in group or MTP_HEAD in group else []
     said = f"{layers} layers" + (f", {sparse} with experts" if sparse else "")

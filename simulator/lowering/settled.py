@@ -13,6 +13,7 @@ from typing import Any
 
 from simulator.errors import PlanError
 from simulator.lowering.expert_rules import Groups, check_experts, with_experts
+from simulator.lowering.model_rules import check_model
 from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import AXES, Plan
 from simulator.schedules import SCHEDULES
@@ -118,13 +119,14 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     schedule = _schedule(plan, microbatches)
     _check_effects(plan, framework, replicas * plan.context_parallel, schedule)
     per_rank = 1 if schedule.slices else plan.chunks_per_rank
-    if workload.model.layers < plan.pipeline_parallel * per_rank and plan.layer_split is None:
+    depth = workload.model.depth
+    if depth < plan.pipeline_parallel * per_rank and plan.layer_split is None:
         raise PlanError(
             f"every chunk needs a layer, but pipeline_parallel x chunks_per_rank = {plan.pipeline_parallel} x "
             f"{per_rank} = {plan.pipeline_parallel * per_rank} and model "
-            f"{workload.model.name!r} has {workload.model.layers} layers. Nearest: pipeline_parallel = "
-            f"{max(1, workload.model.layers // per_rank)}."
+            f"{workload.model.name!r} has {depth} layers. Nearest: pipeline_parallel = {max(1, depth // per_rank)}."
         )
+    check_model(workload, plan, schedule)
     actions = 2 * microbatches * plan.pipeline_parallel * plan.chunks_per_rank
     if actions > MOST_ACTIONS:
         raise PlanError(
@@ -287,10 +289,10 @@ def _check_shapes(workload: Workload, plan: Plan) -> None:
         )
     if plan.layer_split is not None:
         chunks = plan.pipeline_parallel * (1 if SCHEDULES.get(plan.schedule or "1f1b").slices else plan.chunks_per_rank)
-        if len(plan.layer_split) != chunks or sum(plan.layer_split) != model.layers:
+        if len(plan.layer_split) != chunks or sum(plan.layer_split) != model.depth:
             raise PlanError(
                 f"layer_split must give {chunks} chunks (pipeline_parallel x chunks_per_rank) that sum to the model's "
-                f"{model.layers} layers, but it has {len(plan.layer_split)} entries that sum to {sum(plan.layer_split)}. "
+                f"{model.depth} layers, but it has {len(plan.layer_split)} entries that sum to {sum(plan.layer_split)}. "
                 "Way out: leave layer_split out for a balanced split."
             )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-__all__ = ["DECODER_EMBEDDING", "MIXERS", "MTP_HEAD", "MTP_LAYER", "LayerKind", "layer_kind"]
+__all__ = ["DECODER_EMBEDDING", "MIXERS", "MTP_HEAD", "MTP_LAYER", "LayerKind", "is_layer", "layer_kind"]
 
 MIXERS = ("full", "window", "chunk", "mamba2", "delta", "none")
 """full: attention to all (earlier) tokens; window: to the last `window` ones; chunk: within blocks of `window` tokens; mamba2: a
@@ -47,15 +47,24 @@ class LayerKind:
 
 
 @functools.lru_cache(maxsize=256)
-def layer_kind(name: str) -> LayerKind | None:
-    """Return the kind of this name; None for the ends of a model, which are no layers.
+def layer_kind(name: str) -> LayerKind:
+    """Return the kind of this name; the ends of a model have neither a mixer nor an MLP.
 
-    >>> layer_kind("window moe layer") == LayerKind("window", "moe"), layer_kind("head")
-    (True, None)
+    >>> layer_kind("window moe layer") == LayerKind("window", "moe"), layer_kind("head").mlp
+    (True, 'only')
     """
     words = name.split()
-    if words[-1] != "layer" or name == MTP_LAYER:
-        return None
+    if not is_layer(name):
+        return LayerKind("none", "only")
     mixer = next((m for m in MIXERS if m in words), "none" if "mlp" in words else "full")
     mlp = next((m for m in ("moe", "only") if m in words), "dense")
     return LayerKind(mixer, mlp, next((s for s in ("encoder", "cross") if s in words), ""))
+
+
+def is_layer(name: str) -> bool:
+    """Return whether this is one of the layers that a model's authors count, not one of its ends.
+
+    >>> is_layer("window layer"), is_layer("mtp layer"), is_layer("head")
+    (True, False, False)
+    """
+    return name.endswith("layer") and name != MTP_LAYER

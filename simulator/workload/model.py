@@ -118,7 +118,6 @@ class Model(ModelFields):
         if not self.mtp_layers:
             return 0
         last = layer_kind(self.layer_kinds[-1])
-        assert last is not None
         return self.mtp_layers * (3 * self.norm_parameters + 2 * self.hidden**2 + self.kind_parameters(last))
 
     @property
@@ -166,7 +165,6 @@ class Model(ModelFields):
         total = self.embedding_parameters + self.head_parameters
         for name, count in Counter(self.layer_kinds).items():
             kind = layer_kind(name)
-            assert kind is not None
             total += count * self.kind_parameters(kind, experts)
         return total
 

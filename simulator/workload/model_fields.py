@@ -217,10 +217,10 @@ class ModelFields(NamedSpec):
     @property
     def moe_layers(self) -> tuple[bool, ...]:
         """Per layer, whether its MLP is a mixture of experts."""
-        return tuple(
-            self.experts > 0 and i >= self.dense_layers and (i + 1) % self.moe_every == 0 and self.layer_mlps[i]
-            for i in range(self.layers)
-        )
+        return tuple(self._sparse(i) and mlp for i, mlp in enumerate(self.layer_mlps))
+
+    def _sparse(self, layer: int) -> bool:
+        return self.experts > 0 and layer >= self.dense_layers and (layer + 1) % self.moe_every == 0
 
     @property
     def layer_mixers(self) -> tuple[str, ...]:
@@ -244,7 +244,11 @@ class ModelFields(NamedSpec):
         rows = list(zip(self.layer_mixers, self.layer_mlps, self.moe_layers, strict=True))
         stack = {"encoder": "encoder", "vision": "encoder", "encoder_decoder": "cross"}.get(self.architecture, "")
         own = tuple(LayerKind(m, "moe" if e else "dense" if mlp else "only", stack).name for m, mlp, e in rows)
-        return (LayerKind(stack="encoder").name,) * self.encoder_layers + own
+        first = tuple(
+            LayerKind(mlp="moe" if self._sparse(i) else "dense", stack="encoder").name
+            for i in range(self.encoder_layers)
+        )
+        return first + own
 
     @property
     def depth(self) -> int:
@@ -255,4 +259,3 @@ class ModelFields(NamedSpec):
     def value_head_dim(self) -> int:
         """Width of a head's values: `v_head_dim` of latent attention, else `head_dim`."""
         return self.v_head_dim or self.head_dim
-

@@ -97,12 +97,14 @@ class LayerPart:
     Args:
         kind: which.
         operators: in forward order.
-        input_bytes: its input activation unsplit [B], what full recompute keeps and what crosses a pipeline boundary.
+        input_bytes: its input activation unsplit [B], what full recompute keeps.
+        boundary_bytes: what crosses a pipeline boundary in front of it [B]; 0 = its input.
     """
 
     kind: str
     operators: tuple[Operator, ...]
     input_bytes: float
+    boundary_bytes: float = 0.0
 
     @property
     def parameters(self) -> int:

@@ -73,7 +73,6 @@ class Workload:
 
     def _layer(self, name: str, score: float) -> float:
         kind = layer_kind(name)
-        assert kind is not None
         return self.model.seen_weights(kind) + (score if kind.mixer in ("full", "window", "chunk") else 0.0)
 
     def _encoder_decoder(self) -> float:

@@ -17,7 +17,8 @@ CLASSES: dict[str, type[NamedSpec]] = {
 }  # fmt: skip
 FILES = [(kind, name) for kind in CLASSES for name in names(kind)]
 WORDS = {"name", "aliases", "notes", "sources", "technology", "duplex", "switched"}
-LOOSE = {"gpt3_350m": "the shape of the paper's own table counts 356 M"}
+LOOSE = {"gpt3_350m": 0.02, "gshard_600b": 0.04}
+"""Models whose own shape gives another count than their paper rounds to; the reason stands in their files."""
 
 
 @pytest.mark.parametrize(("kind", "name"), FILES)
@@ -75,5 +76,6 @@ def test_a_models_parameters_are_those_published(name: str) -> None:
     decimals = len(number.partition(".")[2])
     half_a_digit = 0.5 * 10.0**-decimals * {"M": 1e6, "B": 1e9}[unit]
     published = model.parameters_published or 0.0
-    allowed = 0.02 * published if name in LOOSE else max(0.01 * published, half_a_digit)
+    allowed = max(LOOSE.get(name, 0.01) * published, 0.0 if name in LOOSE else half_a_digit)
+    assert name not in LOOSE or "paper" in (model.notes or "")
     assert abs(model.parameters - published) <= allowed

@@ -13,9 +13,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.workload.architectures.pieces import Pieces
+from simulator.workload.architectures.relative import relative_bias, transformer_xl
+from simulator.workload.architectures.unfused_attention import unfused
 from simulator.workload.operator import Operator, Saved
 
-__all__ = ["attention"]
+__all__ = ["attention", "core"]
 
 WITHOUT_WINDOWS = ("flash1",)
 """Kernels that know no sliding window and compute all scores (FlashAttention has windows since version 2.3); so does attention
@@ -24,7 +26,7 @@ that keeps its scores in memory, where a window is only a mask."""
 
 def attention(p: Pieces) -> list[Operator]:
     """Return the operators from a layer's normed input to the attention's output, before the output projection."""
-    return [*(_latent(p) if p.m.attention == "latent" else _standard(p)), *_core(p)]
+    return [*(_latent(p) if p.m.attention == "latent" else _standard(p)), *core(p)]
 
 
 def _standard(p: Pieces) -> list[Operator]:
@@ -103,114 +105,47 @@ def _latent(p: Pieces) -> list[Operator]:
     ]
 
 
-def _core(p: Pieces) -> list[Operator]:
-    """The core between qkv and projection; unfused keeps the scores in memory, flash kernels do not."""
+def core(p: Pieces, keys: int = 0, tokens: int = 0, label: str = "", causal: bool | None = None) -> list[Operator]:
+    """Return the core between queries, keys and values; unfused keeps the scores in memory, flash kernels do not.
+
+    Args:
+        keys: that each sequence of queries meets; 0 = those of its own sequence.
+        tokens: that keys and values are made of here; 0 = the same as the queries.
+        label: what its operators' names begin with.
+        causal: whether later keys are masked; None = as the kind of layer has it.
+    """
     m, e = p.m, p.e
+    keys, tokens = keys or p.keys, tokens or p.t
     operands = (
-        Saved(name="queries", bytes=p.t * m.heads * m.head_dim * e, region="tensor"),
-        Saved(name="keys", bytes=p.t * m.kv_heads * m.head_dim * e, region="tensor", cheap=True),
-        Saved(name="values", bytes=p.t * m.kv_heads * m.value_head_dim * e, region="tensor"),
+        Saved(name=f"{label}queries", bytes=p.t * m.heads * m.head_dim * e, region="tensor"),
+        Saved(name=f"{label}keys", bytes=tokens * m.kv_heads * m.head_dim * e, region="tensor", cheap=True),
+        Saved(name=f"{label}values", bytes=tokens * m.kv_heads * m.value_head_dim * e, region="tensor"),
     )
+    bias = relative_bias(p, keys) if m.positions == "relative_bias" and not label else []
     if p.style.attention != "unfused" and m.positions != "transformer_xl":
         narrow = p.kind.mixer in ("window", "chunk") and p.style.attention not in WITHOUT_WINDOWS
-        statistics = Saved(name="softmax statistics", bytes=4.0 * p.t * m.heads, region="tensor", droppable=True)
+        statistics = Saved(
+            name=f"{label}softmax statistics", bytes=4.0 * p.t * m.heads, region="tensor", droppable=True
+        )
         return [
+            *bias,
             Operator(
-                label="attention",
+                label=f"{label}attention",
                 work="attention",
                 split="heads",
                 shape=(p.sequences, m.heads, p.length, (m.head_dim + m.value_head_dim) // 2),
                 kv_heads=m.kv_heads,
-                keys=p.keys,
+                keys=keys,
                 peers=p.peers,
                 saved=(*operands, statistics),
                 kernel=p.style.attention,
-                causal=p.kind.stack != "encoder",
+                causal=p.kind.stack != "encoder" if causal is None else causal,
                 window=m.window if narrow else 0,
                 chunked=p.kind.mixer == "chunk",
                 selective=True,
                 backward_launches=3,
-            )
+            ),
         ]
-    return _unfused(p, operands)
-
-
-def _unfused(p: Pieces, operands: tuple[Saved, ...]) -> list[Operator]:
-    """Scores, softmax, dropout and context as separate kernels."""
-    m, e, s, keys = p.m, p.e, p.length, p.keys
-    maps = p.sequences * m.heads
-    scores = float(maps) * s * keys
-    drop = p.style.dropout
-    passes = 1 if p.style.fused_softmax else 3
-    saved = [Saved(name="softmax output", bytes=scores * e, region="tensor", droppable=True)]
-    operators = [
-        Operator(
-            label="attention scores",
-            work="gemm",
-            split="heads",
-            shape=(maps, s, keys, m.head_dim),
-            has_weight=False,
-            kv_heads=m.kv_heads,
-            peers=p.peers,
-            saved=operands[:2],
-            selective=True,
-            backward_launches=2,
-        ),
-        Operator(
-            label="softmax",
-            work="memory_bound",
-            split="tensor",
-            read=scores * e * passes,
-            written=scores * e * passes,
-            backward_read=2 * scores * e * passes,
-            backward_written=scores * e * passes,
-            saved=tuple(saved),
-            launches=1 if p.style.fused_softmax else 4,
-            backward_launches=1 if p.style.fused_softmax else 4,
-            selective=True,
-        ),
-    ]
-    if drop:
-        operators.append(
-            Operator(
-                label="attention dropout",
-                work="memory_bound",
-                split="tensor",
-                read=scores * e,
-                written=scores * (e + 1),
-                backward_read=scores * (e + 1),
-                backward_written=scores * e,
-                saved=(
-                    Saved(name="attention dropout mask", bytes=scores, region="tensor", droppable=True),
-                    Saved(name="attention dropout output", bytes=scores * e, region="tensor", droppable=True),
-                ),
-                selective=True,
-            )
-        )
-    x = p.t * m.heads * m.value_head_dim * e
-    operators.append(
-        Operator(
-            label="attention context",
-            work="gemm",
-            split="heads",
-            shape=(maps, s, m.value_head_dim, keys),
-            has_weight=False,
-            saved=operands[2:],
-            selective=True,
-            backward_launches=2,
-        )
-    )
-    operators.append(
-        Operator(
-            label="attention transpose",
-            work="memory_bound",
-            split="tensor",
-            read=x,
-            written=x,
-            backward_read=4 * x,
-            backward_written=4 * x,
-            backward_launches=4,
-            selective=True,
-        )
-    )
-    return operators
+    if m.positions == "transformer_xl":
+        bias = transformer_xl(p, keys)
+    return unfused(p, operands, keys, bias, label)

@@ -29,6 +29,7 @@ class Pieces:
     ) -> None:
         self.m, self.sequences, self.length, self.t = model, sequences, length, tokens
         self.e, self.kept = float(precision.element), precision.quantised_element
+        self.precision = precision
         self.style, self.vocabulary, self.keys = style, vocabulary, (context + length) * peers
         self.peers, self.kind, self.source = peers, kind or LayerKind(), source
 
@@ -104,8 +105,13 @@ class Pieces:
             backward_launches=2 if mask else 1,
         )
 
-    def mlp(self, label: str, width: int, region: str, copies: int = 1, keeps_input: bool = True) -> list[Operator]:
-        """An MLP: up (and gate), activation function, down; `copies` of each token where experts share the work.
+    @property
+    def expert_rows(self) -> int:
+        """Rows of all experts: every token k times, or what fills their capacity."""
+        return round(self.t * self.m.experts_per_token * (self.m.capacity_factor or 1.0))
+
+    def mlp(self, label: str, width: int, region: str, keeps_input: bool = True) -> list[Operator]:
+        """An MLP: up (and gate), activation function, down; on all the rows of experts where these share the work.
 
         Args:
             label: what its operators are called after.
@@ -113,8 +119,8 @@ class Pieces:
             region: "tensor" (its inner width is divided by tensor parallelism) or "expert" (the experts' own split).
             keeps_input: whether its input is kept for it; not where another operator keeps the same tensor.
         """
-        m, t, e = self.m, self.t * copies, self.e
         expert = region == "expert"
+        m, t, e = self.m, self.expert_rows if expert else self.t, self.e
         wide = t * width * e
         bias = m.linear_bias
         outer = "copies" if expert else "sequence"
@@ -164,7 +170,7 @@ class Pieces:
     def grouped(self, label: str, split: str, n: int, k: int, saved: Saved, again: float = 0.0) -> Operator:
         """The products of all routed experts; the rows are all copies of all tokens, dealt out over the experts."""
         m = self.m
-        copies = self.t * m.experts_per_token
+        copies = self.expert_rows
         return Operator(
             label=label,
             work="gemm",

@@ -18,7 +18,7 @@ from simulator.workload.architectures.base import Architecture
 from simulator.workload.architectures.experts import experts
 from simulator.workload.architectures.pieces import Pieces
 from simulator.workload.architectures.token_prediction import prediction_head, prediction_layer
-from simulator.workload.layer_kind import MTP_HEAD, MTP_LAYER, LayerKind, layer_kind
+from simulator.workload.layer_kind import MTP_HEAD, MTP_LAYER, LayerKind, is_layer, layer_kind
 from simulator.workload.model import Model
 from simulator.workload.operator import KernelStyle, LayerPart, Operator, Saved
 from simulator.workload.precision import Precision
@@ -48,10 +48,13 @@ class Transformer(Architecture):
         """See `Architecture.part`."""
         tokens = sequences * sequence_length
         own = layer_kind(model.layer_kinds[-1] if kind == MTP_LAYER else kind)
-        p = Pieces(
-            model, sequences, sequence_length, tokens, precision, style, vocabulary, context, peers, own, source
+        p = Pieces(model, sequences, sequence_length, tokens, precision, style, vocabulary, context, peers, own, source)
+        return LayerPart(
+            kind=kind,
+            operators=tuple(self.operators(p, kind)),
+            input_bytes=self.input_bytes(p, kind),
+            boundary_bytes=self.boundary_bytes(p, kind),
         )
-        return LayerPart(kind=kind, operators=tuple(self.operators(p, kind)), input_bytes=self.input_bytes(p, kind))
 
     def operators(self, p: Pieces, kind: str) -> list[Operator]:
         """Return the operators of one kind of layer, in forward order."""
@@ -59,7 +62,7 @@ class Transformer(Architecture):
             return prediction_layer(p, layer(p))
         if kind == MTP_HEAD:
             return prediction_head(p)
-        if layer_kind(kind):
+        if is_layer(kind):
             return layer(p)
         return p.embedding() if kind == "embedding" else p.head()
 
@@ -67,6 +70,10 @@ class Transformer(Architecture):
         """Return the bytes of a layer's input: of the embedding, the token numbers."""
         width = 8.0 if kind == "embedding" else p.m.hidden * p.e
         return p.t * width
+
+    def boundary_bytes(self, p: Pieces, kind: str) -> float:
+        """Return the bytes that cross a pipeline boundary in front of a layer."""
+        return self.input_bytes(p, kind)
 
 
 def layer(p: Pieces) -> list[Operator]:
