@@ -128,7 +128,8 @@ class Model(ModelFields):
         if self.architecture == "vision":
             return (self.patch_inputs + 1) * h + h + positions
         norm = self.norm_parameters if self.architecture == "encoder" else 0
-        buckets = 2 * RELATIVE_BUCKETS * self.heads if self.positions == "relative_bias" else 0
+        stacks = 2 if self.encoder_layers else 1
+        buckets = stacks * RELATIVE_BUCKETS * self.heads if self.positions == "relative_bias" else 0
         return (self.vocabulary + self.token_types) * h + positions + norm + buckets
 
     @property

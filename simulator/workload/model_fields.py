@@ -44,6 +44,16 @@ _DECODER_FIELDS = ("mixers", "mlps", "window", "mtp_layers")
 _LATENT_FIELDS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
+@functools.lru_cache(maxsize=256)
+def _names(
+    encoder: tuple[bool, ...], mixers: tuple[str, ...], mlps: tuple[bool, ...], sparse: tuple[bool, ...], stack: str
+) -> tuple[str, ...]:
+    """Names of the kinds of all layers; `encoder`: of a first stack, which layers have experts."""
+    first = tuple(LayerKind(mlp="moe" if moe else "dense", stack="encoder").name for moe in encoder)
+    rows = zip(mixers, mlps, sparse, strict=True)
+    return first + tuple(LayerKind(m, "moe" if e else "dense" if mlp else "only", stack).name for m, mlp, e in rows)
+
+
 class ModelFields(NamedSpec):
     """A model's shape as its authors describe it.
 
@@ -233,7 +243,7 @@ class ModelFields(NamedSpec):
         """Per layer, whether it has an MLP."""
         return tuple(not self.mlps or self.mlps[i % len(self.mlps)] for i in range(self.layers))
 
-    @functools.cached_property
+    @property
     def layer_kinds(self) -> tuple[str, ...]:
         """Per layer, the name of its kind.
 
@@ -241,14 +251,9 @@ class ModelFields(NamedSpec):
         >>> load_model("gpt_oss_20b").layer_kinds[:2]
         ('window moe layer', 'moe layer')
         """
-        rows = list(zip(self.layer_mixers, self.layer_mlps, self.moe_layers, strict=True))
         stack = {"encoder": "encoder", "vision": "encoder", "encoder_decoder": "cross"}.get(self.architecture, "")
-        own = tuple(LayerKind(m, "moe" if e else "dense" if mlp else "only", stack).name for m, mlp, e in rows)
-        first = tuple(
-            LayerKind(mlp="moe" if self._sparse(i) else "dense", stack="encoder").name
-            for i in range(self.encoder_layers)
-        )
-        return first + own
+        encoder = tuple(self._sparse(i) for i in range(self.encoder_layers))
+        return _names(encoder, self.layer_mixers, self.layer_mlps, self.moe_layers, stack)
 
     @property
     def depth(self) -> int:

@@ -16,7 +16,6 @@ from simulator.workload.architectures.attention import core
 from simulator.workload.architectures.pieces import Pieces
 from simulator.workload.architectures.transformer import Transformer, layer
 from simulator.workload.layer_kind import DECODER_EMBEDDING
-from simulator.workload.model import RELATIVE_BUCKETS
 from simulator.workload.operator import Operator, Saved
 
 __all__ = ["EncoderDecoder"]
@@ -31,14 +30,9 @@ class EncoderDecoder(Transformer):
     def operators(self, p: Pieces, kind: str) -> list[Operator]:
         """See `Transformer.operators`."""
         if kind in ("embedding", DECODER_EMBEDDING):
-            table = p.embedding()[0]
-            biases = RELATIVE_BUCKETS * p.m.heads if p.m.positions == "relative_bias" else 0
-            table = replace(
-                table, parameters=table.parameters + biases, small_parameters=table.small_parameters + biases
-            )
+            table = replace(p.embedding()[0], label=kind)
             if kind == "embedding":
                 return [table]
-            table = replace(table, label="decoder embedding")
             return [_on_source(p).norm("encoder norm"), _with_output(p, table)]
         if not kind.startswith("cross "):
             return super().operators(p, kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.workload.layer_kind import LayerKind
-from simulator.workload.model import Model
+from simulator.workload.model import RELATIVE_BUCKETS, Model
 from simulator.workload.operator import KernelStyle, Operator, Saved
 from simulator.workload.precision import Precision
 
@@ -188,6 +188,7 @@ class Pieces:
         m, t, e = self.m, self.t, self.e
         x = t * m.hidden * e
         positions = m.sequence_length * m.hidden if m.positions == "learned" else 0
+        biases = RELATIVE_BUCKETS * m.heads if m.positions == "relative_bias" else 0
         mask = float(t * m.hidden) if self.style.dropout else 0.0
         saved = [Saved(name="token ids", bytes=8.0 * t, region="whole")]
         if mask:
@@ -201,8 +202,8 @@ class Pieces:
                 written=x * (2 if positions else 1) + mask,
                 backward_read=2 * x + mask,
                 backward_written=2 * x,
-                parameters=self.vocabulary * m.hidden + positions,
-                small_parameters=positions,
+                parameters=self.vocabulary * m.hidden + positions + biases,
+                small_parameters=positions + biases,
                 saved=tuple(saved),
                 launches=2 + (2 if positions else 0) + (1 if mask else 0),
                 backward_launches=4,
