@@ -71,7 +71,9 @@ def test_a_window_without_layers_that_have_one_is_refused() -> None:
         Model(**{**held, "mixers": ("window",)})
 
 
-@pytest.mark.parametrize(("window", "chunked"), [(1, False), (3, False), (7, True), (16, True), (40, False), (0, False)])
+@pytest.mark.parametrize(
+    ("window", "chunked"), [(1, False), (3, False), (7, True), (16, True), (40, False), (0, False)]
+)
 def test_scores_left_are_those_that_masks_leave(window: int, chunked: bool) -> None:
     """Counted one by one on a fine grid: each token cut in 50."""
     keys, fine = 40, 50
