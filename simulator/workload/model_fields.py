@@ -162,19 +162,19 @@ class ModelFields(NamedSpec):
 
     def _check_architecture(self) -> None:
         for name, (architecture, always) in _FIELDS_OF.items():
-            given = bool(getattr(self, name))
-            if given and self.architecture != architecture:
+            present = bool(getattr(self, name))
+            if present and self.architecture != architecture:
                 raise ValueError(
                     f'{name} belongs to architecture "{architecture}", but architecture = {self.architecture!r}; leave it out'
                 )
-            if always and not given and self.architecture == architecture:
+            if always and not present and self.architecture == architecture:
                 raise ValueError(f'architecture "{architecture}" needs {name}')
         if self.architecture != "transformer":
-            given = [name for name in _DECODER_FIELDS if getattr(self, name)]
-            given += ["attention"] if self.attention != "standard" else []
-            if given:
+            named = [name for name in _DECODER_FIELDS if getattr(self, name)]
+            named += ["attention"] if self.attention != "standard" else []
+            if named:
                 raise ValueError(
-                    f'{given[0]} is modelled in decoders only (architecture "transformer"), but architecture = '
+                    f'{named[0]} is modelled in decoders only (architecture "transformer"), but architecture = '
                     f"{self.architecture!r}; leave it out"
                 )
 

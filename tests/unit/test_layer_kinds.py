@@ -204,8 +204,8 @@ def test_a_decoder_works_on_its_own_length() -> None:
 
 
 def test_lengths_and_slices_that_a_model_has_not_are_refused() -> None:
+    job = job_from_names("llama3_8b", "dgx_h100", ["workload.target_length=128"])
     with pytest.raises(PlanError, match="one stack"):
-        job = job_from_names("llama3_8b", "dgx_h100", ["workload.target_length=128"])
         simulate(job.workload, job.plan, job.cluster)
     with pytest.raises(PlanError, match="cuts sequences in slices"):
         run(load_model("bert_large"), 512, 8, 8, pipeline_parallel=8, schedule="seq1f1b", chunks_per_rank=2)
