@@ -70,7 +70,10 @@ def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
         for log in mine:
             platforms[platform_of(log)].append(log)
         common, share = fit_common(platforms, f"nccl_any_{level}")
-        fits = {key: fit_nccl(group, _name(key), common.pairs, key) for key, group in sorted(platforms.items())}
+        fits = {
+            key: fit_nccl(group, _name(key), common.pairs, key, hops=common.network_latency)
+            for key, group in sorted(platforms.items())
+        }
         ratio = _optimism(platforms, fits, common.pairs)
         out += [_widened(profile, ratio[key]) for key, profile in fits.items()]
         out.append(_judged_abroad(common, platforms, share))
@@ -89,8 +92,9 @@ def fit_platform(logs: Sequence[NcclLog], name: str) -> Profile:
     if len(keys) != 1:
         raise CalibrationError(f"a profile speaks for one platform, but {len(logs)} logs are of {len(keys)}")
     key = keys.pop()
-    centre = pooled_profile(level_of(logs[0].place)).pairs
-    profile = fit_nccl(logs, name, centre, key)
+    pooled = pooled_profile(level_of(logs[0].place))
+    centre = pooled.pairs
+    profile = fit_nccl(logs, name, centre, key, hops=pooled.network_latency)
     if len(logs) > 1:
         return _widened(profile, _optimism({key: list(logs)}, {key: profile}, centre)[key])
     return _widened(profile, _halves(logs[0], profile, centre))
@@ -104,9 +108,9 @@ def _halves(log: NcclLog, profile: Profile, centre: Pairs) -> float:
     outside = []
     for part in (0, 1):
         left = np.isin(log.message, sizes[part::2])
-        fit = fit_pairs([_points(log, ~left)], centre, STARTS)
-        outside.append(residuals(_points(log, left), fit.pairs, fit.launch))
-    return _ratio(outside, [residuals(log, profile.pairs, profile.single_process_launch)])
+        fit = fit_pairs([_points(log, ~left)], centre, STARTS, hops=profile.network_latency)
+        outside.append(residuals(_points(log, left), fit.pairs, fit.launch, fit.hops))
+    return _ratio(outside, [residuals(log, profile.pairs, profile.single_process_launch, profile.network_latency)])
 
 
 def _points(log: NcclLog, chosen: NDArray[np.bool_]) -> NcclLog:
@@ -126,12 +130,13 @@ def _optimism(platforms: dict[Key, list[NcclLog]], fits: dict[Key, Profile], cen
             known = (sizes.min() <= left.message) & (left.message <= sizes.max())
             if not known.any():
                 continue
-            fit = fit_pairs(rest, centre, STARTS)
-            outside[key].append(residuals(left, fit.pairs, fit.launch)[known])
-            inside[key].append(residuals(left, fits[key].pairs, fits[key].single_process_launch)[known])
-    own = {key: _ratio(outside[key], inside[key]) for key in outside}
+            fit = fit_pairs(rest, centre, STARTS, hops=fits[key].network_latency)
+            outside[key].append(residuals(left, fit.pairs, fit.launch, fit.hops)[known])
+            own = fits[key]
+            inside[key].append(residuals(left, own.pairs, own.single_process_launch, own.network_latency)[known])
+    ratios = {key: _ratio(outside[key], inside[key]) for key in outside}
     everywhere = _ratio([*chain(*outside.values())], [*chain(*inside.values())])
-    return {key: own.get(key, everywhere) for key in platforms}
+    return {key: ratios.get(key, everywhere) for key in platforms}
 
 
 def _ratio(outside: list[NDArray[np.float64]], inside: list[NDArray[np.float64]]) -> float:
@@ -165,7 +170,9 @@ def fit_common(platforms: dict[Key, list[NcclLog]], name: str) -> tuple[Profile,
 
     def error(share: float) -> float:
         far = [
-            residuals(log, _part(abroad[platform_of(log)], share).pairs) for log in everyone if not log.single_process
+            residuals(log, _part(fit, share).pairs, 0.0, fit.hops)
+            for log in everyone
+            if not log.single_process and (fit := abroad[platform_of(log)])
         ]
         return float(np.median([np.median(np.abs(one)) for one in far])) if far else 0.0
 
@@ -184,7 +191,7 @@ def _common_pairs(platforms: dict[Key, list[NcclLog]], without: Key | None) -> P
     some = {key: group for key, group in some.items() if key[3]} or some
     logs = _of_several([log for group in some.values() for log in group])
     counts = Counter(platform_of(log) for log in logs)
-    return fit_pairs(logs, {}, STARTS[:1], [1.0 / counts[platform_of(log)] for log in logs])
+    return fit_pairs(logs, {}, STARTS[:1], [1.0 / counts[platform_of(log)] for log in logs], fits_hops=True)
 
 
 def common_without(platforms: dict[Key, list[NcclLog]], without: Key, share: float) -> Profile:
@@ -204,7 +211,7 @@ def _part(fit: PairFit, share: float) -> PairFit:
         )
         for name, pair in fit.pairs.items()
     }
-    return PairFit(pairs=pairs, others=fit.others, launch=fit.launch)
+    return PairFit(pairs=pairs, others=fit.others, launch=fit.launch, hops=fit.hops)
 
 
 def _judged_abroad(common: Profile, platforms: dict[Key, list[NcclLog]], share: float) -> Profile:
@@ -212,11 +219,11 @@ def _judged_abroad(common: Profile, platforms: dict[Key, list[NcclLog]], share: 
     errors: dict[str, NDArray[np.float64]] = {}
     for key, group in platforms.items():
         fit = _part(_common_pairs(platforms, key), share)
-        errors |= {log.name: residuals(log, fit.pairs, fit.launch) for log in group}
+        errors |= {log.name: residuals(log, fit.pairs, fit.launch, fit.hops) for log in group}
     logs = [log for group in platforms.values() for log in group]
     return common.model_copy(
         update={
-            "classes": classes_of(logs, errors, common.pairs),
+            "classes": classes_of(logs, errors, common.pairs, common.network_latency),
             "everything": residual_of(np.concatenate(list(errors.values()))),
         }
     )

@@ -85,7 +85,7 @@ def log_accuracies(logs: Sequence[NcclLog]) -> Iterator[LogAccuracy]:
         everywhere, share = fit_common(platforms, f"nccl_any_{level}")
         for key, group in sorted(platforms.items()):
             common = common_without(platforms, key, share)
-            shared = fit_nccl(group, "nccl_shared", everywhere.pairs, key)
+            shared = fit_nccl(group, "nccl_shared", everywhere.pairs, key, hops=everywhere.network_latency)
             sigmas = find_profile(group[0].fabric, level)
             for log in group:
                 yield _accuracy(log, group, key, common, shared, sigmas)
@@ -96,13 +96,13 @@ def _accuracy(
 ) -> LogAccuracy:
     rest = [other for other in group if other is not log]
     partners = [other for other in rest if other.kind == log.kind and _wires(other) == _wires(log)]
-    others = fit_nccl(rest, "nccl_rest", common.pairs, key) if rest else common
-    own = fit_nccl([log], "nccl_own", common.pairs, key)
+    others = fit_nccl(rest, "nccl_rest", common.pairs, key, hops=common.network_latency) if rest else common
+    own = fit_nccl([log], "nccl_own", common.pairs, key, hops=common.network_latency)
     kept = log.message >= _SMALLEST
 
     def errors(profile: Profile) -> Array:
         pairs = _completed(profile, common)
-        return np.asarray(np.log(predict(log, pairs, profile.single_process_launch) / log.seconds)[kept])
+        return np.asarray(np.log(predict(log, pairs, profile.single_process_launch, profile.network_latency) / log.seconds)[kept])
 
     return LogAccuracy(
         log=log,
@@ -145,7 +145,7 @@ def _completed(profile: Profile, common: Profile) -> Pairs:
 
 def _sigmas(log: NcclLog, profile: Profile) -> Array:
     """Return the sigma of each point: that of its class."""
-    chosen = classes_chosen(log, profile.pairs)
+    chosen = classes_chosen(log, profile.pairs, profile.network_latency)
     return np.array([profile.classes.get(name, profile.everything).sigma for name in chosen])
 
 

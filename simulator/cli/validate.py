@@ -35,6 +35,10 @@ def command(
         bool, typer.Option("--all", help="Also rows whose inputs are incomplete (quality C, unhealthy logs).")
     ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print errors per source as a Markdown table.")] = False,
+    report: Annotated[
+        str | None,
+        typer.Option(metavar="OUT.html", help="Write a page: errors, scatter plots, what was fitted on what."),
+    ] = None,
     output: Annotated[str | None, typer.Option(metavar="OUT.csv", help="Write the rows with their breakdown.")] = None,
     residuals: Annotated[
         str | None, typer.Option(metavar="OUT.toml", help="Write the spread of these runs, the last term of a band.")
@@ -61,6 +65,10 @@ def command(
     if output:
         Path(output).write_text(outcomes_csv(outcomes), encoding="utf-8")
         wrote(output)
+    if report:
+        from simulator.studies.validation.report import write_validation_page
+
+        wrote(write_validation_page(validation, report))
     if as_json:
         print_json(validation.to_dict())
     elif markdown:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from simulator.collectives import collective_seconds
-from simulator.costs.tables import ClassTime, Machine, machine_of, overlapped, price_table
+from simulator.costs.tables import ClassTime, Machine, machine_of, overlapped, placement_text, price_table
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import GroupPlacement, place_group, place_hop
@@ -96,8 +96,10 @@ def _segment(
     """Price a segment; with `fuses` the communication of a pair hides under its compute (design 5b C)."""
     kernels, launches = 0.0, 0
     resource = np.zeros(len(RESOURCE_KINDS))
+    noted: list[str] = []
     for table, count in item.pieces:
         priced = price_table(table, machine, axes)
+        noted += priced.crossings
         kernels += count * priced.seconds
         launches += count * priced.launches
         columns.account[i] += count * priced.account
@@ -117,6 +119,7 @@ def _segment(
     if total:
         columns.share[i] = resource / total
     columns.model[i] = "host-bound" if waiting else "kernels"
+    columns.placement[i] = "; ".join(dict.fromkeys(noted))
 
 
 def _hidden(columns: _Columns, i: int, resource: np.ndarray, machine: Machine) -> float:
@@ -155,7 +158,7 @@ def _link(columns: _Columns, i: int, item: Link, machine: Machine, axes: tuple[t
     columns.account[i, ACCOUNTS.index(item.account)] = columns.occupancy[i]
     columns.note(i, time.class_name, time.seconds, time.sigma, time.calibrated)
     columns.model[i] = f"{time.algorithm}/{time.protocol} ({time.profile})"
-    columns.placement[i] = place.text
+    columns.placement[i] = placement_text(place, time)
 
 
 def _place(axes: tuple[tuple[str, int], ...], item: Link, machine: Machine) -> GroupPlacement:
@@ -169,7 +172,7 @@ def _place(axes: tuple[tuple[str, int], ...], item: Link, machine: Machine) -> G
     hop = place_hop(axes, min(some), max(some), machine.fabric)
     others = tuple(name for name in item.group if name != "pp")
     if not others:
-        return replace(hop, ranks=len(some))
+        return replace(hop, ranks=len(some), lattice=hop.lattice if len(some) == 2 else None)
     inner = place_group(axes, others, machine.fabric)
     leaves = hop.nodes > 1
     return replace(

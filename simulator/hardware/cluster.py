@@ -52,6 +52,11 @@ class ClusterSpec(NamedSpec):
     `oversubscription` is the loss of bandwidth above the leaf switches (1 = none).  `network_latency` [s] adds to the
     NIC link's own.  `in_network_reduction`: the fabric's switches add up (SHARP).  `calibration` names fitted data
     files; empty = uncalibrated.
+
+    `topology` "rails" (leaf r holds card r of the nodes of a pod) or "leaf_spine" (a leaf holds all cards of a pod's
+    nodes) says which flows share which switches; then `oversubscription` is felt by flows that leave their leaf only,
+    `nodes_per_pod` is how many nodes hang on the same leaves, and `pxn` whether bytes for another rail cross inside the
+    node first.  Without it, every flow between nodes feels the oversubscription.
     """
 
     node: Name
@@ -60,8 +65,25 @@ class ClusterSpec(NamedSpec):
     oversubscription: Annotated[float, Field(ge=1, le=1000)] = 1.0
     network_latency: Seconds = 0.0
     in_network_reduction: bool = False
+    topology: Literal["", "rails", "leaf_spine"] = ""
+    nodes_per_pod: Count | None = None
+    pxn: bool = True
     price_per_gpu_hour: DollarsPerHour | None = None
     calibration: Names = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> ClusterSpec:
+        if not self.topology and (self.nodes_per_pod is not None or not self.pxn):
+            raise ValueError('nodes_per_pod and pxn describe a topology: give topology = "rails" or "leaf_spine" too')
+        if self.topology and self.nodes_per_pod is None:
+            raise ValueError(
+                f"topology = {self.topology!r} needs nodes_per_pod: how many nodes hang on the same leaves"
+            )
+        if self.nodes_per_pod is not None and self.nodes_per_pod % self.nodes_per_rack:
+            raise ValueError(
+                f"nodes_per_pod must be whole racks, but {self.nodes_per_pod} are no multiple of {self.nodes_per_rack}"
+            )
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,7 @@ class CostTable(NamedSpec):
     efficiency: dict[str, float]
     payload: dict[str, float]
     plateau: dict[str, float]
+    network_latency: dict[str, Seconds]
     tree_medium: dict[str, Factors]
 
     def generation_of(self, fabric: Fabric) -> str:
@@ -80,6 +81,17 @@ class AppliesTo(Spec):
     intra: str
     network: str
     peer_to_peer: bool
+
+    @staticmethod
+    def of(fabric: Fabric, level: str) -> AppliesTo:
+        """Return what a group on these wires looks for; NVLink that spans the nodes of a rack is a platform of its own."""
+        rack = fabric.intra and fabric.domain_size > fabric.node_size
+        return AppliesTo(
+            architecture=fabric.architecture,
+            intra=f"{fabric.intra}_rack" if rack else fabric.intra,
+            network=fabric.network if level == "fabric" else "",
+            peer_to_peer=fabric.peer_to_peer,
+        )
 
 
 class SizeRange(Spec):
@@ -114,7 +126,8 @@ class Profile(NamedSpec):
 
     `others` is what the platform's pairs have in common, for pairs that its logs do not hold.  `single_process_launch`
     [s] is what logs of ONE process that launches for all its GPUs (nccl-tests -g 8) lose on every call; training runs
-    one process per GPU, so it stands here only to explain those logs.
+    one process per GPU, so it stands here only to explain those logs.  `network_latency` [s] by network technology is what
+    a hop takes beyond NCCL's constants; of a technology not named the cost table's.
     """
 
     applies_to: AppliesTo | None = None
@@ -125,11 +138,16 @@ class Profile(NamedSpec):
     logs: dict[str, str]
     others: Pair = Pair(latency=1.0, bandwidth=1.0, ramp=0.0)
     single_process_launch: Seconds = 0.0
+    network_latency: dict[str, Seconds] = {}
 
     @property
     def calibrated(self) -> bool:
         """Whether measurements of this very platform stand behind it."""
         return self.applies_to is not None
+
+    def hop(self, network: str) -> float:
+        """Return what a hop through a network takes beyond NCCL's constants [s]."""
+        return self.network_latency.get(network, load_cost_table().network_latency.get(network, 0.0))
 
     def residual(self, kind: str, algorithm: str) -> Residual:
         """Return how well such collectives are known; of a class never measured, how well all of them are."""
@@ -171,12 +189,7 @@ def _find(fabric: Fabric, level: Literal["node", "fabric"], directory: str) -> P
             profile = load_named("calibrations", name, Profile)
             if profile.applies_to is None or bool(profile.applies_to.network) == crosses:
                 return profile
-    wanted = AppliesTo(
-        architecture=fabric.architecture,
-        intra=fabric.intra,
-        network=fabric.network if crosses else "",
-        peer_to_peer=fabric.peer_to_peer,
-    )
+    wanted = AppliesTo.of(fabric, level)
     found = [p for p in _profiles(directory) if p.applies_to == wanted]
     if found:
         return max(found, key=lambda profile: profile.everything.points)

@@ -25,6 +25,8 @@ class Link(NamedSpec):
         "roce",
         "efa",
         "ethernet",
+        "tcpx",
+        "tcpxo",
         "aries",
         "omnipath",
         "slingshot",

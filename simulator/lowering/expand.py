@@ -142,20 +142,22 @@ def _layer_cost(
     for operator in reversed(part.operators):
         split.backward(backward, operator)
     saved, dropped = _saved(part, split, recompute)
-    out, grad = split.widest(part)
+    (out, grad), idle = split.widest(part), 0.0
+    broken: tuple[Tensor, ...] = ()
     if kind in ("head", MTP_HEAD):
-        # beside the saved softmax: 16-bit logits (and their fp32 copy) forward, 16-bit gradients (and fp32 ones) backward
-        extra = 0.0 if style.fused_cross_entropy or style.in_place_cross_entropy else 4.0
-        rows = sum(o.shape[1] for o in part.operators if o.split == "vocabulary")
-        out = grad = rows * vocabulary / tensor * (precision.element + extra)
+        logits = float(vocabulary * sum(o.shape[1] for o in part.operators if o.split == "vocabulary"))
+        out, grad, idle = _loss_marks(style, logits, tensor, precision.element)
+        if style.makes_gradients:
+            own = precision.element * model.hidden * vocabulary / tensor
+            broken = _broken(logits / (1 if style.gathers_logits else tensor), own)
     return LayerCost(
         forward=forward.table(),
         backward=backward.table(),
         input_gradient=backward.table("input"),
         weight_gradient=backward.table("weight"),
         saved=saved,
-        forward_mark=_marks(kind, "workspace", out),
-        backward_mark=(*dropped, *_marks(kind, "gradients of activations", grad)),
+        forward_mark=(*_marks(kind, "workspace", out), *broken),
+        backward_mark=(*dropped, *_marks(kind, "gradients of activations", grad), *_output(kind, idle), *broken),
         parameters=sum(
             (o.parameters - o.small_parameters) / split.weights(o) + o.small_parameters for o in part.operators
         ),
@@ -165,6 +167,35 @@ def _layer_cost(
         if experts_apart
         else 0.0,
     )
+
+
+def _loss_marks(style: KernelStyle, logits: float, tensor: int, element: float) -> tuple[float, float, float]:
+    """Bytes beside the saved softmax forward and backward, and of the 16-bit logits that stand (or whose place lies idle) then.
+
+    In place (Megatron): the 16-bit logits, then their gradients in the same place.  Plain: logits in 16 bits and fp32 forward;
+    backward the fp32 gradients of the picked log-probabilities and of the softmax (split over ranks, DTensor's loss: also
+    the exponentials), while the 16-bit logits are held by whoever called the model, or freed and too small to be used again.
+    """
+    if not style.gathers_logits:
+        logits /= tensor
+    if style.fused_cross_entropy or style.in_place_cross_entropy:
+        return logits * element, logits * element, 0.0
+    tensor = 1 if style.gathers_logits else tensor
+    return logits * (element + 4.0), logits * (8.0 if tensor == 1 else 12.0), logits * element
+
+
+def _broken(logits: float, gradient: float) -> tuple[Tensor, ...]:
+    """Bytes around the head's weight gradient in the place of freed fp32 logits.
+
+    When the first backward makes that gradient, those places are the only ones large enough; it stays there, so the next
+    microbatch's fp32 logits find the place too small and take another.
+    """
+    left = 4.0 * logits - gradient
+    return (Tensor(name="place that the head's gradient breaks up", category="fragmentation", bytes=left),) if left > 0 else ()
+
+
+def _output(kind: str, size: float) -> tuple[Tensor, ...]:
+    return (Tensor(name=f"{kind} output in 16 bits", category="logits", bytes=size),) if size else ()
 
 
 def _marks(kind: str, name: str, size: float) -> tuple[Tensor, ...]:
@@ -180,7 +211,7 @@ def _saved(part: LayerPart, split: Splitter, recompute: str) -> tuple[tuple[Tens
         )
         for o in part.operators
         for s in o.saved
-        if s.bytes
+        if s.bytes and (recompute == "operators" or not s.idle)
     ]
     if recompute == "none":
         return tuple(t for _, t in tensors), ()

@@ -54,7 +54,7 @@ def _variants(state: State) -> np.ndarray:
             out[(kind == 0) | (kind == 1) | (kind == 2)] = UNITS
         else:
             out[state.pattern.first_forward] = UNITS
-        out[(kind == 1) | (kind == 3)] = UNITS
+        out[state.pattern.last_backward if settled.reduces_once else (kind == 1) | (kind == 3)] = UNITS
     elif settled.overlap_gradients and settled.reduces:
         every = settled.zero_stage == 2
         out[((kind == 1) | (kind == 3)) if every else state.pattern.last_backward] = BUCKETS

@@ -53,6 +53,7 @@ class Settled:
     layer_split: tuple[int, ...] | None
     fsdp_prefetch: int
     reshard_after_forward: bool
+    reduces_once: bool
     clip_gradients: bool
     axes: tuple[tuple[str, int], ...]
     style: KernelStyle
@@ -142,6 +143,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     if gradient == "compute" or not numbers.master_weights:
         gradient = numbers.compute
     multiple = framework.vocabulary_multiple * plan.tensor_parallel
+    unsharded = framework.pipeline_keeps_unsharded and plan.pipeline_parallel > 1 and plan.zero_stage == 3
     return Settled(
         tensor_parallel=plan.tensor_parallel,
         context_parallel=plan.context_parallel,
@@ -164,7 +166,8 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         p2p=plan.p2p or _messages(framework, schedule),
         layer_split=plan.layer_split,
         fsdp_prefetch=_or(plan.fsdp_prefetch, framework.fsdp_prefetch),
-        reshard_after_forward=_or(plan.reshard_after_forward, framework.reshards_after_forward),
+        reshard_after_forward=_or(plan.reshard_after_forward, framework.reshards_after_forward and not unsharded),
+        reduces_once=unsharded,
         clip_gradients=_or(plan.clip_gradients, framework.clips_gradients),
         axes=axes,
         groups=groups,
@@ -220,6 +223,12 @@ def _style(framework: Framework, attention: str | None, dropout: bool) -> Kernel
         in_place_cross_entropy=framework.in_place_cross_entropy,
         fused_wgrad_accumulation=framework.fused_wgrad_accumulation,
         dropout=dropout,
+        gathers_logits=framework.gathers_logits,
+        copies_attention_output=framework.copies_attention_output,
+        makes_gradients=framework.makes_gradients,
+        weights_in_experts=framework.weights_in_experts,
+        keeps_gathered_inputs=framework.keeps_gathered_inputs,
+        keeps_idle_products=framework.keeps_idle_products,
     )
 
 

@@ -105,11 +105,13 @@ def _fsdp(state: State) -> None:
     settled = state.settled
     action, row, unit = _units(state)
     kind = state.order.kind[action]
-    head = list(state.costs).index("head")
-    # the head's weights stay from its forward to the backward that follows at once
-    gathers = (kind == 0) | (unit != head) if settled.reshard_after_forward else kind == 0
+    units = list(state.costs)
+    head = units.index("head")
+    # the head's weights stay from its forward to the backward that follows at once; with it, in one unit, the embedding's
+    stays = (unit == head) | ((unit == units.index("embedding")) & settled.framework.fsdp_root_unit)
+    gathers = (kind == 0) | ~stays if settled.reshard_after_forward else kind == 0
     gathers &= np.isin(kind, (0, 1, 2))
-    completes = (kind == 1) | (kind == 3)
+    completes = (kind == 1) | (kind == 3)  # of the actions that are cut: with `reduces_once` the last backwards
     rank = state.pattern.rank[action]
     gate = _gates(row[gathers], rank[gathers], settled.fsdp_prefetch)
 
@@ -137,14 +139,15 @@ def _fsdp(state: State) -> None:
     has_gate = gate >= 0
     state.wait(gather_rows[has_gate], gate[has_gate])
     state.wait(reduce_rows, r_row)
-    is_head = np.array([p.unit == head for p in parts])[g_part]
+    is_head = stays[gathers][g_of]
     weights = np.array([p.weights for p in parts])[g_part]
     gradients = np.array([p.gradients for p in parts])[r_part]
     for again in (False, True):  # the second part of a unit touches the same rows as the first
         g, r = (np.diff(of, prepend=-1) == 0 if again else np.diff(of, prepend=-1) != 0 for of in (g_of, r_of))
         _remember_gathered(state, gather_rows[g], g_action[g], g_row[g], is_head[g], weights[g])
-        state.touch("start", r_row[r], gradients[r])
-        state.touch("end", reduce_rows[r], gradients[r])
+        if not settled.reduces_once:  # else whole gradients stand all the time
+            state.touch("start", r_row[r], gradients[r])
+            state.touch("end", reduce_rows[r], gradients[r])
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from simulator.lowering.expert_rules import Groups
 from simulator.lowering.rows import Rows
 from simulator.lowering.scores import scores_left
 from simulator.program.program import COLLECTIVE
+from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
 from simulator.workload.operator import KernelStyle, LayerPart, Operator
 from simulator.workload.precision import Precision
 
@@ -178,7 +179,7 @@ class Splitter:
                 # the norm before a column-split layer and the activation function write narrow copies themselves
                 fused = o.split == "column" or o.label.endswith("down")
                 self.quantise(rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, fused=fused)
-            launches = shape[0] if o.split.startswith("expert") else o.launches
+            launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
             row = self.product(
                 rows, o.label, shape, "TN" if o.has_weight else "NN", phase, launches=launches, narrow=narrow
             )
@@ -188,6 +189,8 @@ class Splitter:
                 self.collective(rows, self.summed(), o.shape[1] * o.shape[2] * self.e, phase, o.label)
             elif o.gathers:
                 self.collective(rows, "all_gather", o.shape[1] * o.shape[2] * self.e, phase, f"{o.label} output")
+            if o.split == "vocabulary" and self.style.gathers_logits:
+                self.collective(rows, "all_gather", o.shape[1] * o.shape[2] * self.e, phase, f"{o.label} logits")
         elif o.work == "attention":
             self.attention(rows, o, phase, 4.0, o.launches)
         elif o.work in ("dispatch", "combine"):
@@ -196,7 +199,7 @@ class Splitter:
             self.kernel(rows, o, o.read, o.written, phase, o.launches)
             if o.work == "lookup":
                 self.collective(rows, self.summed(), self.x, phase, o.label)
-            elif o.label == "cross entropy":
+            elif o.label == "cross entropy" and not self.style.gathers_logits:
                 for what in ("maximum", "target", "sum"):
                     self.collective(rows, "all_reduce", 4.0 * self.tokens, phase, f"cross entropy {what}")
 
@@ -341,7 +344,7 @@ class Splitter:
         if o.split == "row" and self.sp:
             self.collective(rows, "all_gather", o.shape[1] * o.shape[2] * self.e, "backward", o.label)
         narrow = o.split not in ("vocabulary", "router")
-        launches = b if o.split.startswith("expert") else 1
+        launches = LAUNCHES_PER_EXPERT * b if o.split.startswith("expert") else 1
         if narrow:
             self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward")
         dgrad = self.product(

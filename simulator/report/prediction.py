@@ -100,7 +100,7 @@ class Prediction:
     @property
     def fits(self) -> bool:
         """Whether every rank's peak fits its GPU."""
-        return self.peak_memory <= self.capacity
+        return self.peak_memory <= self.capacity * (1.0 + 2.0**-40)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim run`."""
@@ -183,8 +183,8 @@ def measure(
         peak_flops=cluster.gpu.peak(workload.numbers.gemm),
         breakdown={name: float(s) for name, s in zip(ACCOUNTS, mean, strict=True)},
         rank_breakdown=table,
-        memory=memory_peaks(program, trace),
-        capacity=cluster.gpu.memory,
+        memory=memory_peaks(program, trace, capacity=cluster.gpu.usable_memory),
+        capacity=cluster.gpu.usable_memory,
         program=program,
         prices=prices,
         trace=trace,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from simulator.errors import PlanError
 from simulator.plan.framework import load_framework
 from simulator.schedules import SCHEDULES
+from simulator.schedules.base import Shape
 from simulator.studies.validation.names import load_names
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
 from simulator.workload.model import Model
@@ -47,8 +50,8 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         raise CannotPlace(f"tp x pp x dp = {tensor} x {pipeline} x {said} is not the {world} GPUs", counts=False)
     microbatch = count(row, "mbs")
     if microbatch is None:
-        microbatch = 1
-        assumed.append("microbatch_size = 1")
+        microbatch, why = _blank_microbatch(row, pipeline, replicas)
+        assumed.append(f"microbatch_size = {microbatch}{why}")
     batch = count(row, "gbs") or replicas * microbatch * (count(row, "grad_accum") or 0)
     if not batch:
         raise CannotPlace("the row gives neither gbs nor grad_accum", counts=False)
@@ -64,7 +67,8 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     fields |= _experts(row, model, tensor, assumed)
     fields["framework"] = _framework(row, assumed)
     fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
-    fields |= _sharding(row, fields["framework"], replicas, assumed)
+    fields |= _sharding(row, fields["framework"], replicas * context, assumed)
+    fields |= _gradient_dtype(row)
     fields |= _attention(row, assumed)
     variant = load_names().find("framework_of_kernel", f"{fields['framework']} {text(row, 'attn_kernel')}")
     if variant is not None:
@@ -129,14 +133,12 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
         if (chunks or 1) > 1 and wanted == "one_f_one_b":
             wanted = "interleaved_1f1b"
         else:
-            return {"schedule": wanted, "chunks_per_rank": chunks or 1}
+            chunks = chunks or _chunks(wanted, pipeline, microbatches, assumed)
+            return {"schedule": wanted, "chunks_per_rank": chunks, **_own_chunks(model, pipeline * chunks, assumed)}
     if chunks is None:
         chunks = 2
         assumed.append("2 chunks per rank (the depth of interleaving is not printed)")
-    split: dict[str, Any] = {}
-    if model.layers + 2 == pipeline * chunks:
-        split = {"layer_split": (0, *(1 for _ in range(model.layers)), 0)}
-        assumed.append("embedding and head have a chunk each")
+    split = _own_chunks(model, pipeline * chunks, assumed)
     if chunks > 1 and (microbatches % pipeline or (model.layers < pipeline * chunks and not split)):
         why = f"{microbatches} microbatches, {model.layers} layers on {pipeline} ranks"
         assumed.append(f"1f1b without interleaving ({chunks} chunks per rank cannot be: {why})")
@@ -144,6 +146,39 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
     if chunks == 1:
         return {"schedule": "one_f_one_b"}
     return {"schedule": "interleaved_1f1b", "chunks_per_rank": chunks, **split}
+
+
+def _own_chunks(model: Model, chunks: int, assumed: list[str]) -> dict[str, Any]:
+    """Return the split of layers over chunks where embedding and head have a chunk each; else nothing, the usual rule."""
+    if model.layers + 2 != chunks:
+        return {}
+    assumed.append("embedding and head have a chunk each")
+    return {"layer_split": (0, *(1 for _ in range(model.layers)), 0)}
+
+
+def _gradient_dtype(row: Row) -> dict[str, Any]:
+    """Return the number format in which the row's notes say that gradients are added up; nothing where they say none."""
+    found = re.search(r"(fp32|bf16|fp16) (?:main )?grad", text(row, "quality_note").lower())
+    return {"gradient_dtype": found.group(1)} if found else {}
+
+
+def _chunks(schedule: str, pipeline: int, microbatches: int, assumed: list[str]) -> int:
+    """Return the chunks per rank of a schedule where none are printed: 1, or 2 where it has no other form (V placements)."""
+    try:
+        SCHEDULES.get(schedule).check(Shape(pipeline, microbatches, 1))
+    except PlanError:
+        assumed.append(f"2 chunks per rank (schedule {schedule} has no form with one)")
+        return 2
+    return 1
+
+
+def _blank_microbatch(row: Row, pipeline: int, replicas: int) -> tuple[int, str]:
+    """Return (microbatch size, why) where none is printed: 1, or the framework's rule."""
+    words, local = text(row, "framework").lower(), (count(row, "gbs") or 0) // replicas
+    stages = pipeline * (count(row, "vp") or (2 if "interleaved" in text(row, "schedule").lower() else 1))
+    if "torchtitan" in words and pipeline > 1 and local and local % stages == 0:
+        return local // stages, " (torchtitan's rule: as many microbatches as stages)"
+    return 1, ""
 
 
 def _sharding(row: Row, framework: str, replicas: int, assumed: list[str]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def _standard(p: Pieces) -> list[Operator]:
     """One product for queries, keys and values, and the rotary embedding."""
     m, e = p.m, p.e
     query, kv = m.heads * m.head_dim, m.kv_heads * m.head_dim
-    qkv_in = Saved(name="qkv input", bytes=p.t * m.hidden * p.kept, region="sequence", cheap=True)
+    qkv_in = Saved(name="qkv input", bytes=p.t * m.hidden * p.kept, region=p.gathered, cheap=True)
     product = p.linear("qkv", "column", query + 2 * kv, m.hidden, qkv_in, m.linear_bias or m.qkv_bias)
     out = [product]
     if m.qk_norm:
@@ -124,9 +124,11 @@ def core(p: Pieces, keys: int = 0, tokens: int = 0, label: str = "", causal: boo
     bias = relative_bias(p, keys) if m.positions == "relative_bias" and not label else []
     if p.style.attention != "unfused" and m.positions != "transformer_xl":
         narrow = p.kind.mixer in ("window", "chunk") and p.style.attention not in WITHOUT_WINDOWS
-        statistics = Saved(
-            name=f"{label}softmax statistics", bytes=4.0 * p.t * m.heads, region="tensor", droppable=True
-        )
+        statistics = 4.0 * p.t * m.heads
+        kept = [Saved(name=f"{label}softmax statistics", bytes=statistics, region="tensor", droppable=True)]
+        if p.style.copies_attention_output and p.style.attention in ("flash1", "flash2"):
+            out = p.t * m.heads * m.value_head_dim * e
+            kept.append(Saved(name=f"{label}attention output", bytes=out, region="tensor", droppable=True))
         return [
             *bias,
             Operator(
@@ -137,7 +139,7 @@ def core(p: Pieces, keys: int = 0, tokens: int = 0, label: str = "", causal: boo
                 kv_heads=m.kv_heads,
                 keys=keys,
                 peers=p.peers,
-                saved=(*operands, statistics),
+                saved=(*operands, *kept),
                 kernel=p.style.attention,
                 causal=p.kind.stack != "encoder" if causal is None else causal,
                 window=m.window if narrow else 0,
