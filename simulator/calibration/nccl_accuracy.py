@@ -102,7 +102,9 @@ def _accuracy(
 
     def errors(profile: Profile) -> Array:
         pairs = _completed(profile, common)
-        return np.asarray(np.log(predict(log, pairs, profile.single_process_launch, profile.network_latency) / log.seconds)[kept])
+        return np.asarray(
+            np.log(predict(log, pairs, profile.single_process_launch, profile.network_latency) / log.seconds)[kept]
+        )
 
     return LogAccuracy(
         log=log,

@@ -28,7 +28,11 @@ def _logs_of(profile: Profile, logs: Sequence[NcclLog]) -> list[NcclLog]:
 
 
 def _errors(log: NcclLog, profile: Profile) -> NDArray[np.float64]:
-    return np.asarray(np.expm1(np.log(predict(log, profile.pairs, profile.single_process_launch, profile.network_latency) / log.seconds)))
+    return np.asarray(
+        np.expm1(
+            np.log(predict(log, profile.pairs, profile.single_process_launch, profile.network_latency) / log.seconds)
+        )
+    )
 
 
 def _before(log: NcclLog) -> float | None:

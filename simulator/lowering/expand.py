@@ -191,7 +191,11 @@ def _broken(logits: float, gradient: float) -> tuple[Tensor, ...]:
     microbatch's fp32 logits find the place too small and take another.
     """
     left = 4.0 * logits - gradient
-    return (Tensor(name="place that the head's gradient breaks up", category="fragmentation", bytes=left),) if left > 0 else ()
+    return (
+        (Tensor(name="place that the head's gradient breaks up", category="fragmentation", bytes=left),)
+        if left > 0
+        else ()
+    )
 
 
 def _output(kind: str, size: float) -> tuple[Tensor, ...]:

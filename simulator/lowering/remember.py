@@ -176,5 +176,7 @@ def _fsdp_pools(state: State) -> list[Tensor]:
     gathered = max(max(sizes), (1 + settled.fsdp_prefetch) * max(sizes[:-1])) * settled.precision.element
     return [
         Tensor(name="buffers of the gathering stream", category="fragmentation", bytes=gathered),
-        Tensor(name="buffers of the reducing stream", category="fragmentation", bytes=max(sizes) * settled.gradient_bytes),
+        Tensor(
+            name="buffers of the reducing stream", category="fragmentation", bytes=max(sizes) * settled.gradient_bytes
+        ),
     ]

@@ -58,9 +58,7 @@ def experts(p: Pieces) -> list[Operator]:
             written=p.t * m.hidden * p.e,
             backward_read=p.t * m.hidden * p.e + copies,
             backward_written=copies,
-            saved=()
-            if p.style.weights_in_experts
-            else (Saved(name="expert output", bytes=copies, region="sequence"),),
+            saved=() if p.style.weights_in_experts else (Saved(name="expert output", bytes=copies, region="sequence"),),
         ),
         *shared,
     ]

@@ -138,7 +138,9 @@ class Pieces:
         else:
             first = self.linear(f"{label} up", "column", up, m.hidden, up_in, bias, again=again)
             last = self.linear(f"{label} down", "row", m.hidden, width, down_in, bias)
-            if m.gated_mlp and self.style.keeps_idle_products:  # the seventh product of a layer, so one of those whose output is kept
+            if (
+                m.gated_mlp and self.style.keeps_idle_products
+            ):  # the seventh product of a layer, so one of those whose output is kept
                 down_out = Saved(name=f"{label} down output", bytes=t * m.hidden * e, region="sequence", idle=True)
                 last = replace(last, saved=(*last.saved, down_out))
         return [first, self.activation(label, wide, region), last]
