@@ -228,8 +228,9 @@ def _backward_of(state: State, forward: np.ndarray, segment: np.ndarray) -> np.n
     lanes, chunks = state.placement.rank_of.shape
     where = np.flatnonzero((kind == 1) | (kind == 3))
     if state.settled.reshard_after_forward:
-        key = chunk * state.settled.microbatches + microbatch
-        table = np.full(chunks * state.settled.microbatches, -1, np.int64)
+        slices = int(state.order.part.max(initial=0)) + 1  # each slice of a sequence has a backward of its own
+        key = (chunk * state.settled.microbatches + microbatch) * slices + state.order.part
+        table = np.full(chunks * state.settled.microbatches * slices, -1, np.int64)
     else:
         key = state.pattern.lane * chunks + chunk
         table = np.full(lanes * chunks, -1, np.int64)

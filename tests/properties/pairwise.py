@@ -30,7 +30,7 @@ class Pairwise:
         self,
         factors: Mapping[str, Sequence[Any]],
         possible: Callable[[Case], bool],
-        tries: int = 600,
+        tries: int = 4000,
         never: Callable[[Case], bool] = lambda pair: False,
         enough: int = 6,
         seed: int = 0,
