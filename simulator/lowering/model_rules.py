@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from simulator.errors import PlanError
@@ -33,6 +34,16 @@ def check_model(workload: Workload, plan: Plan, schedule: Any) -> None:
         raise PlanError(
             f"context_parallel deals the tokens of one kind of sequence out, but model {model.name!r} is {_said(model)}. "
             "Way out: context_parallel = 1."
+        )
+    if model.ssm_heads and plan.context_parallel > 1:
+        raise PlanError(
+            "context_parallel deals the tokens of a sequence out, but layers that carry a state along it (mamba2, delta) run on whole "
+            f"sequences here, and model {model.name!r} has them. Way out: context_parallel = 1."
+        )
+    if model.ssm_heads and model.ssm_groups % plan.tensor_parallel:
+        raise PlanError(
+            f"tensor_parallel must divide the model's ssm_groups, but {model.ssm_groups} / {plan.tensor_parallel} is no whole "
+            f"number (model {model.name!r}). Nearest: tensor_parallel = {math.gcd(model.ssm_groups, plan.tensor_parallel)}."
         )
     length, tensor = workload.decoder_length, plan.tensor_parallel
     if plan.sequence_parallel and length % tensor:

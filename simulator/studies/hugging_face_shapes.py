@@ -21,6 +21,8 @@ __all__ = ["Config", "shape_of", "types"]
 
 Table = dict[str, Any]
 _MIXERS = {"full_attention": "full", "sliding_attention": "window", "chunked_attention": "chunk"}
+_BLOCKS = {"M": ("mamba2", False), "-": ("none", True), "*": ("full", False)}
+"""Letters of a hybrid_override_pattern: (mixer, whether there is an MLP)."""
 _LLAMAS = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text", "olmo2")
 _EXPERTS = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "glm4_moe", "gpt_oss", "llama4_text")
 
@@ -277,6 +279,50 @@ def _t5(c: Config) -> Table:
     }
 
 
+def _qwen3_next(c: Config) -> Table:
+    """Three layers of the gated delta rule for every one of gated attention, a mixture of experts in all."""
+    table = _experts(Config({**c.data, "layer_types": None, "sliding_window": None}, c.path))
+    named = c.words("layer_types")
+    every = c.whole("full_attention_interval", default=4)
+    kinds = {"linear_attention": "delta", "full_attention": "full"}
+    unknown = sorted(set(named) - set(kinds))
+    if unknown:
+        raise SpecError(f"{c.path}: layer_types: {unknown[0][:40]!r} is not modelled; known: {', '.join(kinds)}")
+    pattern = [kinds[word] for word in named] or ["delta"] * (every - 1) + ["full"]
+    return table | {
+        "qk_norm": True,
+        "attention_gate": True,
+        "shared_expert_ffn": c.whole("shared_expert_intermediate_size"),
+        "mixers": _shortest(pattern),
+        "ssm_heads": c.whole("linear_num_value_heads"),
+        "ssm_head_dim": c.whole("linear_value_head_dim"),
+        "ssm_groups": c.whole("linear_num_key_heads"),
+        "ssm_state": c.whole("linear_key_head_dim"),
+        "conv_width": c.whole("linear_conv_kernel_dim"),
+    }
+
+
+def _nemotron_h(c: Config) -> Table:
+    """Layers that are a Mamba-2 mixer, attention or an MLP, as a string of letters says."""
+    letters = c.data.get("hybrid_override_pattern")
+    if not isinstance(letters, str) or not letters or set(letters) - set(_BLOCKS):
+        raise SpecError(
+            f"{c.path}: hybrid_override_pattern: expected letters of {', '.join(_BLOCKS)}, got {str(letters)[:40]}"
+        )
+    table = _llama(c)
+    table |= {"gated_mlp": False, "positions": "none", "layers": len(letters)}
+    return table | {
+        "mixers": [_BLOCKS[letter][0] for letter in letters],
+        "mlps": [_BLOCKS[letter][1] for letter in letters],
+        "head_dim": c.whole("attention_head_dim", "head_dim", default=table["hidden"] // table["heads"]),
+        "ssm_heads": c.whole("mamba_num_heads"),
+        "ssm_head_dim": c.whole("mamba_head_dim"),
+        "ssm_groups": c.whole("n_groups"),
+        "ssm_state": c.whole("ssm_state_size"),
+        "conv_width": c.whole("conv_kernel"),
+    }
+
+
 _READERS: dict[str, Callable[[Config], Table]] = {
     **dict.fromkeys(_LLAMAS, _llama),
     **dict.fromkeys(_EXPERTS, _experts),
@@ -284,4 +330,6 @@ _READERS: dict[str, Callable[[Config], Table]] = {
     "bert": _encoder,
     "vit": _encoder,
     "t5": _t5,
+    "qwen3_next": _qwen3_next,
+    "nemotron_h": _nemotron_h,
 }

@@ -27,7 +27,8 @@ class Model(ModelFields):
     def attention_weights(self) -> int:
         """Elements of one layer's attention matrices: query, key, value and output projections."""
         if self.attention == "standard":
-            return self.hidden * (2 * self.heads + 2 * self.kv_heads) * self.head_dim
+            gate = self.heads if self.attention_gate else 0
+            return self.hidden * (2 * self.heads + gate + 2 * self.kv_heads) * self.head_dim
         query = self.heads * self.head_dim
         queries = self.q_lora_rank * (self.hidden + query) if self.q_lora_rank else self.hidden * query
         latent = self.hidden * (self.kv_lora_rank + self.qk_rope_head_dim)
@@ -65,10 +66,31 @@ class Model(ModelFields):
         """Parameters of one router."""
         return self.experts * (self.hidden + (1 if self.linear_bias else 0))
 
+    @property
+    def ssm_inner(self) -> int:
+        """Inner width of a layer that carries a state."""
+        return self.ssm_heads * self.ssm_head_dim
+
+    @property
+    def ssm_convolved(self) -> int:
+        """Channels of its convolution: values, keys and queries."""
+        return self.ssm_inner + 2 * self.ssm_groups * self.ssm_state
+
+    def ssm_projected(self, mixer: str) -> int:
+        """Return the columns of its first product: what is convolved, a gate, and one step size (delta: and a rate) per head."""
+        return self.ssm_convolved + self.ssm_inner + self.ssm_heads * (2 if mixer == "delta" else 1)
+
+    def ssm_small_parameters(self, mixer: str) -> int:
+        """Return the parameters of its convolution (Mamba-2: with a bias) and of its heads' constants."""
+        wide = self.conv_width + (1 if mixer == "mamba2" else 0)
+        return self.ssm_convolved * wide + self.ssm_heads * (3 if mixer == "mamba2" else 2)
+
     def mixer_weights(self, kind: LayerKind) -> int:
         """Return the elements of the matrices that mix a layer's tokens: attention's, and a decoder's second ones."""
         if kind.mixer == "none":
             return 0
+        if kind.mixer in ("mamba2", "delta"):
+            return self.hidden * (self.ssm_projected(kind.mixer) + self.ssm_inner)
         return self.attention_weights * (2 if kind.stack == "cross" else 1)
 
     def mixer_parameters(self, kind: LayerKind) -> int:
@@ -76,6 +98,9 @@ class Model(ModelFields):
         if kind.mixer == "none":
             return 0
         norms = self.norm_parameters * (2 if self.post_norms else 1)
+        if kind.mixer in ("mamba2", "delta"):
+            gate = self.ssm_inner if kind.mixer == "mamba2" else self.ssm_head_dim
+            return norms + self.mixer_weights(kind) + self.ssm_small_parameters(kind.mixer) + gate
         own = self.attention_parameters
         if self.positions == "transformer_xl":
             own += self.heads * self.head_dim * (self.hidden + 2)

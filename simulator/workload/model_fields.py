@@ -41,6 +41,7 @@ _FIELDS_OF = {
 }
 """Field -> (the architecture it belongs to, whether that always has it)."""
 _DECODER_FIELDS = ("mixers", "mlps", "window", "mtp_layers")
+_STATE_FIELDS = ("ssm_heads", "ssm_head_dim", "ssm_groups", "ssm_state", "conv_width")
 _LATENT_FIELDS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
@@ -76,6 +77,9 @@ class ModelFields(NamedSpec):
     `mtp_layers`: multi-token prediction modules (DeepSeek-V3, arXiv 2412.19437, section 2.2): each joins the last hidden state with
     the embedding of the next token, runs a transformer layer and predicts one token further, with the model's own embedding and
     head.  They are no part of `parameters`, as authors count.
+    Layers of `mixers` "mamba2" (arXiv 2405.21060) and "delta" (gated delta rule, arXiv 2412.06464) carry a state along the sequence:
+    `ssm_heads` of `ssm_head_dim` (of values), keys and queries (B and C) of `ssm_state` in `ssm_groups`, and a convolution over
+    `conv_width` tokens.  `attention_gate`: attention's output is gated by a projection as wide as the queries.
     `capacity_factor`: rows that an expert takes, in shares of an even distribution; fuller ones drop tokens, emptier ones are padded
     (GShard, arXiv 2006.16668); 0 = no token is dropped.
     `positions` "relative_bias": a learned bias per distance and head (T5); "transformer_xl": sinusoids of the distance, projected
@@ -120,6 +124,12 @@ class ModelFields(NamedSpec):
     qk_norm: bool = False
     post_norms: bool = False
     mtp_layers: Annotated[int, Field(ge=0, le=64)] = 0
+    ssm_heads: Part = 0
+    ssm_head_dim: Part = 0
+    ssm_groups: Part = 0
+    ssm_state: Part = 0
+    conv_width: Part = 0
+    attention_gate: bool = False
     capacity_factor: Annotated[float, Field(ge=0, le=100)] = 0.0
     token_types: Part = 0
     head_transform: bool = False
@@ -179,6 +189,17 @@ class ModelFields(NamedSpec):
                 )
 
     def _check_mixers(self) -> None:
+        given = [name for name in _STATE_FIELDS if getattr(self, name)]
+        carried = {"mamba2", "delta"} & set(self.layer_mixers)
+        if len(given) != (len(_STATE_FIELDS) if carried else 0):
+            raise ValueError(
+                f'{", ".join(_STATE_FIELDS)} go with layers that carry a state (mixers "mamba2" or "delta"), but given are '
+                f"{given} and mixers = {list(self.mixers)}; give all or none"
+            )
+        if carried and self.ssm_heads % self.ssm_groups:
+            raise ValueError(
+                f"ssm_heads must be a multiple of ssm_groups, but {self.ssm_heads} is none of {self.ssm_groups}"
+            )
         narrow = {"window", "chunk"} & set(self.layer_mixers)
         if bool(self.window) != bool(narrow):
             raise ValueError(

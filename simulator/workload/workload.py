@@ -55,6 +55,7 @@ class Workload:
         12 x query width x sequence_length per token and layer with attention (Narayanan et al. SC 2021, equation 3, with the
         factor for recompute left out; with unlike heads the query width is the mean of theirs and the values').  Layers that attend
         to a window count as if they saw the whole sequence, as causal ones do, so that the figure has one meaning for all models.
+        Layers that carry a state count the products of their scan by chunks.
         Multi-token prediction modules count as layers with a head each.
         """
         m, length = self.model, self.sequence_length
@@ -73,7 +74,20 @@ class Workload:
 
     def _layer(self, name: str, score: float) -> float:
         kind = layer_kind(name)
-        return self.model.seen_weights(kind) + (score if kind.mixer in ("full", "window", "chunk") else 0.0)
+        if kind.mixer in ("mamba2", "delta"):
+            score = self._scan(kind.mixer)
+        return self.model.seen_weights(kind) + (0.0 if kind.mixer == "none" else score)
+
+    def _scan(self, mixer: str) -> float:
+        """Products per token of a state's scan, all of a chunk's square counted (architectures/state_space.py)."""
+        m = self.model
+        if mixer == "mamba2":
+            chunk = min(256, self.sequence_length)
+            inside = chunk * (m.ssm_groups * m.ssm_state + m.ssm_inner)
+            return float(inside + 2 * m.ssm_inner * m.ssm_state)
+        chunk = min(64, self.sequence_length)
+        inside = chunk * m.ssm_heads * (3 * m.ssm_state + 2 * m.ssm_head_dim)
+        return float(inside + 3 * m.ssm_inner * m.ssm_state)
 
     def _encoder_decoder(self) -> float:
         """Weight products per sequence: a decoder's second attention takes keys and values from the encoder's tokens."""

@@ -44,6 +44,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "switch_c_2048",
         {**FEW, "layers": 4, "encoder_layers": 4, "experts_per_token": 1},
     ),
+    "states": ("mamba2_2_7b", SMALL),
+    "states, attention or MLP": ("nemotron_h_8b", {**SMALL, "layers": 12}),
+    "delta rule": ("qwen3_next_80b_a3b", {**FEW, "mtp_layers": 0}),
     "projected distances": ("gopher_280b", {**SMALL, "hidden": 2048, "heads": 16, "kv_heads": 16, "ffn": 8192}),
 }
 GENERATIONS = (
@@ -94,6 +97,7 @@ QUICK: dict[str, tuple[Any, ...]] = FACTORS | {
         "vision",
         "encoder-decoder with experts",
         "projected distances",
+        "states, attention or MLP",
     ),
 }
 
@@ -144,7 +148,9 @@ def never(pair: Case) -> bool:
     """Two choices that a rule of the product keeps apart, whatever else is chosen."""
     model = model_of(pair["family"]) if "family" in pair else None
     shared = pair.get("context_parallel", 1) > 1 or pair.get("context_parallel_kind") is not None
-    if model and shared and model.architecture in ("encoder_decoder", "vision"):
+    if model and shared and (model.architecture in ("encoder_decoder", "vision") or model.ssm_heads):
+        return True
+    if model and model.ssm_groups and model.ssm_groups % pair.get("tensor_parallel", 1):
         return True
     if model and not model.experts and pair.get("expert_parallel", 1) > 1:
         return True
@@ -238,9 +244,8 @@ def test_cases_meet_every_pair() -> None:
 def fitting(model: Model, cluster: Cluster) -> tuple[Workload, Plan, Cluster]:
     """A plan for any model on any cluster: tensor parallel inside the node, a pipeline, experts dealt out."""
     node = cluster.node.gpus
-    tensor = max(
-        t for t in (1, 2, 4, 8) if node % t == 0 and not any(n % t for n in (model.heads, model.kv_heads, model.ffn))
-    )
+    shared = (model.heads, model.kv_heads, model.ffn, model.ssm_groups)
+    tensor = max(t for t in (1, 2, 4, 8) if node % t == 0 and not any(n % t for n in shared))
     alone = cluster.network is None and cluster.spec.nodes_per_rack == 1
     cluster = cluster.resized(node if alone else node * 8)
     replicas = cluster.world_size // tensor

@@ -90,6 +90,19 @@ LLAMA4 = SHARED | {
     "num_hidden_layers": 48, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "num_local_experts": 128,
     "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "vocab_size": 202048, "attention_chunk_size": 8192,
 }  # fmt: skip
+QWEN3_NEXT = QWEN3 | {
+    "model_type": "qwen3_next", "intermediate_size": 5120, "moe_intermediate_size": 512, "num_attention_heads": 16,
+    "num_key_value_heads": 2, "head_dim": 256, "num_experts": 512, "num_experts_per_tok": 10,
+    "shared_expert_intermediate_size": 512, "linear_num_value_heads": 32, "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16, "linear_key_head_dim": 128, "linear_conv_kernel_dim": 4, "num_nextn_predict_layers": 1,
+    "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * 12,
+}  # fmt: skip
+NEMOTRON_H = SHARED | {
+    "model_type": "nemotron_h", "hidden_size": 4096, "intermediate_size": 21504, "num_hidden_layers": 52,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "attention_head_dim": 128, "vocab_size": 131072,
+    "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128, "conv_kernel": 4,
+    "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
+}  # fmt: skip
 BERT = {
     "model_type": "bert", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
     "vocab_size": 30522, "max_position_embeddings": 512, "type_vocab_size": 2,
@@ -127,6 +140,8 @@ NEOX = {"model_type": "gpt_neox", "hidden_size": 5120, "intermediate_size": 2048
         (BERT, "bert_large"),
         (VIT, "vit_l_16"),
         (T5, "t5_base"),
+        (QWEN3_NEXT, "qwen3_next_80b_a3b"),
+        (NEMOTRON_H, "nemotron_h_8b"),
         (BLOOM, "bloom_7_1b"),
         (FALCON, "falcon_7b"),
         (OPT, "opt_6_7b"),

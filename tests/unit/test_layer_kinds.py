@@ -178,6 +178,10 @@ def test_token_prediction_shares_the_embedding_across_the_pipeline() -> None:
         ("glam_64b_64e", {"expert_parallel": 4, "tensor_parallel": 2, "sequence_parallel": True}),
         ("gpt_oss_20b", {"pipeline_parallel": 2, "chunks_per_rank": 3, "expert_parallel": 4}),
         ("gemma2_9b", {"pipeline_parallel": 2, "schedule": "zb_h1"}),
+        ("nemotron_h_8b", {"tensor_parallel": 4, "sequence_parallel": True, "pipeline_parallel": 2}),
+        ("nemotron_h_8b", {"zero_stage": 3, "recompute": "operators"}),
+        ("qwen3_next_80b_a3b", {"expert_parallel": 8, "recompute": "full", "pipeline_parallel": 1}),
+        ("mamba2_2_7b", {"pipeline_parallel": 4, "recompute": "selective"}),
         ("glm4_5_air", {"pipeline_parallel": 2, "expert_parallel": 4, "schedule": "zbv"}),
     ],
 )
@@ -227,6 +231,31 @@ def test_capacity_pads_the_rows_of_experts_and_leaves_no_imbalance() -> None:
     assert run(padded, expert_parallel=8).step_time > 1.1 * run(model, expert_parallel=8).step_time
     with pytest.raises(PlanError, match="fills or drops"):
         run(padded, expert_parallel=8, expert_imbalance=1.2)
+
+
+@pytest.mark.parametrize("name", ["mamba2_2_7b", "qwen3_next_80b_a3b"])
+def test_layers_that_carry_a_state_take_time_in_proportion_to_the_sequence(name: str) -> None:
+    """Per token, attention's time grows with the sequence and a state's does not."""
+    model = small(name, layers=4, experts=0, experts_per_token=0, expert_ffn=0, shared_expert_ffn=0, mtp_layers=0)
+    model = model.model_copy(update={"mixers": (model.layer_mixers[0],)})
+    attends = model.model_copy(update={"mixers": ("full",)})
+
+    def growth(m: Model) -> float:
+        short, long = (run(m, n, zero_stage=3, recompute="full").step_time / n for n in (8192, 65536))
+        return long / short
+
+    assert growth(model) < 1.05
+    assert growth(attends) > 1.5
+
+
+def test_what_a_state_does_not_allow_is_refused() -> None:
+    model = load_model("nemotron_h_8b")
+    with pytest.raises(PlanError, match="carry a state"):
+        run(model, context_parallel=2)
+    with pytest.raises(PlanError, match="ssm_groups"):
+        run(load_model("mamba2_2_7b"), tensor_parallel=2)
+    with pytest.raises(ValueError, match="give all or none"):
+        Model(**{**model.model_dump(exclude={"parameters_published"}), "ssm_state": 0})
 
 
 def test_a_name_without_a_published_shape_says_so() -> None:

@@ -26,7 +26,25 @@ that keeps its scores in memory, where a window is only a mask."""
 
 def attention(p: Pieces) -> list[Operator]:
     """Return the operators from a layer's normed input to the attention's output, before the output projection."""
-    return [*(_latent(p) if p.m.attention == "latent" else _standard(p)), *core(p)]
+    gate = [_output_gate(p)] if p.m.attention_gate else []
+    return [*(_latent(p) if p.m.attention == "latent" else _standard(p)), *core(p), *gate]
+
+
+def _output_gate(p: Pieces) -> Operator:
+    """The sigmoid of the projected gate times the attention's output."""
+    x = p.t * p.m.heads * p.m.value_head_dim * p.e
+    gate = Saved(name="attention gate", bytes=x, region="tensor")
+    return Operator(
+        label="attention gate",
+        work="memory_bound",
+        split="tensor",
+        read=2 * x,
+        written=x,
+        backward_read=3 * x,
+        backward_written=2 * x,
+        saved=(gate, Saved(name="attention output", bytes=x, region="tensor", droppable=True)),
+        again=1.0,
+    )
 
 
 def _standard(p: Pieces) -> list[Operator]:
@@ -34,7 +52,8 @@ def _standard(p: Pieces) -> list[Operator]:
     m, e = p.m, p.e
     query, kv = m.heads * m.head_dim, m.kv_heads * m.head_dim
     qkv_in = Saved(name="qkv input", bytes=p.t * m.hidden * p.kept, region=p.gathered, cheap=True)
-    product = p.linear("qkv", "column", query + 2 * kv, m.hidden, qkv_in, m.linear_bias or m.qkv_bias)
+    gate = query if m.attention_gate else 0
+    product = p.linear("qkv", "column", query + gate + 2 * kv, m.hidden, qkv_in, m.linear_bias or m.qkv_bias)
     out = [product]
     if m.qk_norm:
         out.append(_head_norm(p, query + kv))

@@ -17,6 +17,7 @@ from simulator.workload.architectures.attention import attention
 from simulator.workload.architectures.base import Architecture
 from simulator.workload.architectures.experts import experts
 from simulator.workload.architectures.pieces import Pieces
+from simulator.workload.architectures.state_space import state_space
 from simulator.workload.architectures.token_prediction import prediction_head, prediction_layer
 from simulator.workload.layer_kind import MTP_HEAD, MTP_LAYER, LayerKind, is_layer, layer_kind
 from simulator.workload.model import Model
@@ -90,6 +91,8 @@ def layer(p: Pieces) -> list[Operator]:
 
 def _mixer(p: Pieces, kind: LayerKind) -> list[Operator]:
     m = p.m
+    if kind.mixer in ("mamba2", "delta"):
+        return state_space(p)
     values = m.heads * m.value_head_dim
     proj_in = Saved(name="projection input", bytes=p.t * values * p.kept, region="tensor")
     return [*attention(p), p.linear("projection", "row", m.hidden, values, proj_in, m.linear_bias, again=1.0)]
