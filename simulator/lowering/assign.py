@@ -17,14 +17,17 @@ __all__ = ["Chunk", "assign_layers"]
 class Chunk:
     """What one chunk holds: its layers, and whether the embedding comes before or the head after them.
 
-    Chunks that are equal share their blocks.  `names` says of each layer its kind; () = all are "layer".  `mtp`: multi-token
-    prediction modules behind the head.
+    Chunks that are equal share their blocks.  `names` says of each layer its kind; () = all are "layer".  `endings` says of each what
+    is special about its recompute (`recompute.py`); () = nothing.  `decoder`: the layer before which a decoder begins, -1 = none.
+    `mtp`: multi-token prediction modules behind the head.
     """
 
     layers: int
     embedding: bool = False
     head: bool = False
     names: tuple[str, ...] = ()
+    endings: tuple[str, ...] = ()
+    decoder: int = -1
     mtp: int = 0
 
     @property
@@ -35,6 +38,10 @@ class Chunk:
         ['layer', 'moe layer', 'head']
         """
         middle = list(self.names) or ["layer"] * self.layers
+        if self.endings:
+            middle = [kind + ending for kind, ending in zip(middle, self.endings, strict=True)]
+        if self.decoder >= 0:
+            middle.insert(self.decoder, DECODER_EMBEDDING)
         return ["embedding"] * self.embedding + middle + ["head"] * self.head + [MTP_LAYER, MTP_HEAD] * self.mtp
 
 
@@ -69,13 +76,17 @@ def assign_layers(
     ends = [sum(counts[: i + 1]) for i in range(chunks)]
     out = []
     for i, n in enumerate(counts):
-        mine = names[ends[i] - n : ends[i]]
-        cross = [name.startswith("cross ") for name in names]
-        if any(cross[ends[i] - n : ends[i]]) and not any(cross[: ends[i] - n]):
-            place = cross[ends[i] - n : ends[i]].index(True)
-            mine = (*mine[:place], DECODER_EMBEDDING, *mine[place:])
-        plain = all(name == "layer" for name in mine)
+        start = ends[i] - n
+        mine = names[start : ends[i]]
+        first = next((j for j, name in enumerate(names) if name.startswith("cross ")), -1)
         out.append(
-            Chunk(layers=n, embedding=i == 0, head=i == last, names=() if plain else mine, mtp=mtp if i == last else 0)
+            Chunk(
+                layers=n,
+                embedding=i == 0,
+                head=i == last,
+                names=() if all(name == "layer" for name in mine) else mine,
+                decoder=first - start if start <= first < ends[i] else -1,
+                mtp=mtp if i == last else 0,
+            )
         )
     return tuple(out)

@@ -8,14 +8,15 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
+from simulator.lowering.recompute import Recompute, dropped, policies_of, policy_named, runs_again
 from simulator.lowering.rows import Rows
 from simulator.lowering.settled import Settled
 from simulator.lowering.splitter import ExpertSplit, Splitter
 from simulator.program.program import OperatorTable, Tensor
 from simulator.workload.architectures import ARCHITECTURES
-from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER
+from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
 from simulator.workload.model import Model
-from simulator.workload.operator import KernelStyle, LayerPart, Operator
+from simulator.workload.operator import KernelStyle, LayerPart
 from simulator.workload.precision import Precision
 from simulator.workload.workload import Workload
 
@@ -69,7 +70,7 @@ def layer_costs(
     source = length or workload.sequence_length
     target = workload.decoder_length
     return {
-        kind: _layer_cost(
+        kind + ending: _layer_cost(
             workload.model,
             kind,
             sequences or settled.microbatch_size,
@@ -82,12 +83,14 @@ def layer_costs(
             settled.tensor_parallel,
             (settled.context_parallel, settled.context_parallel_kind),
             settled.sequence_parallel,
-            settled.recompute,
+            policy_named(ending, settled.recomputes),
+            ending,
             settled.framework.tensor_parallel_overlap,
             experts,
             settled.experts_apart,
         )
         for kind in layer_kinds(workload.model)
+        for ending in (policies_of(settled.recomputes) if is_layer(kind) else ("",))
     }
 
 
@@ -119,7 +122,8 @@ def _layer_cost(
     tensor: int,
     peers: tuple[int, str],
     sequence_parallel: bool,
-    recompute: str,
+    recompute: Recompute,
+    ending: str,
     overlaps: bool,
     experts: ExpertSplit,
     experts_apart: bool,
@@ -130,18 +134,18 @@ def _layer_cost(
     split = Splitter(
         tensor, peers, sequence_parallel, overlaps, precision, sequences * length, model.hidden, style, experts
     )
-    recompute = recompute if kind.endswith("layer") else "none"
-    forward, backward = Rows(f"{kind} forward"), Rows(f"{kind} backward")
+    if kind == MTP_LAYER:
+        recompute = replace(recompute, method="", layers=0)
+    elif not is_layer(kind):
+        recompute = Recompute("none")
+    forward, backward = Rows(f"{kind}{ending} forward"), Rows(f"{kind}{ending} backward")
     for operator in part.operators:
         split.forward(forward, operator, "forward")
-    for operator in part.operators:
-        if recompute == "full" or (recompute == "selective" and operator.selective):
-            split.forward(backward, operator, "recompute")
-        elif recompute == "operators" and operator.again:
-            split.forward(backward, _part_of(operator), "recompute")
+    for operator in runs_again(part, recompute):
+        split.forward(backward, operator, "recompute")
     for operator in reversed(part.operators):
         split.backward(backward, operator)
-    saved, dropped = _saved(part, split, recompute)
+    saved, again = _saved(part, split, recompute, ending)
     (out, grad), idle = split.widest(part), 0.0
     broken: tuple[Tensor, ...] = ()
     if kind in ("head", MTP_HEAD):
@@ -157,7 +161,7 @@ def _layer_cost(
         weight_gradient=backward.table("weight"),
         saved=saved,
         forward_mark=(*_marks(kind, "workspace", out), *broken),
-        backward_mark=(*dropped, *_marks(kind, "gradients of activations", grad), *_output(kind, idle), *broken),
+        backward_mark=(*again, *_marks(kind, "gradients of activations", grad), *_output(kind, idle), *broken),
         parameters=sum(
             (o.parameters - o.small_parameters) / split.weights(o) + o.small_parameters for o in part.operators
         ),
@@ -206,28 +210,23 @@ def _marks(kind: str, name: str, size: float) -> tuple[Tensor, ...]:
     return (Tensor(name=f"{kind} {name}", category="workspace", bytes=size),) if size else ()
 
 
-def _saved(part: LayerPart, split: Splitter, recompute: str) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Tensors kept for backward, and those made again in backward instead."""
-    tensors = [
-        (
-            s.cheap if recompute == "operators" else s.droppable,
-            Tensor(name=s.name, category=s.category, bytes=s.bytes / split.factor(s.region)),
-        )
-        for o in part.operators
-        for s in o.saved
-        if s.bytes and (recompute == "operators" or not s.idle)
-    ]
-    if recompute == "none":
-        return tuple(t for _, t in tensors), ()
-    if recompute in ("selective", "operators"):
-        return tuple(t for d, t in tensors if not d), tuple(t for d, t in tensors if d)
-    kept = Tensor(name="layer input", category="activations", bytes=part.input_bytes / split.factor("sequence"))
-    return (kept,), tuple(t for _, t in tensors)
-
-
-def _part_of(operator: Operator) -> Operator:
-    """The part of an operator that per-operator recompute runs again: all of it, or a product with fewer columns."""
-    if operator.again == 1.0 or operator.work != "gemm":
-        return operator
-    batch, m, n, k = operator.shape
-    return replace(operator, shape=(batch, m, max(1, int(n * operator.again)), k))
+def _saved(
+    part: LayerPart, split: Splitter, recompute: Recompute, ending: str
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Tensors kept for backward, and those made again in backward instead; of layers recomputed together, of all of them."""
+    out = dropped(part, recompute)
+    kept: list[Tensor] = []
+    again: list[Tensor] = []
+    for i, o in enumerate(part.operators):
+        for j, s in enumerate(o.saved):
+            if s.bytes and (recompute.kind == "operators" or not s.idle):
+                tensor = Tensor(name=s.name, category=s.category, bytes=s.bytes / split.factor(s.region))
+                (again if (i, j) in out else kept).append(tensor)
+    together = recompute.layers if recompute.method == "uniform" else 1
+    if recompute.kind == "full":
+        size = part.input_bytes / split.factor("sequence")
+        kept = [] if ending else [Tensor(name="layer input", category="activations", bytes=size)]
+        again += [Tensor(name="layer input", category="activations", bytes=size)] if together > 1 else []
+    if together > 1:
+        again = [replace(tensor, bytes=together * tensor.bytes) for tensor in again]
+    return tuple(kept), tuple(again)

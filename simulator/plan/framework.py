@@ -33,7 +33,8 @@ class Framework(NamedSpec):
     kept for its backward, not gathered again); keeps_idle_products (per-operator recompute also keeps a layer's last product,
     which nothing reads); copies_gathered (FSDP gathers and reduces through buffers of streams of their own, whose memory the
     allocator keeps apart); keeps_outputs (a pipeline rank keeps the output of every microbatch in
-    flight until its backward); fsdp_root_unit (embedding, final norm and head are one FSDP unit, gathered from the first
+    flight until its backward); receives_ahead (receive buffers of all microbatches of a step stand through it, and so do the
+    outputs of the last chunk); fsdp_root_unit (embedding, final norm and head are one FSDP unit, gathered from the first
     forward to the last backward); pipeline_keeps_unsharded (under pipeline parallelism FSDP gathers once per step and reduces
     once, so that whole weights and gradients stand in between); keeps_compute_gradients (gradients in the compute dtype stand
     beside wider gradient buffers until the end of a microbatch's backward); flattens_gradients (the optimizer step copies its
@@ -41,6 +42,8 @@ class Framework(NamedSpec):
     the first backward makes and that stay, not parts of a buffer made before); weights_in_experts (the router's weights scale
     the experts' inner activation, so their outputs need not be kept).
     Host: launch_time per kernel launch; step_time per optimizer step spent with the GPU idle.
+    Updates on the CPU: fused_host_optimizer (one pass over all arrays, as DeepSpeed's CPU Adam; else a loop per operation);
+    offloads_master_weights (the fp32 weights go with the states; else the GPU keeps its own and gets them back in fp32).
     Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries),
     grouped_workspace (the same for the grouped products of experts, one per stream they run on), communicator (buffers
     of one communicator).
@@ -78,6 +81,7 @@ class Framework(NamedSpec):
     keeps_idle_products: bool
     copies_gathered: bool
     keeps_outputs: bool
+    receives_ahead: bool
     fsdp_root_unit: bool
     pipeline_keeps_unsharded: bool
     keeps_compute_gradients: bool
@@ -86,6 +90,8 @@ class Framework(NamedSpec):
     weights_in_experts: bool
     launch_time: Seconds
     step_time: Seconds
+    fused_host_optimizer: bool = False
+    offloads_master_weights: bool = False
     context: Bytes
     workspace: Bytes
     grouped_workspace: Bytes

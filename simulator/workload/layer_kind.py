@@ -67,4 +67,5 @@ def is_layer(name: str) -> bool:
     >>> is_layer("window layer"), is_layer("mtp layer"), is_layer("head")
     (True, False, False)
     """
-    return name.endswith("layer") and name != MTP_LAYER
+    words = name.split()
+    return "layer" in words and words[0] != "mtp"

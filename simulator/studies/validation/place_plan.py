@@ -67,7 +67,7 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     fields |= _experts(row, model, tensor, assumed)
     fields["framework"] = _framework(row, assumed)
     fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
-    fields |= _sharding(row, fields["framework"], replicas * context, assumed)
+    fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
     fields |= _gradient_dtype(row)
     fields |= _attention(row, assumed)
     variant = load_names().find("framework_of_kernel", f"{fields['framework']} {text(row, 'attn_kernel')}")
@@ -78,8 +78,10 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         if fields["zero_stage"]:
             fields["overlap_parameters"] = False
     recompute = _recompute(row)
+    fields |= _recompute_detail(row, recompute)
     if recompute == "selective" and load_framework(fields["framework"]).recompute == "operators":
         recompute = "operators"
+        fields.pop("recompute_modules", None)
         assumed.append("recompute 'selective' is per operator in this framework")
     return fields, batch, recompute, tuple(assumed)
 
@@ -139,8 +141,8 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
         chunks = 2
         assumed.append("2 chunks per rank (the depth of interleaving is not printed)")
     split = _own_chunks(model, pipeline * chunks, assumed)
-    if chunks > 1 and (microbatches % pipeline or (model.layers < pipeline * chunks and not split)):
-        why = f"{microbatches} microbatches, {model.layers} layers on {pipeline} ranks"
+    if chunks > 1 and (microbatches % pipeline or (model.depth < pipeline * chunks and not split)):
+        why = f"{microbatches} microbatches, {model.depth} layers on {pipeline} ranks"
         assumed.append(f"1f1b without interleaving ({chunks} chunks per rank cannot be: {why})")
         chunks = 1
     if chunks == 1:
@@ -150,10 +152,10 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
 
 def _own_chunks(model: Model, chunks: int, assumed: list[str]) -> dict[str, Any]:
     """Return the split of layers over chunks where embedding and head have a chunk each; else nothing, the usual rule."""
-    if model.layers + 2 != chunks:
+    if model.depth + 2 != chunks:
         return {}
     assumed.append("embedding and head have a chunk each")
-    return {"layer_split": (0, *(1 for _ in range(model.layers)), 0)}
+    return {"layer_split": (0, *(1 for _ in range(model.depth)), 0)}
 
 
 def _gradient_dtype(row: Row) -> dict[str, Any]:
@@ -181,7 +183,12 @@ def _blank_microbatch(row: Row, pipeline: int, replicas: int) -> tuple[int, str]
     return 1, ""
 
 
-def _sharding(row: Row, framework: str, replicas: int, assumed: list[str]) -> dict[str, Any]:
+def _sharding(row: Row, framework: str, replicas: int, context: int, assumed: list[str]) -> dict[str, Any]:
+    """Return the ZeRO stage and, where states are sharded in groups, their size.
+
+    Args:
+        replicas: ranks that hold the same weights, the `context` ranks that share sequences among them.
+    """
     stage = count(row, "zero_stage") if text(row, "zero_stage") not in ("", "0") else 0
     if not text(row, "zero_stage"):
         stage = (
@@ -199,9 +206,9 @@ def _sharding(row: Row, framework: str, replicas: int, assumed: list[str]) -> di
     if stage and group and group < replicas:
         if group == 1:
             return {"zero_stage": 0}
-        assumed.append(
-            f"states sharded over all {replicas} replicas, not in groups of {group}: nearest that can be said"
-        )
+        if group % context == 0 and replicas % group == 0:
+            return {"zero_stage": stage, "shard_size": group}
+        assumed.append(f"states sharded over all {replicas} replicas: groups of {group} do not divide them")
     return {"zero_stage": stage if replicas > 1 else 0}
 
 
@@ -228,6 +235,19 @@ def _attention(row: Row, assumed: list[str]) -> dict[str, Any]:
 def _overlap_off(row: Row) -> bool:
     words = text(row, "overlap").lower()
     return words == "off" or words.startswith(("none", "no gradient"))
+
+
+def _recompute_detail(row: Row, recompute: str | None) -> dict[str, Any]:
+    """Return the modules or layers that a row's own words name, in Megatron-LM's flags."""
+    words = text(row, "recompute_detail")
+    modules = re.search(r"recompute-modules\W+([a-z_ ]+)", words)
+    if recompute == "selective" and modules:
+        return {"recompute_modules": tuple(modules.group(1).split())}
+    method = re.search(r"recompute-method\W+(uniform|block)", words)
+    layers = re.search(r"recompute-num-layers\W+(\d+)", words)
+    if recompute == "full" and method and layers:
+        return {"recompute_method": method.group(1), "recompute_layers": int(layers.group(1))}
+    return {}
 
 
 def _recompute(row: Row) -> str | None:
