@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.lowering.expert_rules import Groups
+from simulator.lowering.fused_experts import FUSED_CASTS
+from simulator.lowering.ring import ring_attention
 from simulator.lowering.rows import Rows
 from simulator.lowering.scores import scores_left
 from simulator.program.program import COLLECTIVE
@@ -151,6 +153,7 @@ class Splitter:
         rows.add(
             label=o.label,
             work="memory_bound",
+            layout=o.access or "layer",
             dtype=self.dtype,
             read=read / divide,
             written=written / divide,
@@ -164,10 +167,11 @@ class Splitter:
 
         With `fused` the kernel before writes the narrow copies, so only the writing counts.
         """
-        if self.precision.quantises:
+        if self.precision.quantises and not (self.style.fuses_experts and label in FUSED_CASTS):
             rows.add(
                 label=f"{label} cast to {self.precision.gemm}",
                 work="memory_bound",
+                layout="layer",
                 dtype=self.dtype,
                 read=0.0 if fused else elements * self.e,
                 written=2.0 * elements * self.precision.quantised_element,
@@ -183,8 +187,8 @@ class Splitter:
                 self.collective(rows, "all_gather", o.shape[1] * o.shape[3] * self.e, phase, o.label)
             shape, narrow = self.local(o), o.has_weight and o.split not in ("vocabulary", "router")
             if narrow:
-                # the norm before a column-split layer and the activation function write narrow copies themselves
-                fused = o.split == "column" or o.label.endswith("down")
+                # the norm before a column-split layer writes narrow copies itself (LayerNormLinear of Transformer Engine)
+                fused = o.split == "column"
                 self.quantise(rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, fused=fused)
             launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
             row = self.product(
@@ -217,16 +221,22 @@ class Splitter:
     def attention(self, rows: Rows, o: Operator, phase: str, factor: float, launches: int) -> None:
         """Write a fused attention row and what the ranks that share its sequences exchange; flops count the full product.
 
-        Under context parallelism every rank has equal work: with a causal mask its queries see half of the keys on average.
+        Under context parallelism every rank has equal work: with a causal mask its queries see half of the keys on average
+        (a ring: ring.py).  With a window keys are gathered first: the rings of frameworks know no windows (Transformer Engine).
         """
         sequences, heads, length, width = o.shape
         heads, groups = heads // self.t, max(1, o.kv_heads // self.t)
         keys, mask = o.keys, "causal" if o.causal else "full"
-        if o.causal and 0 < o.window < keys:
+        narrow = o.causal and 0 < o.window < keys
+        if narrow:
             mask = f"{'chunk' if o.chunked else 'window'} {o.window}"
         flops = factor * sequences * heads * float(length) * keys * width
         if o.peers > 1 and self.exchange == "ulysses":
             heads, groups, length = heads // o.peers, groups // o.peers, length * o.peers
+        elif o.peers > 1 and o.causal and self.exchange == "ring" and not narrow:
+            core = {"work": "attention", "shape": (sequences, heads, length, width), "dtype": self.dtype}
+            ring_attention(rows, {**core, "phase": phase, "launches": launches}, o, self, phase)
+            return
         elif o.peers > 1 and o.causal:
             keys, mask = max(1, round(scores_left(keys, o.window, o.chunked) / keys)), "full"
         moved = sequences * length * heads * width * self.e
@@ -244,7 +254,7 @@ class Splitter:
             phase=phase,
             launches=launches,
         )
-        self.exchange_keys(rows, o, phase, row)
+        self.exchange_keys(rows, o, phase, -1 if narrow else row)
 
     def exchange_keys(self, rows: Rows, o: Operator, phase: str, beside: int = -1) -> None:
         """Keys and values of the other ranks' tokens; backward their gradients too.  A ring hides them beside the attention."""

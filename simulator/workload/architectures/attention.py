@@ -135,10 +135,12 @@ def core(p: Pieces, keys: int = 0, tokens: int = 0, label: str = "", causal: boo
     """
     m, e = p.m, p.e
     keys, tokens = keys or p.keys, tokens or p.t
+    repeats = p.style.repeats_keys and m.kv_heads < m.heads
+    groups = m.heads if repeats else m.kv_heads
     operands = (
         Saved(name=f"{label}queries", bytes=p.t * m.heads * m.head_dim * e, region="tensor"),
-        Saved(name=f"{label}keys", bytes=tokens * m.kv_heads * m.head_dim * e, region="tensor", cheap=True),
-        Saved(name=f"{label}values", bytes=tokens * m.kv_heads * m.value_head_dim * e, region="tensor"),
+        Saved(name=f"{label}keys", bytes=tokens * groups * m.head_dim * e, region="tensor", cheap=True),
+        Saved(name=f"{label}values", bytes=tokens * groups * m.value_head_dim * e, region="tensor", cheap=repeats),
     )
     bias = relative_bias(p, keys) if m.positions == "relative_bias" and not label else []
     if p.style.attention != "unfused" and m.positions != "transformer_xl":
@@ -150,12 +152,13 @@ def core(p: Pieces, keys: int = 0, tokens: int = 0, label: str = "", causal: boo
             kept.append(Saved(name=f"{label}attention output", bytes=out, region="tensor", droppable=True))
         return [
             *bias,
+            *([_repeated(p, tokens)] if repeats else []),
             Operator(
                 label=f"{label}attention",
                 work="attention",
                 split="heads",
                 shape=(p.sequences, m.heads, p.length, (m.head_dim + m.value_head_dim) // 2),
-                kv_heads=m.kv_heads,
+                kv_heads=groups,
                 keys=keys,
                 peers=p.peers,
                 saved=(*operands, *kept),
@@ -170,3 +173,21 @@ def core(p: Pieces, keys: int = 0, tokens: int = 0, label: str = "", causal: boo
     if m.positions == "transformer_xl":
         bias = transformer_xl(p, keys)
     return unfused(p, operands, keys, bias, label)
+
+
+def _repeated(p: Pieces, tokens: int) -> Operator:
+    """Keys and values written once for every query head; backward sums them again."""
+    m = p.m
+    few, many = (tokens * p.e * heads * (m.head_dim + m.value_head_dim) for heads in (m.kv_heads, m.heads))
+    return Operator(
+        label="repeated keys and values",
+        work="memory_bound",
+        split="tensor",
+        read=few,
+        written=many,
+        backward_read=many,
+        backward_written=few,
+        again=1.0,
+        launches=2,
+        backward_launches=2,
+    )

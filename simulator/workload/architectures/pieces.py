@@ -237,6 +237,7 @@ class Pieces:
         loss = Operator(
             label="cross entropy",
             work="memory_bound",
+            access="loss",
             split=region,
             read=logits * read,
             written=logits * written,
