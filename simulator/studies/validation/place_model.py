@@ -4,11 +4,13 @@ the same shape, else from its style: gated MLPs go with RMS norm and rotary posi
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 from pydantic import ValidationError
 
 from simulator.specs import load_all
+from simulator.studies.validation.names import load_names
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
 from simulator.workload.model import Model
 
@@ -49,7 +51,7 @@ def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     name = text(row, "model") or "unnamed"
     style, why = _style((hidden, heads, kv_heads, ffn, gated), name)
     assumed += [why] if why else []
-    special |= _habits(style, layers, length, assumed)
+    special |= _habits(style, layers, length, assumed) | _prediction(row, style, layers, assumed)
     tied = flag(row, "tied_emb")
     try:
         model = Model(
@@ -133,13 +135,13 @@ def _style(layer: Layer, name: str) -> tuple[Model | None, str]:
     models = _by_shape().get(layer)
     if models:
         said = _letters(name)
-        return min(models, key=lambda m: (not _called(m, said), m.window > 0, m.name)), ""
+        return min(models, key=lambda m: (not _called(m, said), _odd(m), m.name)), ""
     norm, positions = ("RMS norm", "rotary") if layer[-1] else ("layer norm with biases", "learned")
     return None, f"{norm} and {positions} positions (no model of ours has this layer)"
 
 
 def _habits(style: Model | None, layers: int, length: int, assumed: list[str]) -> dict[str, Any]:
-    """What no table prints of a layer: windows, more norms; prediction modules only with a whole model (proxies leave them out)."""
+    """What no table prints of a layer: windows and more norms."""
     if style is None:
         return {}
     out: dict[str, Any] = {name: True for name in ("qk_norm", "post_norms") if getattr(style, name)}
@@ -147,10 +149,25 @@ def _habits(style: Model | None, layers: int, length: int, assumed: list[str]) -
         out |= {"window": style.window, "mixers": style.mixers}
         if style.window < length:
             assumed.append(f"attention windows as in {style.name}")
-    if style.mtp_layers and layers == style.layers:
-        out["mtp_layers"] = style.mtp_layers
-        assumed.append(f"multi-token prediction as in {style.name}")
     return out
+
+
+def _prediction(row: Row, style: Model | None, layers: int, assumed: list[str]) -> dict[str, Any]:
+    """Multi-token prediction: as the row's notes say; else as the whole model has it, in codes that train it (Megatron-Core)."""
+    said = re.search(r"mtp[-_]num[-_]layers\s*[=:]\s*(\d+)", text(row, "quality_note").lower())
+    if said:
+        return {"mtp_layers": int(said.group(1))} if int(said.group(1)) else {}
+    names, code = load_names(), text(row, "framework")
+    framework = names.find("frameworks", code) or names.framework_by_words(code) or ""
+    if style is None or not style.mtp_layers or layers != style.layers or framework != "megatron_core":
+        return {}
+    assumed.append(f"multi-token prediction as in {style.name}")
+    return {"mtp_layers": style.mtp_layers}
+
+
+def _odd(model: Model) -> bool:
+    """Whether a layer differs from the plain one of its sizes, so that a row must name the model to mean it."""
+    return model.window > 0 or model.positions not in ("learned", "rotary", "alibi") or model.capacity_factor > 0
 
 
 def _called(model: Model, said: str) -> bool:
