@@ -34,6 +34,7 @@ class Gpu(NamedSpec):
 
     vendor: Name
     architecture: Literal[
+        "processor",
         "pascal",
         "volta",
         "turing",
