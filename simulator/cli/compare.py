@@ -76,7 +76,7 @@ def command(
     if timelines:
         from simulator.report.plots import plot_timelines
 
-        wrote(plot_timelines([(name, p.program, p.trace) for name, p in comparison.predicted], timelines))
+        wrote(plot_timelines([(name, p.program, p.step_trace) for name, p in comparison.predicted], timelines))
     if figure:
         from simulator.report.comparison_plot import plot_schedules
 

@@ -14,12 +14,14 @@ from simulator.lowering.parameters import Held, chunk_held, group_held, rank_chu
 from simulator.lowering.state import Batch, State
 from simulator.program.program import COLLECTIVE, Link
 
-__all__ = ["add_reductions"]
+__all__ = ["add_reductions", "reduction_links", "tied_link"]
 
 
 def add_reductions(state: State) -> None:
     """Add the gradient reductions of the plan."""
     settled = state.settled
+    if len(state.updates):
+        return  # without a flush they belong to each update: pass `asynchronous`
     if settled.zero_stage < 3:
         if state.placement.lanes > 1:
             _replica_lanes(state)
@@ -50,8 +52,8 @@ def _link(
     )
 
 
-def _links(state: State, name: str, held: Held, dtype_bytes: int) -> list[int]:
-    """The reductions of some weights: one over their replicas, one more where experts have their own."""
+def reduction_links(state: State, name: str, held: Held, dtype_bytes: int) -> list[int]:
+    """Return the reductions of some weights: one over their replicas, one more where experts have their own."""
     return [
         _link(state, f"{name}{what}", count * dtype_bytes, group) for what, count, group in held.parts(state.settled)
     ]
@@ -79,7 +81,7 @@ def _buckets(state: State) -> None:
         chunk = state.chunks[int(state.order.chunk[a])]
         group = state.cuts[(chunk, "backward", int(state.variant[a]))][int(j)]
         if group not in items:
-            items[group] = _links(
+            items[group] = reduction_links(
                 state, f"gradients of {words(group)}", group_held(state, group), state.settled.gradient_bytes
             )
         found.append(items[group])
@@ -96,7 +98,7 @@ def _at_the_end(state: State) -> None:
     if state.settled.zero_stage == 2:
         actions = np.flatnonzero(completes)
         items = [
-            _links(state, f"gradients of chunk {c}", chunk_held(state, c), state.settled.gradient_bytes)
+            reduction_links(state, f"gradients of chunk {c}", chunk_held(state, c), state.settled.gradient_bytes)
             for c in range(len(state.chunks))
         ]
         item, of = _spread([items[int(c)] for c in state.order.chunk[actions]])
@@ -104,7 +106,7 @@ def _at_the_end(state: State) -> None:
         actions = np.array([int(e) - 1 for e in state.order.rank_offsets[1:]])
         item, of = _spread(
             [
-                _links(state, f"gradients of rank {r}", rank_held(state, r), state.settled.gradient_bytes)
+                reduction_links(state, f"gradients of rank {r}", rank_held(state, r), state.settled.gradient_bytes)
                 for r in range(state.ranks)
             ]
         )
@@ -160,17 +162,10 @@ def _replica_lanes(state: State) -> None:
 
 
 def _tied_embeddings(state: State) -> None:
-    """The embedding and the head share one matrix: their gradients are added when they lie on different ranks."""
-    ends = sorted({int(state.placement.rank_of[a, c]) for a in range(state.placement.lanes) for c in (0, -1)})
-    if len(ends) < 2 or any(
-        (a, 0) in rank_chunks(state, r) and (a, len(state.chunks) - 1) in rank_chunks(state, r)
-        for r in ends
-        for a in range(state.placement.lanes)
-    ):
+    tied = tied_link(state)
+    if tied is None:
         return
-    head = state.costs["head"]
-    size = (head.parameters - head.small_parameters) * state.settled.gradient_bytes
-    item = _link(state, "tied embedding gradients", size, ("pp",), tuple(ends), "all_reduce")
+    item, ends = tied
     lane = state.lanes("dp")
     rows = state.add_rows(
         Batch(
@@ -182,3 +177,20 @@ def _tied_embeddings(state: State) -> None:
     )
     final = state.last_row[state.order.rank_offsets[1:] - 1]
     state.wait(np.full(len(ends), rows[0]), final[np.array(ends)])
+
+
+def tied_link(state: State) -> tuple[int, list[int]] | None:
+    """Return the sum of the gradients of embedding and head, which share one matrix, and the ranks at its ends.
+
+    None where the two lie on one rank, as in a V.
+    """
+    ends = sorted({int(state.placement.rank_of[a, c]) for a in range(state.placement.lanes) for c in (0, -1)})
+    if len(ends) < 2 or any(
+        (a, 0) in rank_chunks(state, r) and (a, len(state.chunks) - 1) in rank_chunks(state, r)
+        for r in ends
+        for a in range(state.placement.lanes)
+    ):
+        return None
+    head = state.costs["head"]
+    size = (head.parameters - head.small_parameters) * state.settled.gradient_bytes
+    return _link(state, "tied embedding gradients", size, ("pp",), tuple(ends), "all_reduce"), ends

@@ -83,9 +83,12 @@ def _resident(state: State, rank: int) -> list[Tensor]:
             (held.experts, settled.expert_replicas),
         )
     )
+    versions = int(settled.schedule.weight_versions(settled.shape)[rank]) - 1
+    stashed = versions * held.all * float(settled.precision.element)
     # with narrow GEMMs the operand and its transpose (a byte each) stand in place of the 16-bit weight
     out = [
         Tensor(name="weights", category="weights", bytes=states.weights + experts.weights),
+        Tensor(name="older versions of the weights", category="weights", bytes=stashed),
         Tensor(name="gradient buffers", category="gradients", bytes=states.gradients + experts.gradients),
         Tensor(
             name="optimizer states",

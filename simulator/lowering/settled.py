@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.errors import PlanError
+from simulator.lowering.asynchronous_rules import check_asynchronous
 from simulator.lowering.expert_rules import Groups, check_experts, with_experts
 from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import AXES, Plan
@@ -117,6 +118,8 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     microbatches = _microbatches(workload, plan, replicas)
     schedule = _schedule(plan, microbatches)
     _check_effects(plan, framework, replicas * plan.context_parallel, schedule)
+    if not schedule.flush:
+        check_asynchronous(plan, schedule)
     per_rank = 1 if schedule.slices else plan.chunks_per_rank
     if workload.model.layers < plan.pipeline_parallel * per_rank and plan.layer_split is None:
         raise PlanError(
@@ -125,7 +128,8 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
             f"{workload.model.name!r} has {workload.model.layers} layers. Nearest: pipeline_parallel = "
             f"{max(1, workload.model.layers // per_rank)}."
         )
-    actions = 2 * microbatches * plan.pipeline_parallel * plan.chunks_per_rank
+    steps = schedule.steps(Shape(plan.pipeline_parallel, microbatches, plan.chunks_per_rank))
+    actions = 2 * microbatches * plan.pipeline_parallel * plan.chunks_per_rank * steps
     if actions > MOST_ACTIONS:
         raise PlanError(
             f"a step may have at most {MOST_ACTIONS} pipeline actions, but {microbatches} microbatches on "
@@ -153,9 +157,10 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         schedule=schedule,
         zero_stage=plan.zero_stage,
         recompute=plan.recompute or framework.recompute,
-        overlap_gradients=_or(plan.overlap_gradients, framework.gradients_overlap)
+        overlap_gradients=_or(plan.overlap_gradients, framework.gradients_overlap and schedule.flush)
         and replicas * plan.context_parallel > 1,
-        overlap_parameters=_or(plan.overlap_parameters, framework.parameters_overlap) and plan.zero_stage in (1, 2),
+        overlap_parameters=_or(plan.overlap_parameters, framework.parameters_overlap and schedule.flush)
+        and plan.zero_stage in (1, 2),
         bucket_size=plan.bucket_size or framework.bucket_size,
         gradient_bytes=int(BYTES_PER_ELEMENT[gradient]),
         gradient_dtype=gradient,
@@ -163,7 +168,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         layer_split=plan.layer_split,
         fsdp_prefetch=_or(plan.fsdp_prefetch, framework.fsdp_prefetch),
         reshard_after_forward=_or(plan.reshard_after_forward, framework.reshards_after_forward),
-        clip_gradients=_or(plan.clip_gradients, framework.clips_gradients),
+        clip_gradients=_or(plan.clip_gradients, framework.clips_gradients and schedule.flush),
         axes=axes,
         groups=groups,
         expert_parallel=plan.expert_parallel,
@@ -178,8 +183,9 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
 
 
 def _messages(framework: Framework, schedule: Any) -> str:
-    """The framework's habit, for the schedules it has; runtimes of split, two-way or sliced ones post their receives ahead."""
-    plain = not (schedule.splits_backward or schedule.slices) and schedule.replicas == 1
+    """The framework's habit, for the schedules it has; runtimes of split, two-way, sliced or asynchronous ones post their
+    receives ahead."""
+    plain = not (schedule.splits_backward or schedule.slices) and schedule.replicas == 1 and schedule.flush
     return framework.p2p if plain else "latency"
 
 
@@ -311,11 +317,6 @@ def _schedule(plan: Plan, microbatches: int) -> Any:
     name = plan.schedule or ("interleaved_1f1b" if plan.chunks_per_rank > 1 else "one_f_one_b")
     schedule = SCHEDULES.get(name)
     schedule.check(Shape(plan.pipeline_parallel, microbatches, plan.chunks_per_rank))
-    if not schedule.flush:
-        raise PlanError(
-            f"schedule {schedule.name!r} updates weights without a flush; whole steps are modelled with a flush, only its order is "
-            f"(dtsim schedule {schedule.name}). Way out: schedule = 'one_f_one_b'."
-        )
     return schedule
 
 
@@ -337,7 +338,7 @@ def _check_effects(plan: Plan, framework: Framework, replicas: int, schedule: An
             f"zero_stage = {plan.zero_stage} and schedule = {schedule.name!r}",
             "zero_stage = 0, or schedule = 'one_f_one_b'",
         )
-    overlaps = _or(plan.overlap_gradients, framework.gradients_overlap)
+    overlaps = _or(plan.overlap_gradients, framework.gradients_overlap and schedule.flush)
     if replicas == 1 and (plan.overlap_gradients is not None or plan.bucket_size is not None):
         refuse(
             "gradients are reduced only between replicas",

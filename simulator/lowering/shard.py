@@ -126,7 +126,7 @@ def _fsdp(state: State) -> None:
     segment = np.concatenate([g_row, r_row])
     order = np.lexsort((segment, issued, ranks))
     lanes = state.lanes("dp")
-    other = state.lanes("dp reduce") if settled.framework.separate_communicators else lanes
+    other = state.lanes("dp.reduce") if settled.framework.separate_communicators else lanes
     stream = np.where(is_reduce, other[ranks], lanes[ranks])
     numbers = np.empty(len(item), np.int64)
     numbers[order] = state.add_rows(

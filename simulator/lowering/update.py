@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from simulator.lowering.parameters import Held, rank_chunks, rank_held, small_parameters
@@ -10,7 +12,7 @@ from simulator.lowering.state import Batch, State
 from simulator.program.program import COLLECTIVE, COMPUTE, Link, OperatorTable, Segment
 from simulator.workload.optimizers import OPTIMIZERS
 
-__all__ = ["add_update", "optimizer_bytes", "tensors_held"]
+__all__ = ["add_update", "gather_links", "optimizer_bytes", "tensors_held", "update_segments"]
 
 TENSORS_PER_LAYER = 12
 """Weight tensors of a transformer layer, norms and biases included; sets the kernel launches of an unfused optimizer."""
@@ -36,13 +38,15 @@ def tensors_held(state: State, rank: int) -> int:
 def add_update(state: State) -> None:
     """Add norm, optimizer and gather rows for every pipeline rank."""
     settled = state.settled
+    if len(state.updates):
+        return  # without a flush they stand amid the actions: pass `asynchronous`
     compute, lane = state.lanes("compute"), state.lanes("dp")
     everyone = np.arange(state.ranks)
     reduced = _last_reductions(state, lane)
     final = state.last_row[state.order.rank_offsets[1:] - 1]
     before = [final[r] if reduced[r] < 0 else reduced[r] for r in everyone]
     if settled.clip_gradients or settled.precision.loss_scaling:
-        norm = _segments(state, _norm_table, "gradient norm", synchronises=False)
+        norm = _segments(state, (_norm_table,), "gradient norm", synchronises=False)
         rows = _compute(state, norm, compute)
         state.wait(rows, np.array(before))
         item = state.add_item(
@@ -62,7 +66,7 @@ def add_update(state: State) -> None:
         )
         state.wait(np.full(state.ranks, joined[0]), rows)
         before = [int(joined[0])] * state.ranks
-    rows = _compute(state, _segments(state, _optimizer_table, "optimizer", synchronises=True), compute)
+    rows = _compute(state, _segments(state, (_optimizer_table,), "optimizer", synchronises=True), compute)
     state.wait(rows, np.array(before))
     if settled.zero_stage in (1, 2) and not settled.overlap_parameters:
         _gather(state, rows, lane)
@@ -79,8 +83,8 @@ def _last_reductions(state: State, lane: np.ndarray) -> list[int]:
     """Per rank: the last reduction so far on its data-parallel lane, -1 for none."""
     last = [-1] * state.ranks
     lanes = [lane]
-    if (0, "dp reduce") in state.streams:
-        lanes.append(state.lanes("dp reduce"))
+    if (0, "dp.reduce") in state.streams:
+        lanes.append(state.lanes("dp.reduce"))
     start = 0
     owner = {int(s): r for group in lanes for r, s in enumerate(group)}
     for batch in state.batches:
@@ -102,17 +106,28 @@ def _compute(state: State, items: np.ndarray, compute: np.ndarray) -> np.ndarray
     )
 
 
-def _segments(state: State, table: object, name: str, synchronises: bool) -> np.ndarray:
+def update_segments(state: State) -> np.ndarray:
+    """Return, per rank, the segment that changes its weights without waiting for other ranks or the host.
+
+    Loss scaling then checks each rank's own gradients.
+    """
+    settled = state.settled
+    local = settled.precision.loss_scaling or settled.sequence_parallel
+    tables = (_norm_table, _optimizer_table) if local else (_optimizer_table,)
+    return _segments(state, tables, "update", synchronises=False)
+
+
+def _segments(
+    state: State, tables: tuple[Callable[..., OperatorTable], ...], name: str, synchronises: bool
+) -> np.ndarray:
     """One segment per different rank content."""
     known: dict[tuple[Held, float, float], int] = {}
     out = []
     for rank in range(state.ranks):
         key = (rank_held(state, rank), small_parameters(state, rank), float(tensors_held(state, rank)))
         if key not in known:
-            operators: OperatorTable = table(state, *key)  # type: ignore[operator]
-            known[key] = state.add_item(
-                Segment(name=name, pieces=((operators, 1),), phase="optimizer", synchronises=synchronises)
-            )
+            pieces = tuple((table(state, *key), 1) for table in tables)
+            known[key] = state.add_item(Segment(name=name, pieces=pieces, phase="optimizer", synchronises=synchronises))
         out.append(known[key])
     return np.array(out)
 
@@ -190,27 +205,27 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
 
 
 def _gather(state: State, updated: np.ndarray, lane: np.ndarray) -> None:
-    settled = state.settled
-    items, ranks = [], []
-    for r in range(state.ranks):
-        for what, count, group in rank_held(state, r).parts(settled):
-            ranks.append(r)
-            items.append(
-                state.add_item(
-                    Link(
-                        name=f"all_gather weights of rank {r}{what}",
-                        kind=COLLECTIVE,
-                        message=count * settled.precision.element,
-                        dtype=settled.precision.compute,
-                        group=group,
-                        pipeline_ranks=(),
-                        account="dp",
-                        collective="all_gather",
-                    )
-                )
-            )
-    rank = np.array(ranks, np.int64)
-    rows = state.add_rows(
-        Batch(item=np.array(items, np.int64), kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None])
-    )
+    found = [gather_links(state, r) for r in range(state.ranks)]
+    rank = np.repeat(np.arange(state.ranks), [len(items) for items in found])
+    items = np.array([i for some in found for i in some], np.int64)
+    rows = state.add_rows(Batch(item=items, kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None]))
     state.wait(rows, updated[rank])
+
+
+def gather_links(state: State, rank: int) -> list[int]:
+    """Return the gathers of the weights that a rank's replicas updated in shards."""
+    return [
+        state.add_item(
+            Link(
+                name=f"all_gather weights of rank {rank}{what}",
+                kind=COLLECTIVE,
+                message=count * state.settled.precision.element,
+                dtype=state.settled.precision.compute,
+                group=group,
+                pipeline_ranks=(),
+                account="dp",
+                collective="all_gather",
+            )
+        )
+        for what, count, group in rank_held(state, rank).parts(state.settled)
+    ]

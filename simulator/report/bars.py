@@ -71,7 +71,7 @@ class Bars:
 
 def compute_bars(program: Program, prices: Prices | None, trace: Trace) -> Bars:
     """One bar per compute row, two where it begins with recomputation."""
-    rows = np.flatnonzero(program.kind == COMPUTE)
+    rows = np.flatnonzero((program.kind == COMPUTE) & (trace.end > trace.start))
     of_item = [KINDS.index(item.phase) if isinstance(item, Segment) else 0 for item in program.items]
     kind = np.array(of_item, np.int8)[program.item[rows]]
     for action, name in _OF_ACTION.items():
@@ -102,7 +102,8 @@ def link_bars(program: Program, trace: Trace) -> Bars:
     """One thin bar per link row and rank that takes part, in the strip of its account."""
     account = np.array([KINDS.index(i.account) if isinstance(i, Link) else -1 for i in program.items], np.int8)
     owner = program.row_of_stream_entry
-    entries = np.flatnonzero(account[program.item[owner]] >= 0) if len(account) else np.zeros(0, np.intp)
+    lasts = (trace.end > trace.start)[owner]
+    entries = np.flatnonzero((account[program.item[owner]] >= 0) & lasts) if len(account) else np.zeros(0, np.intp)
     rows = owner[entries]
     kind = account[program.item[rows]]
     used = np.unique(kind)

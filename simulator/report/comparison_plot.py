@@ -72,15 +72,17 @@ def plot_schedules(named: Sequence[tuple[str, Prediction]], path: str | Path, ti
     figure = Figure(figsize=(11.0, max(3.2, sum(heights) + 0.45 * len(named))), dpi=150, layout="constrained")
     _check_format(figure, path)
     grid = figure.add_gridspec(len(named), 2, width_ratios=[3, 1.3], height_ratios=heights)
-    longest = max(p.trace.makespan for _, p in named)
+    traces = [p.step_trace for _, p in named]
+    longest = max(trace.makespan for trace in traces)
     seen: set[int] = set()
     for row, (name, p) in enumerate(named):
         axis = figure.add_subplot(grid[row, 0])
-        bars = compute_bars(p.program, p.prices, p.trace)
+        trace = traces[row]
+        bars = compute_bars(p.program, p.prices, trace)
         if len(bars.rank) > _MOST_BARS:
-            draw_columns(axis, p.program.ranks, p.trace.makespan, (bars,))
+            draw_columns(axis, p.program.ranks, trace.makespan, (bars,))
         else:
-            draw_bars(axis, p.program.ranks, p.trace.makespan, (bars,))
+            draw_bars(axis, p.program.ranks, trace.makespan, (bars,))
             draw_numbers(axis, bars, longest)
         seen |= {int(kind) for kind in set(bars.kind.tolist())}
         axis.set_xlim(0.0, longest)

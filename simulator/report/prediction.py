@@ -17,6 +17,7 @@ from simulator.program.program import CATEGORIES, Link, Program
 from simulator.program.trace import Trace
 from simulator.report.breakdown import EXPOSED, breakdown
 from simulator.report.memory import MemoryReport, memory_peaks
+from simulator.report.window import StepWindow, cut_trace, step_window
 from simulator.workload.workload import Workload
 
 __all__ = ["QUANTILE", "Prediction", "measure"]
@@ -98,6 +99,11 @@ class Prediction:
         return float(self.memory.total.max())
 
     @property
+    def step_trace(self) -> Trace:
+        """The trace of one step: all of it, or the window of the steady state where steps run into each other."""
+        return cut_trace(self.program, self.trace)
+
+    @property
     def fits(self) -> bool:
         """Whether every rank's peak fits its GPU."""
         return self.peak_memory <= self.capacity
@@ -145,18 +151,21 @@ def measure(
     The band (design 5b O): errors are common within a price class and independent between classes; a class weighs by its share
     of the critical path; sigma_model is the spread of whole runs of this kind.
     """
-    table = breakdown(program, prices, trace)
+    window = step_window(program, trace)
+    within = None if window.whole else (window.low, window.high)
+    table = breakdown(program, prices, trace, within) / window.steps
     mean = program.rank_weight @ table / program.rank_weight.sum()
-    sigmas = _sigma_classes(program, prices, trace)
+    sigmas = _sigma_classes(program, prices, trace, window)
     residuals = load_run_residuals()
     gathered = any(t.category == "gathered" for effect in program.effects for t in effect.tensors)
     kind = run_kind(dict(program.axes), gathered)
     model = residuals.of(kind)
     sigma = math.sqrt(sum(s * s for s in sigmas.values()) + model.sigma**2)
-    step = trace.makespan
+    step = window.step_time
+    unrolled = int(program.step.max(initial=0)) + 1
     facts = {
         "engine": trace.engine,
-        "flush": "synchronous step",
+        "flush": _flush_words(window, unrolled),
         "kind_of_run": kind,
         "runs_of_this_kind": {"median_error": model.median, "n": model.runs, "sources": model.sources},
         "calibration": {
@@ -179,11 +188,11 @@ def measure(
         world_size=cluster.world_size,
         tokens=workload.tokens,
         model_flops=workload.model_flops,
-        hardware_flops=workload.model_flops + _recomputed(program),
+        hardware_flops=workload.model_flops + _recomputed(program) / unrolled,
         peak_flops=cluster.gpu.peak(workload.numbers.gemm),
         breakdown={name: float(s) for name, s in zip(ACCOUNTS, mean, strict=True)},
         rank_breakdown=table,
-        memory=memory_peaks(program, trace),
+        memory=memory_peaks(program, trace, within),
         capacity=cluster.gpu.memory,
         program=program,
         prices=prices,
@@ -192,11 +201,20 @@ def measure(
     )
 
 
-def _sigma_classes(program: Program, prices: Prices, trace: Trace) -> dict[str, float]:
+def _flush_words(window: StepWindow, unrolled: int) -> str:
+    if window.whole:
+        return "synchronous step"
+    return f"no flush: steady state, measured in the middle of {unrolled} steps that run into each other"
+
+
+def _sigma_classes(program: Program, prices: Prices, trace: Trace, window: StepWindow) -> dict[str, float]:
     """Per class: its share of the critical path times its sigma."""
     path = critical_path(program, prices, trace)
+    if not window.whole:
+        path = path[(trace.end[path] > window.low) & (trace.end[path] <= window.high)]
     seconds = prices.class_share[program.item[path]].sum(axis=0)
-    share = seconds / trace.makespan if trace.makespan else seconds
+    length = window.high - window.low
+    share = seconds / length if length else seconds
     out: dict[str, float] = {}
     for name, part, sigma in zip(prices.classes, share, prices.sigma, strict=True):
         if part > 0:
