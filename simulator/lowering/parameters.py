@@ -23,8 +23,12 @@ class Held:
     experts: float = 0.0
 
     def sharded(self, settled: Settled) -> float:
-        """Return what is left on each rank when states are sharded over all ranks that hold the same weights."""
-        return (self.all - self.experts) / settled.replicas + self.experts / settled.expert_replicas
+        """Return what is left on each rank when optimizer states are sharded over all ranks that hold the same weights.
+
+        With ZeRO-3 those of one lane of the schedule: each lane gathers its own.
+        """
+        share = (self.all - self.experts) / settled.replicas + self.experts / settled.expert_replicas
+        return share if settled.zero_stage == 3 else share / settled.lanes
 
     def parts(self, settled: Settled) -> list[tuple[str, float, tuple[str, ...]]]:
         """Return (what they are, weights, mesh axes of the ranks that hold the same) wherever several ranks do."""

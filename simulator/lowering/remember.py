@@ -77,6 +77,7 @@ def _resident(state: State, rank: int) -> list[Tensor]:
             optimizer=optimizer,
             zero_stage=settled.zero_stage,
             replicas=replicas,
+            lanes=settled.lanes,
         )
         for parameters, replicas in (
             (held.all - held.experts, settled.replicas),

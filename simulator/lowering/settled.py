@@ -82,6 +82,11 @@ class Settled:
         return ranks // (self.expert_parallel * self.expert_tensor_parallel)
 
     @property
+    def lanes(self) -> int:
+        """Copies of the weights that the schedule itself keeps, each on other pipeline ranks (2 in Chimera)."""
+        return int(self.schedule.replicas)
+
+    @property
     def experts_apart(self) -> bool:
         """Whether experts are held by other sets of ranks than the rest of the weights."""
         return self.groups.expert_replicas != self.groups.replicas
@@ -159,7 +164,9 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         recompute=plan.recompute or framework.recompute,
         overlap_gradients=_or(plan.overlap_gradients, framework.gradients_overlap and schedule.flush)
         and replicas * plan.context_parallel > 1,
-        overlap_parameters=_or(plan.overlap_parameters, framework.parameters_overlap and schedule.flush)
+        overlap_parameters=_or(
+            plan.overlap_parameters, framework.parameters_overlap and schedule.flush and schedule.replicas == 1
+        )
         and plan.zero_stage in (1, 2),
         bucket_size=plan.bucket_size or framework.bucket_size,
         gradient_bytes=int(BYTES_PER_ELEMENT[gradient]),
@@ -326,17 +333,20 @@ def _check_effects(plan: Plan, framework: Framework, replicas: int, schedule: An
     def refuse(rule: str, values: str, way: str) -> None:
         raise PlanError(f"{rule}, but {values}. Way out: {way}.")
 
-    if plan.zero_stage and replicas == 1:
+    if plan.zero_stage > (1 if schedule.replicas > 1 else 0) and replicas == 1:
+        nearest = 1 if schedule.replicas > 1 else 0
         refuse(
-            "zero_stage shards over the data-parallel replicas",
+            "zero_stage shards over the data-parallel replicas"
+            + (", optimizer states over the copies of a schedule's lanes too" if nearest else ""),
             f"zero_stage = {plan.zero_stage} and data_parallel = 1",
-            "zero_stage = 0, or data_parallel > 1",
+            f"zero_stage = {nearest}, or data_parallel > 1",
         )
-    if plan.zero_stage and schedule.replicas > 1:
+    if plan.overlap_parameters and schedule.replicas > 1:
         refuse(
-            "states cannot be sharded over replicas that hold several model copies on a rank",
-            f"zero_stage = {plan.zero_stage} and schedule = {schedule.name!r}",
-            "zero_stage = 0, or schedule = 'one_f_one_b'",
+            "updated weights are gathered beside the first forward that needs them, and copies of a chunk need them at different "
+            "times on different ranks",
+            f"overlap_parameters = true and schedule = {schedule.name!r}",
+            "leave overlap_parameters out, or schedule = 'one_f_one_b'",
         )
     overlaps = _or(plan.overlap_gradients, framework.gradients_overlap and schedule.flush)
     if replicas == 1 and (plan.overlap_gradients is not None or plan.bucket_size is not None):

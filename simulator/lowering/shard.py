@@ -17,6 +17,7 @@ import numpy as np
 
 from simulator.lowering.instances import UNITS
 from simulator.lowering.parameters import group_held, words
+from simulator.lowering.pattern import atoms_of
 from simulator.lowering.state import Batch, State
 from simulator.program.program import COLLECTIVE, Link, Tensor
 
@@ -79,8 +80,34 @@ def _dtype(state: State) -> str:
     return state.settled.precision.compute
 
 
-def _units(state: State) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (action, row, number of its kind in `state.costs`) of every segment that is a unit of its own."""
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """Where units are gathered, or their gradients reduced: columns of equal length.
+
+    action: who needs it; row: the segment; unit: an index into the list of units.
+    """
+
+    action: np.ndarray
+    row: np.ndarray
+    unit: np.ndarray
+
+    def where(self, mask: np.ndarray) -> _Uses:
+        """Return some of them."""
+        return _Uses(self.action[mask], self.row[mask], self.unit[mask])
+
+    def merged(self, other: _Uses) -> _Uses:
+        """Return both, in running order."""
+        if not len(other.action):
+            return self
+        action, row, unit = (
+            np.concatenate(pair)
+            for pair in ((self.action, other.action), (self.row, other.row), (self.unit, other.unit))
+        )
+        return _Uses(action, row, unit).where(np.argsort(row, kind="stable"))
+
+
+def _units(state: State) -> _Uses:
+    """Return every segment that is a unit of its own: a kind of layers, numbered as in `state.costs`."""
     cut = np.flatnonzero(state.variant == UNITS)
     counts = state.last_row[cut] - state.first_row[cut] + 1
     action = np.repeat(cut, counts)
@@ -98,32 +125,78 @@ def _units(state: State) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             mine = (class_of[action] == number) & (direction[action] == d)
             table = np.array([names.index(g[0]) for g in groups])
             kinds[mine] = table[place[mine]]
-    return action, state.first_row[action] + place, kinds
+    return _Uses(action, state.first_row[action] + place, kinds)
 
 
 def _fsdp(state: State) -> None:
-    settled = state.settled
-    action, row, unit = _units(state)
-    kind = state.order.kind[action]
-    head = list(state.costs).index("head")
-    # the head's weights stay from its forward to the backward that follows at once
-    gathers = (kind == 0) | (unit != head) if settled.reshard_after_forward else kind == 0
-    gathers &= np.isin(kind, (0, 1, 2))
-    completes = (kind == 1) | (kind == 3)
-    rank = state.pattern.rank[action]
-    gate = _gates(row[gathers], rank[gathers], settled.fsdp_prefetch)
+    settled, kind = state.settled, state.order.kind
+    units = [(name, (name,)) for name in state.costs]
+    cut = _units(state)
+    back, forward = _partners(state)
+    of_kind, head = kind[cut.action], cut.unit == list(state.costs).index("head")
+    if settled.reshard_after_forward:
+        # the head's weights stay from its forward, if that is cut, to the backward that follows at once
+        kept = head & (of_kind == 0)
+        held = head & (of_kind != 0) & (state.variant[forward[cut.action]] == UNITS)
+        gathers = np.isin(of_kind, (0, 1, 2)) & ~held
+    else:
+        kept = gathers = of_kind == 0
+    pair_gathers, pair_reduces = _pairs(state, units)
+    stays = np.zeros(len(state.batches[0].item), bool)
+    stays[cut.row[kept]] = True
+    if not settled.reshard_after_forward:
+        stays[pair_gathers.row] = True
+    g = cut.where(gathers).merged(pair_gathers)
+    r = cut.where((of_kind == 1) | (of_kind == 3)).merged(pair_reduces)
+    _add_links(state, g, r, units, stays, back)
 
-    parts = _parts(state)
-    g_of, g_part = _every_part(unit[gathers], parts)
-    r_of, r_part = _every_part(unit[completes], parts)
-    gate, g_action, g_row, g_rank = gate[g_of], action[gathers][g_of], row[gathers][g_of], rank[gathers][g_of]
-    r_row, r_rank = row[completes][r_of], rank[completes][r_of]
-    # one table of both, in the order the host issues them
+
+def _pairs(state: State, units: list[tuple[str, tuple[str, ...]]]) -> tuple[_Uses, _Uses]:
+    """Return what fused pairs gather and reduce: whole chunks at once, as pairs are not cut; appends those units."""
+    order = state.order
+    lead = np.flatnonzero(order.pair > np.arange(order.size))
+    known: dict[tuple[int, ...], int] = {}
+
+    def unit(chunks: tuple[int, ...]) -> int:
+        if chunks not in known:
+            kinds = tuple(kind for c in chunks for kind in state.chunks[c].kinds)
+            known[chunks] = len(units)
+            units.append((words(kinds), kinds))
+        return known[chunks]
+
+    if state.settled.reshard_after_forward:
+        both = zip(order.chunk[lead].tolist(), order.chunk[lead + 1].tolist(), strict=True)
+        wanted = [tuple(dict.fromkeys(pair)) for pair in both]
+        gathered = lead
+    else:  # gathered once: where the forward of the pair is its chunk's first
+        gathered = lead[state.pattern.first_forward[lead]]
+        wanted = [(c,) for c in order.chunk[gathered].tolist()]
+    back = lead[order.kind[lead + 1] == 1] + 1
+    gathers = np.array([unit(chunks) for chunks in wanted], np.int64)
+    reduces = np.array([unit((c,)) for c in order.chunk[back].tolist()], np.int64)
+    return _Uses(gathered, state.first_row[gathered], gathers), _Uses(back, state.first_row[back], reduces)
+
+
+def _add_links(
+    state: State,
+    g: _Uses,
+    r: _Uses,
+    units: list[tuple[str, tuple[str, ...]]],
+    stays: np.ndarray,
+    back: np.ndarray,
+) -> None:
+    """Add gathers and reductions as one table in the order the host issues them, and what they hold."""
+    settled, rank = state.settled, state.pattern.rank
+    gate = _gates(g.row, rank[g.action], settled.fsdp_prefetch)
+    parts = _parts(state, units)
+    g_of, g_part = _every_part(g.unit, parts)
+    r_of, r_part = _every_part(r.unit, parts)
+    gate, g, r = gate[g_of], g.where(g_of), r.where(r_of)
     item = np.concatenate([np.array([p.gather for p in parts])[g_part], np.array([p.reduce for p in parts])[r_part]])
-    ranks = np.concatenate([g_rank, r_rank])
-    issued = np.concatenate([2 * gate + 1, 2 * r_row])
-    is_reduce = np.concatenate([np.zeros(len(g_row), bool), np.ones(len(r_row), bool)])
-    segment = np.concatenate([g_row, r_row])
+    ranks = np.concatenate([rank[g.action], rank[r.action]])
+    issued = np.concatenate([2 * gate + 1, 2 * r.row])
+    is_reduce = np.concatenate([np.zeros(len(g.row), bool), np.ones(len(r.row), bool)])
+    segment = np.concatenate([g.row, r.row])
     order = np.lexsort((segment, issued, ranks))
     lanes = state.lanes("dp")
     other = state.lanes("dp.reduce") if settled.framework.separate_communicators else lanes
@@ -132,19 +205,18 @@ def _fsdp(state: State) -> None:
     numbers[order] = state.add_rows(
         Batch(item=item[order], kind=COLLECTIVE, rank=ranks[order], streams=stream[order][:, None])
     )
-    gather_rows, reduce_rows = numbers[: len(g_row)], numbers[len(g_row) :]
-    state.wait(g_row, gather_rows)
+    gather_rows, reduce_rows = numbers[: len(g.row)], numbers[len(g.row) :]
+    state.wait(g.row, gather_rows)
     has_gate = gate >= 0
     state.wait(gather_rows[has_gate], gate[has_gate])
-    state.wait(reduce_rows, r_row)
-    is_head = np.array([p.unit == head for p in parts])[g_part]
+    state.wait(reduce_rows, r.row)
     weights = np.array([p.weights for p in parts])[g_part]
     gradients = np.array([p.gradients for p in parts])[r_part]
     for again in (False, True):  # the second part of a unit touches the same rows as the first
-        g, r = (np.diff(of, prepend=-1) == 0 if again else np.diff(of, prepend=-1) != 0 for of in (g_of, r_of))
-        _remember_gathered(state, gather_rows[g], g_action[g], g_row[g], is_head[g], weights[g])
-        state.touch("start", r_row[r], gradients[r])
-        state.touch("end", reduce_rows[r], gradients[r])
+        first, second = (np.diff(of, prepend=-1) == 0 if again else np.diff(of, prepend=-1) != 0 for of in (g_of, r_of))
+        _remember_gathered(state, gather_rows[first], g.where(first), weights[first], stays, back)
+        state.touch("start", r.row[second], gradients[second])
+        state.touch("end", reduce_rows[second], gradients[second])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +230,13 @@ class _Part:
     gradients: int
 
 
-def _parts(state: State) -> list[_Part]:
+def _parts(state: State, units: list[tuple[str, tuple[str, ...]]]) -> list[_Part]:
     """What each unit is gathered and reduced as: one part, two where experts are sharded over other ranks than the rest."""
     settled = state.settled
     found = []
-    for unit, kind in enumerate(state.costs):
-        for what, count, group in group_held(state, (kind,)).parts(settled):
-            name = f"{kind}{what}"
+    for unit, (word, kinds) in enumerate(units):
+        for what, count, group in group_held(state, kinds).parts(settled):
+            name = f"{word}{what}"
             weights, gradients = count * settled.precision.element, count * settled.gradient_bytes
             found.append(
                 _Part(
@@ -203,36 +275,43 @@ def _gates(rows: np.ndarray, rank: np.ndarray, depth: int) -> np.ndarray:
 
 
 def _remember_gathered(
-    state: State, gathers: np.ndarray, action: np.ndarray, segment: np.ndarray, head: np.ndarray, effects: np.ndarray
+    state: State, gathers: np.ndarray, uses: _Uses, effects: np.ndarray, stays: np.ndarray, back: np.ndarray
 ) -> None:
     """Gathered weights stand from the START of their gather to the END of the segment that drops them."""
     state.touch("start", gathers, effects)
-    keeps = head if state.settled.reshard_after_forward else np.ones(len(head), bool)
-    keeps = keeps & (state.order.kind[action] == 0)
-    state.touch("end", segment[~keeps], effects[~keeps])
-    if keeps.any():
-        dropped = _backward_of(state, action[keeps], segment[keeps])
-        state.touch("end", dropped, effects[keeps])
-
-
-def _backward_of(state: State, forward: np.ndarray, segment: np.ndarray) -> np.ndarray:
-    """Per gathered forward unit: the row after which its weights are dropped (its chunk's backward, the last if kept)."""
-    kind, chunk, microbatch = (
-        state.order.kind,
-        state.order.chunk.astype(np.int64),
-        state.order.microbatch.astype(np.int64),
-    )
-    lanes, chunks = state.placement.rank_of.shape
-    where = np.flatnonzero((kind == 1) | (kind == 3))
-    if state.settled.reshard_after_forward:
-        key = chunk * state.settled.microbatches + microbatch
-        table = np.full(chunks * state.settled.microbatches, -1, np.int64)
-    else:
-        key = state.pattern.lane * chunks + chunk
-        table = np.full(lanes * chunks, -1, np.int64)
-    table[key[where]] = where
-    back = table[key[forward]]
+    keeps = stays[uses.row]
+    state.touch("end", uses.row[~keeps], effects[~keeps])
+    if not keeps.any():
+        return
+    forward, segment = uses.action[keeps], uses.row[keeps]
+    last = back[forward]
     units = state.last_row[forward] - state.first_row[forward]
-    mirrored = state.last_row[back] - (segment - state.first_row[forward])
-    cut = state.last_row[back] - state.first_row[back] == units
-    return np.where(cut, mirrored, state.last_row[back])
+    mirrored = state.last_row[last] - (segment - state.first_row[forward])
+    cut = state.last_row[last] - state.first_row[last] == units
+    state.touch("end", np.where(cut, mirrored, state.last_row[last]), effects[keeps])
+
+
+def _partners(state: State) -> tuple[np.ndarray, np.ndarray]:
+    """Return, per action, the backward after which its gathered weights may go, and the forward it belongs to (-1: none).
+
+    That backward is the last that covers any of the forward's work; the last of its chunk and lane if weights stay.
+    """
+    order = state.order
+    action, atom, atoms, _ = atoms_of(order)
+    kind, chunk = order.kind[action], order.chunk[action].astype(np.int64)
+    key = chunk * atoms + atom
+    size = state.placement.chunks * atoms
+    forward_of, back_of = np.full(size, -1, np.int64), np.full(size, -1, np.int64)
+    goes, comes = kind == 0, (kind == 1) | (kind == 3)
+    forward_of[key[goes]] = action[goes]
+    back_of[key[comes]] = action[comes]
+    forward, back = np.full(order.size, -1, np.int64), np.full(order.size, -1, np.int64)
+    forward[action] = forward_of[key]
+    np.maximum.at(back, action[goes], back_of[key[goes]])
+    if not state.settled.reshard_after_forward:
+        place = state.pattern.lane * state.placement.chunks + order.chunk
+        last = np.full(state.placement.lanes * state.placement.chunks, -1, np.int64)
+        ends = state.pattern.last_backward
+        last[place[ends]] = np.flatnonzero(ends)
+        back = last[place]
+    return back, forward

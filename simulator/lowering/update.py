@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from simulator.lowering.parameters import Held, rank_chunks, rank_held, small_parameters
+from simulator.lowering.reduce import meet_holders
 from simulator.lowering.rows import Rows
 from simulator.lowering.state import Batch, State
 from simulator.program.program import COLLECTIVE, COMPUTE, Link, OperatorTable, Segment
@@ -205,6 +206,13 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
 
 
 def _gather(state: State, updated: np.ndarray, lane: np.ndarray) -> None:
+    if state.placement.lanes > 1:
+        for chunk in range(len(state.chunks)):
+            holders = sorted({int(r) for r in state.placement.rank_of[:, chunk]})
+            element = float(state.settled.precision.element)
+            for row in meet_holders(state, "all_gather", "weights", chunk, holders, element):
+                state.wait(np.full(len(holders), row), updated[np.array(holders)])
+        return
     found = [gather_links(state, r) for r in range(state.ranks)]
     rank = np.repeat(np.arange(state.ranks), [len(items) for items in found])
     items = np.array([i for some in found for i in some], np.int64)
