@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from simulator.lowering.idle import idle_after
 from simulator.lowering.parameters import Held, chunk_held, group_held, rank_chunks, rank_held, words
 from simulator.lowering.state import Batch, State
 from simulator.program.program import COLLECTIVE, Link
@@ -122,15 +123,20 @@ def _replica_lanes(state: State) -> None:
     ZeRO-2 and 3 have added the gradients of a lane's replicas by then, so that their shards are what lanes exchange.
     """
     last = np.flatnonzero(state.pattern.last_backward)
-    done = {(int(state.pattern.lane[a]), int(state.order.chunk[a])): int(state.last_row[a]) for a in last}
+    done = {(int(state.pattern.lane[a]), int(state.order.chunk[a])): int(a) for a in last}
     final = state.last_row[state.order.rank_offsets[1:] - 1]
-    eager = state.settled.overlap_gradients or state.settled.zero_stage == 3
+    eager = np.full(state.order.size, state.settled.overlap_gradients or state.settled.zero_stage == 3)
+    if state.settled.overlaps_in_bubbles:
+        eager &= idle_after(state.order, state.pattern)
     entries = []
     for chunk in range(len(state.chunks)):
         holders = sorted({int(r) for r in state.placement.rank_of[:, chunk]})
-        waits = [done[(a, chunk)] for a in range(state.placement.lanes) if (a, chunk) in done]
-        ready = max(waits) if eager else max(int(final[r]) for r in holders)
-        entries.append((ready, chunk, holders, waits if eager else [int(final[r]) for r in holders]))
+        waits = []
+        for lane, holder in enumerate(state.placement.rank_of[:, chunk].tolist()):
+            action = done.get((lane, chunk), -1)
+            starts_early = action >= 0 and eager[action]
+            waits.append(int(state.last_row[action]) if starts_early else int(final[holder]))
+        entries.append((max(waits), chunk, holders, sorted(set(waits))))
     entries.sort(key=lambda e: (e[0], e[1]))
     kind = "all_reduce" if state.settled.zero_stage in (0, 3) else "reduce_scatter"
     for _, chunk, holders, after in entries:

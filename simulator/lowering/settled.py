@@ -45,6 +45,7 @@ class Settled:
     zero_stage: int
     recompute: str
     overlap_gradients: bool
+    overlaps_in_bubbles: bool = False
     overlap_parameters: bool
     bucket_size: float
     gradient_bytes: int
@@ -162,8 +163,9 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         schedule=schedule,
         zero_stage=plan.zero_stage,
         recompute=plan.recompute or framework.recompute,
-        overlap_gradients=_or(plan.overlap_gradients, framework.gradients_overlap and schedule.flush)
-        and replicas * plan.context_parallel > 1,
+        overlap_gradients=bool(_or(plan.overlap_gradients, framework.gradients_overlap and schedule.flush))
+        and replicas * plan.context_parallel * schedule.replicas > 1,
+        overlaps_in_bubbles=plan.overlap_gradients == "bubbles",
         overlap_parameters=_or(
             plan.overlap_parameters, framework.parameters_overlap and schedule.flush and schedule.replicas == 1
         )
@@ -349,11 +351,24 @@ def _check_effects(plan: Plan, framework: Framework, replicas: int, schedule: An
             "leave overlap_parameters out, or schedule = 'one_f_one_b'",
         )
     overlaps = _or(plan.overlap_gradients, framework.gradients_overlap and schedule.flush)
-    if replicas == 1 and (plan.overlap_gradients is not None or plan.bucket_size is not None):
+    copies = replicas * schedule.replicas
+    if copies == 1 and (plan.overlap_gradients is not None or plan.bucket_size is not None):
         refuse(
             "gradients are reduced only between replicas",
             "data_parallel = 1",
             "leave out overlap_gradients, bucket_size",
+        )
+    if plan.overlap_gradients == "bubbles" and schedule.replicas == 1:
+        refuse(
+            "overlap_gradients = 'bubbles' is about copies of a chunk on several pipeline ranks",
+            f"schedule = {schedule.name!r} keeps one",
+            "overlap_gradients = true, or schedule = 'chimera'",
+        )
+    if plan.bucket_size is not None and schedule.replicas > 1 and plan.zero_stage != 2:
+        refuse(
+            "copies of a chunk on several pipeline ranks add its gradients whole, not by bucket",
+            f"schedule = {schedule.name!r}",
+            "leave bucket_size out",
         )
     if plan.bucket_size is not None and (not overlaps or plan.zero_stage == 3):
         refuse(

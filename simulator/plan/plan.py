@@ -46,7 +46,8 @@ class Plan(Spec):
         recompute: none, selective (attention core), operators (memory-bound kernels and every second matrix product, as
             torchtitan's selective mode does) or full (every layer from its input).
         attention: attention kernel, in place of the framework's.
-        overlap_gradients: reduce gradients beside the backward pass.
+        overlap_gradients: reduce gradients beside the backward pass; "bubbles": copies of a chunk on several pipeline ranks only
+            where those ranks idle afterwards (the optimised eager synchronisation of Chimera).
         overlap_parameters: gather ZeRO-1/2 weights beside the next forward pass.
         bucket_size: gradient bytes reduced at once.
         gradient_dtype: of the gradient buffers.
@@ -76,7 +77,7 @@ class Plan(Spec):
     zero_stage: Annotated[int, Field(strict=True, ge=0, le=3)] = 0
     recompute: Literal["none", "selective", "operators", "full"] | None = None
     attention: Literal["unfused", "flash1", "flash2", "flash3"] | None = None
-    overlap_gradients: bool | None = None
+    overlap_gradients: bool | Literal["bubbles"] | None = None
     overlap_parameters: bool | None = None
     bucket_size: Bytes | None = None
     gradient_dtype: Literal["fp32", "bf16", "fp16"] | None = None
