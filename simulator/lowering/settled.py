@@ -192,9 +192,10 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
 
 
 def _messages(framework: Framework, schedule: Any) -> str:
-    """The framework's habit, for the schedules it has; runtimes of split, two-way, sliced or asynchronous ones post their
+    """The framework's habit, for the schedules it has; runtimes of split, two-way, sliced, eager or asynchronous ones post their
     receives ahead."""
-    plain = not (schedule.splits_backward or schedule.slices) and schedule.replicas == 1 and schedule.flush
+    ahead = schedule.splits_backward or schedule.slices or schedule.sends_ahead
+    plain = not ahead and schedule.replicas == 1 and schedule.flush
     return framework.p2p if plain else "latency"
 
 

@@ -62,6 +62,7 @@ class Schedule(abc.ABC):
         aliases: other names that users and other programs give it.
         source: where the rule was read.
         flush: whether all microbatches of a step end before the weights change.
+        sends_ahead: whether ranks send forwards long before the receiver takes them, which needs receives posted ahead.
         splits_backward: whether it runs I and W, instead of B or beside it.
         replicas: number of lanes that hold a copy of the weights.
         updates_each_microbatch: of one without a flush, whether weights change after every backward, or once per step.
@@ -75,6 +76,7 @@ class Schedule(abc.ABC):
     source: ClassVar[str]
     flush: ClassVar[bool] = True
     updates_each_microbatch: ClassVar[bool] = False
+    sends_ahead: ClassVar[bool] = False
     splits_backward: ClassVar[bool] = False
     replicas: ClassVar[int] = 1
     slices: ClassVar[bool] = False

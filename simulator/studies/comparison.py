@@ -238,7 +238,7 @@ def _pipeline_facts(job: Job, prediction: Prediction) -> PipelineFacts | None:
     schedule, shape = SCHEDULES.get(prediction.provenance["schedule"]), job_shape(job)
     copies = schedule.placement(shape).weight_copies() * schedule.weight_versions(shape)
     program = prediction.program
-    sent = program.item[program.kind == TRANSFER]
+    sent = program.item[(program.kind == TRANSFER) & (program.step == 0)]
     sizes = np.array([item.message if isinstance(item, Link) else 0.0 for item in program.items])
     return PipelineFacts(
         ranks=shape.ranks,
