@@ -50,8 +50,7 @@ def lower(workload: Workload, plan: Plan, world_size: int | None = None) -> Prog
 
 def lower_settled(workload: Workload, settled: Settled) -> Program:
     """Return the program of a settled plan."""
-    steps = settled.schedule.steps(settled.shape)
-    placement, order, pattern = ordered(settled.schedule, settled.shape, steps)
+    placement, order, pattern = ordered(settled.schedule, settled.shape, settled.steps)
     lengths = _slice_lengths(order, workload.sequence_length) if settled.schedule.slices else {}
 
     def scaled(count: int, part: int, parts: int, weight: float) -> dict[str, LayerCost]:
@@ -79,7 +78,7 @@ def lower_settled(workload: Workload, settled: Settled) -> Program:
         placement=placement,
         order=order,
         pattern=pattern,
-        steps=steps,
+        steps=settled.steps,
         updates=update_mask(order, settled.schedule, settled.microbatches),
     )
     for step in PASSES:

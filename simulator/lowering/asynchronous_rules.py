@@ -1,4 +1,7 @@
-"""Rules of schedules without a flush: what cannot be combined with them, and after which actions weights change."""
+"""Rules of steps that run into each other: what cannot be combined with them, and after which actions weights change.
+
+Either the schedule never flushes (PipeDream), or every rank ends its steps on its own (optimizer post-validation).
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import PlanError
+from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
 from simulator.schedules.order import PipelineOrder
 
-__all__ = ["check_asynchronous", "update_mask"]
+__all__ = ["UNROLLED", "check_asynchronous", "post_validation", "update_mask"]
+
+UNROLLED = 4
+"""Steps in a program where every rank ends its own: the middle two are in the steady state."""
 
 
 def check_asynchronous(plan: Plan, schedule: Any) -> None:
@@ -50,13 +57,52 @@ def check_asynchronous(plan: Plan, schedule: Any) -> None:
         )
 
 
+def post_validation(plan: Plan, framework: Framework, schedule: Any) -> bool:
+    """Return whether ranks update without waiting for the global norm: as the plan says, else the framework's habit.
+
+    Raises:
+        PlanError: it is asked for where it would have no effect, or with what ends at a flush.
+    """
+
+    def refuse(rule: str, values: str, way: str) -> None:
+        raise PlanError(f"post_validation: {rule}, but {values}. Way out: {way}.")
+
+    if not plan.post_validation:
+        able = schedule.flush and schedule.replicas == 1 and plan.zero_stage < 3 and plan.pipeline_parallel > 1
+        habit = framework.post_validates and schedule.splits_backward and able
+        return habit and plan.post_validation is None and not (plan.overlap_gradients or plan.overlap_parameters)
+    if plan.pipeline_parallel == 1:
+        refuse(
+            "it lets pipeline ranks begin their next step apart", "pipeline_parallel = 1", "leave post_validation out"
+        )
+    if not schedule.flush:
+        refuse(
+            "it is about the end of a step", f"schedule {schedule.name!r} never flushes", "leave post_validation out"
+        )
+    if schedule.replicas > 1:
+        refuse(
+            "ranks with copies of one chunk meet at the end of a step",
+            f"schedule = {schedule.name!r}",
+            "leave post_validation out, or schedule = 'zbv'",
+        )
+    if plan.zero_stage == 3:
+        refuse("steps that run into each other are modelled up to ZeRO-2", "zero_stage = 3", "zero_stage = 2")
+    if plan.overlap_gradients or plan.overlap_parameters:
+        refuse(
+            "reductions and gathers stand between a rank's last backward and its next forward",
+            "overlap_gradients or overlap_parameters = true",
+            "leave overlap_gradients and overlap_parameters out",
+        )
+    return True
+
+
 def update_mask(order: PipelineOrder, schedule: Any, microbatches: int) -> NDArray[np.bool_]:
-    """Return [actions] whether the weights of the rank change right after it; empty for a schedule with a flush.
+    """Return [actions] whether the weights of the rank change right after it; empty where `order` is one step.
 
     Args:
         microbatches: of one step; `order` numbers those of all steps through.
     """
-    if schedule.flush:
+    if schedule.flush and int((order.microbatch + order.count).max()) <= microbatches:
         return np.zeros(0, np.bool_)
     completes = (order.kind == 1) | (order.kind == 3)
     if schedule.updates_each_microbatch:

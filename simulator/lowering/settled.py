@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.errors import PlanError
-from simulator.lowering.asynchronous_rules import check_asynchronous
+from simulator.lowering.asynchronous_rules import UNROLLED, check_asynchronous, post_validation
 from simulator.lowering.expert_rules import Groups, check_experts, with_experts
 from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import AXES, Plan
@@ -46,6 +46,7 @@ class Settled:
     recompute: str
     overlap_gradients: bool
     overlaps_in_bubbles: bool = False
+    post_validation: bool = False
     overlap_parameters: bool
     bucket_size: float
     gradient_bytes: int
@@ -98,6 +99,11 @@ class Settled:
         return self.replicas > 1 or (self.experts_apart and self.expert_replicas > 1)
 
     @property
+    def steps(self) -> int:
+        """Steps in a program: 1 where all ranks end a step together, else as many as it takes to see one in the steady state."""
+        return UNROLLED if self.post_validation else int(self.schedule.steps(self.shape))
+
+    @property
     def shape(self) -> Shape:
         """What the schedule sees."""
         return Shape(self.pipeline_parallel, self.microbatches, self.chunks_per_rank)
@@ -134,7 +140,12 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
             f"{workload.model.name!r} has {workload.model.layers} layers. Nearest: pipeline_parallel = "
             f"{max(1, workload.model.layers // per_rank)}."
         )
-    steps = schedule.steps(Shape(plan.pipeline_parallel, microbatches, plan.chunks_per_rank))
+    post_validates = post_validation(plan, framework, schedule)
+    steps = (
+        UNROLLED
+        if post_validates
+        else schedule.steps(Shape(plan.pipeline_parallel, microbatches, plan.chunks_per_rank))
+    )
     actions = 2 * microbatches * plan.pipeline_parallel * plan.chunks_per_rank * steps
     if actions > MOST_ACTIONS:
         raise PlanError(
@@ -149,6 +160,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     gradient: str = plan.gradient_dtype or framework.gradient_dtype
     if gradient == "compute" or not numbers.master_weights:
         gradient = numbers.compute
+    waits = schedule.flush and not post_validates
     multiple = framework.vocabulary_multiple * plan.tensor_parallel
     return Settled(
         tensor_parallel=plan.tensor_parallel,
@@ -163,11 +175,11 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         schedule=schedule,
         zero_stage=plan.zero_stage,
         recompute=plan.recompute or framework.recompute,
-        overlap_gradients=bool(_or(plan.overlap_gradients, framework.gradients_overlap and schedule.flush))
+        overlap_gradients=bool(_or(plan.overlap_gradients, framework.gradients_overlap and waits))
         and replicas * plan.context_parallel * schedule.replicas > 1,
         overlaps_in_bubbles=plan.overlap_gradients == "bubbles",
         overlap_parameters=_or(
-            plan.overlap_parameters, framework.parameters_overlap and schedule.flush and schedule.replicas == 1
+            plan.overlap_parameters, framework.parameters_overlap and waits and schedule.replicas == 1
         )
         and plan.zero_stage in (1, 2),
         bucket_size=plan.bucket_size or framework.bucket_size,
@@ -177,6 +189,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         layer_split=plan.layer_split,
         fsdp_prefetch=_or(plan.fsdp_prefetch, framework.fsdp_prefetch),
         reshard_after_forward=_or(plan.reshard_after_forward, framework.reshards_after_forward),
+        post_validation=post_validates,
         clip_gradients=_or(plan.clip_gradients, framework.clips_gradients and schedule.flush),
         axes=axes,
         groups=groups,

@@ -113,7 +113,7 @@ def update_segments(state: State) -> np.ndarray:
     Loss scaling then checks each rank's own gradients.
     """
     settled = state.settled
-    local = settled.precision.loss_scaling or settled.sequence_parallel
+    local = settled.precision.loss_scaling or settled.sequence_parallel or settled.clip_gradients
     tables = (_norm_table, _optimizer_table) if local else (_optimizer_table,)
     return _segments(state, tables, "update", synchronises=False)
 

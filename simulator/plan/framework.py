@@ -25,6 +25,8 @@ class Framework(NamedSpec):
     sending); tensor_parallel_overlap (input-gradient collective beside the weight-gradient GEMM); fuses_pairs (forward and
     backward of two microbatches interleaved, so that the communication of one hides under the compute of the other; else
     one after the other); separate_communicators (gathers and reductions do not queue behind each other).
+    End of a step: clips_gradients by their global norm; post_validates (with a split backward ranks update without waiting
+    for it, and check it afterwards).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; reshards_after_forward
     (if not, weights are gathered once per step and kept).
     Host: launch_time per kernel launch; step_time per optimizer step spent with the GPU idle.
@@ -56,6 +58,7 @@ class Framework(NamedSpec):
     fsdp_prefetch: int = Field(ge=0, le=16)
     reshards_after_forward: bool
     clips_gradients: bool
+    post_validates: bool = False
     vocabulary_multiple: int = Field(ge=1, le=4096)
     recompute: Literal["none", "selective", "operators", "full"]
     launch_time: Seconds

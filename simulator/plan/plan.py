@@ -56,6 +56,8 @@ class Plan(Spec):
         fsdp_prefetch: units gathered ahead of the one that computes.
         reshard_after_forward: whether gathered weights are dropped between forward and backward.
         clip_gradients: global gradient norm before the update.
+        post_validation: ranks update and begin the next step without waiting for the global gradient norm, which is checked
+            afterwards (Zero Bubble).
         dropout: whether the model is trained with dropout.
         rank_order: mesh axes from consecutive ranks outward.
         framework: name of the framework profile.
@@ -86,6 +88,7 @@ class Plan(Spec):
     fsdp_prefetch: Annotated[int, Field(strict=True, ge=0, le=16)] | None = None
     reshard_after_forward: bool | None = None
     clip_gradients: bool | None = None
+    post_validation: bool | None = None
     dropout: bool | None = None
     rank_order: Annotated[tuple[Literal["tp", "cp", "dp", "pp"], ...] | None, BeforeValidator(_listed)] = None
     framework: str = "megatron_core"

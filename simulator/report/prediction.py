@@ -204,7 +204,7 @@ def measure(
 def _flush_words(window: StepWindow, unrolled: int) -> str:
     if window.whole:
         return "synchronous step"
-    return f"no flush: steady state, measured in the middle of {unrolled} steps that run into each other"
+    return f"no flush of all ranks: steady state, measured in the middle of {unrolled} steps that run into each other"
 
 
 def _sigma_classes(program: Program, prices: Prices, trace: Trace, window: StepWindow) -> dict[str, float]:

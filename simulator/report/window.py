@@ -12,12 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.program.program import COMPUTE, Program
 from simulator.program.trace import Trace
 
 __all__ = ["StepWindow", "cut_trace", "step_window"]
+
+_UPDATE = 4
+"""The action of an update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +53,15 @@ def step_window(program: Program, trace: Trace) -> StepWindow:
     steps = int(program.step.max(initial=0)) + 1
     if steps == 1:
         return StepWindow(0.0, trace.makespan)
-    ends = _backward_ends(program, trace)
+    own = np.flatnonzero((program.kind == COMPUTE) & (program.rank == 0) & (program.action != _UPDATE))
+    ends = np.zeros(int(program.microbatch[own].max()) + 1)
+    np.maximum.at(ends, program.microbatch[own], trace.end[own])
     each = len(ends) // steps
     first = steps // 2 * each - 1
-    count = each if each >= program.ranks else program.ranks
-    return StepWindow(float(ends[first]), float(ends[first + count]), count / each, whole=False)
-
-
-def _backward_ends(program: Program, trace: Trace) -> NDArray[np.float64]:
-    """Return when rank 0 ends the backward of each microbatch, numbered through the steps."""
-    backward = (program.action == 1) | (program.action == 3)
-    rows = np.flatnonzero((program.kind == COMPUTE) & (program.rank == 0) & backward)
-    ends = np.zeros(int(program.microbatch[rows].max()) + 1)
-    np.maximum.at(ends, program.microbatch[rows], trace.end[rows])
-    return ends
+    if each >= program.ranks or (np.diff(program.step[own]) >= 0).all():
+        ends = np.repeat(ends.reshape(steps, each).max(axis=1), each)  # a step's last backward, whichever it is of
+        return StepWindow(float(ends[first]), float(ends[first + each]), whole=False)
+    return StepWindow(float(ends[first]), float(ends[first + program.ranks]), program.ranks / each, whole=False)
 
 
 def cut_trace(program: Program, trace: Trace) -> Trace:
