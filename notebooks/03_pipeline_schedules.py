@@ -260,7 +260,8 @@ for name in ("one_f_one_b", "pipedream", "pipedream_2bw"):
 from IPython.display import Image, display  # noqa: E402
 
 from simulator.report.schedule_plot import plot_schedules  # noqa: E402
-from simulator.studies.comparison import compare, variants  # noqa: E402
+from simulator.studies.comparison import compare  # noqa: E402
+from simulator.studies.variants import variants  # noqa: E402
 
 asked = variants(
     ["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "chimera"], [], ["workload.global_batch_size=32"]

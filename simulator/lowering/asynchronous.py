@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from simulator.lowering.hops import links_of
 from simulator.lowering.parameters import rank_held
-from simulator.lowering.reduce import reduction_links, tied_link
+from simulator.lowering.reduce import tied_link
 from simulator.lowering.state import Batch, State
-from simulator.lowering.update import gather_links, update_segments
+from simulator.lowering.update import update_segments, weight_gathers
 from simulator.program.program import COLLECTIVE
 
 __all__ = ["add_updates"]
@@ -42,20 +43,17 @@ def _add_links(state: State, updated: np.ndarray) -> None:
     completes = np.isin(state.order.kind, (1, 3))
     reduced = np.flatnonzero(completes) if stage == 2 else updated
     ranks = range(state.ranks)
-    reductions = [
-        reduction_links(state, f"gradients of rank {r}", rank_held(state, r), state.settled.gradient_bytes)
-        for r in ranks
-    ]
-    gathers = [gather_links(state, r) if stage in (1, 2) else [] for r in ranks]
+    reductions = [[chain[0] for chain in links_of(state, f"gradients of rank {r}", rank_held(state, r))] for r in ranks]
+    gathers = [weight_gathers(state, r) if stage in (1, 2) else [] for r in ranks]
     found = []
     for late, actions, links in ((0, reduced, reductions), (1, updated, gathers)):
         of_action = [links[r] for r in state.pattern.rank[actions].tolist()]
         items = np.array([i for some in of_action for i in some], np.int64)
         again = np.repeat(actions, [len(some) for some in of_action])
         found.append((again, np.full(len(again), late), items))
-    action, late, item = (np.concatenate(columns) for columns in zip(*found, strict=True))
-    order = np.lexsort((late, action))
-    action, late, item = action[order], late[order], item[order]
+    joined = [np.concatenate(columns) for columns in zip(*found, strict=True)]
+    turn = np.lexsort((joined[1], joined[0]))
+    action, late, item = (column[turn] for column in joined)
     rank, lane = state.pattern.rank[action], state.lanes("dp")
     rows = state.add_rows(
         Batch(
@@ -83,7 +81,7 @@ def _add_tied(state: State, updated: np.ndarray) -> None:
         return
     item, ends = tied
     of_rank = [updated[state.pattern.rank[updated] == r] for r in ends]
-    lane = state.lanes("dp.tied")
+    lane = state.lanes("dp-tied")
     count = len(of_rank[0])
     rows = state.add_rows(
         Batch(

@@ -55,6 +55,18 @@ def check_asynchronous(plan: Plan, schedule: Any) -> None:
             "overlap_parameters = true",
             "leave overlap_parameters out, or schedule = 'one_f_one_b'",
         )
+    for name, value in _at_the_end_of_a_step(plan):
+        refuse(
+            "an update stands between two actions of its rank, and this one is made for the end of a step",
+            f"{name} = {value}",
+            f"leave {name} out, or schedule = 'one_f_one_b'",
+        )
+
+
+def _at_the_end_of_a_step(plan: Plan) -> list[tuple[str, object]]:
+    """Settings that are only known at the end of a step of all ranks."""
+    fields = ("shard_size", "optimizer_offload")
+    return [(name, getattr(plan, name)) for name in fields if getattr(plan, name)]
 
 
 def post_validation(plan: Plan, framework: Framework, schedule: Any) -> bool:
@@ -69,6 +81,7 @@ def post_validation(plan: Plan, framework: Framework, schedule: Any) -> bool:
 
     if not plan.post_validation:
         able = schedule.flush and schedule.replicas == 1 and plan.zero_stage < 3 and plan.pipeline_parallel > 1
+        able = able and not _at_the_end_of_a_step(plan)
         habit = framework.post_validates and schedule.splits_backward and able
         return habit and plan.post_validation is None and not (plan.overlap_gradients or plan.overlap_parameters)
     if plan.pipeline_parallel == 1:
@@ -93,6 +106,8 @@ def post_validation(plan: Plan, framework: Framework, schedule: Any) -> bool:
             "overlap_gradients or overlap_parameters = true",
             "leave overlap_gradients and overlap_parameters out",
         )
+    for name, value in _at_the_end_of_a_step(plan):
+        refuse("an update stands between two actions of its rank", f"{name} = {value}", f"leave {name} out")
     return True
 
 

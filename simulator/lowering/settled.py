@@ -13,7 +13,12 @@ from typing import Any
 
 from simulator.errors import PlanError
 from simulator.lowering.asynchronous_rules import UNROLLED, check_asynchronous, post_validation
+from simulator.lowering.effect_rules import check_effects
 from simulator.lowering.expert_rules import Groups, check_experts, with_experts
+from simulator.lowering.offload_rules import check_offload
+from simulator.lowering.recompute import Recompute
+from simulator.lowering.recompute_rules import settle_recompute
+from simulator.lowering.shard_rules import check_shards, check_units, with_shards
 from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import AXES, Plan
 from simulator.schedules import SCHEDULES
@@ -43,7 +48,6 @@ class Settled:
     microbatches: int
     schedule: Any
     zero_stage: int
-    recompute: str
     overlap_gradients: bool
     overlaps_in_bubbles: bool = False
     post_validation: bool = False
@@ -66,6 +70,17 @@ class Settled:
     expert_tensor_parallel: int = 1
     expert_exchange: str = "all_to_all"
     expert_imbalance: float = 1.0
+    secondary_shard_size: int = 0
+    reduces_once: bool = False
+    fsdp_unit: int = 1
+    fsdp_gather: str = "microbatch"
+    fsdp_reduce: str = "microbatch"
+    quantized_weights: bool = False
+    quantized_gradients: bool = False
+    recomputes: Recompute = Recompute("none")
+    optimizer_offload: float = 0.0
+    optimizer_offload_overlap: bool = False
+    activation_offload: int = 0
 
     @property
     def replica_axes(self) -> tuple[str, ...]:
@@ -89,6 +104,27 @@ class Settled:
         return int(self.schedule.replicas)
 
     @property
+    def copies(self) -> int:
+        """Groups that each hold one copy of the sharded states."""
+        sizes = dict(self.axes)
+        return math.prod(sizes[axis] for axis in self.groups.copies)
+
+    @property
+    def shard_size(self) -> int:
+        """Ranks over which states are sharded, those of experts apart."""
+        return self.replicas // self.copies
+
+    @property
+    def expert_shard_size(self) -> int:
+        """Ranks over which the states of experts are sharded."""
+        return self.expert_replicas // self.copies
+
+    @property
+    def expert_inner_size(self) -> int:
+        """Ranks of a secondary shard group that hold the same experts."""
+        return self.expert_replicas * self.secondary_shard_size // self.replicas
+
+    @property
     def experts_apart(self) -> bool:
         """Whether experts are held by other sets of ranks than the rest of the weights."""
         return self.groups.expert_replicas != self.groups.replicas
@@ -102,6 +138,11 @@ class Settled:
     def steps(self) -> int:
         """Steps in a program: 1 where all ranks end a step together, else as many as it takes to see one in the steady state."""
         return UNROLLED if self.post_validation else int(self.schedule.steps(self.shape))
+
+    @property
+    def recompute(self) -> str:
+        """What is recomputed: none, selective, operators or full."""
+        return self.recomputes.kind
 
     @property
     def shape(self) -> Shape:
@@ -129,7 +170,11 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     check_experts(workload.model, plan)
     microbatches = _microbatches(workload, plan, replicas)
     schedule = _schedule(plan, microbatches)
-    _check_effects(plan, framework, replicas * plan.context_parallel, schedule)
+    check_units(workload, plan, microbatches)
+    check_offload(plan)
+    recomputes = settle_recompute(workload, plan, framework, schedule.slices)
+    check_shards(workload, plan, replicas * plan.context_parallel)
+    check_effects(plan, framework, replicas * plan.context_parallel, schedule)
     if not schedule.flush:
         check_asynchronous(plan, schedule)
     per_rank = 1 if schedule.slices else plan.chunks_per_rank
@@ -157,11 +202,17 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     axes, groups = with_experts(
         tuple((axis, _size(plan, axis, replicas)) for axis in _rank_order(plan)), plan, workload.model.experts > 0
     )
+    axes, groups = with_shards(axes, groups, plan, replicas * plan.context_parallel)
     gradient: str = plan.gradient_dtype or framework.gradient_dtype
     if gradient == "compute" or not numbers.master_weights:
         gradient = numbers.compute
     waits = schedule.flush and not post_validates
     multiple = framework.vocabulary_multiple * plan.tensor_parallel
+    unsharded = framework.pipeline_keeps_unsharded and plan.pipeline_parallel > 1 and plan.zero_stage == 3
+    reshards = (framework.reshards_after_forward and not unsharded) or bool(
+        plan.fsdp_gather or plan.secondary_shard_size
+    )
+    reduce: str = plan.fsdp_reduce or plan.fsdp_gather or ("step" if unsharded else "microbatch")
     return Settled(
         tensor_parallel=plan.tensor_parallel,
         context_parallel=plan.context_parallel,
@@ -174,7 +225,6 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         microbatches=microbatches,
         schedule=schedule,
         zero_stage=plan.zero_stage,
-        recompute=plan.recompute or framework.recompute,
         overlap_gradients=bool(_or(plan.overlap_gradients, framework.gradients_overlap and waits))
         and replicas * plan.context_parallel * schedule.replicas > 1,
         overlaps_in_bubbles=plan.overlap_gradients == "bubbles",
@@ -188,11 +238,22 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         p2p=plan.p2p or _messages(framework, schedule),
         layer_split=plan.layer_split,
         fsdp_prefetch=_or(plan.fsdp_prefetch, framework.fsdp_prefetch),
-        reshard_after_forward=_or(plan.reshard_after_forward, framework.reshards_after_forward),
         post_validation=post_validates,
+        reshard_after_forward=_or(plan.reshard_after_forward, reshards),
+        reduces_once=unsharded and reduce == "step",
         clip_gradients=_or(plan.clip_gradients, framework.clips_gradients and schedule.flush),
         axes=axes,
         groups=groups,
+        secondary_shard_size=plan.secondary_shard_size or 0,
+        fsdp_unit=0 if plan.fsdp_unit == "chunk" else plan.fsdp_unit or 1,
+        fsdp_gather=plan.fsdp_gather or "microbatch",
+        fsdp_reduce=reduce,
+        quantized_weights=plan.quantized_weights,
+        quantized_gradients=plan.quantized_gradients,
+        recomputes=recomputes,
+        optimizer_offload=plan.optimizer_offload,
+        optimizer_offload_overlap=plan.optimizer_offload_overlap,
+        activation_offload=plan.activation_offload or 0,
         expert_parallel=plan.expert_parallel,
         expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,
         expert_exchange=plan.expert_exchange or "all_to_all",
@@ -247,6 +308,12 @@ def _style(framework: Framework, attention: str | None, dropout: bool) -> Kernel
         in_place_cross_entropy=framework.in_place_cross_entropy,
         fused_wgrad_accumulation=framework.fused_wgrad_accumulation,
         dropout=dropout,
+        gathers_logits=framework.gathers_logits,
+        copies_attention_output=framework.copies_attention_output,
+        makes_gradients=framework.makes_gradients,
+        weights_in_experts=framework.weights_in_experts,
+        keeps_gathered_inputs=framework.keeps_gathered_inputs,
+        keeps_idle_products=framework.keeps_idle_products,
     )
 
 
@@ -341,68 +408,3 @@ def _schedule(plan: Plan, microbatches: int) -> Any:
     schedule = SCHEDULES.get(name)
     schedule.check(Shape(plan.pipeline_parallel, microbatches, plan.chunks_per_rank))
     return schedule
-
-
-def _check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Any) -> None:
-    """Refuse what would have no effect, and combinations that cannot be."""
-
-    def refuse(rule: str, values: str, way: str) -> None:
-        raise PlanError(f"{rule}, but {values}. Way out: {way}.")
-
-    if plan.zero_stage > (1 if schedule.replicas > 1 else 0) and replicas == 1:
-        nearest = 1 if schedule.replicas > 1 else 0
-        refuse(
-            "zero_stage shards over the data-parallel replicas"
-            + (", optimizer states over the copies of a schedule's lanes too" if nearest else ""),
-            f"zero_stage = {plan.zero_stage} and data_parallel = 1",
-            f"zero_stage = {nearest}, or data_parallel > 1",
-        )
-    if plan.overlap_parameters and schedule.replicas > 1:
-        refuse(
-            "updated weights are gathered beside the first forward that needs them, and copies of a chunk need them at different "
-            "times on different ranks",
-            f"overlap_parameters = true and schedule = {schedule.name!r}",
-            "leave overlap_parameters out, or schedule = 'one_f_one_b'",
-        )
-    overlaps = _or(plan.overlap_gradients, framework.gradients_overlap and schedule.flush)
-    copies = replicas * schedule.replicas
-    if copies == 1 and (plan.overlap_gradients is not None or plan.bucket_size is not None):
-        refuse(
-            "gradients are reduced only between replicas",
-            "data_parallel = 1",
-            "leave out overlap_gradients, bucket_size",
-        )
-    if plan.overlap_gradients == "bubbles" and schedule.replicas == 1:
-        refuse(
-            "overlap_gradients = 'bubbles' is about copies of a chunk on several pipeline ranks",
-            f"schedule = {schedule.name!r} keeps one",
-            "overlap_gradients = true, or schedule = 'chimera'",
-        )
-    if plan.bucket_size is not None and schedule.replicas > 1 and plan.zero_stage != 2:
-        refuse(
-            "copies of a chunk on several pipeline ranks add its gradients whole, not by bucket",
-            f"schedule = {schedule.name!r}",
-            "leave bucket_size out",
-        )
-    if plan.bucket_size is not None and (not overlaps or plan.zero_stage == 3):
-        refuse(
-            "bucket_size matters only for overlapped gradients below ZeRO-3 (FSDP reduces unit by unit)",
-            f"overlap_gradients = {str(overlaps).lower()}, zero_stage = {plan.zero_stage}",
-            "leave bucket_size out",
-        )
-    if plan.overlap_gradients is not None and plan.zero_stage == 3:
-        refuse("FSDP always reduces beside the backward pass", "zero_stage = 3", "leave overlap_gradients out")
-    if plan.overlap_parameters is not None and plan.zero_stage not in (1, 2):
-        refuse(
-            "overlap_parameters gathers the weights of ZeRO-1 and ZeRO-2",
-            f"zero_stage = {plan.zero_stage}",
-            "leave overlap_parameters out",
-        )
-    if plan.zero_stage != 3 and (plan.fsdp_prefetch is not None or plan.reshard_after_forward is not None):
-        refuse(
-            "fsdp_prefetch and reshard_after_forward belong to zero_stage 3",
-            f"zero_stage = {plan.zero_stage}",
-            "leave them out, or zero_stage = 3",
-        )
-    if plan.pipeline_parallel == 1 and plan.p2p is not None:
-        refuse("p2p is about messages between pipeline ranks", "pipeline_parallel = 1", "leave p2p out")

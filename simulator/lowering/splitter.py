@@ -13,6 +13,7 @@ from typing import Any
 from simulator.lowering.expert_rules import Groups
 from simulator.lowering.rows import Rows
 from simulator.program.program import COLLECTIVE
+from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
 from simulator.workload.operator import KernelStyle, LayerPart, Operator
 from simulator.workload.precision import Precision
 
@@ -72,14 +73,21 @@ class Splitter:
         return self.t if operator.split in ("column", "row", "vocabulary", "lookup") else 1
 
     def widest(self, part: LayerPart) -> tuple[float, float]:
-        """Bytes of the largest output of an operator, and of the gradients in and out of it."""
-        widest = 0.0
+        """Bytes of the largest output of an operator, and of the gradients in and out of it.
+
+        A weight gradient that is not added into its buffer by its product stands beside them for a moment; a norm in plain
+        operations has its output's gradient beside three fp32 numbers per element.
+        """
+        widest, gradient = 0.0, 0.0
         for o in part.operators:
             if o.work == "gemm":
-                b, m, n, _ = self.local(o)
+                b, m, n, k = self.local(o)
                 widest = max(widest, b * m * n * self.e)
+                if o.has_weight and not self.style.fused_wgrad_accumulation:
+                    gradient = max(gradient, n * k * self.e)
         widest = max(widest, part.input_bytes)
-        return widest, 2 * widest
+        norm = 0.0 if self.style.fused_norm else part.input_bytes / self.factor("sequence") * (1.0 + 12.0 / self.e)
+        return widest, max(2 * widest + gradient, norm)
 
     def local(self, o: Operator) -> tuple[int, int, int, int]:
         """(batch, m, n, k) of the forward product on one rank."""
@@ -177,7 +185,7 @@ class Splitter:
                 # the norm before a column-split layer and the activation function write narrow copies themselves
                 fused = o.split == "column" or o.label.endswith("down")
                 self.quantise(rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, fused=fused)
-            launches = shape[0] if o.split.startswith("expert") else o.launches
+            launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
             row = self.product(
                 rows, o.label, shape, "TN" if o.has_weight else "NN", phase, launches=launches, narrow=narrow
             )
@@ -185,6 +193,8 @@ class Splitter:
                 self.exchange_keys(rows, o, phase, row)
             if o.split == "row":
                 self.collective(rows, self.summed(), self.tokens * o.shape[2] * self.e, phase, o.label)
+            if o.split == "vocabulary" and self.style.gathers_logits:
+                self.collective(rows, "all_gather", self.tokens * o.shape[2] * self.e, phase, f"{o.label} logits")
         elif o.work == "attention":
             self.attention(rows, o, phase, 4.0, o.launches)
         elif o.work in ("dispatch", "combine"):
@@ -193,7 +203,7 @@ class Splitter:
             self.kernel(rows, o, o.read, o.written, phase, o.launches)
             if o.work == "lookup":
                 self.collective(rows, self.summed(), self.x, phase, o.label)
-            elif o.label == "cross entropy":
+            elif o.label == "cross entropy" and not self.style.gathers_logits:
                 for what in ("maximum", "target", "sum"):
                     self.collective(rows, "all_reduce", 4.0 * self.tokens, phase, f"cross entropy {what}")
 
@@ -336,7 +346,7 @@ class Splitter:
         if o.split == "row" and self.sp:
             self.collective(rows, "all_gather", self.tokens * o.shape[2] * self.e, "backward", o.label)
         narrow = o.split not in ("vocabulary", "router")
-        launches = b if o.split.startswith("expert") else 1
+        launches = LAUNCHES_PER_EXPERT * b if o.split.startswith("expert") else 1
         if narrow:
             self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward")
         dgrad = self.product(

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from simulator.lowering.hops import REDUCING_LANES
+from simulator.lowering.offload import add_host_update
 from simulator.lowering.parameters import Held, rank_chunks, rank_held, small_parameters
 from simulator.lowering.reduce import meet_holders
 from simulator.lowering.rows import Rows
@@ -13,7 +15,7 @@ from simulator.lowering.state import Batch, State
 from simulator.program.program import COLLECTIVE, COMPUTE, Link, OperatorTable, Segment
 from simulator.workload.optimizers import OPTIMIZERS
 
-__all__ = ["add_update", "gather_links", "optimizer_bytes", "tensors_held", "update_segments"]
+__all__ = ["add_update", "optimizer_bytes", "tensors_held", "update_segments", "weight_gathers"]
 
 TENSORS_PER_LAYER = 12
 """Weight tensors of a transformer layer, norms and biases included; sets the kernel launches of an unfused optimizer."""
@@ -40,16 +42,16 @@ def add_update(state: State) -> None:
     """Add norm, optimizer and gather rows for every pipeline rank."""
     settled = state.settled
     if len(state.updates):
-        return  # without a flush they stand amid the actions: pass `asynchronous`
+        return  # where steps run into each other they stand amid the actions: pass `asynchronous`
     compute, lane = state.lanes("compute"), state.lanes("dp")
-    everyone = np.arange(state.ranks)
-    reduced = _last_reductions(state, lane)
     final = state.last_row[state.order.rank_offsets[1:] - 1]
-    before = [final[r] if reduced[r] < 0 else reduced[r] for r in everyone]
+    rank, reduced = _last_reductions(state)
+    alone = np.setdiff1d(np.arange(state.ranks), rank)
+    rank, before = np.append(rank, alone), np.append(reduced, final[alone])
     if settled.clip_gradients or settled.precision.loss_scaling:
         norm = _segments(state, (_norm_table,), "gradient norm", synchronises=False)
         rows = _compute(state, norm, compute)
-        state.wait(rows, np.array(before))
+        state.wait(rows[rank], before)
         item = state.add_item(
             Link(
                 name="all_reduce gradient norm",
@@ -66,39 +68,39 @@ def add_update(state: State) -> None:
             Batch(item=np.array([item]), kind=COLLECTIVE, rank=np.array([0]), streams=lane[None, :])
         )
         state.wait(np.full(state.ranks, joined[0]), rows)
-        before = [int(joined[0])] * state.ranks
+        rank, before = np.arange(state.ranks), np.full(state.ranks, joined[0])
     rows = _compute(state, _segments(state, (_optimizer_table,), "optimizer", synchronises=True), compute)
-    state.wait(rows, np.array(before))
+    state.wait(rows[rank], before)
+    hosts, back = add_host_update(state, lambda held: _mine(state, held), rank, before)
     if settled.zero_stage in (1, 2) and not settled.overlap_parameters:
-        _gather(state, rows, lane)
+        _gather(state, rows, lane, hosts, back)
 
 
 def _norm_group(state: State) -> tuple[str, ...]:
     """Mesh axes of the ranks that hold different gradients: all that split weights, and those that shard states."""
     groups = state.settled.groups
-    sharded = groups.replicas if state.settled.zero_stage else groups.expert
+    sharded = groups.shards if state.settled.zero_stage else groups.expert
     return tuple(dict.fromkeys((*groups.tensor, *sharded, "pp")))
 
 
-def _last_reductions(state: State, lane: np.ndarray) -> list[int]:
-    """Per rank: the last reduction so far on its data-parallel lane, -1 for none."""
-    last = [-1] * state.ranks
-    lanes = [lane]
-    if (0, "dp.reduce") in state.streams:
-        lanes.append(state.lanes("dp.reduce"))
+def _last_reductions(state: State) -> tuple[np.ndarray, np.ndarray]:
+    """(pipeline rank, row): the last row so far on every stream on which a rank adds gradients."""
+    owner = np.full(len(state.streams), -1, np.int64)
+    for (rank, name), stream in state.streams.items():
+        if name in REDUCING_LANES:
+            owner[stream] = rank
+    last = np.full(len(owner), -1, np.int64)
     start = 0
-    owner = {int(s): r for group in lanes for r, s in enumerate(group)}
     for batch in state.batches:
         n = len(batch.item)
         if batch.kind == COLLECTIVE:
+            rows = np.arange(start, start + n)
             for column in batch.streams.T:
-                stream, index = np.unique(column[::-1], return_index=True)
-                for s, i in zip(stream, index, strict=True):
-                    if int(s) in owner:
-                        r = owner[int(s)]
-                        last[r] = max(last[r], start + n - 1 - int(i))
+                known = column >= 0
+                np.maximum.at(last, column[known], rows[known])
         start += n
-    return last
+    some = np.flatnonzero((last >= 0) & (owner >= 0))
+    return owner[some], last[some]
 
 
 def _compute(state: State, items: np.ndarray, compute: np.ndarray) -> np.ndarray:
@@ -110,7 +112,7 @@ def _compute(state: State, items: np.ndarray, compute: np.ndarray) -> np.ndarray
 def update_segments(state: State) -> np.ndarray:
     """Return, per rank, the segment that changes its weights without waiting for other ranks or the host.
 
-    Loss scaling then checks each rank's own gradients.
+    Loss scaling then checks each rank's own gradients; a global norm is checked afterwards.
     """
     settled = state.settled
     local = settled.precision.loss_scaling or settled.sequence_parallel or settled.clip_gradients
@@ -170,7 +172,7 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
     cost = OPTIMIZERS.get(state.workload.optimizer).cost(
         numbers.element, settled.gradient_bytes, numbers.master_weights
     )
-    mine = _mine(state, held)
+    mine = _mine(state, held) * (1.0 - settled.optimizer_offload)
     fused = settled.framework.fused_optimizer
     launches = max(cost.fused_launches, round(tensors / TENSORS_PER_LAUNCH)) if fused else int(12 * tensors)
     rows = Rows("optimizer")
@@ -198,29 +200,33 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
         label="clear gradients",
         work="memory_bound",
         dtype=settled.gradient_dtype,
-        written=_mine(state, held, 2) * settled.gradient_bytes,
+        written=_mine(state, held, 2) * settled.gradient_bytes * (settled.lanes if settled.zero_stage == 2 else 1),
         phase="optimizer",
         launches=2,
     )
     return rows.table()
 
 
-def _gather(state: State, updated: np.ndarray, lane: np.ndarray) -> None:
+def _gather(state: State, updated: np.ndarray, lane: np.ndarray, hosts: np.ndarray, back: np.ndarray) -> None:
+    """Gather the weights that the ranks of a group updated; those updated on the host when they are back."""
     if state.placement.lanes > 1:
         for chunk in range(len(state.chunks)):
             holders = sorted({int(r) for r in state.placement.rank_of[:, chunk]})
             element = float(state.settled.precision.element)
             for row in meet_holders(state, "all_gather", "weights", chunk, holders, element):
-                state.wait(np.full(len(holders), row), updated[np.array(holders)])
+                for done in (updated, back) if len(hosts) else (updated,):
+                    state.wait(np.full(len(holders), row), done[np.array(holders)])
         return
-    found = [gather_links(state, r) for r in range(state.ranks)]
+    found = [weight_gathers(state, r) for r in range(state.ranks)]
     rank = np.repeat(np.arange(state.ranks), [len(items) for items in found])
     items = np.array([i for some in found for i in some], np.int64)
     rows = state.add_rows(Batch(item=items, kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None]))
     state.wait(rows, updated[rank])
+    if len(hosts):
+        state.wait(rows, back[rank])
 
 
-def gather_links(state: State, rank: int) -> list[int]:
+def weight_gathers(state: State, rank: int) -> list[int]:
     """Return the gathers of the weights that a rank's replicas updated in shards."""
     return [
         state.add_item(

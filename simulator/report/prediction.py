@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.cluster import Cluster
+from simulator.hardware.memory_residuals import load_memory_residuals
+from simulator.hardware.parts import RankKind
 from simulator.hardware.run_residuals import load_run_residuals, run_kind
 from simulator.program.critical import critical_path
 from simulator.program.prices import ACCOUNTS, Prices
@@ -36,7 +38,9 @@ class Prediction:
         breakdown: seconds by account, mean over real ranks; sums to step_time.
         rank_breakdown: [ranks, accounts] seconds.
         memory: peaks per pipeline rank.
-        capacity: memory of the GPU [B].
+        capacity: memory of the GPU [B]; where GPUs differ, of the rank that is fullest by its own.
+        ranks: what each rank of the program stands for, where ranks differ; () else.
+        host_memory, host_capacity: what the GPUs of the fullest node have put into its host's memory, and how much it has [B].
     """
 
     step_time: float
@@ -56,6 +60,9 @@ class Prediction:
     prices: Prices
     trace: Trace
     provenance: dict[str, Any]
+    ranks: tuple[RankKind, ...] = ()
+    host_memory: float = 0.0
+    host_capacity: float = 0.0
 
     @property
     def tokens_per_second_per_gpu(self) -> float:
@@ -96,7 +103,27 @@ class Prediction:
     @property
     def peak_memory(self) -> float:
         """Bytes on the fullest rank."""
-        return float(self.memory.total.max())
+        return float(self.memory.total[self.fullest])
+
+    @property
+    def capacities(self) -> NDArray[np.float64]:
+        """[ranks] memory of the smallest GPU of each rank of the program [B]."""
+        if not self.ranks:
+            return np.full(len(self.memory.total), self.capacity)
+        return np.array([kind.memory for kind in self.ranks])
+
+    @property
+    def fullest(self) -> int:
+        """The rank whose peak is the largest part of its GPU's memory; the lowest such number."""
+        return _fullest(self.memory, self.ranks)
+
+    def memory_band(self, rank: int, categories: tuple[str, ...] = CATEGORIES) -> tuple[float, float]:
+        """Return the 80 % band of a rank's peak [B], of these categories alone (design 5b O)."""
+        row = self.memory.by_category[rank]
+        parts = {name: float(b) for name, b in zip(CATEGORIES, row, strict=True) if name in categories}
+        width = QUANTILE * load_memory_residuals().sigma(parts)
+        total = sum(parts.values())
+        return total * math.exp(-width), total * math.exp(width)
 
     @property
     def step_trace(self) -> Trace:
@@ -105,16 +132,19 @@ class Prediction:
 
     @property
     def fits(self) -> bool:
-        """Whether every rank's peak fits its GPU."""
-        return self.peak_memory <= self.capacity
+        """Whether every rank's peak fits its GPU, and what was put on the hosts fits them."""
+        return self.peak_memory <= self.capacity * (1.0 + 2.0**-40) and self.host_memory <= self.host_capacity
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim run`."""
-        peaks = [
+        peaks: list[dict[str, Any]] = [
             {"pipeline_rank": r, "total": float(row.sum()), "allocated": float(self.memory.allocated[r])}
             | {name: float(b) for name, b in zip(CATEGORIES, row, strict=True)}
             for r, row in enumerate(self.memory.by_category)
         ]
+        for entry, kind in zip(peaks, self.ranks, strict=False):
+            entry |= {"pipeline_rank": kind.pipeline_rank, "replicas": kind.replicas, "gpus": list(kind.gpus)}
+            entry |= {"capacity": kind.memory}
         from simulator.units import in_unit
 
         return {
@@ -130,7 +160,12 @@ class Prediction:
             "exposed_communication_s": self.exposed_communication,
             "breakdown_s": self.breakdown,
             "peak_memory_bytes": peaks,
+            "peak_memory_band_bytes": [
+                {"pipeline_rank": r} | dict(zip(("low", "high"), self.memory_band(r), strict=True))
+                for r in range(len(peaks))
+            ],
             "memory_capacity_bytes": self.capacity,
+            "host_memory_bytes": self.host_memory,
             "fits": self.fits,
             "band": {"sigma_by_class": self.sigma_classes, "quantile": QUANTILE},
             "world_size": self.world_size,
@@ -145,8 +180,9 @@ def measure(
     workload: Workload,
     cluster: Cluster,
     provenance: dict[str, Any] | None = None,
+    ranks: tuple[RankKind, ...] = (),
 ) -> Prediction:
-    """Return the numbers of a run.
+    """Return the numbers of a run; `ranks` says what each rank of the program stands for, where ranks differ.
 
     The band (design 5b O): errors are common within a price class and independent between classes; a class weighs by its share
     of the critical path; sigma_model is the spread of whole runs of this kind.
@@ -163,6 +199,9 @@ def measure(
     sigma = math.sqrt(sum(s * s for s in sigmas.values()) + model.sigma**2)
     step = window.step_time
     unrolled = int(program.step.max(initial=0)) + 1
+    room = np.array([kind.memory for kind in ranks]) if ranks else cluster.gpu.usable_memory
+    memory = memory_peaks(program, trace, within, capacity=room)
+    gemm = workload.numbers.gemm
     facts = {
         "engine": trace.engine,
         "flush": _flush_words(window, unrolled),
@@ -180,6 +219,7 @@ def measure(
             item.name: p for item, p in zip(program.items, prices.placement, strict=True) if p and "leave" in p
         },
     }
+    on_host = max((sum(t.bytes for t in effect.tensors) for effect in program.host_resident), default=0.0)
     return Prediction(
         step_time=step,
         low=step * math.exp(-QUANTILE * sigma),
@@ -189,15 +229,18 @@ def measure(
         tokens=workload.tokens,
         model_flops=workload.model_flops,
         hardware_flops=workload.model_flops + _recomputed(program) / unrolled,
-        peak_flops=cluster.gpu.peak(workload.numbers.gemm),
+        peak_flops=_peak(program, ranks, gemm) if ranks else cluster.gpu.peak(gemm),
         breakdown={name: float(s) for name, s in zip(ACCOUNTS, mean, strict=True)},
         rank_breakdown=table,
-        memory=memory_peaks(program, trace, within),
-        capacity=cluster.gpu.memory,
+        memory=memory,
+        capacity=ranks[_fullest(memory, ranks)].memory if ranks else cluster.gpu.usable_memory,
         program=program,
         prices=prices,
         trace=trace,
         provenance={**(provenance or {}), **facts},
+        ranks=ranks,
+        host_memory=on_host * cluster.gpus_per_node,
+        host_capacity=min((kind.host_memory for kind in ranks), default=cluster.node.host_memory or 0.0),
     )
 
 
@@ -205,6 +248,17 @@ def _flush_words(window: StepWindow, unrolled: int) -> str:
     if window.whole:
         return "synchronous step"
     return f"no flush of all ranks: steady state, measured in the middle of {unrolled} steps that run into each other"
+
+
+def _fullest(memory: MemoryReport, ranks: tuple[RankKind, ...]) -> int:
+    if len({kind.memory for kind in ranks}) < 2:
+        return memory.fullest
+    return int(np.argmax(memory.total / np.array([kind.memory for kind in ranks])))
+
+
+def _peak(program: Program, ranks: tuple[RankKind, ...], dtype: str) -> float:
+    """Dense peak of the mean GPU [FLOP/s]."""
+    return float(np.average([kind.peak_flops[dtype] for kind in ranks], weights=program.rank_weight))
 
 
 def _sigma_classes(program: Program, prices: Prices, trace: Trace, window: StepWindow) -> dict[str, float]:

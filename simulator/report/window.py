@@ -58,10 +58,11 @@ def step_window(program: Program, trace: Trace) -> StepWindow:
     np.maximum.at(ends, program.microbatch[own], trace.end[own])
     each = len(ends) // steps
     first = steps // 2 * each - 1
-    if each >= program.ranks or (np.diff(program.step[own]) >= 0).all():
+    ranks = dict(program.axes).get("pp", program.ranks)
+    if each >= ranks or (np.diff(program.step[own]) >= 0).all():
         ends = np.repeat(ends.reshape(steps, each).max(axis=1), each)  # a step's last backward, whichever it is of
         return StepWindow(float(ends[first]), float(ends[first + each]), whole=False)
-    return StepWindow(float(ends[first]), float(ends[first + program.ranks]), program.ranks / each, whole=False)
+    return StepWindow(float(ends[first]), float(ends[first + ranks]), ranks / each, whole=False)
 
 
 def cut_trace(program: Program, trace: Trace) -> Trace:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulator.workload.model import Model
 from simulator.workload.operator import KernelStyle, Operator, Saved
 from simulator.workload.precision import Precision
@@ -28,6 +30,7 @@ class Pieces:
         self.e, self.kept = float(precision.element), precision.quantised_element
         self.style, self.vocabulary, self.keys = style, vocabulary, (context + length) * peers
         self.peers = peers
+        self.gathered = "whole" if style.keeps_gathered_inputs else "sequence"
 
     def norm(self, label: str, width: int = 0) -> Operator:
         """LayerNorm or RMSNorm: reads x, writes y; backward reads x and dy, writes dx.
@@ -114,7 +117,7 @@ class Pieces:
         expert = region == "expert"
         wide = t * width * e
         bias = m.linear_bias
-        outer = "copies" if expert else "sequence"
+        outer = "copies" if expert else self.gathered
         held = t * m.hidden * self.kept if keeps_input else 0.0
         up_in = Saved(name=f"{label} input", bytes=held, region=outer, cheap=not expert)
         down_in = Saved(name=f"{label} down input", bytes=t * width * self.kept, region=region, cheap=True)
@@ -126,6 +129,11 @@ class Pieces:
         else:
             first = self.linear(f"{label} up", "column", up, m.hidden, up_in, bias, again=again)
             last = self.linear(f"{label} down", "row", m.hidden, width, down_in, bias)
+            if (
+                m.gated_mlp and self.style.keeps_idle_products
+            ):  # the seventh product of a layer, so one of those whose output is kept
+                down_out = Saved(name=f"{label} down output", bytes=t * m.hidden * e, region="sequence", idle=True)
+                last = replace(last, saved=(*last.saved, down_out))
         return [first, self.activation(label, wide, region), last]
 
     def activation(self, label: str, wide: float, region: str) -> Operator:
@@ -148,6 +156,11 @@ class Pieces:
             saved=(
                 Saved(name=f"{before}{first}", bytes=wide, region=region),
                 *((Saved(name=f"{before}up output", bytes=wide, region=region, cheap=True),) if m.gated_mlp else ()),
+                *(  # a plain function's output is scaled by a kernel of its own, a gate's in the fused one
+                    (Saved(name=f"{before}output unweighted", bytes=wide, region=region, cheap=True),)
+                    if region == "expert" and self.style.weights_in_experts and not m.gated_mlp
+                    else ()
+                ),
                 *(
                     (Saved(name=f"{before}silu output", bytes=wide, region=region, cheap=True),)
                     if m.gated_mlp and passes > 1
@@ -204,7 +217,8 @@ class Pieces:
         """Final norm, projection to the vocabulary, cross-entropy on fp32 logits."""
         m, t, e = self.m, self.t, self.e
         logits = float(t) * self.vocabulary
-        head_in = Saved(name="head input", bytes=t * m.hidden * e, region="sequence")
+        region = "whole" if self.style.gathers_logits else "tensor"
+        head_in = Saved(name="head input", bytes=t * m.hidden * e, region=self.gathered)
         product = self.linear("head", "vocabulary", self.vocabulary, m.hidden, head_in, False)
         if self.style.fused_cross_entropy:
             read, written, back_read, back_written, kept = 2 * e, 0.0, e, e, e
@@ -213,12 +227,12 @@ class Pieces:
         loss = Operator(
             label="cross entropy",
             work="memory_bound",
-            split="tensor",
+            split=region,
             read=logits * read,
             written=logits * written,
             backward_read=logits * back_read,
             backward_written=logits * back_written,
-            saved=(Saved(name="logits", bytes=logits * kept, region="tensor", category="logits"),),
+            saved=(Saved(name="logits", bytes=logits * kept, region=region, category="logits"),),
             launches=2 if self.style.fused_cross_entropy else 8,
             backward_launches=1 if self.style.fused_cross_entropy else 4,
         )
