@@ -46,14 +46,14 @@ def _add_links(state: State, updated: np.ndarray) -> None:
     reductions = [[chain[0] for chain in links_of(state, f"gradients of rank {r}", rank_held(state, r))] for r in ranks]
     gathers = [weight_gathers(state, r) if stage in (1, 2) else [] for r in ranks]
     found = []
-    for late, actions, links in ((0, reduced, reductions), (1, updated, gathers)):
+    for turn, actions, links in ((0, reduced, reductions), (1, updated, gathers)):
         of_action = [links[r] for r in state.pattern.rank[actions].tolist()]
         items = np.array([i for some in of_action for i in some], np.int64)
         again = np.repeat(actions, [len(some) for some in of_action])
-        found.append((again, np.full(len(again), late), items))
+        found.append((again, np.full(len(again), turn), items))
     joined = [np.concatenate(columns) for columns in zip(*found, strict=True)]
-    turn = np.lexsort((joined[1], joined[0]))
-    action, late, item = (column[turn] for column in joined)
+    by_action = np.lexsort((joined[1], joined[0]))
+    action, late, item = (column[by_action] for column in joined)
     rank, lane = state.pattern.rank[action], state.lanes("dp")
     rows = state.add_rows(
         Batch(

@@ -34,9 +34,9 @@ def workload(batch: int, precision: str = "bf16") -> Workload:
 
 @functools.cache
 def predicted(schedule: str, ranks: int = 4, replicas: int = 2, batch: int = 16, **plan: object) -> Prediction:
-    engine = str(plan.pop("engine", "compiled"))
+    engine, fold = str(plan.pop("engine", "compiled")), bool(plan.pop("fold", True))
     chosen = Plan(pipeline_parallel=ranks, data_parallel=replicas, microbatch_size=1, schedule=schedule, **plan)
-    return simulate(workload(batch), chosen, load_cluster("dgx_a100", ranks * replicas), engine)
+    return simulate(workload(batch), chosen, load_cluster("dgx_a100", ranks * replicas), engine, fold=fold)
 
 
 def updates(program: Program, rank: int) -> np.ndarray:
@@ -94,6 +94,15 @@ def test_both_engines_agree(schedule: str, batch: int) -> None:
     assert a.step_time == pytest.approx(b.step_time, rel=1e-9)
     assert a.breakdown == pytest.approx(b.breakdown, rel=1e-6, abs=1e-9)
     assert a.memory.by_category == pytest.approx(b.memory.by_category)
+
+
+@pytest.mark.parametrize("schedule", ASYNCHRONOUS)
+@pytest.mark.parametrize("batch", [4, 16])
+def test_folded_and_unfolded_ranks_take_the_same_time(schedule: str, batch: int) -> None:
+    some, all_of_them = (predicted(schedule, batch=batch, zero_stage=1, fold=fold) for fold in (True, False))
+    assert some.step_time == pytest.approx(all_of_them.step_time, rel=1e-9)
+    assert some.breakdown == pytest.approx(all_of_them.breakdown, rel=1e-6, abs=1e-9)
+    assert some.peak_memory == pytest.approx(all_of_them.peak_memory)
 
 
 @pytest.mark.parametrize("schedule", ASYNCHRONOUS)
@@ -181,6 +190,7 @@ REFUSALS = [
     ({"overlap_gradients": True}, "overlap_gradients = true", "leave overlap_gradients out"),
     ({"zero_stage": 1, "overlap_parameters": True}, "overlap_parameters = true", "leave overlap_parameters out"),
     ({"bucket_size": 1e6}, "overlap_gradients = false", "leave bucket_size out"),
+    ({"optimizer_offload": 0.5}, "optimizer_offload = 0.5", "leave optimizer_offload out"),
     ({"chunks_per_rank": 2}, "a rank holds one chunk", "interleaved_1f1b"),
 ]
 

@@ -43,7 +43,7 @@ def work(shape: Shape, replicas: int, layers: int = LAYERS) -> Workload:
 
 
 @functools.cache
-def predicted(name: str, replicas: int = 2, engine: str = "compiled", **plan: Any) -> Prediction:
+def predicted(name: str, replicas: int = 2, engine: str = "compiled", fold: bool = True, **plan: Any) -> Prediction:
     shape = smallest(SCHEDULES.get(name))
     chosen = Plan(
         pipeline_parallel=shape.ranks,
@@ -53,7 +53,7 @@ def predicted(name: str, replicas: int = 2, engine: str = "compiled", **plan: An
         schedule=name,
         **plan,
     )
-    return simulate(work(shape, replicas), chosen, load_cluster("dgx_a100", shape.ranks * replicas), engine)
+    return simulate(work(shape, replicas), chosen, load_cluster("dgx_a100", shape.ranks * replicas), engine, fold=fold)
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
@@ -75,6 +75,7 @@ def test_every_combination_runs_or_says_why_not(name: str, zero: int) -> None:
 def test_both_engines_agree_on_sharded_states(name: str, zero: int) -> None:
     a, b = (predicted(name, zero_stage=zero, engine=engine) for engine in ("compiled", "simpy"))
     assert a.step_time == pytest.approx(b.step_time, rel=1e-9)
+    assert a.step_time == pytest.approx(predicted(name, zero_stage=zero, fold=False).step_time, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", SEVERAL_LANES)
@@ -165,6 +166,8 @@ def test_the_optimised_eager_synchronisation_leaves_ranks_without_a_bubble_alone
     assert {0: {0}, 1: {1}, 2: {1}, 3: {0}} == waits(late)
     with pytest.raises(PlanError, match=r"several pipeline ranks.*Way out"):
         predicted("one_f_one_b", overlap_gradients="bubbles")
+    with pytest.raises(PlanError, match=r"shard states over all of them.*Way out"):
+        predicted("chimera", replicas=4, zero_stage=1, shard_size=2)
     with pytest.raises(PlanError, match=r"not by bucket.*Way out"):
         predicted("chimera", overlap_gradients=True, bucket_size=1e6)
 
