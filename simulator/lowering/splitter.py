@@ -14,6 +14,7 @@ from simulator.lowering.context import ring_attention, swap_heads
 from simulator.lowering.expert_rules import Groups
 from simulator.lowering.fused_experts import FUSED_CASTS
 from simulator.lowering.rows import Rows
+from simulator.lowering.scores import scores_left
 from simulator.program.program import COLLECTIVE
 from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
 from simulator.workload.operator import KernelStyle, LayerPart, Operator
@@ -196,9 +197,11 @@ class Splitter:
             if o.peers > 1:
                 self.exchange_keys(rows, o, phase, row)
             if o.split == "row":
-                self.collective(rows, self.summed(), self.tokens * o.shape[2] * self.e, phase, o.label)
+                self.collective(rows, self.summed(), o.shape[1] * o.shape[2] * self.e, phase, o.label)
+            elif o.gathers:
+                self.collective(rows, "all_gather", o.shape[1] * o.shape[2] * self.e, phase, f"{o.label} output")
             if o.split == "vocabulary" and self.style.gathers_logits:
-                self.collective(rows, "all_gather", self.tokens * o.shape[2] * self.e, phase, f"{o.label} logits")
+                self.collective(rows, "all_gather", o.shape[1] * o.shape[2] * self.e, phase, f"{o.label} logits")
         elif o.work == "attention":
             self.attention(rows, o, phase, 4.0, o.launches)
         elif o.work in ("dispatch", "combine"):
@@ -212,10 +215,10 @@ class Splitter:
                     self.collective(rows, "all_reduce", 4.0 * self.tokens, phase, f"cross entropy {what}")
 
     def gathered(self, o: Operator, width: int) -> float:
-        """Bytes of all tokens' rows of `width` values as a product's operand is gathered: quantised first where it is in 8 bits
+        """Bytes of all rows of `width` values as a product's operand is gathered: quantised first where it is in 8 bits
         (Transformer Engine, distributed.py: gather_along_first_dim of quantised tensors)."""
         narrow = o.split != "vocabulary" and BYTES_PER_ELEMENT[self.precision.gemm] == 1
-        return self.tokens * width * (self.precision.quantised_element if narrow else self.e)
+        return o.shape[1] * width * (self.precision.quantised_element if narrow else self.e)
 
     def summed(self) -> str:
         """The collective that sums partial results."""
@@ -225,20 +228,23 @@ class Splitter:
         """Write a fused attention row and what the ranks that share its sequences exchange; flops count the full product.
 
         Under context parallelism every rank has equal work: with a causal mask its queries see half of the keys on average
-        (a ring: context.py).
+        (a ring: context.py).  With a window keys are gathered first: the rings of frameworks know no windows (Transformer Engine).
         """
         sequences, heads, length, width = o.shape
         heads, groups = heads // self.t, max(1, o.kv_heads // self.t)
         keys, mask = o.keys, "causal" if o.causal else "full"
+        narrow = o.causal and 0 < o.window < keys
+        if narrow:
+            mask = f"{'chunk' if o.chunked else 'window'} {o.window}"
         flops = factor * sequences * heads * float(length) * keys * width
         if o.peers > 1 and self.exchange == "ulysses":
             heads, groups, length = heads // o.peers, groups // o.peers, length * o.peers
-        elif o.peers > 1 and o.causal and self.exchange == "ring":
+        elif o.peers > 1 and o.causal and self.exchange == "ring" and not narrow:
             core = {"work": "attention", "shape": (sequences, heads, length, width), "dtype": self.dtype}
             ring_attention(rows, {**core, "phase": phase, "launches": launches}, o, self, phase)
             return
         elif o.peers > 1 and o.causal:
-            keys, mask = keys // 2, "full"
+            keys, mask = max(1, round(scores_left(keys, o.window, o.chunked) / keys)), "full"
         moved = sequences * length * heads * width * self.e
         kv = sequences * o.keys * groups * width * self.e
         swap_heads(rows, o, self, phase)
@@ -254,7 +260,7 @@ class Splitter:
             phase=phase,
             launches=launches,
         )
-        self.exchange_keys(rows, o, phase, row)
+        self.exchange_keys(rows, o, phase, -1 if narrow else row)
 
     def exchange_keys(self, rows: Rows, o: Operator, phase: str, beside: int = -1) -> None:
         """Keys and values of the other ranks' tokens; backward their gradients too.  A ring hides them beside the attention."""
@@ -357,7 +363,7 @@ class Splitter:
             narrow=narrow,
             launches=launches,
         )
-        wide = self.tokens * o.shape[3] * self.e
+        wide = o.shape[1] * o.shape[3] * self.e
         if column and self.sp:
             again = self.gathered(o, o.shape[3])
             self.collective(rows, "all_gather", again, "backward", f"{o.label} input", beside=dgrad)
