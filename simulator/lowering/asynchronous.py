@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.lowering.hops import links_of
 from simulator.lowering.parameters import rank_held
-from simulator.lowering.reduce import tied_link
+from simulator.lowering.reduce import table_link
 from simulator.lowering.state import Batch, State
 from simulator.lowering.update import update_segments, weight_gathers
 from simulator.program.program import COLLECTIVE
@@ -33,8 +33,7 @@ def add_updates(state: State) -> None:
     settled = state.settled
     if settled.reduces:
         _add_links(state, updated)
-    if state.workload.model.tied_embeddings:
-        _add_tied(state, updated)
+    _add_shared(state, updated)
 
 
 def _add_links(state: State, updated: np.ndarray) -> None:
@@ -74,12 +73,12 @@ def _add_links(state: State, updated: np.ndarray) -> None:
     state.wait(state.first_row[following[goes_on]], rows[goes_on])
 
 
-def _add_tied(state: State, updated: np.ndarray) -> None:
-    """One sum of the tied gradients per version, when both ends have theirs; no update waits for it."""
-    tied = tied_link(state)
-    if tied is None:
+def _add_shared(state: State, updated: np.ndarray) -> None:
+    """One sum of a shared matrix's gradients per version, when both ends have theirs; no update waits for it."""
+    shared = table_link(state)
+    if shared is None:
         return
-    item, ends = tied
+    item, ends = shared
     of_rank = [updated[state.pattern.rank[updated] == r] for r in ends]
     lane = state.lanes("dp-tied")
     count = len(of_rank[0])

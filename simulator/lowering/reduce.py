@@ -4,7 +4,7 @@ Replicas along the data-parallel axis and copies of a chunk in several lanes (Ch
 ZeRO-0, reduce_scatter under ZeRO-1 and 2, and under hybrid sharding a second hop between the copies of the shards; under ZeRO-3
 lanes all_reduce their shards.  With overlap a bucket is reduced as soon as the backward of its layers ends; without, everything
 after the rank's last backward.  ZeRO-2 keeps no full gradients, so it reduces after every microbatch; shards are added between
-copies after the last.  Tied embeddings on different ranks add their gradients last.
+copies after the last.  Embeddings shared by parts on different ranks add their gradients last.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 
 from simulator.lowering.hops import Chain, add_chains, gradient_link, links_of
 from simulator.lowering.idle import idle_after
-from simulator.lowering.parameters import chunk_held, group_held, rank_chunks, rank_held, words
+from simulator.lowering.parameters import chunk_held, group_held, rank_held, table_copies, table_size, words
 from simulator.lowering.state import Batch, State
 from simulator.program.program import COLLECTIVE, Link
 
-__all__ = ["add_reductions", "meet_holders", "tied_link"]
+__all__ = ["add_reductions", "meet_holders", "table_link"]
 
 
 def add_reductions(state: State) -> None:
@@ -33,8 +33,7 @@ def add_reductions(state: State) -> None:
             _at_the_end(state)
     if lanes:
         _replica_lanes(state)
-    if state.workload.model.tied_embeddings:
-        _tied_embeddings(state)
+    _shared_tables(state)
 
 
 def _spread(found: list[list[Chain]]) -> tuple[list[Chain], np.ndarray]:
@@ -165,11 +164,11 @@ def meet_holders(
     )
 
 
-def _tied_embeddings(state: State) -> None:
-    tied = tied_link(state)
-    if tied is None:
+def _shared_tables(state: State) -> None:
+    shared = table_link(state)
+    if shared is None:
         return
-    item, ends = tied
+    item, ends = shared
     lane = state.lanes("dp")
     rows = state.add_rows(
         Batch(
@@ -183,18 +182,18 @@ def _tied_embeddings(state: State) -> None:
     state.wait(np.full(len(ends), rows[0]), final[np.array(ends)])
 
 
-def tied_link(state: State) -> tuple[int, list[int]] | None:
-    """Return the sum of the gradients of embedding and head, which share one matrix, and the ranks at its ends.
+def table_link(state: State) -> tuple[int, list[int]] | None:
+    """Return the sum of the gradients of parts that share the embedding's matrix, and the ranks that they lie on.
 
-    None where the two lie on one rank, as in a V.
+    These are a tied head, a decoder's own look-up, and multi-token prediction.  None where a lane has them all on one rank, as a V
+    does.
     """
-    ends = sorted({int(state.placement.rank_of[a, c]) for a in range(state.placement.lanes) for c in (0, -1)})
-    if len(ends) < 2 or any(
-        (a, 0) in rank_chunks(state, r) and (a, len(state.chunks) - 1) in rank_chunks(state, r)
-        for r in ends
-        for a in range(state.placement.lanes)
-    ):
+    tied = state.workload.model.tied_embeddings
+    users = [c for c, chunk in enumerate(state.chunks) if "input" in table_copies(chunk, tied)]
+    of_lane = [{int(state.placement.rank_of[a, c]) for c in users} for a in range(state.placement.lanes)]
+    ends = sorted(set().union(*of_lane))
+    if any(len(ranks) < 2 for ranks in of_lane):
         return None
-    head = state.costs["head"]
-    size = (head.parameters - head.small_parameters) * state.settled.gradient_bytes
-    return gradient_link(state, "all_reduce", "tied embedding gradients", size, ("pp",), tuple(ends)), ends
+    size = table_size(state) * state.settled.gradient_bytes
+    name = f"{'tied' if tied else 'shared'} embedding gradients"
+    return gradient_link(state, "all_reduce", name, size, ("pp",), tuple(ends)), ends
