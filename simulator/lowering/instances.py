@@ -17,6 +17,7 @@ from simulator.lowering.state import Batch, State
 from simulator.lowering.unit_parts import quantising
 from simulator.lowering.windows import find_windows
 from simulator.program.program import COMPUTE, Block, FusedSegment, OperatorTable, Segment
+from simulator.workload.layer_kind import is_layer
 
 __all__ = ["BUCKETS", "UNBROKEN", "UNITS", "add_instances", "layers_of", "offloaded", "table_of", "unit_groups"]
 
@@ -79,7 +80,7 @@ def offloaded(chunk: Chunk, layers: int) -> list[bool]:
     """
     out, left = [], layers
     for kind in chunk.kinds:
-        takes = kind not in ("embedding", "head") and left > 0
+        takes = is_layer(kind) and left > 0
         left -= takes
         out.append(takes)
     return out
@@ -95,10 +96,19 @@ def unit_groups(kinds: list[str], layers: int) -> tuple[tuple[str, ...], ...]:
     """
     if not layers:
         return (tuple(kinds),)
-    middle = [kind for kind in kinds if kind not in ("embedding", "head")]
-    units = [tuple(middle[i : i + layers]) for i in range(0, len(middle), layers)]
-    ends = [[(end,)] if end in kinds else [] for end in ("embedding", "head")]
-    return (*ends[0], *units, *ends[1])
+    units: list[tuple[str, ...]] = []
+    held = 0
+    for kind in kinds:
+        if not is_layer(kind):  # an end is a unit of its own
+            units.append((kind,))
+            held = 0
+        elif held and held < layers:
+            units[-1] = (*units[-1], kind)
+            held += 1
+        else:
+            units.append((kind,))
+            held = 1
+    return tuple(units)
 
 
 def _variants(state: State) -> np.ndarray:
@@ -166,32 +176,43 @@ def add_instances(state: State) -> None:
     pair = order.pair.astype(np.int64)
     second = (pair >= 0) & (pair < np.arange(len(pair)))
     per_action[second] = 0
-    ends = np.cumsum(per_action)
-    state.first_row, state.last_row = ends - per_action, ends - 1
+    kept = per_action + state.updates if len(state.updates) else per_action
+    ends = np.cumsum(kept)
+    state.first_row, state.last_row = ends - kept, ends - kept + per_action - 1
     state.first_row[second], state.last_row[second] = state.first_row[pair[second]], state.last_row[pair[second]]
     total = int(ends[-1]) if len(ends) else 0
-    action = np.repeat(np.arange(len(pair)), per_action)
+    action = np.repeat(np.arange(len(pair)), kept)
     part = np.arange(total) - state.first_row[action]
     fused = pair[action] >= 0
     compute = state.lanes("compute")
     partner = np.where(fused, pair[action], 0)
-    state.add_rows(
-        Batch(
-            item=base[action] + part,
-            kind=COMPUTE,
-            rank=ranks[action],
-            streams=compute[ranks[action]][:, None],
-            action=np.where(fused, 5, order.kind[action]).astype(np.int64),
-            chunk=order.chunk[action],
-            microbatch=order.microbatch[action],
-            part=part,
-            count=order.count[action],
-            slice=order.part[action],
-            slices=order.parts[action],
-            second_chunk=np.where(fused, order.chunk[partner], -1),
-            second_microbatch=np.where(fused, order.microbatch[partner], -1),
-        )
+    batch = Batch(
+        item=base[action] + part,
+        kind=COMPUTE,
+        rank=ranks[action],
+        streams=compute[ranks[action]][:, None],
+        action=np.where(fused, 5, order.kind[action]).astype(np.int64),
+        chunk=order.chunk[action],
+        microbatch=order.microbatch[action],
+        part=part,
+        count=order.count[action],
+        slice=order.part[action],
+        slices=order.parts[action],
+        second_chunk=np.where(fused, order.chunk[partner], -1),
+        second_microbatch=np.where(fused, order.microbatch[partner], -1),
+        step=state.step_of(order.microbatch[action]),
     )
+    if len(state.updates):
+        _keep_updates(batch, part == per_action[action])
+    state.add_rows(batch)
+
+
+def _keep_updates(batch: Batch, update: np.ndarray) -> None:
+    """Make these rows updates; what they run is filled in by the pass `asynchronous`."""
+    for column, value in (("item", -1), ("action", 4), ("chunk", -1), ("microbatch", -1), ("part", 0)):
+        getattr(batch, column)[update] = value
+    for column, value in (("count", 1), ("slice", 0), ("slices", 1)):
+        getattr(batch, column)[update] = value
 
 
 def _blocks(state: State) -> tuple[np.ndarray, np.ndarray]:
