@@ -212,3 +212,18 @@ def test_pictures_and_tables_name_places_in_the_pipeline(tmp_path: Path) -> None
     assert rows[0].pipeline is not None
     assert rows[1].pipeline is not None
     assert rows[0].pipeline.messages == rows[1].pipeline.messages > 0
+
+
+@pytest.mark.parametrize(
+    ("factor", "touched"), [("clock", ("gemm", "attention")), ("memory_bandwidth", ("memory_bound",))]
+)
+def test_a_factor_slows_its_own_kernels(factor: str, touched: tuple[str, ...]) -> None:
+    plain = simulate_job(job()).prices
+    slow = simulate_job(job(f'cluster.parts=[{{nodes="0-1",{factor}=0.5}}]')).prices
+    for kind in ("gemm", "memory_bound", "attention"):
+        before, after = (
+            sum(p.class_share[:, q].sum() for q, name in enumerate(p.classes) if name.startswith(kind))
+            for p in (plain, slow)
+        )
+        assert before > 0
+        assert (2.0 if kind in touched else 1.0) == pytest.approx(after / before, rel=1e-9), kind
