@@ -285,6 +285,7 @@ def _style(framework: Framework, attention: str | None, dropout: bool) -> Kernel
         fuses_experts=framework.fuses_experts,
         exchange_permutes=framework.exchange_permutes,
         gathers_logits=framework.gathers_logits,
+        gathers_rotary=framework.gathers_rotary,
         copies_attention_output=framework.copies_attention_output,
         makes_gradients=framework.makes_gradients,
         weights_in_experts=framework.weights_in_experts,

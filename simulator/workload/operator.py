@@ -138,6 +138,7 @@ class KernelStyle:
         exchange_permutes: the exchange of rows between experts copies, sorts and sums them itself.
         ring_in_fp32: partial results of ring attention are joined by plain fp32 operations.
         gathers_logits: the loss is computed over all logits, gathered, on every tensor-parallel rank.
+        gathers_rotary: each layer keeps its tokens' cosines and sines, for queries and for keys.
         copies_attention_output: attention kernels of batch-first tensors in a sequence-first layer: their output is kept twice.
         makes_gradients: weight gradients are made by the first backward, in places that the freed logits leave.
         weights_in_experts: the router's weights scale the experts' inner activation, not their outputs.
@@ -160,6 +161,7 @@ class KernelStyle:
     fuses_experts: bool = False
     exchange_permutes: bool = False
     gathers_logits: bool = False
+    gathers_rotary: bool = False
     copies_attention_output: bool = False
     makes_gradients: bool = False
     weights_in_experts: bool = False

@@ -80,7 +80,9 @@ def _head_norm(p: Pieces, width: int) -> Operator:
 
 def _rotary(p: Pieces, read: float, written: float) -> Operator:
     launches = 2 if p.style.fused_rotary else 10
+    kept = Saved(name="cosines and sines", bytes=4.0 * p.t * p.m.head_dim * p.e, region="whole", cheap=True)
     return Operator(
+        saved=(kept,) if p.style.gathers_rotary else (),
         label="rotary",
         work="memory_bound",
         split="tensor",
