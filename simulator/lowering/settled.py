@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.errors import PlanError
+from simulator.lowering.context_rules import check_context, with_ring
 from simulator.lowering.expert_rules import Groups, check_experts, with_experts
 from simulator.lowering.offload_rules import check_offload
+from simulator.lowering.plan_rules import check_effects
 from simulator.lowering.recompute import Recompute
 from simulator.lowering.recompute_rules import settle_recompute
 from simulator.lowering.shard_rules import check_shards, check_units, with_shards
+from simulator.lowering.workload_rules import check_documents, check_loss
 from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import AXES, Plan
 from simulator.schedules import SCHEDULES
@@ -74,6 +77,8 @@ class Settled:
     quantized_weights: bool = False
     quantized_gradients: bool = False
     recomputes: Recompute = Recompute("none")
+    tensor_parallel_splits: int = 1
+    context_parallel_inner: int = 1
     optimizer_offload: float = 0.0
     optimizer_offload_overlap: bool = False
     activation_offload: int = 0
@@ -158,9 +163,15 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     schedule = _schedule(plan, microbatches)
     check_units(workload, plan, microbatches)
     check_offload(plan)
+    gathers = framework.gathers_logits if plan.vocabulary_parallel_loss is None else not plan.vocabulary_parallel_loss
+    fused = _or(plan.fused_cross_entropy, framework.fused_cross_entropy)
+    style = _style(framework, plan.attention, _or(plan.dropout, framework.dropout), gathers, fused)
+    check_loss(plan, style)
+    check_context(workload.model, plan, style.attention == "unfused")
+    check_documents(workload, style, schedule)
     recomputes = settle_recompute(workload, plan, framework, schedule.slices)
     check_shards(workload, plan, replicas * plan.context_parallel)
-    _check_effects(plan, framework, replicas * plan.context_parallel, schedule)
+    check_effects(plan, framework, replicas * plan.context_parallel, schedule)
     per_rank = 1 if schedule.slices else plan.chunks_per_rank
     if workload.model.layers < plan.pipeline_parallel * per_rank and plan.layer_split is None:
         raise PlanError(
@@ -180,7 +191,8 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     axes, groups = with_experts(
         tuple((axis, _size(plan, axis, replicas)) for axis in _rank_order(plan)), plan, workload.model.experts > 0
     )
-    axes, groups = with_shards(axes, groups, plan, replicas * plan.context_parallel)
+    inner = plan.context_parallel_inner
+    axes, groups = with_shards(*with_ring(axes, groups, plan), plan, replicas * plan.context_parallel)
     gradient: str = plan.gradient_dtype or framework.gradient_dtype
     if gradient == "compute" or not numbers.master_weights:
         gradient = numbers.compute
@@ -223,6 +235,8 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         quantized_weights=plan.quantized_weights,
         quantized_gradients=plan.quantized_gradients,
         recomputes=recomputes,
+        tensor_parallel_splits=plan.tensor_parallel_splits or 1,
+        context_parallel_inner=plan.context_parallel if plan.context_parallel_kind == "ulysses" else inner or 1,
         optimizer_offload=plan.optimizer_offload,
         optimizer_offload_overlap=plan.optimizer_offload_overlap,
         activation_offload=plan.activation_offload or 0,
@@ -230,7 +244,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,
         expert_exchange=plan.expert_exchange or "all_to_all",
         expert_imbalance=plan.expert_imbalance,
-        style=_style(framework, plan.attention, _or(plan.dropout, framework.dropout)),
+        style=style,
         precision=numbers,
         framework=framework,
         vocabulary=-(-workload.model.vocabulary // multiple) * multiple,
@@ -266,7 +280,7 @@ def _rank_order(plan: Plan) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=64)
-def _style(framework: Framework, attention: str | None, dropout: bool) -> KernelStyle:
+def _style(framework: Framework, attention: str | None, dropout: bool, gathers: bool, fused: bool) -> KernelStyle:
     return KernelStyle(
         attention=attention or framework.attention,
         fused_softmax=framework.fused_softmax,
@@ -274,11 +288,11 @@ def _style(framework: Framework, attention: str | None, dropout: bool) -> Kernel
         fused_residual=framework.fused_residual,
         fused_rotary=framework.fused_rotary,
         fused_norm=framework.fused_norm,
-        fused_cross_entropy=framework.fused_cross_entropy,
+        fused_cross_entropy=fused,
         in_place_cross_entropy=framework.in_place_cross_entropy,
         fused_wgrad_accumulation=framework.fused_wgrad_accumulation,
         dropout=dropout,
-        gathers_logits=framework.gathers_logits,
+        gathers_logits=gathers,
         copies_attention_output=framework.copies_attention_output,
         makes_gradients=framework.makes_gradients,
         weights_in_experts=framework.weights_in_experts,
@@ -383,52 +397,3 @@ def _schedule(plan: Plan, microbatches: int) -> Any:
             f"(dtsim schedule {schedule.name}). Way out: schedule = 'one_f_one_b'."
         )
     return schedule
-
-
-def _check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Any) -> None:
-    """Refuse what would have no effect, and combinations that cannot be."""
-
-    def refuse(rule: str, values: str, way: str) -> None:
-        raise PlanError(f"{rule}, but {values}. Way out: {way}.")
-
-    if plan.zero_stage and replicas == 1:
-        refuse(
-            "zero_stage shards over the data-parallel replicas",
-            f"zero_stage = {plan.zero_stage} and data_parallel = 1",
-            "zero_stage = 0, or data_parallel > 1",
-        )
-    if plan.zero_stage and schedule.replicas > 1:
-        refuse(
-            "states cannot be sharded over replicas that hold several model copies on a rank",
-            f"zero_stage = {plan.zero_stage} and schedule = {schedule.name!r}",
-            "zero_stage = 0, or schedule = 'one_f_one_b'",
-        )
-    overlaps = _or(plan.overlap_gradients, framework.gradients_overlap)
-    if replicas == 1 and (plan.overlap_gradients is not None or plan.bucket_size is not None):
-        refuse(
-            "gradients are reduced only between replicas",
-            "data_parallel = 1",
-            "leave out overlap_gradients, bucket_size",
-        )
-    if plan.bucket_size is not None and (not overlaps or plan.zero_stage == 3):
-        refuse(
-            "bucket_size matters only for overlapped gradients below ZeRO-3 (FSDP reduces unit by unit)",
-            f"overlap_gradients = {str(overlaps).lower()}, zero_stage = {plan.zero_stage}",
-            "leave bucket_size out",
-        )
-    if plan.overlap_gradients is not None and plan.zero_stage == 3:
-        refuse("FSDP always reduces beside the backward pass", "zero_stage = 3", "leave overlap_gradients out")
-    if plan.overlap_parameters is not None and plan.zero_stage not in (1, 2):
-        refuse(
-            "overlap_parameters gathers the weights of ZeRO-1 and ZeRO-2",
-            f"zero_stage = {plan.zero_stage}",
-            "leave overlap_parameters out",
-        )
-    if plan.zero_stage != 3 and (plan.fsdp_prefetch is not None or plan.reshard_after_forward is not None):
-        refuse(
-            "fsdp_prefetch and reshard_after_forward belong to zero_stage 3",
-            f"zero_stage = {plan.zero_stage}",
-            "leave them out, or zero_stage = 3",
-        )
-    if plan.pipeline_parallel == 1 and plan.p2p is not None:
-        refuse("p2p is about messages between pipeline ranks", "pipeline_parallel = 1", "leave p2p out")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.lowering.expert_rules import Groups
+from simulator.lowering.piecewise import write_in_pieces
 from simulator.lowering.rows import Rows
 from simulator.program.program import COLLECTIVE
 from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
@@ -41,7 +42,7 @@ class Splitter:
     def __init__(
         self,
         tensor: int,
-        peers: tuple[int, str],
+        peers: tuple[int, str, int],
         sequence_parallel: bool,
         overlaps: bool,
         precision: Precision,
@@ -49,9 +50,11 @@ class Splitter:
         hidden: int,
         style: KernelStyle,
         experts: ExpertSplit,
+        splits: int = 1,
     ) -> None:
-        self.t, self.sp, self.overlaps, self.style = tensor, sequence_parallel, overlaps, style
-        self.peers, self.exchange = peers
+        self.t, self.sp, self.overlaps, self.style = tensor, sequence_parallel, overlaps or splits > 1, style
+        self.splits = splits if sequence_parallel and tensor > 1 else 1
+        self.peers, self.exchange, self.inner = peers
         self.experts, self.groups = experts, experts.groups
         self.dtype, self.e, self.tokens = precision.compute, float(precision.element), tokens
         self.precision = precision
@@ -171,7 +174,8 @@ class Splitter:
     def forward(self, rows: Rows, o: Operator, phase: str) -> None:
         """Write the forward rows of an operator."""
         if o.work == "gemm":
-            if o.split in ("column", "vocabulary") and self.sp:
+            piecewise = self.splits > 1 and o.split in ("column", "row")
+            if o.split in ("column", "vocabulary") and self.sp and not piecewise:
                 self.collective(rows, "all_gather", self.tokens * o.shape[3] * self.e, phase, o.label)
             shape, narrow = self.local(o), o.has_weight and o.split not in ("vocabulary", "router")
             if narrow:
@@ -179,6 +183,11 @@ class Splitter:
                 fused = o.split == "column" or o.label.endswith("down")
                 self.quantise(rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, fused=fused)
             launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
+            if piecewise:
+                gathered = self.tokens * o.shape[3] * self.e if o.split == "column" else 0.0
+                scattered = self.tokens * o.shape[2] * self.e if o.split == "row" else 0.0
+                write_in_pieces(self, rows, o.label, shape, "TN", phase, gathered, scattered, narrow=narrow)
+                return
             row = self.product(
                 rows, o.label, shape, "TN" if o.has_weight else "NN", phase, launches=launches, narrow=narrow
             )
@@ -208,17 +217,23 @@ class Splitter:
         """Write a fused attention row and what the ranks that share its sequences exchange; flops count the full product.
 
         Under context parallelism every rank has equal work: with a causal mask its queries see half of the keys on average.
+        Packed documents are sequences of their own; they share the tokens evenly, and their queries see half of what they attend to.
         """
         sequences, heads, length, width = o.shape
         heads, groups = heads // self.t, max(1, o.kv_heads // self.t)
         keys, mask = o.keys, "causal" if o.causal else "full"
         flops = factor * sequences * heads * float(length) * keys * width
-        if o.peers > 1 and self.exchange == "ulysses":
-            heads, groups, length = heads // o.peers, groups // o.peers, length * o.peers
-        elif o.peers > 1 and o.causal:
+        if o.peers > 1 and self.inner > 1:
+            heads, groups, length = heads // self.inner, groups // self.inner, length * self.inner
+        if o.peers > self.inner and o.causal:
             keys, mask = keys // 2, "full"
+        if o.attended:
+            documents = max(1, round(sequences * o.keys / o.attended))
+            flops *= o.attended / o.keys
+            sequences, length = documents, max(1, round(sequences * length / documents))
+            keys, mask = max(1, round(o.attended / (2 if o.causal else 1))), "full"
         moved = sequences * length * heads * width * self.e
-        kv = sequences * o.keys * groups * width * self.e
+        kv = o.shape[0] * o.keys * groups * width * self.e
         self.swap_heads(rows, o, phase)
         row = rows.add(
             label=o.label,
@@ -236,9 +251,9 @@ class Splitter:
 
     def exchange_keys(self, rows: Rows, o: Operator, phase: str, beside: int = -1) -> None:
         """Keys and values of the other ranks' tokens; backward their gradients too.  A ring hides them beside the attention."""
-        if o.peers == 1 or self.exchange == "ulysses":
+        if o.peers <= self.inner:
             return
-        kv = 2.0 * o.shape[0] * o.keys * max(1, o.kv_heads // self.t) * o.shape[3] * self.e
+        kv = 2.0 * o.shape[0] * o.keys * max(1, o.kv_heads // self.t // self.inner) * o.shape[3] * self.e
         if not o.has_weight and o.work == "gemm":  # unfused: batch counts sequences x heads
             kv = 2.0 * self.tokens * o.peers * max(1, o.kv_heads // self.t) * o.shape[3] * self.e
         wanted = [("all_gather", kv)] + ([("reduce_scatter", kv)] if phase == "backward" else [])
@@ -248,15 +263,15 @@ class Splitter:
                 kind=COLLECTIVE,
                 work=name,
                 message=message,
-                group=self.groups.context,
+                group=self.groups.ring or self.groups.context,
                 dtype=self.dtype,
                 phase=phase,
-                beside=beside if self.exchange == "ring" else -1,
+                beside=beside if self.exchange in ("ring", "hybrid") else -1,
             )
 
     def swap_heads(self, rows: Rows, o: Operator, phase: str) -> None:
         """Ulysses: tokens of all heads against all tokens of some heads, and back (DeepSpeed-Ulysses, arXiv 2309.14509)."""
-        if o.peers == 1 or self.exchange != "ulysses":
+        if o.peers == 1 or self.inner == 1:
             return
         query = self.tokens * (o.shape[1] // self.t) * o.shape[3] * self.e
         kv = 2 * self.tokens * max(1, o.kv_heads // self.t) * o.shape[3] * self.e
@@ -336,22 +351,31 @@ class Splitter:
         """Input gradient (NN), weight gradient (NT, added into the gradient buffer), bias gradient."""
         b, m, n, k = self.local(o)
         column = o.split in ("column", "vocabulary")
-        if o.split == "row" and self.sp:
+        piecewise = self.splits > 1 and o.split == "row"
+        if o.split == "row" and self.sp and not piecewise:
             self.collective(rows, "all_gather", self.tokens * o.shape[2] * self.e, "backward", o.label)
         narrow = o.split not in ("vocabulary", "router")
         launches = LAUNCHES_PER_EXPERT * b if o.split.startswith("expert") else 1
         if narrow:
             self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward")
-        dgrad = self.product(
-            rows,
-            f"{o.label} input gradient",
-            (b, m, k, n),
-            "NN",
-            "backward",
-            part="input",
-            narrow=narrow,
-            launches=launches,
-        )
+        dgrad = -1
+        if piecewise:
+            gathered = self.tokens * o.shape[2] * self.e
+            name = f"{o.label} input gradient"
+            write_in_pieces(
+                self, rows, name, (b, m, k, n), "NN", "backward", gathered, 0.0, part="input", narrow=narrow
+            )
+        else:
+            dgrad = self.product(
+                rows,
+                f"{o.label} input gradient",
+                (b, m, k, n),
+                "NN",
+                "backward",
+                part="input",
+                narrow=narrow,
+                launches=launches,
+            )
         wide = self.tokens * o.shape[3] * self.e
         if column and self.sp:
             self.collective(rows, "all_gather", wide, "backward", f"{o.label} input", beside=dgrad)

@@ -58,6 +58,7 @@ class Operator:
         kernel: attention kernel name; "" else.
         causal: whether attention skips masked tiles.
         kv_heads, keys: key/value heads of an attention operator, and keys that each sequence of queries sees.
+        attended: keys that a query may see, where sequences are packed documents: those of its own; 0 = all.
         peers: ranks that hold the other queries of the same sequences (context parallelism).
         copies: rows that dispatch and combine make of each token.
         has_weight: whether the GEMM's right operand is a weight (else both operands are activations).
@@ -82,6 +83,7 @@ class Operator:
     causal: bool = False
     kv_heads: int = 0
     keys: int = 0
+    attended: float = 0.0
     peers: int = 1
     copies: int = 1
     has_weight: bool = True
