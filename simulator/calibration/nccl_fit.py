@@ -26,6 +26,7 @@ from simulator.hardware.coefficients import (
     Residual,
     SizeRange,
     load_cost_table,
+    size_class,
 )
 from simulator.units import parse
 
@@ -47,14 +48,19 @@ __all__ = [
     "sigma_of",
 ]
 
-_SPREAD = (0.4, 0.1, 0.4)
+_SPREAD = np.array([0.4, 0.1, 0.4])
 """How far a pair's multipliers are expected to lie from those of its platform: log latency, log bandwidth, ramp."""
-_SHARED = (1.2, 0.3, 0.6)
+_SHARED = np.array([1.2, 0.3, 0.6])
 """How far a platform's multipliers, common to all its pairs, are expected to lie from the centre."""
+_LATENCY_SEEN, _LATENCY_LOST = 2.0**16, 2.0**24
+_BANDWIDTH_SEEN, _BANDWIDTH_LOST = 2.0**26, 2.0**20
+"""Messages [B] that show latency, or bandwidth, and messages in which it is lost."""
 STARTS = ((0.0, 0.0), (1.0, -0.3), (-0.5, 0.0))
 """Where a fit starts (log latency, log bandwidth of the platform): there are several valleys."""
 _HOPS, _LEAST_HOP = 1.0, parse("2 us", "s")
 """How far a network's latency is expected to lie from its data sheet (log), which counts as at least this."""
+_FEW = 6
+"""Points of which a size class of its own is made."""
 _NOISE = 0.1
 """Error in log space that a good model still makes; sets the balance between logs and centre."""
 _SMALL = 32768.0
@@ -249,6 +255,8 @@ def fit_pairs(
     quickest = min((float(log.seconds.min()) for log in logs if log.single_process), default=0.0)
     weights = [_weights(log) * np.sqrt(vote) for log, vote in zip(logs, votes or [1.0] * len(logs), strict=True)]
 
+    sight = _sight(logs)
+
     def multipliers(x: NDArray[np.float64]) -> NDArray[np.float64]:
         return start + x[:3] + x[3 : 3 + size].reshape(-1, 3)
 
@@ -265,7 +273,8 @@ def fit_pairs(
             if log.single_process:
                 best = best + np.exp(x[3 + size]) * quickest
             out.append(_soft(np.log(best / log.seconds) / _NOISE) * weights[i])
-        held = [x[:3] / _SHARED, x[3 : 3 + size] / np.tile(_SPREAD, len(names)), x[3 + size : 4 + size] + 1.0]
+        pairs = x[3 : 3 + size] / np.tile(sight * _SPREAD, len(names))
+        held = [x[:3] / (sight * _SHARED), pairs, x[3 + size : 4 + size] + 1.0]
         return np.concatenate([*out, *held, x[4 + size :] / _HOPS])
 
     first = np.zeros((len(starts), 4 + size + len(free)))
@@ -278,6 +287,19 @@ def fit_pairs(
         launch=float(np.exp(found[3 + size])) * quickest,
         hops={**(hops or {}), **fitted},
     )
+
+
+def _sight(logs: Sequence[NcclLog]) -> NDArray[np.float64]:
+    """Return how free latency, bandwidth and ramp are: logs of large messages alone say little about latency.
+
+    All of the spread where the smallest message is at most 64 KiB and the largest at least 64 MiB, a fifth of it where
+    latency is lost in 16 MiB, or bandwidth in 1 MiB.
+    """
+    least = min(float(log.message.min()) for log in logs)
+    most = max(float(log.message.max()) for log in logs)
+    latency = np.log2(_LATENCY_LOST / least) / np.log2(_LATENCY_LOST / _LATENCY_SEEN)
+    bandwidth = np.log2(most / _BANDWIDTH_LOST) / np.log2(_BANDWIDTH_SEEN / _BANDWIDTH_LOST)
+    return np.clip([latency, bandwidth, 1.0], 0.2, 1.0)
 
 
 def _soft(z: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -311,13 +333,20 @@ def _applies(key: Key | None) -> AppliesTo | None:
 def classes_of(
     logs: Sequence[NcclLog], errors: dict[str, NDArray[np.float64]], pairs: Pairs, hops: Hops | None = None
 ) -> dict[str, Residual]:
-    """Return the residuals by collective and algorithm chosen."""
+    """Return the residuals by collective and algorithm chosen, and by size class where it has `_FEW` points."""
     found: dict[str, list[float]] = defaultdict(list)
     for log in logs:
         terms = _terms(log)
-        for error, i in zip(errors[log.name], _choose(terms, pairs, _hop(log, hops))[1], strict=True):
-            found[f"{log.kind}:{terms[i].pair.split(':')[0]}"].append(float(error))
-    return {name: residual_of(np.array(values)) for name, values in sorted(found.items())}
+        chosen = _choose(terms, pairs, _hop(log, hops))[1]
+        for size, error, i in zip(log.message, errors[log.name], chosen, strict=True):
+            name = f"{log.kind}:{terms[i].pair.split(':')[0]}"
+            found[name].append(float(error))
+            found[f"{name}:{size_class(float(size))}"].append(float(error))
+    return {
+        name: residual_of(np.array(values))
+        for name, values in sorted(found.items())
+        if name.count(":") == 1 or len(values) >= _FEW
+    }
 
 
 def residual_of(errors: NDArray[np.float64]) -> Residual:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from simulator.collectives.base import KINDS, PRIOR, PROTOCOLS, Collective, Cost
 from simulator.collectives.crossing import placed_with_crossing
 from simulator.errors import PlanError, UnknownNameError
-from simulator.hardware.coefficients import Pair, Profile, find_profile, load_cost_table, pooled_profile
+from simulator.hardware.coefficients import Pair, Profile, find_profile, library_of, load_cost_table, pooled_profile
 from simulator.hardware.fabric import Fabric, GroupPlacement, fabric_of
 from simulator.registry import Family
 
@@ -143,9 +143,9 @@ def _price(
         )
     best = min(offered, key=lambda candidate: candidate.seconds(message))
     measured = profile.calibrated and f"{best.algorithm}:{best.protocol}" in profile.pairs
-    sigma = profile.residual(kind, best.algorithm).sigma
+    sigma = profile.residual(kind, best.algorithm, message).sigma
     if not (measured and profile.size_range.smallest <= message <= profile.size_range.largest):
-        sigma = max(sigma, pooled_profile(level_of(place)).residual(kind, best.algorithm).sigma)
+        sigma = max(sigma, _pooled(fabric, place).residual(kind, best.algorithm, message).sigma)
     return CollectiveTime(
         seconds=best.seconds(message),
         algorithm=best.algorithm,
@@ -174,7 +174,8 @@ def candidates(
     if place.ranks < 2:
         return ()
     _check_wires(kind, place, fabric)
-    table, profile, pooled = load_cost_table(), profile_of(fabric, place), pooled_profile(level_of(place))
+    table, profile = load_cost_table(), profile_of(fabric, place)
+    pooled = _pooled(fabric, place)
     if place.nodes > 1:
         fabric = replace(fabric, network_latency=fabric.network_latency + profile.hop(fabric.network))
     found = []
@@ -200,6 +201,11 @@ def candidates(
 def profile_of(fabric: Fabric, place: GroupPlacement) -> Profile:
     """Return the profile that speaks for a group: by whether it leaves its domain."""
     return find_profile(fabric, level_of(place))
+
+
+def _pooled(fabric: Fabric, place: GroupPlacement) -> Profile:
+    level = level_of(place)
+    return pooled_profile(level, library_of(fabric.architecture, level))
 
 
 def level_of(place: GroupPlacement) -> Literal["node", "fabric"]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.cluster import Cluster
+from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.hardware.run_residuals import load_run_residuals, run_kind
 from simulator.program.critical import critical_path
 from simulator.program.prices import ACCOUNTS, Prices
@@ -100,6 +101,14 @@ class Prediction:
         """Bytes on the fullest rank."""
         return float(self.memory.total.max())
 
+    def memory_band(self, rank: int, categories: tuple[str, ...] = CATEGORIES) -> tuple[float, float]:
+        """Return the 80 % band of a rank's peak [B], of these categories alone (design 5b O)."""
+        row = self.memory.by_category[rank]
+        parts = {name: float(b) for name, b in zip(CATEGORIES, row, strict=True) if name in categories}
+        width = QUANTILE * load_memory_residuals().sigma(parts)
+        total = sum(parts.values())
+        return total * math.exp(-width), total * math.exp(width)
+
     @property
     def fits(self) -> bool:
         """Whether every rank's peak fits its GPU, and what was put on the hosts fits them."""
@@ -127,6 +136,10 @@ class Prediction:
             "exposed_communication_s": self.exposed_communication,
             "breakdown_s": self.breakdown,
             "peak_memory_bytes": peaks,
+            "peak_memory_band_bytes": [
+                {"pipeline_rank": r} | dict(zip(("low", "high"), self.memory_band(r), strict=True))
+                for r in range(len(peaks))
+            ],
             "memory_capacity_bytes": self.capacity,
             "host_memory_bytes": self.host_memory,
             "fits": self.fits,

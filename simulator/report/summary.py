@@ -75,6 +75,7 @@ def memory_section(prediction: Prediction) -> Section:
     tensors = [
         f"{s.name}{f' x {s.count}' if s.count > 1 else ''} {show(s.bytes, 'B')}" for s in standing[:_MOST_TENSORS]
     ]
+    low, high = p.memory_band(fullest)
     return Section(
         title=f"memory at the peak of each pipeline rank: {verdict}",
         table=Table(headings=("rank", "total", "full", *names), rows=tuple(rows)),
@@ -86,6 +87,7 @@ def memory_section(prediction: Prediction) -> Section:
                 if p.host_memory
                 else []
             ),
+            f"80 % band of its total: {show(low, 'B')} to {show(high, 'B')}",
         ),
     )
 

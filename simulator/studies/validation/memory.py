@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
@@ -82,19 +83,22 @@ def _outcomes(row: Row, case: str, everything: bool) -> list[Outcome]:
     prediction = tried.prediction
     out = []
     if not verdict:
-        value, how = (None, "") if prediction is None else _peak(prediction, row)
+        found = None if prediction is None else _peak(prediction, row)
         out.append(
             Outcome(
                 case_id=case,
                 quantity=QUANTITY,
                 group=group,
                 measured=measured,
-                predicted=value,
+                predicted=found.value if found else None,
+                low=found.low if found else None,
+                high=found.high if found else None,
                 reason=tried.reason or ("" if measured is not None else "no peak was measured"),
                 counts=tried.counts and measured is not None,
-                assumed=(*tried.assumed, how) if how else tried.assumed,
+                assumed=(*tried.assumed, found.how) if found else tried.assumed,
                 sweep=sweep_of(row),
                 kind=tried.kind,
+                terms=found.terms if found else (),
             )
         )
     if verdict is not None:
@@ -102,15 +106,34 @@ def _outcomes(row: Row, case: str, everything: bool) -> list[Outcome]:
     return out
 
 
-def _peak(prediction: Prediction, row: Row) -> tuple[float, str]:
-    """Return (bytes, what was compared): of the rank that was measured, allocated or all that the device has in use."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Peak:
+    """What is compared: bytes, their band, in words, and the bytes of each category that counts."""
+
+    value: float
+    low: float
+    high: float
+    how: str
+    terms: tuple[tuple[str, float], ...]
+
+
+def _peak(prediction: Prediction, row: Row) -> _Peak:
+    """Return the peak of the rank that was measured, as far as the measurement counts it."""
     kind, where = _kind(row), text(row, "mem_rank").lower()
     counted = [i for i, name in enumerate(CATEGORIES) if name not in _OUTSIDE[kind]]
     values = prediction.memory.by_category[:, counted].sum(axis=1)
     if "last" in where:
-        value, rank = values[-1], "last pipeline rank"
+        rank, which = len(values) - 1, "last pipeline rank"
     elif "first" in where or "rank 0" in where:
-        value, rank = values[0], "first pipeline rank"
+        rank, which = 0, "first pipeline rank"
     else:
-        value, rank = values.max(), "fullest rank"
-    return float(value), f"{_WORDS[kind]}, {rank}"
+        rank, which = int(values.argmax()), "fullest rank"
+    names = tuple(CATEGORIES[i] for i in counted)
+    low, high = prediction.memory_band(rank, names)
+    return _Peak(
+        value=float(values[rank]),
+        low=low,
+        high=high,
+        how=f"{_WORDS[kind]}, {which}",
+        terms=tuple((name, float(prediction.memory.by_category[rank, i])) for name, i in zip(names, counted, strict=True)),
+    )
