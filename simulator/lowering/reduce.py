@@ -118,7 +118,7 @@ def _replica_lanes(state: State) -> None:
                 state,
                 "all_reduce",
                 f"gradients of chunk {chunk}{what}",
-                count * settled.gradient_bytes,
+                count * settled.reduce_bytes,
                 (*group, "pp"),
                 tuple(holders),
             )
@@ -148,7 +148,7 @@ def _tied_embeddings(state: State) -> None:
     ):
         return
     head = state.costs["head"]
-    size = (head.parameters - head.small_parameters) * state.settled.gradient_bytes
+    size = (head.parameters - head.small_parameters) * state.settled.reduce_bytes
     item = gradient_link(state, "all_reduce", "tied embedding gradients", size, ("pp",), tuple(ends))
     lane = state.lanes("dp")
     rows = state.add_rows(

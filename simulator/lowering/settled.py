@@ -15,7 +15,7 @@ from simulator.errors import PlanError
 from simulator.lowering.context_rules import check_context, with_ring
 from simulator.lowering.expert_rules import Groups, check_experts, with_experts
 from simulator.lowering.offload_rules import check_offload
-from simulator.lowering.plan_rules import check_effects
+from simulator.lowering.plan_rules import check_effects, check_reduce_dtype
 from simulator.lowering.recompute import Recompute
 from simulator.lowering.recompute_rules import settle_recompute
 from simulator.lowering.shard_rules import check_shards, check_units, with_shards
@@ -77,6 +77,7 @@ class Settled:
     quantized_weights: bool = False
     quantized_gradients: bool = False
     recomputes: Recompute = Recompute("none")
+    gradient_reduce_dtype: str = ""
     tensor_parallel_splits: int = 1
     context_parallel_inner: int = 1
     optimizer_offload: float = 0.0
@@ -98,6 +99,22 @@ class Settled:
         """Ranks that hold the same experts."""
         ranks = self.tensor_parallel * self.context_parallel * self.data_parallel
         return ranks // (self.expert_parallel * self.expert_tensor_parallel)
+
+    @property
+    def reduce_dtype(self) -> str:
+        """Number format in which gradients are added between ranks."""
+        return self.gradient_reduce_dtype or self.gradient_dtype
+
+    @property
+    def reduce_bytes(self) -> float:
+        """Bytes of a gradient on its way."""
+        return BYTES_PER_ELEMENT[self.reduce_dtype]
+
+    @property
+    def reductions(self) -> int:
+        """How often a step adds each gradient between ranks."""
+        each = self.zero_stage == 2 or (self.zero_stage == 3 and self.fsdp_reduce == "microbatch")
+        return self.microbatches if each else 1
 
     @property
     def copies(self) -> int:
@@ -196,6 +213,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     gradient: str = plan.gradient_dtype or framework.gradient_dtype
     if gradient == "compute" or not numbers.master_weights:
         gradient = numbers.compute
+    check_reduce_dtype(plan, gradient, replicas * plan.context_parallel)
     multiple = framework.vocabulary_multiple * plan.tensor_parallel
     unsharded = framework.pipeline_keeps_unsharded and plan.pipeline_parallel > 1 and plan.zero_stage == 3
     reshards = (framework.reshards_after_forward and not unsharded) or bool(
@@ -235,6 +253,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         quantized_weights=plan.quantized_weights,
         quantized_gradients=plan.quantized_gradients,
         recomputes=recomputes,
+        gradient_reduce_dtype=plan.gradient_reduce_dtype or "",
         tensor_parallel_splits=plan.tensor_parallel_splits or 1,
         context_parallel_inner=plan.context_parallel if plan.context_parallel_kind == "ulysses" else inner or 1,
         optimizer_offload=plan.optimizer_offload,

@@ -62,6 +62,7 @@ class Plan(Spec):
         overlap_parameters: gather ZeRO-1/2 weights beside the next forward pass.
         bucket_size: gradient bytes reduced at once.
         gradient_dtype: of the gradient buffers.
+        gradient_reduce_dtype: in which gradients are added between ranks; None = that of the buffers.
         p2p: latency (a message only delays its receiver) or blocking (it also holds the sender).
         layer_split: layers per chunk, in order of the global chunk number.
         fsdp_unit: layers gathered together under ZeRO-3, or "chunk" for all of a chunk; None = 1.
@@ -113,6 +114,7 @@ class Plan(Spec):
     overlap_parameters: bool | None = None
     bucket_size: Bytes | None = None
     gradient_dtype: Literal["fp32", "bf16", "fp16"] | None = None
+    gradient_reduce_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     p2p: Literal["latency", "blocking"] | None = None
     layer_split: Annotated[tuple[Layers, ...] | None, BeforeValidator(_listed)] = None
     fsdp_unit: Literal["chunk"] | Degree | None = None

@@ -196,6 +196,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "tensor_parallel_splits": ({"tensor_parallel": 2, "sequence_parallel": True}, None, 2),
     "fused_cross_entropy": ({}, False, True),
     "vocabulary_parallel_loss": ({"tensor_parallel": 2}, True, False),
+    "gradient_reduce_dtype": ({}, None, "bf16"),
     "recompute_modules": ({"recompute": "selective"}, None, ("mlp",)),
     "recompute_method": ({"recompute": "full", "recompute_layers": 3}, "block", "every"),
     "recompute_layers": ({"recompute": "full", "recompute_method": "uniform"}, 2, 3),
