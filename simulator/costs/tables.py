@@ -181,7 +181,8 @@ def _kernels(table: OperatorTable, machine: Machine) -> Iterator[Priced]:
     rows = np.flatnonzero(compute & (work == "memory_bound"))
     if len(rows):
         gpu, numbers = machine.gpu, machine.memory_bound
-        values = memory_bound_seconds(table.read[rows], table.written[rows], gpu, numbers)
+        access = [table.layout[i] for i in rows]
+        values = memory_bound_seconds(table.read[rows], table.written[rows], gpu, numbers, access)
         fixed = memory_bound_seconds([1.0], [0.0], gpu, numbers)[0]
         values = values + np.where(values > 0, (table.launches[rows] - 1) * fixed, 0.0)
         sigma = np.full(len(rows), memory_bound_sigma(gpu, numbers))
@@ -196,8 +197,10 @@ def _gemms(table: OperatorTable, rows: NDArray[np.int64], machine: Machine) -> P
     shape = table.shape[rows]
     dtype = [table.dtype[i] for i in rows]
     layout = [table.layout[i] for i in rows]
-    element = np.array([BYTES_PER_ELEMENT[d] for d in dtype])
-    accumulates = table.written[rows] > 1.5 * element * shape[:, 0] * shape[:, 1] * shape[:, 2]
+    stored = np.array(
+        [max(BYTES_PER_ELEMENT[d], 2) for d in dtype]
+    )  # products of narrow operands are stored in 16 bits
+    accumulates = table.written[rows] > 1.5 * stored * shape[:, 0] * shape[:, 1] * shape[:, 2]
     values = gemm_seconds(shape, layout, dtype, accumulates, machine.gpu, machine.gemm)
     known = np.array([gemm_calibrated(d, machine.gpu, machine.gemm) for d in dtype])
     sigma = gemm_sigma(shape, dtype, machine.gpu, machine.gemm)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
+from simulator.lowering.fused_experts import with_kernels
 from simulator.lowering.recompute import Recompute, dropped, policies_of, policy_named, runs_again
 from simulator.lowering.rows import Rows
 from simulator.lowering.settled import Settled
@@ -132,11 +133,12 @@ def _layer_cost(
     )
     recompute = recompute if kind not in ("embedding", "head") else Recompute("none")
     forward, backward = Rows(f"{kind}{ending} forward"), Rows(f"{kind}{ending} backward")
-    for operator in part.operators:
+    operators = with_kernels(part.operators, style, experts.parallel > 1)
+    for operator in operators:
         split.forward(forward, operator, "forward")
-    for operator in runs_again(part, recompute):
+    for operator in with_kernels(runs_again(part, recompute), style, experts.parallel > 1):
         split.forward(backward, operator, "recompute")
-    for operator in reversed(part.operators):
+    for operator in reversed(operators):
         split.backward(backward, operator)
     saved, again = _saved(part, split, recompute, ending)
     (out, grad), idle = split.widest(part), 0.0

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.lowering.expert_rules import Groups
+from simulator.lowering.fused_experts import FUSED_CASTS
 from simulator.lowering.piecewise import write_in_pieces
+from simulator.lowering.ring import ring_attention
 from simulator.lowering.rows import Rows
 from simulator.program.program import COLLECTIVE
 from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
@@ -153,6 +155,7 @@ class Splitter:
         rows.add(
             label=o.label,
             work="memory_bound",
+            layout=o.access or "layer",
             dtype=self.dtype,
             read=read / divide,
             written=written / divide,
@@ -166,10 +169,11 @@ class Splitter:
 
         With `fused` the kernel before writes the narrow copies, so only the writing counts.
         """
-        if self.precision.quantises:
+        if self.precision.quantises and not (self.style.fuses_experts and label in FUSED_CASTS):
             rows.add(
                 label=f"{label} cast to {self.precision.gemm}",
                 work="memory_bound",
+                layout="layer",
                 dtype=self.dtype,
                 read=0.0 if fused else elements * self.e,
                 written=2.0 * elements * self.precision.quantised_element,
@@ -186,8 +190,8 @@ class Splitter:
                 self.collective(rows, "all_gather", self.tokens * o.shape[3] * self.e, phase, o.label)
             shape, narrow = self.local(o), o.has_weight and o.split not in ("vocabulary", "router")
             if narrow:
-                # the norm before a column-split layer and the activation function write narrow copies themselves
-                fused = o.split == "column" or o.label.endswith("down")
+                # the norm before a column-split layer writes narrow copies itself (LayerNormLinear of Transformer Engine)
+                fused = o.split == "column"
                 self.quantise(rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, fused=fused)
             launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
             if piecewise:
@@ -223,8 +227,8 @@ class Splitter:
     def attention(self, rows: Rows, o: Operator, phase: str, factor: float, launches: int) -> None:
         """Write a fused attention row and what the ranks that share its sequences exchange; flops count the full product.
 
-        Under context parallelism every rank has equal work: with a causal mask its queries see half of the keys on average.
-        Packed documents are sequences of their own; they share the tokens evenly, and their queries see half of what they attend to.
+        Under context parallelism every rank has equal work: with a causal mask its queries see half of the keys on average
+        (a ring: ring.py).  Packed documents are sequences of their own; they share the tokens evenly.
         """
         sequences, heads, length, width = o.shape
         heads, groups = heads // self.t, max(1, o.kv_heads // self.t)
@@ -232,16 +236,21 @@ class Splitter:
         flops = factor * sequences * heads * float(length) * keys * width
         if o.peers > 1 and self.inner > 1:
             heads, groups, length = heads // self.inner, groups // self.inner, length * self.inner
+        ring = o.peers > self.inner and o.causal and self.exchange in ("ring", "hybrid")
         if o.peers > self.inner and o.causal:
             keys, mask = keys // 2, "full"
         if o.attended:
             documents = max(1, round(sequences * o.keys / o.attended))
             flops *= o.attended / o.keys
-            sequences, length = documents, max(1, round(sequences * length / documents))
+            sequences, length = documents, max(2, round(sequences * length / documents))
             keys, mask = max(1, round(o.attended / (2 if o.causal else 1))), "full"
         moved = sequences * length * heads * width * self.e
         kv = o.shape[0] * o.keys * groups * width * self.e
         self.swap_heads(rows, o, phase)
+        if ring:
+            core = {"work": "attention", "shape": (sequences, heads, length, width), "dtype": self.dtype}
+            ring_attention(rows, {**core, "phase": phase, "launches": launches}, o, self, phase)
+            return
         row = rows.add(
             label=o.label,
             work="attention",

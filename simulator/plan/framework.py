@@ -25,6 +25,10 @@ class Framework(NamedSpec):
     sending); tensor_parallel_overlap (input-gradient collective beside the weight-gradient GEMM); fuses_pairs (forward and
     backward of two microbatches interleaved, so that the communication of one hides under the compute of the other; else
     one after the other); separate_communicators (gathers and reductions do not queue behind each other).
+    Attention: repeats_keys (keys and values are repeated for every query head before the kernel, so that kernel and exchange see
+    all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations).
+    Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange copies, sorts and sums rows itself); fuses_experts
+    (the grouped products apply the activation function and write narrow results themselves).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; reshards_after_forward
     (if not, weights are gathered once per step and kept).
     gathers_logits: every tensor-parallel rank gathers all logits and computes the whole loss (else each its part of it).
@@ -49,7 +53,7 @@ class Framework(NamedSpec):
     of one communicator).
     """
 
-    attention: Literal["unfused", "flash1", "flash2", "flash3"]
+    attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "sdpa"]
     fused_softmax: bool
     fused_bias_activation: bool
     fused_residual: bool
@@ -60,6 +64,11 @@ class Framework(NamedSpec):
     fused_wgrad_accumulation: bool
     fused_optimizer: bool
     dropout: bool
+    repeats_keys: bool = False
+    ring_in_fp32: bool = False
+    expert_exchange: Literal["all_to_all", "once_per_node"] = "all_to_all"
+    exchange_permutes: bool = False
+    fuses_experts: bool = False
     gradient_dtype: Literal["fp32", "bf16", "fp16", "compute"]
     gradients_overlap: bool
     parameters_overlap: bool

@@ -61,6 +61,8 @@ class Operator:
         attended: keys that a query may see, where sequences are packed documents: those of its own; 0 = all.
         peers: ranks that hold the other queries of the same sequences (context parallelism).
         copies: rows that dispatch and combine make of each token.
+        access: how a memory-bound kernel walks memory where it is not a small kernel of a layer: "stream" (long passes),
+            "gather" (rows in another order) or "loss" (the separate tensor operations of a cross-entropy).
         has_weight: whether the GEMM's right operand is a weight (else both operands are activations).
     """
 
@@ -86,6 +88,7 @@ class Operator:
     attended: float = 0.0
     peers: int = 1
     copies: int = 1
+    access: str = ""
     has_weight: bool = True
 
 
@@ -124,6 +127,10 @@ class KernelStyle:
         in_place_cross_entropy: an unfused cross-entropy reuses the fp32 copy of the logits for softmax and gradient.
         fused_wgrad_accumulation: weight gradients are added into the gradient buffer by the GEMM itself.
         dropout: whether dropout masks are made and kept.
+        repeats_keys: keys and values are repeated for every query head before attention.
+        fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
+        exchange_permutes: the exchange of rows between experts copies, sorts and sums them itself.
+        ring_in_fp32: partial results of ring attention are joined by plain fp32 operations.
         gathers_logits: the loss is computed over all logits, gathered, on every tensor-parallel rank.
         copies_attention_output: attention kernels of batch-first tensors in a sequence-first layer: their output is kept twice.
         makes_gradients: weight gradients are made by the first backward, in places that the freed logits leave.
@@ -142,6 +149,10 @@ class KernelStyle:
     in_place_cross_entropy: bool = True
     fused_wgrad_accumulation: bool = True
     dropout: bool = False
+    repeats_keys: bool = False
+    ring_in_fp32: bool = False
+    fuses_experts: bool = False
+    exchange_permutes: bool = False
     gathers_logits: bool = False
     copies_attention_output: bool = False
     makes_gradients: bool = False

@@ -245,3 +245,39 @@ def test_combined_1f1b_has_one_more_forward_in_flight_and_costs_no_bubble() -> N
     work, cluster = workload("deepseek_v2_lite", 32, 4096), load_cluster("dgx_h100", 16)
     with pytest.raises(PlanError, match="two or more chunks"):
         simulate(work, Plan(schedule="combined_1f1b", pipeline_parallel=2, expert_parallel=8), cluster)
+
+
+def test_fused_experts_and_a_sorting_exchange_have_fewer_kernels() -> None:
+    work = workload("gpt_oss_120b", 64, 4096)
+    narrow = Workload(model=work.model, sequence_length=4096, global_batch_size=64, precision="mxfp8")
+    plain, fused = (
+        table(lowered(narrow, 64, expert_parallel=16, framework=f), "moe layer backward")
+        for f in ("megatron_bridge", "megatron_bridge_26_06")
+    )
+    gone = set(plain.label) - set(fused.label)
+    assert {
+        "permute",
+        "unpermute",
+        "sort by expert",
+        "sort back",
+        "expert swiglu",
+        "expert weighted biases",
+        "expert up output gradient cast to fp8",
+    } == gone
+    products = [[s.tolist() for s, w in zip(t.shape, t.work, strict=True) if w == "gemm"] for t in (plain, fused)]
+    assert products[0] == products[1]
+    alone = table(lowered(work, 64, framework="megatron_bridge_26_06"), "moe layer forward")
+    assert "permute" in alone.label
+
+
+def test_biases_of_experts_are_added_where_the_routers_weights_are_inside() -> None:
+    work = workload("gpt_oss_120b", 64, 4096)
+    inside = table(lowered(work, 64, expert_parallel=64, framework="megatron_core"), "moe layer forward")
+    i = inside.label.index("expert weighted biases")
+    assert 4 * 4096 * 2880 * (2 + 8 + 2 + 12) == inside.read[i] + inside.written[i]
+    outside = table(lowered(work, 64, expert_parallel=64, framework="torchtitan"), "moe layer forward")
+    assert "expert weighted biases" not in outside.label
+    without = table(
+        lowered(workload("mixtral_8x7b"), 8, expert_parallel=8, framework="megatron_core"), "moe layer forward"
+    )
+    assert "expert weighted biases" not in without.label

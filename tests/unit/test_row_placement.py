@@ -269,3 +269,40 @@ def test_a_v_schedule_gets_its_two_chunks_and_ends_of_their_own_where_layers_say
 )
 def test_notes_say_how_gradients_are_added_up(note: str, expected: str | None) -> None:
     assert expected == placed(quality_note=note).fields.get("gradient_dtype")
+
+
+def test_a_source_may_say_once_what_its_rows_recompute() -> None:
+    row = placed(
+        source="NVIDIA Megatron-Bridge performance summary", recompute="unknown", framework="NeMo/Megatron-Bridge"
+    )
+    assert "none" == row.recompute
+    assert "recompute = none (NVIDIA-NeMo/Megatron-Bridge" in "; ".join(row.assumed)
+    assert "full" == placed(source="NVIDIA Megatron-Bridge performance summary", recompute="full").recompute
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "expected"),
+    [
+        ("B200-SXM", "26.04.01", "megatron_bridge"),
+        ("B200-SXM", "26.06", "megatron_bridge_26_06"),
+        ("B200-SXM", "27.01.02", "megatron_bridge_26_06"),
+        ("B200-SXM", "", "megatron_bridge"),
+        ("H100-80GB-SXM", "26.08", "megatron_bridge"),
+    ],
+)
+def test_a_framework_changes_with_its_releases(gpu: str, version: str, expected: str) -> None:
+    row = placed(
+        framework="NeMo/Megatron-Bridge (Megatron-Core)",
+        version=version,
+        gpu=gpu,
+        gpu_peak_bf16_tflops="",
+        gpu_mem_gb="",
+        intra_link="",
+    )
+    assert expected == row.fields["framework"]
+
+
+def test_words_for_library_attention_leave_the_kernel_to_the_gpu() -> None:
+    assert ["te", "te", "sdpa"] == [
+        placed(attn_kernel=w).fields["attention"] for w in ("TE/flash", "cuDNN", "SDPA flash")
+    ]

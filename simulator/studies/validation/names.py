@@ -45,6 +45,22 @@ class SourceKernel(Spec):
     source: Name
 
 
+class FrameworkSince(Spec):
+    """A framework's profile on an architecture from a release on, and where that was read; releases are year.month."""
+
+    since: Name
+    architecture: Name
+    framework: Name
+    source: Name
+
+
+class SourceRecompute(Spec):
+    """What a source recomputes where its table does not say, and where that was read."""
+
+    recompute: Name
+    source: Name
+
+
 class NameTable(Spec):
     """The content of hardware_specs/names.toml."""
 
@@ -55,9 +71,11 @@ class NameTable(Spec):
     schedules: dict[str, Name]
     attention: dict[str, Name]
     attention_of_source: dict[str, SourceKernel] = Field(default_factory=dict)
+    framework_since: dict[str, FrameworkSince] = Field(default_factory=dict)
     framework_of_kernel: dict[str, Name] = Field(default_factory=dict)
     attention_notes: dict[str, Name] = Field(default_factory=dict)
     recompute: dict[str, Name]
+    recompute_of_source: dict[str, SourceRecompute] = Field(default_factory=dict)
     precisions: dict[str, Name]
     fabrics: dict[str, FabricName]
     memory_of_source: dict[str, SourceMemory] = Field(default_factory=dict)
@@ -83,6 +101,19 @@ class NameTable(Spec):
         """Return the network technology known for a source, by a part of its text."""
         lowered = source.lower()
         return next((fabric for text, fabric in self.fabrics.items() if text.lower() in lowered), None)
+
+    def framework_at(self, framework: str, version: str, architecture: str) -> FrameworkSince | None:
+        """Return the profile of a framework at a version such as "26.04.01" on an architecture, if it has one of its own."""
+        since, found = self.framework_since.get(framework), re.match(r"(\d+)\.(\d+)", version)
+        if since is None or found is None or since.architecture != architecture:
+            return None
+        first = re.search(r"(\d+)\.(\d+)", since.since)
+        return since if first and (int(found[1]), int(found[2])) >= (int(first[1]), int(first[2])) else None
+
+    def recompute_of(self, source: str) -> SourceRecompute | None:
+        """Return what a source recomputes where a row does not say, by a part of its text."""
+        lowered = source.lower()
+        return next((found for text, found in self.recompute_of_source.items() if text.lower() in lowered), None)
 
     def memory_of(self, source: str) -> SourceMemory | None:
         """Return what the peak memory of a source is known to count, by a part of its text."""

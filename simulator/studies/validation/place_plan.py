@@ -10,6 +10,7 @@ from simulator.plan.framework import load_framework
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
 from simulator.studies.validation.names import load_names
+from simulator.studies.validation.place_cluster import place_gpu
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
 from simulator.workload.model import Model
 
@@ -70,6 +71,10 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
     fields |= _gradient_dtype(row)
     fields |= _attention(row, assumed)
+    since = load_names().framework_at(fields["framework"], text(row, "version"), place_gpu(row)[0].architecture)
+    if since is not None:
+        fields["framework"] = since.framework
+        assumed.append(f"framework {since.framework} (version {text(row, 'version')})")
     variant = load_names().find("framework_of_kernel", f"{fields['framework']} {text(row, 'attn_kernel')}")
     if variant is not None:
         fields["framework"] = variant
@@ -77,7 +82,7 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         fields["overlap_gradients"] = False
         if fields["zero_stage"]:
             fields["overlap_parameters"] = False
-    recompute = _recompute(row)
+    recompute = _recompute(row, assumed)
     fields |= _recompute_detail(row, recompute)
     if recompute == "selective" and load_framework(fields["framework"]).recompute == "operators":
         recompute = "operators"
@@ -250,10 +255,14 @@ def _recompute_detail(row: Row, recompute: str | None) -> dict[str, Any]:
     return {}
 
 
-def _recompute(row: Row) -> str | None:
+def _recompute(row: Row, assumed: list[str]) -> str | None:
     name = text(row, "recompute")
     if name.lower() in ("", "unknown"):
-        return None
+        known = load_names().recompute_of(text(row, "source"))
+        if known is None:
+            return None
+        assumed.append(f"recompute = {known.recompute} ({known.source})")
+        name = known.recompute
     found = load_names().find("recompute", name)
     if found is None:
         raise CannotPlace(f"recompute {name[:40]!r} is not known: none, selective or full")

@@ -82,10 +82,12 @@ def _latent(p: Pieces) -> list[Operator]:
 def _core(p: Pieces) -> list[Operator]:
     """The core between qkv and projection; unfused keeps the scores in memory, flash kernels do not."""
     m, e = p.m, p.e
+    repeats = p.style.repeats_keys and m.kv_heads < m.heads
+    groups = m.heads if repeats else m.kv_heads
     operands = (
         Saved(name="queries", bytes=p.t * m.heads * m.head_dim * e, region="tensor"),
-        Saved(name="keys", bytes=p.t * m.kv_heads * m.head_dim * e, region="tensor", cheap=True),
-        Saved(name="values", bytes=p.t * m.kv_heads * m.value_head_dim * e, region="tensor"),
+        Saved(name="keys", bytes=p.t * groups * m.head_dim * e, region="tensor", cheap=True),
+        Saved(name="values", bytes=p.t * groups * m.value_head_dim * e, region="tensor", cheap=repeats),
     )
     if p.style.attention != "unfused":
         kept = [Saved(name="softmax statistics", bytes=4.0 * p.t * m.heads, region="tensor", droppable=True)]
@@ -93,12 +95,13 @@ def _core(p: Pieces) -> list[Operator]:
             out = p.t * m.heads * m.value_head_dim * e
             kept.append(Saved(name="attention output", bytes=out, region="tensor", droppable=True))
         return [
+            *([_repeated(p)] if repeats else []),
             Operator(
                 label="attention",
                 work="attention",
                 split="heads",
                 shape=(p.sequences, m.heads, p.length, (m.head_dim + m.value_head_dim) // 2),
-                kv_heads=m.kv_heads,
+                kv_heads=groups,
                 keys=p.keys,
                 peers=p.peers,
                 saved=(*operands, *kept),
@@ -106,9 +109,27 @@ def _core(p: Pieces) -> list[Operator]:
                 causal=True,
                 selective=True,
                 backward_launches=3,
-            )
+            ),
         ]
     return _unfused(p, operands)
+
+
+def _repeated(p: Pieces) -> Operator:
+    """Keys and values written once for every query head; backward sums them again."""
+    m = p.m
+    few, many = (p.t * p.e * heads * (m.head_dim + m.value_head_dim) for heads in (m.kv_heads, m.heads))
+    return Operator(
+        label="repeated keys and values",
+        work="memory_bound",
+        split="tensor",
+        read=few,
+        written=many,
+        backward_read=many,
+        backward_written=few,
+        again=1.0,
+        launches=2,
+        backward_launches=2,
+    )
 
 
 def _unfused(p: Pieces, operands: tuple[Saved, ...]) -> list[Operator]:

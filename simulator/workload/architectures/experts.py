@@ -45,11 +45,13 @@ def experts(p: Pieces) -> list[Operator]:
         Operator(label="dispatch", work="dispatch", split="copies", read=copies, copies=m.experts_per_token),
         _moving("sort by expert", "copies", copies, copies, "sort"),
         *p.mlp("expert", m.expert_ffn, "expert", copies=m.experts_per_token),
+        *([_weighted_biases(p)] if m.linear_bias and p.style.weights_in_experts else []),
         _moving("sort back", "copies", copies, copies, "sort"),
         Operator(label="combine", work="combine", split="copies", read=copies, copies=m.experts_per_token),
         Operator(
             label="unpermute",
             work="memory_bound",
+            access="gather",
             split="sequence",
             read=copies,
             written=p.t * m.hidden * p.e,
@@ -59,6 +61,28 @@ def experts(p: Pieces) -> list[Operator]:
         ),
         *shared,
     ]
+
+
+def _weighted_biases(p: Pieces) -> Operator:
+    """Each expert's output bias times the router's weight of the row, added in fp32, expert by expert (Megatron-Core,
+    TEGroupedMLP._apply_bias), for k T h = n values of e bytes:
+
+        forward   product, sum, joining, cast          reads (e + 8) n     writes (e + 12) n
+        backward  casts, joining, sums for bias and weight    reads (2 e + 20) n   writes (2 e + 12) n
+    """
+    n, e = float(p.t * p.m.experts_per_token * p.m.hidden), p.e
+    return Operator(
+        label="expert weighted biases",
+        work="memory_bound",
+        access="stream",
+        split="copies",
+        read=n * (e + 8),
+        written=n * (e + 12),
+        backward_read=n * (2 * e + 20),
+        backward_written=n * (2 * e + 12),
+        launches=4,
+        backward_launches=8,
+    )
 
 
 def _choice(p: Pieces) -> Operator:
@@ -83,6 +107,7 @@ def _moving(label: str, split: str, read: float, written: float, work: str = "me
     return Operator(
         label=label,
         work=work,
+        access="" if label == "shared expert sum" else "gather",
         split=split,
         read=read,
         written=written,

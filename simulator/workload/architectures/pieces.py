@@ -227,6 +227,7 @@ class Pieces:
         loss = Operator(
             label="cross entropy",
             work="memory_bound",
+            access="loss",
             split=region,
             read=logits * read,
             written=logits * written,
