@@ -75,12 +75,12 @@ def machine_of(cluster: Cluster) -> Machine:
         gemm=load_gemm_coefficients(gpu, named.get("gemm")),
         attention=load_attention_coefficients(gpu, named.get("attention")),
         memory_bound=load_memory_bound_coefficients(gpu, named.get("memory_bound")),
-        slowdown=load_interference().matrix(RESOURCE_KINDS),
+        slowdown=load_interference(named.get("interference", "interference")).matrix(RESOURCE_KINDS),
         pace=cluster.pace,
     )
 
 
-CALIBRATION_KINDS = ("gemm", "attention", "memory_bound", "nccl")
+CALIBRATION_KINDS = ("gemm", "attention", "memory_bound", "nccl", "interference")
 """What a calibration's name begins with, and so what it is of."""
 
 

@@ -34,7 +34,17 @@ class Gpu(NamedSpec):
 
     vendor: Name
     architecture: Literal[
-        "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"
+        "processor",
+        "pascal",
+        "volta",
+        "turing",
+        "ampere",
+        "ada",
+        "hopper",
+        "blackwell",
+        "cdna2",
+        "cdna3",
+        "cdna4",
     ]
     form: Name
     peak_flops: dict[Annotated[str, AfterValidator(_known_dtype)], FlopsPerSecond]

@@ -155,8 +155,9 @@ class Prediction:
             "breakdown_s": self.breakdown,
             "peak_memory_bytes": peaks,
             "peak_memory_band_bytes": [
-                {"pipeline_rank": r} | dict(zip(("low", "high"), self.memory_band(r), strict=True))
-                for r in range(len(peaks))
+                {"pipeline_rank": peak["pipeline_rank"]}
+                | dict(zip(("low", "high"), self.memory_band(r), strict=True))
+                for r, peak in enumerate(peaks)
             ],
             "memory_capacity_bytes": self.capacity,
             "host_memory_bytes": self.host_memory,

@@ -202,7 +202,6 @@ def test_latent_attention_has_the_widths_of_our_model_of_that_size() -> None:
     ("changes", "why", "counts"),
     [
         ({"moe_experts": "64"}, "needs moe_topk and moe_ffn_hidden", False),
-        ({"attn_type": "mla", "heads": "8"}, "latent attention with hidden = 2048, heads = 8", True),
         ({"attn_type": "linear"}, "'linear'", True),
         ({"ep": "2"}, "ep = 2, but the row's model has no experts", False),
         ({"precision": "int2"}, "precision 'int2'", True),
@@ -261,6 +260,14 @@ def test_a_v_schedule_gets_its_two_chunks_and_ends_of_their_own_where_layers_say
     fields = placed(**row, gbs="144").fields
     assert 2 == fields["chunks_per_rank"]
     assert (0, 1, 46) == (fields["layer_split"][0], fields["layer_split"][1], sum(fields["layer_split"]))
+
+
+def test_notes_tell_uneven_pipelines() -> None:
+    row = {"arch_layers": "12", "pp": "4", "tp": "1", "dp": "4"}
+    both = placed(**row, quality_note="decoder-first-pipeline-num-layers=2; decoder-last-pipeline-num-layers=4")
+    one = placed(**row, quality_note="decoder-first-pipeline-num-layers=2")
+    assert (2, 3, 3, 4) == both.fields["layer_split"]
+    assert (2, 4, 4, 2) == one.fields["layer_split"]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,9 @@ __all__ = ["place_model"]
 BLANK_VOCABULARY = 50_304
 """Rows of the embedding where a table names none: GPT-2's 50,257 padded to a multiple of 128."""
 BLANK_HEAD = 128
+BLANK_LATENT = (512, 512, 128, 64, 128)
+"""Ranks of queries, of keys and values, widths of a head's two parts and of its values: defaults of Megatron-Core's
+MLATransformerConfig (megatron/core/transformer/transformer_config.py)."""
 
 
 def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
@@ -45,7 +48,7 @@ def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     kv_heads = heads if latent else count(row, "kv_heads") or heads
     head_dim = count(row, "head_dim") or max(1, hidden // heads)
     special = _experts(row, hidden, layers, assumed)
-    special |= _latent(hidden, heads) if latent else {"head_dim": head_dim}
+    special |= _latent(hidden, heads, assumed) if latent else {"head_dim": head_dim}
     style, why = _style(hidden, heads, kv_heads, ffn, gated)
     assumed += [why] if why else []
     tied = flag(row, "tied_emb")
@@ -110,17 +113,14 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
     }
 
 
-def _latent(hidden: int, heads: int) -> dict[str, Any]:
-    """Ranks and widths of latent attention, which tables do not print: those of our model with this hidden and heads.
-
-    Raises:
-        CannotPlace: no model of ours has them.
-    """
+def _latent(hidden: int, heads: int, assumed: list[str]) -> dict[str, Any]:
+    """Ranks and widths of latent attention, which tables do not print: of our model with this hidden and heads, else usual ones."""
+    names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     for model in load_all("models", Model).values():
         if model.attention == "latent" and (model.hidden, model.heads) == (hidden, heads):
-            names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
             return {"attention": "latent", **{name: getattr(model, name) for name in names}}
-    raise CannotPlace(f"latent attention with hidden = {hidden}, heads = {heads} is of no model known here")
+    assumed.append(f"latent attention of {', '.join(map(str, BLANK_LATENT))} (Megatron-Core's defaults)")
+    return {"attention": "latent", **dict(zip(names, BLANK_LATENT, strict=True))}
 
 
 def _style(hidden: int, heads: int, kv_heads: int, ffn: int, gated: bool) -> tuple[Model | None, str]:

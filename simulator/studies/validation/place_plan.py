@@ -141,7 +141,10 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
             wanted = "interleaved_1f1b"
         else:
             chunks = chunks or _chunks(wanted, pipeline, microbatches, assumed)
-            return {"schedule": wanted, "chunks_per_rank": chunks, **_own_chunks(model, pipeline * chunks, assumed)}
+            split = _own_chunks(model, pipeline * chunks, assumed) or (
+                _uneven(row, model, pipeline) if chunks == 1 else {}
+            )
+            return {"schedule": wanted, "chunks_per_rank": chunks, **split}
     if chunks is None:
         chunks = 2
         assumed.append("2 chunks per rank (the depth of interleaving is not printed)")
@@ -151,7 +154,7 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
         assumed.append(f"1f1b without interleaving ({chunks} chunks per rank cannot be: {why})")
         chunks = 1
     if chunks == 1:
-        return {"schedule": "one_f_one_b"}
+        return {"schedule": "one_f_one_b", **_uneven(row, model, pipeline)}
     return {"schedule": "interleaved_1f1b", "chunks_per_rank": chunks, **split}
 
 
@@ -161,6 +164,30 @@ def _own_chunks(model: Model, chunks: int, assumed: list[str]) -> dict[str, Any]
         return {}
     assumed.append("embedding and head have a chunk each")
     return {"layer_split": (0, *(1 for _ in range(model.layers)), 0)}
+
+
+def _uneven(row: Row, model: Model, pipeline: int) -> dict[str, Any]:
+    """Return the split of layers that the row's notes tell with Megatron's options for the first and the last rank.
+
+    The rest goes round evenly; a last rank that is not named has as many layers as the first where it does not.
+    """
+    said = {
+        end: int(found.group(1))
+        for end in ("first", "last")
+        if (found := re.search(rf"decoder-{end}-pipeline-num-layers=(\d+)", text(row, "quality_note")))
+    }
+    if not said or pipeline < 3:
+        return {}
+    ends = dict(said)
+    middle = pipeline - len(ends)
+    if (model.layers - sum(ends.values())) % middle:
+        ends = {"first": said.get("first", said.get("last", 0)), "last": said.get("last", said.get("first", 0))}
+        middle = pipeline - 2
+    rest, left = divmod(model.layers - sum(ends.values()), middle)
+    if left or rest < 0:
+        return {}
+    split = [ends["first"]] if "first" in ends else []
+    return {"layer_split": (*split, *[rest] * middle, *([ends["last"]] if "last" in ends else []))}
 
 
 def _gradient_dtype(row: Row) -> dict[str, Any]:

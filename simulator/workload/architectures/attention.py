@@ -91,7 +91,7 @@ def _core(p: Pieces) -> list[Operator]:
     )
     if p.style.attention != "unfused":
         kept = [Saved(name="softmax statistics", bytes=4.0 * p.t * m.heads, region="tensor", droppable=True)]
-        if p.style.copies_attention_output and p.style.attention in ("flash1", "flash2"):
+        if p.style.copies_attention_output and p.style.attention in ("flash1", "flash2", "te"):
             out = p.t * m.heads * m.value_head_dim * e
             kept.append(Saved(name="attention output", bytes=out, region="tensor", droppable=True))
         return [
