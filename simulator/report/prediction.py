@@ -155,8 +155,7 @@ class Prediction:
             "breakdown_s": self.breakdown,
             "peak_memory_bytes": peaks,
             "peak_memory_band_bytes": [
-                {"pipeline_rank": peak["pipeline_rank"]}
-                | dict(zip(("low", "high"), self.memory_band(r), strict=True))
+                {"pipeline_rank": peak["pipeline_rank"]} | dict(zip(("low", "high"), self.memory_band(r), strict=True))
                 for r, peak in enumerate(peaks)
             ],
             "memory_capacity_bytes": self.capacity,
