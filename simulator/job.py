@@ -46,6 +46,7 @@ class WorkloadChoice(Spec):
     optimizer: str = "adam"
     document_length: Tokens | None = None
     document_spread: Annotated[float, Field(ge=0, le=100)] = 0.0
+    target_length: Tokens | None = None
 
 
 class ClusterChoice(Spec):
@@ -173,7 +174,10 @@ def make_job(data: Mapping[str, Any], place: str, name: str) -> Job:
         optimizer=spec.workload.optimizer,
         document_length=spec.workload.document_length,
         document_spread=spec.workload.document_spread,
+        target_length=spec.workload.target_length or 0,
     )
+    if workload.decoder_length and not workload.target_length:
+        assumptions.append(f"target_length = {workload.decoder_length} (the model's)")
     jitter = spec.jitter or cluster.spec.jitter
     if jitter is not None:
         assumptions.append("step times are without the noise of [jitter]; dtsim run adds p50, p95 and their causes")

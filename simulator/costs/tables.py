@@ -212,6 +212,7 @@ def _attention(table: OperatorTable, i: int, machine: Machine) -> Priced:
     kernel, mask, kv_heads, keys = table.layout[i].split(":")
     direction = "backward" if table.phase[i] == "backward" else "forward"
     numbers, gpu, dtype = machine.attention, machine.gpu, table.dtype[i]
+    mask, _, window = mask.partition(" ")
     value = attention_seconds(
         sequences,
         heads,
@@ -219,12 +220,14 @@ def _attention(table: OperatorTable, i: int, machine: Machine) -> Priced:
         length,
         int(keys),
         width,
-        mask == "causal",
+        mask != "full",
         direction,
         kernel,
         dtype,
         gpu,
         numbers,
+        window=int(window or 0),
+        chunked=mask == "chunk",
     )
     sigma = attention_sigma(length, int(keys), kernel, dtype, gpu, numbers)
     known = np.array([attention_calibrated(kernel, dtype, gpu, numbers)])

@@ -45,6 +45,9 @@ class Gpu(NamedSpec):
         "cdna2",
         "cdna3",
         "cdna4",
+        "tpu",
+        "ascend",
+        "gaudi",
     ]
     form: Name
     peak_flops: dict[Annotated[str, AfterValidator(_known_dtype)], FlopsPerSecond]

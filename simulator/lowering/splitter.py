@@ -15,6 +15,7 @@ from simulator.lowering.fused_experts import FUSED_CASTS
 from simulator.lowering.piecewise import write_in_pieces
 from simulator.lowering.ring import ring_attention
 from simulator.lowering.rows import Rows
+from simulator.lowering.scores import scores_left
 from simulator.program.program import COLLECTIVE
 from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
 from simulator.workload.operator import KernelStyle, LayerPart, Operator
@@ -187,7 +188,7 @@ class Splitter:
         if o.work == "gemm":
             piecewise = self.splits > 1 and o.split in ("column", "row")
             if o.split in ("column", "vocabulary") and self.sp and not piecewise:
-                self.collective(rows, "all_gather", self.tokens * o.shape[3] * self.e, phase, o.label)
+                self.collective(rows, "all_gather", o.shape[1] * o.shape[3] * self.e, phase, o.label)
             shape, narrow = self.local(o), o.has_weight and o.split not in ("vocabulary", "router")
             if narrow:
                 # the norm before a column-split layer writes narrow copies itself (LayerNormLinear of Transformer Engine)
@@ -195,8 +196,8 @@ class Splitter:
                 self.quantise(rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, fused=fused)
             launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
             if piecewise:
-                gathered = self.tokens * o.shape[3] * self.e if o.split == "column" else 0.0
-                scattered = self.tokens * o.shape[2] * self.e if o.split == "row" else 0.0
+                gathered = o.shape[1] * o.shape[3] * self.e if o.split == "column" else 0.0
+                scattered = o.shape[1] * o.shape[2] * self.e if o.split == "row" else 0.0
                 write_in_pieces(self, rows, o.label, shape, "TN", phase, gathered, scattered, narrow=narrow)
                 return
             row = self.product(
@@ -205,9 +206,11 @@ class Splitter:
             if o.peers > 1:
                 self.exchange_keys(rows, o, phase, row)
             if o.split == "row":
-                self.collective(rows, self.summed(), self.tokens * o.shape[2] * self.e, phase, o.label)
+                self.collective(rows, self.summed(), o.shape[1] * o.shape[2] * self.e, phase, o.label)
+            elif o.gathers:
+                self.collective(rows, "all_gather", o.shape[1] * o.shape[2] * self.e, phase, f"{o.label} output")
             if o.split == "vocabulary" and self.style.gathers_logits:
-                self.collective(rows, "all_gather", self.tokens * o.shape[2] * self.e, phase, f"{o.label} logits")
+                self.collective(rows, "all_gather", o.shape[1] * o.shape[2] * self.e, phase, f"{o.label} logits")
         elif o.work == "attention":
             self.attention(rows, o, phase, 4.0, o.launches)
         elif o.work in ("dispatch", "combine"):
@@ -228,22 +231,27 @@ class Splitter:
         """Write a fused attention row and what the ranks that share its sequences exchange; flops count the full product.
 
         Under context parallelism every rank has equal work: with a causal mask its queries see half of the keys on average
-        (a ring: ring.py).  Packed documents are sequences of their own; they share the tokens evenly.
+        (a ring: ring.py).  With a window keys are gathered first: the rings of frameworks know no windows (Transformer Engine).
+        Packed documents are sequences of their own; they share the tokens evenly.
         """
         sequences, heads, length, width = o.shape
         heads, groups = heads // self.t, max(1, o.kv_heads // self.t)
         keys, mask = o.keys, "causal" if o.causal else "full"
+        narrow = o.causal and 0 < o.window < keys
+        if narrow:
+            mask = f"{'chunk' if o.chunked else 'window'} {o.window}"
         flops = factor * sequences * heads * float(length) * keys * width
         if o.peers > 1 and self.inner > 1:
             heads, groups, length = heads // self.inner, groups // self.inner, length * self.inner
-        ring = o.peers > self.inner and o.causal and self.exchange in ("ring", "hybrid")
-        if o.peers > self.inner and o.causal:
-            keys, mask = keys // 2, "full"
+        apart = o.peers > self.inner and o.causal
+        ring = apart and self.exchange in ("ring", "hybrid") and not narrow
+        if apart and not ring:
+            keys, mask = max(1, round(scores_left(keys, o.window, o.chunked) / keys)), "full"
         if o.attended:
-            documents = max(1, round(sequences * o.keys / o.attended))
+            documents, seen = max(1, round(sequences * o.keys / o.attended)), max(1, round(o.attended))
             flops *= o.attended / o.keys
             sequences, length = documents, max(2, round(sequences * length / documents))
-            keys, mask = max(1, round(o.attended / (2 if o.causal else 1))), "full"
+            keys, mask = (max(1, round(scores_left(seen, o.window, o.chunked) / seen)) if o.causal else seen), "full"
         moved = sequences * length * heads * width * self.e
         kv = o.shape[0] * o.keys * groups * width * self.e
         self.swap_heads(rows, o, phase)
@@ -263,7 +271,7 @@ class Splitter:
             phase=phase,
             launches=launches,
         )
-        self.exchange_keys(rows, o, phase, row)
+        self.exchange_keys(rows, o, phase, -1 if narrow else row)
 
     def exchange_keys(self, rows: Rows, o: Operator, phase: str, beside: int = -1) -> None:
         """Keys and values of the other ranks' tokens; backward their gradients too.  A ring hides them beside the attention."""
@@ -369,14 +377,14 @@ class Splitter:
         column = o.split in ("column", "vocabulary")
         piecewise = self.splits > 1 and o.split == "row"
         if o.split == "row" and self.sp and not piecewise:
-            self.collective(rows, "all_gather", self.tokens * o.shape[2] * self.e, "backward", o.label)
+            self.collective(rows, "all_gather", o.shape[1] * o.shape[2] * self.e, "backward", o.label)
         narrow = o.split not in ("vocabulary", "router")
         launches = LAUNCHES_PER_EXPERT * b if o.split.startswith("expert") else 1
         if narrow:
             self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward")
         dgrad = -1
         if piecewise:
-            gathered = self.tokens * o.shape[2] * self.e
+            gathered = o.shape[1] * o.shape[2] * self.e
             name = f"{o.label} input gradient"
             write_in_pieces(
                 self, rows, name, (b, m, k, n), "NN", "backward", gathered, 0.0, part="input", narrow=narrow
@@ -392,7 +400,7 @@ class Splitter:
                 narrow=narrow,
                 launches=launches,
             )
-        wide = self.tokens * o.shape[3] * self.e
+        wide = o.shape[1] * o.shape[3] * self.e
         if column and self.sp:
             self.collective(rows, "all_gather", wide, "backward", f"{o.label} input", beside=dgrad)
         fused = self.style.fused_wgrad_accumulation

@@ -32,7 +32,8 @@ class Framework(NamedSpec):
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; reshards_after_forward
     (if not, weights are gathered once per step and kept).
     gathers_logits: every tensor-parallel rank gathers all logits and computes the whole loss (else each its part of it).
-    Memory habits: copies_attention_output (attention kernels of batch-first tensors in a sequence-first layer: the output
+    Memory habits: gathers_rotary (every layer gathers its tokens' cosines and sines from a table, and keeps them);
+    copies_attention_output (attention kernels of batch-first tensors in a sequence-first layer: the output
     projection keeps its own copy of their output); keeps_gathered_inputs (what sequence parallelism gathers for a product is
     kept for its backward, not gathered again); keeps_idle_products (per-operator recompute also keeps a layer's last product,
     which nothing reads); copies_gathered (FSDP gathers and reduces through buffers of streams of their own, whose memory the
@@ -85,6 +86,7 @@ class Framework(NamedSpec):
     vocabulary_multiple: int = Field(ge=1, le=4096)
     recompute: Literal["none", "selective", "operators", "full"]
     gathers_logits: bool
+    gathers_rotary: bool
     copies_attention_output: bool
     keeps_gathered_inputs: bool
     keeps_idle_products: bool

@@ -148,7 +148,7 @@ class Prediction:
             "model_tflops_per_gpu": in_unit(self.model_flops_per_gpu, "TFLOP/s", "FLOP/s"),
             "mfu": self.mfu,
             "hfu": self.hfu,
-            "flop_convention": "full (not causal) attention, no recompute in mfu, dense peak of the GEMM dtype",
+            "flop_convention": "full attention (not causal, windows ignored), no recompute in mfu, dense peak of the GEMM dtype",
             "bubble_fraction": self.bubble_fraction,
             "bubble_overhead": self.bubble_overhead,
             "exposed_communication_s": self.exposed_communication,

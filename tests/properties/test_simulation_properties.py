@@ -225,6 +225,7 @@ WORKLOAD_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "global_batch_size": ({}, 32, 64),
     "precision": ({}, "bf16", "fp16"),
     "optimizer": ({}, "adam", "sgd"),
+    "target_length": ({"model": load_model("t5_11b"), "sequence_length": 512}, 0, 64),
     "document_length": ({}, None, 256),
     "document_spread": ({"document_length": 128}, 0.0, 1.0),
 }

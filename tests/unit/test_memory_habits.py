@@ -23,6 +23,7 @@ TENSOR = {"model": "llama3_8b", "plan": {"tensor_parallel": 4, "sequence_paralle
 HABITS: dict[str, dict[str, Any]] = {
     "copies_attention_output": {**TENSOR, "plan": {**TENSOR["plan"], "attention": "flash2"}},
     "gathers_logits": TENSOR,
+    "gathers_rotary": TENSOR,
     "keeps_gathered_inputs": TENSOR,
     "makes_gradients": {**TENSOR, "plan": {**TENSOR["plan"], "microbatch_size": 2}, "length": 8192},
     "keeps_idle_products": {**TENSOR, "plan": {"recompute": "operators"}},

@@ -149,8 +149,8 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
         chunks = 2
         assumed.append("2 chunks per rank (the depth of interleaving is not printed)")
     split = _own_chunks(model, pipeline * chunks, assumed)
-    if chunks > 1 and (microbatches % pipeline or (model.layers < pipeline * chunks and not split)):
-        why = f"{microbatches} microbatches, {model.layers} layers on {pipeline} ranks"
+    if chunks > 1 and (microbatches % pipeline or (model.depth < pipeline * chunks and not split)):
+        why = f"{microbatches} microbatches, {model.depth} layers on {pipeline} ranks"
         assumed.append(f"1f1b without interleaving ({chunks} chunks per rank cannot be: {why})")
         chunks = 1
     if chunks == 1:
@@ -160,10 +160,10 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
 
 def _own_chunks(model: Model, chunks: int, assumed: list[str]) -> dict[str, Any]:
     """Return the split of layers over chunks where embedding and head have a chunk each; else nothing, the usual rule."""
-    if model.layers + 2 != chunks:
+    if model.depth + 2 != chunks:
         return {}
     assumed.append("embedding and head have a chunk each")
-    return {"layer_split": (0, *(1 for _ in range(model.layers)), 0)}
+    return {"layer_split": (0, *(1 for _ in range(model.depth)), 0)}
 
 
 def _uneven(row: Row, model: Model, pipeline: int) -> dict[str, Any]:
