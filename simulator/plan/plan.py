@@ -58,7 +58,8 @@ class Plan(Spec):
         attention: attention kernel, in place of the framework's.
         fused_cross_entropy: whether the loss is computed without an fp32 copy of all logits; None = the framework's habit.
         vocabulary_parallel_loss: whether each tensor-parallel rank computes its part of the loss, or gathers all logits.
-        overlap_gradients: reduce gradients beside the backward pass.
+        overlap_gradients: reduce gradients beside the backward pass; "bubbles": copies of a chunk on several pipeline ranks only
+            where those ranks idle afterwards (the optimised eager synchronisation of Chimera).
         overlap_parameters: gather ZeRO-1/2 weights beside the next forward pass.
         bucket_size: gradient bytes reduced at once.
         gradient_dtype: of the gradient buffers.
@@ -77,6 +78,8 @@ class Plan(Spec):
         optimizer_offload_overlap: copies and CPU updates go layer by layer, each beside the others'; else one after the other.
         activation_offload: layers of each chunk, from its first, whose activations go to host memory between forward and backward.
         clip_gradients: global gradient norm before the update.
+        post_validation: ranks update and begin the next step without waiting for the global gradient norm, which is checked
+            afterwards (Zero Bubble).
         dropout: whether the model is trained with dropout.
         rank_order: mesh axes from consecutive ranks outward.
         framework: name of the framework profile.
@@ -110,7 +113,7 @@ class Plan(Spec):
     attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "sdpa"] | None = None
     fused_cross_entropy: bool | None = None
     vocabulary_parallel_loss: bool | None = None
-    overlap_gradients: bool | None = None
+    overlap_gradients: bool | Literal["bubbles"] | None = None
     overlap_parameters: bool | None = None
     bucket_size: Bytes | None = None
     gradient_dtype: Literal["fp32", "bf16", "fp16"] | None = None
@@ -128,6 +131,7 @@ class Plan(Spec):
     optimizer_offload_overlap: bool = False
     activation_offload: Layers | None = None
     clip_gradients: bool | None = None
+    post_validation: bool | None = None
     dropout: bool | None = None
     rank_order: Annotated[tuple[Literal["tp", "cp", "dp", "pp"], ...] | None, BeforeValidator(_listed)] = None
     framework: str = "megatron_core"
