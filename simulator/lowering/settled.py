@@ -14,6 +14,7 @@ from typing import Any
 from simulator.errors import PlanError
 from simulator.lowering.asynchronous_rules import UNROLLED, check_asynchronous, post_validation
 from simulator.lowering.context_rules import check_context, with_ring
+from simulator.lowering.degrees import count_microbatches, count_replicas, nearest_divisor
 from simulator.lowering.effect_rules import check_effects
 from simulator.lowering.expert_rules import Groups, check_experts, with_experts
 from simulator.lowering.model_rules import check_model
@@ -173,11 +174,6 @@ class Settled:
         return Shape(self.pipeline_parallel, self.microbatches, self.chunks_per_rank)
 
 
-def _nearest_divisor(n: int, wanted: int) -> int:
-    divisors = {d for i in range(1, math.isqrt(n) + 1) if n % i == 0 for d in (i, n // i)}
-    return min(divisors, key=lambda d: (abs(d - wanted), d))
-
-
 def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = "the cluster") -> Settled:
     """Return the plan with every choice made.
 
@@ -188,10 +184,10 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         PlanError: a rule is broken; the message names the nearest plan that works.
     """
     framework = load_framework(plan.framework)
-    replicas = _replicas(plan, world_size, cluster_name)
+    replicas = count_replicas(plan, world_size, cluster_name)
     _check_shapes(workload, plan)
     check_experts(workload.model, plan)
-    microbatches = _microbatches(workload, plan, replicas)
+    microbatches = count_microbatches(workload, plan, replicas)
     schedule = _schedule(plan, microbatches)
     check_units(workload, plan, microbatches)
     check_offload(plan)
@@ -357,32 +353,13 @@ def _style(framework: Framework, attention: str | None, dropout: bool, gathers: 
     )
 
 
-def _replicas(plan: Plan, world_size: int, cluster_name: str) -> int:
-    """Data-parallel replicas; refuses degrees that do not multiply to the world size."""
-    t, c, p = plan.tensor_parallel, plan.context_parallel, plan.pipeline_parallel
-    inner = plan.model_parallel_size
-    replicas = plan.data_parallel if plan.data_parallel is not None else max(1, world_size // inner)
-    if inner * replicas != world_size:
-        way = f"data_parallel = {world_size // inner}"
-        if world_size % inner:
-            best = _nearest_divisor(world_size, t * p)
-            tensor = math.gcd(best, t)
-            way = f"tensor_parallel = {tensor}, pipeline_parallel = {best // tensor}, data_parallel = {world_size // best}"
-            way += ", context_parallel = 1" if c > 1 else ""
-        raise PlanError(
-            "tensor_parallel x context_parallel x pipeline_parallel x data_parallel must equal the world size, but "
-            f"{t} x {c} x {p} x {replicas} = {inner * replicas} and {cluster_name} has {world_size} GPUs. Nearest: {way}."
-        )
-    return replicas
-
-
 def _check_shapes(workload: Workload, plan: Plan) -> None:
     model, t = workload.model, plan.tensor_parallel
     for name, value in (("heads", model.heads), ("kv_heads", model.kv_heads), ("ffn", model.ffn)):
         if value % t:
             raise PlanError(
                 f"tensor_parallel must divide the model's {name}, but {value} / {t} is no whole number "
-                f"(model {model.name!r}). Nearest: tensor_parallel = {_nearest_divisor(value, t)}."
+                f"(model {model.name!r}). Nearest: tensor_parallel = {nearest_divisor(value, t)}."
             )
     if plan.sequence_parallel and t == 1:
         raise PlanError(
@@ -429,18 +406,6 @@ def _check_shapes(workload: Workload, plan: Plan) -> None:
                 f"{model.depth} layers, but it has {len(plan.layer_split)} entries that sum to {sum(plan.layer_split)}. "
                 "Way out: leave layer_split out for a balanced split."
             )
-
-
-def _microbatches(workload: Workload, plan: Plan, replicas: int) -> int:
-    group = replicas * plan.microbatch_size
-    if workload.global_batch_size % group:
-        near = max(1, round(workload.global_batch_size / group)) * group
-        raise PlanError(
-            "global_batch_size must be a multiple of data_parallel x microbatch_size, but "
-            f"{workload.global_batch_size} / ({replicas} x {plan.microbatch_size}) is no whole number. "
-            f"Nearest: global_batch_size = {near}."
-        )
-    return workload.global_batch_size // group
 
 
 def _schedule(plan: Plan, microbatches: int) -> Any:
