@@ -40,9 +40,13 @@ def write_in_pieces(
     before = -1
     for i in range(pieces):
         if gathered:
-            split.collective(rows, "all_gather", gathered / pieces, phase, f"{label} piece {i}", beside=before)
+            split.collective(
+                rows, "all_gather", gathered / pieces, phase, f"{label} piece {i}", beside=before, always=True
+            )
         size = m // pieces + (i < m % pieces)
         before = split.product(rows, f"{label} piece {i}", (b, size, n, k), layout, phase, **more)
         if scattered:
             following = before + 2 if i + 1 < pieces else -1
-            split.collective(rows, "reduce_scatter", scattered / pieces, phase, f"{label} piece {i}", beside=following)
+            split.collective(
+                rows, "reduce_scatter", scattered / pieces, phase, f"{label} piece {i}", beside=following, always=True
+            )

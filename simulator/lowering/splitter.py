@@ -55,7 +55,7 @@ class Splitter:
         experts: ExpertSplit,
         splits: int = 1,
     ) -> None:
-        self.t, self.sp, self.overlaps, self.style = tensor, sequence_parallel, overlaps or splits > 1, style
+        self.t, self.sp, self.overlaps, self.style = tensor, sequence_parallel, overlaps, style
         self.splits = splits if sequence_parallel and tensor > 1 else 1
         self.peers, self.exchange, self.inner = peers
         self.experts, self.groups = experts, experts.groups
@@ -113,8 +113,10 @@ class Splitter:
             n, k = (n // x.tensor, k) if o.split == "expert column" else (n, k // x.tensor)
         return b, m, n, k
 
-    def collective(self, rows: Rows, name: str, message: float, phase: str, label: str, beside: int = -1) -> None:
-        """Add a tensor-parallel collective; nothing when t = 1."""
+    def collective(
+        self, rows: Rows, name: str, message: float, phase: str, label: str, beside: int = -1, always: bool = False
+    ) -> None:
+        """Add a tensor-parallel collective; nothing when t = 1.  It runs beside a row where the framework can, or `always`."""
         if self.t > 1:
             rows.add(
                 label=f"{label} {name}",
@@ -124,7 +126,7 @@ class Splitter:
                 group=self.groups.tensor,
                 dtype=self.dtype,
                 phase=phase,
-                beside=beside if self.overlaps else -1,
+                beside=beside if self.overlaps or always else -1,
             )
 
     def product(
