@@ -249,7 +249,8 @@ def _collective(
     place = place_group(axes, table.group[i], machine.fabric)
     message, exchange = float(table.message[i]), table.layout[i]
     if exchange:
-        time = once_per_node(message, int(exchange.split(":")[1]), place, machine.fabric)
+        _, copies, reach = exchange.split(":")
+        time = once_per_node(message, int(copies), place, machine.fabric, float(reach))
     else:
         time = collective_seconds(table.work[i], message, place, machine.fabric)
     exposed = time.seconds

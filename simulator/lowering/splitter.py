@@ -326,7 +326,7 @@ class Splitter:
                 label=f"{o.label} all_to_all",
                 kind=COLLECTIVE,
                 work="all_to_all",
-                layout=f"{x.exchange}:{o.copies}" if x.exchange == "once_per_node" else "",
+                layout=f"{x.exchange}:{o.copies}:{o.reach:g}" if x.exchange == "once_per_node" else "",
                 message=o.read / self.factor("sequence") * x.imbalance,
                 group=self.groups.expert,
                 dtype=self.dtype,
