@@ -83,13 +83,15 @@ def layer_costs(
             settled.style,
             settled.vocabulary,
             settled.tensor_parallel,
-            (settled.context_parallel, settled.context_parallel_kind),
+            (settled.context_parallel, settled.context_parallel_kind, settled.context_parallel_inner),
             settled.sequence_parallel,
             policy_named(ending, settled.recomputes),
             ending,
             settled.framework.tensor_parallel_overlap,
             experts,
             settled.experts_apart,
+            0.0 if workload.document_length is None else workload.attended,
+            settled.tensor_parallel_splits,
         )
         for kind in layer_kinds(workload.model)
         for ending in (policies_of(settled.recomputes) if is_layer(kind) else ("",))
@@ -122,19 +124,24 @@ def _layer_cost(
     style: KernelStyle,
     vocabulary: int,
     tensor: int,
-    peers: tuple[int, str],
+    peers: tuple[int, str, int],
     sequence_parallel: bool,
     recompute: Recompute,
     ending: str,
     overlaps: bool,
     experts: ExpertSplit,
     experts_apart: bool,
+    attended: float,
+    splits: int,
 ) -> LayerCost:
     part = ARCHITECTURES.get(model.architecture).part(
         model, kind, sequences, length, precision, style, vocabulary, context, peers[0], source
     )
+    if attended:
+        alone = (replace(o, attended=attended) if o.work == "attention" else o for o in part.operators)
+        part = replace(part, operators=tuple(alone))
     split = Splitter(
-        tensor, peers, sequence_parallel, overlaps, precision, sequences * length, model.hidden, style, experts
+        tensor, peers, sequence_parallel, overlaps, precision, sequences * length, model.hidden, style, experts, splits
     )
     if kind == MTP_LAYER:
         recompute = replace(recompute, method="", layers=0)
