@@ -44,11 +44,12 @@ def ring_attention(rows: Rows, core: dict[str, Any], o: Operator, split: Splitte
         o: the operator; split: the `Splitter`.
     """
     sequences, heads, length, width = core["shape"]
-    groups, plain = max(1, o.kv_heads // split.t), split.style.ring_in_fp32
+    groups, plain = max(1, o.kv_heads // split.t // split.inner), split.style.ring_in_fp32
     backward = phase == "backward"
     passes = 2.5 if backward else 1.0
     work = 4.0 * passes * sequences * heads * float(length) * width
-    blocks = o.peers - 1
+    peers = o.peers // split.inner
+    blocks = peers - 1
     own = rows.add(**core, label=o.label, layout=f"{o.kernel}:causal:{groups}:{length}", flops=work * length)
     others = {**core, "shape": (sequences * blocks, heads, length, width), "launches": core["launches"] * blocks}
     rest = rows.add(
@@ -71,7 +72,7 @@ def ring_attention(rows: Rows, core: dict[str, Any], o: Operator, split: Splitte
         launches=_LAUNCHES[plain][backward] * blocks,
         part="input" if backward else "",
     )
-    shared = keys * o.peers * split.e
+    shared = keys * peers * split.e
     # gathered at once, keys hide beside the rank's own block only; passed on block by block, beside the blocks of others
     wanted = [("all_gather", shared, own if plain or blocks == 1 else rest)]
     if backward:
@@ -82,7 +83,7 @@ def ring_attention(rows: Rows, core: dict[str, Any], o: Operator, split: Splitte
             kind=COLLECTIVE,
             work=name,
             message=message,
-            group=split.groups.context,
+            group=split.groups.ring or split.groups.context,
             dtype=core["dtype"],
             phase=phase,
             beside=beside,
@@ -91,7 +92,7 @@ def ring_attention(rows: Rows, core: dict[str, Any], o: Operator, split: Splitte
 
 def swap_heads(rows: Rows, o: Operator, split: Splitter, phase: str) -> None:
     """Ulysses: tokens of all heads against all tokens of some heads, and back (DeepSpeed-Ulysses, arXiv 2309.14509)."""
-    if o.peers == 1 or split.exchange != "ulysses":
+    if o.peers == 1 or split.inner == 1:
         return
     query = split.tokens * (o.shape[1] // split.t) * o.shape[3] * split.e
     kv = 2 * split.tokens * max(1, o.kv_heads // split.t) * o.shape[3] * split.e
