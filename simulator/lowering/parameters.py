@@ -90,6 +90,13 @@ def group_held(state: State, kinds: Iterable[str]) -> Held:
 def chunk_held(state: State, chunk: int) -> Held:
     """Weights of one chunk; tied embeddings on one chunk are held once."""
     what = state.chunks[chunk]
+    if what not in state.weights:
+        state.weights[what] = _held(state, what)
+    found: Held = state.weights[what]
+    return found
+
+
+def _held(state: State, what: Chunk) -> Held:
     costs = state.costs
     total = experts = 0.0
     for kind, count in _counts(what):

@@ -135,9 +135,9 @@ def plot_latency_sweep(
     axis.set_ylim(0.0, cut_at([100 * max(values) for values in bubbles.values()]))
     handles, labels = axis.get_legend_handles_labels()
     last = {name: values[-1] for name, values in bubbles.items()}
-    turn = sorted(range(len(labels)), key=lambda n: -last.get(labels[n], -1.0))  # as the curves end, from the top
-    where = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if many else {}
-    axis.legend([handles[n] for n in turn], [labels[n] for n in turn], fontsize=8, frameon=False, **where)
+    by_end = sorted(range(len(labels)), key=lambda n: -last.get(labels[n], -1.0))  # as the curves end, from the top
+    where: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if many else {}
+    axis.legend([handles[n] for n in by_end], [labels[n] for n in by_end], fontsize=8, frameon=False, **where)
     axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, facecolor="white")
     return Path(path)
