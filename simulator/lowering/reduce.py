@@ -118,7 +118,7 @@ def _replica_lanes(state: State) -> None:
     entries.sort(key=lambda e: (e[0], e[1]))
     kind = "all_reduce" if state.settled.zero_stage in (0, 3) else "reduce_scatter"
     for _, chunk, holders, after in entries:
-        rows = meet_holders(state, kind, "gradients", chunk, holders, state.settled.gradient_bytes)
+        rows = meet_holders(state, kind, "gradients", chunk, holders, state.settled.reduce_bytes)
         for row in rows:
             state.wait(np.full(len(after), row), np.array(after))
 
@@ -142,7 +142,7 @@ def meet_holders(
                 name=f"{collective} {what} of chunk {chunk}{which}",
                 kind=COLLECTIVE,
                 message=count * dtype_bytes / (replicas if sharded else 1),
-                dtype=settled.gradient_dtype if what == "gradients" else settled.precision.compute,
+                dtype=settled.reduce_dtype if what == "gradients" else settled.precision.compute,
                 group=("pp",) if sharded or replicas == 1 else (*axes, "pp"),
                 pipeline_ranks=tuple(holders),
                 account="dp",

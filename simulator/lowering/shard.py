@@ -98,7 +98,9 @@ def _fsdp(state: State) -> None:
     stays = root & forward[action]
     gathers, completes = windows.gathers[action] & ~(root & backward[action]), windows.reduces[action]
     rank = state.pattern.rank[action]
-    gate = _gates(row[gathers], rank[gathers], settled.fsdp_prefetch)
+    layers = np.array([bool(set(kinds) - {"head", "embedding"}) for kinds in units])[unit]
+    frees = np.where(stays & layers, _same_unit(state, action, row, action + stays, at_end=True), row)
+    gate = _gates(frees[gathers], rank[gathers], settled.fsdp_prefetch)
     g_of, g_part = _every_part(unit[gathers], parts, len(units))
     r_of, r_part = _every_part(unit[completes], parts, len(units))
     gate, g_action, g_row = gate[g_of], action[gathers][g_of], row[gathers][g_of]

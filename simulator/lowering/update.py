@@ -196,6 +196,18 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
             phase="optimizer",
             launches=max(1, int(tensors)),
         )
+    if settled.reduce_dtype != settled.gradient_dtype and settled.reduces:
+        wide, narrow, times = settled.gradient_bytes, settled.reduce_bytes, settled.reductions
+        updated = _mine(state, held)
+        rows.add(
+            label=f"cast gradients to {settled.reduce_dtype} and back",
+            work="memory_bound",
+            dtype=settled.gradient_dtype,
+            read=times * (wide * held.all + narrow * updated),
+            written=times * (narrow * held.all + wide * updated),
+            phase="optimizer",
+            launches=2 * times * max(1, round(tensors / TENSORS_PER_LAUNCH)),
+        )
     rows.add(
         label="clear gradients",
         work="memory_bound",
