@@ -33,7 +33,7 @@ def gradient_link(
             name=f"{collective} {name}",
             kind=COLLECTIVE,
             message=message,
-            dtype=state.settled.gradient_dtype,
+            dtype=state.settled.reduce_dtype,
             group=group,
             pipeline_ranks=ranks,
             account="dp",
@@ -52,9 +52,7 @@ def links_of(state: State, name: str, held: Held) -> list[Chain]:
             between = bool(settled.groups.copies) and group == settled.groups.copies
             collective = "all_reduce" if between or settled.zero_stage == 0 else "reduce_scatter"
             where = ", between copies" if between else ""
-            items.append(
-                gradient_link(state, collective, f"{name}{what}{where}", count * settled.gradient_bytes, group)
-            )
+            items.append(gradient_link(state, collective, f"{name}{what}{where}", count * settled.reduce_bytes, group))
         chains.append(tuple(items))
     return chains
 

@@ -29,6 +29,8 @@ class Framework(NamedSpec):
     all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations).
     Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange copies, sorts and sums rows itself); fuses_experts
     (the grouped products apply the activation function and write narrow results themselves).
+    End of a step: clips_gradients by their global norm; post_validates (with a split backward ranks update without waiting
+    for it, and check it afterwards).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; reshards_after_forward
     (if not, weights are gathered once per step and kept).
     gathers_logits: every tensor-parallel rank gathers all logits and computes the whole loss (else each its part of it).
@@ -83,6 +85,7 @@ class Framework(NamedSpec):
     fsdp_prefetch: int = Field(ge=0, le=16)
     reshards_after_forward: bool
     clips_gradients: bool
+    post_validates: bool = False
     vocabulary_multiple: int = Field(ge=1, le=4096)
     recompute: Literal["none", "selective", "operators", "full"]
     gathers_logits: bool

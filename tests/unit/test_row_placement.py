@@ -359,3 +359,14 @@ def test_words_for_library_attention_leave_the_kernel_to_the_gpu() -> None:
     assert ["te", "te", "sdpa"] == [
         placed(attn_kernel=w).fields["attention"] for w in ("TE/flash", "cuDNN", "SDPA flash")
     ]
+
+
+def test_products_in_pieces_are_placed_from_a_rows_own_words() -> None:
+    assert (
+        4
+        == placed(overlap="TP comm overlap, DP overlap", tp="2", seq_parallel="1", dp="").fields[
+            "tensor_parallel_splits"
+        ]
+    )
+    assert "tensor_parallel_splits" not in placed(overlap="TP comm overlap").fields, "nothing to overlap"
+    assert "async TP is not placed" in rules(overlap="async TP", tp="2", seq_parallel="1", dp="")
