@@ -33,6 +33,7 @@ class LayerCost:
         parameters: weights on this GPU before ZeRO [count]; `small_parameters` of them are the same on every
             tensor-parallel rank, `expert_parameters` are held by other sets of ranks than the rest.
         input_bytes: activation that crosses a chunk boundary, per GPU [B].
+        tensors: sizes of its weight tensors, those of routed experts left out [count].
     """
 
     forward: OperatorTable
@@ -46,6 +47,7 @@ class LayerCost:
     small_parameters: float
     input_bytes: float
     expert_parameters: float = 0.0
+    tensors: tuple[float, ...] = ()
 
 
 def layer_costs(
@@ -82,6 +84,7 @@ def layer_costs(
             settled.framework.tensor_parallel_overlap,
             experts,
             settled.experts_apart,
+            settled.gradient_bytes,
         )
         for kind in layer_kinds(workload.model)
     }
@@ -112,12 +115,22 @@ def _layer_cost(
     overlaps: bool,
     experts: ExpertSplit,
     experts_apart: bool,
+    gradient_bytes: int,
 ) -> LayerCost:
     part = ARCHITECTURES.get(model.architecture).part(
         model, kind, sequences, length, precision, style, vocabulary, context, peers[0]
     )
     split = Splitter(
-        tensor, peers, sequence_parallel, overlaps, precision, sequences * length, model.hidden, style, experts
+        tensor,
+        peers,
+        sequence_parallel,
+        overlaps,
+        precision,
+        sequences * length,
+        model.hidden,
+        style,
+        experts,
+        gradient_bytes,
     )
     recompute = recompute if kind in ("layer", "moe layer") else "none"
     forward, backward = Rows(f"{kind} forward"), Rows(f"{kind} backward")
@@ -135,7 +148,8 @@ def _layer_cost(
     if kind == "head":
         # beside the saved softmax: 16-bit logits (and their fp32 copy) forward, 16-bit gradients (and fp32 ones) backward
         extra = 0.0 if style.fused_cross_entropy or style.in_place_cross_entropy else 4.0
-        out = grad = sequences * length * vocabulary / tensor * (precision.element + extra)
+        held = vocabulary / (tensor if style.parallel_cross_entropy else 1)
+        out = grad = sequences * length * held * (precision.element + extra)
     return LayerCost(
         forward=forward.table(),
         backward=backward.table(),
@@ -152,7 +166,22 @@ def _layer_cost(
         expert_parameters=sum(o.parameters / split.weights(o) for o in part.operators if o.split.startswith("expert"))
         if experts_apart
         else 0.0,
+        tensors=tuple(size for o in part.operators for size in _tensors(o, split)),
     )
+
+
+def _tensors(operator: Operator, split: Splitter) -> tuple[float, ...]:
+    """Sizes of the weight tensors of an operator on one GPU, those of routed experts left out [count]."""
+    if not operator.parameters or operator.split.startswith("expert"):
+        return ()
+    if operator.work == "gemm":
+        batch, _, n, k = operator.shape
+        main = batch * n * k
+        parts = [main / split.weights(operator) / operator.products] * operator.products
+        bias = operator.parameters - main
+        return (*parts, bias if operator.small_parameters else bias / split.weights(operator))[: None if bias else -1]
+    main = operator.parameters - operator.small_parameters
+    return tuple(size for size in (main / split.weights(operator), operator.small_parameters) if size)
 
 
 def _marks(kind: str, name: str, size: float) -> tuple[Tensor, ...]:

@@ -35,13 +35,15 @@ def add_reductions(state: State) -> None:
 def _link(
     state: State, name: str, message: float, group: tuple[str, ...], ranks: tuple[int, ...] = (), kind: str = ""
 ) -> int:
-    collective = kind or ("all_reduce" if state.settled.zero_stage == 0 else "reduce_scatter")
+    settled = state.settled
+    whole = settled.zero_stage == 0 or (settled.zero_stage == 1 and settled.framework.reduces_whole)
+    collective = kind or ("all_reduce" if whole else "reduce_scatter")
     return state.add_item(
         Link(
             name=f"{collective} {name}",
             kind=COLLECTIVE,
             message=message,
-            dtype=state.settled.gradient_dtype,
+            dtype=settled.reduction_dtype,
             group=group,
             pipeline_ranks=ranks,
             account="dp",
@@ -80,7 +82,7 @@ def _buckets(state: State) -> None:
         group = state.cuts[(chunk, "backward", int(state.variant[a]))][int(j)]
         if group not in items:
             items[group] = _links(
-                state, f"gradients of {words(group)}", group_held(state, group), state.settled.gradient_bytes
+                state, f"gradients of {words(group)}", group_held(state, group), state.settled.reduction_bytes
             )
         found.append(items[group])
     numbers, of = _spread(found)
@@ -96,7 +98,7 @@ def _at_the_end(state: State) -> None:
     if state.settled.zero_stage == 2:
         actions = np.flatnonzero(completes)
         items = [
-            _links(state, f"gradients of chunk {c}", chunk_held(state, c), state.settled.gradient_bytes)
+            _links(state, f"gradients of chunk {c}", chunk_held(state, c), state.settled.reduction_bytes)
             for c in range(len(state.chunks))
         ]
         item, of = _spread([items[int(c)] for c in state.order.chunk[actions]])
@@ -104,7 +106,7 @@ def _at_the_end(state: State) -> None:
         actions = np.array([int(e) - 1 for e in state.order.rank_offsets[1:]])
         item, of = _spread(
             [
-                _links(state, f"gradients of rank {r}", rank_held(state, r), state.settled.gradient_bytes)
+                _links(state, f"gradients of rank {r}", rank_held(state, r), state.settled.reduction_bytes)
                 for r in range(state.ranks)
             ]
         )
@@ -138,7 +140,7 @@ def _replica_lanes(state: State) -> None:
             _link(
                 state,
                 f"gradients of chunk {chunk}{what}",
-                count * settled.gradient_bytes,
+                count * settled.reduction_bytes,
                 (*group, "pp"),
                 tuple(holders),
                 "all_reduce",
@@ -169,7 +171,7 @@ def _tied_embeddings(state: State) -> None:
     ):
         return
     head = state.costs["head"]
-    size = (head.parameters - head.small_parameters) * state.settled.gradient_bytes
+    size = (head.parameters - head.small_parameters) * state.settled.reduction_bytes
     item = _link(state, "tied embedding gradients", size, ("pp",), tuple(ends), "all_reduce")
     lane = state.lanes("dp")
     rows = state.add_rows(

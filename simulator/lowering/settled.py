@@ -48,6 +48,7 @@ class Settled:
     bucket_size: float
     gradient_bytes: int
     gradient_dtype: str
+    reduction_dtype: str
     p2p: str
     layer_split: tuple[int, ...] | None
     fsdp_prefetch: int
@@ -84,6 +85,11 @@ class Settled:
     def experts_apart(self) -> bool:
         """Whether experts are held by other sets of ranks than the rest of the weights."""
         return self.groups.expert_replicas != self.groups.replicas
+
+    @property
+    def reduction_bytes(self) -> int:
+        """Bytes of a gradient on the wire."""
+        return int(BYTES_PER_ELEMENT[self.reduction_dtype])
 
     @property
     def reduces(self) -> bool:
@@ -159,6 +165,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         bucket_size=plan.bucket_size or framework.bucket_size,
         gradient_bytes=int(BYTES_PER_ELEMENT[gradient]),
         gradient_dtype=gradient,
+        reduction_dtype=gradient if framework.reduction_dtype == "gradient" else framework.reduction_dtype,
         p2p=plan.p2p or _messages(framework, schedule),
         layer_split=plan.layer_split,
         fsdp_prefetch=_or(plan.fsdp_prefetch, framework.fsdp_prefetch),
@@ -218,6 +225,9 @@ def _style(framework: Framework, attention: str | None, dropout: bool) -> Kernel
         in_place_cross_entropy=framework.in_place_cross_entropy,
         fused_wgrad_accumulation=framework.fused_wgrad_accumulation,
         dropout=dropout,
+        joined_gate=framework.joined_gate,
+        regathers_inputs=framework.regathers_inputs,
+        parallel_cross_entropy=framework.parallel_cross_entropy,
     )
 
 

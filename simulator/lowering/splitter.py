@@ -48,10 +48,11 @@ class Splitter:
         hidden: int,
         style: KernelStyle,
         experts: ExpertSplit,
+        gradient_bytes: int,
     ) -> None:
         self.t, self.sp, self.overlaps, self.style = tensor, sequence_parallel, overlaps, style
         self.peers, self.exchange = peers
-        self.experts, self.groups = experts, experts.groups
+        self.experts, self.groups, self.gradient = experts, experts.groups, float(gradient_bytes)
         self.dtype, self.e, self.tokens = precision.compute, float(precision.element), tokens
         self.precision = precision
         self.x = tokens * hidden * self.e
@@ -178,9 +179,11 @@ class Splitter:
                 fused = o.split == "column" or o.label.endswith("down")
                 self.quantise(rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, fused=fused)
             launches = shape[0] if o.split.startswith("expert") else o.launches
-            row = self.product(
-                rows, o.label, shape, "TN" if o.has_weight else "NN", phase, launches=launches, narrow=narrow
-            )
+            b, m, n, k = shape
+            layout = "TN" if o.has_weight else "NN"
+            for _ in range(o.products):
+                each = (b, m, n // o.products, k)
+                row = self.product(rows, o.label, each, layout, phase, launches=launches, narrow=narrow)
             if o.peers > 1:
                 self.exchange_keys(rows, o, phase, row)
             if o.split == "row":
@@ -190,12 +193,32 @@ class Splitter:
         elif o.work in ("dispatch", "combine"):
             self.swap_rows(rows, o, phase, o.work == "dispatch")
         elif o.work != "sort" or self.experts.sorts:
+            if o.label == "cross entropy" and not self.style.parallel_cross_entropy:
+                self.join_logits(rows, o, phase)
             self.kernel(rows, o, o.read, o.written, phase, o.launches)
             if o.work == "lookup":
                 self.collective(rows, self.summed(), self.x, phase, o.label)
-            elif o.label == "cross entropy":
+            elif o.label == "cross entropy" and self.style.parallel_cross_entropy:
                 for what in ("maximum", "target", "sum"):
                     self.collective(rows, "all_reduce", 4.0 * self.tokens, phase, f"cross entropy {what}")
+
+    def join_logits(self, rows: Rows, o: Operator, phase: str) -> None:
+        """Gather the logits of all tensor-parallel ranks and join their parts; backward each rank copies its own part out."""
+        if self.t == 1:
+            return
+        logits = o.shape[1] * o.shape[2] * self.e
+        if phase != "backward":
+            self.collective(rows, "all_gather", logits, phase, "logits")
+        moved = logits / self.t if phase == "backward" else logits
+        rows.add(
+            label="logits joined",
+            work="memory_bound",
+            dtype=self.dtype,
+            read=moved,
+            written=moved,
+            phase=phase,
+            part="input" if phase == "backward" else "",
+        )
 
     def summed(self) -> str:
         """The collective that sums partial results."""
@@ -328,54 +351,32 @@ class Splitter:
             self.kernel(rows, o, o.backward_read, o.backward_written, "backward", o.backward_launches, "weight")
         elif o.work != "sort" or self.experts.sorts:
             self.kernel(rows, o, o.backward_read, o.backward_written, "backward", o.backward_launches, "input")
+            if o.label == "cross entropy" and not self.style.parallel_cross_entropy:
+                self.join_logits(rows, o, "backward")
 
     def linear_backward(self, rows: Rows, o: Operator) -> None:
-        """Input gradient (NN), weight gradient (NT, added into the gradient buffer), bias gradient."""
+        """Input gradient (NN), weight gradient (NT, added into the gradient buffer), bias gradient; of each product."""
         b, m, n, k = self.local(o)
         column = o.split in ("column", "vocabulary")
         if o.split == "row" and self.sp:
             self.collective(rows, "all_gather", self.tokens * o.shape[2] * self.e, "backward", o.label)
-        narrow = o.split not in ("vocabulary", "router")
-        launches = b if o.split.startswith("expert") else 1
-        if narrow:
-            self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward")
-        dgrad = self.product(
-            rows,
-            f"{o.label} input gradient",
-            (b, m, k, n),
-            "NN",
-            "backward",
-            part="input",
-            narrow=narrow,
-            launches=launches,
-        )
         wide = self.tokens * o.shape[3] * self.e
-        if column and self.sp:
-            self.collective(rows, "all_gather", wide, "backward", f"{o.label} input", beside=dgrad)
-        fused = self.style.fused_wgrad_accumulation
-        wgrad = self.product(
-            rows,
-            f"{o.label} weight gradient",
-            (b, n, k, m),
-            "NT",
-            "backward",
-            part="weight",
-            accumulates=fused,
-            narrow=narrow,
-            launches=launches,
-        )
-        if not fused:
+        for i in range(o.products):
+            wgrad = self.product_backward(rows, o, (b, m, n // o.products, k), column and self.sp and i == 0)
+            if column and not (self.sp and i + 1 < o.products):
+                self.collective(rows, self.summed(), wide, "backward", o.label, beside=wgrad)
+        if o.products > 1:
+            each = o.products - 1
             rows.add(
-                label=f"{o.label} gradient accumulation",
+                label=f"{o.label} input gradients summed",
                 work="memory_bound",
                 dtype=self.dtype,
-                read=(self.e + 4.0) * b * n * k,
-                written=4.0 * b * n * k,
+                read=2.0 * wide * each,
+                written=wide * each,
                 phase="backward",
-                part="weight",
+                part="input",
+                launches=each,
             )
-        if column:
-            self.collective(rows, self.summed(), wide, "backward", o.label, beside=wgrad)
         if o.backward_read:
             rows.add(
                 label=f"{o.label} bias gradient",
@@ -387,3 +388,38 @@ class Splitter:
                 part="weight",
                 launches=2,
             )
+
+    def product_backward(self, rows: Rows, o: Operator, shape: tuple[int, int, int, int], gathers: bool) -> int:
+        """Write both gradients of one product; with `gathers` its input is gathered beside the first.  Returns the second's row."""
+        b, m, n, k = shape
+        narrow = o.split not in ("vocabulary", "router")
+        launches = b if o.split.startswith("expert") else 1
+        common = {"narrow": narrow, "launches": launches}
+        if narrow:
+            self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward")
+        dgrad = self.product(rows, f"{o.label} input gradient", (b, m, k, n), "NN", "backward", part="input", **common)
+        if gathers and self.style.regathers_inputs:
+            wide = self.tokens * o.shape[3] * self.e
+            self.collective(rows, "all_gather", wide, "backward", f"{o.label} input", beside=dgrad)
+        fused = self.style.fused_wgrad_accumulation
+        wgrad = self.product(
+            rows,
+            f"{o.label} weight gradient",
+            (b, n, k, m),
+            "NT",
+            "backward",
+            part="weight",
+            accumulates=fused,
+            **common,
+        )
+        if not fused:
+            rows.add(
+                label=f"{o.label} gradient accumulation",
+                work="memory_bound",
+                dtype=self.dtype,
+                read=(self.e + self.gradient) * b * n * k,
+                written=self.gradient * b * n * k,
+                phase="backward",
+                part="weight",
+            )
+        return wgrad

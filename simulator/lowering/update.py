@@ -139,6 +139,9 @@ def _norm_table(state: State, held: Held, small: float, tensors: float) -> Opera
         )
     launches = max(1, round(tensors / TENSORS_PER_LAUNCH))
     common = {"work": "memory_bound", "dtype": settled.gradient_dtype, "phase": "optimizer"}
+    if settled.reduction_dtype != settled.gradient_dtype and settled.reduces:
+        moved = held.all * (settled.gradient_bytes + settled.reduction_bytes)
+        rows.add(label="gradients cast and back", read=moved, written=moved, launches=2 * launches, **common)
     if settled.precision.loss_scaling:
         rows.add(label="unscale gradients", read=gradients, written=gradients, launches=launches, **common)
     if settled.clip_gradients:

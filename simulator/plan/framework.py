@@ -19,13 +19,17 @@ __all__ = ["Framework", "load_framework"]
 class Framework(NamedSpec):
     """How a training framework behaves.
 
-    Kernels: attention, fused_* and dropout as in `KernelStyle`.
-    Communication: gradient_dtype of the buffers that are reduced; gradients_overlap and parameters_overlap (with compute);
+    Kernels: attention, fused_*, dropout, joined_gate, regathers_inputs and parallel_cross_entropy as in `KernelStyle`.
+    Communication: gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
+    they are kept); reduces_whole (ZeRO-1 sums all gradients on all replicas, though each uses its shard only);
+    gradients_overlap and parameters_overlap (with compute);
     bucket_size; p2p "latency" (receives are posted ahead) or "blocking"; scatters_p2p (tensor-parallel ranks share the
     sending); tensor_parallel_overlap (input-gradient collective beside the weight-gradient GEMM); fuses_pairs (forward and
     backward of two microbatches interleaved, so that the communication of one hides under the compute of the other; else
     one after the other); separate_communicators (gathers and reductions do not queue behind each other).
-    FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; reshards_after_forward
+    FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; gathers_by_tensor (every
+    weight tensor is gathered and reduced by collectives of its own, and under full recompute gathered once more, for hooks
+    of every module fetch and drop its weights; else a layer at a time); reshards_after_forward
     (if not, weights are gathered once per step and kept).
     Host: launch_time per kernel launch; step_time per optimizer step spent with the GPU idle.
     Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries), communicator (buffers
@@ -63,6 +67,12 @@ class Framework(NamedSpec):
     context: Bytes
     workspace: Bytes
     communicator: Bytes
+    joined_gate: bool = True
+    regathers_inputs: bool = True
+    parallel_cross_entropy: bool = True
+    reduction_dtype: Literal["fp32", "bf16", "fp16", "gradient"] = "gradient"
+    reduces_whole: bool = False
+    gathers_by_tensor: bool = False
 
 
 def load_framework(name: str) -> Framework:

@@ -59,6 +59,7 @@ class Operator:
         peers: ranks that hold the other queries of the same sequences (context parallelism).
         copies: rows that dispatch and combine make of each token.
         has_weight: whether the GEMM's right operand is a weight (else both operands are activations).
+        products: separate products that make up a GEMM with a weight, each with an equal part of its columns.
     """
 
     label: str
@@ -83,6 +84,7 @@ class Operator:
     peers: int = 1
     copies: int = 1
     has_weight: bool = True
+    products: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,11 @@ class KernelStyle:
         in_place_cross_entropy: an unfused cross-entropy reuses the fp32 copy of the logits for softmax and gradient.
         fused_wgrad_accumulation: weight gradients are added into the gradient buffer by the GEMM itself.
         dropout: whether dropout masks are made and kept.
+        joined_gate: gate and up projection of a gated MLP are one product; else two, each with its own gradient of the input.
+        regathers_inputs: under sequence parallelism backward gathers the inputs of column-split products again; else the
+            gathered ones are kept.
+        parallel_cross_entropy: every tensor-parallel rank works on its part of the vocabulary; else logits are gathered, and
+            all ranks do the whole.
     """
 
     attention: str = "flash2"
@@ -132,3 +139,6 @@ class KernelStyle:
     in_place_cross_entropy: bool = True
     fused_wgrad_accumulation: bool = True
     dropout: bool = False
+    joined_gate: bool = True
+    regathers_inputs: bool = True
+    parallel_cross_entropy: bool = True

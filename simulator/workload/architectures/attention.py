@@ -25,27 +25,35 @@ def _standard(p: Pieces) -> list[Operator]:
     """One product for queries, keys and values, and the rotary embedding."""
     m, e = p.m, p.e
     query, kv = m.heads * m.head_dim, m.kv_heads * m.head_dim
-    qkv_in = Saved(name="qkv input", bytes=p.t * m.hidden * p.kept, region="sequence", cheap=True)
+    qkv_in = Saved(name="qkv input", bytes=p.t * m.hidden * p.kept, region=p.input_region, cheap=True)
     product = p.linear("qkv", "column", query + 2 * kv, m.hidden, qkv_in, m.linear_bias or m.qkv_bias)
     if m.positions != "rotary":
         return [product]
-    moved = p.t * (query + kv) * e * (1 if p.style.fused_rotary else 3)
+    moved = p.t * (query + kv) * e
     return [product, _rotary(p, moved, moved)]
 
 
 def _rotary(p: Pieces, read: float, written: float) -> Operator:
-    launches = 2 if p.style.fused_rotary else 10
+    """Rotation of queries and keys: one kernel that reads and writes them once, or plain tensor operations.
+
+    Plain, in reads and writes of the rotated tensors (x cos + half-swapped x sin; half = one of the two halves):
+
+        forward   x cos 1, 1; negated half 1/2, 1/2; join 1, 1; times sin 1, 1; sum 2, 1           = 5.5, 4.5
+        backward  times sin 1, 1; negated half 1/2, 1/2; each half set into zeros 1, 3; their sum 2, 1;
+                  times cos 1, 1; sum of both ways 2, 1                                            = 7.5, 7.5
+    """
+    fused = p.style.fused_rotary
     return Operator(
         label="rotary",
         work="memory_bound",
         split="tensor",
-        read=read,
-        written=written,
-        backward_read=written,
-        backward_written=read,
+        read=read * (1.0 if fused else 5.5),
+        written=written * (1.0 if fused else 4.5),
+        backward_read=written * (1.0 if fused else 7.5),
+        backward_written=read * (1.0 if fused else 7.5),
         again=1.0,
-        launches=launches,
-        backward_launches=launches,
+        launches=2 if fused else 10,
+        backward_launches=2 if fused else 18,
     )
 
 
@@ -68,14 +76,13 @@ def _latent(p: Pieces) -> list[Operator]:
         queries = [p.linear("query", "column", wide, m.hidden, first, False)]
     up = m.heads * (m.qk_nope_head_dim + m.v_head_dim)
     latent = saved("key value latent", m.kv_lora_rank)
-    passes = 1 if p.style.fused_rotary else 3
-    read = p.t * p.e * (wide + m.heads * m.qk_nope_head_dim + m.qk_rope_head_dim) * passes
+    read = p.t * p.e * (wide + m.heads * m.qk_nope_head_dim + m.qk_rope_head_dim)
     return [
         *queries,
         p.linear("key value down", "replicated", m.kv_lora_rank + m.qk_rope_head_dim, m.hidden, saved("", 0), False),
         p.norm("key value latent norm", m.kv_lora_rank),
         p.linear("key value up", "column", up, m.kv_lora_rank, latent, False),
-        _rotary(p, read, 2.0 * p.t * p.e * wide * passes),
+        _rotary(p, read, 2.0 * p.t * p.e * wide),
     ]
 
 
@@ -109,12 +116,18 @@ def _core(p: Pieces) -> list[Operator]:
 
 
 def _unfused(p: Pieces, operands: tuple[Saved, ...]) -> list[Operator]:
-    """Scores, softmax, dropout and context as separate kernels."""
+    """Scores, softmax, dropout and context as separate kernels.
+
+    A softmax that is not fused works in fp32; bytes per score, e = bytes of an element, 1 for the mask:
+
+        forward   cast e, 4; masked fill 4 + 1, 4; softmax 4, 4; cast 4, e       reads e + 13    writes 12 + e
+        backward  cast e, 4; softmax 8, 4; masked fill 4 + 1, 4; cast 4, e       reads e + 17    writes 12 + e
+    """
     m, e, s, keys = p.m, p.e, p.length, p.keys
     maps = p.sequences * m.heads
     scores = float(maps) * s * keys
     drop = p.style.dropout
-    passes = 1 if p.style.fused_softmax else 3
+    fused = p.style.fused_softmax
     saved = [Saved(name="softmax output", bytes=scores * e, region="tensor", droppable=True)]
     operators = [
         Operator(
@@ -133,13 +146,13 @@ def _unfused(p: Pieces, operands: tuple[Saved, ...]) -> list[Operator]:
             label="softmax",
             work="memory_bound",
             split="tensor",
-            read=scores * e * passes,
-            written=scores * e * passes,
-            backward_read=2 * scores * e * passes,
-            backward_written=scores * e * passes,
+            read=scores * (e if fused else e + 13),
+            written=scores * (e if fused else e + 12),
+            backward_read=scores * (2 * e if fused else e + 17),
+            backward_written=scores * (e if fused else e + 12),
             saved=tuple(saved),
-            launches=1 if p.style.fused_softmax else 4,
-            backward_launches=1 if p.style.fused_softmax else 4,
+            launches=1 if fused else 4,
+            backward_launches=1 if fused else 4,
             selective=True,
         ),
     ]

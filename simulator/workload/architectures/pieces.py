@@ -28,6 +28,7 @@ class Pieces:
         self.e, self.kept = float(precision.element), precision.quantised_element
         self.style, self.vocabulary, self.keys = style, vocabulary, (context + length) * peers
         self.peers = peers
+        self.input_region = "sequence" if style.regathers_inputs else "whole"
 
     def norm(self, label: str, width: int = 0) -> Operator:
         """LayerNorm or RMSNorm: reads x, writes y; backward reads x and dy, writes dx.
@@ -36,7 +37,12 @@ class Pieces:
         cast, square, mean, scale, cast, weight forward; the same backward with the sums for the scale, e = bytes per element:
 
             forward   reads  x e, 4, 4, 4, 4, e  = 2 e + 16     writes 4, 4, 4, e, e   = 2 e + 12
-            backward  reads  2 e, 2 e, e, e, 4, 8, 4, 4, 8, 4 = 6 e + 32     writes e, e, 4, 4, 4, 4, 4, e = 3 e + 20
+            backward  product with the weight     reads e, 2 e, e (sum over tokens)     writes e, e
+                      cast                        reads e                               writes 4
+                      product with the scale      reads 4, 8, 4 (sum over a row)        writes 4, 4
+                      mean, square                reads 4, 4, 8                         writes 4, 4, 4, 4
+                      sum of both ways, cast      reads 8, 4                            writes 4, e
+                      in all                      reads 5 e + 44                        writes 3 e + 32
         """
         width = width or self.m.hidden
         elements = float(self.t * width)
@@ -49,8 +55,8 @@ class Pieces:
             split="sequence",
             read=elements * (e if fused else 2 * e + 16),
             written=elements * (e if fused else 2 * e + 12),
-            backward_read=elements * (2 * e if fused else 6 * e + 32),
-            backward_written=elements * (e if fused else 3 * e + 20),
+            backward_read=elements * (2 * e if fused else 5 * e + 44),
+            backward_written=elements * (e if fused else 3 * e + 32),
             parameters=weights,
             small_parameters=weights,
             again=1.0,
@@ -63,10 +69,12 @@ class Pieces:
                 ),
             ),
             launches=1 if fused else 7,
-            backward_launches=2 if fused else 13,
+            backward_launches=2 if fused else 17,
         )
 
-    def linear(self, label: str, split: str, n: int, k: int, saved: Saved, bias: bool, again: float = 0.0) -> Operator:
+    def linear(
+        self, label: str, split: str, n: int, k: int, saved: Saved, bias: bool, again: float = 0.0, products: int = 1
+    ) -> Operator:
         """A GEMM with a weight: [t, k] x [k, n]; its bias is added in the GEMM or by the kernel that follows."""
         return Operator(
             label=label,
@@ -79,6 +87,7 @@ class Pieces:
             again=again,
             backward_launches=2 + (1 if bias else 0),
             backward_read=self.t * n * self.e if bias else 0.0,
+            products=products,
         )
 
     def residual(self, label: str) -> Operator:
@@ -114,7 +123,7 @@ class Pieces:
         expert = region == "expert"
         wide = t * width * e
         bias = m.linear_bias
-        outer = "copies" if expert else "sequence"
+        outer = "copies" if expert else self.input_region
         held = t * m.hidden * self.kept if keeps_input else 0.0
         up_in = Saved(name=f"{label} input", bytes=held, region=outer, cheap=not expert)
         down_in = Saved(name=f"{label} down input", bytes=t * width * self.kept, region=region, cheap=True)
@@ -124,7 +133,8 @@ class Pieces:
             first = self.grouped(f"{label} up", "expert column", up, m.hidden, up_in, again)
             last = self.grouped(f"{label} down", "expert row", m.hidden, width, down_in)
         else:
-            first = self.linear(f"{label} up", "column", up, m.hidden, up_in, bias, again=again)
+            products = 2 if m.gated_mlp and not self.style.joined_gate else 1
+            first = self.linear(f"{label} up", "column", up, m.hidden, up_in, bias, again, products)
             last = self.linear(f"{label} down", "row", m.hidden, width, down_in, bias)
         return [first, self.activation(label, wide, region), last]
 
@@ -206,6 +216,7 @@ class Pieces:
         logits = float(t) * self.vocabulary
         head_in = Saved(name="head input", bytes=t * m.hidden * e, region="sequence")
         product = self.linear("head", "vocabulary", self.vocabulary, m.hidden, head_in, False)
+        region = "tensor" if self.style.parallel_cross_entropy else "whole"
         if self.style.fused_cross_entropy:
             read, written, back_read, back_written, kept = 2 * e, 0.0, e, e, e
         else:  # cast to fp32; maximum; subtract; exponential; sum; divide - backward scales the softmax and casts it back
@@ -213,12 +224,13 @@ class Pieces:
         loss = Operator(
             label="cross entropy",
             work="memory_bound",
-            split="tensor",
+            split=region,
+            shape=(1, t, self.vocabulary, 1),
             read=logits * read,
             written=logits * written,
             backward_read=logits * back_read,
             backward_written=logits * back_written,
-            saved=(Saved(name="logits", bytes=logits * kept, region="tensor", category="logits"),),
+            saved=(Saved(name="logits", bytes=logits * kept, region=region, category="logits"),),
             launches=2 if self.style.fused_cross_entropy else 8,
             backward_launches=1 if self.style.fused_cross_entropy else 4,
         )
