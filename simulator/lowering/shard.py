@@ -115,6 +115,9 @@ def _fsdp(state: State) -> None:
 
     parts = _parts(state)
     g_of, g_part = _every_part(unit[gathers], parts)
+    if _fetched_twice(state):
+        times = np.where((kind[gathers][g_of] != 0) & (unit[gathers][g_of] != head), 2, 1)
+        g_of, g_part = np.repeat(g_of, times), np.repeat(g_part, times)
     r_of, r_part = _every_part(unit[completes], parts)
     gate, g_action, g_row, g_rank = gate[g_of], action[gathers][g_of], row[gathers][g_of], rank[gathers][g_of]
     r_row, r_rank = row[completes][r_of], rank[completes][r_of]
@@ -140,8 +143,10 @@ def _fsdp(state: State) -> None:
     is_head = np.array([p.unit == head for p in parts])[g_part]
     weights = np.array([p.weights for p in parts])[g_part]
     gradients = np.array([p.gradients for p in parts])[r_part]
-    for again in (False, True):  # the second part of a unit touches the same rows as the first
-        g, r = (np.diff(of, prepend=-1) == 0 if again else np.diff(of, prepend=-1) != 0 for of in (g_of, r_of))
+    place = np.array([p.place for p in parts])
+    again = _second_fetch(state, g_of, g_part)
+    for nth in range(int(place.max(initial=0)) + 1):  # later parts of a unit touch the same rows as the first
+        g, r = (place[g_part] == nth) & ~again, place[r_part] == nth
         _remember_gathered(state, gather_rows[g], g_action[g], g_row[g], is_head[g], weights[g])
         state.touch("start", r_row[r], gradients[r])
         state.touch("end", reduce_rows[r], gradients[r])
@@ -149,9 +154,10 @@ def _fsdp(state: State) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Weights of a unit that one set of ranks shards: its links, and the effects of standing gathered."""
+    """Weights of a unit that are gathered together: its links, and the effects of standing gathered; `place` = its number."""
 
     unit: int
+    place: int
     gather: int
     reduce: int
     weights: int
@@ -159,16 +165,20 @@ class _Part:
 
 
 def _parts(state: State) -> list[_Part]:
-    """What each unit is gathered and reduced as: one part, two where experts are sharded over other ranks than the rest."""
+    """What each unit is gathered and reduced as: one part, two where experts are sharded over other ranks than the rest.
+
+    A framework that gathers by tensor has one part per weight tensor (those of routed experts stay together).
+    """
     settled = state.settled
     found = []
     for unit, kind in enumerate(state.costs):
-        for what, count, group in group_held(state, (kind,)).parts(settled):
+        for place, (what, count, group) in enumerate(_pieces(state, kind)):
             name = f"{kind}{what}"
             weights, gradients = count * settled.precision.element, count * settled.gradient_bytes
             found.append(
                 _Part(
                     unit,
+                    place,
                     _link(state, "all_gather", f"weights of {name}", weights, _dtype(state), group),
                     _link(state, "reduce_scatter", f"gradients of {name}", gradients, settled.gradient_dtype, group),
                     state.effect((Tensor(name=f"gathered weights of {name}", category="gathered", bytes=weights),)),
@@ -178,6 +188,32 @@ def _parts(state: State) -> list[_Part]:
                 )
             )
     return found
+
+
+def _pieces(state: State, kind: str) -> list[tuple[str, float, tuple[str, ...]]]:
+    """(what it is, weights, mesh axes of the ranks that hold the same) of everything in a unit that is gathered together."""
+    parts = group_held(state, (kind,)).parts(state.settled)
+    tensors = state.costs[kind].tensors
+    if not state.settled.framework.gathers_by_tensor or len(tensors) < 2 or not parts:
+        return parts
+    group = state.settled.replica_axes
+    apart = [part for part in parts if part[2] != group]
+    return [*((f", tensor {i}", size, group) for i, size in enumerate(tensors, 1)), *apart]
+
+
+def _fetched_twice(state: State) -> bool:
+    """Whether backward gathers weights twice: for the recomputed forward, whose hooks drop them, and for the backward itself."""
+    return state.settled.framework.gathers_by_tensor and state.settled.recompute == "full"
+
+
+def _second_fetch(state: State, of: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """[gathers] whether it fetches what the same segment has fetched already."""
+    if not _fetched_twice(state):
+        return np.zeros(len(of), bool)
+    key = of * (int(part.max(initial=0)) + 1) + part
+    again = np.ones(len(of), bool)
+    again[np.unique(key, return_index=True)[1]] = False
+    return again
 
 
 def _every_part(unit: np.ndarray, parts: list[_Part]) -> tuple[np.ndarray, np.ndarray]:
