@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from simulator.errors import PlanError
 from simulator.plan.framework import load_framework
 from simulator.schedules import SCHEDULES
+from simulator.schedules.base import Shape
 from simulator.studies.validation.names import load_names
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
 from simulator.workload.model import Model
@@ -129,14 +131,11 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
         if (chunks or 1) > 1 and wanted == "one_f_one_b":
             wanted = "interleaved_1f1b"
         else:
-            return {"schedule": wanted, "chunks_per_rank": chunks or 1}
+            return {"schedule": wanted, **_chunks(wanted, model, pipeline, microbatches, chunks, assumed)}
     if chunks is None:
         chunks = 2
         assumed.append("2 chunks per rank (the depth of interleaving is not printed)")
-    split: dict[str, Any] = {}
-    if model.layers + 2 == pipeline * chunks:
-        split = {"layer_split": (0, *(1 for _ in range(model.layers)), 0)}
-        assumed.append("embedding and head have a chunk each")
+    split = _ends_apart(model, pipeline * chunks, assumed)
     if chunks > 1 and (microbatches % pipeline or (model.layers < pipeline * chunks and not split)):
         why = f"{microbatches} microbatches, {model.layers} layers on {pipeline} ranks"
         assumed.append(f"1f1b without interleaving ({chunks} chunks per rank cannot be: {why})")
@@ -144,6 +143,33 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
     if chunks == 1:
         return {"schedule": "one_f_one_b"}
     return {"schedule": "interleaved_1f1b", "chunks_per_rank": chunks, **split}
+
+
+def _chunks(
+    schedule: str, model: Model, pipeline: int, microbatches: int, chunks: int | None, assumed: list[str]
+) -> dict[str, Any]:
+    """Return the chunks per rank of a schedule: as said, else one, or the two that schedules with a V need."""
+    one, two = (_refuses(schedule, Shape(pipeline, microbatches, n)) for n in (1, 2))
+    if chunks is None and one and not two:
+        assumed.append(f"2 chunks per rank ({schedule} has no order for one)")
+        return {"chunks_per_rank": 2, **_ends_apart(model, 2 * pipeline, assumed)}
+    return {"chunks_per_rank": chunks or 1}
+
+
+def _refuses(schedule: str, shape: Shape) -> bool:
+    try:
+        SCHEDULES.get(schedule).check(shape)
+    except PlanError:
+        return True
+    return False
+
+
+def _ends_apart(model: Model, chunks: int, assumed: list[str]) -> dict[str, Any]:
+    """Return the split that gives embedding and head a chunk each, where that comes out even."""
+    if model.layers + 2 != chunks:
+        return {}
+    assumed.append("embedding and head have a chunk each")
+    return {"layer_split": (0, *(1 for _ in range(model.layers)), 0)}
 
 
 def _sharding(row: Row, framework: str, replicas: int, assumed: list[str]) -> dict[str, Any]:
