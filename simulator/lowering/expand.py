@@ -166,11 +166,11 @@ def _layer_cost(
         expert_parameters=sum(o.parameters / split.weights(o) for o in part.operators if o.split.startswith("expert"))
         if experts_apart
         else 0.0,
-        tensors=tuple(size for o in part.operators for size in _tensors(o, split)),
+        tensors=tuple(size for o in part.operators for size in _tensors(o, split, model.norm)),
     )
 
 
-def _tensors(operator: Operator, split: Splitter) -> tuple[float, ...]:
+def _tensors(operator: Operator, split: Splitter, norm: str) -> tuple[float, ...]:
     """Sizes of the weight tensors of an operator on one GPU, those of routed experts left out [count]."""
     if not operator.parameters or operator.split.startswith("expert"):
         return ()
@@ -180,6 +180,8 @@ def _tensors(operator: Operator, split: Splitter) -> tuple[float, ...]:
         parts = [main / split.weights(operator) / operator.products] * operator.products
         bias = operator.parameters - main
         return (*parts, bias if operator.small_parameters else bias / split.weights(operator))[: None if bias else -1]
+    if operator.work == "memory_bound" and norm == "layer_norm":
+        return (operator.parameters / 2.0, operator.parameters / 2.0)
     main = operator.parameters - operator.small_parameters
     return tuple(size for size in (main / split.weights(operator), operator.small_parameters) if size)
 
