@@ -179,7 +179,9 @@ def _tensors(operator: Operator, split: Splitter, norm: str) -> tuple[float, ...
         main = batch * n * k
         parts = [main / split.weights(operator) / operator.products] * operator.products
         bias = operator.parameters - main
-        return (*parts, bias if operator.small_parameters else bias / split.weights(operator))[: None if bias else -1]
+        if bias:
+            parts.append(bias if operator.small_parameters else bias / split.weights(operator))
+        return tuple(parts)
     if operator.work == "memory_bound" and norm == "layer_norm":
         return (operator.parameters / 2.0, operator.parameters / 2.0)
     main = operator.parameters - operator.small_parameters
