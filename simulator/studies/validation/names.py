@@ -47,6 +47,7 @@ class NameTable(Spec):
     attention: dict[str, Name]
     attention_of_source: dict[str, SourceKernel] = Field(default_factory=dict)
     framework_of_kernel: dict[str, Name] = Field(default_factory=dict)
+    framework_of_precision: dict[str, Name] = Field(default_factory=dict)
     attention_notes: dict[str, Name] = Field(default_factory=dict)
     recompute: dict[str, Name]
     precisions: dict[str, Name]

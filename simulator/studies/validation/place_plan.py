@@ -69,6 +69,8 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     fields |= _sharding(row, fields["framework"], replicas, assumed)
     fields |= _attention(row, assumed)
     variant = load_names().find("framework_of_kernel", f"{fields['framework']} {text(row, 'attn_kernel')}")
+    if variant is None:
+        variant = load_names().find("framework_of_precision", f"{fields['framework']} {place_precision(row)[0]}")
     if variant is not None:
         fields["framework"] = variant
     if _overlap_off(row) and replicas > 1 and fields["zero_stage"] < 3:
