@@ -164,7 +164,7 @@ for log in (h100, a100):
     ways = {
         "alpha-beta, fitted": fit_alpha_beta(log)[1] + fit_alpha_beta(log)[2] * log.message,
         "NCCL's tables": predict(log, {}),
-        "fitted to this log": predict(log, own.pairs, own.single_process_launch),
+        "fitted to this log": predict(log, own.pairs, own.single_process_launch, own.network_latency),
     }
     middle = (log.message >= 2**16) & (log.message <= 2**26)
     errors = {name: float(np.median(np.abs(seconds / log.seconds - 1)[middle])) for name, seconds in ways.items()}

@@ -215,7 +215,8 @@ assert of["interleaved_1f1b"][3] > of["gpipe"][3]
 from IPython.display import Image, display  # noqa: E402
 
 from simulator.report.comparison_plot import plot_schedules  # noqa: E402
-from simulator.studies.comparison import compare, variants  # noqa: E402
+from simulator.studies.comparison import compare  # noqa: E402
+from simulator.studies.variants import variants  # noqa: E402
 
 asked = variants(
     ["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "chimera"], [], ["workload.global_batch_size=32"]

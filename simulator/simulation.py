@@ -70,7 +70,7 @@ def _provenance(settled: Any, cluster: Cluster, assumptions: tuple[str, ...]) ->
         "schedule": settled.schedule.name,
         "microbatches": settled.microbatches,
         "data_parallel": settled.data_parallel,
-        "recompute": settled.recompute,
+        "recompute": settled.recomputes.text,
         "attention": settled.style.attention,
         "assumptions": list(assumptions),
     }

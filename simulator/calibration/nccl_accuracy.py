@@ -20,11 +20,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.calibration.nccl import Key, Pairs, common_without, fit_common, fit_nccl, platform_of, predict
+from simulator.calibration.nccl import (
+    POOLS,
+    Key,
+    Pairs,
+    common_without,
+    fit_common,
+    fit_nccl,
+    platform_of,
+    pool_of,
+    predict,
+)
 from simulator.calibration.nccl_fit import classes_chosen
 from simulator.calibration.nccl_logs import NcclLog
-from simulator.collectives import level_of
-from simulator.hardware.coefficients import Pair, Profile, find_profile
+from simulator.hardware.coefficients import Pair, Profile, find_profile, pooled_name
 from simulator.report.table import Section, Table, percent
 
 __all__ = ["LogAccuracy", "accuracy_figures", "accuracy_section", "log_accuracies", "medians"]
@@ -69,23 +78,23 @@ class LogAccuracy:
 
     def coverage(self, way: str = "shared") -> float:
         """Return the share of points inside the 80 % band."""
-        sigma = self.sigma if way == "shared" else self.prior_sigma
+        sigma = self.prior_sigma if way == "prior" else self.sigma
         return float(np.mean(np.abs(getattr(self, way)) <= _QUANTILE * sigma))
 
 
 def log_accuracies(logs: Sequence[NcclLog]) -> Iterator[LogAccuracy]:
     """Yield the accuracy of each log; refits without it, and without its platform, so allow seconds per log."""
-    for level in ("node", "fabric"):
+    for level, library in POOLS:
         platforms: dict[Key, list[NcclLog]] = defaultdict(list)
         for log in logs:
-            if level_of(log.place) == level:
+            if pool_of(log) == (level, library):
                 platforms[platform_of(log)].append(log)
         if not platforms:
             continue
-        everywhere, share = fit_common(platforms, f"nccl_any_{level}")
+        everywhere, share = fit_common(platforms, pooled_name(level, library))
         for key, group in sorted(platforms.items()):
             common = common_without(platforms, key, share)
-            shared = fit_nccl(group, "nccl_shared", everywhere.pairs, key)
+            shared = fit_nccl(group, "nccl_shared", everywhere.pairs, key, hops=everywhere.network_latency)
             sigmas = find_profile(group[0].fabric, level)
             for log in group:
                 yield _accuracy(log, group, key, common, shared, sigmas)
@@ -96,13 +105,15 @@ def _accuracy(
 ) -> LogAccuracy:
     rest = [other for other in group if other is not log]
     partners = [other for other in rest if other.kind == log.kind and _wires(other) == _wires(log)]
-    others = fit_nccl(rest, "nccl_rest", common.pairs, key) if rest else common
-    own = fit_nccl([log], "nccl_own", common.pairs, key)
+    others = fit_nccl(rest, "nccl_rest", common.pairs, key, hops=common.network_latency) if rest else common
+    own = fit_nccl([log], "nccl_own", common.pairs, key, hops=common.network_latency)
     kept = log.message >= _SMALLEST
 
     def errors(profile: Profile) -> Array:
         pairs = _completed(profile, common)
-        return np.asarray(np.log(predict(log, pairs, profile.single_process_launch) / log.seconds)[kept])
+        return np.asarray(
+            np.log(predict(log, pairs, profile.single_process_launch, profile.network_latency) / log.seconds)[kept]
+        )
 
     return LogAccuracy(
         log=log,
@@ -145,8 +156,10 @@ def _completed(profile: Profile, common: Profile) -> Pairs:
 
 def _sigmas(log: NcclLog, profile: Profile) -> Array:
     """Return the sigma of each point: that of its class."""
-    chosen = classes_chosen(log, profile.pairs)
-    return np.array([profile.classes.get(name, profile.everything).sigma for name in chosen])
+    chosen = classes_chosen(log, profile.pairs, profile.network_latency)
+    chosen = classes_chosen(log, profile.pairs, profile.network_latency)
+    found = zip((name.split(":") for name in chosen), log.message.tolist(), strict=True)
+    return np.array([profile.residual(kind, algorithm, size).sigma for (kind, algorithm), size in found])
 
 
 def _twins(log: NcclLog, twins: Sequence[NcclLog]) -> float | None:
@@ -169,7 +182,13 @@ def accuracy_figures(found: Sequence[LogAccuracy]) -> dict[str, Any]:
     """Return the errors per log and their medians over logs for JSON; errors are fractions."""
     ways = ("own", "shared", "unseen", "prior", "tables")
     rows = [
-        {"log": one.log.name, "partner": one.partner, "twins": one.twins, "coverage": one.coverage()}
+        {
+            "log": one.log.name,
+            "partner": one.partner,
+            "twins": one.twins,
+            "coverage": one.coverage(),
+            "coverage_unseen": one.coverage("unseen"),
+        }
         | {way: one.error(way) for way in ways}
         for one in found
     ]
@@ -184,11 +203,20 @@ def accuracy_section(found: Sequence[LogAccuracy]) -> Section:
         twins = "" if one.twins is None else percent(one.twins, 0)
         kind = "partner" if one.partner else "alone"
         name = one.log.name[:44]
-        rows.append((name, kind, *(percent(x, 1) for x in figures), twins, percent(one.coverage(), 0)))
+        rows.append(
+            (
+                name,
+                kind,
+                *(percent(x, 1) for x in figures),
+                twins,
+                percent(one.coverage(), 0),
+                percent(one.coverage("unseen"), 0),
+            )
+        )
     return Section(
         title="|predicted / measured - 1|, median over sizes from 1 KiB up",
         table=Table(
-            headings=("log", "others", "own", "shared", "unseen", "prior", "tables", "twins", "in band"),
+            headings=("log", "others", "own", "shared", "unseen", "prior", "tables", "twins", "in band", "unseen"),
             rows=tuple(rows),
             left=(0, 1),
         ),
@@ -197,6 +225,9 @@ def accuracy_section(found: Sequence[LogAccuracy]) -> Section:
 
 
 def _summary(found: Sequence[LogAccuracy]) -> tuple[str, ...]:
+    def points(way: str) -> float:
+        return float(np.average([one.coverage(way) for one in found], weights=[len(one.message) for one in found]))
+
     long = [one for one in found if len(np.unique(one.message)) >= 8]
     wired = [one for one in found if one.log.fabric.peer_to_peer]
     partners, alone = [one for one in wired if one.partner], [one for one in wired if not one.partner]
@@ -216,5 +247,7 @@ def _summary(found: Sequence[LogAccuracy]) -> tuple[str, ...]:
         f"prior, {len(wired)} logs: {percent(medians(wired, 'prior'))} "
         f"(NCCL's tables alone: {percent(medians(wired, 'tables'))}); "
         f"{wild} logs with a point beyond a factor 2 from 16 MiB up{apart}",
-        f"band: {even} of {len(found)} logs have 75 to 88 % of their points inside, {above} more",
+        f"band: {even} of {len(found)} logs have 75 to 88 % of their points inside, {above} more; of all points "
+        f"{percent(points('shared'), 0)}, of logs left out {percent(points('unseen'), 0)}, of platforms left out "
+        f"{percent(points('prior'), 0)}",
     )

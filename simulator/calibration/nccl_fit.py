@@ -8,9 +8,10 @@ NCCL's constants.
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +26,13 @@ from simulator.hardware.coefficients import (
     Residual,
     SizeRange,
     load_cost_table,
+    size_class,
 )
+from simulator.units import parse
 
 __all__ = [
     "STARTS",
+    "Hops",
     "Key",
     "PairFit",
     "Pairs",
@@ -44,25 +48,34 @@ __all__ = [
     "sigma_of",
 ]
 
-_SPREAD = (0.4, 0.1, 0.4)
+_SPREAD = np.array([0.4, 0.1, 0.4])
 """How far a pair's multipliers are expected to lie from those of its platform: log latency, log bandwidth, ramp."""
-_SHARED = (1.2, 0.3, 0.6)
+_SHARED = np.array([1.2, 0.3, 0.6])
 """How far a platform's multipliers, common to all its pairs, are expected to lie from the centre."""
+_LATENCY_SEEN, _LATENCY_LOST = 2.0**16, 2.0**24
+_BANDWIDTH_SEEN, _BANDWIDTH_LOST = 2.0**26, 2.0**20
+"""Messages [B] that show latency, or bandwidth, and messages in which it is lost."""
 STARTS = ((0.0, 0.0), (1.0, -0.3), (-0.5, 0.0))
 """Where a fit starts (log latency, log bandwidth of the platform): there are several valleys."""
+_HOPS, _LEAST_HOP = 1.0, parse("2 us", "s")
+"""How far a network's latency is expected to lie from its data sheet (log), which counts as at least this."""
+_FEW = 6
+"""Points of which a size class of its own is made."""
 _NOISE = 0.1
 """Error in log space that a good model still makes; sets the balance between logs and centre."""
 _SMALL = 32768.0
 """Messages below this size [B] count for a third: their times are the latency alone, over and over."""
 
 Pairs = dict[str, Pair]
+Hops = Mapping[str, float]
+"""What a hop takes beyond NCCL's constants [s], by network technology."""
 Key = tuple[str, str, str, bool]
 
 
 def platform_of(log: NcclLog) -> Key:
     """Return what a profile for this log applies to: (architecture, intra, network, peer_to_peer)."""
-    network = log.fabric.network if level_of(log.place) == "fabric" else ""
-    return log.fabric.architecture, log.fabric.intra, network, log.fabric.peer_to_peer
+    wanted = AppliesTo.of(log.fabric, level_of(log.place))
+    return wanted.architecture, wanted.intra, wanted.network, wanted.peer_to_peer
 
 
 def fit_nccl(
@@ -71,6 +84,7 @@ def fit_nccl(
     centre: Pairs | None = None,
     applies_to: Key | None = None,
     fit: PairFit | None = None,
+    hops: Hops | None = None,
 ) -> Profile:
     """Return the profile that agrees best with the logs.
 
@@ -82,6 +96,7 @@ def fit_nccl(
         centre: where multipliers are drawn to; None = NCCL's own constants.
         applies_to: platform; None = a profile for platforms without one.
         fit: multipliers that are known already; None = fit them.
+        hops: latencies of the networks that are known already; None = the data sheets'.
 
     Raises:
         CalibrationError: no logs, or of both levels.
@@ -91,9 +106,9 @@ def fit_nccl(
             f"a profile speaks for groups inside a node or for groups that leave it, got {len(logs)} logs"
         )
     if fit is None:
-        fit = fit_pairs(logs, centre or {}, STARTS if applies_to else STARTS[:1])
+        fit = fit_pairs(logs, centre or {}, STARTS if applies_to else STARTS[:1], hops=hops)
     pairs = fit.pairs
-    errors = {log.name: residuals(log, pairs, fit.launch) for log in logs}
+    errors = {log.name: residuals(log, pairs, fit.launch, fit.hops) for log in logs}
     return Profile(
         name=name,
         sources={"*": "fitted by simulator.calibration.nccl to the logs listed; the centre of each fit is nccl_any_*"},
@@ -103,31 +118,42 @@ def fit_nccl(
             largest=max(float(log.message.max()) for log in logs),
         ),
         pairs=pairs,
-        classes=classes_of(logs, errors, pairs),
+        classes=classes_of(logs, errors, pairs, fit.hops),
         everything=residual_of(np.concatenate(list(errors.values()))),
         logs={log.name: log.digest for log in logs},
         others=fit.others if applies_to else PRIOR,
         single_process_launch=fit.launch,
+        network_latency={
+            log.fabric.network: float(f"{_hop(log, fit.hops):.4g}") for log in logs if level_of(log.place) == "fabric"
+        },
     )
 
 
-def predict(log: NcclLog, pairs: Pairs, launch: float = 0.0) -> NDArray[np.float64]:
+def predict(log: NcclLog, pairs: Pairs, launch: float = 0.0, hops: Hops | None = None) -> NDArray[np.float64]:
     """Return the seconds of the log's messages by a profile's multipliers; pairs that it lacks keep NCCL's constants.
 
-    `launch` [s] is added where one process launched for all ranks.
+    `launch` [s] is added where one process launched for all ranks; `hops` None = the data sheets'.
     """
-    return _choose(_terms(log), pairs)[0] + (launch if log.single_process else 0.0)
+    return _choose(_terms(log), pairs, _hop(log, hops))[0] + (launch if log.single_process else 0.0)
 
 
-def classes_chosen(log: NcclLog, pairs: Pairs) -> list[str]:
+def classes_chosen(log: NcclLog, pairs: Pairs, hops: Hops | None = None) -> list[str]:
     """Return the class, "collective:algorithm", of each of the log's points by a profile's multipliers."""
     terms = _terms(log)
-    return [f"{log.kind}:{terms[i].pair.split(':')[0]}" for i in _choose(terms, pairs)[1]]
+    return [f"{log.kind}:{terms[i].pair.split(':')[0]}" for i in _choose(terms, pairs, _hop(log, hops))[1]]
 
 
-def residuals(log: NcclLog, pairs: Pairs, launch: float = 0.0) -> NDArray[np.float64]:
+def residuals(log: NcclLog, pairs: Pairs, launch: float = 0.0, hops: Hops | None = None) -> NDArray[np.float64]:
     """Return log(predicted / measured) of each point."""
-    return np.asarray(np.log(predict(log, pairs, launch) / log.seconds))
+    return np.asarray(np.log(predict(log, pairs, launch, hops) / log.seconds))
+
+
+def _hop(log: NcclLog, hops: Hops | None) -> float:
+    """Return the latency of the log's network beyond NCCL's constants [s]: as given, else by its data sheet."""
+    if level_of(log.place) != "fabric":
+        return 0.0
+    network = log.fabric.network
+    return (hops or {}).get(network, load_cost_table().network_latency.get(network, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,21 +161,25 @@ class _Term:
     """One algorithm and protocol on one log's wires: latency [s] and seconds on the wire per point, without
     multipliers.
 
-    `room` is how much the bandwidth can be multiplied before the bare wires end it.
+    `hops` is by how much the latency grows with that of the network; `room` is how much the bandwidth can be multiplied
+    before the bare wires end it.
     """
 
     pair: str
     latency: float
+    hops: float
     wire: NDArray[np.float64]
     room: float
 
-    def seconds(self, latency: float, bandwidth: float, ramp: float) -> NDArray[np.float64]:
-        fixed, wire = self.latency * latency, self.wire / min(bandwidth, self.room)
+    def seconds(self, latency: float, bandwidth: float, ramp: float, hop: float) -> NDArray[np.float64]:
+        fixed, wire = (self.latency + self.hops * hop) * latency, self.wire / min(bandwidth, self.room)
         return np.asarray(fixed + wire + ramp * np.sqrt(fixed * wire))
 
 
+@functools.lru_cache(maxsize=1024)
 def _terms(log: NcclLog) -> list[_Term]:
     table, out = load_cost_table(), []
+    slower = replace(log.fabric, network_latency=log.fabric.network_latency + 1.0)
     everyone = (member for member in ALGORITHMS if member.automatic)
     members = list(everyone) if log.algorithm == "auto" else [ALGORITHMS.get(log.algorithm)]
     for member in members:
@@ -159,7 +189,9 @@ def _terms(log: NcclLog) -> list[_Term]:
                 if cost is not None:
                     total = member.seconds(log.kind, log.message, log.place, log.fabric, protocol, PRIOR, table)
                     room = cost.ceiling / cost.bandwidth
-                    out.append(_Term(f"{member.name}:{protocol}", cost.latency, total - cost.latency, room))
+                    other = member.cost(log.kind, log.place, slower, table, protocol)
+                    hops = other.latency - cost.latency if other else 0.0
+                    out.append(_Term(f"{member.name}:{protocol}", cost.latency, hops, total - cost.latency, room))
     if not out:
         raise CalibrationError(f"log {log.name}: NCCL offers no {log.kind} with {log.algorithm}, {log.protocol} there")
     return out
@@ -170,22 +202,24 @@ def pairs_offered(log: NcclLog) -> set[str]:
     return {term.pair for term in _terms(log)}
 
 
-def _choose(terms: list[_Term], pairs: Pairs) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _choose(terms: list[_Term], pairs: Pairs, hop: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return the least seconds per point, and which term it is."""
     rows = []
     for term in terms:
         pair = pairs.get(term.pair, PRIOR)
-        rows.append(term.seconds(pair.latency, pair.bandwidth, pair.ramp))
+        rows.append(term.seconds(pair.latency, pair.bandwidth, pair.ramp, hop))
     return np.min(rows, 0), np.argmin(rows, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class PairFit:
-    """Multipliers of the pairs; those of any other pair; launch [s] of logs that one process ran for all ranks."""
+    """Multipliers of the pairs; those of any other pair; launch [s] of logs that one process ran for all ranks; latency
+    of networks."""
 
     pairs: Pairs
     others: Pair
     launch: float
+    hops: Hops
 
 
 def fit_pairs(
@@ -193,6 +227,8 @@ def fit_pairs(
     centre: Pairs,
     starts: Sequence[tuple[float, float]] = STARTS,
     votes: Sequence[float] | None = None,
+    hops: Hops | None = None,
+    fits_hops: bool = False,
 ) -> PairFit:
     """Return the multipliers that agree best with the logs.
 
@@ -201,6 +237,9 @@ def fit_pairs(
         centre: where multipliers are drawn to.
         starts: where to start from; the best end counts.
         votes: weight of each log, None = 1 each.
+        hops: latencies of networks that are known; None = the data sheets'.
+        fits_hops: also fit the latency of a hop, one number per network technology but InfiniBand, whose hops are what
+            NCCL's constants describe; drawn to the data sheets'.
     """
     from scipy.optimize import least_squares
 
@@ -208,34 +247,59 @@ def fit_pairs(
     names = sorted({term.pair for group in terms for term in group})
     start = np.array([_to_logs(centre.get(name, PRIOR)) for name in names])
     size = start.size
+    known = np.array([_hop(log, hops) for log in logs])
+    free = sorted({log.fabric.network for log in logs if level_of(log.place) == "fabric"} - {"infiniband"})
+    free = free if fits_hops else []
+    index = [free.index(log.fabric.network) if log.fabric.network in free else -1 for log in logs]
+    usual = np.array([max(load_cost_table().network_latency.get(name, 0.0), _LEAST_HOP) for name in free])
     quickest = min((float(log.seconds.min()) for log in logs if log.single_process), default=0.0)
     weights = [_weights(log) * np.sqrt(vote) for log, vote in zip(logs, votes or [1.0] * len(logs), strict=True)]
+
+    sight = _sight(logs)
 
     def multipliers(x: NDArray[np.float64]) -> NDArray[np.float64]:
         return start + x[:3] + x[3 : 3 + size].reshape(-1, 3)
 
     def misses(x: NDArray[np.float64]) -> NDArray[np.float64]:
         values = dict(zip(names, multipliers(x), strict=True))
+        networks = usual * np.exp(x[4 + size :])
         out = []
         for i, (log, group) in enumerate(zip(logs, terms, strict=True)):
             best = np.full(len(log.message), np.inf)
+            hop = known[i] if index[i] < 0 else networks[index[i]]
             for term in group:
                 a, b, ramp = values[term.pair]
-                best = np.minimum(best, term.seconds(np.exp(a), np.exp(b), abs(ramp)))
+                best = np.minimum(best, term.seconds(np.exp(a), np.exp(b), abs(ramp), hop))
             if log.single_process:
-                best = best + np.exp(x[-1]) * quickest
+                best = best + np.exp(x[3 + size]) * quickest
             out.append(_soft(np.log(best / log.seconds) / _NOISE) * weights[i])
-        held = [x[:3] / _SHARED, x[3 : 3 + size] / np.tile(_SPREAD, len(names)), x[-1:] + 1.0]
-        return np.concatenate(out + held)
+        pairs = x[3 : 3 + size] / np.tile(sight * _SPREAD, len(names))
+        held = [x[:3] / (sight * _SHARED), pairs, x[3 + size : 4 + size] + 1.0]
+        return np.concatenate([*out, *held, x[4 + size :] / _HOPS])
 
-    first = np.zeros((len(starts), 4 + size))
-    first[:, :2], first[:, -1] = starts, -1.0
+    first = np.zeros((len(starts), 4 + size + len(free)))
+    first[:, :2], first[:, 3 + size] = starts, -1.0
     found = min((least_squares(misses, x, method="trf", max_nfev=60) for x in first), key=lambda fit: fit.cost).x
+    fitted = dict(zip(free, (usual * np.exp(found[4 + size :])).tolist(), strict=True))
     return PairFit(
         pairs={name: _from_logs(*row) for name, row in zip(names, multipliers(found), strict=True)},
         others=_from_logs(found[0], min(found[1], 0.0), 0.0),
-        launch=float(np.exp(found[-1])) * quickest,
+        launch=float(np.exp(found[3 + size])) * quickest,
+        hops={**(hops or {}), **fitted},
     )
+
+
+def _sight(logs: Sequence[NcclLog]) -> NDArray[np.float64]:
+    """Return how free latency, bandwidth and ramp are: logs of large messages alone say little about latency.
+
+    All of the spread where the smallest message is at most 64 KiB and the largest at least 64 MiB, a fifth of it where
+    latency is lost in 16 MiB, or bandwidth in 1 MiB.
+    """
+    least = min(float(log.message.min()) for log in logs)
+    most = max(float(log.message.max()) for log in logs)
+    latency = np.log2(_LATENCY_LOST / least) / np.log2(_LATENCY_LOST / _LATENCY_SEEN)
+    bandwidth = np.log2(most / _BANDWIDTH_LOST) / np.log2(_BANDWIDTH_SEEN / _BANDWIDTH_LOST)
+    return np.clip([latency, bandwidth, 1.0], 0.2, 1.0)
 
 
 def _soft(z: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -266,14 +330,23 @@ def _applies(key: Key | None) -> AppliesTo | None:
     return AppliesTo(architecture=key[0], intra=key[1], network=key[2], peer_to_peer=key[3])
 
 
-def classes_of(logs: Sequence[NcclLog], errors: dict[str, NDArray[np.float64]], pairs: Pairs) -> dict[str, Residual]:
-    """Return the residuals by collective and algorithm chosen."""
+def classes_of(
+    logs: Sequence[NcclLog], errors: dict[str, NDArray[np.float64]], pairs: Pairs, hops: Hops | None = None
+) -> dict[str, Residual]:
+    """Return the residuals by collective and algorithm chosen, and by size class where it has `_FEW` points."""
     found: dict[str, list[float]] = defaultdict(list)
     for log in logs:
         terms = _terms(log)
-        for error, i in zip(errors[log.name], _choose(terms, pairs)[1], strict=True):
-            found[f"{log.kind}:{terms[i].pair.split(':')[0]}"].append(float(error))
-    return {name: residual_of(np.array(values)) for name, values in sorted(found.items())}
+        chosen = _choose(terms, pairs, _hop(log, hops))[1]
+        for size, error, i in zip(log.message, errors[log.name], chosen, strict=True):
+            name = f"{log.kind}:{terms[i].pair.split(':')[0]}"
+            found[name].append(float(error))
+            found[f"{name}:{size_class(float(size))}"].append(float(error))
+    return {
+        name: residual_of(np.array(values))
+        for name, values in sorted(found.items())
+        if name.count(":") == 1 or len(values) >= _FEW
+    }
 
 
 def residual_of(errors: NDArray[np.float64]) -> Residual:

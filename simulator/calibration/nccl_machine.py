@@ -128,6 +128,8 @@ def _by_index(row: Mapping[str, str]) -> Placed:
         healthy, complaint = False, "SHARP adds in the network, which profiles do not cover"
     elif fabric.network and not row.get("nic_gbps_per_gpu"):
         healthy, complaint = False, "the index does not say how fast its network cards are"
+    elif "noisy" in row.get("note", ""):
+        healthy, complaint = False, "the index calls its times noisy"
     algorithm = "auto" if algorithm == "collnet" else algorithm
     return Placed(
         kind=kind,

@@ -28,7 +28,11 @@ def _logs_of(profile: Profile, logs: Sequence[NcclLog]) -> list[NcclLog]:
 
 
 def _errors(log: NcclLog, profile: Profile) -> NDArray[np.float64]:
-    return np.asarray(np.expm1(np.log(predict(log, profile.pairs, profile.single_process_launch) / log.seconds)))
+    return np.asarray(
+        np.expm1(
+            np.log(predict(log, profile.pairs, profile.single_process_launch, profile.network_latency) / log.seconds)
+        )
+    )
 
 
 def _before(log: NcclLog) -> float | None:
@@ -171,7 +175,7 @@ def _draw(above: Any, below: Any, log: NcclLog, profile: Profile, colour: str) -
     factor = bus_factor(log.kind, log.place.ranks)
     order = np.argsort(log.message)
     size, seconds = log.message[order], log.seconds[order]
-    fitted = predict(log, profile.pairs, profile.single_process_launch)[order]
+    fitted = predict(log, profile.pairs, profile.single_process_launch, profile.network_latency)[order]
     above.plot(
         size,
         in_unit(factor, "GB/s", "B/s") * size / seconds,

@@ -21,6 +21,9 @@ def export_profile(profile: Profile, path: Path) -> None:
         f"everything = {_inline(profile.everything.model_dump())}",
         f"others = {_inline(profile.others.model_dump())}",
         f'single_process_launch = "{profile.single_process_launch:.3g} s"',
+        "network_latency = {"
+        + ", ".join(f' {name} = "{seconds:.4g} s"' for name, seconds in profile.network_latency.items())
+        + " }",
     ]
     if profile.applies_to is not None:
         lines += ["", "[applies_to]", *(f"{k} = {json.dumps(v)}" for k, v in profile.applies_to.model_dump().items())]

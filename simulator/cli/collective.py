@@ -32,6 +32,9 @@ def command(
     nodes: Annotated[
         int | None, typer.Option("--nodes", help="Nodes they lie on; default: as few as hold them.")
     ] = None,
+    groups: Annotated[
+        int, typer.Option("--groups", help="Such groups, side by side in every node, that run at the same time.")
+    ] = 1,
     algorithm: Annotated[str, typer.Option("--algorithm", help="auto, ring, tree, ...")] = "auto",
     protocol: Annotated[str, typer.Option("--protocol", help="auto, ll, ll128 or simple.")] = "auto",
     plot: Annotated[
@@ -43,7 +46,7 @@ def command(
     from simulator.studies.collective_figures import collective_table, table_sections
 
     messages = _messages(size, sizes)
-    rows = collective_table(kind, messages, cluster, ranks, nodes, algorithm, protocol)
+    rows = collective_table(kind, messages, cluster, ranks, nodes, algorithm, protocol, groups)
     single = sizes is None and len(rows) == 1
     if plot:
         _plot(rows, plot)

@@ -35,6 +35,19 @@ def command(
         list[str] | None,
         typer.Option("--set", metavar="TABLE.KEY=A,B,C", help="Values of any setting; one alone holds for all rows."),
     ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option("--vary", metavar="TABLE.KEY=A,B,C", help="The same; also cluster=A,B, model=A,B, gpus=64,128."),
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="64,128,...", help="Instead: the job on these numbers of GPUs.")
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            "--scaling", metavar="strong|weak", help="With --gpus: the global batch stays, or grows with them."
+        ),
+    ] = None,
     engine: EngineOption = "compiled",
     plot: Annotated[
         str | None, typer.Option(metavar="OUT.png", help="Draw time, bubble and memory side by side.")
@@ -56,18 +69,29 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Put schedules, ZeRO stages or any setting side by side: one table, one picture. Rows that cannot be say why."""
-    from simulator.studies.comparison import compare, variants
+    from simulator.studies.comparison import compare
+    from simulator.studies.variants import variants
 
+    settings = [*(settings or ()), *(vary or ())]
+    if mode is not None and gpus is None:
+        raise SpecError("--scaling says what happens to the global batch on more GPUs. Give --gpus 64,128,...")
     if job is None or model or cluster:
         read_job(job, model, cluster, None)
     if latencies is not None:
-        if zero or timelines or figure:
-            raise SpecError("--latency-sweep compares schedules alone. Leave out --zero, --timelines and --figure")
+        if zero or timelines or figure or gpus:
+            raise SpecError(
+                "--latency-sweep compares schedules alone. Leave out --zero, --gpus, --timelines and --figure"
+            )
         base = read_job(job, model, cluster, settings)
         _sweep(base, words("--schedule", schedule), words("--latency-sweep", latencies), plot, as_json)
         return
-    asked = variants(words("--schedule", schedule), numbers("--zero", zero), settings or ())
+    asked = variants(words("--schedule", schedule), numbers("--zero", zero), settings)
     warn_if_cold()
+    if gpus is not None:
+        if timelines or figure:
+            raise SpecError("--gpus draws scaling curves (--plot). Leave out --timelines and --figure")
+        _scale((job, model, cluster), asked, numbers("--gpus", gpus), mode or "strong", engine, plot, as_json)
+        return
     comparison = compare(job, asked, model=model, cluster=cluster, engine=engine)
     if plot:
         from simulator.report.comparison_plot import plot_comparison
@@ -85,6 +109,36 @@ def command(
         print_json(comparison.to_dict())
     else:
         print_sections(comparison.sections())
+
+
+def _scale(
+    place: tuple[str | None, str | None, str | None],
+    asked: list[tuple[str, ...]],
+    gpus: list[int],
+    mode: str,
+    engine: str,
+    plot: str | None,
+    as_json: bool,
+) -> None:
+    """Run the job on several numbers of GPUs."""
+    from simulator.studies.scaling import scaling
+    from simulator.studies.variants import VariantLoader
+
+    if mode not in ("strong", "weak"):
+        raise SpecError(f"--scaling: expected strong or weak, got {mode[:40]!r}")
+    found = scaling(VariantLoader(*place), asked, gpus, "weak" if mode == "weak" else "strong", engine)
+    if plot:
+        from simulator.report.scaling_plot import plot_scaling
+
+        curves = [
+            (c.name, [(p.gpus, p.tokens_per_second, p.efficiency or 0.0, p.fits) for p in c.predicted])
+            for c in found.curves
+        ]
+        wrote(plot_scaling(curves, plot, f"{found.name}, {found.mode} scaling"))
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_sections(found.sections())
 
 
 def _sweep(job: Job, schedules: list[str], latencies: list[str], plot: str | None, as_json: bool) -> None:

@@ -35,38 +35,59 @@ def command(
         bool, typer.Option("--all", help="Also rows whose inputs are incomplete (quality C, unhealthy logs).")
     ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print errors per source as a Markdown table.")] = False,
+    report: Annotated[
+        str | None,
+        typer.Option(metavar="OUT.html", help="Write a page: errors, scatter plots, what was fitted on what."),
+    ] = None,
     output: Annotated[str | None, typer.Option(metavar="OUT.csv", help="Write the rows with their breakdown.")] = None,
     residuals: Annotated[
         str | None, typer.Option(metavar="OUT.toml", help="Write the spread of these runs, the last term of a band.")
     ] = None,
 ) -> None:
     """Predict every row of a table of measured runs, collectives, kernels or schedules, and show the errors."""
-    from simulator.calibration.runs import export_run_residuals, fit_run_residuals
     from simulator.errors import SpecError
     from simulator.studies.validation.screen import describe_validation, markdown_table, outcomes_csv
-    from simulator.studies.validation.validate import Validation, load_table, run_errors, without_own_source
+    from simulator.studies.validation.validate import Validation, load_table, without_own_source
 
     table = load_table(file, kind)
-    if (leave_one_out or residuals) and table.kind != "runs":
-        raise SpecError(f"--leave-one-out and --residuals are about whole runs, but this table is of kind {table.kind}")
+    if (leave_one_out or residuals) and table.kind not in ("runs", "memory"):
+        raise SpecError(
+            f"--leave-one-out and --residuals are about whole runs and their memory, but this table is of kind {table.kind}"
+        )
     warn_if_cold()
     outcomes, complete = _all_outcomes(table, everything)
     if leave_one_out:
         outcomes = list(without_own_source(outcomes))
     validation = Validation(table=table, outcomes=tuple(outcomes), left_out=leave_one_out, complete=complete)
     if residuals:
-        runs = run_errors(outcomes)
-        export_run_residuals(fit_run_residuals(runs), {run.source for run in runs}, Path(residuals))
+        _write_residuals(table.kind, outcomes, Path(residuals))
         wrote(residuals)
     if output:
         Path(output).write_text(outcomes_csv(outcomes), encoding="utf-8")
         wrote(output)
+    if report:
+        from simulator.studies.validation.report import write_validation_page
+
+        wrote(write_validation_page(validation, report))
     if as_json:
         print_json(validation.to_dict())
     elif markdown:
         print(markdown_table(validation))
     else:
         print_sections(describe_validation(validation))
+
+
+def _write_residuals(kind: str, outcomes: list[Outcome], path: Path) -> None:
+    from simulator.calibration.memory import export_memory_residuals, fit_memory_residuals
+    from simulator.calibration.runs import export_run_residuals, fit_run_residuals
+    from simulator.studies.validation.validate import peak_errors, run_errors
+
+    if kind == "memory":
+        peaks = peak_errors(outcomes)
+        export_memory_residuals(fit_memory_residuals(peaks), {peak.source for peak in peaks}, path)
+    else:
+        runs = run_errors(outcomes)
+        export_run_residuals(fit_run_residuals(runs), {run.source for run in runs}, path)
 
 
 def _all_outcomes(table: Table, everything: bool) -> tuple[list[Outcome], bool]:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from simulator.collectives.base import KINDS, PRIOR, PROTOCOLS, Collective, Cost
+from simulator.collectives.crossing import placed_with_crossing
 from simulator.errors import PlanError, UnknownNameError
-from simulator.hardware.coefficients import Pair, Profile, find_profile, load_cost_table, pooled_profile
+from simulator.hardware.coefficients import Pair, Profile, find_profile, library_of, load_cost_table, pooled_profile
 from simulator.hardware.fabric import Fabric, GroupPlacement, fabric_of
 from simulator.registry import Family
 
@@ -59,6 +60,7 @@ class CollectiveTime:
         calibrated: whether logs of this platform stand behind it.
         class_name: kind:algorithm:level, such as "all_reduce:ring:node".
         profile: the name of the profile used.
+        method: "closed form" or "steps", and why, in words.
     """
 
     seconds: float
@@ -68,11 +70,15 @@ class CollectiveTime:
     calibrated: bool
     class_name: str
     profile: str
+    method: str = "closed form"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One algorithm and protocol on given wires, multipliers applied: latency [s], bandwidth [B/s], ramp [1]."""
+    """One algorithm and protocol on given wires, multipliers applied: latency [s], bandwidth [B/s], ramp [1].
+
+    `method` says whether steps on the topology were looked at.
+    """
 
     algorithm: str
     protocol: str
@@ -80,6 +86,7 @@ class Candidate:
     bandwidth: float
     ramp: float
     medium: tuple[float, ...]
+    method: str = "closed form"
 
     def seconds(self, message: float) -> float:
         """Return the seconds of one message [B]: the scalar twin of `Collective.seconds`."""
@@ -136,9 +143,9 @@ def _price(
         )
     best = min(offered, key=lambda candidate: candidate.seconds(message))
     measured = profile.calibrated and f"{best.algorithm}:{best.protocol}" in profile.pairs
-    sigma = profile.residual(kind, best.algorithm).sigma
+    sigma = profile.residual(kind, best.algorithm, message).sigma
     if not (measured and profile.size_range.smallest <= message <= profile.size_range.largest):
-        sigma = max(sigma, pooled_profile(level_of(place)).residual(kind, best.algorithm).sigma)
+        sigma = max(sigma, _pooled(fabric, place).residual(kind, best.algorithm, message).sigma)
     return CollectiveTime(
         seconds=best.seconds(message),
         algorithm=best.algorithm,
@@ -147,6 +154,7 @@ def _price(
         calibrated=measured,
         class_name=f"{kind}:{best.algorithm}:{place.level}",
         profile=profile.name,
+        method=best.method,
     )
 
 
@@ -166,13 +174,20 @@ def candidates(
     if place.ranks < 2:
         return ()
     _check_wires(kind, place, fabric)
-    table, profile, pooled = load_cost_table(), profile_of(fabric, place), pooled_profile(level_of(place))
+    table, profile = load_cost_table(), profile_of(fabric, place)
+    pooled = _pooled(fabric, place)
+    if place.nodes > 1:
+        fabric = replace(fabric, network_latency=fabric.network_latency + profile.hop(fabric.network))
     found = []
     for member in chosen:
-        for name in member.protocols if kind in member.kinds else ():
-            cost = member.cost(kind, place, fabric, table, name) if protocol in ("auto", name) else None
+        names = [name for name in member.protocols if kind in member.kinds and protocol in ("auto", name)]
+        if not any(member.cost(kind, place, fabric, table, name) for name in names):
+            continue
+        placed, method = placed_with_crossing(member, kind, place, fabric)
+        for name in names:
+            cost = member.cost(kind, placed, fabric, table, name)
             if cost is not None:
-                found.append(_tuned(member, name, cost, profile, pooled))
+                found.append(_tuned(member, name, cost, profile, pooled, method))
     if not found:
         able = sorted(member.name for member in ALGORITHMS.members.values() if kind in member.kinds)
         raise PlanError(
@@ -186,6 +201,11 @@ def candidates(
 def profile_of(fabric: Fabric, place: GroupPlacement) -> Profile:
     """Return the profile that speaks for a group: by whether it leaves its domain."""
     return find_profile(fabric, level_of(place))
+
+
+def _pooled(fabric: Fabric, place: GroupPlacement) -> Profile:
+    level = level_of(place)
+    return pooled_profile(level, library_of(fabric.architecture, level))
 
 
 def level_of(place: GroupPlacement) -> Literal["node", "fabric"]:
@@ -208,7 +228,7 @@ def bus_factor(kind: str, ranks: int) -> float:
     return (ranks - 1) / ranks if kind in _SHARED_OUT else 1.0
 
 
-def _tuned(member: Collective, protocol: str, cost: Cost, profile: Profile, pooled: Profile) -> Candidate:
+def _tuned(member: Collective, protocol: str, cost: Cost, profile: Profile, pooled: Profile, method: str) -> Candidate:
     """Return the cost with its multipliers: the platform's, else those of all platforms, else none."""
     name = f"{member.name}:{protocol}"
     pair: Pair = profile.pairs.get(name) or pooled.pairs.get(name, PRIOR)
@@ -220,6 +240,7 @@ def _tuned(member: Collective, protocol: str, cost: Cost, profile: Profile, pool
         bandwidth=min(cost.bandwidth * pair.bandwidth * common.bandwidth, cost.ceiling),
         ramp=pair.ramp + cost.ramp,
         medium=cost.medium,
+        method=method,
     )
 
 

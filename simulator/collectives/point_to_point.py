@@ -55,4 +55,5 @@ def _pair(place: GroupPlacement) -> GroupPlacement:
         ranks_per_node=2 if inside else 1,
         level=place.level,
         concurrent=place.concurrent,
+        crossing=place.crossing,
     )

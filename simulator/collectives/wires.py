@@ -65,7 +65,8 @@ def channels(place: GroupPlacement, fabric: Fabric, table: CostTable) -> int:
     """Return the channels that the search finds: of the GPU inside a node, else one per network card (4 to 8)."""
     if place.nodes == 1:
         return table.channels[table.generation_of(fabric)]
-    cards = math.ceil(place.outer_bandwidth(fabric) / fabric.card_bandwidth)
+    own = place.outer_bandwidth(fabric) * max(place.crossing, 1.0)
+    cards = math.ceil(own / fabric.card_bandwidth)
     return max(4, min(cards, 8))
 
 

@@ -45,6 +45,7 @@ def once_per_node(message: float, copies: int, place: GroupPlacement, fabric: Fa
             ranks_per_node=1,
             fewest_per_node=1,
             concurrent=place.concurrent * place.ranks_per_node,
+            lattice=place.lattice.across(fabric.domain_size) if place.lattice else None,
         )
         other = collective_seconds("all_to_all", one * places_reached(place.nodes, copies), across, fabric)
         time = max(time, other, key=lambda t: t.seconds)

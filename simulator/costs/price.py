@@ -8,13 +8,15 @@ from dataclasses import replace
 import numpy as np
 
 from simulator.collectives import collective_seconds
-from simulator.costs.tables import ClassTime, Machine, machine_of, overlapped, price_table
+from simulator.costs.host import host_seconds
+from simulator.costs.tables import ClassTime, Machine, machine_of, overlapped, placement_text, price_table
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import GroupPlacement, place_group, place_hop
+from simulator.hardware.host import host_of
 from simulator.plan.framework import load_framework
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, Prices
-from simulator.program.program import TRANSFER, FusedSegment, Link, Program, Segment
+from simulator.program.program import COPY, TRANSFER, FusedSegment, Link, Program, Segment
 
 __all__ = ["HOST_CLASS", "HOST_SIGMA", "price"]
 
@@ -45,10 +47,11 @@ def price(program: Program, cluster: Cluster) -> Prices:
 
     Segments: the sum of their kernels and exposed collectives, or the host's launches where these take longer (design 5b G).
     Transfers: bytes over bandwidth hold the streams, the rest of the time is latency.  Collectives: the quickest algorithm and
-    protocol on the wires that their group has.
+    protocol on the wires that their group has.  Copies and updates on the host: `costs/host.py`.
 
     Raises:
         PlanError: a group leaves the node of a cluster without network.
+        SpecError: something is put on the host, and the node's file does not say what memory it has.
     """
     machine = machine_of(cluster)
     host = load_framework(program.framework) if program.framework else None
@@ -60,7 +63,7 @@ def price(program: Program, cluster: Cluster) -> Prices:
             fixed = step if isinstance(item, Segment) and item.synchronises else 0.0
             _segment(columns, i, item, machine, program.axes, launch, fixed, fuses)
         else:
-            _link(columns, i, item, machine, program.axes)
+            _link(columns, i, item, machine, program.axes, cluster)
     names = tuple(columns.totals)
     index = {name: q for q, name in enumerate(names)}
     class_share = np.zeros((len(program.items), len(names)))
@@ -96,8 +99,10 @@ def _segment(
     """Price a segment; with `fuses` the communication of a pair hides under its compute (design 5b C)."""
     kernels, launches = 0.0, 0
     resource = np.zeros(len(RESOURCE_KINDS))
+    noted: list[str] = []
     for table, count in item.pieces:
         priced = price_table(table, machine, axes)
+        noted += priced.crossings
         kernels += count * priced.seconds
         launches += count * priced.launches
         columns.account[i] += count * priced.account
@@ -117,6 +122,7 @@ def _segment(
     if total:
         columns.share[i] = resource / total
     columns.model[i] = "host-bound" if waiting else "kernels"
+    columns.placement[i] = "; ".join(dict.fromkeys(noted))
 
 
 def _hidden(columns: _Columns, i: int, resource: np.ndarray, machine: Machine) -> float:
@@ -136,7 +142,23 @@ def _hidden(columns: _Columns, i: int, resource: np.ndarray, machine: Machine) -
     return saved
 
 
-def _link(columns: _Columns, i: int, item: Link, machine: Machine, axes: tuple[tuple[str, int], ...]) -> None:
+def _copy(columns: _Columns, i: int, item: Link, cluster: Cluster) -> None:
+    """Price what the host does; copies use the GPU's copy engines, updates nothing of it."""
+    seconds, name, sigma = host_seconds(item.collective, item.message, host_of(cluster))
+    columns.occupancy[i] = seconds
+    if item.collective != "host_update":
+        columns.share[i, RESOURCE_KINDS.index("copy")] = 1.0
+    columns.account[i, ACCOUNTS.index(item.account)] = seconds
+    columns.note(i, name, seconds, sigma, True)
+    columns.model[i] = name
+
+
+def _link(
+    columns: _Columns, i: int, item: Link, machine: Machine, axes: tuple[tuple[str, int], ...], cluster: Cluster
+) -> None:
+    if item.kind == COPY:
+        _copy(columns, i, item, cluster)
+        return
     fabric = machine.fabric
     if item.kind == TRANSFER:
         source, destination = item.pipeline_ranks
@@ -155,7 +177,7 @@ def _link(columns: _Columns, i: int, item: Link, machine: Machine, axes: tuple[t
     columns.account[i, ACCOUNTS.index(item.account)] = columns.occupancy[i]
     columns.note(i, time.class_name, time.seconds, time.sigma, time.calibrated)
     columns.model[i] = f"{time.algorithm}/{time.protocol} ({time.profile})"
-    columns.placement[i] = place.text
+    columns.placement[i] = placement_text(place, time)
 
 
 def _place(axes: tuple[tuple[str, int], ...], item: Link, machine: Machine) -> GroupPlacement:
@@ -169,7 +191,7 @@ def _place(axes: tuple[tuple[str, int], ...], item: Link, machine: Machine) -> G
     hop = place_hop(axes, min(some), max(some), machine.fabric)
     others = tuple(name for name in item.group if name != "pp")
     if not others:
-        return replace(hop, ranks=len(some))
+        return replace(hop, ranks=len(some), lattice=hop.lattice if len(some) == 2 else None)
     inner = place_group(axes, others, machine.fabric)
     leaves = hop.nodes > 1
     return replace(

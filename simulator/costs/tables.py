@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.collectives import collective_seconds
+from simulator.collectives import CollectiveTime, collective_seconds
 from simulator.costs.attention import attention_calibrated, attention_class, attention_seconds, attention_sigma
 from simulator.costs.expert_exchange import once_per_node
 from simulator.costs.gemm import gemm_calibrated, gemm_class, gemm_seconds, gemm_sigma
@@ -33,7 +33,7 @@ from simulator.hardware.compute_coefficients import (
     load_gemm_coefficients,
     load_memory_bound_coefficients,
 )
-from simulator.hardware.fabric import Fabric, fabric_of, place_group
+from simulator.hardware.fabric import Fabric, GroupPlacement, fabric_of, place_group
 from simulator.hardware.gpu import Gpu
 from simulator.hardware.interference import load_interference
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS
@@ -120,6 +120,7 @@ class TablePrice:
         resource: [RESOURCE_KINDS] seconds in which each kind of resource is used.
         classes: seconds by price class.
         rows: [operators] seconds of each row, hidden collectives at what stays exposed.
+        crossings: collectives whose flows cross others', in words.
     """
 
     seconds: float
@@ -128,6 +129,7 @@ class TablePrice:
     resource: NDArray[np.float64]
     classes: dict[str, ClassTime]
     rows: NDArray[np.float64]
+    crossings: tuple[str, ...] = ()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -139,8 +141,9 @@ def price_table(table: OperatorTable, machine: Machine, axes: tuple[tuple[str, i
         seconds[indices] = values
         for value, name, sigma, good in zip(values, names, sigmas, known, strict=True):
             classes[name].add(float(value), float(sigma), bool(good))
+    crossings: list[str] = []
     for i in np.flatnonzero(table.kind == COLLECTIVE).tolist():
-        _collective(table, i, machine, axes, seconds, classes)
+        crossings += _collective(table, i, machine, axes, seconds, classes)
     account, resource = np.zeros(len(ACCOUNTS)), np.zeros(len(RESOURCE_KINDS))
     for i in range(len(table)):
         communicates = table.kind[i] == COLLECTIVE
@@ -154,6 +157,7 @@ def price_table(table: OperatorTable, machine: Machine, axes: tuple[tuple[str, i
         resource=resource,
         classes=dict(classes),
         rows=seconds,
+        crossings=tuple(dict.fromkeys(crossings)),
     )
 
 
@@ -226,8 +230,11 @@ def _collective(
     axes: tuple[tuple[str, int], ...],
     seconds: NDArray[np.float64],
     classes: dict[str, ClassTime],
-) -> None:
-    """Price a collective inside a block; beside a compute row only what that row does not hide counts."""
+) -> Iterator[str]:
+    """Price a collective inside a block; beside a compute row only what that row does not hide counts.
+
+    Yields what is to be said of flows that cross, if any do.
+    """
     place = place_group(axes, table.group[i], machine.fabric)
     message, exchange = float(table.message[i]), table.layout[i]
     if exchange:
@@ -243,6 +250,13 @@ def _collective(
         ) - float(seconds[other])
     seconds[i] = exposed
     classes[time.class_name].add(exposed, time.sigma, time.calibrated)
+    if time.method.startswith("steps"):
+        yield f"{table.work[i]} over {'-'.join(table.group[i])}: {placement_text(place, time)}"
+
+
+def placement_text(place: GroupPlacement, time: CollectiveTime) -> str:
+    """Return where a group lies, in words, and on what its time rests where flows cross."""
+    return place.text + (f", by {time.method}" if time.method.startswith("steps") else "")
 
 
 def overlapped(compute: float, communication: float, slow_compute: float, slow_communication: float) -> float:

@@ -16,8 +16,8 @@ import simpy
 from numpy.typing import NDArray
 
 from simulator.collectives.rounds import Pattern, Round
-from simulator.engine.fair_rates import TOLERANCE, drain_seconds, fair_rates
 from simulator.hardware.fabric_graph import FabricGraph, Flows
+from simulator.hardware.fair_rates import TOLERANCE, drain_seconds, fair_rates
 
 __all__ = ["FlowClock"]
 

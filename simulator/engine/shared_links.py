@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from simulator.collectives import ALGORITHMS
 from simulator.collectives.base import KINDS, Collective
+from simulator.collectives.crossing import reason_of
 from simulator.collectives.rounds import Leg, Round, piped, turned
 from simulator.engine.flow_clock import FlowClock
 from simulator.errors import PlanError, UnknownNameError
@@ -24,7 +25,7 @@ from simulator.hardware.fabric import GroupPlacement
 from simulator.hardware.fabric_graph import FabricGraph, place_on_graph
 from simulator.units import parse
 
-__all__ = ["CHUNK", "MOST_CHUNKS", "SimulatedCollective", "crossing", "simulate_collective"]
+__all__ = ["CHUNK", "MOST_CHUNKS", "SimulatedCollective", "simulate_collective"]
 
 CHUNK, MOST_CHUNKS = parse("512 KiB", "B"), 64
 """A pipelined message is cut into pieces of this size, but not into more of them than this."""
@@ -91,7 +92,7 @@ def simulate_collective(
     ranks, places = _placed(kind, message, groups, graph, member, chunks)
     pieces = chunks or max(1, min(MOST_CHUNKS, math.ceil(message / CHUNK)))
     alone = [_closed_form(member, kind, message, place, graph, pieces) for place in places]
-    reason = crossing(member, kind, ranks, places, graph)
+    reason = reason_of(ranks, graph)
     if method == "closed form" or (method == "auto" and not reason):
         return SimulatedCollective(
             seconds=max(alone),
@@ -119,35 +120,6 @@ def simulate_collective(
         rounds=links.rounds,
         solved=links.solved,
     )
-
-
-def crossing(
-    member: Collective,
-    kind: str,
-    ranks: Sequence[NDArray[np.int64]],
-    places: Sequence[GroupPlacement],
-    graph: FabricGraph,
-) -> str:
-    """Return why the closed form is not enough, in words; "" where no flows cross."""
-    cards: list[NDArray[np.int64]] = []
-    for held, place in zip(ranks, places, strict=True):
-        if place.nodes < 2:
-            continue
-        if place.ranks != place.nodes * place.ranks_per_node:
-            return "a group lies unevenly on its nodes"
-        domain, rail = graph.domain_of(held), graph.rail_of(held)
-        if len(np.unique(domain * graph.rails + rail)) < len(held):
-            return "ranks of one group share a network card"
-        if not bool((rail.reshape(place.nodes, -1) == rail[: place.ranks_per_node]).all()):
-            return "a group drives other rails in one node than in the next"
-        if not graph.proxies and place.ranks_per_node > 1:
-            return "without PXN flows change rails in the spine"
-        if graph.oversubscription > 1 and len(np.unique(domain // graph.domains_per_pod)) > 1:
-            return "a group crosses an oversubscribed spine"
-        cards.append(domain * graph.rails + rail)
-    if cards and len(np.unique(np.concatenate(cards))) < sum(map(len, cards)):
-        return "groups share network cards"
-    return ""
 
 
 def _placed(

@@ -11,7 +11,7 @@ from simulator.errors import SpecError
 from simulator.hardware.gpu import Gpu, load_gpu
 from simulator.hardware.link import Link, load_link
 from simulator.specs import Count, Name, NamedSpec, Names, load_named
-from simulator.units import DollarsPerHour, Seconds
+from simulator.units import Bytes, BytesPerSecond, DollarsPerHour, Seconds
 
 __all__ = ["MAX_WORLD_SIZE", "Cluster", "ClusterSpec", "Level", "Node", "load_cluster", "load_node"]
 
@@ -24,7 +24,8 @@ class Node(NamedSpec):
 
     `gpu`, `link` (between its GPUs), `host_link` (to its CPU) and `network_link` (one NIC; "" = no network) are names
     of other data files.  `in_network_reduction`: its switches add up (NVLink SHARP).  `peer_to_peer`: GPUs write to
-    each other directly; False = all traffic goes through the host's memory.
+    each other directly; False = all traffic goes through the host's memory.  `host_memory` and `host_memory_bandwidth` are
+    those of all its CPUs together, as data sheets print them; `gpus_per_host_link` share one host link.
     """
 
     gpu: Name
@@ -35,6 +36,9 @@ class Node(NamedSpec):
     nics: Annotated[int, Field(ge=0, le=1024)] = 0
     host: Literal["intel", "amd", "arm"]
     host_cores: Count | None = None
+    host_memory: Bytes | None = None
+    host_memory_bandwidth: BytesPerSecond | None = None
+    gpus_per_host_link: Annotated[int, Field(ge=1, le=64)] = 1
     in_network_reduction: bool = False
     peer_to_peer: bool = True
 
@@ -52,6 +56,11 @@ class ClusterSpec(NamedSpec):
     `oversubscription` is the loss of bandwidth above the leaf switches (1 = none).  `network_latency` [s] adds to the
     NIC link's own.  `in_network_reduction`: the fabric's switches add up (SHARP).  `calibration` names fitted data
     files; empty = uncalibrated.
+
+    `topology` "rails" (leaf r holds card r of the nodes of a pod) or "leaf_spine" (a leaf holds all cards of a pod's
+    nodes) says which flows share which switches; then `oversubscription` is felt by flows that leave their leaf only,
+    `nodes_per_pod` is how many nodes hang on the same leaves, and `pxn` whether bytes for another rail cross inside the
+    node first.  Without it, every flow between nodes feels the oversubscription.
     """
 
     node: Name
@@ -60,8 +69,25 @@ class ClusterSpec(NamedSpec):
     oversubscription: Annotated[float, Field(ge=1, le=1000)] = 1.0
     network_latency: Seconds = 0.0
     in_network_reduction: bool = False
+    topology: Literal["", "rails", "leaf_spine"] = ""
+    nodes_per_pod: Count | None = None
+    pxn: bool = True
     price_per_gpu_hour: DollarsPerHour | None = None
     calibration: Names = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> ClusterSpec:
+        if not self.topology and (self.nodes_per_pod is not None or not self.pxn):
+            raise ValueError('nodes_per_pod and pxn describe a topology: give topology = "rails" or "leaf_spine" too')
+        if self.topology and self.nodes_per_pod is None:
+            raise ValueError(
+                f"topology = {self.topology!r} needs nodes_per_pod: how many nodes hang on the same leaves"
+            )
+        if self.nodes_per_pod is not None and self.nodes_per_pod % self.nodes_per_rack:
+            raise ValueError(
+                f"nodes_per_pod must be whole racks, but {self.nodes_per_pod} are no multiple of {self.nodes_per_rack}"
+            )
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ Two kinds of data file lie under hardware_specs/calibrations:
 
 A cluster finds its profiles by what they apply to: GPU generation, link inside the node, network.  One profile speaks
 for groups inside a node, another for groups that leave it; `nccl_any_node` and `nccl_any_fabric`, fitted to the logs of
-all platforms together, for everything else.
+all platforms together (`nccl_any_rccl_...`: AMD's), for everything else.
 """
 
 from __future__ import annotations
@@ -24,15 +24,20 @@ from simulator.specs import Count, Name, NamedSpec, Spec, load_named, names
 from simulator.units import Bytes, BytesPerSecond, Seconds
 
 __all__ = [
+    "SIZE_CLASSES",
     "AppliesTo",
     "CostTable",
+    "Library",
     "Pair",
     "Profile",
     "Residual",
     "SizeRange",
     "find_profile",
+    "library_of",
     "load_cost_table",
+    "pooled_name",
     "pooled_profile",
+    "size_class",
 ]
 
 Multiplier = Annotated[float, Field(gt=0, le=1000)]
@@ -66,6 +71,7 @@ class CostTable(NamedSpec):
     efficiency: dict[str, float]
     payload: dict[str, float]
     plateau: dict[str, float]
+    network_latency: dict[str, Seconds]
     tree_medium: dict[str, Factors]
 
     def generation_of(self, fabric: Fabric) -> str:
@@ -80,6 +86,17 @@ class AppliesTo(Spec):
     intra: str
     network: str
     peer_to_peer: bool
+
+    @staticmethod
+    def of(fabric: Fabric, level: str) -> AppliesTo:
+        """Return what a group on these wires looks for; NVLink that spans the nodes of a rack is a platform of its own."""
+        rack = fabric.intra and fabric.domain_size > fabric.node_size
+        return AppliesTo(
+            architecture=fabric.architecture,
+            intra=f"{fabric.intra}_rack" if rack else fabric.intra,
+            network=fabric.network if level == "fabric" else "",
+            peer_to_peer=fabric.peer_to_peer,
+        )
 
 
 class SizeRange(Spec):
@@ -110,11 +127,12 @@ class Residual(Spec):
 
 
 class Profile(NamedSpec):
-    """Fitted multipliers of one platform: `pairs` by "algorithm:protocol", `classes` by "kind:algorithm".
+    """Fitted multipliers of one platform: `pairs` by "algorithm:protocol", `classes` by "kind:algorithm[:size class]".
 
     `others` is what the platform's pairs have in common, for pairs that its logs do not hold.  `single_process_launch`
     [s] is what logs of ONE process that launches for all its GPUs (nccl-tests -g 8) lose on every call; training runs
-    one process per GPU, so it stands here only to explain those logs.
+    one process per GPU, so it stands here only to explain those logs.  `network_latency` [s] by network technology is what
+    a hop takes beyond NCCL's constants; of a technology not named the cost table's.
     """
 
     applies_to: AppliesTo | None = None
@@ -125,15 +143,21 @@ class Profile(NamedSpec):
     logs: dict[str, str]
     others: Pair = Pair(latency=1.0, bandwidth=1.0, ramp=0.0)
     single_process_launch: Seconds = 0.0
+    network_latency: dict[str, Seconds] = Field(default_factory=dict)
 
     @property
     def calibrated(self) -> bool:
         """Whether measurements of this very platform stand behind it."""
         return self.applies_to is not None
 
-    def residual(self, kind: str, algorithm: str) -> Residual:
-        """Return how well such collectives are known; of a class never measured, how well all of them are."""
-        return self.classes.get(f"{kind}:{algorithm}", self.everything)
+    def hop(self, network: str) -> float:
+        """Return what a hop through a network takes beyond NCCL's constants [s]."""
+        return self.network_latency.get(network, load_cost_table().network_latency.get(network, 0.0))
+
+    def residual(self, kind: str, algorithm: str, message: float) -> Residual:
+        """Return how well such collectives are known at this size [B]; of a class never measured, how well all are."""
+        name = f"{kind}:{algorithm}"
+        return self.classes.get(f"{name}:{size_class(message)}") or self.classes.get(name, self.everything)
 
 
 @functools.lru_cache(maxsize=1)
@@ -146,10 +170,44 @@ def load_cost_table() -> CostTable:
     return load_named("calibrations", "nccl_prior", CostTable)
 
 
-@functools.lru_cache(maxsize=2)
-def pooled_profile(level: Literal["node", "fabric"]) -> Profile:
+Library = Literal["nccl", "rccl"]
+
+
+def library_of(architecture: str, level: str) -> Library:
+    """Return with whose logs a GPU's are fitted together: NVIDIA's, or those of AMD's port with its own kernels.
+
+    Between nodes the network decides more than the kernels, and AMD's few logs stand with the others.
+
+    >>> library_of("hopper", "node"), library_of("cdna3", "node"), library_of("cdna3", "fabric")
+    ('nccl', 'rccl', 'nccl')
+    """
+    return "rccl" if architecture.startswith("cdna") and level == "node" else "nccl"
+
+
+SIZE_CLASSES = ("small", "middle", "large")
+"""Messages below 64 KiB, where latency counts; below 16 MiB; and from there on, where bandwidth does."""
+
+_SIZE_EDGES = (2.0**16, 2.0**24)
+
+
+def size_class(message: float) -> str:
+    """Return the size class of a message [B].
+
+    >>> size_class(1024), size_class(2.0**20), size_class(2.0**30)
+    ('small', 'middle', 'large')
+    """
+    return SIZE_CLASSES[sum(message >= edge for edge in _SIZE_EDGES)]
+
+
+def pooled_name(level: str, library: Library) -> str:
+    """Return the name of the profile fitted to the logs of all platforms of a library."""
+    return f"nccl_any_{'rccl_' if library == 'rccl' else ''}{level}"
+
+
+@functools.lru_cache(maxsize=4)
+def pooled_profile(level: Literal["node", "fabric"], library: Library = "nccl") -> Profile:
     """Return the profile fitted to the logs of all platforms together, for clusters that were never measured."""
-    return load_named("calibrations", f"nccl_any_{level}", Profile)
+    return load_named("calibrations", pooled_name(level, library), Profile)
 
 
 def find_profile(fabric: Fabric, level: Literal["node", "fabric"]) -> Profile:
@@ -171,16 +229,11 @@ def _find(fabric: Fabric, level: Literal["node", "fabric"], directory: str) -> P
             profile = load_named("calibrations", name, Profile)
             if profile.applies_to is None or bool(profile.applies_to.network) == crosses:
                 return profile
-    wanted = AppliesTo(
-        architecture=fabric.architecture,
-        intra=fabric.intra,
-        network=fabric.network if crosses else "",
-        peer_to_peer=fabric.peer_to_peer,
-    )
+    wanted = AppliesTo.of(fabric, level)
     found = [p for p in _profiles(directory) if p.applies_to == wanted]
     if found:
         return max(found, key=lambda profile: profile.everything.points)
-    return pooled_profile(level)
+    return pooled_profile(level, library_of(fabric.architecture, level))
 
 
 @functools.lru_cache(maxsize=8)

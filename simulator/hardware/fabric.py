@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import PlanError
+from simulator.hardware.topology import Lattice, Topology, offsets
 
 if TYPE_CHECKING:
     from simulator.hardware.cluster import Cluster
@@ -49,6 +50,7 @@ class Fabric:
         host: "intel", "amd" or "arm".
         calibration: names of profiles to use, whatever they say they apply to.
         network_reduction: the switches between the domains add (SHARP).
+        topology: the switches between the domains; None = all cards on one switch.
     """
 
     architecture: str
@@ -67,6 +69,7 @@ class Fabric:
     host: str = "intel"
     calibration: tuple[str, ...] = ()
     network_reduction: bool = False
+    topology: Topology | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,9 @@ class GroupPlacement:
         concurrent: how many groups of this kind share the network cards of one domain at once.
         replicas: how many groups of this kind the mesh has.
         leaving: how many of them leave their domain.
+        lattice: the ranks of all groups, where the fabric has a topology on which their flows may cross.
+        crossing: how many times less of its cards' bandwidth the group gets because flows cross, by the steps of an
+            algorithm on that topology; 0 = not asked: the groups of a domain share its cards evenly.
 
     >>> place_group((("tp", 8), ("dp", 2)), ("dp",), 8).text
     '8 of 8 replicas leave the node'
@@ -95,6 +101,8 @@ class GroupPlacement:
     concurrent: int = 1
     replicas: int = 1
     leaving: int = 0
+    lattice: Lattice | None = None
+    crossing: float = 0.0
 
     @property
     def text(self) -> str:
@@ -121,6 +129,8 @@ class GroupPlacement:
         """
         everything = fabric.network_bandwidth * fabric.domain_size
         own = self.fewest_per_node * max(fabric.network_bandwidth, fabric.card_bandwidth)
+        if self.crossing:
+            return min(everything, own) / self.crossing
         return min(everything / self.concurrent, own)
 
 
@@ -130,6 +140,8 @@ def fabric_of(cluster: Cluster) -> Fabric:
     node, outer = levels[0], next((level for level in levels if level.name == "fabric"), None)
     domain = next((level for level in levels if level.name == "rack"), node)
     single = domain.size == 1
+    topology = _topology(cluster, domain.size) if outer else None
+    blunt = outer.oversubscription if outer and topology is None else 1.0
     return Fabric(
         architecture=cluster.gpu.architecture,
         intra="" if single else domain.link.technology,
@@ -141,20 +153,42 @@ def fabric_of(cluster: Cluster) -> Fabric:
         peer_to_peer=cluster.node.peer_to_peer,
         in_network_reduction=cluster.node.in_network_reduction,
         network=outer.link.technology if outer else "",
-        network_bandwidth=outer.bandwidth / outer.oversubscription if outer else 0.0,
-        card_bandwidth=outer.link.bandwidth / outer.oversubscription if outer else 0.0,
+        network_bandwidth=outer.bandwidth / blunt if outer else 0.0,
+        card_bandwidth=outer.link.bandwidth / blunt if outer else 0.0,
         network_latency=cluster.spec.network_latency if outer else 0.0,
         host=cluster.node.host,
         calibration=tuple(cluster.calibration),
         network_reduction=cluster.spec.in_network_reduction and outer is not None,
+        topology=topology,
     )
 
 
-def describe_group(ranks: int, nodes: int = 1, concurrent: int = 1, level: str | None = None) -> GroupPlacement:
+def _topology(cluster: Cluster, domain_size: int) -> Topology | None:
+    spec, gpus = cluster.spec, cluster.node.gpus
+    if not spec.topology or spec.nodes_per_pod is None:
+        return None
+    return Topology(
+        by_rail=spec.topology == "rails",
+        domains_per_pod=max(1, spec.nodes_per_pod * gpus // domain_size),
+        oversubscription=spec.oversubscription,
+        proxies=spec.pxn,
+        rails=min(domain_size, cluster.node.nics * max(1, domain_size // gpus)),
+    )
+
+
+def describe_group(
+    ranks: int, nodes: int = 1, concurrent: int = 1, level: str | None = None, fabric: Fabric | None = None
+) -> GroupPlacement:
     """Return the placement of a lone group of `ranks` spread evenly over `nodes` domains, as nccl-tests runs it.
 
+    Args:
+        ranks, nodes: how many, evenly.
+        concurrent: groups side by side in every domain that run at the same time.
+        level: the outermost level crossed; None = "node" or "fabric".
+        fabric: the wires, where their topology is to count.
+
     Raises:
-        PlanError: the ranks do not divide by the nodes.
+        PlanError: the ranks do not divide by the nodes, or the groups do not fit side by side into a domain.
 
     >>> describe_group(16, 2).ranks_per_node
     8
@@ -163,6 +197,14 @@ def describe_group(ranks: int, nodes: int = 1, concurrent: int = 1, level: str |
         raise PlanError(
             f"ranks must be a multiple of nodes, but {ranks} ranks on {nodes} nodes with {concurrent} groups"
         )
+    each, lattice = ranks // nodes, None
+    if fabric is not None and each * concurrent > fabric.domain_size:
+        raise PlanError(
+            f"{concurrent} groups with {each} ranks in a node each need {concurrent * each} GPUs, but a node has "
+            f"{fabric.domain_size}. Use fewer groups, or spread them over more nodes"
+        )
+    if fabric is not None and fabric.topology and nodes > 1:
+        lattice = Lattice(members=((each, 1), (nodes, fabric.domain_size)), groups=((concurrent, each),))
     return GroupPlacement(
         ranks=ranks,
         nodes=nodes,
@@ -170,7 +212,9 @@ def describe_group(ranks: int, nodes: int = 1, concurrent: int = 1, level: str |
         fewest_per_node=ranks // nodes,
         level=level or ("fabric" if nodes > 1 else "node"),
         concurrent=concurrent,
-        leaving=int(nodes > 1),
+        replicas=concurrent,
+        leaving=concurrent if nodes > 1 else 0,
+        lattice=lattice,
     )
 
 
@@ -191,7 +235,7 @@ def place_group(
     >>> place.nodes, place.ranks_per_node, place.concurrent, place.level
     (2, 4, 2, 'fabric')
     """
-    return _place_group(axes, tuple(sorted(set(group))), *_sizes(cluster))
+    return _place_group(axes, tuple(sorted(set(group))), *_sizes(cluster), _crosses(cluster))
 
 
 def place_hop(
@@ -208,7 +252,12 @@ def place_hop(
     >>> hop.level, hop.concurrent, hop.text
     ('fabric', 8, '8 of 8 replicas leave the node')
     """
-    return _place_hop(axes, source, destination, *_sizes(cluster), axis)
+    return _place_hop(axes, source, destination, *_sizes(cluster), axis, _crosses(cluster))
+
+
+def _crosses(cluster: Cluster | Fabric | int) -> bool:
+    """Return whether flows may cross on switches that the fabric describes."""
+    return isinstance(cluster, Fabric) and cluster.topology is not None
 
 
 def _sizes(cluster: Cluster | Fabric | int) -> tuple[int, int]:
@@ -233,19 +282,13 @@ def _strides(axes: tuple[tuple[str, int], ...], wanted: tuple[str, ...]) -> dict
     return table
 
 
-def _offsets(sizes: list[tuple[int, int]]) -> NDArray[np.int64]:
-    """Return the sums of coordinate x stride over all coordinates, ascending when strides do not interleave."""
-    out = np.zeros(1, np.int64)
-    for size, stride in sizes:
-        out = (np.arange(size, dtype=np.int64)[:, None] * stride + out[None, :]).reshape(-1)
-    return out
-
-
 @functools.lru_cache(maxsize=4096)
-def _place_group(axes: tuple[tuple[str, int], ...], group: tuple[str, ...], node: int, domain: int) -> GroupPlacement:
+def _place_group(
+    axes: tuple[tuple[str, int], ...], group: tuple[str, ...], node: int, domain: int, crosses: bool
+) -> GroupPlacement:
     table = _strides(axes, group)
-    members = _offsets([table[name] for name, _ in axes if name in group])
-    bases = _offsets([table[name] for name, _ in axes if name not in group])
+    members = offsets([table[name] for name, _ in axes if name in group])
+    bases = offsets([table[name] for name, _ in axes if name not in group])
     counts = np.bincount(bases % domain, minlength=domain)
     shifts = np.flatnonzero(counts)
     counts = counts[shifts]
@@ -269,6 +312,12 @@ def _place_group(axes: tuple[tuple[str, int], ...], group: tuple[str, ...], node
         concurrent=_sharing(axes, group, table, domain, len(bases)) if nodes > 1 else 1,
         replicas=len(bases),
         leaving=leaving,
+        lattice=Lattice(
+            members=tuple(table[name] for name, _ in axes if name in group),
+            groups=tuple(table[name] for name, _ in axes if name not in group),
+        )
+        if crosses and nodes > 1
+        else None,
     )
 
 
@@ -300,14 +349,14 @@ def _edges(ascending: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @functools.lru_cache(maxsize=4096)
 def _place_hop(
-    axes: tuple[tuple[str, int], ...], source: int, destination: int, node: int, domain: int, axis: str
+    axes: tuple[tuple[str, int], ...], source: int, destination: int, node: int, domain: int, axis: str, crosses: bool
 ) -> GroupPlacement:
     table = _strides(axes, (axis,))
     size, stride = table[axis]
     for rank in (source, destination):
         if not 0 <= rank < size:
             raise PlanError(f"pipeline rank must be 0 to {size - 1}, got {rank} in {axes}")
-    others = _offsets([table[name] for name, _ in axes if name != axis])
+    others = offsets([table[name] for name, _ in axes if name != axis])
     start, end = others + source * stride, others + destination * stride
     leaves = start // domain != end // domain
     leaving = int(leaves.sum())
@@ -323,4 +372,11 @@ def _place_hop(
         concurrent=int(max(out_of.max(), into.max())) if leaving else 1,
         replicas=len(others),
         leaving=leaving,
+        lattice=Lattice(
+            members=((2, (destination - source) * stride),),
+            groups=tuple(table[name] for name, _ in axes if name != axis),
+            first=source * stride,
+        )
+        if crosses and leaving
+        else None,
     )

@@ -13,6 +13,7 @@ and latencies are the data sheets': what NCCL makes of them is the matter of `si
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,9 +22,10 @@ from numpy.typing import NDArray
 
 from simulator.errors import PlanError
 from simulator.hardware.cluster import Cluster
-from simulator.hardware.fabric import GroupPlacement, fabric_of
+from simulator.hardware.fabric import Fabric, GroupPlacement, fabric_of
+from simulator.hardware.topology import Topology
 
-__all__ = ["NODES_PER_LEAF", "FabricGraph", "Flows", "build_fabric_graph", "place_on_graph"]
+__all__ = ["NODES_PER_LEAF", "FabricGraph", "Flows", "build_fabric_graph", "graph_of", "place_on_graph"]
 
 Numbers = NDArray[np.int64]
 
@@ -102,6 +104,11 @@ class FabricGraph:
             leaf, rail = divmod(number, self.rails) if self.by_rail else (number, -1)
             ends = f"leaf {leaf}.{rail}" if self.by_rail else f"leaf {leaf}", "spine"
         return " > ".join(ends if kind % 2 == 0 else ends[::-1])
+
+    @property
+    def inner_links(self) -> int:
+        """How many links lie inside domains; they are the first."""
+        return int(self._starts[2]) if self.rails else len(self.bandwidth)
 
     def without_spine(self) -> FabricGraph:
         """Return the same graph with as much bandwidth between the leaves as anyone wants."""
@@ -202,19 +209,20 @@ class FabricGraph:
 
 def build_fabric_graph(
     cluster: Cluster,
-    topology: Literal["rails", "leaf_spine"] = "rails",
-    domains_per_pod: int = NODES_PER_LEAF,
+    topology: Literal["rails", "leaf_spine"] | None = None,
+    domains_per_pod: int | None = None,
     oversubscription: float | None = None,
-    proxies: bool = True,
+    proxies: bool | None = None,
 ) -> FabricGraph:
     """Return the graph of a cluster's links.
 
     Args:
         cluster: at the size that is wanted.
-        topology: "rails" (leaf r holds card r of the nodes of a pod), or "leaf_spine" (a leaf holds all cards).
-        domains_per_pod: nodes (or racks on one link) that share leaves.
+        topology: "rails" (leaf r holds card r of the nodes of a pod), or "leaf_spine" (a leaf holds all cards); None =
+            the cluster's, else "rails".
+        domains_per_pod: nodes (or racks on one link) that share leaves; None = the cluster's, else `NODES_PER_LEAF`.
         oversubscription: bandwidth into a leaf over bandwidth out of it to the spine; None = the cluster's.
-        proxies: PXN, see above.
+        proxies: PXN, see above; None = the cluster's.
 
     Raises:
         PlanError: an unknown topology, no node per pod, or an oversubscription below 1.
@@ -225,34 +233,66 @@ def build_fabric_graph(
     """
     fabric, outer = fabric_of(cluster), cluster.level("fabric")
     ratio = oversubscription if oversubscription is not None else outer.oversubscription if outer else 1.0
+    own = fabric.topology
+    topology = topology or cluster.spec.topology or "rails"
+    if domains_per_pod is None:
+        domains_per_pod = own.domains_per_pod if own else NODES_PER_LEAF
     if topology not in ("rails", "leaf_spine") or domains_per_pod < 1 or not 1 <= ratio < np.inf:
         raise PlanError(
             f"topology must be 'rails' or 'leaf_spine', with at least one node per pod and an oversubscription of at "
             f"least 1, but got {topology!r}, {domains_per_pod} and {ratio}"
         )
-    world, size = cluster.world_size, min(fabric.domain_size, cluster.world_size)
+    size = min(fabric.domain_size, cluster.world_size)
+    switches = Topology(
+        by_rail=topology == "rails",
+        domains_per_pod=domains_per_pod,
+        oversubscription=ratio,
+        proxies=cluster.spec.pxn if proxies is None else proxies,
+        rails=min(size, cluster.node.nics * max(1, size // cluster.node.gpus)) if outer else 0,
+    )
+    latency = outer.latency if outer else 0.0
+    return _graph(cluster.name, cluster.world_size, size, switches, fabric, outer.bandwidth if outer else 0.0, latency)
+
+
+@functools.lru_cache(maxsize=32)
+def graph_of(fabric: Fabric, world: int) -> FabricGraph:
+    """Return the graph of `world` GPUs on wires whose topology is known.
+
+    Raises:
+        PlanError: the fabric has no topology.
+    """
+    if fabric.topology is None:
+        raise PlanError("these wires have no topology: a cluster's file gives one with topology and nodes_per_pod")
+    size, switches = fabric.domain_size, fabric.topology
+    return _graph("", world, size, switches, fabric, fabric.network_bandwidth, fabric.network_latency)
+
+
+def _graph(
+    name: str, world: int, size: int, switches: Topology, fabric: Fabric, bandwidth: float, latency: float
+) -> FabricGraph:
+    """Return the graph; `bandwidth` of the network per GPU [B/s], `latency` of a flow through it [s]."""
+    rails, per_pod = switches.rails, switches.domains_per_pod
     domains = -(-world // size)
-    cards = cluster.node.nics * max(1, size // cluster.node.gpus)
-    rails = min(size, cards) if outer else 0
-    pods = -(-domains // domains_per_pod)
-    by_rail = topology == "rails"
+    pods = -(-domains // per_pod)
     port = np.full(world, fabric.intra_bandwidth)
-    card = np.full(domains * rails, outer.bandwidth * size / rails if outer else 0.0)
-    filled = np.minimum(domains_per_pod, domains - np.arange(pods) * domains_per_pod).astype(np.float64)
-    per_leaf = (np.repeat(filled, rails) if by_rail else filled * rails) * (card[0] if outer else 0.0) / ratio
-    groups = [port, port, card, card, per_leaf, per_leaf] if outer else [port, port]
+    width = bandwidth * size / rails if rails else 0.0
+    card = np.full(domains * rails, width)
+    filled = np.minimum(per_pod, domains - np.arange(pods) * per_pod).astype(np.float64)
+    uplinks = np.repeat(filled, rails) if switches.by_rail else filled * rails
+    leaf = uplinks * width / switches.oversubscription
+    groups = [port, port, card, card, leaf, leaf] if rails else [port, port]
     return FabricGraph(
-        name=cluster.name,
+        name=name,
         world_size=world,
         domain_size=size,
         rails=rails,
         pods=pods,
-        domains_per_pod=domains_per_pod,
-        by_rail=by_rail,
-        proxies=proxies,
+        domains_per_pod=per_pod,
+        by_rail=switches.by_rail,
+        proxies=switches.proxies,
         inner_latency=fabric.intra_latency,
-        outer_latency=outer.latency if outer else 0.0,
-        oversubscription=ratio,
+        outer_latency=latency,
+        oversubscription=switches.oversubscription,
         bandwidth=np.concatenate(groups),
         _starts=np.cumsum([0, *(len(group) for group in groups[:-1])]),
     )

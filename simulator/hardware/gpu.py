@@ -27,8 +27,8 @@ def _known_dtype(value: str) -> str:
 class Gpu(NamedSpec):
     """A GPU's data sheet.
 
-    `peak_flops` are dense [FLOP/s] by number format; `memory` [B] is the capacity that the device reports, up to one
-    percent that drivers keep for themselves; `launch_latency` [s] is the device's own pause between two kernels of one
+    `peak_flops` are dense [FLOP/s] by number format; `memory` [B] is the capacity that the device reports, of which its driver
+    keeps `driver_memory` [B] for itself; `launch_latency` [s] is the device's own pause between two kernels of one
     stream.
     """
 
@@ -39,6 +39,7 @@ class Gpu(NamedSpec):
     form: Name
     peak_flops: dict[Annotated[str, AfterValidator(_known_dtype)], FlopsPerSecond]
     memory: Bytes
+    driver_memory: Bytes = 0.0
     memory_bandwidth: BytesPerSecond
     streaming_multiprocessors: Count
     l2_cache: Bytes
@@ -50,9 +51,14 @@ class Gpu(NamedSpec):
     def _check(self) -> Gpu:
         if not {"fp32", "fp16", "bf16"} & set(self.peak_flops):
             raise ValueError("peak_flops must give at least one of fp32, fp16, bf16")
-        if self.memory <= 0:
-            raise ValueError("memory must be above zero")
+        if self.memory <= self.driver_memory:
+            raise ValueError("memory must be above zero, and above what the driver keeps")
         return self
+
+    @property
+    def usable_memory(self) -> float:
+        """Bytes that a process can have: all but what the driver keeps."""
+        return self.memory - self.driver_memory
 
     def peak(self, dtype: str) -> float:
         """Return the dense peak of a number format [FLOP/s].

@@ -19,7 +19,19 @@ class Link(NamedSpec):
     """
 
     technology: Literal[
-        "nvlink", "pcie", "infiniband", "roce", "efa", "ethernet", "aries", "omnipath", "slingshot", "xgmi", "c2c"
+        "nvlink",
+        "pcie",
+        "infiniband",
+        "roce",
+        "efa",
+        "ethernet",
+        "tcpx",
+        "tcpxo",
+        "aries",
+        "omnipath",
+        "slingshot",
+        "xgmi",
+        "c2c",
     ]
     bandwidth: BytesPerSecond
     latency: Seconds

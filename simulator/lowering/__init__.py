@@ -1,7 +1,8 @@
 """Lowering: from workload and plan to a program, pass by pass.  No hardware and no seconds here.
 
 Passes, in order: settle (choices and rules), assign (layers to chunks), order (the schedule), expand (operators), instances,
-connect (transfers), shard (gathers), reduce (gradients), update (optimizer), remember (memory), emit (the columns).
+connect (transfers), activation copies (to the host and back), shard (gathers), reduce (gradients), update (optimizer), remember
+(memory), emit (the columns).
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.errors import PlanError
-from simulator.lowering.assign import assign_layers
+from simulator.lowering.activation_copies import add_activation_copies
+from simulator.lowering.assign import Chunk, assign_layers
 from simulator.lowering.connect import add_transfers
 from simulator.lowering.emit import emit
 from simulator.lowering.expand import LayerCost, layer_costs
 from simulator.lowering.instances import add_instances
 from simulator.lowering.ordered import ordered
+from simulator.lowering.recompute import layer_policies
 from simulator.lowering.reduce import add_reductions
 from simulator.lowering.remember import add_memory
 from simulator.lowering.settled import Settled, settle
@@ -28,7 +31,7 @@ from simulator.workload.workload import Workload
 
 __all__ = ["PASSES", "Settled", "lower", "lower_settled", "settle"]
 
-PASSES = (add_instances, add_transfers, add_gathers, add_reductions, add_update, add_memory)
+PASSES = (add_instances, add_transfers, add_activation_copies, add_gathers, add_reductions, add_update, add_memory)
 """What runs between assignment and emission, in this order."""
 
 
@@ -65,12 +68,7 @@ def lower_settled(workload: Workload, settled: Settled) -> Program:
         scaled_costs=scaled,
         workload=workload,
         settled=settled,
-        chunks=assign_layers(
-            workload.model.layers,
-            placement.chunks,
-            settled.layer_split,
-            workload.model.moe_layers if workload.model.experts else (),
-        ),
+        chunks=_chunks(workload, settled, placement.chunks),
         costs=layer_costs(workload, settled),
         placement=placement,
         order=order,
@@ -79,6 +77,13 @@ def lower_settled(workload: Workload, settled: Settled) -> Program:
     for step in PASSES:
         step(state)
     return emit(state, f"{workload.model.name} {settled.schedule.name}")
+
+
+def _chunks(workload: Workload, settled: Settled, count: int) -> tuple[Chunk, ...]:
+    """What each chunk holds, and what its layers recompute."""
+    model = workload.model
+    chunks = assign_layers(model.layers, count, settled.layer_split, model.moe_layers if model.experts else ())
+    return tuple(layer_policies(chunk, settled.recomputes) for chunk in chunks)
 
 
 def _slice_lengths(order: PipelineOrder, tokens: int) -> dict[int, int]:

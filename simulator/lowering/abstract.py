@@ -127,7 +127,6 @@ def _settled(placement: Placement) -> Any:
         microbatches=placement.microbatches,
         schedule=None,
         zero_stage=0,
-        recompute="none",
         overlap_gradients=False,
         overlap_parameters=False,
         bucket_size=0.0,

@@ -15,13 +15,15 @@ __all__ = ["Chunk", "assign_layers"]
 class Chunk:
     """What one chunk holds: its layers, and whether the embedding comes before or the head after them.
 
-    Chunks that are equal share their blocks.  `sparse` says of each layer whether it has experts; () = none does.
+    Chunks that are equal share their blocks.  `sparse` says of each layer whether it has experts; () = none does.  `endings` says of
+    each what is special about its recompute (`recompute.py`); () = nothing.
     """
 
     layers: int
     embedding: bool = False
     head: bool = False
     sparse: tuple[bool, ...] = ()
+    endings: tuple[str, ...] = ()
 
     @property
     def kinds(self) -> list[str]:
@@ -31,6 +33,8 @@ class Chunk:
         ['layer', 'moe layer', 'head']
         """
         middle = ["moe layer" if s else "layer" for s in self.sparse] if self.sparse else ["layer"] * self.layers
+        if self.endings:
+            middle = [kind + ending for kind, ending in zip(middle, self.endings, strict=True)]
         return ["embedding"] * self.embedding + middle + ["head"] * self.head
 
 

@@ -60,6 +60,7 @@ def emit(state: State, name: str) -> Program:
         end_effect=end,
         mark_effect=mark,
         resident=tuple(Effect(tensors=tuple(t)) for t in state.resident),
+        host_resident=tuple(Effect(tensors=tuple(t)) for t in state.host) if any(state.host) else (),
         framework=settled.framework.name,
         **special,
     )

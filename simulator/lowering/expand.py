@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
+from simulator.lowering.recompute import Recompute, dropped, policies_of, policy_named, runs_again
 from simulator.lowering.rows import Rows
 from simulator.lowering.settled import Settled
 from simulator.lowering.splitter import ExpertSplit, Splitter
@@ -68,7 +69,7 @@ def layer_costs(
         groups=settled.groups,
     )
     return {
-        kind: _layer_cost(
+        kind + ending: _layer_cost(
             workload.model,
             kind,
             sequences or settled.microbatch_size,
@@ -80,13 +81,15 @@ def layer_costs(
             settled.tensor_parallel,
             (settled.context_parallel, settled.context_parallel_kind),
             settled.sequence_parallel,
-            settled.recompute,
+            policy_named(ending, settled.recomputes),
+            ending,
             settled.framework.tensor_parallel_overlap,
             experts,
             settled.experts_apart,
             settled.gradient_bytes,
         )
         for kind in layer_kinds(workload.model)
+        for ending in (policies_of(settled.recomputes) if kind not in ("embedding", "head") else ("",))
     }
 
 
@@ -111,7 +114,8 @@ def _layer_cost(
     tensor: int,
     peers: tuple[int, str],
     sequence_parallel: bool,
-    recompute: str,
+    recompute: Recompute,
+    ending: str,
     overlaps: bool,
     experts: ExpertSplit,
     experts_apart: bool,
@@ -132,32 +136,30 @@ def _layer_cost(
         experts,
         gradient_bytes,
     )
-    recompute = recompute if kind in ("layer", "moe layer") else "none"
-    forward, backward = Rows(f"{kind} forward"), Rows(f"{kind} backward")
+    recompute = recompute if kind not in ("embedding", "head") else Recompute("none")
+    forward, backward = Rows(f"{kind}{ending} forward"), Rows(f"{kind}{ending} backward")
     for operator in part.operators:
         split.forward(forward, operator, "forward")
-    for operator in part.operators:
-        if recompute == "full" or (recompute == "selective" and operator.selective):
-            split.forward(backward, operator, "recompute")
-        elif recompute == "operators" and operator.again:
-            split.forward(backward, _part_of(operator), "recompute")
+    for operator in runs_again(part, recompute):
+        split.forward(backward, operator, "recompute")
     for operator in reversed(part.operators):
         split.backward(backward, operator)
-    saved, dropped = _saved(part, split, recompute)
-    out, grad = split.widest(part)
+    saved, again = _saved(part, split, recompute, ending)
+    (out, grad), idle = split.widest(part), 0.0
+    broken: tuple[Tensor, ...] = ()
     if kind == "head":
-        # beside the saved softmax: 16-bit logits (and their fp32 copy) forward, 16-bit gradients (and fp32 ones) backward
-        extra = 0.0 if style.fused_cross_entropy or style.in_place_cross_entropy else 4.0
-        held = vocabulary / (tensor if style.parallel_cross_entropy else 1)
-        out = grad = sequences * length * held * (precision.element + extra)
+        out, grad, idle = _loss_marks(style, sequences * length * vocabulary, tensor, precision.element)
+        if style.makes_gradients:
+            own = precision.element * model.hidden * vocabulary / tensor
+            broken = _broken(sequences * length * vocabulary / (1 if style.gathers_logits else tensor), own)
     return LayerCost(
         forward=forward.table(),
         backward=backward.table(),
         input_gradient=backward.table("input"),
         weight_gradient=backward.table("weight"),
         saved=saved,
-        forward_mark=_marks(kind, "workspace", out),
-        backward_mark=(*dropped, *_marks(kind, "gradients of activations", grad)),
+        forward_mark=(*_marks(kind, "workspace", out), *broken),
+        backward_mark=(*again, *_marks(kind, "gradients of activations", grad), *_output(kind, idle), *broken),
         parameters=sum(
             (o.parameters - o.small_parameters) / split.weights(o) + o.small_parameters for o in part.operators
         ),
@@ -188,32 +190,60 @@ def _tensors(operator: Operator, split: Splitter, norm: str) -> tuple[float, ...
     return tuple(size for size in (main / split.weights(operator), operator.small_parameters) if size)
 
 
+def _loss_marks(style: KernelStyle, logits: float, tensor: int, element: float) -> tuple[float, float, float]:
+    """Bytes beside the saved softmax forward and backward, and of the 16-bit logits that stand (or whose place lies idle) then.
+
+    In place (Megatron): the 16-bit logits, then their gradients in the same place.  Plain: logits in 16 bits and fp32 forward;
+    backward the fp32 gradients of the picked log-probabilities and of the softmax (split over ranks, DTensor's loss: also
+    the exponentials), while the 16-bit logits are held by whoever called the model, or freed and too small to be used again.
+    """
+    if not style.gathers_logits:
+        logits /= tensor
+    if style.fused_cross_entropy or style.in_place_cross_entropy:
+        return logits * element, logits * element, 0.0
+    tensor = 1 if style.gathers_logits else tensor
+    return logits * (element + 4.0), logits * (8.0 if tensor == 1 else 12.0), logits * element
+
+
+def _broken(logits: float, gradient: float) -> tuple[Tensor, ...]:
+    """Bytes around the head's weight gradient in the place of freed fp32 logits.
+
+    When the first backward makes that gradient, those places are the only ones large enough; it stays there, so the next
+    microbatch's fp32 logits find the place too small and take another.
+    """
+    left = 4.0 * logits - gradient
+    return (
+        (Tensor(name="place that the head's gradient breaks up", category="fragmentation", bytes=left),)
+        if left > 0
+        else ()
+    )
+
+
+def _output(kind: str, size: float) -> tuple[Tensor, ...]:
+    return (Tensor(name=f"{kind} output in 16 bits", category="logits", bytes=size),) if size else ()
+
+
 def _marks(kind: str, name: str, size: float) -> tuple[Tensor, ...]:
     return (Tensor(name=f"{kind} {name}", category="workspace", bytes=size),) if size else ()
 
 
-def _saved(part: LayerPart, split: Splitter, recompute: str) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Tensors kept for backward, and those made again in backward instead."""
-    tensors = [
-        (
-            s.cheap if recompute == "operators" else s.droppable,
-            Tensor(name=s.name, category=s.category, bytes=s.bytes / split.factor(s.region)),
-        )
-        for o in part.operators
-        for s in o.saved
-        if s.bytes
-    ]
-    if recompute == "none":
-        return tuple(t for _, t in tensors), ()
-    if recompute in ("selective", "operators"):
-        return tuple(t for d, t in tensors if not d), tuple(t for d, t in tensors if d)
-    kept = Tensor(name="layer input", category="activations", bytes=part.input_bytes / split.factor("sequence"))
-    return (kept,), tuple(t for _, t in tensors)
-
-
-def _part_of(operator: Operator) -> Operator:
-    """The part of an operator that per-operator recompute runs again: all of it, or a product with fewer columns."""
-    if operator.again == 1.0 or operator.work != "gemm":
-        return operator
-    batch, m, n, k = operator.shape
-    return replace(operator, shape=(batch, m, max(1, int(n * operator.again)), k))
+def _saved(
+    part: LayerPart, split: Splitter, recompute: Recompute, ending: str
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Tensors kept for backward, and those made again in backward instead; of layers recomputed together, of all of them."""
+    out = dropped(part, recompute)
+    kept: list[Tensor] = []
+    again: list[Tensor] = []
+    for i, o in enumerate(part.operators):
+        for j, s in enumerate(o.saved):
+            if s.bytes and (recompute.kind == "operators" or not s.idle):
+                tensor = Tensor(name=s.name, category=s.category, bytes=s.bytes / split.factor(s.region))
+                (again if (i, j) in out else kept).append(tensor)
+    together = recompute.layers if recompute.method == "uniform" else 1
+    if recompute.kind == "full":
+        size = part.input_bytes / split.factor("sequence")
+        kept = [] if ending else [Tensor(name="layer input", category="activations", bytes=size)]
+        again += [Tensor(name="layer input", category="activations", bytes=size)] if together > 1 else []
+    if together > 1:
+        again = [replace(tensor, bytes=together * tensor.bytes) for tensor in again]
+    return tuple(kept), tuple(again)

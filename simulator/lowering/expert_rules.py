@@ -17,7 +17,7 @@ from simulator.errors import PlanError
 from simulator.plan.plan import Plan
 from simulator.workload.model import Model
 
-__all__ = ["Groups", "check_experts", "with_experts"]
+__all__ = ["Axes", "Groups", "check_experts", "with_experts"]
 
 Axes = tuple[tuple[str, int], ...]
 
@@ -30,6 +30,7 @@ class Groups:
         tensor, context: ranks that split layers, and sequences.
         expert: ranks over which experts are dealt out; () when each holds all.
         replicas, expert_replicas: ranks that hold the same weights, and the same experts.
+        copies: of these axes, those along which sharded states are repeated; () when they are sharded over all.
     """
 
     tensor: tuple[str, ...] = ("tp",)
@@ -37,6 +38,17 @@ class Groups:
     expert: tuple[str, ...] = ()
     replicas: tuple[str, ...] = ("dp",)
     expert_replicas: tuple[str, ...] = ("dp",)
+    copies: tuple[str, ...] = ()
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Axes over which states are sharded."""
+        return tuple(axis for axis in self.replicas if axis not in self.copies)
+
+    @property
+    def expert_shards(self) -> tuple[str, ...]:
+        """Axes over which the states of experts are sharded."""
+        return tuple(axis for axis in self.expert_replicas if axis not in self.copies)
 
 
 def with_experts(axes: Axes, plan: Plan, sparse: bool) -> tuple[Axes, Groups]:

@@ -3,7 +3,7 @@
 A block is one segment, unless links are anchored inside it; then it is cut there, in those actions only:
 
     variant 0   unbroken
-    variant 1   a segment per FSDP unit (one layer)
+    variant 1   a segment per FSDP unit (a layer, several, or all)
     variant 2   a segment per gradient bucket
 """
 
@@ -14,9 +14,11 @@ import numpy as np
 from simulator.lowering.assign import Chunk
 from simulator.lowering.expand import LayerCost
 from simulator.lowering.state import Batch, State
+from simulator.lowering.unit_parts import quantising
+from simulator.lowering.windows import find_windows
 from simulator.program.program import COMPUTE, Block, FusedSegment, OperatorTable, Segment
 
-__all__ = ["BUCKETS", "UNBROKEN", "UNITS", "add_instances", "layers_of", "table_of"]
+__all__ = ["BUCKETS", "UNBROKEN", "UNITS", "add_instances", "layers_of", "offloaded", "table_of", "unit_groups"]
 
 UNBROKEN, UNITS, BUCKETS = 0, 1, 2
 _DIRECTION = ("forward", "backward", "backward", "backward")
@@ -32,7 +34,8 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> tuple[tupl
     if variant == UNBROKEN or len(kinds) <= 1:
         return (tuple(kinds),)
     if variant == UNITS:
-        return tuple((k,) for k in kinds)
+        units = unit_groups(chunk.kinds, state.settled.fsdp_unit)
+        return units if direction == "forward" else tuple(unit[::-1] for unit in reversed(units))
     groups: list[tuple[str, ...]] = []
     current: list[str] = []
     held = 0.0
@@ -45,16 +48,65 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> tuple[tupl
     return (*groups, tuple(current)) if current else tuple(groups)
 
 
+def _apart(
+    state: State, chunk: Chunk, direction: str, groups: tuple[tuple[str, ...], ...]
+) -> list[list[tuple[str, ...]]]:
+    """Cut groups of layers further: a segment for each layer whose activations go to the host."""
+    apart = offloaded(chunk, state.settled.activation_offload)
+    if not any(apart):
+        return [[group] for group in groups]
+    flags = iter(apart if direction == "forward" else apart[::-1])
+    out: list[list[tuple[str, ...]]] = []
+    for group in groups:
+        pieces: list[tuple[str, ...]] = []
+        joins = False
+        for kind in group:
+            alone = next(flags)
+            if joins and not alone:
+                pieces[-1] = (*pieces[-1], kind)
+            else:
+                pieces.append((kind,))
+            joins = not alone
+        out.append(pieces)
+    return out
+
+
+def offloaded(chunk: Chunk, layers: int) -> list[bool]:
+    """Return of each layer, forward, whether its activations go to the host: so many from the chunk's first one.
+
+    >>> offloaded(Chunk(layers=3, embedding=True), 2)
+    [False, True, True, False]
+    """
+    out, left = [], layers
+    for kind in chunk.kinds:
+        takes = kind not in ("embedding", "head") and left > 0
+        left -= takes
+        out.append(takes)
+    return out
+
+
+def unit_groups(kinds: list[str], layers: int) -> tuple[tuple[str, ...], ...]:
+    """Return the FSDP units of a chunk, forward: so many layers each, embedding and head apart; 0 = all in one.
+
+    >>> unit_groups(["embedding", "layer", "layer", "layer", "head"], 2)
+    (('embedding',), ('layer', 'layer'), ('layer',), ('head',))
+    >>> unit_groups(["layer", "layer", "head"], 0)
+    (('layer', 'layer', 'head'),)
+    """
+    if not layers:
+        return (tuple(kinds),)
+    middle = [kind for kind in kinds if kind not in ("embedding", "head")]
+    units = [tuple(middle[i : i + layers]) for i in range(0, len(middle), layers)]
+    ends = [[(end,)] if end in kinds else [] for end in ("embedding", "head")]
+    return (*ends[0], *units, *ends[1])
+
+
 def _variants(state: State) -> np.ndarray:
     """Which actions are cut, and how; fused pairs never are."""
     settled, kind = state.settled, state.order.kind
     out = np.zeros(len(kind), np.int64)
     if settled.zero_stage == 3:
-        if settled.reshard_after_forward:
-            out[(kind == 0) | (kind == 1) | (kind == 2)] = UNITS
-        else:
-            out[state.pattern.first_forward] = UNITS
-        out[(kind == 1) | (kind == 3)] = UNITS
+        out[find_windows(state).cut] = UNITS
     elif settled.overlap_gradients and settled.reduces:
         every = settled.zero_stage == 2
         out[((kind == 1) | (kind == 3)) if every else state.pattern.last_backward] = BUCKETS
@@ -79,11 +131,12 @@ def _find_scales(state: State) -> None:
 def _segments(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -> tuple[Segment, ...]:
     direction = _DIRECTION[kind]
     groups = _cut(state, chunk, direction, variant)
-    state.cuts[(chunk, direction, variant)] = groups
+    pieces_of = tuple(piece for group in _apart(state, chunk, direction, groups) for piece in group)
+    state.cuts[(chunk, direction, variant)], state.pieces[(chunk, direction, variant)] = groups, pieces_of
     name = f"{'FBIW'[kind]} of {chunk.layers} layers" + (" + embedding" if chunk.embedding else "")
     name += " + head" if chunk.head else ""
     out = []
-    for number, group in enumerate(groups):
+    for number, group in enumerate(pieces_of):
         pieces: list[tuple[OperatorTable, int]] = []
         for layer in group:
             table = table_of(state.scales[scale][layer], kind)
@@ -91,7 +144,10 @@ def _segments(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -
                 pieces[-1] = (table, pieces[-1][1] + 1)
             else:
                 pieces.append((table, 1))
-        label = name if len(groups) == 1 else f"{name}, part {number}"
+        if variant == UNITS:
+            before, after = quantising(state, group, kind)
+            pieces = [(t, 1) for t in (before,) if t] + pieces + [(t, 1) for t in (after,) if t]
+        label = name if len(pieces_of) == 1 else f"{name}, part {number}"
         out.append(Segment(name=label, pieces=tuple(pieces), phase=direction))
     return tuple(out)
 

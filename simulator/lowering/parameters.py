@@ -23,16 +23,33 @@ class Held:
     experts: float = 0.0
 
     def sharded(self, settled: Settled) -> float:
-        """Return what is left on each rank when states are sharded over all ranks that hold the same weights."""
-        return (self.all - self.experts) / settled.replicas + self.experts / settled.expert_replicas
+        """Return what is left on each rank when states are sharded."""
+        return (self.all - self.experts) / settled.shard_size + self.experts / settled.expert_shard_size
 
     def parts(self, settled: Settled) -> list[tuple[str, float, tuple[str, ...]]]:
-        """Return (what they are, weights, mesh axes of the ranks that hold the same) wherever several ranks do."""
+        """Return (what they are, weights, mesh axes of the ranks that shard them or add their gradients) where several do."""
         out = []
-        if settled.replicas > 1:
-            out.append(("", self.all - self.experts, settled.replica_axes))
-        if self.experts and settled.expert_replicas > 1:
-            out.append((" (experts)", self.experts, settled.groups.expert_replicas))
+        if settled.shard_size > 1 and self.all > self.experts:
+            out.append(("", self.all - self.experts, settled.groups.shards))
+        if self.experts and settled.expert_shard_size > 1:
+            out.append((" (experts)", self.experts, settled.groups.expert_shards))
+        return out
+
+    def hops(self, settled: Settled) -> list[tuple[str, list[tuple[float, tuple[str, ...]]]]]:
+        """Return (what they are, [(gradients, mesh axes), ...]): along which axes gradients are added, one after the other.
+
+        One hop over all replicas; with copies of the sharded states a second one, of each rank's shard, between the copies.
+        """
+        sizes = [("", self.all - self.experts, settled.shard_size, settled.groups.shards)]
+        if self.experts:
+            sizes.append((" (experts)", self.experts, settled.expert_shard_size, settled.groups.expert_shards))
+        out = []
+        for what, count, ranks, axes in sizes:
+            steps = [(count, axes)] if ranks > 1 else []
+            if settled.copies > 1:
+                steps.append((count / ranks, settled.groups.copies))
+            if steps and count:
+                out.append((what, steps))
         return out
 
 
@@ -93,8 +110,8 @@ def words(group: tuple[str, ...]) -> str:
     >>> words(("layer", "moe layer", "head"))
     '2 layers, 1 with experts + head'
     """
-    sparse = group.count("moe layer")
-    layers = group.count("layer") + sparse
+    sparse = sum(kind.startswith("moe layer") for kind in group)
+    layers = sum(kind.startswith("layer") for kind in group) + sparse
     parts: list[str] = [k for k in ("embedding", "head") if k in group]
     said = f"{layers} layers" + (f", {sparse} with experts" if sparse else "")
     return " + ".join(([said] if layers else []) + parts)

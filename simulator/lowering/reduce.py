@@ -1,18 +1,20 @@
 """Pass 6: gradient synchronisation below ZeRO-3.
 
 Replicas along the data-parallel axis and copies of a chunk in several lanes (Chimera) add their gradients: all_reduce under
-ZeRO-0, reduce_scatter under ZeRO-1 and 2.  With overlap a bucket is reduced as soon as the backward of its layers ends;
-without, everything after the rank's last backward.  ZeRO-2 keeps no full gradients, so it reduces after every microbatch.
-Tied embeddings on different ranks add their gradients last.
+ZeRO-0, reduce_scatter under ZeRO-1 and 2, and under hybrid sharding a second hop between the copies of the shards.  With
+overlap a bucket is reduced as soon as the backward of its layers ends; without, everything after the rank's last backward.
+ZeRO-2 keeps no full gradients, so it reduces after every microbatch; shards are added between copies after the last.  Tied
+embeddings on different ranks add their gradients last.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from simulator.lowering.parameters import Held, chunk_held, group_held, rank_chunks, rank_held, words
+from simulator.lowering.hops import Chain, add_chains, gradient_link, links_of
+from simulator.lowering.parameters import chunk_held, group_held, rank_chunks, rank_held, words
 from simulator.lowering.state import Batch, State
-from simulator.program.program import COLLECTIVE, Link
+from simulator.program.program import COLLECTIVE
 
 __all__ = ["add_reductions"]
 
@@ -32,88 +34,63 @@ def add_reductions(state: State) -> None:
         _tied_embeddings(state)
 
 
-def _link(
-    state: State, name: str, message: float, group: tuple[str, ...], ranks: tuple[int, ...] = (), kind: str = ""
-) -> int:
-    settled = state.settled
-    whole = settled.zero_stage == 0 or (settled.zero_stage == 1 and settled.framework.reduces_whole)
-    collective = kind or ("all_reduce" if whole else "reduce_scatter")
-    return state.add_item(
-        Link(
-            name=f"{collective} {name}",
-            kind=COLLECTIVE,
-            message=message,
-            dtype=settled.reduction_dtype,
-            group=group,
-            pipeline_ranks=ranks,
-            account="dp",
-            collective=collective,
-        )
-    )
-
-
-def _links(state: State, name: str, held: Held, dtype_bytes: int) -> list[int]:
-    """The reductions of some weights: one over their replicas, one more where experts have their own."""
-    return [
-        _link(state, f"{name}{what}", count * dtype_bytes, group) for what, count, group in held.parts(state.settled)
-    ]
-
-
-def _spread(found: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return (items one after the other, index of the list that each comes from)."""
-    counts = [len(items) for items in found]
-    return np.array([i for items in found for i in items], np.int64), np.repeat(np.arange(len(found)), counts)
+def _spread(found: list[list[Chain]]) -> tuple[list[Chain], np.ndarray]:
+    """Return (chains one after the other, index of the list that each comes from)."""
+    counts = [len(chains) for chains in found]
+    return [chain for chains in found for chain in chains], np.repeat(np.arange(len(found)), counts)
 
 
 def _buckets(state: State) -> None:
     """One reduction per segment of every backward that completes a bucket (fused pairs are not cut: one for the whole)."""
     kind = state.order.kind
     completes = (kind == 1) | (kind == 3) if state.settled.zero_stage == 2 else state.pattern.last_backward
-    cut = np.flatnonzero(completes)
-    lane = state.lanes("dp")
-    counts = state.last_row[cut] - state.first_row[cut] + 1
-    action = np.repeat(cut, counts)
-    place = np.arange(len(action)) - np.repeat(np.cumsum(counts) - counts, counts)
-    row = state.first_row[action] + place
-    items: dict[tuple[str, ...], list[int]] = {}
-    found = []
-    for a, j in zip(action, place, strict=True):
+    items: dict[tuple[str, ...], list[Chain]] = {}
+    found, actions, rows = [], [], []
+    for a in np.flatnonzero(completes).tolist():
         chunk = state.chunks[int(state.order.chunk[a])]
-        group = state.cuts[(chunk, "backward", int(state.variant[a]))][int(j)]
-        if group not in items:
-            items[group] = _links(
-                state, f"gradients of {words(group)}", group_held(state, group), state.settled.reduction_bytes
-            )
-        found.append(items[group])
-    numbers, of = _spread(found)
-    rank = state.pattern.rank[action[of]]
-    rows = state.add_rows(Batch(item=numbers, kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None]))
-    state.wait(rows, row[of])
+        for group, _, last in state.spans(chunk, "backward", int(state.variant[a])):
+            if group not in items:
+                items[group] = links_of(state, f"gradients of {words(group)}", group_held(state, group))
+            found.append(items[group])
+            actions.append(a)
+            rows.append(int(state.first_row[a]) + last)
+    action, row = np.array(actions, np.int64), np.array(rows, np.int64)
+    chains, of = _spread(found)
+    chains, of = _second_hop_once(state, chains, of, action[of])
+    add_chains(state, chains, state.pattern.rank[action[of]], row[of])
+
+
+def _second_hop_once(
+    state: State, chains: list[Chain], of: np.ndarray, action: np.ndarray
+) -> tuple[list[Chain], np.ndarray]:
+    """Keep the hop between copies for the backward that completes a chunk's gradients."""
+    copies = state.settled.groups.copies
+    if state.settled.zero_stage != 2 or not copies:
+        return chains, of
+    completes = state.pattern.last_backward[action].tolist()
+    kept = [
+        chain if last else tuple(i for i in chain if getattr(state.items[i], "group", ()) != copies)
+        for chain, last in zip(chains, completes, strict=True)
+    ]
+    some = [k for k, chain in enumerate(kept) if chain]
+    return [kept[k] for k in some], of[some]
 
 
 def _at_the_end(state: State) -> None:
     """One reduction per rank after its last backward; ZeRO-2 one per rank and microbatch."""
-    lane = state.lanes("dp")
     completes = np.isin(state.order.kind, (1, 3))
     if state.settled.zero_stage == 2:
         actions = np.flatnonzero(completes)
-        items = [
-            _links(state, f"gradients of chunk {c}", chunk_held(state, c), state.settled.reduction_bytes)
-            for c in range(len(state.chunks))
-        ]
-        item, of = _spread([items[int(c)] for c in state.order.chunk[actions]])
+        items = [links_of(state, f"gradients of chunk {c}", chunk_held(state, c)) for c in range(len(state.chunks))]
+        chains, of = _spread([items[int(c)] for c in state.order.chunk[actions]])
     else:
         actions = np.array([int(e) - 1 for e in state.order.rank_offsets[1:]])
-        item, of = _spread(
-            [
-                _links(state, f"gradients of rank {r}", rank_held(state, r), state.settled.reduction_bytes)
-                for r in range(state.ranks)
-            ]
+        chains, of = _spread(
+            [links_of(state, f"gradients of rank {r}", rank_held(state, r)) for r in range(state.ranks)]
         )
+    chains, of = _second_hop_once(state, chains, of, actions[of])
     actions = actions[of]
-    rank = state.pattern.rank[actions]
-    rows = state.add_rows(Batch(item=item, kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None]))
-    state.wait(rows, state.last_row[actions])
+    add_chains(state, chains, state.pattern.rank[actions], state.last_row[actions])
 
 
 def _replica_lanes(state: State) -> None:
@@ -137,13 +114,13 @@ def _replica_lanes(state: State) -> None:
             apart = settled.groups.expert_replicas if settled.expert_replicas > 1 else ()
             parts.append((" (experts)", held.experts, apart))
         items = [
-            _link(
+            gradient_link(
                 state,
+                "all_reduce",
                 f"gradients of chunk {chunk}{what}",
                 count * settled.reduction_bytes,
                 (*group, "pp"),
                 tuple(holders),
-                "all_reduce",
             )
             for what, count, group in parts
         ]
@@ -172,7 +149,7 @@ def _tied_embeddings(state: State) -> None:
         return
     head = state.costs["head"]
     size = (head.parameters - head.small_parameters) * state.settled.reduction_bytes
-    item = _link(state, "tied embedding gradients", size, ("pp",), tuple(ends), "all_reduce")
+    item = gradient_link(state, "all_reduce", "tied embedding gradients", size, ("pp",), tuple(ends))
     lane = state.lanes("dp")
     rows = state.add_rows(
         Batch(

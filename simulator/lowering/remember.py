@@ -10,10 +10,13 @@ from collections import Counter
 
 import numpy as np
 
+from simulator.lowering.activation_copies import activations_on_host
 from simulator.lowering.assign import Chunk
 from simulator.lowering.expand import LayerCost
-from simulator.lowering.instances import layers_of
-from simulator.lowering.parameters import rank_held
+from simulator.lowering.instances import offloaded
+from simulator.lowering.offload import device_bytes, host_tensors
+from simulator.lowering.parameters import Held, rank_held
+from simulator.lowering.settled import Settled
 from simulator.lowering.state import State
 from simulator.lowering.update import optimizer_bytes
 from simulator.plan.zero import model_states
@@ -32,43 +35,64 @@ def add_memory(state: State) -> None:
     for number, chunk in enumerate(classes):
         for scale, costs in enumerate(state.scales):
             mine = (class_of == number) & (state.scale == scale) if len(state.scales) > 1 else class_of == number
-            saved = state.effect(_saved(costs, chunk))
+            apart = offloaded(chunk, state.settled.activation_offload)
+            kinds = [kind for kind, away in zip(chunk.kinds, apart, strict=True) if not away]
+            saved = state.effect(_saved(state, costs, chunk, kinds))
             state.touch("start", state.first_row[mine & forward], saved)
             state.touch("end", state.last_row[mine & frees], saved)
             for direction, chosen in (("forward", mine & forward), ("backward", mine & ~forward)):
                 for variant in np.unique(state.variant[chosen]) if cut else (0,):
                     actions = np.flatnonzero(chosen & (state.variant == variant) if cut else chosen)
-                    groups = state.cuts.get((chunk, direction, int(variant)), ())
+                    groups = state.pieces.get((chunk, direction, int(variant)), ())
                     for place, group in enumerate(groups if len(actions) else ()):
-                        mark = state.effect(_mark(costs, group, direction))
+                        mark = state.effect(_mark(state, costs, group, direction))
                         state.touch("mark", state.first_row[actions] + place, mark)
     state.resident = [_resident(state, rank) for rank in range(state.ranks)]
+    state.host = [_on_host(state, rank) for rank in range(state.ranks)]
 
 
-def _saved(costs: dict[str, LayerCost], chunk: Chunk) -> tuple[Tensor, ...]:
+def _saved(state: State, costs: dict[str, LayerCost], chunk: Chunk, kinds: list[str]) -> tuple[Tensor, ...]:
+    """What a chunk keeps from forward to backward on the GPU, of those of its layers."""
     total: Counter[tuple[str, str]] = Counter()
-    for kind in layers_of(chunk, "forward"):
+    if state.settled.framework.keeps_outputs and not chunk.head and chunk.layers:
+        total[("chunk output", "activations")] += costs[chunk.kinds[-1]].input_bytes  # type: ignore[assignment]
+    for kind in kinds:
         for tensor in costs[kind].saved:
             total[(tensor.name, tensor.category)] += tensor.bytes  # type: ignore[assignment]
     return tuple(Tensor(name=n, category=c, bytes=float(b)) for (n, c), b in total.items())
 
 
-def _mark(costs: dict[str, LayerCost], group: tuple[str, ...], direction: str) -> tuple[Tensor, ...]:
+def _mark(state: State, costs: dict[str, LayerCost], group: tuple[str, ...], direction: str) -> tuple[Tensor, ...]:
     """The largest set of temporaries among the layers of a segment."""
     marks = [getattr(costs[kind], f"{direction}_mark") for kind in dict.fromkeys(group)]
+    if group == ("head",) and direction == "backward" and state.settled.zero_stage == 3:
+        return _less(marks[0], costs["head"].parameters * state.settled.gradient_bytes)
     return max(marks, key=lambda tensors: sum(t.bytes for t in tensors), default=())
+
+
+def _less(tensors: tuple[Tensor, ...], later: float) -> tuple[Tensor, ...]:
+    """Temporaries of the loss, less the head's whole gradients: these are counted from the segment's start, but come after it."""
+    out = []
+    for tensor in tensors:
+        left = max(0.0, tensor.bytes - later)
+        later -= tensor.bytes - left
+        if left:
+            out.append(Tensor(name=tensor.name, category=tensor.category, bytes=left))
+    return tuple(out)
 
 
 def _resident(state: State, rank: int) -> list[Tensor]:
     settled, framework = state.settled, state.settled.framework
     held = rank_held(state, rank)
+    has_master = state.workload.numbers.master_weights
     weight, gradient, optimizer = (
         float(settled.precision.element),
         float(settled.gradient_bytes),
         optimizer_bytes(state),
     )
     if settled.zero_stage == 3 and framework.shards_in_master_precision and state.workload.numbers.master_weights:
-        weight, gradient, optimizer = 4.0, 4.0, optimizer - 4.0
+        weight, gradient, optimizer, has_master = 4.0, 4.0, optimizer - 4.0, False
+    optimizer = device_bytes(state, optimizer, has_master)
     states, experts = (
         model_states(
             parameters,
@@ -79,8 +103,8 @@ def _resident(state: State, rank: int) -> list[Tensor]:
             replicas=replicas,
         )
         for parameters, replicas in (
-            (held.all - held.experts, settled.replicas),
-            (held.experts, settled.expert_replicas),
+            (held.all - held.experts, settled.shard_size),
+            (held.experts, settled.expert_shard_size),
         )
     )
     # with narrow GEMMs the operand and its transpose (a byte each) stand in place of the 16-bit weight
@@ -92,10 +116,95 @@ def _resident(state: State, rank: int) -> list[Tensor]:
             category="optimizer_states",
             bytes=states.optimizer_states + experts.optimizer_states,
         ),
-        Tensor(name="GEMM workspace", category="workspace", bytes=framework.workspace),
+        Tensor(name="secondary weight shards", category="weights", bytes=_secondary(held, settled)),
+        Tensor(name="GEMM workspace", category="workspace", bytes=_workspace(state)),
         Tensor(name="driver context and kernels", category="context", bytes=framework.context),
     ]
-    groups = sum(size > 1 for _, size in settled.axes)
+    out += _beside_compute(state, held) + (_fsdp_pools(state) if settled.zero_stage == 3 else _flat_copies(state, held))
+    groups = _communicators(settled.axes)
     if groups:
         out.append(Tensor(name="communicator buffers", category="context", bytes=groups * framework.communicator))
     return [t for t in out if t.bytes]
+
+
+def _on_host(state: State, rank: int) -> list[Tensor]:
+    """What stands in the host's memory for one GPU of a rank, at most."""
+    held = rank_held(state, rank)
+    mine = held.sharded(state.settled) if state.settled.zero_stage else held.all
+    return [*host_tensors(state, rank, mine), *activations_on_host(state, rank)]
+
+
+def _secondary(held: Held, settled: Settled) -> float:
+    """Bytes of a rank's part of the second copy of the weights (ZeRO++ hpZ)."""
+    size = settled.secondary_shard_size
+    if not size:
+        return 0.0
+    outer = settled.replicas // size
+    shared = (held.all - held.experts) / size + held.experts * outer / settled.expert_replicas
+    return shared * settled.precision.element
+
+
+def _workspace(state: State) -> float:
+    """Bytes that GEMM libraries hold, those for the experts' products included."""
+    framework = state.settled.framework
+    return framework.workspace + (framework.grouped_workspace if state.workload.model.experts else 0.0)
+
+
+def _communicators(axes: tuple[tuple[str, int], ...]) -> int:
+    """Process groups that hold buffers: one per mesh axis, all ranks, and, for the norm, those that split a model's weights.
+
+    >>> _communicators((("tp", 2), ("dp", 4), ("pp", 2))), _communicators((("tp", 1), ("dp", 4), ("pp", 1)))
+    (5, 2)
+    """
+    axis = sum(size > 1 for _, size in axes)
+    splits = sum(size > 1 for name, size in axes if name in ("tp", "pp"))
+    return axis + (axis > 0) + (splits > 1)
+
+
+def _beside_compute(state: State, held: Held) -> list[Tensor]:
+    """Whole gradients that stand beside the buffers or shards: in the compute dtype, or not yet reduced."""
+    settled = state.settled
+    element = settled.precision.element
+    if settled.reduces_once:
+        return [Tensor(name="unsharded gradients", category="gradients", bytes=held.all * settled.gradient_bytes)]
+    if settled.framework.keeps_compute_gradients and settled.gradient_bytes > element:
+        return [Tensor(name="gradients in the compute dtype", category="gradients", bytes=held.all * element)]
+    return []
+
+
+def _flat_copies(state: State, held: Held) -> list[Tensor]:
+    """Flat tensors of an optimizer step that runs while activations are freed: too large for the places these leave.
+
+    The caching allocator keeps freed blocks and splits them only for smaller requests, so one tensor as large as all gradients of
+    a rank finds no place among them, and the reserved memory holds both.  DeepSpeed: ZeRO-1 and 2 flatten their share of the
+    gradients and cast it to fp32, and reduce through a buffer of bucket_size; without ZeRO fp32 copies of all gradients are made
+    and then flattened.  Gradients that are fp32 already are updated in place.
+    """
+    settled = state.settled
+    if not settled.framework.flattens_gradients or settled.gradient_bytes > settled.precision.element:
+        return []
+    if settled.zero_stage or settled.replicas == 1:
+        size = held.sharded(settled) * (settled.gradient_bytes + 4.0)
+        size += settled.bucket_size if settled.replicas > 1 else 0.0
+    else:
+        size = held.all * 8.0
+    return [Tensor(name="flat copies of gradients, place idle", category="fragmentation", bytes=size)]
+
+
+def _fsdp_pools(state: State) -> list[Tensor]:
+    """What the streams that gather and reduce keep for themselves: the allocator hands no block of one stream to another."""
+    settled = state.settled
+    if not settled.framework.copies_gathered:
+        return []
+    ends = ("embedding", "head")
+    together = settled.fsdp_unit or max(chunk.layers for chunk in state.chunks)
+    sizes = [together * cost.parameters for kind, cost in state.costs.items() if kind not in ends]
+    whole = [state.costs[kind].parameters for kind in ends]
+    sizes.append(sum(whole) if settled.framework.fsdp_root_unit and settled.pipeline_parallel == 1 else max(whole))
+    gathered = max(max(sizes), (1 + settled.fsdp_prefetch) * max(sizes[:-1])) * settled.precision.element
+    return [
+        Tensor(name="buffers of the gathering stream", category="fragmentation", bytes=gathered),
+        Tensor(
+            name="buffers of the reducing stream", category="fragmentation", bytes=max(sizes) * settled.gradient_bytes
+        ),
+    ]

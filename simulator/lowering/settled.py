@@ -13,6 +13,10 @@ from typing import Any
 
 from simulator.errors import PlanError
 from simulator.lowering.expert_rules import Groups, check_experts, with_experts
+from simulator.lowering.offload_rules import check_offload
+from simulator.lowering.recompute import Recompute
+from simulator.lowering.recompute_rules import settle_recompute
+from simulator.lowering.shard_rules import check_shards, check_units, with_shards
 from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import AXES, Plan
 from simulator.schedules import SCHEDULES
@@ -42,7 +46,6 @@ class Settled:
     microbatches: int
     schedule: Any
     zero_stage: int
-    recompute: str
     overlap_gradients: bool
     overlap_parameters: bool
     bucket_size: float
@@ -64,6 +67,17 @@ class Settled:
     expert_tensor_parallel: int = 1
     expert_exchange: str = "all_to_all"
     expert_imbalance: float = 1.0
+    secondary_shard_size: int = 0
+    reduces_once: bool = False
+    fsdp_unit: int = 1
+    fsdp_gather: str = "microbatch"
+    fsdp_reduce: str = "microbatch"
+    quantized_weights: bool = False
+    quantized_gradients: bool = False
+    recomputes: Recompute = Recompute("none")
+    optimizer_offload: float = 0.0
+    optimizer_offload_overlap: bool = False
+    activation_offload: int = 0
 
     @property
     def replica_axes(self) -> tuple[str, ...]:
@@ -82,6 +96,27 @@ class Settled:
         return ranks // (self.expert_parallel * self.expert_tensor_parallel)
 
     @property
+    def copies(self) -> int:
+        """Groups that each hold one copy of the sharded states."""
+        sizes = dict(self.axes)
+        return math.prod(sizes[axis] for axis in self.groups.copies)
+
+    @property
+    def shard_size(self) -> int:
+        """Ranks over which states are sharded, those of experts apart."""
+        return self.replicas // self.copies
+
+    @property
+    def expert_shard_size(self) -> int:
+        """Ranks over which the states of experts are sharded."""
+        return self.expert_replicas // self.copies
+
+    @property
+    def expert_inner_size(self) -> int:
+        """Ranks of a secondary shard group that hold the same experts."""
+        return self.expert_replicas * self.secondary_shard_size // self.replicas
+
+    @property
     def experts_apart(self) -> bool:
         """Whether experts are held by other sets of ranks than the rest of the weights."""
         return self.groups.expert_replicas != self.groups.replicas
@@ -95,6 +130,11 @@ class Settled:
     def reduces(self) -> bool:
         """Whether any gradients are added between ranks."""
         return self.replicas > 1 or (self.experts_apart and self.expert_replicas > 1)
+
+    @property
+    def recompute(self) -> str:
+        """What is recomputed: none, selective, operators or full."""
+        return self.recomputes.kind
 
     @property
     def shape(self) -> Shape:
@@ -122,6 +162,10 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     check_experts(workload.model, plan)
     microbatches = _microbatches(workload, plan, replicas)
     schedule = _schedule(plan, microbatches)
+    check_units(workload, plan, microbatches)
+    check_offload(plan)
+    recomputes = settle_recompute(workload, plan, framework, schedule.slices)
+    check_shards(workload, plan, replicas * plan.context_parallel)
     _check_effects(plan, framework, replicas * plan.context_parallel, schedule)
     per_rank = 1 if schedule.slices else plan.chunks_per_rank
     if workload.model.layers < plan.pipeline_parallel * per_rank and plan.layer_split is None:
@@ -142,10 +186,16 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     axes, groups = with_experts(
         tuple((axis, _size(plan, axis, replicas)) for axis in _rank_order(plan)), plan, workload.model.experts > 0
     )
+    axes, groups = with_shards(axes, groups, plan, replicas * plan.context_parallel)
     gradient: str = plan.gradient_dtype or framework.gradient_dtype
     if gradient == "compute" or not numbers.master_weights:
         gradient = numbers.compute
     multiple = framework.vocabulary_multiple * plan.tensor_parallel
+    unsharded = framework.pipeline_keeps_unsharded and plan.pipeline_parallel > 1 and plan.zero_stage == 3
+    reshards = (framework.reshards_after_forward and not unsharded) or bool(
+        plan.fsdp_gather or plan.secondary_shard_size
+    )
+    reduce: str = plan.fsdp_reduce or plan.fsdp_gather or ("step" if unsharded else "microbatch")
     return Settled(
         tensor_parallel=plan.tensor_parallel,
         context_parallel=plan.context_parallel,
@@ -158,7 +208,6 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         microbatches=microbatches,
         schedule=schedule,
         zero_stage=plan.zero_stage,
-        recompute=plan.recompute or framework.recompute,
         overlap_gradients=_or(plan.overlap_gradients, framework.gradients_overlap)
         and replicas * plan.context_parallel > 1,
         overlap_parameters=_or(plan.overlap_parameters, framework.parameters_overlap) and plan.zero_stage in (1, 2),
@@ -169,10 +218,21 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         p2p=plan.p2p or _messages(framework, schedule),
         layer_split=plan.layer_split,
         fsdp_prefetch=_or(plan.fsdp_prefetch, framework.fsdp_prefetch),
-        reshard_after_forward=_or(plan.reshard_after_forward, framework.reshards_after_forward),
+        reshard_after_forward=_or(plan.reshard_after_forward, reshards),
+        reduces_once=unsharded and reduce == "step",
         clip_gradients=_or(plan.clip_gradients, framework.clips_gradients),
         axes=axes,
         groups=groups,
+        secondary_shard_size=plan.secondary_shard_size or 0,
+        fsdp_unit=0 if plan.fsdp_unit == "chunk" else plan.fsdp_unit or 1,
+        fsdp_gather=plan.fsdp_gather or "microbatch",
+        fsdp_reduce=reduce,
+        quantized_weights=plan.quantized_weights,
+        quantized_gradients=plan.quantized_gradients,
+        recomputes=recomputes,
+        optimizer_offload=plan.optimizer_offload,
+        optimizer_offload_overlap=plan.optimizer_offload_overlap,
+        activation_offload=plan.activation_offload or 0,
         expert_parallel=plan.expert_parallel,
         expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,
         expert_exchange=plan.expert_exchange or "all_to_all",
@@ -226,8 +286,12 @@ def _style(framework: Framework, attention: str | None, dropout: bool) -> Kernel
         fused_wgrad_accumulation=framework.fused_wgrad_accumulation,
         dropout=dropout,
         joined_gate=framework.joined_gate,
-        regathers_inputs=framework.regathers_inputs,
-        parallel_cross_entropy=framework.parallel_cross_entropy,
+        gathers_logits=framework.gathers_logits,
+        copies_attention_output=framework.copies_attention_output,
+        makes_gradients=framework.makes_gradients,
+        weights_in_experts=framework.weights_in_experts,
+        keeps_gathered_inputs=framework.keeps_gathered_inputs,
+        keeps_idle_products=framework.keeps_idle_products,
     )
 
 

@@ -1,9 +1,9 @@
 """Pass 5: gathers of sharded weights.
 
-ZeRO-3 (FSDP), design 5b F: unit u (one layer) is gathered before its segment runs; with prefetch depth d the gather waits for
-the end of the segment d + 1 units earlier, whose buffer is free then.  Gradients of a unit are reduced after its backward
-segment, in every microbatch.  Gathers and reductions share one lane, in the order the host issues them, unless the profile
-says two communicators.
+ZeRO-3 (FSDP), design 5b F: unit u (a layer, several, or a whole chunk) is gathered before its segment runs; with prefetch depth d
+the gather waits for the end of the segment d + 1 units earlier, whose buffer is free then.  Gradients of a unit are reduced after
+its backward segment.  Which actions gather and reduce, and how long what they gathered stands, is in `windows`.  Gathers and
+reductions share one lane, in the order the host issues them, unless the profile says two communicators.
 
 ZeRO-1 and ZeRO-2 with overlap_parameters: the weights updated in the last step are gathered bucket by bucket at the start of
 this one; the layers of a bucket wait for it in their first forward.
@@ -11,62 +11,49 @@ this one; the layers of a bucket wait for it in their first forward.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from simulator.errors import PlanError
+from simulator.lowering.hops import add_second_hops
 from simulator.lowering.instances import UNITS
 from simulator.lowering.parameters import group_held, words
 from simulator.lowering.state import Batch, State
-from simulator.program.program import COLLECTIVE, Link, Tensor
+from simulator.lowering.unit_parts import UnitPart, gather_link, refetched, unit_parts
+from simulator.lowering.windows import Windows, find_windows
+from simulator.program.program import COLLECTIVE
 
 __all__ = ["add_gathers"]
 
+Ints = np.ndarray
+
 
 def add_gathers(state: State) -> None:
-    """Add the gather rows (and, for FSDP, the reduction rows) of the plan."""
+    """Add the gather rows (and, for FSDP, the reduction rows) of the plan.
+
+    Raises:
+        PlanError: gathering once per visit where every visit is one action.
+    """
     if state.settled.zero_stage == 3:
         _fsdp(state)
     elif state.settled.overlap_parameters:
         _gather_buckets(state)
 
 
-def _link(state: State, collective: str, what: str, message: float, dtype: str, group: tuple[str, ...]) -> int:
-    return state.add_item(
-        Link(
-            name=f"{collective} {what}",
-            kind=COLLECTIVE,
-            message=message,
-            dtype=dtype,
-            group=group,
-            pipeline_ranks=(),
-            account="dp",
-            collective=collective,
-        )
-    )
-
-
 def _gather_buckets(state: State) -> None:
     """One gather per bucket of a chunk's weights, before the first forward that needs them."""
     element = state.settled.precision.element
-    first = np.flatnonzero(state.pattern.first_forward)
-    counts = state.last_row[first] - state.first_row[first] + 1
-    action = np.repeat(first, counts)
-    place = np.arange(len(action)) - np.repeat(np.cumsum(counts) - counts, counts)
     items: dict[tuple[str, ...], list[int]] = {}
-    found: list[list[int]] = []
-    for a, j in zip(action.tolist(), place.tolist(), strict=True):
+    found: list[tuple[int, int, int]] = []
+    for a in np.flatnonzero(state.pattern.first_forward).tolist():
         chunk = state.chunks[int(state.order.chunk[a])]
-        group = state.cuts[(chunk, "forward", int(state.variant[a]))][j]
-        if group not in items:
-            items[group] = [
-                _link(state, "all_gather", f"weights of {words(group)}{what}", count * element, _dtype(state), axes)
-                for what, count, axes in group_held(state, group).parts(state.settled)
-            ]
-        found.append(items[group])
-    numbers = np.array([i for some in found for i in some], np.int64)
-    of = np.repeat(np.arange(len(found)), [len(some) for some in found])
-    action, place = action[of], place[of]
+        for group, first, _ in state.spans(chunk, "forward", int(state.variant[a])):
+            if group not in items:
+                items[group] = [
+                    gather_link(state, f"weights of {words(group)}{what}", count * element, axes)
+                    for what, count, axes in group_held(state, group).parts(state.settled)
+                ]
+            found += [(item, a, first) for item in items[group]]
+    numbers, action, place = np.array(found, np.int64).reshape(-1, 3).T
     ranks = state.pattern.rank[action]
     lane = state.lanes("dp")
     rows = state.add_rows(
@@ -75,61 +62,94 @@ def _gather_buckets(state: State) -> None:
     state.wait(state.first_row[action] + place, rows)
 
 
-def _dtype(state: State) -> str:
-    return state.settled.precision.compute
-
-
-def _units(state: State) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (action, row, number of its kind in `state.costs`) of every segment that is a unit of its own."""
+def _units(state: State) -> tuple[Ints, Ints, Ints, list[tuple[str, ...]]]:
+    """Return (action, row, unit) of every segment that is a unit of its own, and the units' layers in forward order."""
     cut = np.flatnonzero(state.variant == UNITS)
     counts = state.last_row[cut] - state.first_row[cut] + 1
     action = np.repeat(cut, counts)
     place = np.arange(len(action)) - np.repeat(np.cumsum(counts) - counts, counts)
-    names = list(state.costs)
-    kinds = np.zeros(len(action), np.int64)
+    units: dict[tuple[str, ...], int] = {}
+    number = np.zeros(len(action), np.int64)
     direction = np.where(state.order.kind == 0, 0, 1)
     classes = list(dict.fromkeys(state.chunks))
     class_of = np.array([classes.index(c) for c in state.chunks])[state.order.chunk]
-    for number, chunk in enumerate(classes):
+    for k, chunk in enumerate(classes):
         for d, word in enumerate(("forward", "backward")):
             groups = state.cuts.get((chunk, word, UNITS))
             if groups is None:
                 continue
-            mine = (class_of[action] == number) & (direction[action] == d)
-            table = np.array([names.index(g[0]) for g in groups])
-            kinds[mine] = table[place[mine]]
-    return action, state.first_row[action] + place, kinds
+            mine = (class_of[action] == k) & (direction[action] == d)
+            table = [units.setdefault(g if d == 0 else g[::-1], len(units)) for g in groups]
+            number[mine] = np.array(table)[place[mine]]
+    return action, state.first_row[action] + place, number, list(units)
 
 
 def _fsdp(state: State) -> None:
     settled = state.settled
-    action, row, unit = _units(state)
-    kind = state.order.kind[action]
-    head = list(state.costs).index("head")
-    # the head's weights stay from its forward to the backward that follows at once
-    gathers = (kind == 0) | (unit != head) if settled.reshard_after_forward else kind == 0
-    gathers &= np.isin(kind, (0, 1, 2))
-    completes = (kind == 1) | (kind == 3)
+    windows = find_windows(state)
+    _check_visits(state, windows)
+    action, row, unit, units = _units(state)
+    parts = unit_parts(state, units)
+    # the head stays from its forward to a backward that follows at once; with it, in one unit, the embedding
+    forward, backward = _turns(state)
+    ends = {"head", "embedding"} if settled.framework.fsdp_root_unit else {"head"}
+    root = np.array([bool(ends & set(kinds)) for kinds in units])[unit] & settled.reshard_after_forward
+    root &= settled.fsdp_gather == "microbatch"
+    stays = root & forward[action]
+    gathers, completes = windows.gathers[action] & ~(root & backward[action]), windows.reduces[action]
     rank = state.pattern.rank[action]
     gate = _gates(row[gathers], rank[gathers], settled.fsdp_prefetch)
+    g_of, g_part = _every_part(unit[gathers], parts, len(units))
+    twice = np.array(refetched(state, units))[unit[gathers]] & (state.order.kind[action[gathers]] > 0)
+    times = np.where(twice[g_of], 2, 1)
+    g_of, g_part = np.repeat(g_of, times), np.repeat(g_part, times)
+    r_of, r_part = _every_part(unit[completes], parts, len(units))
+    gate, g_action, g_row = gate[g_of], action[gathers][g_of], row[gathers][g_of]
+    r_action, r_row = action[completes][r_of], row[completes][r_of]
+    gather_rows, reduce_rows = _add(state, parts, (g_part, g_row, g_action, gate), (r_part, r_row, r_action))
+    drop = np.where(stays[gathers][g_of], g_action + 1, windows.until[g_action])
+    dropped = _same_unit(state, g_action, g_row, drop, at_end=True)
+    stands = _same_unit(state, r_action, r_row, windows.since[r_action], at_end=False)
+    weights = np.array([p.weights for p in parts])[g_part]
+    gradients = np.array([p.gradients for p in parts])[r_part]
+    place = _places(parts)
+    fresh = (np.diff(g_of, prepend=-1) != 0) | (np.diff(g_part, prepend=-1) != 0)  # not fetched a moment ago
+    for nth in range(int(place.max(initial=0)) + 1):  # later parts of a unit touch the same rows as the first
+        g, r = fresh & (place[g_part] == nth), place[r_part] == nth
+        state.touch("start", gather_rows[g], weights[g])
+        state.touch("end", dropped[g], weights[g])
+        if not settled.reduces_once:  # else whole gradients stand all the time
+            state.touch("start", stands[r], gradients[r])
+            state.touch("end", reduce_rows[r], gradients[r])
 
-    parts = _parts(state)
-    g_of, g_part = _every_part(unit[gathers], parts)
-    if _fetched_twice(state):
-        times = np.where((kind[gathers][g_of] != 0) & (unit[gathers][g_of] != head), 2, 1)
-        g_of, g_part = np.repeat(g_of, times), np.repeat(g_part, times)
-    r_of, r_part = _every_part(unit[completes], parts)
-    gate, g_action, g_row, g_rank = gate[g_of], action[gathers][g_of], row[gathers][g_of], rank[gathers][g_of]
-    r_row, r_rank = row[completes][r_of], rank[completes][r_of]
-    # one table of both, in the order the host issues them
-    item = np.concatenate([np.array([p.gather for p in parts])[g_part], np.array([p.reduce for p in parts])[r_part]])
-    ranks = np.concatenate([g_rank, r_rank])
+
+def _check_visits(state: State, windows: Windows) -> None:
+    settled = state.settled
+    own = np.arange(len(windows.until))
+    once = settled.fsdp_gather == "visit" and (windows.until == own)[windows.gathers].all()
+    if once or (settled.fsdp_reduce == "visit" and (windows.since == own)[windows.reduces].all()):
+        raise PlanError(
+            "a visit is a run of microbatches through one chunk, but schedule "
+            f"{settled.schedule.name!r} with {settled.microbatches} microbatches never runs two of a chunk in a row. Way out: "
+            "fsdp_gather = 'microbatch', or schedule = 'breadth_first' with more microbatches."
+        )
+
+
+def _add(
+    state: State, parts: list[UnitPart], gathers: tuple[Ints, ...], reduces: tuple[Ints, ...]
+) -> tuple[Ints, Ints]:
+    """Add the rows of gathers (part, row, action, gate) and reductions (part, row, action), in the order the host issues them."""
+    g_part, g_row, g_action, gate = gathers
+    r_part, r_row, r_action = reduces
+    backward = state.order.kind[g_action] > 0
+    first, again = (np.array([getattr(p, name) for p in parts])[g_part] for name in ("gather", "gather_again"))
+    item = np.concatenate([np.where(backward, again, first), np.array([p.reduce[0] for p in parts])[r_part]])
+    ranks = np.concatenate([state.pattern.rank[g_action], state.pattern.rank[r_action]])
     issued = np.concatenate([2 * gate + 1, 2 * r_row])
     is_reduce = np.concatenate([np.zeros(len(g_row), bool), np.ones(len(r_row), bool)])
-    segment = np.concatenate([g_row, r_row])
-    order = np.lexsort((segment, issued, ranks))
+    order = np.lexsort((np.concatenate([g_row, r_row]), issued, ranks))
     lanes = state.lanes("dp")
-    other = state.lanes("dp reduce") if settled.framework.separate_communicators else lanes
+    other = state.lanes("dp-reduce") if state.settled.framework.separate_communicators else lanes
     stream = np.where(is_reduce, other[ranks], lanes[ranks])
     numbers = np.empty(len(item), np.int64)
     numbers[order] = state.add_rows(
@@ -140,95 +160,28 @@ def _fsdp(state: State) -> None:
     has_gate = gate >= 0
     state.wait(gather_rows[has_gate], gate[has_gate])
     state.wait(reduce_rows, r_row)
-    is_head = np.array([p.unit == head for p in parts])[g_part]
-    weights = np.array([p.weights for p in parts])[g_part]
-    gradients = np.array([p.gradients for p in parts])[r_part]
-    place = np.array([p.place for p in parts])
-    again = _second_fetch(state, g_of, g_part)
-    for nth in range(int(place.max(initial=0)) + 1):  # later parts of a unit touch the same rows as the first
-        g, r = (place[g_part] == nth) & ~again, place[r_part] == nth
-        _remember_gathered(state, gather_rows[g], g_action[g], g_row[g], is_head[g], weights[g])
-        state.touch("start", r_row[r], gradients[r])
-        state.touch("end", reduce_rows[r], gradients[r])
+    second = [p.reduce[1] if len(p.reduce) > 1 else -1 for p in parts]
+    add_second_hops(state, reduce_rows, np.array(second)[r_part].tolist(), state.pattern.rank[r_action])
+    return gather_rows, reduce_rows
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Weights of a unit that are gathered together: its links, and the effects of standing gathered; `place` = its number."""
-
-    unit: int
-    place: int
-    gather: int
-    reduce: int
-    weights: int
-    gradients: int
-
-
-def _parts(state: State) -> list[_Part]:
-    """What each unit is gathered and reduced as: one part, two where experts are sharded over other ranks than the rest.
-
-    A framework that gathers by tensor has one part per weight tensor (those of routed experts stay together).
-    """
-    settled = state.settled
-    found = []
-    for unit, kind in enumerate(state.costs):
-        for place, (what, count, group) in enumerate(_pieces(state, kind)):
-            name = f"{kind}{what}"
-            weights, gradients = count * settled.precision.element, count * settled.gradient_bytes
-            found.append(
-                _Part(
-                    unit,
-                    place,
-                    _link(state, "all_gather", f"weights of {name}", weights, _dtype(state), group),
-                    _link(state, "reduce_scatter", f"gradients of {name}", gradients, settled.gradient_dtype, group),
-                    state.effect((Tensor(name=f"gathered weights of {name}", category="gathered", bytes=weights),)),
-                    state.effect(
-                        (Tensor(name=f"unsharded gradients of {name}", category="gradients", bytes=gradients),)
-                    ),
-                )
-            )
-    return found
-
-
-def _pieces(state: State, kind: str) -> list[tuple[str, float, tuple[str, ...]]]:
-    """(what it is, weights, mesh axes of the ranks that hold the same) of everything in a unit that is gathered together."""
-    parts = group_held(state, (kind,)).parts(state.settled)
-    tensors = state.costs[kind].tensors
-    if not state.settled.framework.gathers_by_tensor or len(tensors) < 2 or not parts:
-        return parts
-    group = state.settled.replica_axes
-    apart = [part for part in parts if part[2] != group]
-    return [*((f", tensor {i}", size, group) for i, size in enumerate(tensors, 1)), *apart]
-
-
-def _fetched_twice(state: State) -> bool:
-    """Whether backward gathers weights twice: for the recomputed forward, whose hooks drop them, and for the backward itself."""
-    return state.settled.framework.gathers_by_tensor and state.settled.recompute == "full"
-
-
-def _second_fetch(state: State, of: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """[gathers] whether it fetches what the same segment has fetched already."""
-    if not _fetched_twice(state):
-        return np.zeros(len(of), bool)
-    key = of * (int(part.max(initial=0)) + 1) + part
-    again = np.ones(len(of), bool)
-    again[np.unique(key, return_index=True)[1]] = False
-    return again
-
-
-def _every_part(unit: np.ndarray, parts: list[_Part]) -> tuple[np.ndarray, np.ndarray]:
+def _every_part(unit: Ints, parts: list[UnitPart], count: int) -> tuple[Ints, Ints]:
     """Return (index into `unit`, number of the part) of every part of every unit, in order."""
-    of_unit = [
-        [i for i, p in enumerate(parts) if p.unit == u] for u in range(max((p.unit for p in parts), default=-1) + 1)
-    ]
+    of_unit = [[i for i, p in enumerate(parts) if p.unit == u] for u in range(count)]
     counts = np.array([len(some) for some in of_unit], np.int64)
-    first = np.array([some[0] for some in of_unit], np.int64)
+    first = np.array([some[0] if some else 0 for some in of_unit], np.int64)
     of = np.repeat(np.arange(len(unit)), counts[unit])
     inside = np.arange(len(of)) - np.repeat(np.cumsum(counts[unit]) - counts[unit], counts[unit])
     return of, first[unit[of]] + inside
 
 
-def _gates(rows: np.ndarray, rank: np.ndarray, depth: int) -> np.ndarray:
+def _places(parts: list[UnitPart]) -> Ints:
+    """Number of each part within its unit."""
+    unit = np.array([p.unit for p in parts], np.int64)
+    return np.arange(len(unit)) - np.searchsorted(unit, unit)
+
+
+def _gates(rows: Ints, rank: Ints, depth: int) -> Ints:
     """Per gathered unit in running order: the row whose end frees its buffer (depth + 1 units earlier), -1 for the first."""
     gate = np.full(len(rows), -1, np.int64)
     back = depth + 1
@@ -238,37 +191,22 @@ def _gates(rows: np.ndarray, rank: np.ndarray, depth: int) -> np.ndarray:
     return gate
 
 
-def _remember_gathered(
-    state: State, gathers: np.ndarray, action: np.ndarray, segment: np.ndarray, head: np.ndarray, effects: np.ndarray
-) -> None:
-    """Gathered weights stand from the START of their gather to the END of the segment that drops them."""
-    state.touch("start", gathers, effects)
-    keeps = head if state.settled.reshard_after_forward else np.ones(len(head), bool)
-    keeps = keeps & (state.order.kind[action] == 0)
-    state.touch("end", segment[~keeps], effects[~keeps])
-    if keeps.any():
-        dropped = _backward_of(state, action[keeps], segment[keeps])
-        state.touch("end", dropped, effects[keeps])
+def _same_unit(state: State, action: Ints, row: Ints, other: Ints, at_end: bool) -> Ints:
+    """The row of the same unit in another action of the chunk; its last (first) row where that action is not cut in units."""
+    place = row - state.first_row[action]
+    turned = (state.order.kind[action] == 0) != (state.order.kind[other] == 0)
+    first, last = state.first_row[other], state.last_row[other]
+    cut = last - first == state.last_row[action] - state.first_row[action]
+    found = np.where(turned, last - place, first + place)
+    return np.where(cut, found, last if at_end else first)
 
 
-def _backward_of(state: State, forward: np.ndarray, segment: np.ndarray) -> np.ndarray:
-    """Per gathered forward unit: the row after which its weights are dropped (its chunk's backward, the last if kept)."""
-    kind, chunk, microbatch = (
-        state.order.kind,
-        state.order.chunk.astype(np.int64),
-        state.order.microbatch.astype(np.int64),
-    )
-    lanes, chunks = state.placement.rank_of.shape
-    where = np.flatnonzero((kind == 1) | (kind == 3))
-    if state.settled.reshard_after_forward:
-        key = chunk * state.settled.microbatches + microbatch
-        table = np.full(chunks * state.settled.microbatches, -1, np.int64)
-    else:
-        key = state.pattern.lane * chunks + chunk
-        table = np.full(lanes * chunks, -1, np.int64)
-    table[key[where]] = where
-    back = table[key[forward]]
-    units = state.last_row[forward] - state.first_row[forward]
-    mirrored = state.last_row[back] - (segment - state.first_row[forward])
-    cut = state.last_row[back] - state.first_row[back] == units
-    return np.where(cut, mirrored, state.last_row[back])
+def _turns(state: State) -> tuple[np.ndarray, np.ndarray]:
+    """Return masks: forwards whose backward follows at once on the rank, and those backwards."""
+    order, rank = state.order, state.pattern.rank
+    forward = np.zeros(len(order.kind), bool)
+    same = (order.kind[:-1] == 0) & ((order.kind[1:] == 1) | (order.kind[1:] == 2)) & (rank[1:] == rank[:-1])
+    for column in (order.chunk, order.microbatch, order.part, order.count):
+        same &= column[1:] == column[:-1]
+    forward[:-1] = same
+    return forward, np.roll(forward, 1)

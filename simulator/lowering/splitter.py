@@ -13,6 +13,7 @@ from typing import Any
 from simulator.lowering.expert_rules import Groups
 from simulator.lowering.rows import Rows
 from simulator.program.program import COLLECTIVE
+from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
 from simulator.workload.operator import KernelStyle, LayerPart, Operator
 from simulator.workload.precision import Precision
 
@@ -178,7 +179,7 @@ class Splitter:
                 # the norm before a column-split layer and the activation function write narrow copies themselves
                 fused = o.split == "column" or o.label.endswith("down")
                 self.quantise(rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, fused=fused)
-            launches = shape[0] if o.split.startswith("expert") else o.launches
+            launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
             b, m, n, k = shape
             layout = "TN" if o.has_weight else "NN"
             for _ in range(o.products):
@@ -193,12 +194,12 @@ class Splitter:
         elif o.work in ("dispatch", "combine"):
             self.swap_rows(rows, o, phase, o.work == "dispatch")
         elif o.work != "sort" or self.experts.sorts:
-            if o.label == "cross entropy" and not self.style.parallel_cross_entropy:
+            if o.label == "cross entropy" and self.style.gathers_logits:
                 self.join_logits(rows, o, phase)
             self.kernel(rows, o, o.read, o.written, phase, o.launches)
             if o.work == "lookup":
                 self.collective(rows, self.summed(), self.x, phase, o.label)
-            elif o.label == "cross entropy" and self.style.parallel_cross_entropy:
+            elif o.label == "cross entropy" and not self.style.gathers_logits:
                 for what in ("maximum", "target", "sum"):
                     self.collective(rows, "all_reduce", 4.0 * self.tokens, phase, f"cross entropy {what}")
 
@@ -351,7 +352,7 @@ class Splitter:
             self.kernel(rows, o, o.backward_read, o.backward_written, "backward", o.backward_launches, "weight")
         elif o.work != "sort" or self.experts.sorts:
             self.kernel(rows, o, o.backward_read, o.backward_written, "backward", o.backward_launches, "input")
-            if o.label == "cross entropy" and not self.style.parallel_cross_entropy:
+            if o.label == "cross entropy" and self.style.gathers_logits:
                 self.join_logits(rows, o, "backward")
 
     def linear_backward(self, rows: Rows, o: Operator) -> None:
@@ -393,12 +394,12 @@ class Splitter:
         """Write both gradients of one product; with `gathers` its input is gathered beside the first.  Returns the second's row."""
         b, m, n, k = shape
         narrow = o.split not in ("vocabulary", "router")
-        launches = b if o.split.startswith("expert") else 1
+        launches = LAUNCHES_PER_EXPERT * b if o.split.startswith("expert") else 1
         common = {"narrow": narrow, "launches": launches}
         if narrow:
             self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward")
         dgrad = self.product(rows, f"{o.label} input gradient", (b, m, k, n), "NN", "backward", part="input", **common)
-        if gathers and self.style.regathers_inputs:
+        if gathers and not self.style.keeps_gathered_inputs:
             wide = self.tokens * o.shape[3] * self.e
             self.collective(rows, "all_gather", wide, "backward", f"{o.label} input", beside=dgrad)
         fused = self.style.fused_wgrad_accumulation

@@ -69,6 +69,8 @@ class State:
     touched: list[tuple[str, Ints, Ints]] = field(default_factory=list)
     """("start" | "end" | "mark", rows, effect numbers)."""
     resident: list[list[Tensor]] = field(default_factory=list)
+    host: list[list[Tensor]] = field(default_factory=list)
+    """Per rank: what one of its GPUs has put into host memory, at most."""
 
     held: list[list[tuple[int, int]]] = field(default_factory=list)
     """Per rank: its (lane, chunk) pairs; filled at first use by `parameters.rank_chunks`."""
@@ -82,7 +84,21 @@ class State:
     scales: list[dict[str, LayerCost]] = field(default_factory=list)
     variant: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     cuts: dict[tuple[Chunk, str, int], tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    """(chunk, direction, variant) -> per segment, the kinds of layers in it."""
+    """(chunk, direction, variant) -> per unit or bucket, the kinds of layers in it."""
+    pieces: dict[tuple[Chunk, str, int], tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    """The same per segment: units and buckets, cut further where activations go to the host layer by layer."""
+
+    def spans(self, chunk: Chunk, direction: str, variant: int) -> list[tuple[tuple[str, ...], int, int]]:
+        """Return (kinds of layers, first segment, last segment) of every unit or bucket of a chunk that was cut so."""
+        out, place = [], 0
+        sizes = [len(piece) for piece in self.pieces[(chunk, direction, variant)]]
+        for group in self.cuts[(chunk, direction, variant)]:
+            first, layers = place, 0
+            while layers < len(group):
+                layers += sizes[place]
+                place += 1
+            out.append((group, first, max(first, place - 1)))
+        return out
 
     @property
     def ranks(self) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from simulator.lowering.hops import REDUCING_LANES
+from simulator.lowering.offload import add_host_update
 from simulator.lowering.parameters import Held, rank_chunks, rank_held, small_parameters
 from simulator.lowering.rows import Rows
 from simulator.lowering.state import Batch, State
@@ -37,14 +39,14 @@ def add_update(state: State) -> None:
     """Add norm, optimizer and gather rows for every pipeline rank."""
     settled = state.settled
     compute, lane = state.lanes("compute"), state.lanes("dp")
-    everyone = np.arange(state.ranks)
-    reduced = _last_reductions(state, lane)
     final = state.last_row[state.order.rank_offsets[1:] - 1]
-    before = [final[r] if reduced[r] < 0 else reduced[r] for r in everyone]
+    rank, reduced = _last_reductions(state)
+    alone = np.setdiff1d(np.arange(state.ranks), rank)
+    rank, before = np.append(rank, alone), np.append(reduced, final[alone])
     if settled.clip_gradients or settled.precision.loss_scaling:
         norm = _segments(state, _norm_table, "gradient norm", synchronises=False)
         rows = _compute(state, norm, compute)
-        state.wait(rows, np.array(before))
+        state.wait(rows[rank], before)
         item = state.add_item(
             Link(
                 name="all_reduce gradient norm",
@@ -61,39 +63,39 @@ def add_update(state: State) -> None:
             Batch(item=np.array([item]), kind=COLLECTIVE, rank=np.array([0]), streams=lane[None, :])
         )
         state.wait(np.full(state.ranks, joined[0]), rows)
-        before = [int(joined[0])] * state.ranks
+        rank, before = np.arange(state.ranks), np.full(state.ranks, joined[0])
     rows = _compute(state, _segments(state, _optimizer_table, "optimizer", synchronises=True), compute)
-    state.wait(rows, np.array(before))
+    state.wait(rows[rank], before)
+    hosts, back = add_host_update(state, lambda held: _mine(state, held), rank, before)
     if settled.zero_stage in (1, 2) and not settled.overlap_parameters:
-        _gather(state, rows, lane)
+        _gather(state, rows, lane, hosts, back)
 
 
 def _norm_group(state: State) -> tuple[str, ...]:
     """Mesh axes of the ranks that hold different gradients: all that split weights, and those that shard states."""
     groups = state.settled.groups
-    sharded = groups.replicas if state.settled.zero_stage else groups.expert
+    sharded = groups.shards if state.settled.zero_stage else groups.expert
     return tuple(dict.fromkeys((*groups.tensor, *sharded, "pp")))
 
 
-def _last_reductions(state: State, lane: np.ndarray) -> list[int]:
-    """Per rank: the last reduction so far on its data-parallel lane, -1 for none."""
-    last = [-1] * state.ranks
-    lanes = [lane]
-    if (0, "dp reduce") in state.streams:
-        lanes.append(state.lanes("dp reduce"))
+def _last_reductions(state: State) -> tuple[np.ndarray, np.ndarray]:
+    """(pipeline rank, row): the last row so far on every stream on which a rank adds gradients."""
+    owner = np.full(len(state.streams), -1, np.int64)
+    for (rank, name), stream in state.streams.items():
+        if name in REDUCING_LANES:
+            owner[stream] = rank
+    last = np.full(len(owner), -1, np.int64)
     start = 0
-    owner = {int(s): r for group in lanes for r, s in enumerate(group)}
     for batch in state.batches:
         n = len(batch.item)
         if batch.kind == COLLECTIVE:
+            rows = np.arange(start, start + n)
             for column in batch.streams.T:
-                stream, index = np.unique(column[::-1], return_index=True)
-                for s, i in zip(stream, index, strict=True):
-                    if int(s) in owner:
-                        r = owner[int(s)]
-                        last[r] = max(last[r], start + n - 1 - int(i))
+                known = column >= 0
+                np.maximum.at(last, column[known], rows[known])
         start += n
-    return last
+    some = np.flatnonzero((last >= 0) & (owner >= 0))
+    return owner[some], last[some]
 
 
 def _compute(state: State, items: np.ndarray, compute: np.ndarray) -> np.ndarray:
@@ -157,7 +159,7 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
     cost = OPTIMIZERS.get(state.workload.optimizer).cost(
         numbers.element, settled.gradient_bytes, numbers.master_weights
     )
-    mine = _mine(state, held)
+    mine = _mine(state, held) * (1.0 - settled.optimizer_offload)
     fused = settled.framework.fused_optimizer
     launches = max(cost.fused_launches, round(tensors / TENSORS_PER_LAUNCH)) if fused else int(12 * tensors)
     rows = Rows("optimizer")
@@ -192,7 +194,8 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
     return rows.table()
 
 
-def _gather(state: State, updated: np.ndarray, lane: np.ndarray) -> None:
+def _gather(state: State, updated: np.ndarray, lane: np.ndarray, hosts: np.ndarray, back: np.ndarray) -> None:
+    """Gather the weights that the ranks of a group updated; those updated on the host when they are back."""
     settled = state.settled
     items, ranks = [], []
     for r in range(state.ranks):
@@ -217,3 +220,5 @@ def _gather(state: State, updated: np.ndarray, lane: np.ndarray) -> None:
         Batch(item=np.array(items, np.int64), kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None])
     )
     state.wait(rows, updated[rank])
+    if len(hosts):
+        state.wait(rows, back[rank])

@@ -19,7 +19,7 @@ __all__ = ["Framework", "load_framework"]
 class Framework(NamedSpec):
     """How a training framework behaves.
 
-    Kernels: attention, fused_*, dropout, joined_gate, regathers_inputs and parallel_cross_entropy as in `KernelStyle`.
+    Kernels: attention, fused_*, dropout, joined_gate as in `KernelStyle`.
     Communication: gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
     they are kept); reduces_whole (ZeRO-1 sums all gradients on all replicas, though each uses its shard only);
     gradients_overlap and parameters_overlap (with compute);
@@ -31,8 +31,24 @@ class Framework(NamedSpec):
     weight tensor is gathered and reduced by collectives of its own, and under full recompute gathered once more, for hooks
     of every module fetch and drop its weights; else a layer at a time); reshards_after_forward
     (if not, weights are gathered once per step and kept).
+    gathers_logits: every tensor-parallel rank gathers all logits and computes the whole loss (else each its part of it).
+    Memory habits: copies_attention_output (attention kernels of batch-first tensors in a sequence-first layer: the output
+    projection keeps its own copy of their output); keeps_gathered_inputs (what sequence parallelism gathers for a product is
+    kept for its backward, not gathered again); keeps_idle_products (per-operator recompute also keeps a layer's last product,
+    which nothing reads); copies_gathered (FSDP gathers and reduces through buffers of streams of their own, whose memory the
+    allocator keeps apart); keeps_outputs (a pipeline rank keeps the output of every microbatch in
+    flight until its backward); fsdp_root_unit (embedding, final norm and head are one FSDP unit, gathered from the first
+    forward to the last backward); pipeline_keeps_unsharded (under pipeline parallelism FSDP gathers once per step and reduces
+    once, so that whole weights and gradients stand in between); keeps_compute_gradients (gradients in the compute dtype stand
+    beside wider gradient buffers until the end of a microbatch's backward); flattens_gradients (the optimizer step copies its
+    gradients into flat tensors, and reduces through a flat buffer of bucket_size); makes_gradients (gradients are tensors that
+    the first backward makes and that stay, not parts of a buffer made before); weights_in_experts (the router's weights scale
+    the experts' inner activation, so their outputs need not be kept).
     Host: launch_time per kernel launch; step_time per optimizer step spent with the GPU idle.
-    Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries), communicator (buffers
+    Updates on the CPU: fused_host_optimizer (one pass over all arrays, as DeepSpeed's CPU Adam; else a loop per operation);
+    offloads_master_weights (the fp32 weights go with the states; else the GPU keeps its own and gets them back in fp32).
+    Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries),
+    grouped_workspace (the same for the grouped products of experts, one per stream they run on), communicator (buffers
     of one communicator).
     """
 
@@ -62,14 +78,27 @@ class Framework(NamedSpec):
     clips_gradients: bool
     vocabulary_multiple: int = Field(ge=1, le=4096)
     recompute: Literal["none", "selective", "operators", "full"]
+    gathers_logits: bool
+    copies_attention_output: bool
+    keeps_gathered_inputs: bool
+    keeps_idle_products: bool
+    copies_gathered: bool
+    keeps_outputs: bool
+    fsdp_root_unit: bool
+    pipeline_keeps_unsharded: bool
+    keeps_compute_gradients: bool
+    flattens_gradients: bool
+    makes_gradients: bool
+    weights_in_experts: bool
     launch_time: Seconds
     step_time: Seconds
+    fused_host_optimizer: bool = False
+    offloads_master_weights: bool = False
     context: Bytes
     workspace: Bytes
+    grouped_workspace: Bytes
     communicator: Bytes
     joined_gate: bool = True
-    regathers_inputs: bool = True
-    parallel_cross_entropy: bool = True
     reduction_dtype: Literal["fp32", "bf16", "fp16", "gradient"] = "gradient"
     reduces_whole: bool = False
     gathers_by_tensor: bool = False

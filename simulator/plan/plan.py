@@ -43,8 +43,14 @@ class Plan(Spec):
         microbatch_size: sequences per microbatch and replica.
         schedule: name of a pipeline schedule.
         zero_stage: 0 nothing sharded, 1 optimizer states, 2 and gradients, 3 and weights (FSDP).
+        shard_size: ranks that hold one copy of the sharded states (hybrid sharding); None = all that hold the same weights.
+        secondary_shard_size: ranks that hold a second copy of the weights for the backward pass of ZeRO-3 (ZeRO++ hpZ).
         recompute: none, selective (attention core), operators (memory-bound kernels and every second matrix product, as
             torchtitan's selective mode does) or full (every layer from its input).
+        recompute_modules: what selective recompute makes again, in place of the attention core.
+        recompute_method: which layers of a chunk recompute: its first recompute_layers ("block"), "every" n-th one, or all, so many
+            at a time from one input ("uniform"); None = all, each from its own.
+        recompute_layers: how many, as the method says.
         attention: attention kernel, in place of the framework's.
         overlap_gradients: reduce gradients beside the backward pass.
         overlap_parameters: gather ZeRO-1/2 weights beside the next forward pass.
@@ -52,8 +58,17 @@ class Plan(Spec):
         gradient_dtype: of the gradient buffers.
         p2p: latency (a message only delays its receiver) or blocking (it also holds the sender).
         layer_split: layers per chunk, in order of the global chunk number.
+        fsdp_unit: layers gathered together under ZeRO-3, or "chunk" for all of a chunk; None = 1.
+        fsdp_gather: weights are gathered for every microbatch (None) or once per "visit": a run of microbatches through one chunk.
+        fsdp_reduce: gradients are added after every "microbatch", every "visit", or once per "step"; None = as weights are gathered.
         fsdp_prefetch: units gathered ahead of the one that computes.
         reshard_after_forward: whether gathered weights are dropped between forward and backward.
+        quantized_weights: ZeRO-3 gathers weights as 8-bit integers (ZeRO++ qwZ).
+        quantized_gradients: ZeRO-3 adds gradients as 4-bit integers, inside groups of secondary_shard_size, then between them
+            (ZeRO++ qgZ).
+        optimizer_offload: part of the optimizer states (0 to 1) that lives in host memory and is updated by the CPU.
+        optimizer_offload_overlap: copies and CPU updates go layer by layer, each beside the others'; else one after the other.
+        activation_offload: layers of each chunk, from its first, whose activations go to host memory between forward and backward.
         clip_gradients: global gradient norm before the update.
         dropout: whether the model is trained with dropout.
         rank_order: mesh axes from consecutive ranks outward.
@@ -74,7 +89,15 @@ class Plan(Spec):
     microbatch_size: Degree = 1
     schedule: str | None = None
     zero_stage: Annotated[int, Field(strict=True, ge=0, le=3)] = 0
+    shard_size: Degree | None = None
+    secondary_shard_size: Degree | None = None
     recompute: Literal["none", "selective", "operators", "full"] | None = None
+    recompute_modules: Annotated[
+        tuple[Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"], ...] | None,
+        BeforeValidator(_listed),
+    ] = None
+    recompute_method: Literal["block", "every", "uniform"] | None = None
+    recompute_layers: Degree | None = None
     attention: Literal["unfused", "flash1", "flash2", "flash3"] | None = None
     overlap_gradients: bool | None = None
     overlap_parameters: bool | None = None
@@ -82,8 +105,16 @@ class Plan(Spec):
     gradient_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     p2p: Literal["latency", "blocking"] | None = None
     layer_split: Annotated[tuple[Layers, ...] | None, BeforeValidator(_listed)] = None
+    fsdp_unit: Literal["chunk"] | Degree | None = None
+    fsdp_gather: Literal["microbatch", "visit"] | None = None
+    fsdp_reduce: Literal["microbatch", "visit", "step"] | None = None
     fsdp_prefetch: Annotated[int, Field(strict=True, ge=0, le=16)] | None = None
     reshard_after_forward: bool | None = None
+    quantized_weights: bool = False
+    quantized_gradients: bool = False
+    optimizer_offload: Annotated[float, Field(ge=0, le=1)] = 0.0
+    optimizer_offload_overlap: bool = False
+    activation_offload: Layers | None = None
     clip_gradients: bool | None = None
     dropout: bool | None = None
     rank_order: Annotated[tuple[Literal["tp", "cp", "dp", "pp"], ...] | None, BeforeValidator(_listed)] = None

@@ -108,6 +108,7 @@ class ProgramBuilder:
         self._items: list[Segment | FusedSegment | Link] = []
         self._effects: list[Effect] = []
         self._resident: dict[int, tuple[Tensor, ...]] = {}
+        self._host: dict[int, tuple[Tensor, ...]] = {}
         self._rows: list[dict[str, Any]] = []
 
     def add_rank(self, weight: float = 1.0) -> int:
@@ -147,6 +148,16 @@ class ProgramBuilder:
         if not 0 <= rank < len(self._weights):
             raise ProgramError(f"resident memory needs a rank made by add_rank(): rank {rank}")
         self._resident[rank] = tensors
+
+    def set_host_resident(self, rank: int, *tensors: Tensor) -> None:
+        """Say what each GPU of a rank has put into its host's memory.
+
+        Raises:
+            ProgramError: no such rank.
+        """
+        if not 0 <= rank < len(self._weights):
+            raise ProgramError(f"host memory needs a rank made by add_rank(): rank {rank}")
+        self._host[rank] = tensors
 
     def add_row(
         self,
@@ -232,7 +243,8 @@ class ProgramBuilder:
             start_effect=self._column("start_effect", np.int32),
             end_effect=self._column("end_effect", np.int32),
             mark_effect=self._column("mark_effect", np.int32),
-            resident=self._resident_effects(),
+            resident=self._per_rank(self._resident),
+            host_resident=self._per_rank(self._host),
             **self._special_columns(),
         )
 
@@ -251,10 +263,8 @@ class ProgramBuilder:
                 out |= {name: self._column(name, types.get(name, np.int32)) for name in group}
         return out
 
-    def _resident_effects(self) -> tuple[Effect, ...]:
-        if not self._resident:
-            return ()
-        return tuple(Effect(tensors=self._resident.get(rank, ())) for rank in range(len(self._weights)))
+    def _per_rank(self, tensors: dict[int, tuple[Tensor, ...]]) -> tuple[Effect, ...]:
+        return tuple(Effect(tensors=tensors.get(rank, ())) for rank in range(len(self._weights))) if tensors else ()
 
 
 def _fixed(values: Any, dtype: Any) -> Any:

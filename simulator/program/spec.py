@@ -16,7 +16,17 @@ from simulator.errors import ProgramError
 from simulator.program.action_rules import actions_are_in_order, actions_are_whole
 from simulator.program.broken import first_place, row_named
 from simulator.program.deadlock import find_deadlock
-from simulator.program.program import CATEGORIES, COLLECTIVE, COMPUTE, KIND_NAMES, Link, OperatorTable, Program
+from simulator.program.program import (
+    CATEGORIES,
+    COLLECTIVE,
+    COMPUTE,
+    COPIES,
+    COPY,
+    KIND_NAMES,
+    Link,
+    OperatorTable,
+    Program,
+)
 
 __all__ = ["RULES", "check_runnable", "find_deadlock", "verify"]
 
@@ -93,8 +103,11 @@ def _columns_are_as_long_as_the_rows(program: Program) -> None:
             raise ProgramError(f"every column has one entry per row: {name} has {length} for {program.size} rows")
     if len(program.stream_lane) != len(program.stream_rank):
         raise ProgramError(f"{len(program.stream_rank)} streams have {len(program.stream_lane)} lanes; each has one")
-    if len(program.resident) not in (0, program.ranks):
-        raise ProgramError(f"resident has one entry per rank or none, but {len(program.resident)} for {program.ranks}")
+    for name in ("resident", "host_resident"):
+        if len(getattr(program, name)) not in (0, program.ranks):
+            raise ProgramError(
+                f"{name} has one entry per rank or none, but {len(getattr(program, name))} for {program.ranks}"
+            )
 
 
 def _weights_count_ranks(program: Program) -> None:
@@ -209,7 +222,10 @@ def _amounts_are_finite(program: Program) -> None:
     seen: set[int] = set()
     for item in program.items:
         if isinstance(item, Link):
-            if item.kind not in (1, 2, 3) or (item.kind == COLLECTIVE) != bool(item.collective):
+            named = (
+                item.collective in COPIES if item.kind == COPY else (item.kind == COLLECTIVE) == bool(item.collective)
+            )
+            if item.kind not in (1, 2, 3) or not named:
                 raise ProgramError(
                     f"a link is a transfer, a collective with its name, or a copy: {item.name!r} has kind "
                     f"{item.kind} and collective {item.collective!r}"

@@ -55,6 +55,8 @@ def render_text(program: Program) -> str:
     lines += [f"rank {rank} weight={_number(weight)}" for rank, weight in enumerate(program.rank_weight.tolist())]
     for rank, effect in enumerate(program.resident):
         lines += [f"resident {rank} {_tensor(tensor)}" for tensor in effect.tensors]
+    for rank, effect in enumerate(program.host_resident):
+        lines += [f"host {rank} {_tensor(tensor)}" for tensor in effect.tensors]
     streams = [f"{rank}:{lane}" for rank, lane in zip(program.stream_rank.tolist(), program.stream_lane, strict=True)]
     lines += [f"stream {number} {name}" for number, name in enumerate(streams)]
     lines += _items(program)
@@ -127,7 +129,7 @@ def _table(table: OperatorTable, number: int) -> list[str]:
 
 
 def _link(link: Link) -> str:
-    what = f"{KIND_NAMES[link.kind]} {_word(link.collective)}" if link.kind == COLLECTIVE else KIND_NAMES[link.kind]
+    what = f"{KIND_NAMES[link.kind]} {_word(link.collective)}" if link.collective else KIND_NAMES[link.kind]
     ranks = ",".join(map(str, link.pipeline_ranks)) or "-"
     return (
         f"{what} {_quote(link.name)} message={_bytes(link.message)} dtype={_word(link.dtype)} "

@@ -14,6 +14,8 @@ from simulator.program.program import (
     CATEGORIES,
     COLLECTIVE,
     COMPUTE,
+    COPIES,
+    COPY,
     KIND_NAMES,
     Block,
     FusedSegment,
@@ -123,6 +125,7 @@ class _Reader:
         self.made: dict[int, OperatorTable] = {}
         self.effects: list[list[Tensor]] = []
         self.resident: dict[int, list[Tensor]] = {}
+        self.host: dict[int, list[Tensor]] = {}
         self.rows: list[tuple[int, list[int], dict[str, Any]]] = []
 
     def read(self, words: list[str]) -> None:
@@ -137,6 +140,7 @@ class _Reader:
             "program",
             "rank",
             "resident",
+            "host",
             "stream",
             "table",
             "operator",
@@ -159,6 +163,8 @@ class _Reader:
             self.build.add_effect(*tensors)
         for rank, tensors in self.resident.items():
             self.build.set_resident(rank, *tensors)
+        for rank, tensors in self.host.items():
+            self.build.set_host_resident(rank, *tensors)
         for number, streams, values in self.rows:
             self.build.add_row(number, streams, **values)
         return self.build.build(blocks=tuple(self.blocks))
@@ -184,10 +190,16 @@ class _Reader:
         self.build.add_rank(weight)  # type: ignore[union-attr]
 
     def _resident(self, line: Line) -> None:
+        self.resident.setdefault(self._known_rank(line), []).append(_tensor(line))
+
+    def _host(self, line: Line) -> None:
+        self.host.setdefault(self._known_rank(line), []).append(_tensor(line))
+
+    def _known_rank(self, line: Line) -> int:
         rank = line.number("rank")
         if rank not in range(self.counts.get("rank", 0)):
             raise ValueError(f"resident memory stands on a rank that is known, got {rank}")
-        self.resident.setdefault(rank, []).append(_tensor(line))
+        return rank
 
     def _stream(self, line: Line) -> None:
         number, name = self.next("stream", line), line.word("stream such as 0:compute")
@@ -327,7 +339,7 @@ class _Reader:
         if not isinstance(item, Link):
             return
         said = (
-            read_name(line.word("collective"), "collective") if kind == COLLECTIVE else "",
+            read_name(line.word("collective"), "collective") if kind == COLLECTIVE else item.collective,
             line.take("message", read_size),
             line.take("group", read_group),
         )
@@ -352,7 +364,8 @@ def _link(word: str, line: Line) -> Link:
     kind = read_kind(word)
     if kind == COMPUTE:
         raise ValueError("an item is a segment, fused, transfer, collective or copy, got compute")
-    collective = read_name(line.word("collective"), "collective") if kind == COLLECTIVE else ""
+    named = kind == COLLECTIVE or (kind == COPY and line.words[:1] and line.words[0] in COPIES)
+    collective = read_name(line.word("collective"), "collective") if named else ""
     link = Link(
         name=line.text("name"),
         kind=kind,

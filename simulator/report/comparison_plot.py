@@ -43,6 +43,7 @@ def plot_comparison(named: Sequence[tuple[str, Prediction]], path: str | Path, t
     time.set_xlabel("seconds per step, and the 80 % band")
     bubble.barh(range(len(named)), [100 * p.bubble_fraction for p in predictions], color="#b0b0b0", height=0.62)
     bubble.set_xlabel("bubble [%]")
+    bubble.spines[["top", "right"]].set_visible(False)
     colours = dict(zip(CATEGORIES, _MEMORY_COLOURS, strict=True))
     tops = [p.memory.by_category[p.memory.fullest] / GIB for p in predictions]
     _stack(memory, {name: [float(top[i]) for top in tops] for i, name in enumerate(CATEGORIES)}, colours)

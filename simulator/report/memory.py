@@ -15,7 +15,7 @@ rank instead of sorting all rows.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -95,7 +95,18 @@ class MemoryReport:
                 net += sign * np.bincount(effects[effects >= 0], minlength=len(net))
         resident = program.resident[rank].tensors if program.resident else ()
         changed = ((tensor, int(net[i])) for i in np.flatnonzero(net) for tensor in program.effects[i].tensors)
-        return _added_up([(tensor, 1) for tensor in resident] + list(changed))
+        lines = _added_up([(tensor, 1) for tensor in resident] + list(changed))
+        kept = float(self.by_category[rank, CATEGORIES.index("fragmentation")])
+        return _no_more(lines, "fragmentation", kept)
+
+
+def _no_more(lines: tuple[Standing, ...], category: str, most: float) -> tuple[Standing, ...]:
+    """Lines of a category cut down to `most` bytes together (the allocator gave the rest back)."""
+    total = sum(line.bytes for line in lines if line.category == category)
+    if total <= most:
+        return lines
+    cut = [replace(x, bytes=x.bytes * most / total) if x.category == category else x for x in lines]
+    return tuple(sorted((x for x in cut if x.bytes > 0), key=lambda x: (-x.bytes, x.category, x.name)))
 
 
 def _added_up(tensors: list[tuple[Tensor, int]]) -> tuple[Standing, ...]:
@@ -120,8 +131,14 @@ def _added_up(tensors: list[tuple[Tensor, int]]) -> tuple[Standing, ...]:
     return tuple(sorted(lines, key=lambda line: (-line.bytes, line.category, line.name)))
 
 
-def memory_peaks(program: Program, trace: Trace, window: tuple[float, float] | None = None) -> MemoryReport:
+def memory_peaks(
+    program: Program, trace: Trace, window: tuple[float, float] | None = None, capacity: float = math.inf
+) -> MemoryReport:
     """Return the peak of every rank within the step, or within a window (start, end) [s] of it.
+
+    Freed memory that the allocator keeps (resident, category fragmentation) is given back when the device is full, so it stands
+    only as far as there is room: of a rank that would exceed `capacity` [B] the peak is that of all else, and such memory fills
+    up what is left.
 
     Raises:
         ProgramError: a row changes the memory of a rank none of whose streams it holds.
@@ -137,13 +154,32 @@ def memory_peaks(program: Program, trace: Trace, window: tuple[float, float] | N
     ([16.0], [1.0], 2)
     """
 
+    resident, sizes = _resident(program), program.effect_bytes
+    time, by_category = _walk(program, trace, window, resident, sizes)
+    full = by_category.sum(axis=1) > capacity
+    if full.any():
+        kept = CATEGORIES.index("fragmentation")
+        tight = resident.copy()
+        tight[:, kept] = 0.0
+        when, least = _walk(program, trace, window, tight, sizes)
+        least[:, kept] += np.minimum(resident[:, kept], np.maximum(0.0, capacity - least.sum(axis=1)))
+        time[full], by_category[full] = when[full], least[full]
+    return MemoryReport(time=time, by_category=by_category, program=program, trace=trace)
+
+
+def _walk(
+    program: Program,
+    trace: Trace,
+    window: tuple[float, float] | None,
+    resident: NDArray[np.float64],
+    sizes: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return (instant [s], bytes by category) of the fullest instant of every rank."""
     from simulator.report import memory_kernel
 
     walk_memory: Any = memory_kernel.walk_memory
-    resident = _resident(program)
     low, high = (0.0, math.inf) if window is None else window
     time = np.zeros(program.ranks)
-    sizes = program.effect_bytes
     net = np.zeros((program.ranks, len(sizes)), np.int64)
     none = np.full(program.size, -1, np.int32)
     columns = (program.start_effect, program.end_effect, program.mark_effect)
@@ -167,7 +203,7 @@ def memory_peaks(program: Program, trace: Trace, window: tuple[float, float] | N
             f"a row changes the memory of a rank whose streams it holds, but row {bad} ({program.label(bad)}) of rank "
             f"{int(program.rank[bad])} holds none of its streams. Give it one, or move the effect to a row that does."
         )
-    return MemoryReport(time=time, by_category=resident + net @ sizes, program=program, trace=trace)
+    return time, resident + net @ sizes
 
 
 def memory_timeline(program: Program, trace: Trace, rank: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -1,17 +1,17 @@
-"""A prediction as one HTML file that needs nothing beside it: the tables, and the picture inside."""
+"""An answer as one HTML file that needs nothing beside it: the tables, and the pictures inside."""
 
 from __future__ import annotations
 
 import base64
 import html
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from simulator.report.prediction import Prediction
 from simulator.report.table import Section, sections_html
 
-__all__ = ["write_page"]
+__all__ = ["page_html", "picture_html", "write_page"]
 
 _STYLE = """
 body { font-family: system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #202020; }
@@ -20,7 +20,23 @@ table { border-collapse: collapse; font-size: 0.9rem; }
 th, td { padding: 0.15rem 0.7rem; border-bottom: 1px solid #e4e4e4; text-align: left; white-space: pre; }
 td.n { text-align: right; font-variant-numeric: tabular-nums; }
 p { margin: 0.3rem 0; } img { max-width: 100%; }
+details { margin: 0.3rem 0; } summary { cursor: pointer; }
 """
+
+
+def page_html(title: str, parts: Iterable[str]) -> str:
+    """Return a whole page of these HTML parts under one heading."""
+    said, body = html.escape(title), "\n".join(parts)
+    return (
+        f"<!doctype html>\n<html lang=en><meta charset=utf-8><title>{said}</title><style>{_STYLE}</style>\n"
+        f"<h1>{said}</h1>\n{body}\n</html>\n"
+    )
+
+
+def picture_html(title: str, picture: Path) -> str:
+    """Return a PNG file as a heading and an image that lies inside the page."""
+    image, said = base64.b64encode(picture.read_bytes()).decode("ascii"), html.escape(title)
+    return f'<h2>{said}</h2>\n<img alt="{said}" src="data:image/png;base64,{image}">'
 
 
 def write_page(prediction: Prediction, name: str, sections: Sequence[Section], path: str | Path) -> Path:
@@ -39,13 +55,7 @@ def write_page(prediction: Prediction, name: str, sections: Sequence[Section], p
 
     with tempfile.TemporaryDirectory() as folder:
         parts = (prediction.program, prediction.prices, prediction.trace)
-        picture = plot_prediction(*parts, Path(folder) / "step.png", capacity=prediction.capacity).read_bytes()
-    image = base64.b64encode(picture).decode("ascii")
-    title = html.escape(f"{name}: one training step")
-    Path(path).write_text(
-        f"<!doctype html>\n<html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style>\n"
-        f"<h1>{title}</h1>\n{sections_html(sections)}\n"
-        f'<h2>timeline and memory</h2>\n<img alt="timeline and memory" src="data:image/png;base64,{image}">\n</html>\n',
-        encoding="utf-8",
-    )
+        picture = plot_prediction(*parts, Path(folder) / "step.png", capacity=prediction.capacity)
+        body = (sections_html(sections), picture_html("timeline and memory", picture))
+    Path(path).write_text(page_html(f"{name}: one training step", body), encoding="utf-8")
     return Path(path)

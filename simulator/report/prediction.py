@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.cluster import Cluster
+from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.hardware.run_residuals import load_run_residuals, run_kind
 from simulator.program.critical import critical_path
 from simulator.program.prices import ACCOUNTS, Prices
@@ -36,6 +37,7 @@ class Prediction:
         rank_breakdown: [ranks, accounts] seconds.
         memory: peaks per pipeline rank.
         capacity: memory of the GPU [B].
+        host_memory, host_capacity: what the GPUs of the fullest node have put into its host's memory, and how much it has [B].
     """
 
     step_time: float
@@ -55,6 +57,8 @@ class Prediction:
     prices: Prices
     trace: Trace
     provenance: dict[str, Any]
+    host_memory: float = 0.0
+    host_capacity: float = 0.0
 
     @property
     def tokens_per_second_per_gpu(self) -> float:
@@ -97,10 +101,18 @@ class Prediction:
         """Bytes on the fullest rank."""
         return float(self.memory.total.max())
 
+    def memory_band(self, rank: int, categories: tuple[str, ...] = CATEGORIES) -> tuple[float, float]:
+        """Return the 80 % band of a rank's peak [B], of these categories alone (design 5b O)."""
+        row = self.memory.by_category[rank]
+        parts = {name: float(b) for name, b in zip(CATEGORIES, row, strict=True) if name in categories}
+        width = QUANTILE * load_memory_residuals().sigma(parts)
+        total = sum(parts.values())
+        return total * math.exp(-width), total * math.exp(width)
+
     @property
     def fits(self) -> bool:
-        """Whether every rank's peak fits its GPU."""
-        return self.peak_memory <= self.capacity
+        """Whether every rank's peak fits its GPU, and what was put on the hosts fits them."""
+        return self.peak_memory <= self.capacity * (1.0 + 2.0**-40) and self.host_memory <= self.host_capacity
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim run`."""
@@ -124,7 +136,12 @@ class Prediction:
             "exposed_communication_s": self.exposed_communication,
             "breakdown_s": self.breakdown,
             "peak_memory_bytes": peaks,
+            "peak_memory_band_bytes": [
+                {"pipeline_rank": r} | dict(zip(("low", "high"), self.memory_band(r), strict=True))
+                for r in range(len(peaks))
+            ],
             "memory_capacity_bytes": self.capacity,
+            "host_memory_bytes": self.host_memory,
             "fits": self.fits,
             "band": {"sigma_by_class": self.sigma_classes, "quantile": QUANTILE},
             "world_size": self.world_size,
@@ -171,6 +188,7 @@ def measure(
             item.name: p for item, p in zip(program.items, prices.placement, strict=True) if p and "leave" in p
         },
     }
+    on_host = max((sum(t.bytes for t in effect.tensors) for effect in program.host_resident), default=0.0)
     return Prediction(
         step_time=step,
         low=step * math.exp(-QUANTILE * sigma),
@@ -183,12 +201,14 @@ def measure(
         peak_flops=cluster.gpu.peak(workload.numbers.gemm),
         breakdown={name: float(s) for name, s in zip(ACCOUNTS, mean, strict=True)},
         rank_breakdown=table,
-        memory=memory_peaks(program, trace),
-        capacity=cluster.gpu.memory,
+        memory=memory_peaks(program, trace, capacity=cluster.gpu.usable_memory),
+        capacity=cluster.gpu.usable_memory,
         program=program,
         prices=prices,
         trace=trace,
         provenance={**(provenance or {}), **facts},
+        host_memory=on_host * cluster.gpus_per_node,
+        host_capacity=cluster.node.host_memory or 0.0,
     )
 
 

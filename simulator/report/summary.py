@@ -55,11 +55,11 @@ def memory_section(prediction: Prediction) -> Section:
     """Return the peak of each pipeline rank by category, whether it fits, and what stands on the fullest."""
     p, memory = prediction, prediction.memory
     fullest, over = memory.fullest, p.peak_memory - p.capacity
-    verdict = (
-        f"fits in {show(p.capacity, 'B')}"
-        if p.fits
-        else f"OUT OF MEMORY: rank {fullest} needs {show(over, 'B')} more than its {show(p.capacity, 'B')}"
-    )
+    verdict = f"fits in {show(p.capacity, 'B')}"
+    if over > 0:
+        verdict = f"OUT OF MEMORY: rank {fullest} needs {show(over, 'B')} more than its {show(p.capacity, 'B')}"
+    elif not p.fits:
+        verdict = f"OUT OF MEMORY ON THE HOST: {show(p.host_memory - p.host_capacity, 'B')} too much on a node"
     used = [i for i in range(len(CATEGORIES)) if memory.by_category[:, i].any()]
     ranks = _some_ranks(len(memory.total), fullest)
     rows = []
@@ -75,12 +75,19 @@ def memory_section(prediction: Prediction) -> Section:
     tensors = [
         f"{s.name}{f' x {s.count}' if s.count > 1 else ''} {show(s.bytes, 'B')}" for s in standing[:_MOST_TENSORS]
     ]
+    low, high = p.memory_band(fullest)
     return Section(
         title=f"memory at the peak of each pipeline rank: {verdict}",
         table=Table(headings=("rank", "total", "full", *names), rows=tuple(rows)),
         below=(
             f"fullest: rank {fullest}, {show(float(memory.time[fullest]), 's')} into the step; largest there: "
             + ", ".join(tensors),
+            *(
+                [f"on the host: {show(p.host_memory, 'B')} of {show(p.host_capacity, 'B')} of a node"]
+                if p.host_memory
+                else []
+            ),
+            f"80 % band of its total: {show(low, 'B')} to {show(high, 'B')}",
         ),
     )
 

@@ -129,7 +129,8 @@ class CollectiveFigures:
                 "calibrated": self.time.calibrated,
                 "class": self.time.class_name,
                 "sigma": self.time.sigma,
-                "engine": "closed form",
+                "engine": self.time.method.partition(":")[0],
+                "method": self.time.method,
                 "placement": self.place.text,
             },
         }
@@ -145,6 +146,7 @@ class CollectiveFigures:
             lines=(
                 f"bus bandwidth {show(self.bus_bandwidth, 'B/s')}, algorithm bandwidth {show(self.algorithm_bandwidth, 'B/s')}",
                 f"algorithm {time.algorithm}, protocol {time.protocol}; {self.place.text}",
+                *([f"by {time.method}"] if ":" in time.method else []),
                 f"profile {time.profile} ({known}), spread of its class {time.class_name}: {percent(time.sigma)}",
                 *([self.why] if self.why else []),
             ),
@@ -169,6 +171,7 @@ def collective_figures(
     nodes: int | None = None,
     algorithm: str = "auto",
     protocol: str = "auto",
+    groups: int = 1,
 ) -> CollectiveFigures:
     """Return the figures of one collective, alone on the cluster.
 
@@ -179,6 +182,7 @@ def collective_figures(
         ranks: how many take part.
         nodes: on how many nodes, evenly; None = as few as hold them.
         algorithm, protocol: "auto" = what NCCL would choose.
+        groups: how many such groups, side by side in every node, run at the same time.
 
     Raises:
         SpecError: an unknown name.
@@ -203,7 +207,7 @@ def collective_figures(
             f"ranks must lie evenly on the {domains} racks of {whole.name!r} they need, but {ranks} do not. Nearest: "
             f"{ranks // domains * domains}"
         )
-    place = describe_group(ranks, domains, level=level)
+    place = describe_group(ranks, domains, groups, level, fabric)
     known = kind_named(kind)
     time = collective_seconds(known, message, place, fabric, algorithm, protocol)
     return CollectiveFigures(kind=known, message=message, cluster=whole.name, place=place, time=time, fabric=fabric)
@@ -217,6 +221,7 @@ def collective_table(
     nodes: int | None = None,
     algorithm: str = "auto",
     protocol: str = "auto",
+    groups: int = 1,
 ) -> list[CollectiveFigures]:
     """Return the figures of each message size; arguments and errors as `collective_figures`.
 
@@ -224,7 +229,7 @@ def collective_table(
     >>> [row.message / rows[0].message for row in rows]
     [1.0, 2.0, 4.0, 8.0, 16.0]
     """
-    return [collective_figures(kind, size, cluster, ranks, nodes, algorithm, protocol) for size in messages]
+    return [collective_figures(kind, size, cluster, ranks, nodes, algorithm, protocol, groups) for size in messages]
 
 
 def sizes_between(smallest: float, largest: float) -> list[float]:

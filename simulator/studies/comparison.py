@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
 
-from simulator.errors import SimulatorError, SpecError
-from simulator.job import Job, job_from_names, load_job
+from simulator.errors import SimulatorError
+from simulator.job import Job
 from simulator.lowering import settle
 from simulator.program.program import CATEGORIES, TRANSFER, Link
 from simulator.report.prediction import Prediction
@@ -19,10 +18,10 @@ from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
 from simulator.simulation import simulate_job
 from simulator.studies.changes import Change, changed, chunks_for
-from simulator.studies.sizes import MOST_VARIANTS
+from simulator.studies.variants import VariantLoader, named
 from simulator.units import show
 
-__all__ = ["Comparison", "PipelineFacts", "Row", "compare", "job_shape", "variants"]
+__all__ = ["Comparison", "PipelineFacts", "Row", "compare", "job_shape"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +94,7 @@ class Comparison:
         lines = []
         best = min((p.step_time for _, p in self.predicted if p.fits), default=None)
         for name, p in self.predicted:
-            mark = "fits" if p.fits else f"{show(p.peak_memory - p.capacity, 'B')} too much"
+            mark = "fits" if p.fits else _too_much(p)
             mark += ", quickest" if p.fits and p.step_time == best else ""
             lines.append(
                 (
@@ -136,34 +135,14 @@ class Comparison:
         return [Section(title="pipelines", table=Table(headings=headings, rows=tuple(lines)))] if lines else []
 
 
-def variants(schedules: Sequence[str], stages: Sequence[int], settings: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the settings of every variant: all combinations of what is compared.
-
-    Args:
-        schedules: names for plan.schedule.
-        stages: values for plan.zero_stage.
-        settings: `table.key=a,b,c`; one value alone is fixed for all.
-
-    Raises:
-        SpecError: a setting is malformed, or there are too many combinations.
-
-    >>> variants(["gpipe"], [0, 1], [])
-    [('plan.schedule=gpipe', 'plan.zero_stage=0'), ('plan.schedule=gpipe', 'plan.zero_stage=1')]
-    """
-    axes = [[f"plan.schedule={name}" for name in schedules], [f"plan.zero_stage={stage}" for stage in stages]]
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals:
-            raise SpecError(f"--set {setting[:80]!r}: expected TABLE.KEY=VALUE or TABLE.KEY=A,B,C")
-        values = [text] if text.strip()[:1] in ("[", '"', "'") else text.split(",")
-        axes.append([f"{key}={value.strip()}" for value in values])
-    axes = [axis for axis in axes if axis]
-    count = 1
-    for axis in axes:
-        count *= len(axis)
-    if count > MOST_VARIANTS:
-        raise SpecError(f"a comparison has at most {MOST_VARIANTS} rows, but the lists combine to {count}. Shorten one")
-    return list(product(*axes))
+def _too_much(p: Prediction) -> str:
+    """What is missing, on the GPU or on its host."""
+    over = p.peak_memory - p.capacity
+    return (
+        f"{show(over, 'B')} too much"
+        if over > 0
+        else f"{show(p.host_memory - p.host_capacity, 'B')} too much on the host"
+    )
 
 
 def compare(
@@ -186,22 +165,18 @@ def compare(
         SpecError: the job itself cannot be read.
     """
 
-    def load(settings: Sequence[str]) -> Job:
-        return load_job(job, settings) if job is not None else job_from_names(str(model), str(cluster), settings)
-
-    base = load(())
-    varied = [i for i in range(len(asked[0])) if len({settings[i] for settings in asked}) > 1] if asked else []
+    loader = VariantLoader(job, model, cluster)
+    like = loader.like(asked)
     rows = []
-    for settings in asked:
-        name = ", ".join(settings[i].removeprefix("plan.").replace("=", " ", 1) for i in varied) or "as it is"
+    for name, settings in zip(named(asked), asked, strict=True):
         try:
-            variant, note = _with_fitting_chunks(load(settings), settings)
+            variant, note = _with_fitting_chunks(loader.load(settings, like), settings)
             prediction = simulate_job(variant, engine)
             facts = _pipeline_facts(variant, prediction)
             rows.append(Row(name=name + note, settings=settings, prediction=prediction, pipeline=facts))
         except SimulatorError as error:
             rows.append(Row(name=name, settings=settings, prediction=None, reason=str(error)))
-    return Comparison(name=base.name, rows=tuple(rows))
+    return Comparison(name=loader.base.name, rows=tuple(rows))
 
 
 def _with_fitting_chunks(job: Job, settings: Sequence[str]) -> tuple[Job, str]:

@@ -23,6 +23,7 @@ class Saved:
         category: memory category: activations or logits.
         droppable: dropped under selective recompute (made again in backward).
         cheap: dropped under per-operator recompute: the output of a memory-bound kernel, or of a product that is run again.
+        idle: kept only under per-operator recompute, which keeps the outputs of every second product though nothing reads them.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Saved:
     category: str = "activations"
     droppable: bool = False
     cheap: bool = False
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +125,12 @@ class KernelStyle:
         fused_wgrad_accumulation: weight gradients are added into the gradient buffer by the GEMM itself.
         dropout: whether dropout masks are made and kept.
         joined_gate: gate and up projection of a gated MLP are one product; else two, each with its own gradient of the input.
-        regathers_inputs: under sequence parallelism backward gathers the inputs of column-split products again; else the
-            gathered ones are kept.
-        parallel_cross_entropy: every tensor-parallel rank works on its part of the vocabulary; else logits are gathered, and
-            all ranks do the whole.
+        gathers_logits: the loss is computed over all logits, gathered, on every tensor-parallel rank.
+        copies_attention_output: attention kernels of batch-first tensors in a sequence-first layer: their output is kept twice.
+        makes_gradients: weight gradients are made by the first backward, in places that the freed logits leave.
+        weights_in_experts: the router's weights scale the experts' inner activation, not their outputs.
+        keeps_gathered_inputs: the gathered input of a column-split product is kept, not gathered again in backward.
+        keeps_idle_products: per-operator recompute keeps a layer's last product too.
     """
 
     attention: str = "flash2"
@@ -140,5 +144,9 @@ class KernelStyle:
     fused_wgrad_accumulation: bool = True
     dropout: bool = False
     joined_gate: bool = True
-    regathers_inputs: bool = True
-    parallel_cross_entropy: bool = True
+    gathers_logits: bool = False
+    copies_attention_output: bool = False
+    makes_gradients: bool = False
+    weights_in_experts: bool = False
+    keeps_gathered_inputs: bool = False
+    keeps_idle_products: bool = False

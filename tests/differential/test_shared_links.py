@@ -10,11 +10,11 @@ import pytest
 from simulator.collectives import ALGORITHMS
 from simulator.collectives.base import Collective
 from simulator.collectives.rounds import turned
-from simulator.engine.fair_rates import drain_seconds, fair_rates
 from simulator.engine.shared_links import simulate_collective
 from simulator.errors import PlanError, UnknownNameError
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.fabric_graph import FabricGraph, build_fabric_graph, place_on_graph
+from simulator.hardware.fair_rates import drain_seconds, fair_rates
 
 MESSAGE = 64e6
 GROUPS = ((2, 1), (8, 1), (16, 2), (32, 4), (40, 5), (28, 7), (6, 6))

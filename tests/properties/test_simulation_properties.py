@@ -58,6 +58,17 @@ def plans(draw: st.DrawFn) -> tuple[Workload, dict[str, Any], int]:
         plan["p2p"] = draw(st.sampled_from(["latency", "blocking"]))
         if plan["schedule"] == "chimera":
             plan["zero_stage"] = 0
+    if plan["zero_stage"]:
+        plan["shard_size"] = draw(st.sampled_from([None, 2, replicas]))
+    if plan["zero_stage"] == 3:
+        plan["fsdp_unit"] = draw(st.sampled_from([None, 3, "chunk"]))
+        plan["fsdp_reduce"] = draw(st.sampled_from([None, "step"]))
+    if plan["recompute"] == "full":
+        plan["recompute_method"] = draw(st.sampled_from([None, "block", "every", "uniform"]))
+        plan["recompute_layers"] = 2 if plan["recompute_method"] else None
+    plan["optimizer_offload"] = draw(st.sampled_from([0.0, 0.3, 1.0]))
+    if plan.get("schedule") != "chimera" and plan.get("fsdp_unit") is None:
+        plan["activation_offload"] = draw(st.sampled_from([None, 2]))
     batch = microbatches * replicas * plan["microbatch_size"]
     return (
         Workload(model=load_model(name), sequence_length=512, global_batch_size=batch),
@@ -127,6 +138,7 @@ def test_more_recompute_means_less_memory_and_more_work(drawn: tuple[Workload, d
     lowered(drawn)
     cluster = cluster_for(world)
     assume(cluster.world_size == world)
+    plan = {**plan, "recompute_method": None, "recompute_layers": None}
     none, full = (simulate(work, Plan(**{**plan, "recompute": r}), cluster) for r in ("none", "full"))
     assert none.memory.total.max() >= full.memory.total.max() * (1 - 1e-12)
     assert full.hardware_flops > none.hardware_flops
@@ -173,6 +185,19 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "expert_tensor_parallel": ({"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}, None, 1),
     "expert_exchange": ({"expert_parallel": 4}, None, "once_per_node"),
     "expert_imbalance": ({"expert_parallel": 4}, 1.0, 1.5),
+    "shard_size": ({"zero_stage": 1}, None, 4),
+    "secondary_shard_size": ({"zero_stage": 3}, None, 4),
+    "fsdp_unit": ({"zero_stage": 3}, None, 4),
+    "fsdp_gather": ({"zero_stage": 3, "pipeline_parallel": 2, "schedule": "gpipe"}, None, "visit"),
+    "fsdp_reduce": ({"zero_stage": 3}, None, "step"),
+    "quantized_weights": ({"zero_stage": 3}, False, True),
+    "quantized_gradients": ({"zero_stage": 3, "secondary_shard_size": 4}, False, True),
+    "recompute_modules": ({"recompute": "selective"}, None, ("mlp",)),
+    "recompute_method": ({"recompute": "full", "recompute_layers": 3}, "block", "every"),
+    "recompute_layers": ({"recompute": "full", "recompute_method": "uniform"}, 2, 3),
+    "optimizer_offload": ({}, 0.0, 0.5),
+    "optimizer_offload_overlap": ({"optimizer_offload": 1.0}, False, True),
+    "activation_offload": ({}, None, 6),
     "rank_order": ({"tensor_parallel": 2}, ("tp", "dp", "pp"), ("dp", "tp", "pp")),
 }
 

@@ -15,9 +15,10 @@ from simulator.cli import main
 from simulator.errors import SpecError, UnknownNameError
 from simulator.report.bars import COLOURS
 from simulator.schedules.base import Shape
-from simulator.studies.comparison import Comparison, compare, variants
+from simulator.studies.comparison import Comparison, compare
 from simulator.studies.latency_sweep import latency_sweep
 from simulator.studies.schedule_figures import schedule_figures
+from simulator.studies.variants import variants
 
 Dtsim = Callable[..., tuple[int, str, str]]
 

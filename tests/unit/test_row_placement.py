@@ -148,7 +148,7 @@ def test_a_depth_of_interleaving_that_is_not_printed_is_two() -> None:
 def test_a_schedule_with_a_v_has_two_chunks_where_the_table_leaves_them_out() -> None:
     row = placed(schedule="ZB-V", gbs="64", mbs="1")
     assert ("zbv", 2) == (row.fields["schedule"], row.fields["chunks_per_rank"])
-    assert "zbv has no order for one" in rules(schedule="ZB-V", gbs="64", mbs="1")
+    assert "schedule zbv has no form with one" in rules(schedule="ZB-V", gbs="64", mbs="1")
 
 
 def test_a_source_may_mean_another_kernel_by_its_word() -> None:
@@ -161,8 +161,10 @@ def test_context_parallel_and_narrow_rows_are_placed() -> None:
     assert (2, "mxfp8") == (row.fields["context_parallel"], row.workload.precision)
 
 
-def test_groups_of_shards_are_widened_to_all_replicas_and_that_is_said() -> None:
-    assert "nearest that can be said" in rules(zero_stage="1", shard_size="2")
+def test_groups_of_shards_are_placed_and_those_that_do_not_divide_are_said() -> None:
+    assert 2 == placed(zero_stage="1", shard_size="2").fields["shard_size"]
+    assert "groups of 3 do not divide" in rules(zero_stage="1", shard_size="3")
+    assert "shard_size" not in placed(zero_stage="1", shard_size="8").fields
 
 
 def test_a_mixture_of_experts_is_placed_with_its_plan() -> None:

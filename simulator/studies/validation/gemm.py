@@ -1,4 +1,4 @@
-"""Measured kernels: TFLOP/s of matrix products and of fused attention (columns of gemm_measurements.csv)."""
+"""Measured kernels and layers: matrix products, attention, whole layers (columns of gemm_measurements.csv)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,25 @@ from simulator.costs.attention import attention_seconds, attention_sigma
 from simulator.costs.gemm import LAYOUTS, gemm_seconds, gemm_sigma
 from simulator.errors import SimulatorError
 from simulator.hardware.compute_coefficients import load_attention_coefficients, load_gemm_coefficients
+from simulator.plan.framework import load_framework
 from simulator.report.prediction import QUANTILE
+from simulator.studies.validation.layers import layer_seconds, unfused_attention_seconds
 from simulator.studies.validation.names import load_names, words_of
 from simulator.studies.validation.place_cluster import place_gpu
 from simulator.studies.validation.place_plan import place_precision
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
 from simulator.studies.validation.scores import Outcome
 from simulator.units import in_unit
+from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
 
 __all__ = ["gemm_outcomes"]
 
 BACKWARD_WORK = 2.5
 """FLOP of attention's backward over its forward: five products in place of two (FlashAttention's own count)."""
+_OF_GROUPS = "megatron_core"
+"""The framework whose host launches the products of a group."""
+_PRODUCTS, _LAYERS = ("gemm", "bmm", "grouped_gemm"), ("transformer_layer", "moe_layer")
+_GRADIENT_OF_INPUT, _GRADIENT_OF_WEIGHT = ("bwd_grad_act", "dgrad"), ("bwd_grad_w", "wgrad")
 _BACKWARD = ("bwd", "bwd_grad", "backward")
 
 
@@ -73,11 +80,18 @@ def _outcome(row: Row, case: str, everything: bool) -> Outcome:
 def _priced(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
     """Return (seconds, FLOP as the table counts them, sigma, what was assumed)."""
     kind = text(row, "op") or "gemm"
-    if kind in ("gemm", "bmm"):
+    if kind in _PRODUCTS:
         return _gemm(row)
     if kind == "attention":
         return _attention(row)
-    raise CannotPlace(f"{kind!r} is no single kernel that is modelled: gemm, bmm and attention are")
+    if kind in _LAYERS:
+        if number(row, "tflops") is not None:
+            raise CannotPlace(
+                f"TFLOP/s of {kind!r}: which operations were counted is not known, only times are predicted"
+            )
+        seconds, sigma, assumed = layer_seconds(row)
+        return seconds, 0.0, sigma, assumed
+    raise CannotPlace(f"{kind[:40]!r} is not modelled: {', '.join((*_PRODUCTS, 'attention', *_LAYERS))} are")
 
 
 def _gemm(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
@@ -86,15 +100,34 @@ def _gemm(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
     sizes = [count(row, name) for name in ("m", "n", "k")]
     if None in sizes:
         raise CannotPlace("the row gives no m, n or k", counts=False)
-    shape = (count(row, "batch") or 1, *(int(size) for size in sizes if size is not None))
-    layout = text(row, "layout").upper() or "TN"
+    batch = (count(row, "batch") or 1) * (count(row, "groups") or 1)
+    shape = (batch, *(int(size) for size in sizes if size is not None))
+    layout = text(row, "layout").upper()
+    if not layout and text(row, "op") == "grouped_gemm":
+        shape, layout = _of_direction(shape, text(row, "direction").lower())
+    layout = layout or "TN"
     if layout not in LAYOUTS:
         raise CannotPlace(f"layout {layout[:20]!r} is none of {', '.join(LAYOUTS)}")
-    accumulates = (number(row, "accumulate") or 0) > 0 and text(row, "out_dtype") == "fp32"
+    grouped = text(row, "op") == "grouped_gemm"
+    accumulates = (number(row, "accumulate") or 0) > 0 and (grouped or text(row, "out_dtype") == "fp32")
     coefficients = load_gemm_coefficients(gpu)
     seconds = float(gemm_seconds([shape], [layout], [dtype], [accumulates], gpu, coefficients)[0])
     sigma = float(np.ravel(gemm_sigma([shape], [dtype], gpu, coefficients))[0])
-    return seconds, 2.0 * math.prod(shape), sigma, (*from_gpu, *from_dtype)
+    assumed: tuple[str, ...] = (*from_gpu, *from_dtype)
+    host = shape[0] * LAUNCHES_PER_EXPERT * load_framework(_OF_GROUPS).launch_time if grouped else 0.0
+    if host > seconds:
+        seconds, assumed = host, (*assumed, f"bound by the host: a launch per group, as in {_OF_GROUPS}")
+    return seconds, 2.0 * math.prod(shape), sigma, assumed
+
+
+def _of_direction(shape: tuple[int, ...], direction: str) -> tuple[tuple[int, ...], str]:
+    """(shape, layout) of a product in one direction; the sizes are those of the forward, y [m, n] = x [m, k] w [n, k]^T."""
+    batch, m, n, k = shape
+    if direction in _GRADIENT_OF_INPUT:
+        return (batch, m, k, n), "NN"
+    if direction in _GRADIENT_OF_WEIGHT:
+        return (batch, n, k, m), "NT"
+    return shape, "TN"
 
 
 def _attention(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
@@ -117,6 +150,9 @@ def _attention(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
         passes = [("forward", 1.0), ("backward", BACKWARD_WORK)]
     elif passes[0][0] == "backward" and not direction.startswith(_BACKWARD):
         raise CannotPlace(f"direction {direction[:20]!r} is neither fwd, bwd nor fwd+bwd")
+    if kernel == "unfused":
+        seconds, sigma, said = unfused_attention_seconds(row, [name for name, _ in passes])
+        return seconds, work * sum(part for _, part in passes), sigma, (*said, *more)
     shape = (batch, heads, kv_heads, length, length, (width + value_width) / 2)
     seconds = sum(float(attention_seconds(*shape, causal, p, kernel, dtype, gpu, coefficients)) for p, _ in passes)
     sigma = float(np.ravel(attention_sigma(length, length, kernel, dtype, gpu, coefficients))[0])
@@ -133,8 +169,6 @@ def _kernel(row: Row, known: object) -> tuple[str, tuple[str, ...]]:
         found = f"flash{version}" if version else None
     if found is None and "unfused" in words:
         found = "unfused"
-    if found == "unfused":
-        raise CannotPlace("attention that keeps its scores in memory is several kernels, no single one")
     if found is not None:
         return found, ()
     kernels = known if isinstance(known, dict) else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
@@ -16,8 +17,13 @@ from simulator.units import parse
 __all__ = ["memory_outcomes", "peak_bytes"]
 
 QUANTITY = "peak_memory_bytes"
-_OUTSIDE_ALLOCATOR = ("context", "fragmentation", "communication")
-"""Categories that a framework's allocator does not count: NCCL asks the driver for its buffers itself."""
+_OUTSIDE = {
+    "device": (),
+    "reserved": ("context", "communication"),
+    "allocated": ("context", "communication", "fragmentation"),
+}
+"""Categories that a kind of measurement does not count: NCCL asks the driver for its buffers itself."""
+_WORDS = {"device": "whole device", "reserved": "reserved by the allocator", "allocated": "allocated by tensors"}
 
 
 def memory_outcomes(rows: Sequence[Row], everything: bool = False) -> Iterator[list[Outcome]]:
@@ -42,7 +48,8 @@ def peak_bytes(row: Row) -> float | None:
     value = number(row, "peak_mem")
     if value is None or value <= 0:
         return None
-    unit = text(row, "mem_unit")
+    source = load_names().memory_of(text(row, "source"))
+    unit = (source.unit if source and text(row, "mem_unit") else None) or text(row, "mem_unit")
     if unit.lower() in ("percent", "%", "percent of gpu memory"):
         capacity = number(row, "gpu_mem_gb")
         if capacity is None:
@@ -52,6 +59,16 @@ def peak_bytes(row: Row) -> float | None:
     if known is None:
         raise CannotPlace(f"peak_mem is in {unit[:50]!r}, which is no unit of size", counts=False)
     return parse(f"{text(row, 'peak_mem')} {known}", "B")
+
+
+def _kind(row: Row) -> str:
+    """What the row's measurement counts: by its source, else by the row's words."""
+    source, said = load_names().memory_of(text(row, "source")), text(row, "mem_kind").lower()
+    if source and source.kind:
+        return source.kind
+    if "reserved" in said:
+        return "reserved"
+    return "device" if "smi" in said or "device" in said else "allocated"
 
 
 def _outcomes(row: Row, case: str, everything: bool) -> list[Outcome]:
@@ -66,19 +83,22 @@ def _outcomes(row: Row, case: str, everything: bool) -> list[Outcome]:
     prediction = tried.prediction
     out = []
     if not verdict:
-        value, how = (None, "") if prediction is None else _peak(prediction, row)
+        found = None if prediction is None else _peak(prediction, row)
         out.append(
             Outcome(
                 case_id=case,
                 quantity=QUANTITY,
                 group=group,
                 measured=measured,
-                predicted=value,
+                predicted=found.value if found else None,
+                low=found.low if found else None,
+                high=found.high if found else None,
                 reason=tried.reason or ("" if measured is not None else "no peak was measured"),
                 counts=tried.counts and measured is not None,
-                assumed=(*tried.assumed, how) if how else tried.assumed,
+                assumed=(*tried.assumed, found.how) if found else tried.assumed,
                 sweep=sweep_of(row),
                 kind=tried.kind,
+                terms=found.terms if found else (),
             )
         )
     if verdict is not None:
@@ -86,20 +106,34 @@ def _outcomes(row: Row, case: str, everything: bool) -> list[Outcome]:
     return out
 
 
-def _peak(prediction: Prediction, row: Row) -> tuple[float, str]:
-    """Return (bytes, what was compared): of the rank that was measured, allocated or all that the device has in use."""
-    kind, where = text(row, "mem_kind").lower(), text(row, "mem_rank").lower()
-    memory = prediction.memory
-    device = "smi" in kind or "device" in kind or "reserved" in kind
-    values = memory.total
-    if not device:
-        values = memory.by_category[:, [i for i, name in enumerate(CATEGORIES) if name not in _OUTSIDE_ALLOCATOR]].sum(
-            axis=1
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Peak:
+    """What is compared: bytes, their band, in words, and the bytes of each category that counts."""
+
+    value: float
+    low: float
+    high: float
+    how: str
+    terms: tuple[tuple[str, float], ...]
+
+
+def _peak(prediction: Prediction, row: Row) -> _Peak:
+    """Return the peak of the rank that was measured, as far as the measurement counts it."""
+    kind, where = _kind(row), text(row, "mem_rank").lower()
+    counted = [i for i, name in enumerate(CATEGORIES) if name not in _OUTSIDE[kind]]
+    values = prediction.memory.by_category[:, counted].sum(axis=1)
     if "last" in where:
-        value, rank = values[-1], "last pipeline rank"
+        rank, which = len(values) - 1, "last pipeline rank"
     elif "first" in where or "rank 0" in where:
-        value, rank = values[0], "first pipeline rank"
+        rank, which = 0, "first pipeline rank"
     else:
-        value, rank = values.max(), "fullest rank"
-    return float(value), f"{'whole device' if device else 'allocated by tensors'}, {rank}"
+        rank, which = int(values.argmax()), "fullest rank"
+    names = tuple(CATEGORIES[i] for i in counted)
+    low, high = prediction.memory_band(rank, names)
+    return _Peak(
+        value=float(values[rank]),
+        low=low,
+        high=high,
+        how=f"{_WORDS[kind]}, {which}",
+        terms=tuple((name, float(prediction.memory.by_category[rank, i])) for name, i in zip(names, counted, strict=True)),
+    )

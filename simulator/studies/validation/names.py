@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import Field
 
@@ -25,6 +26,14 @@ class FabricName(Spec):
     """The network technology of a source, and where that was read."""
 
     technology: Name
+    source: Name
+
+
+class SourceMemory(Spec):
+    """What the peak memory of a source counts, in which unit, and where that was read."""
+
+    kind: Literal["allocated", "reserved", "device"] | None = None
+    unit: Name | None = None
     source: Name
 
 
@@ -52,6 +61,7 @@ class NameTable(Spec):
     recompute: dict[str, Name]
     precisions: dict[str, Name]
     fabrics: dict[str, FabricName]
+    memory_of_source: dict[str, SourceMemory] = Field(default_factory=dict)
     memory_units: dict[str, Name]
 
     def find(self, table: str, text: str) -> str | None:
@@ -74,6 +84,11 @@ class NameTable(Spec):
         """Return the network technology known for a source, by a part of its text."""
         lowered = source.lower()
         return next((fabric for text, fabric in self.fabrics.items() if text.lower() in lowered), None)
+
+    def memory_of(self, source: str) -> SourceMemory | None:
+        """Return what the peak memory of a source is known to count, by a part of its text."""
+        lowered = source.lower()
+        return next((known for text, known in self.memory_of_source.items() if text.lower() in lowered), None)
 
     def kernel_of(self, source: str, word: str) -> SourceKernel | None:
         """Return what a source means by its word for an attention kernel, if it means something of its own."""

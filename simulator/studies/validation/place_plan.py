@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from simulator.errors import PlanError
@@ -49,8 +50,8 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         raise CannotPlace(f"tp x pp x dp = {tensor} x {pipeline} x {said} is not the {world} GPUs", counts=False)
     microbatch = count(row, "mbs")
     if microbatch is None:
-        microbatch = 1
-        assumed.append("microbatch_size = 1")
+        microbatch, why = _blank_microbatch(row, pipeline, replicas)
+        assumed.append(f"microbatch_size = {microbatch}{why}")
     batch = count(row, "gbs") or replicas * microbatch * (count(row, "grad_accum") or 0)
     if not batch:
         raise CannotPlace("the row gives neither gbs nor grad_accum", counts=False)
@@ -66,7 +67,8 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     fields |= _experts(row, model, tensor, assumed)
     fields["framework"] = _framework(row, assumed)
     fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
-    fields |= _sharding(row, fields["framework"], replicas, assumed)
+    fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
+    fields |= _gradient_dtype(row)
     fields |= _attention(row, assumed)
     variant = load_names().find("framework_of_kernel", f"{fields['framework']} {text(row, 'attn_kernel')}")
     if variant is None:
@@ -78,8 +80,10 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         if fields["zero_stage"]:
             fields["overlap_parameters"] = False
     recompute = _recompute(row)
+    fields |= _recompute_detail(row, recompute)
     if recompute == "selective" and load_framework(fields["framework"]).recompute == "operators":
         recompute = "operators"
+        fields.pop("recompute_modules", None)
         assumed.append("recompute 'selective' is per operator in this framework")
     return fields, batch, recompute, tuple(assumed)
 
@@ -133,11 +137,12 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
         if (chunks or 1) > 1 and wanted == "one_f_one_b":
             wanted = "interleaved_1f1b"
         else:
-            return {"schedule": wanted, **_chunks(wanted, model, pipeline, microbatches, chunks, assumed)}
+            chunks = chunks or _chunks(wanted, pipeline, microbatches, assumed)
+            return {"schedule": wanted, "chunks_per_rank": chunks, **_own_chunks(model, pipeline * chunks, assumed)}
     if chunks is None:
         chunks = 2
         assumed.append("2 chunks per rank (the depth of interleaving is not printed)")
-    split = _ends_apart(model, pipeline * chunks, assumed)
+    split = _own_chunks(model, pipeline * chunks, assumed)
     if chunks > 1 and (microbatches % pipeline or (model.layers < pipeline * chunks and not split)):
         why = f"{microbatches} microbatches, {model.layers} layers on {pipeline} ranks"
         assumed.append(f"1f1b without interleaving ({chunks} chunks per rank cannot be: {why})")
@@ -147,34 +152,45 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
     return {"schedule": "interleaved_1f1b", "chunks_per_rank": chunks, **split}
 
 
-def _chunks(
-    schedule: str, model: Model, pipeline: int, microbatches: int, chunks: int | None, assumed: list[str]
-) -> dict[str, Any]:
-    """Return the chunks per rank of a schedule: as said, else one, or the two that schedules with a V need."""
-    one, two = (_refuses(schedule, Shape(pipeline, microbatches, n)) for n in (1, 2))
-    if chunks is None and one and not two:
-        assumed.append(f"2 chunks per rank ({schedule} has no order for one)")
-        return {"chunks_per_rank": 2, **_ends_apart(model, 2 * pipeline, assumed)}
-    return {"chunks_per_rank": chunks or 1}
-
-
-def _refuses(schedule: str, shape: Shape) -> bool:
-    try:
-        SCHEDULES.get(schedule).check(shape)
-    except PlanError:
-        return True
-    return False
-
-
-def _ends_apart(model: Model, chunks: int, assumed: list[str]) -> dict[str, Any]:
-    """Return the split that gives embedding and head a chunk each, where that comes out even."""
+def _own_chunks(model: Model, chunks: int, assumed: list[str]) -> dict[str, Any]:
+    """Return the split of layers over chunks where embedding and head have a chunk each; else nothing, the usual rule."""
     if model.layers + 2 != chunks:
         return {}
     assumed.append("embedding and head have a chunk each")
     return {"layer_split": (0, *(1 for _ in range(model.layers)), 0)}
 
 
-def _sharding(row: Row, framework: str, replicas: int, assumed: list[str]) -> dict[str, Any]:
+def _gradient_dtype(row: Row) -> dict[str, Any]:
+    """Return the number format in which the row's notes say that gradients are added up; nothing where they say none."""
+    found = re.search(r"(fp32|bf16|fp16) (?:main )?grad", text(row, "quality_note").lower())
+    return {"gradient_dtype": found.group(1)} if found else {}
+
+
+def _chunks(schedule: str, pipeline: int, microbatches: int, assumed: list[str]) -> int:
+    """Return the chunks per rank of a schedule where none are printed: 1, or 2 where it has no other form (V placements)."""
+    try:
+        SCHEDULES.get(schedule).check(Shape(pipeline, microbatches, 1))
+    except PlanError:
+        assumed.append(f"2 chunks per rank (schedule {schedule} has no form with one)")
+        return 2
+    return 1
+
+
+def _blank_microbatch(row: Row, pipeline: int, replicas: int) -> tuple[int, str]:
+    """Return (microbatch size, why) where none is printed: 1, or the framework's rule."""
+    words, local = text(row, "framework").lower(), (count(row, "gbs") or 0) // replicas
+    stages = pipeline * (count(row, "vp") or (2 if "interleaved" in text(row, "schedule").lower() else 1))
+    if "torchtitan" in words and pipeline > 1 and local and local % stages == 0:
+        return local // stages, " (torchtitan's rule: as many microbatches as stages)"
+    return 1, ""
+
+
+def _sharding(row: Row, framework: str, replicas: int, context: int, assumed: list[str]) -> dict[str, Any]:
+    """Return the ZeRO stage and, where states are sharded in groups, their size.
+
+    Args:
+        replicas: ranks that hold the same weights, the `context` ranks that share sequences among them.
+    """
     stage = count(row, "zero_stage") if text(row, "zero_stage") not in ("", "0") else 0
     if not text(row, "zero_stage"):
         stage = (
@@ -192,9 +208,9 @@ def _sharding(row: Row, framework: str, replicas: int, assumed: list[str]) -> di
     if stage and group and group < replicas:
         if group == 1:
             return {"zero_stage": 0}
-        assumed.append(
-            f"states sharded over all {replicas} replicas, not in groups of {group}: nearest that can be said"
-        )
+        if group % context == 0 and replicas % group == 0:
+            return {"zero_stage": stage, "shard_size": group}
+        assumed.append(f"states sharded over all {replicas} replicas: groups of {group} do not divide them")
     return {"zero_stage": stage if replicas > 1 else 0}
 
 
@@ -221,6 +237,19 @@ def _attention(row: Row, assumed: list[str]) -> dict[str, Any]:
 def _overlap_off(row: Row) -> bool:
     words = text(row, "overlap").lower()
     return words == "off" or words.startswith(("none", "no gradient"))
+
+
+def _recompute_detail(row: Row, recompute: str | None) -> dict[str, Any]:
+    """Return the modules or layers that a row's own words name, in Megatron-LM's flags."""
+    words = text(row, "recompute_detail")
+    modules = re.search(r"recompute-modules\W+([a-z_ ]+)", words)
+    if recompute == "selective" and modules:
+        return {"recompute_modules": tuple(modules.group(1).split())}
+    method = re.search(r"recompute-method\W+(uniform|block)", words)
+    layers = re.search(r"recompute-num-layers\W+(\d+)", words)
+    if recompute == "full" and method and layers:
+        return {"recompute_method": method.group(1), "recompute_layers": int(layers.group(1))}
+    return {}
 
 
 def _recompute(row: Row) -> str | None:

@@ -41,7 +41,7 @@ class Outcome:
         rank: of a list with one value per rank; None else.
         sweep: rows with equal text vary only in their plan.
         kind: of the run (`run_kind`), "" else.
-        terms: seconds by account, where a step was simulated.
+        terms: seconds by account, where a step was simulated; of a peak of memory the bytes by category.
     """
 
     case_id: str

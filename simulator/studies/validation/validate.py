@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from simulator.calibration.memory import PeakError, fit_memory_residuals
 from simulator.calibration.runs import ANY, RunError, fit_run_residuals
 from simulator.errors import SpecError, UnknownNameError
+from simulator.hardware.memory_residuals import MemoryResiduals
 from simulator.hardware.run_residuals import load_run_residuals
 from simulator.report.prediction import QUANTILE
 from simulator.specs import data_roots, find_spec, names
@@ -24,8 +26,9 @@ from simulator.studies.validation.runs import run_outcomes
 from simulator.studies.validation.schedules import schedule_outcomes
 from simulator.studies.validation.scores import Outcome, Scores, score, scores_by_group
 
-__all__ = ["KINDS", "Table", "Validation", "load_table", "run_errors", "without_own_source"]
+__all__ = ["KINDS", "Table", "Validation", "load_table", "peak_errors", "run_errors", "without_own_source"]
 
+PEAK = "peak_memory_bytes"
 KINDS = ("runs", "memory", "nccl", "gemm", "schedules")
 PUBLISHED = "published runs shipped with the simulator"
 NOT_FITTED = (
@@ -178,14 +181,43 @@ def _priced(outcome: Outcome, sigma: float) -> float:
     return max(0.0, (math.log(outcome.predicted / outcome.low) / QUANTILE) ** 2 - sigma**2)
 
 
+def peak_errors(outcomes: Sequence[Outcome]) -> list[PeakError]:
+    """Return the peaks of memory that were both measured and predicted, for the residuals of memory."""
+    return [
+        PeakError(source=o.group, measured=o.measured, by_category=dict(o.terms))
+        for o in outcomes
+        if o.quantity == PEAK and o.counts and o.measured and o.predicted
+    ]
+
+
+def _peaks_without_own_source(outcomes: Sequence[Outcome], peaks: Sequence[PeakError]) -> list[Outcome]:
+    """Return the outcomes with bands of memory refitted to the peaks of all groups but each one's own."""
+    groups = {peak.source for peak in peaks}
+    others = {
+        group: MemoryResiduals(
+            name=group, part=fit_memory_residuals(peak for peak in peaks if peak.source != group)
+        )
+        for group in groups
+    }
+    out = []
+    for o in outcomes:
+        if o.group in others and o.predicted is not None and o.quantity == PEAK:
+            width = QUANTILE * others[o.group].sigma(dict(o.terms))
+            o = replace(o, low=o.predicted * math.exp(-width), high=o.predicted * math.exp(width))
+        out.append(o)
+    return out
+
+
 def without_own_source(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
     """Return the outcomes with bands made without their own group: residuals are refitted to the other groups in turn.
 
     Raises:
-        SpecError: there are no two groups of runs.
+        SpecError: there are no two groups of runs, or of peaks of memory.
     """
-    runs = run_errors(outcomes)
+    runs, peaks = run_errors(outcomes), peak_errors(outcomes)
     groups = {run.source for run in runs}
+    if len({peak.source for peak in peaks}) > 1:
+        return tuple(_peaks_without_own_source(outcomes, peaks))
     if len(groups) < 2:
         raise SpecError(
             f"--leave-one-out refits to all groups but one, but the table has {len(groups)} group of predicted runs. "

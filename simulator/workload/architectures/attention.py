@@ -25,7 +25,7 @@ def _standard(p: Pieces) -> list[Operator]:
     """One product for queries, keys and values, and the rotary embedding."""
     m, e = p.m, p.e
     query, kv = m.heads * m.head_dim, m.kv_heads * m.head_dim
-    qkv_in = Saved(name="qkv input", bytes=p.t * m.hidden * p.kept, region=p.input_region, cheap=True)
+    qkv_in = Saved(name="qkv input", bytes=p.t * m.hidden * p.kept, region=p.gathered, cheap=True)
     product = p.linear("qkv", "column", query + 2 * kv, m.hidden, qkv_in, m.linear_bias or m.qkv_bias)
     if m.positions != "rotary":
         return [product]
@@ -95,7 +95,10 @@ def _core(p: Pieces) -> list[Operator]:
         Saved(name="values", bytes=p.t * m.kv_heads * m.value_head_dim * e, region="tensor"),
     )
     if p.style.attention != "unfused":
-        statistics = Saved(name="softmax statistics", bytes=4.0 * p.t * m.heads, region="tensor", droppable=True)
+        kept = [Saved(name="softmax statistics", bytes=4.0 * p.t * m.heads, region="tensor", droppable=True)]
+        if p.style.copies_attention_output and p.style.attention in ("flash1", "flash2"):
+            out = p.t * m.heads * m.value_head_dim * e
+            kept.append(Saved(name="attention output", bytes=out, region="tensor", droppable=True))
         return [
             Operator(
                 label="attention",
@@ -105,7 +108,7 @@ def _core(p: Pieces) -> list[Operator]:
                 kv_heads=m.kv_heads,
                 keys=p.keys,
                 peers=p.peers,
-                saved=(*operands, statistics),
+                saved=(*operands, *kept),
                 kernel=p.style.attention,
                 causal=True,
                 selective=True,

@@ -6,7 +6,7 @@ For T tokens, hidden h, E experts of inner width f_e, k per token:
            - down [f_e -> h] - sort back - combine - unpermute (k T -> T rows, weighted)      beside it: shared expert
 
 Dispatch and combine are the exchanges between the ranks that share the experts (lowering/splitter.py writes them).  Bytes kept
-per token (16 bits): k (4 h + 6 f_e) for the experts, 2 h for the router's input and 12 E for logits, weights and choice.
+per token (16 bits): k (4 h + 6 f_e) for the experts (k (2 h + 6 f_e) where the router's weights scale the inner activation), 2 h for the router's input and 12 E for logits, weights and choice.
 Source: Lepikhin et al., GShard, arXiv 2006.16668; Megatron-LM's token dispatcher (permute, exchange, sort by expert).
 """
 
@@ -15,7 +15,12 @@ from __future__ import annotations
 from simulator.workload.architectures.pieces import Pieces
 from simulator.workload.operator import Operator, Saved
 
-__all__ = ["experts"]
+__all__ = ["LAUNCHES_PER_EXPERT", "experts"]
+
+LAUNCHES_PER_EXPERT = 2
+"""Host work for one expert's share of a product, in launches: frameworks hand each expert's product to the library by itself,
+on one of several streams.  MooreThreads/SimuMax, configs/system/b200_*.json: products of 40 to 160 groups take at least 8.6 to
+9.2 us per group whatever their size, twice a launch of 4 us."""
 
 _LOGIT = 4.0
 """Bytes of a router's logit: the choice is made in fp32 in every framework."""
@@ -49,7 +54,7 @@ def experts(p: Pieces) -> list[Operator]:
             written=p.t * m.hidden * p.e,
             backward_read=p.t * m.hidden * p.e + copies,
             backward_written=copies,
-            saved=(Saved(name="expert output", bytes=copies, region="sequence"),),
+            saved=() if p.style.weights_in_experts else (Saved(name="expert output", bytes=copies, region="sequence"),),
         ),
         *shared,
     ]

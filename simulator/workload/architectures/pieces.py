@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulator.workload.model import Model
 from simulator.workload.operator import KernelStyle, Operator, Saved
 from simulator.workload.precision import Precision
@@ -28,7 +30,7 @@ class Pieces:
         self.e, self.kept = float(precision.element), precision.quantised_element
         self.style, self.vocabulary, self.keys = style, vocabulary, (context + length) * peers
         self.peers = peers
-        self.input_region = "sequence" if style.regathers_inputs else "whole"
+        self.gathered = "whole" if style.keeps_gathered_inputs else "sequence"
 
     def norm(self, label: str, width: int = 0) -> Operator:
         """LayerNorm or RMSNorm: reads x, writes y; backward reads x and dy, writes dx.
@@ -123,7 +125,7 @@ class Pieces:
         expert = region == "expert"
         wide = t * width * e
         bias = m.linear_bias
-        outer = "copies" if expert else self.input_region
+        outer = "copies" if expert else self.gathered
         held = t * m.hidden * self.kept if keeps_input else 0.0
         up_in = Saved(name=f"{label} input", bytes=held, region=outer, cheap=not expert)
         down_in = Saved(name=f"{label} down input", bytes=t * width * self.kept, region=region, cheap=True)
@@ -136,6 +138,11 @@ class Pieces:
             products = 2 if m.gated_mlp and not self.style.joined_gate else 1
             first = self.linear(f"{label} up", "column", up, m.hidden, up_in, bias, again, products)
             last = self.linear(f"{label} down", "row", m.hidden, width, down_in, bias)
+            if (
+                m.gated_mlp and self.style.keeps_idle_products
+            ):  # the seventh product of a layer, so one of those whose output is kept
+                down_out = Saved(name=f"{label} down output", bytes=t * m.hidden * e, region="sequence", idle=True)
+                last = replace(last, saved=(*last.saved, down_out))
         return [first, self.activation(label, wide, region), last]
 
     def activation(self, label: str, wide: float, region: str) -> Operator:
@@ -158,6 +165,11 @@ class Pieces:
             saved=(
                 Saved(name=f"{before}{first}", bytes=wide, region=region),
                 *((Saved(name=f"{before}up output", bytes=wide, region=region, cheap=True),) if m.gated_mlp else ()),
+                *(  # a plain function's output is scaled by a kernel of its own, a gate's in the fused one
+                    (Saved(name=f"{before}output unweighted", bytes=wide, region=region, cheap=True),)
+                    if region == "expert" and self.style.weights_in_experts and not m.gated_mlp
+                    else ()
+                ),
                 *(
                     (Saved(name=f"{before}silu output", bytes=wide, region=region, cheap=True),)
                     if m.gated_mlp and passes > 1
@@ -214,9 +226,9 @@ class Pieces:
         """Final norm, projection to the vocabulary, cross-entropy on fp32 logits."""
         m, t, e = self.m, self.t, self.e
         logits = float(t) * self.vocabulary
-        head_in = Saved(name="head input", bytes=t * m.hidden * e, region="sequence")
+        region = "whole" if self.style.gathers_logits else "tensor"
+        head_in = Saved(name="head input", bytes=t * m.hidden * e, region=self.gathered)
         product = self.linear("head", "vocabulary", self.vocabulary, m.hidden, head_in, False)
-        region = "tensor" if self.style.parallel_cross_entropy else "whole"
         if self.style.fused_cross_entropy:
             read, written, back_read, back_written, kept = 2 * e, 0.0, e, e, e
         else:  # cast to fp32; maximum; subtract; exponential; sum; divide - backward scales the softmax and casts it back

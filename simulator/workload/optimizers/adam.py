@@ -32,4 +32,5 @@ class Adam(Optimizer):
             written=8.0 + master + rewritten,
             flops=12.0,
             fused_launches=4,
+            separate=88.0,  # decay 8, first moment 12, second 8 + 12, root 12, division 12, epsilon 8, step 16
         )

@@ -17,6 +17,8 @@ class OptimizerCost:
         read, written: bytes moved by the update, master weight, gradient and compute weight included [B per parameter].
         flops: floating-point operations [FLOP per parameter].
         fused_launches: kernels per update when fused over all tensors.
+        separate: bytes moved when every arithmetic operation is a loop over fp32 arrays of its own, lines read before they are
+            first written included (what an update on the CPU does without a kernel of its own); 0 = twice the fused ones.
     """
 
     state: float
@@ -24,6 +26,12 @@ class OptimizerCost:
     written: float
     flops: float
     fused_launches: int
+    separate: float = 0.0
+
+    def host_bytes(self, fused: bool) -> float:
+        """Bytes that the CPU moves in its memory for one parameter's update [B]."""
+        once = self.read + self.written
+        return once if fused else self.separate or 2.0 * once
 
 
 class Optimizer(abc.ABC):

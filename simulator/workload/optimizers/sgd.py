@@ -24,4 +24,5 @@ class Sgd(Optimizer):
             written=4.0 + master + rewritten,
             flops=4.0,
             fused_launches=2,
+            separate=32.0,  # momentum 8 + 12, step 12
         )

@@ -1,0 +1,42 @@
+"""Seconds of what a GPU's host does for it: copies over the host link, and updates by the CPU.
+
+    copy       start + bytes / (reached share of the link)          each direction of a duplex link by itself
+    update     bytes that the CPU moves in its memory / this GPU's part of the memory's reached bandwidth
+
+All GPUs of a node are reckoned to use the host's memory at the same time, as they do at the end of a step.
+"""
+
+from __future__ import annotations
+
+from simulator.errors import ProgramError
+from simulator.hardware.host import Host
+
+__all__ = ["HOST_COPY_CLASS", "HOST_UPDATE_CLASS", "host_seconds"]
+
+HOST_COPY_CLASS, HOST_UPDATE_CLASS = "host_copy", "host_update"
+"""Names of the price classes."""
+
+
+def host_seconds(what: str, size: float, host: Host) -> tuple[float, str, float]:
+    """Return (time [s], price class, sigma) of a copy or an update.
+
+    Args:
+        what: "to_host", "to_device" or "host_update".
+        size: bytes.
+        host: the GPU's part of its host.
+
+    Raises:
+        ProgramError: another word.
+
+    >>> from simulator.hardware.cluster import load_cluster
+    >>> from simulator.hardware.host import host_of
+    >>> seconds, name, _ = host_seconds("to_host", 55.44e9, host_of(load_cluster("dgx_h100")))
+    >>> round(seconds, 3), name
+    (1.0, 'host_copy')
+    """
+    if what == "host_update":
+        return size / host.stream_bandwidth, HOST_UPDATE_CLASS, host.stream_sigma
+    if what not in ("to_host", "to_device"):
+        raise ProgramError(f"a copy goes to_host or to_device, or is a host_update, but one is {what!r}")
+    seconds = host.copy_start + size / host.copy_bandwidth if size else 0.0
+    return seconds, HOST_COPY_CLASS, host.copy_sigma

@@ -1,0 +1,81 @@
+"""What a GPU can use of its host: the link to it, and its part of the memory and of the memory's bandwidth."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from simulator.errors import SpecError
+from simulator.hardware.cluster import Cluster
+from simulator.specs import NamedSpec, load_named
+from simulator.units import Seconds
+
+__all__ = ["Host", "HostCoefficients", "host_of", "load_host_coefficients"]
+
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Spread = Annotated[float, Field(gt=0, le=3)]
+
+
+class HostCoefficients(NamedSpec):
+    """What hosts reach: `copy_fraction` of the link's bandwidth by copies of pinned memory, after `copy_start` [s] of the driver;
+    `stream_fraction` of the memory's bandwidth by loops over arrays; sigmas of log(measured / priced)."""
+
+    copy_fraction: Fraction
+    copy_start: Seconds
+    stream_fraction: Fraction
+    copy_sigma: Spread
+    stream_sigma: Spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One GPU's part of its host.
+
+    Args:
+        copy_bandwidth: one direction, reached [B/s]; `copy_start`: before the first byte [s].
+        stream_bandwidth: of the memory, reached when all GPUs of the node use it [B/s].
+        memory: of the whole node [B].
+    """
+
+    copy_bandwidth: float
+    copy_start: float
+    stream_bandwidth: float
+    memory: float
+    copy_sigma: float
+    stream_sigma: float
+
+
+@functools.lru_cache(maxsize=4)
+def load_host_coefficients(name: str = "host") -> HostCoefficients:
+    """Return the file calibrations/host.toml."""
+    return load_named("calibrations", name, HostCoefficients)
+
+
+def host_of(cluster: Cluster) -> Host:
+    """Return one GPU's part of its host.
+
+    Raises:
+        SpecError: the node's file does not say what memory its host has.
+
+    >>> from simulator.hardware.cluster import load_cluster
+    >>> host = host_of(load_cluster("dgx_h100"))
+    >>> 50e9 < host.copy_bandwidth < 63e9, host.stream_bandwidth < host.copy_bandwidth * 2
+    (True, True)
+    """
+    node, numbers = cluster.node, load_host_coefficients()
+    if node.host_memory is None or node.host_memory_bandwidth is None:
+        raise SpecError(
+            f"what is put on the host needs the host's memory, but node {node.name!r} gives no host_memory or no "
+            "host_memory_bandwidth. Way out: add both to its file, or leave out the offloading"
+        )
+    return Host(
+        copy_bandwidth=cluster.host_link.bandwidth * numbers.copy_fraction / node.gpus_per_host_link,
+        copy_start=numbers.copy_start,
+        stream_bandwidth=node.host_memory_bandwidth * numbers.stream_fraction / node.gpus,
+        memory=node.host_memory,
+        copy_sigma=numbers.copy_sigma,
+        stream_sigma=numbers.stream_sigma,
+    )

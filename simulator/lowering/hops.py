@@ -1,0 +1,97 @@
+"""Gradients added in one hop or two: over the ranks that shard them, then, shard by shard, over the copies of the shards.
+
+The second hop is an all_reduce on a stream of its own ("dp-copies"), so that the first hop of the next bucket runs beside it, as
+with the second communicator of hybrid sharding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from simulator.lowering.parameters import Held
+from simulator.lowering.state import Batch, State
+from simulator.program.program import COLLECTIVE, Link
+
+__all__ = ["COPY_LANE", "REDUCING_LANES", "Chain", "add_chains", "add_second_hops", "gradient_link", "links_of"]
+
+COPY_LANE = "dp-copies"
+REDUCING_LANES = ("dp", "dp-reduce", COPY_LANE)
+"""Streams on which gradients are added."""
+
+Chain = tuple[int, ...]
+"""Items of one reduction, hop by hop."""
+
+
+def gradient_link(
+    state: State, collective: str, name: str, message: float, group: tuple[str, ...], ranks: tuple[int, ...] = ()
+) -> int:
+    """Add a link that adds gradients; returns its item."""
+    return state.add_item(
+        Link(
+            name=f"{collective} {name}",
+            kind=COLLECTIVE,
+            message=message,
+            dtype=state.settled.reduction_dtype,
+            group=group,
+            pipeline_ranks=ranks,
+            account="dp",
+            collective=collective,
+        )
+    )
+
+
+def links_of(state: State, name: str, held: Held) -> list[Chain]:
+    """Add the links that add the gradients of some weights: a chain for each part that has replicas of its own."""
+    settled = state.settled
+    whole = settled.zero_stage == 0 or (settled.zero_stage == 1 and settled.framework.reduces_whole)
+    chains = []
+    for what, steps in held.hops(settled):
+        items = []
+        for count, group in steps:
+            between = bool(settled.groups.copies) and group == settled.groups.copies
+            collective = "all_reduce" if between or whole else "reduce_scatter"
+            where = ", between copies" if between else ""
+            items.append(
+                gradient_link(state, collective, f"{name}{what}{where}", count * settled.reduction_bytes, group)
+            )
+        chains.append(tuple(items))
+    return chains
+
+
+def add_chains(state: State, chains: Sequence[Chain], rank: np.ndarray, after: np.ndarray) -> None:
+    """Add the rows of reductions, in the order given.
+
+    Args:
+        chains: what each reduction runs.
+        rank: [chains] the pipeline rank of each.
+        after: [chains] the row that each waits for.
+    """
+    if not chains:
+        return
+    lane = state.lanes("dp")
+    rows = state.add_rows(
+        Batch(
+            item=np.array([chain[0] for chain in chains], np.int64),
+            kind=COLLECTIVE,
+            rank=rank,
+            streams=lane[rank][:, None],
+        )
+    )
+    state.wait(rows, after)
+    add_second_hops(state, rows, [chain[1] if len(chain) > 1 else -1 for chain in chains], rank)
+
+
+def add_second_hops(state: State, rows: np.ndarray, items: Sequence[int], rank: np.ndarray) -> None:
+    """Let an all_reduce between the copies follow each of these rows; -1 = none."""
+    numbers = np.array(items, np.int64)
+    some = np.flatnonzero(numbers >= 0)
+    some = some[np.argsort(rows[some], kind="stable")]
+    if not len(some):
+        return
+    lane = state.lanes(COPY_LANE)
+    second = state.add_rows(
+        Batch(item=numbers[some], kind=COLLECTIVE, rank=rank[some], streams=lane[rank[some]][:, None])
+    )
+    state.wait(second, rows[some])

@@ -1,0 +1,102 @@
+"""What a plan may say about recompute: settled with the framework's habit, and refused where it could have no effect."""
+
+from __future__ import annotations
+
+from simulator.errors import PlanError
+from simulator.lowering.recompute import Recompute
+from simulator.plan.framework import Framework
+from simulator.plan.plan import Plan
+from simulator.workload.model import Model
+from simulator.workload.workload import Workload
+
+__all__ = ["settle_recompute"]
+
+
+def settle_recompute(workload: Workload, plan: Plan, framework: Framework, slices: bool) -> Recompute:
+    """Return what is computed again in the backward pass.
+
+    Args:
+        slices: whether the schedule slices sequences, so that a rank has one chunk.
+
+    Raises:
+        PlanError: a setting that could have no effect, or more layers than a chunk has.
+    """
+    found = Recompute(
+        plan.recompute or framework.recompute,
+        plan.recompute_modules or (),
+        plan.recompute_method or "",
+        plan.recompute_layers or 0,
+    )
+    chunks = plan.pipeline_parallel * (1 if slices else plan.chunks_per_rank)
+    largest = max(plan.layer_split) if plan.layer_split else -(-workload.model.layers // chunks)
+    _check(found, workload.model, bool(found.modules or found.method or found.layers), largest)
+    return found
+
+
+def _check(recompute: Recompute, model: Model, given: bool, largest: int) -> None:
+    """Refuse recompute settings that could have no effect.
+
+    Args:
+        given: whether the plan says which layers, or modules.
+        largest: layers of the largest chunk.
+
+    Raises:
+        PlanError: with the rule, the values and a way out.
+    """
+
+    def refuse(rule: str, values: str, way: str) -> None:
+        raise PlanError(f"{rule}, but {values}. Way out: {way}.")
+
+    if recompute.kind == "none" and given:
+        refuse(
+            "recompute_layers and recompute_modules say what is recomputed",
+            "recompute = 'none'",
+            "recompute = 'full' or 'selective'",
+        )
+    if bool(recompute.method) != bool(recompute.layers):
+        refuse(
+            "recompute_method and recompute_layers belong together",
+            f"recompute_method = {recompute.method or None!r} and recompute_layers = {recompute.layers or None}",
+            "both or neither",
+        )
+    if recompute.method == "uniform" and recompute.kind != "full":
+        refuse(
+            "recompute_method 'uniform' keeps the inputs of groups of whole layers",
+            f"recompute = {recompute.kind!r}",
+            "recompute = 'full', or recompute_method = 'block'",
+        )
+    if recompute.method == "every" and recompute.layers == 1:
+        refuse("every layer is what recompute does by itself", "recompute_layers = 1", "leave recompute_method out")
+    if recompute.layers > largest:
+        refuse(
+            "recompute_layers counts layers of a chunk",
+            f"it is {recompute.layers} and the largest chunk has {largest}",
+            f"recompute_layers = {largest}",
+        )
+    if recompute.modules and recompute.kind != "selective":
+        refuse(
+            "recompute_modules are those of selective recompute",
+            f"recompute = {recompute.kind!r}",
+            "recompute = 'selective'",
+        )
+    lacking = {
+        "mla_up_proj": model.attention != "latent",
+        "moe": not model.experts,
+        "moe_act": not model.experts,
+        "shared_experts": not model.shared_expert_ffn,
+        "mlp": bool(model.experts) and all(model.moe_layers),
+    }
+    for module in recompute.modules:
+        if lacking.get(module):
+            refuse(
+                "a recomputed module is one that the model has",
+                f"{module!r} is none of model {model.name!r}",
+                f"leave {module} out of recompute_modules",
+            )
+    double = {"moe_act", "shared_experts"} & set(recompute.modules)
+    if "moe" in recompute.modules and double:
+        refuse(
+            "moe recomputes all of the experts",
+            f"{sorted(double)[0]!r} is named too",
+            f"leave {sorted(double)[0]} out",
+        )

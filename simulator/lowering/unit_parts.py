@@ -1,0 +1,172 @@
+"""What an FSDP unit is gathered and reduced as: its links, and the memory it takes while it stands unsharded.
+
+One part, two where experts are sharded over other ranks than the rest; one for every weight tensor in a framework that gathers
+by tensor (experts of one layer stay together).  ZeRO++ (arXiv 2306.10209) makes messages smaller:
+
+    qwZ   weights travel as 8-bit integers in blocks                          1 byte per weight in place of 2
+    hpZ   the second gather, in the backward pass, stays inside a node        a second copy of the weights per node
+    qgZ   gradients travel as 4-bit integers, by all_to_all inside the node, added up, then between nodes      half a byte
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.lowering.hops import Chain, gradient_link, links_of
+from simulator.lowering.parameters import Held, group_held, words
+from simulator.lowering.rows import Rows
+from simulator.lowering.shard_rules import COPIES
+from simulator.lowering.state import State
+from simulator.program.program import COLLECTIVE, Link, OperatorTable, Tensor
+from simulator.workload.precision import BYTES_PER_ELEMENT
+
+__all__ = ["UnitPart", "gather_link", "quantising", "refetched", "unit_parts"]
+
+WEIGHT_BYTES, GRADIENT_BYTES = 1.0, 0.5
+"""Bytes of a quantised weight and gradient on the wire."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitPart:
+    """Weights of a unit that one set of ranks shards.
+
+    Args:
+        unit: which unit.
+        gather, gather_again: items of the gathers forward and backward.
+        reduce: items of the reduction, hop by hop.
+        weights, gradients: effects of standing unsharded.
+    """
+
+    unit: int
+    gather: int
+    gather_again: int
+    reduce: Chain
+    weights: int
+    gradients: int
+
+
+def gather_link(state: State, what: str, message: float, group: tuple[str, ...], dtype: str = "") -> int:
+    """Add a link that gathers weights; returns its item."""
+    return state.add_item(
+        Link(
+            name=f"all_gather {what}",
+            kind=COLLECTIVE,
+            message=message,
+            dtype=dtype or state.settled.precision.compute,
+            group=group,
+            pipeline_ranks=(),
+            account="dp",
+            collective="all_gather",
+        )
+    )
+
+
+def unit_parts(state: State, units: list[tuple[str, ...]]) -> list[UnitPart]:
+    """Return the parts of every unit, in order; each part of `units` is a unit's layers."""
+    settled, found = state.settled, []
+    for unit, kinds in enumerate(units):
+        whole = kinds[0] if len(kinds) == 1 else words(kinds)
+        for piece, held in _pieces(state, kinds):
+            name = whole + piece
+            chains = _reductions(state, name, held)
+            for number, (what, count, group) in enumerate(held.parts(settled)):
+                gather, again = _gathers(state, f"weights of {name}{what}", count, group)
+                weights, gradients = count * settled.precision.element, count * settled.gradient_bytes
+                found.append(
+                    UnitPart(
+                        unit=unit,
+                        gather=gather,
+                        gather_again=again,
+                        reduce=chains[number],
+                        weights=_stands(state, f"gathered weights of {name}{what}", "gathered", weights),
+                        gradients=_stands(state, f"unsharded gradients of {name}{what}", "gradients", gradients),
+                    )
+                )
+    return found
+
+
+def _pieces(state: State, kinds: tuple[str, ...]) -> list[tuple[str, Held]]:
+    """(what it is, weights) of everything in a unit that is gathered apart from the rest."""
+    held = group_held(state, kinds)
+    tensors = [size for kind in kinds for size in state.costs[kind].tensors]
+    if not state.settled.framework.gathers_by_tensor or len(tensors) < 2:
+        return [("", held)]
+    pieces = [(f", tensor {number}", Held(size)) for number, size in enumerate(tensors, 1)]
+    return [*pieces, ("", Held(held.experts, held.experts))] if held.experts else pieces
+
+
+def refetched(state: State, units: list[tuple[str, ...]]) -> list[bool]:
+    """Per unit: whether its backward gathers twice, for the recomputed forward, whose hooks drop the weights, and for itself."""
+    settled = state.settled
+    twice = settled.framework.gathers_by_tensor and settled.recompute == "full" and settled.reshard_after_forward
+    return [twice and not {"head", "embedding"} & set(unit) for unit in units]
+
+
+def _stands(state: State, name: str, category: str, size: float) -> int:
+    return state.effect((Tensor(name=name, category=category, bytes=size),))
+
+
+def _gathers(state: State, what: str, count: float, group: tuple[str, ...]) -> tuple[int, int]:
+    """Items of the gather before the forward and before the backward."""
+    settled = state.settled
+    narrow = settled.quantized_weights
+    message = count * (WEIGHT_BYTES if narrow else settled.precision.element)
+    first = gather_link(state, what, message, group, "int8" if narrow else "")
+    if not settled.secondary_shard_size:
+        return first, first
+    inner = tuple(axis for axis in group if axis != COPIES)
+    return first, gather_link(state, f"{what} from the secondary shards", message, inner, "int8" if narrow else "")
+
+
+def _reductions(state: State, name: str, held: Held) -> list[Chain]:
+    settled = state.settled
+    if not settled.quantized_gradients:
+        return links_of(state, f"gradients of {name}", held)
+    chains: list[Chain] = []
+    for what, count, group in held.parts(settled):
+        inner = tuple(axis for axis in group if axis != COPIES)
+        ranks = settled.secondary_shard_size if not what else settled.expert_inner_size
+        size = count * GRADIENT_BYTES
+        title = f"quantised gradients of {name}{what}"
+        inside = gradient_link(state, "all_to_all", f"{title} inside", size, inner)
+        between = gradient_link(state, "all_to_all", f"{title} between", size / ranks, (COPIES,))
+        chains.append((inside, between))
+    return chains
+
+
+def quantising(state: State, group: tuple[str, ...], kind: int) -> tuple[OperatorTable | None, OperatorTable | None]:
+    """Return the kernels before and after a unit's segment: weights widened again, gradients narrowed and added up.
+
+    Args:
+        group: the unit's layers.
+        kind: of the action: 0 F, 1 B, 2 I, 3 W.
+    """
+    settled = state.settled
+    count, wide = group_held(state, group).all, float(settled.precision.element)
+    before = after = None
+    stays = "head" in group or ("embedding" in group and settled.framework.fsdp_root_unit)
+    again = settled.reshard_after_forward and not stays
+    if settled.quantized_weights and (kind == 0 or (kind < 3 and again)):
+        rows = Rows("weights from int8")
+        rows.add(
+            label="widen gathered weights",
+            work="memory_bound",
+            dtype=settled.precision.compute,
+            read=WEIGHT_BYTES * count,
+            written=wide * count,
+            phase="forward" if kind == 0 else "backward",
+        )
+        before = rows.table()
+    if settled.quantized_gradients and kind in (1, 3):
+        rows = Rows("gradients to int4")
+        common = {"work": "memory_bound", "dtype": settled.gradient_dtype, "phase": "backward", "part": "weight"}
+        narrow, grad = GRADIENT_BYTES * count, BYTES_PER_ELEMENT[settled.gradient_dtype]
+        rows.add(label="quantise gradients", read=grad * count, written=narrow, **common)
+        rows.add(
+            label="add quantised gradients",
+            read=narrow,
+            written=narrow / settled.secondary_shard_size,
+            **common,
+        )
+        after = rows.table()
+    return before, after

@@ -1,0 +1,66 @@
+"""Scaling curves as a picture: tokens per second against the ideal, and efficiency, over the number of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from simulator.errors import SpecError
+
+__all__ = ["plot_scaling"]
+
+
+def plot_scaling(
+    curves: Sequence[tuple[str, Sequence[tuple[int, float, float, bool]]]], path: str | Path, title: str = ""
+) -> Path:
+    """Draw curves into a file; its ending chooses the format.
+
+    Args:
+        curves: (name, points); a point is (GPUs, tokens per second, efficiency, whether it fits).
+
+    Raises:
+        SpecError: nothing to draw, or an ending that names no picture format.
+    """
+    from matplotlib.figure import Figure
+
+    drawn = [(name, points) for name, points in curves if points]
+    if not drawn:
+        raise SpecError("scaling draws at least one point, but none of those asked for can be")
+    figure = Figure(figsize=(11.0, 4.6), dpi=130, layout="constrained")
+    formats = figure.canvas.get_supported_filetypes()
+    if Path(path).suffix[1:].lower() not in formats:
+        raise SpecError(
+            f"a picture's file ending names its format, but {str(path)!r} has none of: {', '.join(sorted(formats))}"
+        )
+    rate, efficiency = figure.subplots(1, 2)
+    ticks = sorted({gpus for _, points in drawn for gpus, *_ in points})
+    for number, (name, points) in enumerate(drawn):
+        colour = f"C{number % 10}"
+        style = ("-", "--", "-.", ":")[number // 10 % 4]
+        gpus = [point[0] for point in points]
+        rate.plot(gpus, [point[1] for point in points], style, color=colour, label=name)
+        first = points[0]
+        rate.plot(gpus, [first[1] / first[0] * n for n in gpus], ":", color=colour, lw=0.9, alpha=0.7)
+        efficiency.plot(gpus, [100 * point[2] for point in points], style, color=colour, label=name)
+        for n, tokens, part, fits in points:
+            face = colour if fits else "white"
+            rate.plot(n, tokens, "o", color=colour, mfc=face, ms=5)
+            efficiency.plot(n, 100 * part, "o", color=colour, mfc=face, ms=5)
+    rate.set_yscale("log")
+    rate.set_ylabel("tokens per second; dotted: in proportion to the GPUs")
+    efficiency.set_ylabel("tokens per second and GPU, % of the first point")
+    efficiency.set_ylim(0.0, max(105.0, *(102 * point[2] for _, points in drawn for point in points)))
+    efficiency.axhline(100.0, color="#808080", lw=0.8, ls=":")
+    for axis in (rate, efficiency):
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(ticks, [f"{n:,}" for n in ticks], rotation=45 if len(ticks) > 7 else 0)
+        axis.minorticks_off()
+        axis.set_xlabel("GPUs; hollow: does not fit")
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    if len(drawn) > 1 or drawn[0][0] != "as it is":
+        efficiency.legend(fontsize=8, frameon=False)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
+    figure.savefig(path, facecolor="white")
+    return Path(path)

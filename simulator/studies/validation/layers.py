@@ -1,0 +1,145 @@
+"""Measured layers: the time of one transformer layer, of its mixture of experts, or of attention made of several kernels.
+
+The row becomes a pipeline of three ranks with a layer each; the middle one has neither embedding nor head, and its block is
+priced as in every simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from simulator.costs.price import price
+from simulator.costs.tables import machine_of, price_table
+from simulator.errors import SimulatorError
+from simulator.hardware.cluster import Cluster
+from simulator.lowering import lower
+from simulator.plan.plan import Plan
+from simulator.program.prices import Prices
+from simulator.program.program import Program, Segment
+from simulator.studies.validation.placement import place
+from simulator.studies.validation.rows import CannotPlace, Row, count, text
+
+__all__ = ["layer_seconds", "unfused_attention_seconds"]
+
+_RANKS, _MIDDLE = 3, 1
+_PHASES = {"fwd": "forward", "forward": "forward", "bwd": "backward", "backward": "backward"}
+_EXPERTS = (
+    "router",
+    "choice of experts",
+    "permute",
+    "dispatch",
+    "sort",
+    "expert",
+    "combine",
+    "unpermute",
+    "shared expert",
+)
+"""How the labels of a mixture's operators begin (workload/architectures/experts.py)."""
+_SCORES = ("attention scores", "softmax", "attention context")
+_PLAIN = {"framework": "scaling_torch_attention", "attention": "unfused"}
+"""Plan of a framework whose attention is plain PyTorch operations."""
+
+
+def layer_seconds(row: Row) -> tuple[float, float, tuple[str, ...]]:
+    """Return (seconds, sigma, what was assumed) of a row whose op is transformer_layer or moe_layer.
+
+    Raises:
+        CannotPlace: sizes are missing, or the simulator refuses the plan.
+    """
+    phase = _PHASES.get(text(row, "direction").lower() or "fwd")
+    if phase is None:
+        raise CannotPlace(f"direction {text(row, 'direction')[:20]!r} is neither fwd nor bwd")
+    program, prices, cluster, assumed = _priced(_as_run(row))
+    item = _block(program, phase)
+    whole = float(prices.occupancy[item])
+    seconds = _of_labels(program, item, cluster, _EXPERTS) if text(row, "op") == "moe_layer" else whole
+    return seconds, _sigma(prices, item), assumed
+
+
+def unfused_attention_seconds(row: Row, phases: Sequence[str]) -> tuple[float, float, tuple[str, ...]]:
+    """Return (seconds, sigma, what was assumed) of attention that keeps its scores in memory, as plain PyTorch operations.
+
+    Args:
+        phases: "forward", "backward" or both.
+
+    Raises:
+        CannotPlace: sizes are missing, or the simulator refuses them.
+    """
+    width = (count(row, "heads") or 1) * (count(row, "head_dim") or 1)
+    run = {**_as_run(row), "hidden": str(width)}
+    program, prices, cluster, assumed = _priced(run, **_PLAIN)
+    items = [_block(program, phase) for phase in phases]
+    seconds = sum(_of_labels(program, item, cluster, _SCORES) for item in items)
+    return (
+        seconds,
+        _sigma(prices, items[-1]),
+        (*assumed, "scores kept in memory: scale, mask and softmax are separate kernels"),
+    )
+
+
+def _priced(run: Row, **changes: str) -> tuple[Program, Prices, Cluster, tuple[str, ...]]:
+    placed = place(run)
+    fields = {**placed.fields, **changes, "recompute": placed.recompute, "layer_split": (1,) * _RANKS}
+    try:
+        program = lower(placed.workload, Plan(**fields), placed.cluster.world_size)
+        prices = price(program, placed.cluster)
+    except (SimulatorError, ValueError) as error:
+        raise CannotPlace(str(error)) from None
+    return program, prices, placed.cluster, placed.assumed
+
+
+def _sigma(prices: Prices, item: int) -> float:
+    """Standard deviation in log time of one block, from those of its kernels."""
+    share = prices.class_share[item] / float(prices.occupancy[item])
+    return float(np.sqrt(np.sum((share * prices.sigma) ** 2)))
+
+
+def _as_run(row: Row) -> dict[str, str]:
+    """The row as one of measured runs: three layers on three pipeline ranks, one microbatch."""
+    tensor, expert, batch = count(row, "tp") or 1, count(row, "ep") or 1, count(row, "batch") or 1
+    replicas = max(1, expert // (tensor if expert % tensor == 0 else 1)) if expert > 1 else 1
+    notes = text(row, "notes").lower()
+    recompute = next((name for name in ("selective", "full") if name in notes), "none")
+    experts = text(row, "experts") if text(row, "op") == "moe_layer" else ""
+    run = {
+        "source": text(row, "source"),
+        "gpu": text(row, "gpu"),
+        "n_gpus": str(_RANKS * tensor * replicas),
+        "arch_layers": str(_RANKS),
+        "hidden": text(row, "hidden"),
+        "heads": text(row, "heads"),
+        "kv_heads": text(row, "kv_heads"),
+        "head_dim": text(row, "head_dim"),
+        "ffn_hidden": text(row, "ffn"),
+        "seq_len": text(row, "seq_len"),
+        "precision": text(row, "dtype"),
+        "tp": str(tensor),
+        "pp": str(_RANKS),
+        "mbs": str(batch),
+        "gbs": str(batch * replicas),
+        "zero_stage": "0",
+        "seq_parallel": "1" if "sequence parallel" in notes else "0",
+        "recompute": recompute,
+        "framework": text(row, "software") if "dispatcher" not in text(row, "software") else text(row, "source"),
+    }
+    if experts:
+        run |= {"moe_experts": experts, "moe_topk": text(row, "topk"), "moe_ffn_hidden": text(row, "ffn")}
+        run |= {"moe_dense_layers": "0", "ep": str(expert)}
+    return run
+
+
+def _block(program: Program, phase: str) -> int:
+    """The item that the middle rank runs in this phase of its microbatch."""
+    mine = set(program.item[program.rank == _MIDDLE].tolist())
+    return next(i for i in mine if isinstance(s := program.items[i], Segment) and s.phase == phase)
+
+
+def _of_labels(program: Program, item: int, cluster: Cluster, begin: tuple[str, ...]) -> float:
+    """Seconds of those operators of a block whose labels begin so."""
+    segment, machine, seconds = program.items[item], machine_of(cluster), 0.0
+    for table, times in segment.pieces if isinstance(segment, Segment) else ():
+        rows = price_table(table, machine, program.axes).rows
+        seconds += times * float(sum(rows[j] for j, label in enumerate(table.label) if label.startswith(begin)))
+    return seconds

@@ -1,0 +1,153 @@
+"""Which layers and modules run again, what they cost and what they need not keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulator.errors import PlanError
+from simulator.hardware.cluster import load_cluster
+from simulator.lowering import lower
+from simulator.plan.plan import Plan
+from simulator.program.program import CATEGORIES, Program, Segment
+from simulator.program.spec import verify
+from simulator.report.prediction import Prediction
+from simulator.simulation import simulate
+from simulator.workload.model import load_model
+from simulator.workload.workload import Workload
+
+LLAMA = Workload(model=load_model("llama3_8b"), sequence_length=4096, global_batch_size=8)
+MOE = Workload(model=load_model("deepseek_v2_lite"), sequence_length=4096, global_batch_size=8)
+
+
+def lowered(workload: Workload = LLAMA, **plan: Any) -> Program:
+    program = lower(workload, Plan(**plan), 8)
+    verify(program)
+    return program
+
+
+def predicted(workload: Workload = LLAMA, **plan: Any) -> Prediction:
+    return simulate(workload, Plan(**plan), load_cluster("dgx_h100", 8))
+
+
+def again(program: Program) -> float:
+    """Floating-point operations run a second time in one microbatch."""
+    total = 0.0
+    for item in program.items:
+        if isinstance(item, Segment) and item.phase == "backward":
+            for table, count in item.pieces:
+                total += count * sum(f for f, p in zip(table.flops, table.phase, strict=True) if p == "recompute")
+    return total
+
+
+def kept(program: Program) -> float:
+    """Bytes of activations of one microbatch on the first rank."""
+    return float(program.effect_bytes[program.start_effect[0]][CATEGORIES.index("activations")])
+
+
+def labels(program: Program, layer: str = "layer") -> list[str]:
+    return next(
+        [label for label, phase in zip(t.label, t.phase, strict=True) if phase == "recompute"]
+        for i in program.items
+        if isinstance(i, Segment)
+        for t, _ in i.pieces
+        if t.name == f"{layer} backward"
+    )
+
+
+def test_a_part_of_the_layers_costs_and_saves_its_part() -> None:
+    one_bucket = {"overlap_gradients": False}
+    none, full = (lowered(recompute=kind, **one_bucket) for kind in ("none", "full"))
+    for method, n, part in (("block", 8, 8 / 32), ("block", 32, 1.0), ("every", 4, 8 / 32), ("every", 2, 0.5)):
+        some = lowered(recompute="full", recompute_method=method, recompute_layers=n, **one_bucket)
+        assert again(some) == pytest.approx(part * again(full), rel=1e-9)
+        assert kept(none) - kept(some) == pytest.approx(part * (kept(none) - kept(full)), rel=1e-9)
+
+
+def test_groups_of_layers_keep_one_input_and_hold_all_of_the_group_while_it_runs_again() -> None:
+    plain = lowered(recompute="full", overlap_gradients=False)
+    four = lowered(recompute="full", recompute_method="uniform", recompute_layers=4, overlap_gradients=False)
+    assert again(plain) == again(four)
+    tokens = 4096 * 4096 * 2
+    assert kept(plain) - kept(four) == pytest.approx(24 * tokens)
+    marks = [max(p.effect_bytes[p.mark_effect[p.mark_effect >= 0]].sum(axis=1)) for p in (plain, four)]
+    assert 2.5 < marks[1] / marks[0] < 4.5
+    small, large = (predicted(recompute="full", recompute_method="uniform", recompute_layers=n) for n in (2, 16))
+    assert small.peak_memory < large.peak_memory
+    assert small.step_time == pytest.approx(large.step_time, rel=1e-6)
+
+
+def test_a_block_counts_layers_of_every_chunk() -> None:
+    plan = {"pipeline_parallel": 4, "recompute": "full", "overlap_gradients": False}
+    program = lowered(**plan, recompute_method="block", recompute_layers=2)
+    held = [
+        program.effect_bytes[program.start_effect[(program.rank == r) & (program.action == 0)][0]][3] for r in (1, 2)
+    ]
+    assert held[0] == held[1]
+    whole = lowered(**plan)
+    assert again(program) == pytest.approx(again(whole) * 2 / 8, rel=1e-9)
+
+
+MODULES = [
+    (LLAMA, "core_attn", "layer", ["attention"]),
+    (LLAMA, "layernorm", "layer", ["attention norm", "mlp norm"]),
+    (LLAMA, "mlp", "layer", ["mlp up", "swiglu", "mlp down"]),
+    (MOE, "mla_up_proj", "moe layer", ["key value latent norm", "key value up", "rotary"]),
+    (MOE, "moe_act", "moe layer", ["expert swiglu"]),
+    (MOE, "shared_experts", "moe layer", ["shared expert up", "shared expert swiglu", "shared expert down"]),
+]
+
+
+@pytest.mark.parametrize(("workload", "module", "layer", "expected"), MODULES)
+def test_a_module_runs_again_and_keeps_less(workload: Workload, module: str, layer: str, expected: list[str]) -> None:
+    none = lowered(workload, recompute="none")
+    some = lowered(workload, recompute="selective", recompute_modules=(module,))
+    assert expected == labels(some, layer)
+    assert kept(some) < kept(none) if module != "core_attn" else kept(some) <= kept(none)
+
+
+def test_all_experts_run_again_with_their_exchanges() -> None:
+    program = lowered(MOE, recompute="selective", recompute_modules=("moe",), expert_parallel=8)
+    names = labels(program, "moe layer")
+    assert ("router", "shared expert sum") == (names[0], names[-1])
+    assert {"dispatch all_to_all", "combine all_to_all"} <= set(names)
+    one, two = (predicted(MOE, recompute="selective", recompute_modules=m) for m in (("moe",), ("moe_act",)))
+    assert one.step_time > two.step_time
+    assert one.peak_memory < two.peak_memory
+
+
+def test_modules_add_up() -> None:
+    def saved(*modules: str) -> float:
+        return kept(lowered(recompute="none")) - kept(lowered(recompute="selective", recompute_modules=modules))
+
+    assert saved("layernorm", "core_attn") == pytest.approx(saved("layernorm") + saved("core_attn"))
+    assert saved("layernorm", "mlp") == pytest.approx(saved("layernorm") + saved("mlp"))
+
+
+@pytest.mark.parametrize(
+    ("plan", "values", "way"),
+    [
+        ({"recompute": "none", "recompute_layers": 2, "recompute_method": "block"}, "'none'", "recompute = 'full'"),
+        ({"recompute": "full", "recompute_layers": 2}, "recompute_method = None", "both or neither"),
+        (
+            {"recompute": "selective", "recompute_layers": 2, "recompute_method": "uniform"},
+            "'selective'",
+            "'block'",
+        ),
+        (
+            {"recompute": "full", "recompute_layers": 1, "recompute_method": "every"},
+            "= 1",
+            "leave recompute_method out",
+        ),
+        ({"recompute": "full", "recompute_layers": 33, "recompute_method": "block"}, "has 32", "recompute_layers = 32"),
+        ({"recompute": "full", "recompute_modules": ("mlp",)}, "'full'", "'selective'"),
+        ({"recompute": "selective", "recompute_modules": ("moe",)}, "'moe' is none", "leave moe out"),
+        ({"recompute": "selective", "recompute_modules": ("mla_up_proj",)}, "llama3_8b", "leave mla_up_proj out"),
+    ],
+)
+def test_refused_where_it_cannot_act(plan: dict[str, Any], values: str, way: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        lowered(**plan)
+    assert values in str(caught.value)
+    assert way in str(caught.value)

@@ -1,0 +1,185 @@
+"""Hybrid sharding, FSDP units and visits, ZeRO++: which groups talk, how much, how often, and what stands meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.errors import PlanError
+from simulator.hardware.cluster import load_cluster
+from simulator.lowering import lower, settle
+from simulator.plan.plan import Plan
+from simulator.program.program import COLLECTIVE, Link, Program
+from simulator.program.spec import verify
+from simulator.report.memory import memory_peaks
+from simulator.simulation import simulate
+from simulator.workload.model import load_model
+from simulator.workload.workload import Workload
+
+LLAMA = Workload(model=load_model("llama3_8b"), sequence_length=4096, global_batch_size=64)
+MIXTRAL = Workload(model=load_model("mixtral_8x7b"), sequence_length=4096, global_batch_size=64)
+
+
+def lowered(world: int = 16, workload: Workload = LLAMA, **plan: Any) -> Program:
+    program = lower(workload, Plan(**{"framework": "torchtitan", **plan}), world)
+    verify(program)
+    return program
+
+
+def traffic(program: Program) -> Counter[tuple[str, tuple[str, ...]]]:
+    """Bytes by (collective, group) on one folded rank."""
+    out: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    for number in program.item[program.kind == COLLECTIVE]:
+        item = program.items[number]
+        if isinstance(item, Link) and "norm" not in item.name:
+            out[(item.collective, item.group)] += int(item.message)
+    return out
+
+
+def states(program: Program, category: str) -> float:
+    return sum(t.bytes for t in program.resident[0].tensors if t.category == category)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_hybrid_sharding_talks_inside_groups_and_adds_shards_between_them(stage: int) -> None:
+    whole, groups = lowered(zero_stage=stage), lowered(zero_stage=stage, shard_size=4)
+    assert groups.axes == (("tp", 1), ("dp", 4), ("replica", 4), ("pp", 1))
+    assert 4 * states(whole, "optimizer_states") == states(groups, "optimizer_states")
+    one, two = traffic(whole), traffic(groups)
+    inside = sum(size for (kind, group), size in two.items() if kind == "reduce_scatter" and group == ("dp",))
+    between = sum(size for (kind, group), size in two.items() if kind == "all_reduce" and group == ("replica",))
+    assert one[("reduce_scatter", ("dp",))] == inside
+    steps = 4 if stage == 2 else 1  # ZeRO-2 adds shards between groups after the last of four microbatches
+    assert between == pytest.approx(inside / 4 / steps, rel=1e-6)
+    assert one[("all_gather", ("dp",))] == two[("all_gather", ("dp",))]
+
+
+def test_the_optimizer_waits_for_both_hops() -> None:
+    program = lowered(zero_stage=1, shard_size=4, clip_gradients=False)
+    update = int(np.flatnonzero(program.action == 4)[0])
+    waits = program.after[program.after_offsets[update] : program.after_offsets[update + 1]]
+    groups = {program.items[program.item[w]].group for w in waits if program.kind[w] == COLLECTIVE}
+    assert {("dp",), ("replica",)} == groups
+
+
+def test_a_group_of_all_replicas_is_plain_zero() -> None:
+    assert traffic(lowered(zero_stage=1)) == traffic(lowered(zero_stage=1, shard_size=16))
+
+
+def test_experts_are_sharded_inside_the_same_groups() -> None:
+    settled = settle(MIXTRAL, Plan(zero_stage=1, expert_parallel=8, shard_size=16), 32)
+    assert (16, 2, 2) == (settled.shard_size, settled.expert_shard_size, settled.copies)
+    program = lowered(32, MIXTRAL, zero_stage=1, expert_parallel=8, shard_size=16, framework="megatron_core")
+    kinds = traffic(program)
+    assert {("ep", "dp"), ("dp",), ("replica",)} <= {group for kind, group in kinds if kind != "all_to_all"}
+    alone = traffic(lowered(32, MIXTRAL, zero_stage=1, expert_parallel=8, shard_size=8, framework="megatron_core"))
+    assert ("reduce_scatter", ("dp",)) not in alone, "one copy of each expert per group: nothing to scatter over"
+
+
+def test_hierarchical_weights_are_gathered_near_in_the_backward() -> None:
+    plain, near = lowered(zero_stage=3), lowered(zero_stage=3, secondary_shard_size=8)
+    far, inner = (traffic(near)[("all_gather", group)] for group in (("dp", "replica"), ("dp",)))
+    assert far + inner == traffic(plain)[("all_gather", ("dp",))]
+    assert 0 < inner < far, "the head is gathered once"
+    assert states(near, "weights") - states(plain, "weights") == pytest.approx(2 * LLAMA.model.parameters / 8, rel=1e-6)
+
+
+def test_quantised_messages_are_a_half_and_a_quarter() -> None:
+    plain = traffic(lowered(zero_stage=3, gradient_dtype="bf16"))
+    narrow = lowered(
+        zero_stage=3,
+        gradient_dtype="bf16",
+        secondary_shard_size=8,
+        quantized_weights=True,
+        quantized_gradients=True,
+    )
+    small = traffic(narrow)
+    assert 2 * sum(n for (kind, _), n in small.items() if kind == "all_gather") == plain[("all_gather", ("dp",))]
+    assert 4 * small[("all_to_all", ("dp",))] == plain[("reduce_scatter", ("dp",))]
+    assert 8 * small[("all_to_all", ("replica",))] == pytest.approx(small[("all_to_all", ("dp",))], rel=1e-6)
+    labels = {label for block in narrow.blocks for s in block.segments for t, _ in s.pieces for label in t.label}
+    assert {"widen gathered weights", "quantise gradients", "add quantised gradients"} <= labels
+
+
+def test_larger_units_mean_fewer_and_larger_gathers_and_more_memory() -> None:
+    def facts(unit: Any) -> tuple[int, float, float]:
+        program = lowered(zero_stage=3, fsdp_unit=unit)
+        items = [program.items[i] for i in program.item[program.kind == COLLECTIVE]]
+        gathers = [i.message for i in items if isinstance(i, Link) and i.collective == "all_gather"]
+        peak = simulate(LLAMA, Plan(zero_stage=3, fsdp_unit=unit, framework="torchtitan"), load_cluster("dgx_a100", 16))
+        gathered = max(e.by_category()[5] for e in program.effects)
+        return len(gathers), gathered, peak.peak_memory
+
+    one, four, all_ = facts(1), facts(4), facts("chunk")
+    assert 4 * (2 * 32 + 2) == one[0], "embedding and head stay for the backward that follows"
+    assert 4 * (2 * 8 + 2) == four[0]
+    assert 4 == all_[0]
+    assert one[1] < four[1] < all_[1] == 2 * LLAMA.model.parameters
+    assert one[2] < four[2] < all_[2]
+
+
+def test_a_visit_gathers_and_reduces_once() -> None:
+    plan = {"zero_stage": 3, "pipeline_parallel": 2, "chunks_per_rank": 2, "schedule": "breadth_first"}
+    each, once = (lowered(**plan, fsdp_gather=kind) for kind in ("microbatch", "visit"))
+    microbatches = settle(LLAMA, Plan(**plan), 16).microbatches
+    for kind in ("all_gather", "reduce_scatter"):
+        assert microbatches * traffic(once)[(kind, ("dp",))] == traffic(each)[(kind, ("dp",))]
+    cluster = load_cluster("dgx_a100", 16)
+    several = simulate(LLAMA, Plan(**plan, framework="torchtitan", fsdp_gather="microbatch"), cluster)
+    visits = simulate(LLAMA, Plan(**plan, framework="torchtitan", fsdp_gather="visit"), cluster)
+    assert visits.exposed_communication["dp"] < several.exposed_communication["dp"]
+    held = [p.memory.by_category[:, 5].max() for p in (several, visits)]
+    assert held[0] < held[1], "all layers of a chunk stand during a visit"
+
+
+def test_gradients_once_per_step_stand_unsharded_until_then() -> None:
+    each, once = (lowered(zero_stage=3, fsdp_reduce=kind) for kind in ("microbatch", "step"))
+    assert 4 * traffic(once)[("reduce_scatter", ("dp",))] == traffic(each)[("reduce_scatter", ("dp",))]
+    assert traffic(once)[("all_gather", ("dp",))] == traffic(each)[("all_gather", ("dp",))]
+    cluster = load_cluster("dgx_a100", 16)
+    gradients = []
+    for kind in ("microbatch", "step"):
+        p = simulate(LLAMA, Plan(zero_stage=3, fsdp_reduce=kind, framework="torchtitan"), cluster)
+        gradients.append(p.memory.by_category[0, 1])
+    assert gradients[1] - gradients[0] > 4 * 0.8 * LLAMA.model.parameters
+
+
+@pytest.mark.parametrize(
+    "plan", [{"fsdp_unit": 3}, {"fsdp_gather": "visit"}, {"fsdp_reduce": "step"}, {"shard_size": 4}]
+)
+def test_what_a_step_gathers_it_drops(plan: dict[str, Any]) -> None:
+    program = lowered(zero_stage=3, pipeline_parallel=2, chunks_per_rank=2, schedule="breadth_first", **plan)
+    from simulator.costs.price import price
+    from simulator.engine import run
+
+    cluster = load_cluster("dgx_a100", 16)
+    trace = run(program, price(program, cluster))
+    report = memory_peaks(program, trace, (trace.makespan, trace.makespan + 1.0))
+    resident = [sum(t.bytes for t in e.tensors) for e in program.resident]
+    np.testing.assert_allclose(report.total, resident, rtol=1e-9)
+
+
+REFUSED = [
+    ({"shard_size": 4}, "zero_stage = 0", "leave shard_size out"),
+    ({"shard_size": 1, "zero_stage": 1}, "shard_size = 1", "zero_stage = 0"),
+    ({"shard_size": 6, "zero_stage": 1}, "is 6", "shard_size = 4"),
+    ({"secondary_shard_size": 8, "zero_stage": 1}, "zero_stage = 1", "zero_stage = 3"),
+    ({"secondary_shard_size": 16, "zero_stage": 3}, "16 of 16", "leave secondary_shard_size out"),
+    ({"secondary_shard_size": 8, "shard_size": 4, "zero_stage": 3}, "shard_size = 4", "one of the two"),
+    ({"fsdp_unit": 2}, "zero_stage = 0", "leave fsdp_unit out"),
+    ({"fsdp_unit": 33, "zero_stage": 3}, "it has 32", "'chunk'"),
+    ({"fsdp_reduce": "step", "zero_stage": 3, "microbatch_size": 4}, "1 microbatch", "leave fsdp_reduce out"),
+    ({"quantized_gradients": True, "zero_stage": 3}, "not given", "secondary_shard_size = GPUs of a node"),
+    ({"fsdp_gather": "visit", "zero_stage": 3}, "never runs two", "breadth_first"),
+]
+
+
+@pytest.mark.parametrize(("plan", "values", "way"), REFUSED)
+def test_what_could_have_no_effect_is_refused(plan: dict[str, Any], values: str, way: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        lower(LLAMA, Plan(**plan), 16)
+    assert values in str(caught.value)
+    assert way in str(caught.value)
