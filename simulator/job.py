@@ -13,14 +13,16 @@ from __future__ import annotations
 import copy
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.hardware.jitter import Jitter
+from simulator.hardware.parts import Part
 from simulator.plan.plan import Plan
 from simulator.specs import Spec, find_spec, read_toml, validate_spec
 from simulator.units import Seconds
@@ -49,6 +51,9 @@ class ClusterChoice(Spec):
 
     name: str
     gpus: Annotated[int, Field(ge=1, le=10**7)] | None = None
+    parts: Annotated[
+        tuple[Part, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+    ] = ()
 
 
 class JobFile(Spec):
@@ -62,6 +67,7 @@ class JobFile(Spec):
     model: dict[str, Any] | None = None
     plan: Plan = Plan()
     cluster: ClusterChoice
+    jitter: Jitter | None = None
     measured_step_time: Seconds | None = None
 
 
@@ -72,6 +78,7 @@ class Job:
     Args:
         assumptions: what was filled in because the job did not say, in words.
         measured_step_time: a published step time of this very job [s], if the file has one.
+        jitter: what varies from step to step; None = nothing.
     """
 
     name: str
@@ -81,6 +88,7 @@ class Job:
     assumptions: tuple[str, ...] = ()
     measured_step_time: float | None = None
     notes: str = ""
+    jitter: Jitter | None = None
 
 
 def load_job(name: str | Path, settings: Iterable[str] = ()) -> Job:
@@ -113,7 +121,7 @@ def apply_settings(data: Mapping[str, Any], settings: Iterable[str]) -> dict[str
         if not equals or not all(keys) or len(keys) > 4:
             raise SpecError(
                 f"--set {setting[:80]!r}: expected TABLE.KEY=VALUE such as plan.tensor_parallel=8; "
-                "tables are workload, model, plan, cluster"
+                "tables are workload, model, plan, cluster, jitter"
             )
         table: Any = out
         for key in keys[:-1]:
@@ -141,6 +149,7 @@ def make_job(data: Mapping[str, Any], place: str, name: str) -> Job:
     model = _model(spec, place)
     OPTIMIZERS.get(spec.workload.optimizer)
     cluster = _cluster(spec, assumptions)
+    cluster = replace(cluster, parts=cluster.parts + spec.cluster.parts)
     length = spec.workload.sequence_length
     if length is None:
         length = model.sequence_length
@@ -161,6 +170,9 @@ def make_job(data: Mapping[str, Any], place: str, name: str) -> Job:
         precision=spec.workload.precision,
         optimizer=spec.workload.optimizer,
     )
+    jitter = spec.jitter or cluster.spec.jitter
+    if jitter is not None:
+        assumptions.append("step times are without the noise of [jitter]; dtsim run adds p50, p95 and their causes")
     return Job(
         name=spec.name if spec.name != "job" else name,
         workload=workload,
@@ -169,6 +181,7 @@ def make_job(data: Mapping[str, Any], place: str, name: str) -> Job:
         assumptions=tuple(assumptions),
         measured_step_time=spec.measured_step_time,
         notes=spec.notes or "",
+        jitter=jitter,
     )
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.costs.price import price
+from simulator.costs.ranks import price_ranks
 from simulator.engine import run
 from simulator.hardware.cluster import Cluster
+from simulator.hardware.parts import Part
 from simulator.job import Job
 from simulator.lowering import lower_settled, settle
 from simulator.plan.plan import Plan
@@ -26,6 +27,7 @@ def simulate(
     cluster: Cluster,
     engine: str = "compiled",
     assumptions: tuple[str, ...] = (),
+    fold: bool = True,
 ) -> Prediction:
     """Return the prediction of one training step.
 
@@ -35,6 +37,7 @@ def simulate(
         cluster: on what; its world size must be what the plan multiplies to.
         engine: "compiled" or "simpy".
         assumptions: what was filled in by whoever made the arguments; kept in the provenance.
+        fold: False simulates every replica, also those that are alike; the same times come out (for tests, small worlds).
 
     Raises:
         PlanError: the plan cannot be.
@@ -49,17 +52,20 @@ def simulate(
     settled = settle(workload, plan, cluster.world_size, f"cluster {cluster.name!r}")
     program = lower_settled(workload, settled)
     verify(program)
-    prices = price(program, cluster)
-    trace = run(program, prices, engine)
-    return measure(trace, program, prices, workload, cluster, _provenance(settled, cluster, assumptions))
+    priced = price_ranks(program, cluster, fold)
+    trace = run(priced.program, priced.prices, engine)
+    facts = _provenance(settled, priced.cluster, assumptions, cluster.parts)
+    return measure(trace, priced.program, priced.prices, workload, priced.cluster, facts, priced.ranks)
 
 
-def simulate_job(job: Job, engine: str = "compiled") -> Prediction:
+def simulate_job(job: Job, engine: str = "compiled", fold: bool = True) -> Prediction:
     """Return the prediction of a job."""
-    return simulate(job.workload, job.plan, job.cluster, engine, job.assumptions)
+    return simulate(job.workload, job.plan, job.cluster, engine, job.assumptions, fold)
 
 
-def _provenance(settled: Any, cluster: Cluster, assumptions: tuple[str, ...]) -> dict[str, Any]:
+def _provenance(
+    settled: Any, cluster: Cluster, assumptions: tuple[str, ...], parts: tuple[Part, ...]
+) -> dict[str, Any]:
     from simulator import __version__
 
     return {
@@ -73,4 +79,4 @@ def _provenance(settled: Any, cluster: Cluster, assumptions: tuple[str, ...]) ->
         "recompute": settled.recomputes.text,
         "attention": settled.style.attention,
         "assumptions": list(assumptions),
-    }
+    } | ({"parts": [part.text for part in parts]} if parts else {})

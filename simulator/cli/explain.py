@@ -27,13 +27,16 @@ def command(
     """Say where the time goes, what binds, what fills memory, and which single change of the plan helps most."""
     from simulator.simulation import simulate_job
     from simulator.studies.explanation import explain
+    from simulator.studies.stragglers import find_stragglers
 
     the_job = read_job(job, model, cluster, settings)
     warn_if_cold()
     prediction = simulate_job(the_job, engine)
     note("simulating the neighbouring plans ...")
     explanation = explain(the_job, prediction, engine)
+    stragglers = find_stragglers(the_job, prediction, engine)
     if as_json:
-        print_json(explanation.to_dict())
+        print_json(explanation.to_dict() | ({"stragglers": stragglers.to_dict()} if stragglers else {}))
     else:
-        print_sections(explanation.sections())
+        head, *rest = explanation.sections()
+        print_sections([head, *([stragglers.section()] if stragglers else []), *rest])

@@ -45,6 +45,10 @@ def command(
     tokens: Annotated[
         str | None, typer.Option(metavar="N", help="Tokens to train on, such as 1T: days, GPU-hours, price.")
     ] = None,
+    samples: Annotated[
+        int | None, typer.Option(metavar="N", help="Steps with the noise of the job's [jitter]: p50, p95, causes.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="S", help="Of the noise; the same seed, the same steps.")] = None,
 ) -> None:
     """Predict one training step: time with a band, memory per pipeline rank, and where both go."""
     from simulator.report.summary import describe
@@ -68,6 +72,13 @@ def command(
         cost = training_cost(prediction, wanted, the_job.cluster.price_per_gpu_hour)
         answer["training"] = cost.to_dict()
         sections.append(cost.section())
+    if the_job.jitter is not None or samples is not None or seed is not None:
+        from simulator.studies.variation import DEFAULT_SAMPLES, vary
+
+        count = DEFAULT_SAMPLES if samples is None else samples
+        variation = vary(the_job, count, 0 if seed is None else seed, engine, note)
+        answer["jitter"] = variation.to_dict()
+        sections.insert(1, variation.section())
     if not prediction.fits:
         from simulator.studies.advice import make_it_fit
 

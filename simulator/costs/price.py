@@ -51,11 +51,16 @@ def price(program: Program, cluster: Cluster) -> Prices:
 
     Raises:
         PlanError: a group leaves the node of a cluster without network.
+        ProgramError: parts of the cluster differ, so an item has no one price; `price_ranks` has them.
         SpecError: something is put on the host, and the node's file does not say what memory it has.
     """
+    if cluster.parts:
+        raise ProgramError(
+            f"an item of a cluster whose parts differ has several prices: use price_ranks for {cluster.name!r}"
+        )
     machine = machine_of(cluster)
     host = load_framework(program.framework) if program.framework else None
-    launch, step = (host.launch_time, host.step_time) if host else (0.0, 0.0)
+    launch, step = (host.launch_time / cluster.pace.host, host.step_time / cluster.pace.host) if host else (0.0, 0.0)
     columns = _Columns(len(program.items))
     for i, item in enumerate(program.items):
         if isinstance(item, Segment | FusedSegment):

@@ -36,6 +36,7 @@ from simulator.hardware.compute_coefficients import (
 from simulator.hardware.fabric import Fabric, GroupPlacement, fabric_of, place_group
 from simulator.hardware.gpu import Gpu
 from simulator.hardware.interference import load_interference
+from simulator.hardware.parts import NORMAL, Pace
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS
 from simulator.program.program import COLLECTIVE, COMPUTE, OperatorTable
 from simulator.workload.precision import BYTES_PER_ELEMENT
@@ -56,6 +57,7 @@ class Machine:
     attention: AttentionCoefficients
     memory_bound: MemoryBoundCoefficients
     slowdown: NDArray[np.float64]
+    pace: Pace = NORMAL
 
 
 @functools.lru_cache(maxsize=64)
@@ -74,6 +76,7 @@ def machine_of(cluster: Cluster) -> Machine:
         attention=load_attention_coefficients(gpu, named.get("attention")),
         memory_bound=load_memory_bound_coefficients(gpu, named.get("memory_bound")),
         slowdown=load_interference().matrix(RESOURCE_KINDS),
+        pace=cluster.pace,
     )
 
 
@@ -137,7 +140,9 @@ def price_table(table: OperatorTable, machine: Machine, axes: tuple[tuple[str, i
     """Return the price of a table; `axes` place its collectives on the wires."""
     seconds = np.zeros(len(table))
     classes: dict[str, ClassTime] = defaultdict(ClassTime)
-    for indices, values, names, sigmas, known in _kernels(table, machine):
+    for indices, priced, names, sigmas, known in _kernels(table, machine):
+        streams = names[0] == MEMORY_BOUND_CLASS
+        values = priced / (machine.pace.memory_bandwidth if streams else machine.pace.clock)
         seconds[indices] = values
         for value, name, sigma, good in zip(values, names, sigmas, known, strict=True):
             classes[name].add(float(value), float(sigma), bool(good))

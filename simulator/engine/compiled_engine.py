@@ -20,7 +20,7 @@ from simulator.program.program import Program
 from simulator.program.spec import check_runnable, find_deadlock
 from simulator.program.trace import Trace
 
-__all__ = ["run_compiled", "run_many"]
+__all__ = ["run_compiled", "run_many", "settled_order"]
 
 
 def run_compiled(program: Program, prices: Prices) -> Trace:
@@ -72,6 +72,27 @@ def run_many(program: Program, occupancy: NDArray[np.float64], latency: NDArray[
         prices = _fixed(occupancy[sample]), _fixed(latency[sample])
         makespans[sample] = _replay(*columns, *prices, end, order)  # type: ignore[call-arg]
     return makespans
+
+
+def settled_order(program: Program, prices: Prices, item: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return the rows in an order in which causes come first; it serves for all prices of the program.
+
+    Args:
+        program: what happens.
+        prices: of some items.
+        item: [rows] the item of `prices` that each row runs, in place of the program's own.
+
+    Raises:
+        DeadlockError: rows are left that wait for each other.
+    """
+    columns = (np.ascontiguousarray(item, np.int32), *_columns(program)[1:])
+    columns[0].flags.writeable = False
+    start, end = np.empty(program.size), np.empty(program.size)
+    order = np.empty(program.size, np.int32)
+    done = _play(*columns, _fixed(prices.occupancy), _fixed(prices.latency), start, end, order)  # type: ignore[call-arg]
+    if done < program.size:
+        raise DeadlockError(find_deadlock(program))
+    return order
 
 
 def _fixed(array: NDArray[Any], dtype: Any = np.float64) -> NDArray[Any]:

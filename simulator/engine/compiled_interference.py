@@ -16,11 +16,30 @@ from numpy.typing import NDArray
 from simulator.program.prices import RESOURCE_KINDS, Prices
 from simulator.program.program import Program
 
-__all__ = ["run_fluid"]
+__all__ = ["flow", "run_fluid"]
 
 
 def run_fluid(program: Program, prices: Prices, start: NDArray[np.float64], end: NDArray[np.float64]) -> int:
     """Fill start and end [s] of each row; return how many rows ran (fewer than all: a deadlock)."""
+    mix = np.arange(len(prices.occupancy), dtype=np.int32)
+    return flow(program, prices.occupancy, prices.latency, mix, prices, start, end)
+
+
+def flow(
+    program: Program,
+    occupancy: NDArray[np.float64],
+    latency: NDArray[np.float64],
+    mix: NDArray[np.int32],
+    prices: Prices,
+    start: NDArray[np.float64],
+    end: NDArray[np.float64],
+) -> int:
+    """As `run_fluid`, for items with times of their own.
+
+    Args:
+        occupancy, latency: [items] seconds.
+        mix: [items] the item of `prices` whose shares an item has.
+    """
     masks, factors = _factors(prices)
     return int(
         _flow(
@@ -31,8 +50,9 @@ def run_fluid(program: Program, prices: Prices, start: NDArray[np.float64], end:
             _fixed(program.after, np.int32),
             _fixed(program.stream_rank, np.int32),
             program.ranks,
-            _fixed(prices.occupancy, np.float64),
-            _fixed(prices.latency, np.float64),
+            _fixed(occupancy, np.float64),
+            _fixed(latency, np.float64),
+            _fixed(mix, np.int32),
             masks,
             factors,
             start,
@@ -72,7 +92,7 @@ def _settle(keys, tree, slot):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, error_model="numpy")
 def _flow(  # type: ignore[no-untyped-def]
-    item, stream_offsets, streams, after_offsets, after, stream_rank, rank_count, occupancy, latency, masks, factors,
+    item, stream_offsets, streams, after_offsets, after, stream_rank, rank_count, occupancy, latency, mix, masks, factors,
     start, end,
 ):  # fmt: skip
     """Fill start and end of every row; return how many rows ran.
@@ -188,7 +208,7 @@ def _flow(  # type: ignore[no-untyped-def]
                     ends += 1
                     continue
                 slot = streams[stream_offsets[row]]
-                row_of[slot], mask_of[slot] = row, masks[item[row]]
+                row_of[slot], mask_of[slot] = row, masks[mix[item[row]]]
                 runs[slot] = True
                 left[slot], factor[slot] = occupancy[item[row]], 0.0
                 fresh[fresh_count] = slot
@@ -224,7 +244,7 @@ def _flow(  # type: ignore[no-untyped-def]
             for spot in range(many):
                 slot = fresh[spot] if group == changed else on_rank[dirty[group], spot]
                 row = row_of[slot]
-                mask, worst, its = mask_of[slot], 0.0, item[row]
+                mask, worst, its = mask_of[slot], 0.0, mix[item[row]]
                 for entry in range(stream_offsets[row], stream_offsets[row + 1]):
                     rank = stream_rank[streams[entry]]
                     longer = factors[its, (once[rank] & ~mask) | (twice[rank] & mask)]

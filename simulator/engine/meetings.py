@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from simulator.program.prices import Prices
 from simulator.program.program import COMPUTE, Program
 
-__all__ = ["may_meet"]
+__all__ = ["links_that_slow", "may_meet"]
 
 
 def may_meet(program: Program, prices: Prices, start: NDArray[np.float64], end: NDArray[np.float64]) -> bool:
@@ -17,25 +17,33 @@ def may_meet(program: Program, prices: Prices, start: NDArray[np.float64], end: 
     If no two rows that slow each other overlap on a rank, nothing was ever slowed, so the times stand.  In doubt the answer is
     yes: where several compute streams share a rank, or links slow links.
     """
+    rows = np.flatnonzero(program.kind == COMPUTE)
+    links = links_that_slow(program, prices)
+    if links is None:
+        return True
+    chosen = links[end[links] > start[links]]
+    return len(chosen) > 0 and _overlap(program, rows, chosen, start, end)
+
+
+def links_that_slow(program: Program, prices: Prices) -> NDArray[np.int64] | None:
+    """Return the rows of links that slow compute or are slowed by it; None in doubt: several compute streams share a rank, or
+    links slow links."""
     used: NDArray[np.bool_] = np.asarray(prices.share > 0.0)
     slowed: NDArray[np.bool_] = np.asarray(prices.slowdown > 1.0)
     computes = program.kind == COMPUTE
     rows = np.flatnonzero(computes)
     if not _one_compute_stream_per_rank(program, rows):
-        return True
+        return None
     on_compute = np.asarray(used[np.unique(program.item[rows])].any(axis=0))
     links = np.asarray(used[np.unique(program.item[~computes])].any(axis=0))
     if (slowed & np.outer(links, links)).any():
-        return True
+        return None
     # items of links that slow compute, or are slowed by it
     worked = used.astype(np.int8)
     slows: NDArray[np.int8] = worked @ (slowed & on_compute[:, None]).T.astype(np.int8)
     is_slowed: NDArray[np.int8] = worked @ (slowed & on_compute[None, :]).astype(np.int8)
     acts = np.asarray(((slows > 0) | (is_slowed > 0)).any(axis=1))
-    chosen = np.flatnonzero(~computes & acts[program.item] & (end > start))
-    if not len(chosen):
-        return False
-    return _overlap(program, rows, chosen, start, end)
+    return np.flatnonzero(~computes & acts[program.item])
 
 
 def _one_compute_stream_per_rank(program: Program, rows: NDArray[np.int64]) -> bool:

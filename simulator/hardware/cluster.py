@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from simulator.errors import SpecError
 from simulator.hardware.gpu import Gpu, load_gpu
+from simulator.hardware.jitter import Jitter
 from simulator.hardware.link import Link, load_link
+from simulator.hardware.parts import NORMAL, Pace, Part
 from simulator.specs import Count, Name, NamedSpec, Names, load_named
 from simulator.units import Bytes, BytesPerSecond, DollarsPerHour, Seconds
 
-__all__ = ["MAX_WORLD_SIZE", "Cluster", "ClusterSpec", "Level", "Node", "load_cluster", "load_node"]
+__all__ = ["MAX_WORLD_SIZE", "Cluster", "ClusterSpec", "Level", "Node", "build_cluster", "load_cluster", "load_node"]
 
 MAX_WORLD_SIZE = 10**7
 """GPUs of the largest cluster that can be asked for."""
@@ -55,7 +57,8 @@ class ClusterSpec(NamedSpec):
     `nodes` is the size when a job names none.  `nodes_per_rack` > 1: the nodes' own link spans so many nodes (NVL72).
     `oversubscription` is the loss of bandwidth above the leaf switches (1 = none).  `network_latency` [s] adds to the
     NIC link's own.  `in_network_reduction`: the fabric's switches add up (SHARP).  `calibration` names fitted data
-    files; empty = uncalibrated.
+    files; empty = uncalibrated.  `parts`: GPUs, machines and links that differ from the rest.  `jitter`: how much its steps
+    vary.
 
     `topology` "rails" (leaf r holds card r of the nodes of a pod) or "leaf_spine" (a leaf holds all cards of a pod's
     nodes) says which flows share which switches; then `oversubscription` is felt by flows that leave their leaf only,
@@ -74,6 +77,10 @@ class ClusterSpec(NamedSpec):
     pxn: bool = True
     price_per_gpu_hour: DollarsPerHour | None = None
     calibration: Names = ()
+    parts: Annotated[
+        tuple[Part, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+    ] = ()
+    jitter: Jitter | None = None
 
     @model_validator(mode="after")
     def _check(self) -> ClusterSpec:
@@ -116,7 +123,8 @@ class Cluster:
     """What a job runs on: so many GPUs of a cluster, with everything its data files say.
 
     `levels` go from innermost to outermost and end with the first that holds the whole job: a job within one node has
-    only the node level.  `network` is one NIC's link, None without a network.
+    only the node level.  `network` is one NIC's link, None without a network.  `parts` differ from the rest; `pace` is how
+    fast its GPUs run what is priced.
     """
 
     name: str
@@ -129,6 +137,8 @@ class Cluster:
     nodes: int
     world_size: int
     levels: tuple[Level, ...]
+    parts: tuple[Part, ...] = ()
+    pace: Pace = NORMAL
 
     @property
     def gpus_per_node(self) -> int:
@@ -158,7 +168,8 @@ class Cluster:
         >>> load_cluster("dgx_a100").resized(64).nodes
         8
         """
-        return _build(self.spec, self.gpu, self.node, self.link, self.host_link, self.network, gpus)
+        built = build_cluster(self.spec, self.gpu, self.node, self.link, self.host_link, self.network, gpus)
+        return replace(built, parts=self.parts, pace=self.pace)
 
 
 def load_node(name: str) -> Node:
@@ -190,7 +201,7 @@ def load_cluster(name: str, gpus: int | None = None) -> Cluster:
         wanted.append(("network_link", node.network_link, load_link))
     gpu, link, host_link, *network = _refer(f"node {node.name!r}", wanted)
     size = spec.nodes * node.gpus if gpus is None else gpus
-    return _build(spec, gpu, node, link, host_link, network[0] if network else None, size)
+    return build_cluster(spec, gpu, node, link, host_link, network[0] if network else None, size)
 
 
 def _refer(owner: str, wanted: list[Any]) -> list[Any]:
@@ -206,9 +217,14 @@ def _refer(owner: str, wanted: list[Any]) -> list[Any]:
     return found
 
 
-def _build(
+def build_cluster(
     spec: ClusterSpec, gpu: Gpu, node: Node, link: Link, host_link: Link, network: Link | None, gpus: int
 ) -> Cluster:
+    """Return a cluster of `gpus` GPUs made of these.
+
+    Raises:
+        SpecError: not a whole number of nodes, no network between nodes, or beyond 10 million GPUs.
+    """
     _check_size(spec, node, network, gpus)
     levels = [_level("node", min(node.gpus, gpus), link, link.bandwidth)]
     if spec.nodes_per_rack > 1 and gpus > node.gpus:
@@ -236,6 +252,7 @@ def _build(
         nodes=-(-gpus // node.gpus),
         world_size=gpus,
         levels=tuple(levels),
+        parts=spec.parts,
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from simulator.lowering.activation_copies import activations_on_host
 from simulator.lowering.assign import Chunk
 from simulator.lowering.expand import LayerCost
+from simulator.lowering.habits import beside_states
 from simulator.lowering.instances import offloaded
 from simulator.lowering.offload import device_bytes, host_tensors
 from simulator.lowering.parameters import Held, rank_held
@@ -117,13 +118,8 @@ def _resident(state: State, rank: int) -> list[Tensor]:
             bytes=states.optimizer_states + experts.optimizer_states,
         ),
         Tensor(name="secondary weight shards", category="weights", bytes=_secondary(held, settled)),
-        Tensor(name="GEMM workspace", category="workspace", bytes=_workspace(state)),
-        Tensor(name="driver context and kernels", category="context", bytes=framework.context),
+        *beside_states(state, rank),
     ]
-    out += _beside_compute(state, held) + (_fsdp_pools(state) if settled.zero_stage == 3 else _flat_copies(state, held))
-    groups = _communicators(settled.axes)
-    if groups:
-        out.append(Tensor(name="communicator buffers", category="context", bytes=groups * framework.communicator))
     return [t for t in out if t.bytes]
 
 
@@ -142,69 +138,3 @@ def _secondary(held: Held, settled: Settled) -> float:
     outer = settled.replicas // size
     shared = (held.all - held.experts) / size + held.experts * outer / settled.expert_replicas
     return shared * settled.precision.element
-
-
-def _workspace(state: State) -> float:
-    """Bytes that GEMM libraries hold, those for the experts' products included."""
-    framework = state.settled.framework
-    return framework.workspace + (framework.grouped_workspace if state.workload.model.experts else 0.0)
-
-
-def _communicators(axes: tuple[tuple[str, int], ...]) -> int:
-    """Process groups that hold buffers: one per mesh axis, all ranks, and, for the norm, those that split a model's weights.
-
-    >>> _communicators((("tp", 2), ("dp", 4), ("pp", 2))), _communicators((("tp", 1), ("dp", 4), ("pp", 1)))
-    (5, 2)
-    """
-    axis = sum(size > 1 for _, size in axes)
-    splits = sum(size > 1 for name, size in axes if name in ("tp", "pp"))
-    return axis + (axis > 0) + (splits > 1)
-
-
-def _beside_compute(state: State, held: Held) -> list[Tensor]:
-    """Whole gradients that stand beside the buffers or shards: in the compute dtype, or not yet reduced."""
-    settled = state.settled
-    element = settled.precision.element
-    if settled.reduces_once:
-        return [Tensor(name="unsharded gradients", category="gradients", bytes=held.all * settled.gradient_bytes)]
-    if settled.framework.keeps_compute_gradients and settled.gradient_bytes > element:
-        return [Tensor(name="gradients in the compute dtype", category="gradients", bytes=held.all * element)]
-    return []
-
-
-def _flat_copies(state: State, held: Held) -> list[Tensor]:
-    """Flat tensors of an optimizer step that runs while activations are freed: too large for the places these leave.
-
-    The caching allocator keeps freed blocks and splits them only for smaller requests, so one tensor as large as all gradients of
-    a rank finds no place among them, and the reserved memory holds both.  DeepSpeed: ZeRO-1 and 2 flatten their share of the
-    gradients and cast it to fp32, and reduce through a buffer of bucket_size; without ZeRO fp32 copies of all gradients are made
-    and then flattened.  Gradients that are fp32 already are updated in place.
-    """
-    settled = state.settled
-    if not settled.framework.flattens_gradients or settled.gradient_bytes > settled.precision.element:
-        return []
-    if settled.zero_stage or settled.replicas == 1:
-        size = held.sharded(settled) * (settled.gradient_bytes + 4.0)
-        size += settled.bucket_size if settled.replicas > 1 else 0.0
-    else:
-        size = held.all * 8.0
-    return [Tensor(name="flat copies of gradients, place idle", category="fragmentation", bytes=size)]
-
-
-def _fsdp_pools(state: State) -> list[Tensor]:
-    """What the streams that gather and reduce keep for themselves: the allocator hands no block of one stream to another."""
-    settled = state.settled
-    if not settled.framework.copies_gathered:
-        return []
-    ends = ("embedding", "head")
-    together = settled.fsdp_unit or max(chunk.layers for chunk in state.chunks)
-    sizes = [together * cost.parameters for kind, cost in state.costs.items() if kind not in ends]
-    whole = [state.costs[kind].parameters for kind in ends]
-    sizes.append(sum(whole) if settled.framework.fsdp_root_unit and settled.pipeline_parallel == 1 else max(whole))
-    gathered = max(max(sizes), (1 + settled.fsdp_prefetch) * max(sizes[:-1])) * settled.precision.element
-    return [
-        Tensor(name="buffers of the gathering stream", category="fragmentation", bytes=gathered),
-        Tensor(
-            name="buffers of the reducing stream", category="fragmentation", bytes=max(sizes) * settled.gradient_bytes
-        ),
-    ]

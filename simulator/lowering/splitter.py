@@ -74,14 +74,21 @@ class Splitter:
         return self.t if operator.split in ("column", "row", "vocabulary", "lookup") else 1
 
     def widest(self, part: LayerPart) -> tuple[float, float]:
-        """Bytes of the largest output of an operator, and of the gradients in and out of it."""
-        widest = 0.0
+        """Bytes of the largest output of an operator, and of the gradients in and out of it.
+
+        A weight gradient that is not added into its buffer by its product stands beside them for a moment; a norm in plain
+        operations has its output's gradient beside three fp32 numbers per element.
+        """
+        widest, gradient = 0.0, 0.0
         for o in part.operators:
             if o.work == "gemm":
-                b, m, n, _ = self.local(o)
+                b, m, n, k = self.local(o)
                 widest = max(widest, b * m * n * self.e)
+                if o.has_weight and not self.style.fused_wgrad_accumulation:
+                    gradient = max(gradient, n * k * self.e)
         widest = max(widest, part.input_bytes)
-        return widest, 2 * widest
+        norm = 0.0 if self.style.fused_norm else part.input_bytes / self.factor("sequence") * (1.0 + 12.0 / self.e)
+        return widest, max(2 * widest + gradient, norm)
 
     def local(self, o: Operator) -> tuple[int, int, int, int]:
         """(batch, m, n, k) of the forward product on one rank."""

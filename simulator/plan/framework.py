@@ -37,7 +37,8 @@ class Framework(NamedSpec):
     kept for its backward, not gathered again); keeps_idle_products (per-operator recompute also keeps a layer's last product,
     which nothing reads); copies_gathered (FSDP gathers and reduces through buffers of streams of their own, whose memory the
     allocator keeps apart); keeps_outputs (a pipeline rank keeps the output of every microbatch in
-    flight until its backward); fsdp_root_unit (embedding, final norm and head are one FSDP unit, gathered from the first
+    flight until its backward); receives_ahead (receive buffers of all microbatches of a step stand through it, and so do the
+    outputs of the last chunk); fsdp_root_unit (embedding, final norm and head are one FSDP unit, gathered from the first
     forward to the last backward); pipeline_keeps_unsharded (under pipeline parallelism FSDP gathers once per step and reduces
     once, so that whole weights and gradients stand in between); keeps_compute_gradients (gradients in the compute dtype stand
     beside wider gradient buffers until the end of a microbatch's backward); flattens_gradients (the optimizer step copies its
@@ -84,6 +85,7 @@ class Framework(NamedSpec):
     keeps_idle_products: bool
     copies_gathered: bool
     keeps_outputs: bool
+    receives_ahead: bool
     fsdp_root_unit: bool
     pipeline_keeps_unsharded: bool
     keeps_compute_gradients: bool

@@ -204,13 +204,15 @@ def _all_members_take_part(program: Program) -> None:
     count = np.array([len(ranks) for ranks in members], np.int64)
     rows = np.flatnonzero(program.kind != COMPUTE)
     begin, held, item = program.stream_offsets[rows], np.diff(program.stream_offsets)[rows], program.item[rows]
-    one = program.stream_rank[program.streams[begin]]
-    other = program.stream_rank[program.streams[begin + held - 1]]
+    place = program.stream_rank % dict(program.axes).get(
+        "pp", program.ranks
+    )  # an unfolded rank's place in the pipeline
+    one, other = place[program.streams[begin]], place[program.streams[begin + held - 1]]
     good = (held == count[item]) & (held <= 2)
     good &= (np.minimum(one, other) == low[item]) & (np.maximum(one, other) == high[item])
     for row in rows[~good].tolist():
         streams = program.streams[program.stream_offsets[row] : program.stream_offsets[row + 1]]
-        taking, wanted = sorted(set(program.stream_rank[streams].tolist())), members[program.item[row]]
+        taking, wanted = sorted(set(place[streams].tolist())), members[program.item[row]]
         if wanted and taking != wanted:
             raise ProgramError(
                 f"every member of a group takes part, and nobody else: {row_named(program, row)} holds streams of ranks "

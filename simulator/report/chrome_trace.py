@@ -69,8 +69,10 @@ def _names(program: Program) -> Iterator[str]:
     def event(name: str, pid: int, args: dict[str, Any], tid: int = 0) -> str:
         return json.dumps({"ph": "M", "name": name, "pid": pid, "tid": tid, "ts": 0, "args": args})
 
+    pipeline = dict(program.axes).get("pp", program.ranks)
     for rank, weight in enumerate(program.rank_weight.tolist()):
-        yield event("process_name", rank, {"name": f"pipeline rank {rank} (x{weight:g} ranks)"})
+        kind = f", replicas of kind {rank // pipeline}" if program.ranks > pipeline else ""
+        yield event("process_name", rank, {"name": f"pipeline rank {rank % pipeline}{kind} (x{weight:g} ranks)"})
         yield event("process_sort_index", rank, {"sort_index": rank})
     for stream, (rank, lane) in enumerate(zip(program.stream_rank.tolist(), program.stream_lane, strict=True)):
         yield event("thread_name", rank, {"name": lane}, stream)

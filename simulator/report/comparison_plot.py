@@ -45,7 +45,7 @@ def plot_comparison(named: Sequence[tuple[str, Prediction]], path: str | Path, t
     bubble.set_xlabel("bubble [%]")
     bubble.spines[["top", "right"]].set_visible(False)
     colours = dict(zip(CATEGORIES, _MEMORY_COLOURS, strict=True))
-    tops = [p.memory.by_category[p.memory.fullest] / GIB for p in predictions]
+    tops = [p.memory.by_category[p.fullest] / GIB for p in predictions]
     _stack(memory, {name: [float(top[i]) for top in tops] for i, name in enumerate(CATEGORIES)}, colours)
     for capacity in sorted({p.capacity for p in predictions}):
         memory.axvline(capacity / GIB, color="#b00020", ls="--", lw=1.2)

@@ -132,12 +132,15 @@ def _added_up(tensors: list[tuple[Tensor, int]]) -> tuple[Standing, ...]:
 
 
 def memory_peaks(
-    program: Program, trace: Trace, window: tuple[float, float] | None = None, capacity: float = math.inf
+    program: Program,
+    trace: Trace,
+    window: tuple[float, float] | None = None,
+    capacity: float | NDArray[np.float64] = math.inf,
 ) -> MemoryReport:
     """Return the peak of every rank within the step, or within a window (start, end) [s] of it.
 
     Freed memory that the allocator keeps (resident, category fragmentation) is given back when the device is full, so it stands
-    only as far as there is room: of a rank that would exceed `capacity` [B] the peak is that of all else, and such memory fills
+    only as far as there is room: of a rank that would exceed its `capacity` [B] the peak is that of all else, and such memory fills
     up what is left.
 
     Raises:

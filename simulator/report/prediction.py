@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.memory_residuals import load_memory_residuals
+from simulator.hardware.parts import RankKind
 from simulator.hardware.run_residuals import load_run_residuals, run_kind
 from simulator.program.critical import critical_path
 from simulator.program.prices import ACCOUNTS, Prices
@@ -36,7 +37,8 @@ class Prediction:
         breakdown: seconds by account, mean over real ranks; sums to step_time.
         rank_breakdown: [ranks, accounts] seconds.
         memory: peaks per pipeline rank.
-        capacity: memory of the GPU [B].
+        capacity: memory of the GPU [B]; where GPUs differ, of the rank that is fullest by its own.
+        ranks: what each rank of the program stands for, where ranks differ; () else.
         host_memory, host_capacity: what the GPUs of the fullest node have put into its host's memory, and how much it has [B].
     """
 
@@ -57,6 +59,7 @@ class Prediction:
     prices: Prices
     trace: Trace
     provenance: dict[str, Any]
+    ranks: tuple[RankKind, ...] = ()
     host_memory: float = 0.0
     host_capacity: float = 0.0
 
@@ -99,7 +102,19 @@ class Prediction:
     @property
     def peak_memory(self) -> float:
         """Bytes on the fullest rank."""
-        return float(self.memory.total.max())
+        return float(self.memory.total[self.fullest])
+
+    @property
+    def capacities(self) -> NDArray[np.float64]:
+        """[ranks] memory of the smallest GPU of each rank of the program [B]."""
+        if not self.ranks:
+            return np.full(len(self.memory.total), self.capacity)
+        return np.array([kind.memory for kind in self.ranks])
+
+    @property
+    def fullest(self) -> int:
+        """The rank whose peak is the largest part of its GPU's memory; the lowest such number."""
+        return _fullest(self.memory, self.ranks)
 
     def memory_band(self, rank: int, categories: tuple[str, ...] = CATEGORIES) -> tuple[float, float]:
         """Return the 80 % band of a rank's peak [B], of these categories alone (design 5b O)."""
@@ -116,11 +131,14 @@ class Prediction:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim run`."""
-        peaks = [
+        peaks: list[dict[str, Any]] = [
             {"pipeline_rank": r, "total": float(row.sum()), "allocated": float(self.memory.allocated[r])}
             | {name: float(b) for name, b in zip(CATEGORIES, row, strict=True)}
             for r, row in enumerate(self.memory.by_category)
         ]
+        for entry, kind in zip(peaks, self.ranks, strict=False):
+            entry |= {"pipeline_rank": kind.pipeline_rank, "replicas": kind.replicas, "gpus": list(kind.gpus)}
+            entry |= {"capacity": kind.memory}
         from simulator.units import in_unit
 
         return {
@@ -156,8 +174,9 @@ def measure(
     workload: Workload,
     cluster: Cluster,
     provenance: dict[str, Any] | None = None,
+    ranks: tuple[RankKind, ...] = (),
 ) -> Prediction:
-    """Return the numbers of a run.
+    """Return the numbers of a run; `ranks` says what each rank of the program stands for, where ranks differ.
 
     The band (design 5b O): errors are common within a price class and independent between classes; a class weighs by its share
     of the critical path; sigma_model is the spread of whole runs of this kind.
@@ -171,6 +190,9 @@ def measure(
     model = residuals.of(kind)
     sigma = math.sqrt(sum(s * s for s in sigmas.values()) + model.sigma**2)
     step = trace.makespan
+    room = np.array([kind.memory for kind in ranks]) if ranks else cluster.gpu.usable_memory
+    memory = memory_peaks(program, trace, capacity=room)
+    gemm = workload.numbers.gemm
     facts = {
         "engine": trace.engine,
         "flush": "synchronous step",
@@ -198,18 +220,30 @@ def measure(
         tokens=workload.tokens,
         model_flops=workload.model_flops,
         hardware_flops=workload.model_flops + _recomputed(program),
-        peak_flops=cluster.gpu.peak(workload.numbers.gemm),
+        peak_flops=_peak(program, ranks, gemm) if ranks else cluster.gpu.peak(gemm),
         breakdown={name: float(s) for name, s in zip(ACCOUNTS, mean, strict=True)},
         rank_breakdown=table,
-        memory=memory_peaks(program, trace, capacity=cluster.gpu.usable_memory),
-        capacity=cluster.gpu.usable_memory,
+        memory=memory,
+        capacity=ranks[_fullest(memory, ranks)].memory if ranks else cluster.gpu.usable_memory,
         program=program,
         prices=prices,
         trace=trace,
         provenance={**(provenance or {}), **facts},
+        ranks=ranks,
         host_memory=on_host * cluster.gpus_per_node,
-        host_capacity=cluster.node.host_memory or 0.0,
+        host_capacity=min((kind.host_memory for kind in ranks), default=cluster.node.host_memory or 0.0),
     )
+
+
+def _fullest(memory: MemoryReport, ranks: tuple[RankKind, ...]) -> int:
+    if len({kind.memory for kind in ranks}) < 2:
+        return memory.fullest
+    return int(np.argmax(memory.total / np.array([kind.memory for kind in ranks])))
+
+
+def _peak(program: Program, ranks: tuple[RankKind, ...], dtype: str) -> float:
+    """Dense peak of the mean GPU [FLOP/s]."""
+    return float(np.average([kind.peak_flops[dtype] for kind in ranks], weights=program.rank_weight))
 
 
 def _sigma_classes(program: Program, prices: Prices, trace: Trace) -> dict[str, float]:

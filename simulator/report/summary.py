@@ -6,6 +6,7 @@ import numpy as np
 
 from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
+from simulator.report.ranks import ranks_section
 from simulator.report.table import Section, Table, bar, percent
 from simulator.units import show
 
@@ -19,7 +20,14 @@ _SHORT = {"optimizer_states": "optimizer", "communication": "comm"}
 
 def describe(prediction: Prediction, name: str) -> list[Section]:
     """Return all sections, in reading order."""
-    return [headline(prediction, name), time_section(prediction), memory_section(prediction), sure_section(prediction)]
+    differ = [ranks_section(prediction)] if prediction.ranks else []
+    return [
+        headline(prediction, name),
+        *differ,
+        time_section(prediction),
+        memory_section(prediction),
+        sure_section(prediction),
+    ]
 
 
 def headline(prediction: Prediction, name: str) -> Section:
@@ -31,11 +39,18 @@ def headline(prediction: Prediction, name: str) -> Section:
         lines=(
             f"{p.tokens_per_second_per_gpu:,.0f} tokens/s per GPU, {show(p.model_flops_per_gpu, 'FLOP/s')} per GPU, "
             f"MFU {percent(p.mfu)}, HFU {percent(p.hfu)}",
-            f"{p.world_size:,} x {facts.get('gpu')} of {facts.get('cluster')}: {axes}; {facts.get('schedule')}, "
+            f"{p.world_size:,} x {_gpus(p)} of {facts.get('cluster')}: {axes}; {facts.get('schedule')}, "
             f"{facts.get('microbatches')} microbatches, recompute {facts.get('recompute')}, "
             f"attention {facts.get('attention')}, {facts.get('framework')}",
         ),
     )
+
+
+def _gpus(prediction: Prediction) -> str:
+    """The kinds of GPU, most frequent first."""
+    if not prediction.ranks:
+        return str(prediction.provenance.get("gpu"))
+    return " and ".join(dict.fromkeys(name for kind in prediction.ranks for name in kind.gpus))
 
 
 def time_section(prediction: Prediction) -> Section:
@@ -54,7 +69,8 @@ def time_section(prediction: Prediction) -> Section:
 def memory_section(prediction: Prediction) -> Section:
     """Return the peak of each pipeline rank by category, whether it fits, and what stands on the fullest."""
     p, memory = prediction, prediction.memory
-    fullest, over = memory.fullest, p.peak_memory - p.capacity
+    fullest, over = p.fullest, p.peak_memory - p.capacity
+    capacities = p.capacities
     verdict = f"fits in {show(p.capacity, 'B')}"
     if over > 0:
         verdict = f"OUT OF MEMORY: rank {fullest} needs {show(over, 'B')} more than its {show(p.capacity, 'B')}"
@@ -69,7 +85,7 @@ def memory_section(prediction: Prediction) -> Section:
             continue
         total = float(memory.total[rank])
         cells = [show(float(memory.by_category[rank, i]), "B") for i in used]
-        rows.append((str(rank), show(total, "B"), percent(total / p.capacity, 0), *cells))
+        rows.append((str(rank), show(total, "B"), percent(total / float(capacities[rank]), 0), *cells))
     names = [_SHORT.get(CATEGORIES[i], CATEGORIES[i]) for i in used]
     standing = memory.standing(fullest)
     tensors = [

@@ -92,7 +92,7 @@ def make_it_fit(job: Job, prediction: Prediction, engine: str = "compiled") -> A
         tried += _pairs(job, prediction, tried, engine)
     return Advice(
         excess=prediction.peak_memory - prediction.capacity,
-        rank=prediction.memory.fullest,
+        rank=prediction.fullest,
         tried=tuple(sorted(tried, key=_order)),
     )
 

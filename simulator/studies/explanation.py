@@ -115,7 +115,7 @@ class Explanation:
 
     def _memory(self) -> Section:
         p = self.prediction
-        rank = p.memory.fullest
+        rank = p.fullest
         total = float(p.memory.total[rank])
         parts = sorted(zip(p.memory.by_category[rank].tolist(), CATEGORIES, strict=True), reverse=True)
         rows = tuple((name, show(b, "B"), percent(b / total), bar(b / parts[0][0])) for b, name in parts if b > 0)

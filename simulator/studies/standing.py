@@ -14,9 +14,9 @@ _MOST = 12
 def standing_at_peak(prediction: Prediction) -> dict[str, Any]:
     """Return the fullest pipeline rank, when it is fullest [s], and the largest tensors that stand there then [B]."""
     memory = prediction.memory
-    rank = memory.fullest
+    rank = prediction.fullest
     return {
-        "pipeline_rank": rank,
+        "pipeline_rank": prediction.ranks[rank].pipeline_rank if prediction.ranks else rank,
         "time_s": float(memory.time[rank]),
         "tensors": [
             {"name": s.name, "category": s.category, "count": s.count, "bytes": s.bytes}

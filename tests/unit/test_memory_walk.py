@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulator.errors import ProgramError
 from simulator.program.builder import ProgramBuilder, plain_segment
-from simulator.program.program import CATEGORIES, Program, Tensor
+from simulator.program.program import CATEGORIES, Effect, Program, Tensor
 from simulator.program.trace import Trace
 from simulator.report.memory import Standing, memory_peaks, memory_timeline
 
@@ -187,3 +189,20 @@ def test_walk_agrees_with_the_definition_at_every_instant(walk: tuple[Program, T
         times, table = memory_timeline(program, trace, rank)
         for now, at in zip(times, table, strict=True):
             assert levels[now].tolist() == at.tolist()
+
+
+def with_idle_memory(idle: float) -> tuple[Program, Trace]:
+    """The program above with freed memory that the allocator keeps."""
+    program, trace = forward_backward(microbatches=2)
+    kept = Effect(tensors=(*program.resident[0].tensors, Tensor(name="idle", category="fragmentation", bytes=idle)))
+    return replace(program, resident=(kept,)), trace
+
+
+def test_freed_memory_is_given_back_as_far_as_others_need_it() -> None:
+    """125 bytes are in use at the peak: of 50 idle ones all stand, 15 or none, as the device has room."""
+    program, trace = with_idle_memory(50.0)
+    for capacity, expected in ((1000.0, 175.0), (140.0, 140.0), (120.0, 125.0)):
+        report = memory_peaks(program, trace, capacity=capacity)
+        assert [expected] == report.total.tolist()
+        assert expected == pytest.approx(sum(line.bytes for line in report.standing(0)))
+        assert [125.0] == report.allocated.tolist()

@@ -231,3 +231,47 @@ def test_a_row_that_is_not_predicted_says_why(changes: dict[str, str], why: str,
 
 def test_what_the_simulator_refuses_is_the_reason() -> None:
     assert "tensor_parallel must divide" in reason(heads="15", kv_heads="15", head_dim="128")
+
+
+def test_context_parallel_ranks_share_sharded_states() -> None:
+    """Ranks of one sequence hold the same weights, so ZeRO shards over them even where data_parallel = 1."""
+    alone = placed(tp="1", pp="1", dp="1", n_gpus="8", cp="8", zero_stage="1", gbs="8", seq_len="16384", gated_mlp="1")
+    assert 1 == alone.fields["zero_stage"]
+
+
+def test_torchtitan_cuts_its_batch_into_as_many_microbatches_as_stages() -> None:
+    row = {
+        "framework": "torchtitan (FSDP2)",
+        "mbs": "",
+        "gbs": "64",
+        "pp": "4",
+        "tp": "2",
+        "dp": "2",
+        "zero_stage": "3",
+    }
+    plain, looped = placed(**row), placed(**{**row, "schedule": "1F1B-interleaved"})
+    assert (8, 4) == (plain.fields["microbatch_size"], looped.fields["microbatch_size"])
+
+
+def test_a_v_schedule_gets_its_two_chunks_and_ends_of_their_own_where_layers_say_so() -> None:
+    """46 layers on 24 ranks with two chunks each: embedding and head stand for a layer (Zero Bubble, Table 6)."""
+    row = {
+        "schedule": "ZB-V",
+        "arch_layers": "46",
+        "pp": "24",
+        "tp": "1",
+        "dp": "1",
+        "n_gpus": "24",
+        "gpus_per_node": "8",
+    }
+    fields = placed(**row, gbs="144").fields
+    assert 2 == fields["chunks_per_rank"]
+    assert (0, 1, 46) == (fields["layer_split"][0], fields["layer_split"][1], sum(fields["layer_split"]))
+
+
+@pytest.mark.parametrize(
+    ("note", "expected"),
+    [("fp32 grad accumulation BF16 optimizer", "fp32"), ("fp16 grads", "fp16"), ("fabric not stated", None)],
+)
+def test_notes_say_how_gradients_are_added_up(note: str, expected: str | None) -> None:
+    assert expected == placed(quality_note=note).fields.get("gradient_dtype")

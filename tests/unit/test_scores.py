@@ -6,11 +6,14 @@ import math
 
 import pytest
 
+from simulator.calibration.memory import PeakError, export_memory_residuals, fit_memory_residuals
 from simulator.calibration.runs import RunError, export_run_residuals, fit_run_residuals
 from simulator.errors import CalibrationError
+from simulator.hardware.memory_residuals import MemoryResiduals
 from simulator.hardware.run_residuals import RunResiduals
 from simulator.specs import load_spec
 from simulator.studies.validation.scores import OUT_OF_MEMORY, Outcome, score, scores_by_group, spearman
+from simulator.studies.validation.validate import without_own_source
 
 
 def outcome(measured: float | None, predicted: float | None, group: str = "a", **facts: object) -> Outcome:
@@ -129,3 +132,43 @@ def test_residuals_are_read_back_as_written(tmp_path) -> None:  # type: ignore[n
     fitted = fit_run_residuals(runs("tensor", 'a "quoted" source', 1.25, 3))
     export_run_residuals(fitted, ['a "quoted" source'], tmp_path / "run_residuals.toml")
     assert fitted == load_spec(tmp_path / "run_residuals.toml", RunResiduals).kind
+
+
+def peaks(source: str, part: str, ratio: float, n: int) -> list[PeakError]:
+    return [PeakError(source=source, measured=100.0 * ratio, by_category={part: 60.0, "context": 40.0})] * n
+
+
+def test_residuals_of_memory_tell_parts_apart() -> None:
+    """Peaks of weights that are right and of activations that are 20 % off: the activations have the wider band."""
+    fitted = fit_memory_residuals(peaks("a", "weights", 1.01, 10) + peaks("b", "activations", 1.2, 10))
+    assert fitted["activations"].sigma > 3 * fitted["states"].sigma
+    assert (10, 1) == (fitted["states"].runs, fitted["states"].sources)
+
+
+def test_residuals_of_memory_weigh_every_source_the_same_and_cover_four_fifths() -> None:
+    many = peaks("a", "weights", 1.01, 96) + [p for s in "bcde" for p in peaks(s, "weights", 1.1, 1)]
+    band = MemoryResiduals(name="x", part=fit_memory_residuals(many))
+    width = 1.2816 * band.sigma({"weights": 60.0, "context": 40.0})
+    assert math.log(1.1) == pytest.approx(width, rel=0.01)
+
+
+def test_residuals_of_memory_need_peaks() -> None:
+    with pytest.raises(CalibrationError, match="at least one peak"):
+        fit_memory_residuals([])
+
+
+def test_residuals_of_memory_are_read_back_as_written(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    fitted = fit_memory_residuals(peaks('a "quoted" source', "weights", 1.25, 3))
+    export_memory_residuals(fitted, ['a "quoted" source'], tmp_path / "memory_residuals.toml")
+    assert fitted == load_spec(tmp_path / "memory_residuals.toml", MemoryResiduals).part
+
+
+def test_leaving_a_source_out_makes_its_band_from_the_others() -> None:
+    def peak(group: str, predicted: float) -> Outcome:
+        terms = (("weights", predicted),)
+        return outcome(100.0, predicted, group, quantity="peak_memory_bytes", terms=terms)
+
+    far, near = without_own_source([*[peak("far", 150.0)] * 5, *[peak("near", 101.0)] * 5])[::5]
+    assert far.low is not None
+    assert near.low is not None
+    assert far.high / far.low < near.high / near.low  # type: ignore[operator]

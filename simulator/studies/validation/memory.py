@@ -19,10 +19,10 @@ __all__ = ["memory_outcomes", "peak_bytes"]
 QUANTITY = "peak_memory_bytes"
 _OUTSIDE = {
     "device": (),
-    "reserved": ("context", "communication"),
-    "allocated": ("context", "communication", "fragmentation"),
+    "reserved": ("context",),
+    "allocated": ("context", "fragmentation"),
 }
-"""Categories that a kind of measurement does not count: NCCL asks the driver for its buffers itself."""
+"""Categories that a kind of measurement does not count (NCCL asks the driver for its buffers itself: context)."""
 _WORDS = {"device": "whole device", "reserved": "reserved by the allocator", "allocated": "allocated by tensors"}
 
 
@@ -135,5 +135,7 @@ def _peak(prediction: Prediction, row: Row) -> _Peak:
         low=low,
         high=high,
         how=f"{_WORDS[kind]}, {which}",
-        terms=tuple((name, float(prediction.memory.by_category[rank, i])) for name, i in zip(names, counted, strict=True)),
+        terms=tuple(
+            (name, float(prediction.memory.by_category[rank, i])) for name, i in zip(names, counted, strict=True)
+        ),
     )

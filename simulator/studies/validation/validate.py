@@ -194,9 +194,7 @@ def _peaks_without_own_source(outcomes: Sequence[Outcome], peaks: Sequence[PeakE
     """Return the outcomes with bands of memory refitted to the peaks of all groups but each one's own."""
     groups = {peak.source for peak in peaks}
     others = {
-        group: MemoryResiduals(
-            name=group, part=fit_memory_residuals(peak for peak in peaks if peak.source != group)
-        )
+        group: MemoryResiduals(name=group, part=fit_memory_residuals(peak for peak in peaks if peak.source != group))
         for group in groups
     }
     out = []

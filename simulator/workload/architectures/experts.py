@@ -6,7 +6,8 @@ For T tokens, hidden h, E experts of inner width f_e, k per token:
            - down [f_e -> h] - sort back - combine - unpermute (k T -> T rows, weighted)      beside it: shared expert
 
 Dispatch and combine are the exchanges between the ranks that share the experts (lowering/splitter.py writes them).  Bytes kept
-per token (16 bits): k (4 h + 6 f_e) for the experts (k (2 h + 6 f_e) where the router's weights scale the inner activation), 2 h for the router's input and 12 E for logits, weights and choice.
+per token (16 bits): k (4 h + 6 f_e) for the experts, k (2 h + 6 f_e) where the router's weights scale the inner activation, 2 h for
+the router's input and 12 E for logits, weights and choice.
 Source: Lepikhin et al., GShard, arXiv 2006.16668; Megatron-LM's token dispatcher (permute, exchange, sort by expert).
 """
 

@@ -1,0 +1,209 @@
+"""Prices where ranks differ: the program unfolded as far as it must be, each item priced for those who run it.
+
+    parts of the cluster --> condition of every world rank --> classes of replicas that are alike --> unfold --> price
+
+Ranks in step (tensor, context and expert parallelism) wait for each other at every layer: a segment takes what it takes on
+the slowest of them, and what they send goes over the slowest of their wires.  So does a collective or a message: the
+slowest wire of its members sets the pace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costs.price import price
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.conditions import condition, on_wires, slowest_wires
+from simulator.hardware.parts import RankKind, shown_numbers, which_parts
+from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, Prices
+from simulator.program.program import Program
+from simulator.program.replicas import ReplicaMesh, alike, replica_mesh
+from simulator.program.trace import Trace
+from simulator.program.unfold import Unfolded, unfold
+
+__all__ = ["Priced", "price_ranks"]
+
+Ints = NDArray[np.int64]
+_ROUNDING = 2.0**-30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Priced:
+    """A program with prices.
+
+    Args:
+        program: as lowered, or unfolded where ranks differ.
+        prices: of its items.
+        cluster: what it is priced on; where all parts are alike, the cluster that they make.
+        ranks: what each rank of the program stands for; () where all ranks are alike.
+        unfolded: where the program comes from; None when it is as lowered.
+        class_of: [replicas] the class of each replica; empty when it is as lowered.
+    """
+
+    program: Program
+    prices: Prices
+    cluster: Cluster
+    ranks: tuple[RankKind, ...] = ()
+    unfolded: Unfolded | None = None
+    class_of: Ints
+
+    @property
+    def item_of(self) -> Ints:
+        """[classes, folded rows] the item that a folded row runs in a class."""
+        return self._of_folded(self.program.item.astype(np.int64))
+
+    def stretch(self, trace: Trace) -> NDArray[np.float64]:
+        """Return [classes, folded rows] how many times longer than its price each row took in a run."""
+        took, price = trace.end - trace.start, self.prices.occupancy[self.program.item]
+        factor = np.divide(took, price, out=np.ones(len(took)), where=price > 0)
+        return self._of_folded(np.where(np.abs(factor - 1.0) < _ROUNDING, 1.0, factor))
+
+    def _of_folded(self, column: NDArray[Any]) -> NDArray[Any]:
+        """A column of the unfolded program as [classes, folded rows]."""
+        if self.unfolded is None:
+            return column[None, :]
+        own = np.flatnonzero(~self.unfolded.bar)
+        classes, rows = int(self.class_of.max()) + 1, int(self.unfolded.folded_row.max(initial=-1)) + 1
+        out = np.zeros((classes, rows), column.dtype)
+        out[self.unfolded.owner[own], self.unfolded.folded_row[own]] = column[own]
+        return out
+
+
+def price_ranks(program: Program, cluster: Cluster, fold: bool = True) -> Priced:
+    """Return the program priced on a cluster whose parts may differ.
+
+    Args:
+        program: folded, as lowered.
+        fold: False tells all replicas apart, also those that are alike (small worlds; the same times come out).
+
+    Raises:
+        PlanError: a part names what the job does not have, parts contradict each other, or a wire is not there.
+        SpecError: a part names a GPU or node that does not exist, or a GPU lacks the number format.
+    """
+    if not cluster.parts and fold:
+        return _alike(program, cluster)
+    mesh = replica_mesh(program)
+    kinds, of_rank, parts = _conditions(cluster, mesh)
+    if len(kinds) == 1 and fold:
+        return _alike(program, kinds[0])
+    bits: Ints = np.bitwise_or.reduce(np.int64(1) << of_rank, axis=2)
+    colour = np.unique(bits, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    class_of = alike(mesh, colour if fold else np.arange(mesh.count, dtype=np.int64))
+    first = np.unique(class_of, return_index=True)[1]
+    unfolded = unfold(program, mesh, class_of, bits[first])
+    return Priced(
+        program=unfolded.program,
+        prices=_price(program, unfolded, kinds),
+        cluster=kinds[0] if len(kinds) == 1 else cluster,
+        ranks=_rank_kinds(kinds, of_rank, parts, class_of),
+        unfolded=unfolded,
+        class_of=class_of,
+    )
+
+
+def _alike(program: Program, cluster: Cluster) -> Priced:
+    none = np.zeros(0, np.int64)
+    return Priced(program=program, prices=price(program, cluster), cluster=cluster, class_of=none)
+
+
+def _conditions(cluster: Cluster, mesh: ReplicaMesh) -> tuple[list[Cluster], Ints, Ints]:
+    """The kinds of GPUs with wires that occur; [replicas, pipeline ranks, members] the number of each rank's kind, and the
+    parts it belongs to as bits."""
+    place, replica = np.zeros(mesh.world.size, np.int64), np.zeros(mesh.world.size, np.int64)
+    replicas, pipeline, _ = np.indices(mesh.world.shape)
+    place[mesh.world], replica[mesh.world] = pipeline, replicas
+    found = which_parts(cluster.parts, cluster.levels[0].size, {"pipeline_ranks": place, "replicas": replica})
+    patterns, inverse = np.unique(found, return_inverse=True)
+    numbers: dict[Cluster, int] = {}
+    number = [numbers.setdefault(condition(cluster, int(b)), len(numbers)) for b in patterns]
+    return list(numbers), np.array(number, np.int64)[inverse.reshape(-1)][mesh.world], found[mesh.world]
+
+
+def _members(kinds: list[Cluster], bits: int) -> list[Cluster]:
+    """The kinds whose bits are set, each on the slowest wires of all of them."""
+    chosen = [kind for number, kind in enumerate(kinds) if bits >> number & 1]
+    wires = slowest_wires(chosen)
+    return list(dict.fromkeys(on_wires(kind, wires) for kind in chosen))
+
+
+def _price(folded: Program, unfolded: Unfolded, kinds: list[Cluster]) -> Prices:
+    """Price each item for every kind of its members; the slowest counts."""
+    jobs: dict[Cluster, list[int]] = {}
+    for number, (item, bits) in enumerate(zip(unfolded.folded_item.tolist(), unfolded.bits.tolist(), strict=True)):
+        if item >= 0:
+            for cluster in _members(kinds, bits):
+                jobs.setdefault(cluster, []).append(number)
+    return _slowest(folded, unfolded.folded_item, jobs)
+
+
+def _slowest(folded: Program, folded_item: Ints, jobs: dict[Cluster, list[int]]) -> Prices:
+    n = len(folded_item)
+    tables = []
+    for cluster, numbers in jobs.items():
+        items = tuple(folded.items[int(folded_item[i])] for i in numbers)
+        tables.append((np.array(numbers), price(replace(folded, items=items), cluster)))
+    names = tuple(dict.fromkeys(name for _, p in tables for name in p.classes))
+    columns: dict[str, Any] = {
+        "occupancy": np.zeros(n),
+        "latency": np.zeros(n),
+        "account": np.zeros((n, len(ACCOUNTS))),
+        "share": np.zeros((n, len(RESOURCE_KINDS))),
+    }
+    class_share, known = np.zeros((n, len(names))), np.full(n, -1.0)
+    model, placement = ["given"] * n, [""] * n
+    weight, sigma, calibrated = np.zeros(len(names)), np.zeros(len(names)), [True] * len(names)
+    for priced, prices in tables:
+        total = prices.occupancy + prices.latency
+        slower = total > known[priced]
+        rows = priced[slower]
+        known[rows] = total[slower]
+        for name, column in columns.items():
+            column[rows] = getattr(prices, name)[slower]
+        index = np.array([names.index(name) for name in prices.classes], np.int64)
+        class_share[rows] = 0.0
+        class_share[np.ix_(rows, index)] = prices.class_share[slower]
+        for i, row in zip(np.flatnonzero(slower).tolist(), rows.tolist(), strict=True):
+            model[row], placement[row] = prices.model[i], prices.placement[i]
+        seconds = prices.class_share.sum(axis=0)
+        weight[index] += seconds
+        sigma[index] += seconds * prices.sigma
+        for q, good in zip(index.tolist(), prices.calibrated, strict=True):
+            calibrated[q] &= good
+    return Prices(
+        **columns,
+        slowdown=tables[0][1].slowdown,
+        classes=names,
+        class_share=class_share,
+        sigma=np.divide(sigma, weight, out=np.zeros(len(names)), where=weight > 0),
+        model=tuple(model),
+        placement=tuple(placement),
+        calibrated=tuple(calibrated),
+    )
+
+
+def _rank_kinds(kinds: list[Cluster], of_rank: Ints, parts: Ints, class_of: Ints) -> tuple[RankKind, ...]:
+    """What each rank of the unfolded program stands for."""
+    out = []
+    for number in range(int(class_of.max()) + 1):
+        mine = np.flatnonzero(class_of == number)
+        for rank in range(of_rank.shape[1]):
+            members, counts = np.unique(of_rank[mine[0], rank], return_counts=True)
+            gpus = [kinds[m].gpu for m in members.tolist()]
+            names = set.intersection(*(set(g.peak_flops) for g in gpus))
+            touched = int(np.bitwise_or.reduce(parts[mine, rank].reshape(-1)))
+            out.append(
+                RankKind(
+                    pipeline_rank=rank,
+                    replicas=shown_numbers(mine),
+                    gpus=tuple(dict.fromkeys(g.name for g in gpus)),
+                    memory=min(g.usable_memory for g in gpus),
+                    host_memory=min(kinds[m].node.host_memory or 0.0 for m in members.tolist()),
+                    peak_flops={d: float(np.average([g.peak(d) for g in gpus], weights=counts)) for d in names},
+                    parts=tuple(i for i in range(touched.bit_length()) if touched >> i & 1),
+                )
+            )
+    return tuple(out)

@@ -1,0 +1,116 @@
+"""What a training code keeps on a GPU beside the states of its model and the tensors of its layers.
+
+Libraries' workspaces, contexts and communicators; receive buffers; gradients beside their buffers; and memory that the caching
+allocator holds without a tensor in it (category fragmentation), each from the sizes of the tensors that leave it behind.
+"""
+
+from __future__ import annotations
+
+from simulator.lowering.parameters import Held, rank_chunks, rank_held
+from simulator.lowering.state import State
+from simulator.program.program import Tensor
+
+__all__ = ["beside_states"]
+
+
+def beside_states(state: State, rank: int) -> list[Tensor]:
+    """Return what stands through the whole step on a rank because of its framework's habits."""
+    settled, framework, held = state.settled, state.settled.framework, rank_held(state, rank)
+    out = [
+        Tensor(name="GEMM workspace", category="workspace", bytes=_workspace(state)),
+        Tensor(name="driver context and kernels", category="context", bytes=framework.context),
+        *_beside_compute(state, held),
+        *(_fsdp_pools(state) if settled.zero_stage == 3 else _flat_copies(state, held)),
+        *_received_ahead(state, rank),
+    ]
+    groups = _communicators(settled.axes)
+    if groups:
+        out.append(Tensor(name="communicator buffers", category="context", bytes=groups * framework.communicator))
+    return out
+
+
+def _workspace(state: State) -> float:
+    """Bytes that GEMM libraries hold, those for the experts' products included."""
+    framework = state.settled.framework
+    return framework.workspace + (framework.grouped_workspace if state.workload.model.experts else 0.0)
+
+
+def _communicators(axes: tuple[tuple[str, int], ...]) -> int:
+    """Process groups that hold buffers: one per mesh axis, all ranks, and, for the norm, those that split a model's weights.
+
+    >>> _communicators((("tp", 2), ("dp", 4), ("pp", 2))), _communicators((("tp", 1), ("dp", 4), ("pp", 1)))
+    (5, 2)
+    """
+    axis = sum(size > 1 for _, size in axes)
+    splits = sum(size > 1 for name, size in axes if name in ("tp", "pp"))
+    return axis + (axis > 0) + (splits > 1)
+
+
+def _received_ahead(state: State, rank: int) -> list[Tensor]:
+    """Receive buffers of a runtime that makes them for all microbatches at once, and the outputs that its last chunk collects."""
+    settled = state.settled
+    if not settled.framework.receives_ahead or settled.pipeline_parallel == 1:
+        return []
+    last, boundary = len(state.chunks) - 1, max(cost.input_bytes for cost in state.costs.values())
+    out = []
+    held = [chunk for _, chunk in rank_chunks(state, rank)]
+    messages = sum((chunk > 0) + (chunk < last) for chunk in held)
+    if messages:
+        size = messages * settled.microbatches * boundary
+        out.append(Tensor(name="receive buffers", category="communication", bytes=size))
+    if last in held and settled.microbatches > 1:
+        tokens = settled.microbatch_size * state.workload.sequence_length / settled.context_parallel
+        logits = tokens * settled.vocabulary / settled.tensor_parallel * settled.precision.element
+        out.append(
+            Tensor(name="outputs of other microbatches", category="logits", bytes=(settled.microbatches - 1) * logits)
+        )
+    return out
+
+
+def _beside_compute(state: State, held: Held) -> list[Tensor]:
+    """Whole gradients that stand beside the buffers or shards: in the compute dtype, or not yet reduced."""
+    settled = state.settled
+    element = settled.precision.element
+    if settled.reduces_once:
+        return [Tensor(name="unsharded gradients", category="gradients", bytes=held.all * settled.gradient_bytes)]
+    if settled.framework.keeps_compute_gradients and settled.gradient_bytes > element:
+        return [Tensor(name="gradients in the compute dtype", category="gradients", bytes=held.all * element)]
+    return []
+
+
+def _flat_copies(state: State, held: Held) -> list[Tensor]:
+    """Flat tensors of an optimizer step that runs while activations are freed: too large for the places these leave.
+
+    The caching allocator keeps freed blocks and splits them only for smaller requests, so one tensor as large as all gradients of
+    a rank finds no place among them, and the reserved memory holds both.  DeepSpeed: ZeRO-1 and 2 flatten their share of the
+    gradients and cast it to fp32, and reduce through a buffer of bucket_size; without ZeRO fp32 copies of all gradients are made
+    and then flattened.  Gradients that are fp32 already are updated in place.
+    """
+    settled = state.settled
+    if not settled.framework.flattens_gradients or settled.gradient_bytes > settled.precision.element:
+        return []
+    if settled.zero_stage or settled.replicas == 1:
+        size = held.sharded(settled) * (settled.gradient_bytes + 4.0)
+        size += settled.bucket_size if settled.replicas > 1 else 0.0
+    else:
+        size = held.all * 8.0
+    return [Tensor(name="flat copies of gradients, place idle", category="fragmentation", bytes=size)]
+
+
+def _fsdp_pools(state: State) -> list[Tensor]:
+    """What the streams that gather and reduce keep for themselves: the allocator hands no block of one stream to another."""
+    settled = state.settled
+    if not settled.framework.copies_gathered:
+        return []
+    ends = ("embedding", "head")
+    together = settled.fsdp_unit or max(chunk.layers for chunk in state.chunks)
+    sizes = [together * cost.parameters for kind, cost in state.costs.items() if kind not in ends]
+    whole = [state.costs[kind].parameters for kind in ends]
+    sizes.append(sum(whole) if settled.framework.fsdp_root_unit and settled.pipeline_parallel == 1 else max(whole))
+    gathered = max(max(sizes), (1 + settled.fsdp_prefetch) * max(sizes[:-1])) * settled.precision.element
+    return [
+        Tensor(name="buffers of the gathering stream", category="fragmentation", bytes=gathered),
+        Tensor(
+            name="buffers of the reducing stream", category="fragmentation", bytes=max(sizes) * settled.gradient_bytes
+        ),
+    ]

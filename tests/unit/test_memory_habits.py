@@ -1,0 +1,173 @@
+"""What frameworks keep in memory: every habit of a profile changes it, and published peaks come out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.lowering import lower
+from simulator.plan.plan import Plan
+from simulator.program.program import CATEGORIES, Program
+from simulator.specs import data_roots
+from simulator.studies.validation.memory import memory_outcomes
+from simulator.workload.model import load_model
+from simulator.workload.workload import Workload
+
+FSDP = {"model": "llama3_8b", "plan": {"zero_stage": 3, "data_parallel": 8}, "batch": 8}
+PIPELINE = {"model": "llama3_8b", "plan": {"pipeline_parallel": 4, "data_parallel": 2}, "batch": 16}
+SHARDED = {"model": "llama3_8b", "plan": {"zero_stage": 1, "data_parallel": 8, "gradient_dtype": "bf16"}, "batch": 8}
+TENSOR = {"model": "llama3_8b", "plan": {"tensor_parallel": 4, "sequence_parallel": True}, "batch": 2}
+HABITS: dict[str, dict[str, Any]] = {
+    "copies_attention_output": TENSOR,
+    "gathers_logits": TENSOR,
+    "keeps_gathered_inputs": TENSOR,
+    "makes_gradients": {**TENSOR, "plan": {**TENSOR["plan"], "microbatch_size": 2}, "length": 8192},
+    "keeps_idle_products": {**TENSOR, "plan": {"recompute": "operators"}},
+    "copies_gathered": FSDP,
+    "fsdp_root_unit": FSDP,
+    "keeps_outputs": PIPELINE,
+    "receives_ahead": PIPELINE,
+    "pipeline_keeps_unsharded": {**PIPELINE, "plan": {**PIPELINE["plan"], "zero_stage": 3}},
+    "keeps_compute_gradients": {**SHARDED, "plan": {**SHARDED["plan"], "gradient_dtype": "fp32"}},
+    "flattens_gradients": SHARDED,
+    "weights_in_experts": {"model": "mixtral_8x7b", "plan": {"data_parallel": 8, "expert_parallel": 8}, "batch": 8},
+}
+
+
+def profile(folder: Path, name: str, base: str = "pytorch_ddp", **changes: object) -> str:
+    """Write a framework profile like `base` with some keys changed; returns its name."""
+    text = (data_roots()[-1] / "hardware_specs" / "frameworks" / f"{base}.toml").read_text(encoding="utf-8")
+    changes = {"name": f'"{name}"', "aliases": "[]", **changes}
+    for key, value in changes.items():
+        text, found = re.subn(rf"(?m)^{key} = .*$", f"{key} = {value}", text)
+        assert found, key
+    path = folder / "hardware_specs" / "frameworks" / f"{name}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return name
+
+
+def effects(program: Program) -> list[tuple[str, str, float]]:
+    """Everything that a row or rank holds, and how often a row allocates: name, category, bytes."""
+    held = [t for e in (*program.effects, *program.resident) for t in e.tensors]
+    held += [t for i in program.start_effect if i >= 0 for t in program.effects[i].tensors]
+    return sorted((t.name, t.category, t.bytes) for t in held)
+
+
+def lowered(case: dict[str, Any], framework: str) -> Program:
+    work = Workload(
+        model=load_model(case["model"]), sequence_length=case.get("length", 2048), global_batch_size=case["batch"]
+    )
+    return lower(work, Plan(**{"framework": framework, **case["plan"]}))
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_every_memory_habit_of_a_profile_changes_what_stands(
+    habit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    off, on = (profile(tmp_path, f"{word}_{habit}", **{habit: word}) for word in ("false", "true"))
+    without, having = lowered(HABITS[habit], off), lowered(HABITS[habit], on)
+    assert effects(without) != effects(having)
+
+
+def standing(program: Program, rank: int = 0) -> dict[str, float]:
+    return {t.name: t.bytes for t in program.resident[rank].tensors}
+
+
+def test_deepspeed_flattens_its_share_of_the_gradients_and_casts_it() -> None:
+    """ZeRO-1: 2 + 4 bytes per parameter of the shard and one bucket; without ZeRO 4 + 4 bytes of every gradient."""
+    case = {"model": "gpt3_13b", "plan": {"zero_stage": 1, "data_parallel": 4}, "batch": 4}
+    sharded = standing(lowered(case, "megatron_deepspeed"))
+    parameters = sharded["weights"] / 2
+    expected = parameters / 4 * 6 + 1e9
+    assert expected == pytest.approx(sharded["flat copies of gradients, place idle"])
+    whole = standing(lowered({**case, "plan": {"data_parallel": 4}}, "megatron_deepspeed"))
+    assert parameters * 8 == pytest.approx(whole["flat copies of gradients, place idle"])
+
+
+def test_fsdp_under_torch_pipelining_keeps_whole_weights_and_gradients() -> None:
+    """Gathered once and reduced once per step: 4 bytes of gradient per parameter of the rank stand in between."""
+    case = {"model": "llama3_8b", "plan": {"zero_stage": 3, "data_parallel": 2, "pipeline_parallel": 4}, "batch": 16}
+    program = lowered(case, "torchtitan")
+    reductions = sum(
+        1 for i, item in enumerate(program.item) if "reduce_scatter" in program.label(i) and program.rank[i] == 1
+    )
+    assert load_model("llama3_8b").layers // 4 == reductions
+    held = standing(program, rank=1)
+    # fp32 shards: 4 bytes per parameter over 2 replicas
+    assert held["weights"] * 2 == pytest.approx(held["unsharded gradients"])
+
+
+def gpt_row(**changes: str) -> dict[str, str]:
+    """A tiny GPT of Megatron-LM's own tests: 12 layers of 512, 4 sequences of 1024 tokens."""
+    row = {
+        "case_id": "x",
+        "source": "Megatron-LM functional tests",
+        "arch_layers": "12",
+        "hidden": "512",
+        "heads": "8",
+        "kv_heads": "8",
+        "ffn_hidden": "2048",
+        "gated_mlp": "0",
+        "seq_len": "1024",
+        "gpu": "A100-80GB-SXM",
+        "gpus_per_node": "8",
+        "n_gpus": "8",
+        "precision": "bf16",
+        "tp": "1",
+        "pp": "1",
+        "dp": "8",
+        "zero_stage": "1",
+        "mbs": "4",
+        "gbs": "32",
+        "recompute": "none",
+        "schedule": "1F1B",
+        "framework": "Megatron-LM (dev)",
+        "mem_unit": "MiB",
+        "mem_kind": "torch allocated_bytes.all.peak",
+        "mem_rank": "last rank",
+        "quality": "A",
+    }
+    return {**row, **changes}
+
+
+@pytest.mark.parametrize(
+    ("peak", "changes"),
+    [
+        ("4484.6", {"attn_kernel": "TE unfused"}),
+        ("2616.0", {"attn_kernel": "TE fused/flash"}),
+        ("3464.4", {"attn_kernel": "local unfused", "pp": "2", "dp": "4", "zero_stage": "0"}),
+        (
+            "2103.8",
+            {"attn_kernel": "TE fused/flash", "pp": "4", "dp": "2", "zero_stage": "0", "gbs": "40", "tied_emb": "0"},
+        ),
+    ],
+)
+def test_peaks_of_megatrons_own_tests_come_out(peak: str, changes: dict[str, str]) -> None:
+    """Golden values of NVIDIA/Megatron-LM tests/functional_tests (gpt3_mcore_te_tp1_*): within 3 %."""
+    (outcome,) = next(iter(memory_outcomes([gpt_row(peak_mem=peak, **changes)])))
+    assert outcome.error is not None
+    assert 0.0 == pytest.approx(outcome.error, abs=0.03)
+    assert outcome.low is not None
+    assert outcome.high is not None
+    assert outcome.low < float(peak) * 2**20 < outcome.high
+
+
+def test_a_source_says_what_its_peaks_count_and_in_which_unit() -> None:
+    row = gpt_row(peak_mem="2", mem_unit="GB", mem_kind="reported peak (allocator)")
+    plain = next(iter(memory_outcomes([row])))[0]
+    zero_bubble = next(iter(memory_outcomes([{**row, "source": "Zero Bubble Table 4"}])))[0]
+    titan = next(iter(memory_outcomes([{**row, "source": "torchtitan benchmarks"}])))[0]
+    assert (2e9, 2.0 * 2**30, 2e9) == (plain.measured, zero_bubble.measured, titan.measured)
+    assert "allocated by tensors" in plain.assumed[-1]
+    assert "reserved by the allocator" in titan.assumed[-1]
+
+
+def test_terms_of_a_peak_sum_to_it_and_name_categories() -> None:
+    (outcome,) = next(iter(memory_outcomes([gpt_row(peak_mem="2616", attn_kernel="TE fused/flash")])))
+    assert set(dict(outcome.terms)) < set(CATEGORIES)
+    assert outcome.predicted == pytest.approx(sum(dict(outcome.terms).values()))
