@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
+
 import numpy as np
 
 from simulator.lowering.hops import REDUCING_LANES
@@ -194,27 +197,43 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
     return rows.table()
 
 
+def _owned(state: State, rank: int) -> list[tuple[float, int]]:
+    """(weights, how many ranks own as many) where tensors are dealt out whole: the largest first, to whom has least."""
+    tensors = [
+        size
+        for _, c in rank_chunks(state, rank)
+        for kind in state.chunks[c].kinds
+        for size in state.costs[kind].tensors
+    ]
+    loads = [0.0] * min(state.settled.shard_size, len(tensors))
+    for size in sorted(tensors, reverse=True):
+        heapq.heapreplace(loads, loads[0] + size)
+    return sorted(Counter(loads).items(), reverse=True)
+
+
 def _gather(state: State, updated: np.ndarray, lane: np.ndarray, hosts: np.ndarray, back: np.ndarray) -> None:
     """Gather the weights that the ranks of a group updated; those updated on the host when they are back."""
     settled = state.settled
     items, ranks = [], []
     for r in range(state.ranks):
         for what, count, group in rank_held(state, r).parts(settled):
-            ranks.append(r)
-            items.append(
-                state.add_item(
+            owned = _owned(state, r) if settled.framework.broadcasts_updates and not what else ()
+            sent = [("broadcast", size, times) for size, times in owned] or [("all_gather", count, 1)]
+            for collective, size, times in sent:
+                item = state.add_item(
                     Link(
-                        name=f"all_gather weights of rank {r}{what}",
+                        name=f"{collective} weights of rank {r}{what}",
                         kind=COLLECTIVE,
-                        message=count * settled.precision.element,
+                        message=size * settled.precision.element,
                         dtype=settled.precision.compute,
                         group=group,
                         pipeline_ranks=(),
                         account="dp",
-                        collective="all_gather",
+                        collective=collective,
                     )
                 )
-            )
+                ranks += [r] * times
+                items += [item] * times
     rank = np.array(ranks, np.int64)
     rows = state.add_rows(
         Batch(item=np.array(items, np.int64), kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None])

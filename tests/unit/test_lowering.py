@@ -296,6 +296,23 @@ def test_weights_that_modules_fetch_one_by_one_come_tensor_by_tensor() -> None:
     assert (pytest.approx(once), pytest.approx(1.5 * once)) == (same, more)
 
 
+def test_owners_of_whole_tensors_broadcast_what_they_updated() -> None:
+    """One broadcast per rank that owns something: no more than there are tensors, and as much in all as a gather brings."""
+
+    def sent(kind: str, framework: str, ranks: int) -> tuple[int, float]:
+        model = load_model("llama3_8b")
+        work = Workload(model=model, sequence_length=8192, global_batch_size=ranks)
+        program = lowered(work, ranks, data_parallel=ranks, zero_stage=1, framework=framework)
+        found = [(i, n) for i, n in links(program, kind) if "weights of rank" in i.name]
+        return sum(n for _, n in found), sum(i.message * n for i, n in found)
+
+    _, whole = sent("all_gather", "megatron_lm", 8)
+    tensors = 32 * 7 + 3  # two norms, qkv, output, gate, up and down; the ends
+    assert {8: 8, 512: tensors} == {ranks: sent("broadcast", "internevo", ranks)[0] for ranks in (8, 512)}
+    assert pytest.approx(whole) == sent("broadcast", "internevo", 512)[1]
+    assert sent("all_gather", "internevo", 8)[0] == 0
+
+
 def test_zero_2_reduces_after_every_microbatch() -> None:
     one, two = (lowered(workload(), 2, data_parallel=2, zero_stage=z) for z in (1, 2))
     count = [sum(n for _, n in links(p, "reduce_scatter")) for p in (one, two)]
