@@ -44,6 +44,7 @@ class WorkloadChoice(Spec):
     global_batch_size: Sequences | None = None
     precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"] = "bf16"
     optimizer: str = "adam"
+    target_length: Tokens | None = None
 
 
 class ClusterChoice(Spec):
@@ -169,7 +170,10 @@ def make_job(data: Mapping[str, Any], place: str, name: str) -> Job:
         global_batch_size=batch,
         precision=spec.workload.precision,
         optimizer=spec.workload.optimizer,
+        target_length=spec.workload.target_length or 0,
     )
+    if workload.decoder_length and not workload.target_length:
+        assumptions.append(f"target_length = {workload.decoder_length} (the model's)")
     jitter = spec.jitter or cluster.spec.jitter
     if jitter is not None:
         assumptions.append("step times are without the noise of [jitter]; dtsim run adds p50, p95 and their causes")

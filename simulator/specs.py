@@ -195,6 +195,7 @@ def find_spec(kind: str, name: str) -> Path:
     Raises:
         SpecError: the path does not exist.
         UnknownNameError: nobody bears the name; the nearest known one is offered.
+        SpecError: the name is known, but not what bears it (such as a model whose shape was never published).
     """
     if name.lower().endswith(".toml") or "/" in name or os.sep in name:
         path = Path(name).expanduser()
@@ -212,7 +213,24 @@ def find_spec(kind: str, name: str) -> Path:
         match = _ALIASES.search(path.read_text(encoding="utf-8", errors="replace"))
         if match and plain and plain in {_plain(alias) for alias in re.findall(r"[\"']([^\"']*)[\"']", match.group(1))}:
             return path
+    reason = _reasons(kind).get(plain)
+    if reason:
+        raise SpecError(
+            f"{KINDS[kind][1]} {name[:100]!r} is known by name only: {reason}. Way out: your own file with a shape, or another "
+            f"{KINDS[kind][1]}."
+        )
     raise UnknownNameError(KINDS[kind][1], name[:100], files)
+
+
+def _reasons(kind: str) -> dict[str, str]:
+    """Names without a file, and why they have none (unknown_shapes.toml beside the folder of their kind)."""
+    found: dict[str, str] = {}
+    for root in data_roots():
+        path = root / KINDS[kind][0] / "unknown_shapes.toml"
+        if path.is_file():
+            table = read_toml(path).get(kind, {})
+            found |= {_plain(known): str(reason) for known, reason in table.items()}
+    return found
 
 
 def _files(kind: str) -> dict[str, Path]:

@@ -238,6 +238,8 @@ def attention_toml(coefficients: AttentionCoefficients, header: str) -> str:
     lines += [f"fitted_longest = {c.fitted_longest}"]
     if c.notes:
         lines.append(f"notes = {toml_value(c.notes)}")
+    if c.libraries:
+        lines += ["", "[libraries]", *(f"{k} = {toml_value(v)}" for k, v in c.libraries.items())]
     lines += ["", "[clock]", *clock_lines(c.clock)]
     for name, kernel in c.kernels.items():
         lines += ["", f"[kernels.{name}]", f"measured = {toml_value(kernel.measured)}"]

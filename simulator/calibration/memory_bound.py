@@ -103,7 +103,17 @@ def memory_bound_toml(coefficients: MemoryBoundCoefficients, header: str) -> str
     """Return the coefficients as the text of a calibration file, `header` as comments on top."""
     c = coefficients
     lines = [f"# {line}" for line in header.splitlines()]
-    for key in ("name", "architecture", "measured", "sigma", "sigma_outside", "bandwidth_fraction"):
+    for key in (
+        "name",
+        "architecture",
+        "measured",
+        "sigma",
+        "sigma_outside",
+        "bandwidth_fraction",
+        "gather_share",
+        "layer_share",
+        "loss_share",
+    ):
         lines.append(f"{key} = {toml_value(getattr(c, key))}")
     lines += [f"start = {toml_value(show(c.start, 's'))}", f"ramp = {toml_value(show(c.ramp, 's'))}", "", "[residuals]"]
     lines += [f"{k} = {toml_value(v)}" for k, v in c.residuals.model_dump(exclude_none=True).items()]

@@ -31,9 +31,9 @@ from simulator.calibration.nccl import (
     pool_of,
     predict,
 )
-from simulator.calibration.nccl_fit import classes_chosen
+from simulator.calibration.nccl_fit import pairs_chosen
 from simulator.calibration.nccl_logs import NcclLog
-from simulator.hardware.coefficients import Pair, Profile, find_profile, pooled_name
+from simulator.hardware.coefficients import Pair, Profile, find_profile, pooled_name, pooled_profile
 from simulator.report.table import Section, Table, percent
 
 __all__ = ["LogAccuracy", "accuracy_figures", "accuracy_section", "log_accuracies", "medians"]
@@ -53,8 +53,7 @@ class LogAccuracy:
         log: the log.
         message: [points] sizes [B].
         own, shared, unseen, prior, tables: [points] by the way of predicting.
-        sigma: [points] of the profile that ships.
-        prior_sigma: [points] of `prior`.
+        sigma, unseen_sigma, prior_sigma: [points] that ship with such predictions.
         partner: whether other logs of the same wires and collective exist.
         twins: median |difference| to the quickest partner of the same place, None without one [1].
     """
@@ -67,6 +66,7 @@ class LogAccuracy:
     prior: Array
     tables: Array
     sigma: Array
+    unseen_sigma: Array
     prior_sigma: Array
     partner: bool
     twins: float | None
@@ -78,7 +78,7 @@ class LogAccuracy:
 
     def coverage(self, way: str = "shared") -> float:
         """Return the share of points inside the 80 % band."""
-        sigma = self.prior_sigma if way == "prior" else self.sigma
+        sigma = {"prior": self.prior_sigma, "unseen": self.unseen_sigma}.get(way, self.sigma)
         return float(np.mean(np.abs(getattr(self, way)) <= _QUANTILE * sigma))
 
 
@@ -107,7 +107,7 @@ def _accuracy(
     partners = [other for other in rest if other.kind == log.kind and _wires(other) == _wires(log)]
     others = fit_nccl(rest, "nccl_rest", common.pairs, key, hops=common.network_latency) if rest else common
     own = fit_nccl([log], "nccl_own", common.pairs, key, hops=common.network_latency)
-    kept = log.message >= _SMALLEST
+    kept, pooled = log.message >= _SMALLEST, pooled_profile(*pool_of(log))
 
     def errors(profile: Profile) -> Array:
         pairs = _completed(profile, common)
@@ -123,8 +123,9 @@ def _accuracy(
         unseen=errors(others),
         prior=errors(common),
         tables=np.asarray(np.log(predict(log, {}) / log.seconds)[kept]),
-        sigma=_sigmas(log, sigmas)[kept],
-        prior_sigma=_sigmas(log, common)[kept],
+        sigma=_sigmas(log, sigmas, fitted)[kept],
+        unseen_sigma=_sigmas(log, sigmas if rest else pooled, others)[kept],
+        prior_sigma=_sigmas(log, pooled, common)[kept],
         partner=bool(partners),
         twins=_twins(log, [other for other in partners if other.place == log.place]),
     )
@@ -154,12 +155,18 @@ def _completed(profile: Profile, common: Profile) -> Pairs:
     return scaled | profile.pairs
 
 
-def _sigmas(log: NcclLog, profile: Profile) -> Array:
-    """Return the sigma of each point: that of its class."""
-    chosen = classes_chosen(log, profile.pairs, profile.network_latency)
-    chosen = classes_chosen(log, profile.pairs, profile.network_latency)
-    found = zip((name.split(":") for name in chosen), log.message.tolist(), strict=True)
-    return np.array([profile.residual(kind, algorithm, size).sigma for (kind, algorithm), size in found])
+def _sigmas(log: NcclLog, shipped: Profile, used: Profile) -> Array:
+    """Return the sigma that a prediction by `used` would ship with: the platform's where `used` has measured such
+    points, else at least that of platforms nobody measured."""
+    chosen = pairs_chosen(log, used.pairs, used.network_latency)
+    pooled = pooled_profile(*pool_of(log))
+    out = []
+    for (algorithm, protocol), size in zip(chosen, log.message.tolist(), strict=True):
+        sigma = shipped.residual(log.kind, algorithm, size).sigma
+        if not used.measured(log.kind, algorithm, protocol, size):
+            sigma = max(sigma, pooled.residual(log.kind, algorithm, size).sigma)
+        out.append(sigma)
+    return np.array(out)
 
 
 def _twins(log: NcclLog, twins: Sequence[NcclLog]) -> float | None:

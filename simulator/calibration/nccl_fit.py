@@ -36,10 +36,10 @@ __all__ = [
     "Key",
     "PairFit",
     "Pairs",
-    "classes_chosen",
     "classes_of",
     "fit_nccl",
     "fit_pairs",
+    "pairs_chosen",
     "pairs_offered",
     "platform_of",
     "predict",
@@ -137,10 +137,11 @@ def predict(log: NcclLog, pairs: Pairs, launch: float = 0.0, hops: Hops | None =
     return _choose(_terms(log), pairs, _hop(log, hops))[0] + (launch if log.single_process else 0.0)
 
 
-def classes_chosen(log: NcclLog, pairs: Pairs, hops: Hops | None = None) -> list[str]:
-    """Return the class, "collective:algorithm", of each of the log's points by a profile's multipliers."""
+def pairs_chosen(log: NcclLog, pairs: Pairs, hops: Hops | None = None) -> list[tuple[str, str]]:
+    """Return (algorithm, protocol) of each of the log's points by a profile's multipliers."""
     terms = _terms(log)
-    return [f"{log.kind}:{terms[i].pair.split(':')[0]}" for i in _choose(terms, pairs, _hop(log, hops))[1]]
+    names = [term.pair.split(":") for term in terms]
+    return [(names[i][0], names[i][1]) for i in _choose(terms, pairs, _hop(log, hops))[1]]
 
 
 def residuals(log: NcclLog, pairs: Pairs, launch: float = 0.0, hops: Hops | None = None) -> NDArray[np.float64]:
@@ -174,6 +175,34 @@ class _Term:
     def seconds(self, latency: float, bandwidth: float, ramp: float, hop: float) -> NDArray[np.float64]:
         fixed, wire = (self.latency + self.hops * hop) * latency, self.wire / min(bandwidth, self.room)
         return np.asarray(fixed + wire + ramp * np.sqrt(fixed * wire))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    """All terms of a log as arrays: which pair each is, [terms] latency, hops and room, [terms, points] wire."""
+
+    pair: NDArray[np.int64]
+    latency: NDArray[np.float64]
+    hops: NDArray[np.float64]
+    room: NDArray[np.float64]
+    wire: NDArray[np.float64]
+
+    def seconds(self, multipliers: NDArray[np.float64], hop: float) -> NDArray[np.float64]:
+        """Return the least seconds per point; multipliers are [pairs, 3]: latency, bandwidth, ramp."""
+        latency, bandwidth, ramp = multipliers[self.pair].T
+        fixed = ((self.latency + self.hops * hop) * latency)[:, None]
+        wire = self.wire / np.minimum(bandwidth, self.room)[:, None]
+        return np.asarray((fixed + wire + ramp[:, None] * np.sqrt(fixed * wire)).min(0))
+
+
+def _stacked(terms: Sequence[_Term], names: Sequence[str]) -> _Stack:
+    return _Stack(
+        pair=np.array([names.index(term.pair) for term in terms]),
+        latency=np.array([term.latency for term in terms]),
+        hops=np.array([term.hops for term in terms]),
+        room=np.array([term.room for term in terms]),
+        wire=np.stack([term.wire for term in terms]),
+    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -260,22 +289,23 @@ def fit_pairs(
     def multipliers(x: NDArray[np.float64]) -> NDArray[np.float64]:
         return start + x[:3] + x[3 : 3 + size].reshape(-1, 3)
 
+    stacks = [_stacked(group, names) for group in terms]
+    seconds, weight = np.concatenate([log.seconds for log in logs]), np.concatenate(weights)
+
     def misses(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        values = dict(zip(names, multipliers(x), strict=True))
+        values = multipliers(x)
+        values = np.stack([np.exp(values[:, 0]), np.exp(values[:, 1]), np.abs(values[:, 2])], 1)
         networks = usual * np.exp(x[4 + size :])
-        out = []
-        for i, (log, group) in enumerate(zip(logs, terms, strict=True)):
-            best = np.full(len(log.message), np.inf)
-            hop = known[i] if index[i] < 0 else networks[index[i]]
-            for term in group:
-                a, b, ramp = values[term.pair]
-                best = np.minimum(best, term.seconds(np.exp(a), np.exp(b), abs(ramp), hop))
-            if log.single_process:
-                best = best + np.exp(x[3 + size]) * quickest
-            out.append(_soft(np.log(best / log.seconds) / _NOISE) * weights[i])
+        launch = np.exp(x[3 + size]) * quickest
+        best = [
+            stack.seconds(values, known[i] if index[i] < 0 else networks[index[i]])
+            + (launch if logs[i].single_process else 0.0)
+            for i, stack in enumerate(stacks)
+        ]
+        out = _soft(np.log(np.concatenate(best) / seconds) / _NOISE) * weight
         pairs = x[3 : 3 + size] / np.tile(sight * _SPREAD, len(names))
         held = [x[:3] / (sight * _SHARED), pairs, x[3 + size : 4 + size] + 1.0]
-        return np.concatenate([*out, *held, x[4 + size :] / _HOPS])
+        return np.concatenate([out, *held, x[4 + size :] / _HOPS])
 
     first = np.zeros((len(starts), 4 + size + len(free)))
     first[:, :2], first[:, 3 + size] = starts, -1.0

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.calibration.nccl_logs import describe_row
+from simulator.calibration.nccl_logs import describe_row, usual_link
 from simulator.calibration.printed import Printed
 from simulator.collectives.base import KINDS
 from simulator.errors import CalibrationError
@@ -17,20 +16,6 @@ from simulator.hardware.fabric import Fabric, GroupPlacement, describe_group, fa
 from simulator.units import in_unit
 
 __all__ = ["Machine", "Placed", "index_rows", "place_table"]
-
-_INSIDE = (
-    (r"gb[23]00", "nvlink5_nvl72"),
-    (r"gh200", "nvlink4_mesh"),
-    (r"b[23]00", "nvlink5_nvswitch"),
-    (r"pcie|l40|\bl4\b|\ba10\b|\ba40\b|t4\b|rtx pro|6000d", "pcie4"),
-    (r"h20\b|h[128]00", "nvlink4_nvswitch"),
-    (r"a[18]00", "nvlink3_nvswitch"),
-    (r"v100.*sxm3", "nvlink2_nvswitch"),
-    (r"v100.*sxm2|p100.*sxm2", "nvlink2_cubemesh"),
-    (r"rtx ?[45]0|geforce", "pcie_shm"),
-    (r"mi[23]\d\d", "xgmi"),
-)
-"""Link inside a node that a GPU is usually sold with, by its name; the first that matches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +184,7 @@ def _row(table: Printed, machine: Machine, kind: str, ranks: int, nodes: int) ->
     per_node = ranks // nodes
     intra = machine.intra or ("none" if per_node == 1 else "")
     if not intra:
-        intra = next((link for pattern, link in _INSIDE if re.search(pattern, gpu.lower())), "")
+        intra = usual_link(gpu)
         if not intra:
             raise CalibrationError(f"{table.name}: the link between {gpu} GPUs is not known; give --intra (pcie4, ...)")
         assumed.append(f"link inside the node: {intra}, as {gpu} is usually sold")

@@ -37,6 +37,7 @@ _FORCED = re.compile(r"NCCL_(ALGO|PROTO)(?:=| set by environment to )\s*\"?'?([\
 _NETWORK = re.compile(r"NET/(IB|OFI|Socket|FasTrak|GPUDirectTCPX)\b|Using network (\w+)", re.IGNORECASE)
 _NETWORKS = {"ib": "ib", "ofi": "efa", "aws": "efa", "socket": "tcp", "fastrak": "tcpxo", "gpudirecttcpx": "tcpx"}
 _WRONG = re.compile(r"Out of bounds values\s*:\s*\d+\s+FAILED")
+_ELLIPSIS = re.compile(r"(?:^|[\s#|>:])(?:\.\.\.|…|<snip>|\[\.\.\.\])\s*(?:\x1b\[\d*m)?\s*$")
 _SLACK = 0.02
 """How far bytes / time may lie from the printed bandwidth, beyond its last digit [1]."""
 
@@ -139,7 +140,7 @@ class _Reader:
             self.reads_devices = True
         elif self.reads_devices:
             self.reads_devices = False
-            self.header.elided |= line.strip(" #\t|>") in ("...", "…", "<snip>", "[...]")
+            self.header.elided |= _ELLIPSIS.search(line) is not None
 
 
 def _row(line: str, number: int) -> PrintedRow | None:

@@ -99,9 +99,19 @@ class Printed:
     @property
     def ranks(self) -> int:
         """How many took part, by the devices or else by bus over algorithm bandwidth; 0 when nothing tells."""
-        header = self.header
-        if header.ranks or (header.devices and not header.elided):
+        header, counted = self.header, self._by_factor
+        if header.ranks or (header.devices and not self.elided):
             return header.ranks or len(header.devices)
+        return counted
+
+    @property
+    def elided(self) -> bool:
+        """Whether devices are missing in the list: it says so, or the bandwidths are those of many more ranks."""
+        listed = len(self.header.devices)
+        return self.header.elided or (0 < listed and 1.3 * listed < self._by_factor)
+
+    @property
+    def _by_factor(self) -> int:
         return ranks_of_factor(self.kind, [row for row in self.rows if not row.wrong])
 
     @property
@@ -111,7 +121,7 @@ class Printed:
         if not header.devices:
             return 0
         hosts = [device.host for device in header.devices.values()]
-        if header.elided:
+        if self.elided:
             per_host = hosts.count(hosts[0]) if len(set(hosts)) > 1 else 0
             return self.ranks // per_host if per_host and self.ranks % per_host == 0 else 0
         return len(set(hosts))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "command"]
 
-KINDS = ("nccl", "gemm", "attention", "memory")
+KINDS = ("nccl", "gemm", "attention", "memory", "overlap")
 """What can be calibrated."""
 
 _NCCL_ONLY = ("cluster", "kind_of_log", "gpus_per_node", "nodes", "ranks", "intra", "inter", "nic", "plot", "accuracy")
@@ -83,6 +83,8 @@ def command(
             _judge(files, machine, everything, as_json)
         elif output is not None:
             _nccl(files, machine, everything, output, force, plot, as_json)
+    elif output is not None and kind == "overlap":
+        _overlap(files, gpu, output, as_json)
     elif output is not None:
         _kernels(kind, files, gpu, output, as_json)
 
@@ -123,7 +125,7 @@ def _nccl(
 
 
 def _way_to_use(name: str) -> str:
-    if not name.startswith("nccl_"):
+    if not name.startswith(("nccl_", "interference_")):
         return f"a cluster finds profiles whose names begin with nccl_: calibrate again with --output nccl_{name}.toml"
     return f'to use it: hardware_specs/calibrations/{name}.toml, and calibration = ["{name}"] in a cluster\'s file'
 
@@ -153,3 +155,22 @@ def _kernels(kind: str, files: list[Path], gpu: str, output: Path, as_json: bool
     else:
         print_sections([answer.section()])
     wrote(output)
+
+
+def _overlap(files: list[Path], gpu: str, output: Path, as_json: bool) -> None:
+    from simulator.calibration.overlap import calibrate_overlap
+
+    if not output.stem.startswith("interference_"):
+        raise SpecError(
+            f"--output: a cluster finds such files by names that begin with interference_, such as "
+            f"interference_mine.toml, but got {output.name!r}"
+        )
+    answer = calibrate_overlap(files, gpu, output.stem)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(answer.toml(), encoding="utf-8")
+    if as_json:
+        print_json(answer.figures)
+    else:
+        print_sections([answer.section()])
+    wrote(output)
+    note(_way_to_use(output.stem))

@@ -78,7 +78,6 @@ def _next(kind: str, files: list[Path]) -> str:
         return (
             f"next, in {files[0].parents[2]}: dtsim collective all_reduce --size 1MiB --cluster this_machine --ranks 2"
         )
-    if kind == "overlap":
-        return "next: compare the slowdowns with dtsim show calibrations interference"
     names = " ".join(str(path) for path in files)
-    return f"next: dtsim calibrate {kind} {names} --output {kind}_mine.toml"
+    mine = {"memory": "memory_bound", "overlap": "interference"}.get(kind, kind)
+    return f"next: dtsim calibrate {kind} {names} --output {mine}_mine.toml"

@@ -144,7 +144,7 @@ def _price(
     best = min(offered, key=lambda candidate: candidate.seconds(message))
     measured = profile.calibrated and f"{best.algorithm}:{best.protocol}" in profile.pairs
     sigma = profile.residual(kind, best.algorithm, message).sigma
-    if not (measured and profile.size_range.smallest <= message <= profile.size_range.largest):
+    if not profile.measured(kind, best.algorithm, best.protocol, message):
         sigma = max(sigma, _pooled(fabric, place).residual(kind, best.algorithm, message).sigma)
     return CollectiveTime(
         seconds=best.seconds(message),

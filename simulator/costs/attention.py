@@ -4,7 +4,8 @@
 
 Each thread block owns a tile of queries (backward: of keys) and loops over the other side.  Under a causal mask tiles
 see half of it on average, but the longest loop, which the last tiles wait for, stays whole: with few heads per GPU the
-tail is what costs.  The softmax is work that does not grow with the head dimension, so short heads are slower.
+tail is what costs.  A sliding window ends every loop at its width, and masks half a tile more at its far edge.
+The softmax is work that does not grow with the head dimension, so short heads are slower.
 Attention that keeps its scores in memory is no kernel of its own: it is two products and a softmax.
 """
 
@@ -40,6 +41,8 @@ def attention_seconds(
     dtype: str,
     gpu: Gpu,
     coefficients: AttentionCoefficients,
+    window: ArrayLike = 0,
+    chunked: bool = False,
 ) -> Array:
     """Return the time on the device of each kernel [s], without the host's launch; scalars and arrays broadcast.
 
@@ -54,6 +57,8 @@ def attention_seconds(
         dtype: number format of the operands.
         gpu: where it runs.
         coefficients: from `load_attention_coefficients`.
+        window: under a causal mask, keys that a query sees at most, itself included; 0 = all before it.
+        chunked: the window is a block of the sequence, not what lies behind the query.
 
     Raises:
         ProgramError: a size below 1 or an unknown direction.
@@ -81,12 +86,17 @@ def attention_seconds(
     peak = gpu.peak(dtype)
 
     # Scores that the mask leaves: all, or those of queries lined up with the last keys.
-    short = np.minimum(queries, keys)
-    scores = np.where(np.asarray(causal, bool), short * keys - short * short / 2.0, queries * keys)
+    span = np.where(np.asarray(window) > 0, np.asarray(window, np.float64), np.inf)
+    narrow = np.asarray(causal, bool) & (span < keys)
+    before = keys - np.minimum(queries, keys)
+    masked = _reach(keys, span, chunked) - _reach(before, span, chunked)
+    scores = np.where(np.asarray(causal, bool), masked, queries * keys)
     owned, loop = (queries, keys) if direction == "forward" else (keys, queries)
     tiles = sequences * q_heads * np.ceil(owned / numbers.tile)
-    steps = tiles * (scores / owned + numbers.overhead) / gpu.streaming_multiprocessors
-    longest = loop + numbers.overhead
+    # A sliding window cuts tiles at its far edge as the diagonal does at the near one: half a tile more is masked.
+    edge = np.where(narrow & (not chunked), numbers.tile / 2.0, 0.0)
+    steps = tiles * (scores / owned + numbers.overhead + edge) / gpu.streaming_multiprocessors
+    longest = np.where(narrow, np.minimum(loop, span + 2.0 * edge), loop) + numbers.overhead
     steps = np.maximum(steps + numbers.tail * longest, longest)
     work = 2.0 * _PRODUCTS[direction] * numbers.tile * (width + numbers.softmax_cost)
     rate = peak * numbers.rate * np.where(width > _WIDE, numbers.wide_rate, 1.0)
@@ -98,6 +108,17 @@ def attention_seconds(
     traffic = BYTES_PER_ELEMENT[dtype] * sequences * tensors * width
     memory = traffic / (coefficients.bandwidth_fraction * gpu.memory_bandwidth)
     return np.asarray(np.maximum(compute, memory) + coefficients.start)
+
+
+def _reach(end: Array, span: Array, chunked: bool) -> Array:
+    """Scores of all queries before `end`: a triangle, cut off by a window; of chunks, one triangle each."""
+    if chunked:
+        whole = np.floor(end / span)
+        rest = end - np.where(whole > 0, whole * np.where(np.isfinite(span), span, 0.0), 0.0)
+        square = np.where(np.isfinite(span), span, 0.0) ** 2
+        return np.asarray(whole * square / 2.0 + rest * rest / 2.0)
+    inner = np.minimum(end, span)
+    return np.asarray(inner * inner / 2.0 + np.where(end > inner, inner * (end - inner), 0.0))
 
 
 def attention_class(kernel: str) -> str:

@@ -2,11 +2,16 @@
 
     seconds = start + ramp + bytes / (achievable share x bandwidth)
 
+The share is smaller for the small kernels of layers (a norm's backward sums over rows and columns at once), for kernels that
+read or write rows in another order (tokens sorted by expert) and for a cross-entropy of separate tensor operations, whose
+reductions along the vocabulary and whose indexing move more than they need.
 The ramp is the time in which traffic comes up to speed and dies away: a kernel of 1 MB never reaches the memory's
 speed.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +27,11 @@ MEMORY_BOUND_CLASS = "memory_bound"
 
 
 def memory_bound_seconds(
-    read: ArrayLike, written: ArrayLike, gpu: Gpu, coefficients: MemoryBoundCoefficients
+    read: ArrayLike,
+    written: ArrayLike,
+    gpu: Gpu,
+    coefficients: MemoryBoundCoefficients,
+    access: Sequence[str] | None = None,
 ) -> NDArray[np.float64]:
     """Return the time on the device of each kernel [s], without the host's launch; 0 for a kernel that moves nothing.
 
@@ -30,6 +39,7 @@ def memory_bound_seconds(
         read, written: bytes moved from and to memory.
         gpu: where it runs.
         coefficients: from `load_memory_bound_coefficients`.
+        access: of each kernel, "" (a stream), "layer", "gather" or "loss"; None = all are streams.
 
     Raises:
         ProgramError: a negative number of bytes.
@@ -45,7 +55,8 @@ def memory_bound_seconds(
     if moved.size and moved.min() < 0:
         raise ProgramError(f"a kernel moves at least 0 bytes, got {moved.min():g}")
     fixed = coefficients.start + coefficients.ramp
-    seconds = moved / (coefficients.bandwidth_fraction * gpu.memory_bandwidth) + fixed
+    share = coefficients.bandwidth_fraction if access is None else np.array([coefficients.fraction(a) for a in access])
+    seconds = moved / (share * gpu.memory_bandwidth) + fixed
     return np.where(moved > 0, seconds, 0.0)
 
 

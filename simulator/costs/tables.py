@@ -75,12 +75,12 @@ def machine_of(cluster: Cluster) -> Machine:
         gemm=load_gemm_coefficients(gpu, named.get("gemm")),
         attention=load_attention_coefficients(gpu, named.get("attention")),
         memory_bound=load_memory_bound_coefficients(gpu, named.get("memory_bound")),
-        slowdown=load_interference().matrix(RESOURCE_KINDS),
+        slowdown=load_interference(named.get("interference", "interference")).matrix(RESOURCE_KINDS),
         pace=cluster.pace,
     )
 
 
-CALIBRATION_KINDS = ("gemm", "attention", "memory_bound", "nccl")
+CALIBRATION_KINDS = ("gemm", "attention", "memory_bound", "nccl", "interference")
 """What a calibration's name begins with, and so what it is of."""
 
 
@@ -181,7 +181,8 @@ def _kernels(table: OperatorTable, machine: Machine) -> Iterator[Priced]:
     rows = np.flatnonzero(compute & (work == "memory_bound"))
     if len(rows):
         gpu, numbers = machine.gpu, machine.memory_bound
-        values = memory_bound_seconds(table.read[rows], table.written[rows], gpu, numbers)
+        access = [table.layout[i] for i in rows]
+        values = memory_bound_seconds(table.read[rows], table.written[rows], gpu, numbers, access)
         fixed = memory_bound_seconds([1.0], [0.0], gpu, numbers)[0]
         values = values + np.where(values > 0, (table.launches[rows] - 1) * fixed, 0.0)
         sigma = np.full(len(rows), memory_bound_sigma(gpu, numbers))
@@ -196,8 +197,10 @@ def _gemms(table: OperatorTable, rows: NDArray[np.int64], machine: Machine) -> P
     shape = table.shape[rows]
     dtype = [table.dtype[i] for i in rows]
     layout = [table.layout[i] for i in rows]
-    element = np.array([BYTES_PER_ELEMENT[d] for d in dtype])
-    accumulates = table.written[rows] > 1.5 * element * shape[:, 0] * shape[:, 1] * shape[:, 2]
+    stored = np.array(
+        [max(BYTES_PER_ELEMENT[d], 2) for d in dtype]
+    )  # products of narrow operands are stored in 16 bits
+    accumulates = table.written[rows] > 1.5 * stored * shape[:, 0] * shape[:, 1] * shape[:, 2]
     values = gemm_seconds(shape, layout, dtype, accumulates, machine.gpu, machine.gemm)
     known = np.array([gemm_calibrated(d, machine.gpu, machine.gemm) for d in dtype])
     sigma = gemm_sigma(shape, dtype, machine.gpu, machine.gemm)
@@ -209,6 +212,7 @@ def _attention(table: OperatorTable, i: int, machine: Machine) -> Priced:
     kernel, mask, kv_heads, keys = table.layout[i].split(":")
     direction = "backward" if table.phase[i] == "backward" else "forward"
     numbers, gpu, dtype = machine.attention, machine.gpu, table.dtype[i]
+    mask, _, window = mask.partition(" ")
     value = attention_seconds(
         sequences,
         heads,
@@ -216,12 +220,14 @@ def _attention(table: OperatorTable, i: int, machine: Machine) -> Priced:
         length,
         int(keys),
         width,
-        mask == "causal",
+        mask != "full",
         direction,
         kernel,
         dtype,
         gpu,
         numbers,
+        window=int(window or 0),
+        chunked=mask == "chunk",
     )
     sigma = attention_sigma(length, int(keys), kernel, dtype, gpu, numbers)
     known = np.array([attention_calibrated(kernel, dtype, gpu, numbers)])

@@ -154,6 +154,15 @@ class Profile(NamedSpec):
         """Return what a hop through a network takes beyond NCCL's constants [s]."""
         return self.network_latency.get(network, load_cost_table().network_latency.get(network, 0.0))
 
+    def measured(self, kind: str, algorithm: str, protocol: str, message: float) -> bool:
+        """Return whether its logs hold such collectives, that pair, and sizes around this one [B]."""
+        return (
+            self.calibrated
+            and f"{kind}:{algorithm}" in self.classes
+            and f"{algorithm}:{protocol}" in self.pairs
+            and self.size_range.smallest <= message <= self.size_range.largest
+        )
+
     def residual(self, kind: str, algorithm: str, message: float) -> Residual:
         """Return how well such collectives are known at this size [B]; of a class never measured, how well all are."""
         name = f"{kind}:{algorithm}"

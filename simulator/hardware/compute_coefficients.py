@@ -195,7 +195,8 @@ class AttentionCoefficients(_Calibration):
     """Numbers of the attention model (see `costs/attention.py`): one entry per kernel name.
 
     Args:
-        kernels: by name (flash1, flash2, flash3).
+        kernels: by name (flash1, flash2, flash3, cudnn).
+        libraries: what a library takes on this architecture: te (Transformer Engine), sdpa (PyTorch) -> a kernel.
         bandwidth_fraction: achievable share of the memory bandwidth.
         start: fixed time of a kernel on the device.
         fitted_shortest, fitted_longest: range of sequence lengths measured.
@@ -203,6 +204,7 @@ class AttentionCoefficients(_Calibration):
     """
 
     kernels: dict[Name, AttentionKernel]
+    libraries: dict[Name, Name] = Field(default_factory=dict)
     bandwidth_fraction: Fraction
     start: Seconds
     fitted_shortest: Count
@@ -210,14 +212,15 @@ class AttentionCoefficients(_Calibration):
     clock: Clock
 
     def kernel(self, name: str) -> AttentionKernel:
-        """Return the numbers of a kernel.
+        """Return the numbers of a kernel, or of the one that a library takes here.
 
         Raises:
             UnknownNameError: the file has no such kernel.
         """
-        if name not in self.kernels:
-            raise UnknownNameError("attention kernel", name, self.kernels)
-        return self.kernels[name]
+        kernel = self.libraries.get(name, name)
+        if kernel not in self.kernels:
+            raise UnknownNameError("attention kernel", name, {*self.kernels, *self.libraries})
+        return self.kernels[kernel]
 
 
 class MemoryBoundCoefficients(_Calibration):
@@ -225,13 +228,25 @@ class MemoryBoundCoefficients(_Calibration):
 
     Args:
         bandwidth_fraction: share of the data sheet's bandwidth that large kernels reach.
+        gather_share: that share for kernels that read or write rows in another order, relative to a stream.
+        layer_share: the same for the small kernels of layers: norms, activations, residuals, rotary embedding, casts.
+        loss_share: the same for a cross-entropy made of separate tensor operations.
         start: fixed time of a kernel on the device.
         ramp: time in which a kernel's traffic comes up to speed and dies away again.
     """
 
     bandwidth_fraction: Fraction
+    gather_share: Fraction
+    layer_share: Fraction
+    loss_share: Fraction
     start: Seconds
     ramp: Seconds
+
+    def fraction(self, access: str) -> float:
+        """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "gather" or "loss"."""
+        shares = {"gather": self.gather_share, "layer": self.layer_share, "loss": self.loss_share}
+        relative = shares.get(access, 1.0)
+        return self.bandwidth_fraction * relative
 
 
 def load_gemm_coefficients(gpu: Gpu, name: str | None = None) -> GemmCoefficients:

@@ -34,7 +34,20 @@ class Gpu(NamedSpec):
 
     vendor: Name
     architecture: Literal[
-        "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"
+        "processor",
+        "pascal",
+        "volta",
+        "turing",
+        "ampere",
+        "ada",
+        "hopper",
+        "blackwell",
+        "cdna2",
+        "cdna3",
+        "cdna4",
+        "tpu",
+        "ascend",
+        "gaudi",
     ]
     form: Name
     peak_flops: dict[Annotated[str, AfterValidator(_known_dtype)], FlopsPerSecond]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import Annotated
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from simulator.errors import SpecError
-from simulator.specs import NamedSpec, load_named
+from simulator.specs import Count, NamedSpec, Names, load_named
 
 __all__ = ["Interference", "load_interference"]
 
@@ -18,9 +19,17 @@ Factor = Annotated[float, Field(ge=1, le=100)]
 
 
 class Interference(NamedSpec):
-    """Slowdown of an activity of the first kind beside one of the second (>= 1); pairs not named do not slow each other."""
+    """Slowdown of an activity of the first kind beside one of the second (>= 1); pairs not named do not slow each other.
+
+    `measured` names the devices of a fitted file, `points` and the residuals (|fitted / measured - 1| at two quantiles)
+    say on how many measurements it rests and how far it is from them.
+    """
 
     slowdown: dict[str, dict[str, Factor]]
+    measured: Names = ()
+    points: Count | None = None
+    residual_p50: Annotated[float, Field(ge=0)] | None = None
+    residual_p95: Annotated[float, Field(ge=0)] | None = None
 
     def matrix(self, kinds: tuple[str, ...]) -> NDArray[np.float64]:
         """Return the slowdowns as [kinds, kinds].
@@ -39,7 +48,16 @@ class Interference(NamedSpec):
         return out
 
 
-@functools.lru_cache(maxsize=8)
 def load_interference(name: str = "interference") -> Interference:
-    """Return the interference file with this name."""
+    """Return the interference file with this name.
+
+    Raises:
+        SpecError: no such file, or it is wrong.
+    """
+    return _load(name, os.getcwd())
+
+
+@functools.lru_cache(maxsize=32)
+def _load(name: str, directory: str) -> Interference:
+    """Load it; `directory` is where it was looked for, as the working directory's own files come first."""
     return load_named("calibrations", name, Interference)

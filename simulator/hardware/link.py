@@ -32,6 +32,8 @@ class Link(NamedSpec):
         "slingshot",
         "xgmi",
         "c2c",
+        "ici",
+        "hccs",
     ]
     bandwidth: BytesPerSecond
     latency: Seconds

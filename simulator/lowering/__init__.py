@@ -82,7 +82,7 @@ def lower_settled(workload: Workload, settled: Settled) -> Program:
 def _chunks(workload: Workload, settled: Settled, count: int) -> tuple[Chunk, ...]:
     """What each chunk holds, and what its layers recompute."""
     model = workload.model
-    chunks = assign_layers(model.layers, count, settled.layer_split, model.moe_layers if model.experts else ())
+    chunks = assign_layers(model.depth, count, settled.layer_split, model.layer_kinds, model.mtp_layers)
     return tuple(layer_policies(chunk, settled.recomputes) for chunk in chunks)
 
 

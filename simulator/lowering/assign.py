@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER
+
 __all__ = ["Chunk", "assign_layers"]
 
 
@@ -15,37 +17,43 @@ __all__ = ["Chunk", "assign_layers"]
 class Chunk:
     """What one chunk holds: its layers, and whether the embedding comes before or the head after them.
 
-    Chunks that are equal share their blocks.  `sparse` says of each layer whether it has experts; () = none does.  `endings` says of
-    each what is special about its recompute (`recompute.py`); () = nothing.
+    Chunks that are equal share their blocks.  `names` says of each layer its kind; () = all are "layer".  `endings` says of each what
+    is special about its recompute (`recompute.py`); () = nothing.  `decoder`: the layer before which a decoder begins, -1 = none.
+    `mtp`: multi-token prediction modules behind the head.
     """
 
     layers: int
     embedding: bool = False
     head: bool = False
-    sparse: tuple[bool, ...] = ()
+    names: tuple[str, ...] = ()
     endings: tuple[str, ...] = ()
+    decoder: int = -1
+    mtp: int = 0
 
     @property
     def kinds(self) -> list[str]:
         """Kinds of layers in the order they run forward.
 
-        >>> Chunk(layers=2, head=True, sparse=(False, True)).kinds
+        >>> Chunk(layers=2, head=True, names=("layer", "moe layer")).kinds
         ['layer', 'moe layer', 'head']
         """
-        middle = ["moe layer" if s else "layer" for s in self.sparse] if self.sparse else ["layer"] * self.layers
+        middle = list(self.names) or ["layer"] * self.layers
         if self.endings:
             middle = [kind + ending for kind, ending in zip(middle, self.endings, strict=True)]
-        return ["embedding"] * self.embedding + middle + ["head"] * self.head
+        if self.decoder >= 0:
+            middle.insert(self.decoder, DECODER_EMBEDDING)
+        return ["embedding"] * self.embedding + middle + ["head"] * self.head + [MTP_LAYER, MTP_HEAD] * self.mtp
 
 
 def assign_layers(
-    layers: int, chunks: int, split: tuple[int, ...] | None = None, sparse: tuple[bool, ...] = ()
+    layers: int, chunks: int, split: tuple[int, ...] | None = None, names: tuple[str, ...] = (), mtp: int = 0
 ) -> tuple[Chunk, ...]:
     """Return what each chunk holds, in order of the global chunk number.
 
     Args:
         split: layers per chunk, in place of the rule.
-        sparse: per layer, whether it has experts; () = none does.
+        names: per layer, its kind; () = all are "layer".  A decoder's embedding comes before its first layer.
+        mtp: multi-token prediction modules, on the last chunk (as Megatron-LM and DeepSeek-V3 place them).
 
     >>> [c.layers for c in assign_layers(8, 4)], [c.layers for c in assign_layers(10, 4)]
     ([2, 2, 2, 2], [2, 3, 3, 2])
@@ -66,5 +74,19 @@ def assign_layers(
         counts = list(split)
     last = chunks - 1
     ends = [sum(counts[: i + 1]) for i in range(chunks)]
-    held = [sparse[end - n : end] if any(sparse[end - n : end]) else () for n, end in zip(counts, ends, strict=True)]
-    return tuple(Chunk(layers=n, embedding=i == 0, head=i == last, sparse=held[i]) for i, n in enumerate(counts))
+    out = []
+    for i, n in enumerate(counts):
+        start = ends[i] - n
+        mine = names[start : ends[i]]
+        first = next((j for j, name in enumerate(names) if name.startswith("cross ")), -1)
+        out.append(
+            Chunk(
+                layers=n,
+                embedding=i == 0,
+                head=i == last,
+                names=() if all(name == "layer" for name in mine) else mine,
+                decoder=first - start if start <= first < ends[i] else -1,
+                mtp=mtp if i == last else 0,
+            )
+        )
+    return tuple(out)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
+from simulator.lowering.fused_experts import with_kernels
 from simulator.lowering.recompute import Recompute, dropped, policies_of, policy_named, runs_again
 from simulator.lowering.rows import Rows
 from simulator.lowering.settled import Settled
 from simulator.lowering.splitter import ExpertSplit, Splitter
 from simulator.program.program import OperatorTable, Tensor
 from simulator.workload.architectures import ARCHITECTURES
+from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
 from simulator.workload.model import Model
 from simulator.workload.operator import KernelStyle, LayerPart, Operator
 from simulator.workload.precision import Precision
@@ -54,7 +56,7 @@ class LayerCost:
 def layer_costs(
     workload: Workload, settled: Settled, sequences: int = 0, length: int = 0, context: int = 0
 ) -> dict[str, LayerCost]:
-    """Return the cost of "embedding", "layer", "moe layer" (those that the model has) and "head" on one GPU of the plan.
+    """Return the cost of the embedding, of every kind of layer that the model has, and of its head(s), on one GPU of the plan.
 
     Args:
         sequences, length: of what runs at once; 0 = a whole microbatch, whole sequences.
@@ -68,12 +70,15 @@ def layer_costs(
         sorts=1 < settled.expert_parallel < workload.model.experts,
         groups=settled.groups,
     )
+    source = length or workload.sequence_length
+    target = workload.decoder_length
     return {
         kind + ending: _layer_cost(
             workload.model,
             kind,
             sequences or settled.microbatch_size,
-            (length or workload.sequence_length) // settled.context_parallel,
+            (target if target and in_decoder(kind) else source) // settled.context_parallel,
+            source // settled.context_parallel if target else 0,
             context,
             settled.precision,
             settled.style,
@@ -89,16 +94,22 @@ def layer_costs(
             settled.gradient_bytes,
         )
         for kind in layer_kinds(workload.model)
-        for ending in (policies_of(settled.recomputes) if kind not in ("embedding", "head") else ("",))
+        for ending in (policies_of(settled.recomputes) if is_layer(kind) else ("",))
     }
 
 
 @functools.lru_cache(maxsize=64)
 def layer_kinds(model: Model) -> tuple[str, ...]:
-    """Return the kinds of layers that a model has."""
-    sparse = model.moe_layers
-    middle = (*(("layer",) if not all(sparse) else ()), *(("moe layer",) if any(sparse) else ()))
-    return ("embedding", *middle, "head")
+    """Return the kinds of layers that a model has, its ends included."""
+    middle = tuple(dict.fromkeys(model.layer_kinds))
+    between = (DECODER_EMBEDDING,) if model.encoder_layers else ()
+    after = (MTP_LAYER, MTP_HEAD) if model.mtp_layers else ()
+    return ("embedding", *middle, *between, "head", *after)
+
+
+def in_decoder(kind: str) -> bool:
+    """Return whether a kind of layer of an encoder-decoder runs on the decoder's tokens."""
+    return kind in (DECODER_EMBEDDING, "head") or kind.startswith("cross ")
 
 
 @functools.lru_cache(maxsize=256)
@@ -107,6 +118,7 @@ def _layer_cost(
     kind: str,
     sequences: int,
     length: int,
+    source: int,
     context: int,
     precision: Precision,
     style: KernelStyle,
@@ -122,7 +134,7 @@ def _layer_cost(
     gradient_bytes: int,
 ) -> LayerCost:
     part = ARCHITECTURES.get(model.architecture).part(
-        model, kind, sequences, length, precision, style, vocabulary, context, peers[0]
+        model, kind, sequences, length, precision, style, vocabulary, context, peers[0], source
     )
     split = Splitter(
         tensor,
@@ -136,22 +148,27 @@ def _layer_cost(
         experts,
         gradient_bytes,
     )
-    recompute = recompute if kind not in ("embedding", "head") else Recompute("none")
+    if kind == MTP_LAYER:
+        recompute = replace(recompute, method="", layers=0)
+    elif not is_layer(kind):
+        recompute = Recompute("none")
     forward, backward = Rows(f"{kind}{ending} forward"), Rows(f"{kind}{ending} backward")
-    for operator in part.operators:
+    operators = with_kernels(part.operators, style, experts.parallel > 1)
+    for operator in operators:
         split.forward(forward, operator, "forward")
-    for operator in runs_again(part, recompute):
+    for operator in with_kernels(runs_again(part, recompute), style, experts.parallel > 1):
         split.forward(backward, operator, "recompute")
-    for operator in reversed(part.operators):
+    for operator in reversed(operators):
         split.backward(backward, operator)
     saved, again = _saved(part, split, recompute, ending)
     (out, grad), idle = split.widest(part), 0.0
     broken: tuple[Tensor, ...] = ()
-    if kind == "head":
-        out, grad, idle = _loss_marks(style, sequences * length * vocabulary, tensor, precision.element)
+    if kind in ("head", MTP_HEAD):
+        logits = float(vocabulary * sum(o.shape[1] for o in part.operators if o.split == "vocabulary"))
+        out, grad, idle = _loss_marks(style, logits, tensor, precision.element)
         if style.makes_gradients:
             own = precision.element * model.hidden * vocabulary / tensor
-            broken = _broken(sequences * length * vocabulary / (1 if style.gathers_logits else tensor), own)
+            broken = _broken(logits / (1 if style.gathers_logits else tensor), own)
     return LayerCost(
         forward=forward.table(),
         backward=backward.table(),
@@ -164,7 +181,7 @@ def _layer_cost(
             (o.parameters - o.small_parameters) / split.weights(o) + o.small_parameters for o in part.operators
         ),
         small_parameters=float(sum(o.small_parameters for o in part.operators)),
-        input_bytes=part.input_bytes / split.factor("sequence"),
+        input_bytes=(part.boundary_bytes or part.input_bytes) / split.factor("sequence"),
         expert_parameters=sum(o.parameters / split.weights(o) for o in part.operators if o.split.startswith("expert"))
         if experts_apart
         else 0.0,

@@ -157,6 +157,12 @@ def check_experts(model: Model, plan: Plan) -> None:
             )
     if not model.experts:
         return
+    if model.capacity_factor and plan.expert_imbalance > 1:
+        raise PlanError(
+            "expert_imbalance is about experts that take all rows sent to them, but model "
+            f"{model.name!r} fills or drops up to a capacity of {model.capacity_factor:g}: all ranks have equal work. Way out: "
+            "leave expert_imbalance out, or model.capacity_factor = 0.0."
+        )
     if plan.expert_tensor_parallel is not None and (tensor == 1 or split not in (1, tensor)):
         raise PlanError(
             "expert_tensor_parallel says whether tensor_parallel splits experts too, so it is 1 or tensor_parallel (> 1), but "

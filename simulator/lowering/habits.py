@@ -20,7 +20,7 @@ def beside_states(state: State, rank: int) -> list[Tensor]:
         Tensor(name="GEMM workspace", category="workspace", bytes=_workspace(state)),
         Tensor(name="driver context and kernels", category="context", bytes=framework.context),
         *_beside_compute(state, held),
-        *(_fsdp_pools(state) if settled.zero_stage == 3 else _flat_copies(state, held)),
+        *(_fsdp_pools(state) if settled.zero_stage == 3 else _flat_copies(state, rank, held)),
         *_received_ahead(state, rank),
     ]
     groups = _communicators(settled.axes)
@@ -78,18 +78,25 @@ def _beside_compute(state: State, held: Held) -> list[Tensor]:
     return []
 
 
-def _flat_copies(state: State, held: Held) -> list[Tensor]:
+def _flat_copies(state: State, rank: int, held: Held) -> list[Tensor]:
     """Flat tensors of an optimizer step that runs while activations are freed: too large for the places these leave.
 
     The caching allocator keeps freed blocks and splits them only for smaller requests, so one tensor as large as all gradients of
     a rank finds no place among them, and the reserved memory holds both.  DeepSpeed: ZeRO-1 and 2 flatten their share of the
     gradients and cast it to fp32, and reduce through a buffer of bucket_size; without ZeRO fp32 copies of all gradients are made
-    and then flattened.  Gradients that are fp32 already are updated in place.
+    and then flattened.  Gradients that are fp32 already are updated in place; they are reduced through flat copies of as many
+    numbers as a bucket has, or of one tensor where that is larger.
     """
     settled = state.settled
-    if not settled.framework.flattens_gradients or settled.gradient_bytes > settled.precision.element:
+    element = settled.precision.element
+    if not settled.framework.flattens_gradients:
         return []
-    if settled.zero_stage or settled.replicas == 1:
+    if settled.gradient_bytes > element:
+        table = max(state.costs[kind].parameters for kind in ("embedding", "head"))
+        largest = table if any(c in (0, len(state.chunks) - 1) for _, c in rank_chunks(state, rank)) else 0.0
+        bucket = max(settled.bucket_size / element, largest) if settled.replicas > 1 else 0.0
+        size = min(bucket, held.all) * settled.gradient_bytes
+    elif settled.zero_stage or settled.replicas == 1:
         size = held.sharded(settled) * (settled.gradient_bytes + 4.0)
         size += settled.bucket_size if settled.replicas > 1 else 0.0
     else:

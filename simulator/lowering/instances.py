@@ -17,6 +17,7 @@ from simulator.lowering.state import Batch, State
 from simulator.lowering.unit_parts import quantising
 from simulator.lowering.windows import find_windows
 from simulator.program.program import COMPUTE, Block, FusedSegment, OperatorTable, Segment
+from simulator.workload.layer_kind import is_layer
 
 __all__ = ["BUCKETS", "UNBROKEN", "UNITS", "add_instances", "layers_of", "offloaded", "table_of", "unit_groups"]
 
@@ -79,7 +80,7 @@ def offloaded(chunk: Chunk, layers: int) -> list[bool]:
     """
     out, left = [], layers
     for kind in chunk.kinds:
-        takes = kind not in ("embedding", "head") and left > 0
+        takes = is_layer(kind) and left > 0
         left -= takes
         out.append(takes)
     return out
@@ -95,10 +96,19 @@ def unit_groups(kinds: list[str], layers: int) -> tuple[tuple[str, ...], ...]:
     """
     if not layers:
         return (tuple(kinds),)
-    middle = [kind for kind in kinds if kind not in ("embedding", "head")]
-    units = [tuple(middle[i : i + layers]) for i in range(0, len(middle), layers)]
-    ends = [[(end,)] if end in kinds else [] for end in ("embedding", "head")]
-    return (*ends[0], *units, *ends[1])
+    units: list[tuple[str, ...]] = []
+    held = 0
+    for kind in kinds:
+        if not is_layer(kind):  # an end is a unit of its own
+            units.append((kind,))
+            held = 0
+        elif held and held < layers:
+            units[-1] = (*units[-1], kind)
+            held += 1
+        else:
+            units.append((kind,))
+            held = 1
+    return tuple(units)
 
 
 def _variants(state: State) -> np.ndarray:

@@ -6,13 +6,26 @@ and how many belong to experts apart.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from simulator.lowering.assign import Chunk
 from simulator.lowering.settled import Settled
 from simulator.lowering.state import State
+from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
 
-__all__ = ["Held", "chunk_held", "group_held", "rank_chunks", "rank_held", "small_parameters", "words"]
+__all__ = [
+    "Held",
+    "chunk_held",
+    "group_held",
+    "rank_chunks",
+    "rank_held",
+    "small_parameters",
+    "table_copies",
+    "table_size",
+    "words",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +90,37 @@ def chunk_held(state: State, chunk: int) -> Held:
     for kind, count in _counts(what.kinds).items():
         total += count * costs[kind].parameters
         experts += count * costs[kind].expert_parameters
-    if what.head and what.embedding and state.workload.model.tied_embeddings:
-        total -= costs["head"].parameters - costs["head"].small_parameters
+    copies = table_copies(what, state.workload.model.tied_embeddings)
+    total -= (len(copies) - len(set(copies))) * table_size(state)
     return Held(total, experts)
+
+
+def table_copies(chunk: Chunk, tied: bool) -> list[str]:
+    """Return the matrices of the vocabulary that a chunk's parts use, one entry per use: "input" or "output" (one if tied).
+
+    >>> table_copies(Chunk(layers=1, head=True, mtp=1), tied=False)
+    ['output', 'input', 'output']
+    """
+    output = "input" if tied else "output"
+    uses = {
+        "embedding": ["input"],
+        "head": [output],
+        DECODER_EMBEDDING: ["input"],
+        MTP_LAYER: ["input"],
+        MTP_HEAD: [output],
+    }
+    return [name for kind in chunk.kinds for name in uses.get(kind, [])]
+
+
+def table_size(state: State) -> float:
+    """Weights of one matrix of the vocabulary on one GPU [count]."""
+    settled = state.settled
+    return settled.vocabulary * state.workload.model.hidden / settled.tensor_parallel
 
 
 def _counts(kinds: list[str]) -> dict[str, int]:
     """How many layers of each kind, the ends last."""
-    counts = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
+    counts = dict(Counter(kinds))
     ends = {kind: counts.pop(kind) for kind in ("embedding", "head") if kind in counts}
     return counts | ends
 
@@ -110,8 +146,9 @@ def words(group: tuple[str, ...]) -> str:
     >>> words(("layer", "moe layer", "head"))
     '2 layers, 1 with experts + head'
     """
-    sparse = sum(kind.startswith("moe layer") for kind in group)
-    layers = sum(kind.startswith("layer") for kind in group) + sparse
-    parts: list[str] = [k for k in ("embedding", "head") if k in group]
+    sparse = sum(" moe " in f" {kind}" for kind in group)
+    layers = sum(is_layer(kind) for kind in group)
+    parts: list[str] = [k for k in ("embedding", DECODER_EMBEDDING, "head") if k in group]
+    parts += ["token prediction"] if MTP_LAYER in group or MTP_HEAD in group else []
     said = f"{layers} layers" + (f", {sparse} with experts" if sparse else "")
     return " + ".join(([said] if layers else []) + parts)

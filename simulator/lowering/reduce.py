@@ -3,8 +3,8 @@
 Replicas along the data-parallel axis and copies of a chunk in several lanes (Chimera) add their gradients: all_reduce under
 ZeRO-0, reduce_scatter under ZeRO-1 and 2, and under hybrid sharding a second hop between the copies of the shards.  With
 overlap a bucket is reduced as soon as the backward of its layers ends; without, everything after the rank's last backward.
-ZeRO-2 keeps no full gradients, so it reduces after every microbatch; shards are added between copies after the last.  Tied
-embeddings on different ranks add their gradients last.
+ZeRO-2 keeps no full gradients, so it reduces after every microbatch; shards are added between copies after the last.  Embeddings
+shared by parts on different ranks add their gradients last.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.lowering.hops import Chain, add_chains, gradient_link, links_of
-from simulator.lowering.parameters import chunk_held, group_held, rank_chunks, rank_held, words
+from simulator.lowering.parameters import chunk_held, group_held, rank_held, table_copies, table_size, words
 from simulator.lowering.state import Batch, State
 from simulator.program.program import COLLECTIVE
 
@@ -30,8 +30,7 @@ def add_reductions(state: State) -> None:
                 _buckets(state)
             else:
                 _at_the_end(state)
-    if state.workload.model.tied_embeddings:
-        _tied_embeddings(state)
+    _shared_tables(state)
 
 
 def _spread(found: list[list[Chain]]) -> tuple[list[Chain], np.ndarray]:
@@ -138,18 +137,20 @@ def _replica_lanes(state: State) -> None:
             state.wait(np.full(len(after), row), np.array(after))
 
 
-def _tied_embeddings(state: State) -> None:
-    """The embedding and the head share one matrix: their gradients are added when they lie on different ranks."""
-    ends = sorted({int(state.placement.rank_of[a, c]) for a in range(state.placement.lanes) for c in (0, -1)})
-    if len(ends) < 2 or any(
-        (a, 0) in rank_chunks(state, r) and (a, len(state.chunks) - 1) in rank_chunks(state, r)
-        for r in ends
-        for a in range(state.placement.lanes)
-    ):
+def _shared_tables(state: State) -> None:
+    """Parts of the model that share the embedding's matrix add their gradients when they lie on different ranks.
+
+    These are a tied head, a decoder's own look-up, and multi-token prediction.
+    """
+    tied = state.workload.model.tied_embeddings
+    users = [c for c, chunk in enumerate(state.chunks) if "input" in table_copies(chunk, tied)]
+    of_lane = [{int(state.placement.rank_of[a, c]) for c in users} for a in range(state.placement.lanes)]
+    ends = sorted(set().union(*of_lane))
+    if any(len(ranks) < 2 for ranks in of_lane):
         return
-    head = state.costs["head"]
-    size = (head.parameters - head.small_parameters) * state.settled.reduction_bytes
-    item = gradient_link(state, "all_reduce", "tied embedding gradients", size, ("pp",), tuple(ends))
+    size = table_size(state) * state.settled.reduction_bytes
+    name = f"{'tied' if tied else 'shared'} embedding gradients"
+    item = gradient_link(state, "all_reduce", name, size, ("pp",), tuple(ends))
     lane = state.lanes("dp")
     rows = state.add_rows(
         Batch(

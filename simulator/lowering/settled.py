@@ -13,6 +13,7 @@ from typing import Any
 
 from simulator.errors import PlanError
 from simulator.lowering.expert_rules import Groups, check_experts, with_experts
+from simulator.lowering.model_rules import check_model
 from simulator.lowering.offload_rules import check_offload
 from simulator.lowering.recompute import Recompute
 from simulator.lowering.recompute_rules import settle_recompute
@@ -168,13 +169,14 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     check_shards(workload, plan, replicas * plan.context_parallel)
     _check_effects(plan, framework, replicas * plan.context_parallel, schedule)
     per_rank = 1 if schedule.slices else plan.chunks_per_rank
-    if workload.model.layers < plan.pipeline_parallel * per_rank and plan.layer_split is None:
+    depth = workload.model.depth
+    if depth < plan.pipeline_parallel * per_rank and plan.layer_split is None:
         raise PlanError(
             f"every chunk needs a layer, but pipeline_parallel x chunks_per_rank = {plan.pipeline_parallel} x "
             f"{per_rank} = {plan.pipeline_parallel * per_rank} and model "
-            f"{workload.model.name!r} has {workload.model.layers} layers. Nearest: pipeline_parallel = "
-            f"{max(1, workload.model.layers // per_rank)}."
+            f"{workload.model.name!r} has {depth} layers. Nearest: pipeline_parallel = {max(1, depth // per_rank)}."
         )
+    check_model(workload, plan, schedule)
     actions = 2 * microbatches * plan.pipeline_parallel * plan.chunks_per_rank
     if actions > MOST_ACTIONS:
         raise PlanError(
@@ -235,7 +237,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         activation_offload=plan.activation_offload or 0,
         expert_parallel=plan.expert_parallel,
         expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,
-        expert_exchange=plan.expert_exchange or "all_to_all",
+        expert_exchange=plan.expert_exchange or framework.expert_exchange,
         expert_imbalance=plan.expert_imbalance,
         style=_style(framework, plan.attention, _or(plan.dropout, framework.dropout)),
         precision=numbers,
@@ -286,7 +288,12 @@ def _style(framework: Framework, attention: str | None, dropout: bool) -> Kernel
         fused_wgrad_accumulation=framework.fused_wgrad_accumulation,
         dropout=dropout,
         joined_gate=framework.joined_gate,
+        repeats_keys=framework.repeats_keys,
+        ring_in_fp32=framework.ring_in_fp32,
+        fuses_experts=framework.fuses_experts,
+        exchange_permutes=framework.exchange_permutes,
         gathers_logits=framework.gathers_logits,
+        gathers_rotary=framework.gathers_rotary,
         copies_attention_output=framework.copies_attention_output,
         makes_gradients=framework.makes_gradients,
         weights_in_experts=framework.weights_in_experts,
@@ -361,10 +368,10 @@ def _check_shapes(workload: Workload, plan: Plan) -> None:
         )
     if plan.layer_split is not None:
         chunks = plan.pipeline_parallel * (1 if SCHEDULES.get(plan.schedule or "1f1b").slices else plan.chunks_per_rank)
-        if len(plan.layer_split) != chunks or sum(plan.layer_split) != model.layers:
+        if len(plan.layer_split) != chunks or sum(plan.layer_split) != model.depth:
             raise PlanError(
                 f"layer_split must give {chunks} chunks (pipeline_parallel x chunks_per_rank) that sum to the model's "
-                f"{model.layers} layers, but it has {len(plan.layer_split)} entries that sum to {sum(plan.layer_split)}. "
+                f"{model.depth} layers, but it has {len(plan.layer_split)} entries that sum to {sum(plan.layer_split)}. "
                 "Way out: leave layer_split out for a balanced split."
             )
 

@@ -149,7 +149,7 @@ def check_units(workload: Workload, plan: Plan, microbatches: int) -> None:
             f"zero_stage = {plan.zero_stage}",
             f"leave {given[0]} out, or zero_stage = 3",
         )
-    layers = workload.model.layers
+    layers = workload.model.depth
     if isinstance(plan.fsdp_unit, int) and plan.fsdp_unit > layers:
         refuse(
             "a unit has at most all layers of the model",

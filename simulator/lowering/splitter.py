@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.lowering.expert_rules import Groups
+from simulator.lowering.fused_experts import FUSED_CASTS
+from simulator.lowering.ring import ring_attention
 from simulator.lowering.rows import Rows
+from simulator.lowering.scores import scores_left
 from simulator.program.program import COLLECTIVE
 from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
 from simulator.workload.operator import KernelStyle, LayerPart, Operator
@@ -151,6 +154,7 @@ class Splitter:
         rows.add(
             label=o.label,
             work="memory_bound",
+            layout=o.access or "layer",
             dtype=self.dtype,
             read=read / divide,
             written=written / divide,
@@ -164,10 +168,11 @@ class Splitter:
 
         With `fused` the kernel before writes the narrow copies, so only the writing counts.
         """
-        if self.precision.quantises:
+        if self.precision.quantises and not (self.style.fuses_experts and label in FUSED_CASTS):
             rows.add(
                 label=f"{label} cast to {self.precision.gemm}",
                 work="memory_bound",
+                layout="layer",
                 dtype=self.dtype,
                 read=0.0 if fused else elements * self.e,
                 written=2.0 * elements * self.precision.quantised_element,
@@ -180,11 +185,11 @@ class Splitter:
         """Write the forward rows of an operator."""
         if o.work == "gemm":
             if o.split in ("column", "vocabulary") and self.sp:
-                self.collective(rows, "all_gather", self.tokens * o.shape[3] * self.e, phase, o.label)
+                self.collective(rows, "all_gather", o.shape[1] * o.shape[3] * self.e, phase, o.label)
             shape, narrow = self.local(o), o.has_weight and o.split not in ("vocabulary", "router")
             if narrow:
-                # the norm before a column-split layer and the activation function write narrow copies themselves
-                fused = o.split == "column" or o.label.endswith("down")
+                # the norm before a column-split layer writes narrow copies itself (LayerNormLinear of Transformer Engine)
+                fused = o.split == "column"
                 self.quantise(rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, fused=fused)
             launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
             b, m, n, k = shape
@@ -195,7 +200,9 @@ class Splitter:
             if o.peers > 1:
                 self.exchange_keys(rows, o, phase, row)
             if o.split == "row":
-                self.collective(rows, self.summed(), self.tokens * o.shape[2] * self.e, phase, o.label)
+                self.collective(rows, self.summed(), o.shape[1] * o.shape[2] * self.e, phase, o.label)
+            elif o.gathers:
+                self.collective(rows, "all_gather", o.shape[1] * o.shape[2] * self.e, phase, f"{o.label} output")
         elif o.work == "attention":
             self.attention(rows, o, phase, 4.0, o.launches)
         elif o.work in ("dispatch", "combine"):
@@ -235,16 +242,24 @@ class Splitter:
     def attention(self, rows: Rows, o: Operator, phase: str, factor: float, launches: int) -> None:
         """Write a fused attention row and what the ranks that share its sequences exchange; flops count the full product.
 
-        Under context parallelism every rank has equal work: with a causal mask its queries see half of the keys on average.
+        Under context parallelism every rank has equal work: with a causal mask its queries see half of the keys on average
+        (a ring: ring.py).  With a window keys are gathered first: the rings of frameworks know no windows (Transformer Engine).
         """
         sequences, heads, length, width = o.shape
         heads, groups = heads // self.t, max(1, o.kv_heads // self.t)
         keys, mask = o.keys, "causal" if o.causal else "full"
+        narrow = o.causal and 0 < o.window < keys
+        if narrow:
+            mask = f"{'chunk' if o.chunked else 'window'} {o.window}"
         flops = factor * sequences * heads * float(length) * keys * width
         if o.peers > 1 and self.exchange == "ulysses":
             heads, groups, length = heads // o.peers, groups // o.peers, length * o.peers
+        elif o.peers > 1 and o.causal and self.exchange == "ring" and not narrow:
+            core = {"work": "attention", "shape": (sequences, heads, length, width), "dtype": self.dtype}
+            ring_attention(rows, {**core, "phase": phase, "launches": launches}, o, self, phase)
+            return
         elif o.peers > 1 and o.causal:
-            keys, mask = keys // 2, "full"
+            keys, mask = max(1, round(scores_left(keys, o.window, o.chunked) / keys)), "full"
         moved = sequences * length * heads * width * self.e
         kv = sequences * o.keys * groups * width * self.e
         self.swap_heads(rows, o, phase)
@@ -260,7 +275,7 @@ class Splitter:
             phase=phase,
             launches=launches,
         )
-        self.exchange_keys(rows, o, phase, row)
+        self.exchange_keys(rows, o, phase, -1 if narrow else row)
 
     def exchange_keys(self, rows: Rows, o: Operator, phase: str, beside: int = -1) -> None:
         """Keys and values of the other ranks' tokens; backward their gradients too.  A ring hides them beside the attention."""
@@ -367,8 +382,8 @@ class Splitter:
         b, m, n, k = self.local(o)
         column = o.split in ("column", "vocabulary")
         if o.split == "row" and self.sp:
-            self.collective(rows, "all_gather", self.tokens * o.shape[2] * self.e, "backward", o.label)
-        wide = self.tokens * o.shape[3] * self.e
+            self.collective(rows, "all_gather", o.shape[1] * o.shape[2] * self.e, "backward", o.label)
+        wide = o.shape[1] * o.shape[3] * self.e
         for i in range(o.products):
             wgrad = self.product_backward(rows, o, (b, m, n // o.products, k), column and self.sp and i == 0)
             if column and not (self.sp and i + 1 < o.products):
@@ -407,7 +422,7 @@ class Splitter:
             self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward")
         dgrad = self.product(rows, f"{o.label} input gradient", (b, m, k, n), "NN", "backward", part="input", **common)
         if gathers and not self.style.keeps_gathered_inputs:
-            wide = self.tokens * o.shape[3] * self.e
+            wide = o.shape[1] * o.shape[3] * self.e
             self.collective(rows, "all_gather", wide, "backward", f"{o.label} input", beside=dgrad)
         fused = self.style.fused_wgrad_accumulation
         wgrad = self.product(

@@ -28,12 +28,17 @@ class Framework(NamedSpec):
     sending); tensor_parallel_overlap (input-gradient collective beside the weight-gradient GEMM); fuses_pairs (forward and
     backward of two microbatches interleaved, so that the communication of one hides under the compute of the other; else
     one after the other); separate_communicators (gathers and reductions do not queue behind each other).
+    Attention: repeats_keys (keys and values are repeated for every query head before the kernel, so that kernel and exchange see
+    all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations).
+    Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange copies, sorts and sums rows itself); fuses_experts
+    (the grouped products apply the activation function and write narrow results themselves).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; gathers_by_tensor (every
     weight tensor is gathered and reduced by collectives of its own, and under full recompute gathered once more, for hooks
     of every module fetch and drop its weights; else a layer at a time); reshards_after_forward
     (if not, weights are gathered once per step and kept).
     gathers_logits: every tensor-parallel rank gathers all logits and computes the whole loss (else each its part of it).
-    Memory habits: copies_attention_output (attention kernels of batch-first tensors in a sequence-first layer: the output
+    Memory habits: gathers_rotary (every layer gathers its tokens' cosines and sines from a table, and keeps them);
+    copies_attention_output (attention kernels of batch-first tensors in a sequence-first layer: the output
     projection keeps its own copy of their output); keeps_gathered_inputs (what sequence parallelism gathers for a product is
     kept for its backward, not gathered again); keeps_idle_products (per-operator recompute also keeps a layer's last product,
     which nothing reads); copies_gathered (FSDP gathers and reduces through buffers of streams of their own, whose memory the
@@ -54,7 +59,7 @@ class Framework(NamedSpec):
     of one communicator).
     """
 
-    attention: Literal["unfused", "flash1", "flash2", "flash3"]
+    attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "sdpa"]
     fused_softmax: bool
     fused_bias_activation: bool
     fused_residual: bool
@@ -65,6 +70,11 @@ class Framework(NamedSpec):
     fused_wgrad_accumulation: bool
     fused_optimizer: bool
     dropout: bool
+    repeats_keys: bool = False
+    ring_in_fp32: bool = False
+    expert_exchange: Literal["all_to_all", "once_per_node"] = "all_to_all"
+    exchange_permutes: bool = False
+    fuses_experts: bool = False
     gradient_dtype: Literal["fp32", "bf16", "fp16", "compute"]
     gradients_overlap: bool
     parameters_overlap: bool
@@ -81,6 +91,7 @@ class Framework(NamedSpec):
     vocabulary_multiple: int = Field(ge=1, le=4096)
     recompute: Literal["none", "selective", "operators", "full"]
     gathers_logits: bool
+    gathers_rotary: bool
     copies_attention_output: bool
     keeps_gathered_inputs: bool
     keeps_idle_products: bool

@@ -35,7 +35,7 @@ class Plan(Spec):
         expert_parallel: ranks, consecutive inside data_parallel x context_parallel (and tensor_parallel, where experts are not
             split by it), over which the experts of a layer are dealt out.
         expert_tensor_parallel: ranks that split each expert: tensor_parallel (None) or 1.
-        expert_exchange: how tokens reach their experts: "all_to_all" (None; a row per expert) or "once_per_node" (a row per
+        expert_exchange: how tokens reach their experts: "all_to_all" (a row per expert) or "once_per_node" (a row per
             node that has some of them, handed on inside it, as DeepEP and HybridEP do).
         expert_imbalance: rows of the rank with the most popular experts over the mean of all.
         sequence_parallel: norms and residuals split along the sequence inside the tensor-parallel group.
@@ -98,7 +98,7 @@ class Plan(Spec):
     ] = None
     recompute_method: Literal["block", "every", "uniform"] | None = None
     recompute_layers: Degree | None = None
-    attention: Literal["unfused", "flash1", "flash2", "flash3"] | None = None
+    attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "sdpa"] | None = None
     overlap_gradients: bool | None = None
     overlap_parameters: bool | None = None
     bucket_size: Bytes | None = None

@@ -59,7 +59,7 @@ def machine_files(device: Device, peak: float, rate: float) -> dict[str, str]:
     source = f'[sources]\n"*" = {json.dumps(f"dtsim measure machine, {today}: {device.software}")}\n'
     gpu = f"""name = "{MACHINE}"
 vendor = "processor"
-architecture = "turing"
+architecture = "processor"
 form = "socket"
 memory = "{device.memory / device.count:.0f} B"
 memory_bandwidth = "{show(rate, "B/s")}"
@@ -68,7 +68,7 @@ l2_cache = "1 MiB"
 power = "100 W"
 boost_clock = "2 GHz"
 launch_latency = "5 us"
-notes = "A processor that stands for {device.count} GPUs. Its architecture is a stand-in: no calibration of a GPU fits it."
+notes = "A processor that stands for {device.count} GPUs."
 
 [peak_flops]
 fp32 = "{show(peak, "FLOP/s")}"

@@ -148,15 +148,15 @@ class Prediction:
             "model_tflops_per_gpu": in_unit(self.model_flops_per_gpu, "TFLOP/s", "FLOP/s"),
             "mfu": self.mfu,
             "hfu": self.hfu,
-            "flop_convention": "full (not causal) attention, no recompute in mfu, dense peak of the GEMM dtype",
+            "flop_convention": "full attention (not causal, windows ignored), no recompute in mfu, dense peak of the GEMM dtype",
             "bubble_fraction": self.bubble_fraction,
             "bubble_overhead": self.bubble_overhead,
             "exposed_communication_s": self.exposed_communication,
             "breakdown_s": self.breakdown,
             "peak_memory_bytes": peaks,
             "peak_memory_band_bytes": [
-                {"pipeline_rank": r} | dict(zip(("low", "high"), self.memory_band(r), strict=True))
-                for r in range(len(peaks))
+                {"pipeline_rank": peak["pipeline_rank"]} | dict(zip(("low", "high"), self.memory_band(r), strict=True))
+                for r, peak in enumerate(peaks)
             ],
             "memory_capacity_bytes": self.capacity,
             "host_memory_bytes": self.host_memory,

@@ -86,13 +86,13 @@ def make_it_fit(job: Job, prediction: Prediction, engine: str = "compiled") -> A
     >>> prediction.fits, make_it_fit(job, prediction).best.outcome.fits
     (False, True)
     """
-    small = prediction.program.size <= MOST_ROWS
+    small, fullest = prediction.program.size <= MOST_ROWS, prediction.fullest
     tried = that_matter(prediction, trials(job, neighbours(job), engine)) if small else []
     if small and not any(t.outcome is not None and t.outcome.fits for t in tried):
         tried += _pairs(job, prediction, tried, engine)
     return Advice(
         excess=prediction.peak_memory - prediction.capacity,
-        rank=prediction.fullest,
+        rank=prediction.ranks[fullest].pipeline_rank if prediction.ranks else fullest,
         tried=tuple(sorted(tried, key=_order)),
     )
 

@@ -26,7 +26,12 @@ __all__ = ["MOST_ROWS", "Change", "Outcome", "Trial", "changed", "chunks_for", "
 
 MOST_ROWS = 1_000_000
 """Rows of the largest step whose neighbours are tried: a dozen larger ones would take minutes."""
-_BETTER_ATTENTION = {"unfused": ("flash2", "flash3"), "flash1": ("flash2", "flash3"), "flash2": ("flash3",)}
+_BETTER_ATTENTION = {
+    "unfused": ("flash2", "flash3"),
+    "flash1": ("flash2", "flash3"),
+    "flash2": ("flash3",),
+    "sdpa": ("flash3",),
+}
 _FLASH3_GPUS = ("hopper",)
 
 

@@ -90,7 +90,7 @@ def _shape(model: str | Mapping[str, Any]) -> tuple[int, int, int]:
         from simulator.workload.model import Model
 
         known = validate_spec(model, Model, "table [model]")
-    return known.layers, known.parameters, known.sequence_length
+    return known.depth, known.parameters, known.sequence_length
 
 
 def _powers(limit: int) -> Iterator[int]:
@@ -202,4 +202,6 @@ def _text(data: dict[str, Any], prediction: Prediction) -> str:
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml(item) for item in value)}]"
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else str(value)

@@ -57,11 +57,15 @@ class Operator:
         again: part of it that is recomputed under per-operator recompute: memory-bound kernels and every second product.
         kernel: attention kernel name; "" else.
         causal: whether attention skips masked tiles.
+        window: tokens that a query sees at most, 0 = all; `chunked`: within blocks of that size, not behind itself.
         kv_heads, keys: key/value heads of an attention operator, and keys that each sequence of queries sees.
         peers: ranks that hold the other queries of the same sequences (context parallelism).
         copies: rows that dispatch and combine make of each token.
+        access: how a memory-bound kernel walks memory where it is not a small kernel of a layer: "stream" (long passes),
+            "gather" (rows in another order) or "loss" (the separate tensor operations of a cross-entropy).
         has_weight: whether the GEMM's right operand is a weight (else both operands are activations).
         products: separate products that make up a GEMM with a weight, each with an equal part of its columns.
+        gathers: whether a column-split product's output is gathered again.
     """
 
     label: str
@@ -81,27 +85,33 @@ class Operator:
     again: float = 0.0
     kernel: str = ""
     causal: bool = False
+    window: int = 0
+    chunked: bool = False
     kv_heads: int = 0
     keys: int = 0
     peers: int = 1
     copies: int = 1
+    access: str = ""
     has_weight: bool = True
     products: int = 1
+    gathers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPart:
-    """The operators of one kind of layer: "embedding", "layer", "moe layer" or "head".
+    """The operators of one kind of layer: "embedding", "layer", "moe layer", "head", ...
 
     Args:
         kind: which.
         operators: in forward order.
-        input_bytes: its input activation unsplit [B], what full recompute keeps and what crosses a pipeline boundary.
+        input_bytes: its input activation unsplit [B], what full recompute keeps.
+        boundary_bytes: what crosses a pipeline boundary in front of it [B]; 0 = its input.
     """
 
     kind: str
     operators: tuple[Operator, ...]
     input_bytes: float
+    boundary_bytes: float = 0.0
 
     @property
     def parameters(self) -> int:
@@ -125,7 +135,12 @@ class KernelStyle:
         fused_wgrad_accumulation: weight gradients are added into the gradient buffer by the GEMM itself.
         dropout: whether dropout masks are made and kept.
         joined_gate: gate and up projection of a gated MLP are one product; else two, each with its own gradient of the input.
+        repeats_keys: keys and values are repeated for every query head before attention.
+        fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
+        exchange_permutes: the exchange of rows between experts copies, sorts and sums them itself.
+        ring_in_fp32: partial results of ring attention are joined by plain fp32 operations.
         gathers_logits: the loss is computed over all logits, gathered, on every tensor-parallel rank.
+        gathers_rotary: each layer keeps its tokens' cosines and sines, for queries and for keys.
         copies_attention_output: attention kernels of batch-first tensors in a sequence-first layer: their output is kept twice.
         makes_gradients: weight gradients are made by the first backward, in places that the freed logits leave.
         weights_in_experts: the router's weights scale the experts' inner activation, not their outputs.
@@ -144,7 +159,12 @@ class KernelStyle:
     fused_wgrad_accumulation: bool = True
     dropout: bool = False
     joined_gate: bool = True
+    repeats_keys: bool = False
+    ring_in_fp32: bool = False
+    fuses_experts: bool = False
+    exchange_permutes: bool = False
     gathers_logits: bool = False
+    gathers_rotary: bool = False
     copies_attention_output: bool = False
     makes_gradients: bool = False
     weights_in_experts: bool = False

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
+from simulator.workload.layer_kind import layer_kind
 from simulator.workload.model import Model
 from simulator.workload.precision import Precision, precision_named
 
@@ -16,10 +18,11 @@ class Workload:
 
     Args:
         model: shapes.
-        sequence_length: tokens per sequence.
+        sequence_length: tokens per sequence; of an encoder-decoder, in the encoder.
         global_batch_size: sequences per step, over all replicas.
         precision: fp32, tf32, fp16, bf16, fp8, mxfp8 or nvfp4.
         optimizer: name of an optimizer.
+        target_length: tokens per sequence in the decoder of an encoder-decoder; 0 = the model's own.
     """
 
     model: Model
@@ -27,6 +30,7 @@ class Workload:
     global_batch_size: int
     precision: str = "bf16"
     optimizer: str = "adam"
+    target_length: int = 0
 
     @property
     def numbers(self) -> Precision:
@@ -34,22 +38,62 @@ class Workload:
         return precision_named(self.precision)
 
     @property
+    def decoder_length(self) -> int:
+        """Tokens of a sequence in the decoder of an encoder-decoder; 0 for other models."""
+        return (self.target_length or self.model.target_length) if self.model.encoder_layers else 0
+
+    @property
     def tokens(self) -> int:
-        """Tokens per step."""
-        return self.sequence_length * self.global_batch_size
+        """Tokens per step, of both stacks of an encoder-decoder."""
+        return (self.sequence_length + self.decoder_length) * self.global_batch_size
 
     @property
     def model_flops(self) -> float:
         """Model FLOP per step: forward and backward GEMMs and full (not causal) attention, no recompute, no padding.
 
         6 FLOP per token and matrix weight that it meets (of the experts only those it is sent to), head included, plus
-        12 x layers x query width x sequence_length per token (Narayanan et al. SC 2021, equation 3, with the factor for
-        recompute left out; with unlike heads the query width is the mean of theirs and the values').
+        12 x query width x sequence_length per token and layer with attention (Narayanan et al. SC 2021, equation 3, with the
+        factor for recompute left out; with unlike heads the query width is the mean of theirs and the values').  Layers that attend
+        to a window count as if they saw the whole sequence, as causal ones do, so that the figure has one meaning for all models.
+        Layers that carry a state count the products of their scan by chunks.
+        Multi-token prediction modules count as layers with a head each.
         """
+        m, length = self.model, self.sequence_length
+        if m.encoder_layers:
+            return 6.0 * self.global_batch_size * self._encoder_decoder()
+        score = float(m.heads * (m.head_dim + m.value_head_dim) * length)
+        per_token = 0.0
+        for name, count in Counter(m.layer_kinds).items():
+            per_token += count * self._layer(name, score)
+        per_token += m.mtp_layers * (2 * m.hidden**2 + self._layer(m.layer_kinds[-1], score))
+        outputs = float(m.vocabulary * m.hidden * (1 + m.mtp_layers))
+        if m.architecture == "vision":
+            return 6.0 * self.global_batch_size * (length * (per_token + m.patch_inputs * m.hidden) + outputs)
+        outputs += m.hidden**2 if m.head_transform else 0
+        return 6.0 * self.tokens * (per_token + outputs)
+
+    def _layer(self, name: str, score: float) -> float:
+        kind = layer_kind(name)
+        if kind.mixer in ("mamba2", "delta"):
+            score = self._scan(kind.mixer)
+        return self.model.seen_weights(kind) + (0.0 if kind.mixer == "none" else score)
+
+    def _scan(self, mixer: str) -> float:
+        """Products per token of a state's scan, all of a chunk's square counted (architectures/state_space.py)."""
         m = self.model
-        sparse = sum(m.moe_layers)
-        seen = m.hidden * m.experts + m.experts_per_token * m.mlp_weights(m.expert_ffn)
-        weights = m.layers * m.attention_weights + (m.layers - sparse) * m.mlp_weights(m.ffn)
-        weights += sparse * (seen + m.mlp_weights(m.shared_expert_ffn)) + m.vocabulary * m.hidden
-        attention = m.layers * m.heads * (m.head_dim + m.value_head_dim) * self.sequence_length
-        return 6.0 * self.tokens * (weights + attention)
+        if mixer == "mamba2":
+            chunk = min(256, self.sequence_length)
+            inside = chunk * (m.ssm_groups * m.ssm_state + m.ssm_inner)
+            return float(inside + 2 * m.ssm_inner * m.ssm_state)
+        chunk = min(64, self.sequence_length)
+        inside = chunk * m.ssm_heads * (3 * m.ssm_state + 2 * m.ssm_head_dim)
+        return float(inside + 3 * m.ssm_inner * m.ssm_state)
+
+    def _encoder_decoder(self) -> float:
+        """Weight products per sequence: a decoder's second attention takes keys and values from the encoder's tokens."""
+        m, source, target = self.model, self.sequence_length, self.decoder_length
+        width = m.heads * m.head_dim
+        encoder = m.encoder_layers * source * (m.attention_weights + m.mlp_weights(m.ffn) + 2 * width * source)
+        outward, kept = 2 * m.hidden * m.kv_heads * m.head_dim, 2 * m.hidden * width
+        per_token = m.attention_weights + kept + m.mlp_weights(m.ffn) + 2 * width * (target + source)
+        return float(encoder + m.layers * (target * per_token + source * outward) + target * m.vocabulary * m.hidden)

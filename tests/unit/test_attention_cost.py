@@ -125,3 +125,37 @@ def test_bad_input_is_refused():
         seconds(shape, direction="sideways")
     with pytest.raises(ProgramError, match="seq_k is at least 1, got 0"):
         seconds((1, 16, 16, 2048, 0, 128))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "library", "kernel"),
+    [
+        ("a100_80gb_sxm", "te", "flash2"),
+        ("h100_80gb_sxm", "te", "cudnn"),
+        ("h100_80gb_sxm", "sdpa", "flash2"),
+        ("b200_sxm", "te", "cudnn"),
+        ("b200_sxm", "sdpa", "cudnn"),
+        ("v100_32gb_sxm3", "sdpa", "flash2"),
+    ],
+)
+def test_a_library_takes_its_kernel_of_the_architecture(gpu, library, kernel):
+    shape = (2, 32, 8, 8192, 8192, 128)
+    asked, found = (float(seconds(shape, kernel=k, gpu=gpu, dtype="fp16")) for k in (library, kernel))
+    assert asked == found
+
+
+@pytest.mark.parametrize(
+    ("gpu", "length", "causal", "forward", "backward"),
+    [
+        # NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training/results, cuDNN 9.19, 64 heads of 128, 8 of keys.
+        ("h200_141gb_sxm", 8192, True, 644, 541),
+        ("h200_141gb_sxm", 32768, True, 688, 581),
+        ("h200_141gb_sxm", 4096, False, 671, 560),
+        ("gb200", 8192, True, 1598, 1311),
+    ],
+)
+def test_published_speeds_of_cudnn_are_met(gpu, length, causal, forward, backward):
+    shape = (1, 64, 8, length, length, 128)
+    rel = 0.1 if gpu.startswith("h200") else 0.2  # Blackwell's numbers lie between two versions of cuDNN
+    assert forward == pytest.approx(tflops(shape, causal, "cudnn", gpu, ("forward",)), rel=rel)
+    assert backward == pytest.approx(tflops(shape, causal, "cudnn", gpu, ("backward",)), rel=rel)

@@ -192,8 +192,16 @@ def test_attention_and_memory_profiles_are_written_in_their_own_form(dtsim: Any,
 
 SHIPPED = [
     ("ampere", "flash2", ("simu,a100", "fa,a100"), (128, 128), 0.05, "416 W"),
-    ("hopper", "flash2", ("fa2_h100,", "fa,h100"), (128, 128), 0.05, "984 W"),
-    ("blackwell", "flash2", ("simu,b200",), (256, 128), 0.1, "2240 W"),
+    ("hopper", "flash2", ("fa2_h100,", "fa,h100", "fa2_as_h100,"), (128, 128), 0.05, "971 W"),
+    ("hopper", "cudnn", ("cudnn_919,h200", "cudnn_window,h200"), (128, 128), 0.05, "971 W"),
+    (
+        "blackwell",
+        "cudnn",
+        ("cudnn_913,", "simu,b200", "cudnn_919,gb200", "cudnn_window,gb200"),
+        (256, 128),
+        0.1,
+        "2209 W",
+    ),
 ]
 
 

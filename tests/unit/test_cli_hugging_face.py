@@ -49,17 +49,120 @@ def test_head_dim_may_differ_from_hidden_over_heads(tmp_path: Path) -> None:
     assert 96 == read(tmp_path, LLAMA3 | {"model_type": "mistral", "head_dim": 96}).head_dim
 
 
-def test_a_sliding_window_ends_the_context(tmp_path: Path) -> None:
+def test_sliding_windows_are_read_from_the_file_or_known_of_the_family(tmp_path: Path) -> None:
     mistral = LLAMA3 | {"model_type": "mistral", "max_position_embeddings": 32768, "sliding_window": 4096}
-    assert 4096 == read(tmp_path, mistral).sequence_length
-    assert 32768 == read(tmp_path, mistral | {"sliding_window": None}).sequence_length
-    assert 32768 == read(tmp_path, mistral | {"model_type": "qwen2", "use_sliding_window": False}).sequence_length
+    read_one = read(tmp_path, mistral)
+    assert (4096, {"window layer"}, 32768) == (read_one.window, set(read_one.layer_kinds), read_one.sequence_length)
+    assert 0 == read(tmp_path, mistral | {"sliding_window": None}).window
+    assert 0 == read(tmp_path, mistral | {"model_type": "qwen2", "use_sliding_window": False}).window
+    late = mistral | {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 28}
+    assert 4 == read(tmp_path, late).layer_kinds.count("window layer")
+    listed = mistral | {"layer_types": ["sliding_attention", "full_attention"] * 16}
+    assert ("window", "full") == read(tmp_path, listed).mixers
+    with pytest.raises(SpecError, match="linear_attention"):
+        read(tmp_path, mistral | {"layer_types": ["linear_attention"] * 32})
+
+
+SHARED = {"max_position_embeddings": 4096, "tie_word_embeddings": False}
+DEEPSEEK = SHARED | {
+    "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128, "n_routed_experts": 256,
+    "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "q_lora_rank": 1536, "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 129280, "num_nextn_predict_layers": 1,
+}  # fmt: skip
+GPT_OSS = SHARED | {
+    "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 32, "num_experts_per_tok": 4,
+    "vocab_size": 201088, "sliding_window": 128, "attention_bias": True,
+}  # fmt: skip
+QWEN3 = SHARED | {
+    "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
+    "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128,
+    "num_experts_per_tok": 8, "vocab_size": 151936, "sliding_window": None, "decoder_sparse_step": 1,
+}  # fmt: skip
+GEMMA2 = SHARED | {
+    "model_type": "gemma2", "hidden_size": 3584, "intermediate_size": 14336, "num_hidden_layers": 42,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256, "vocab_size": 256000, "sliding_window": 4096,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+LLAMA4 = SHARED | {
+    "model_type": "llama4_text", "hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+    "num_hidden_layers": 48, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "num_local_experts": 128,
+    "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "vocab_size": 202048, "attention_chunk_size": 8192,
+}  # fmt: skip
+QWEN3_NEXT = QWEN3 | {
+    "model_type": "qwen3_next", "intermediate_size": 5120, "moe_intermediate_size": 512, "num_attention_heads": 16,
+    "num_key_value_heads": 2, "head_dim": 256, "num_experts": 512, "num_experts_per_tok": 10,
+    "shared_expert_intermediate_size": 512, "linear_num_value_heads": 32, "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16, "linear_key_head_dim": 128, "linear_conv_kernel_dim": 4, "num_nextn_predict_layers": 1,
+    "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * 12,
+}  # fmt: skip
+NEMOTRON_H = SHARED | {
+    "model_type": "nemotron_h", "hidden_size": 4096, "intermediate_size": 21504, "num_hidden_layers": 52,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "attention_head_dim": 128, "vocab_size": 131072,
+    "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128, "conv_kernel": 4,
+    "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
+}  # fmt: skip
+BERT = {
+    "model_type": "bert", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
+    "vocab_size": 30522, "max_position_embeddings": 512, "type_vocab_size": 2,
+}  # fmt: skip
+VIT = {
+    "model_type": "vit", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
+    "image_size": 224, "patch_size": 16, "num_channels": 3,
+}  # fmt: skip
+T5 = {
+    "model_type": "t5",
+    "d_model": 768,
+    "d_kv": 64,
+    "d_ff": 3072,
+    "num_layers": 12,
+    "num_heads": 12,
+    "vocab_size": 32128,
+}
+BLOOM = {"model_type": "bloom", "hidden_size": 4096, "n_layer": 30, "n_head": 32, "vocab_size": 250880}
+FALCON = {"model_type": "falcon", "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71, "vocab_size": 65024,
+          "multi_query": True, "bias": False}  # fmt: skip
+OPT = {"model_type": "opt", "hidden_size": 4096, "ffn_dim": 16384, "num_hidden_layers": 32, "num_attention_heads": 32,
+       "vocab_size": 50272, "max_position_embeddings": 2048}  # fmt: skip
+NEOX = {"model_type": "gpt_neox", "hidden_size": 5120, "intermediate_size": 20480, "num_hidden_layers": 36,
+        "num_attention_heads": 40, "vocab_size": 50688, "max_position_embeddings": 2048}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (DEEPSEEK, "deepseek_v3"),
+        (GPT_OSS, "gpt_oss_20b"),
+        (QWEN3, "qwen3_30b_a3b"),
+        (GEMMA2, "gemma2_9b"),
+        (LLAMA4, "llama4_maverick"),
+        (BERT, "bert_large"),
+        (VIT, "vit_l_16"),
+        (T5, "t5_base"),
+        (QWEN3_NEXT, "qwen3_next_80b_a3b"),
+        (NEMOTRON_H, "nemotron_h_8b"),
+        (BLOOM, "bloom_7_1b"),
+        (FALCON, "falcon_7b"),
+        (OPT, "opt_6_7b"),
+        (NEOX, "pythia_12b"),
+    ],
+)
+def test_every_family_comes_out_as_the_shipped_model(tmp_path: Path, config: dict[str, Any], name: str) -> None:
+    made, ours = read(tmp_path, config), load_model(name)
+    assert (ours.parameters, ours.mtp_parameters) == (made.parameters, made.mtp_parameters)
+    assert (ours.layer_kinds, ours.window, ours.architecture) == (made.layer_kinds, made.window, made.architecture)
+
+
+def test_the_language_model_inside_another_is_read(tmp_path: Path) -> None:
+    inside = {"model_type": "gemma3", "text_config": GEMMA2 | {"model_type": "gemma3_text", "sliding_window": 1024}}
+    assert (1024, True) == ((model := read(tmp_path, inside)).window, model.qk_norm)
 
 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (LLAMA3 | {"model_type": "mamba"}, "known: gpt2, llama, mistral, qwen2"),
+        (LLAMA3 | {"model_type": "mamba"}, "known: bert, bloom"),
         ({}, "model_type"),
         ([1, 2], "one JSON object"),
         ('{"model_type": ', "no JSON"),

@@ -17,7 +17,8 @@ CLASSES: dict[str, type[NamedSpec]] = {
 }  # fmt: skip
 FILES = [(kind, name) for kind in CLASSES for name in names(kind)]
 WORDS = {"name", "aliases", "notes", "sources", "technology", "duplex", "switched"}
-LOOSE = {"gpt3_350m": "the shape of the paper's own table counts 356 M"}
+LOOSE = {"gpt3_350m": 0.02, "gshard_600b": 0.04}
+"""Models whose own shape gives another count than their paper rounds to; the reason stands in their files."""
 
 
 @pytest.mark.parametrize(("kind", "name"), FILES)
@@ -58,9 +59,9 @@ def test_every_part_is_used_by_something() -> None:
 @pytest.mark.parametrize("name", names("gpus"))
 def test_peaks_of_a_gpu_keep_their_order(name: str) -> None:
     gpu: Any = load_spec(find_spec("gpus", name), Gpu)
-    peaks = [gpu.peak_flops[d] for d in ("fp32", "tf32", "fp16", "fp8", "fp4") if d in gpu.peak_flops]
+    peaks = [gpu.peak_flops[d] for d in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4") if d in gpu.peak_flops]
     assert sorted(peaks) == peaks
-    assert 1e12 < peaks[0] < peaks[-1] < 1e17
+    assert 1e12 < peaks[0] <= peaks[-1] < 1e17
     assert 1e11 < gpu.memory_bandwidth < 1e13
     assert 2**30 < gpu.memory < 2**39
 
@@ -75,5 +76,6 @@ def test_a_models_parameters_are_those_published(name: str) -> None:
     decimals = len(number.partition(".")[2])
     half_a_digit = 0.5 * 10.0**-decimals * {"M": 1e6, "B": 1e9}[unit]
     published = model.parameters_published or 0.0
-    allowed = 0.02 * published if name in LOOSE else max(0.01 * published, half_a_digit)
+    allowed = max(LOOSE.get(name, 0.01) * published, 0.0 if name in LOOSE else half_a_digit)
+    assert name not in LOOSE or "paper" in (model.notes or "")
     assert abs(model.parameters - published) <= allowed

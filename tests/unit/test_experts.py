@@ -165,7 +165,7 @@ def test_fsdp_gathers_experts_over_fewer_ranks() -> None:
 
 
 def test_chunks_know_which_of_their_layers_have_experts() -> None:
-    chunks = assign_layers(6, 3, None, (False, False, False, True, False, True))
+    chunks = assign_layers(6, 3, None, ("layer", "layer", "layer", "moe layer", "layer", "moe layer"))
     assert [["embedding", "layer", "layer"], ["layer", "moe layer"], ["layer", "moe layer", "head"]] == [
         c.kinds for c in chunks
     ]
@@ -215,3 +215,39 @@ def test_a_fused_pair_hides_the_exchange_under_compute() -> None:
     fused, plain = (simulate(work, Plan(schedule=s, **plan), cluster) for s in ("dualpipev", "zbv"))
     assert {True} == {bool((p.rank_breakdown >= -1e-12).all()) for p in (fused, plain)}
     assert fused.breakdown["ep"] < plain.breakdown["ep"]
+
+
+def test_fused_experts_and_a_sorting_exchange_have_fewer_kernels() -> None:
+    work = workload("gpt_oss_120b", 64, 4096)
+    narrow = Workload(model=work.model, sequence_length=4096, global_batch_size=64, precision="mxfp8")
+    plain, fused = (
+        table(lowered(narrow, 64, expert_parallel=16, framework=f), "moe layer backward")
+        for f in ("megatron_bridge", "megatron_bridge_26_06")
+    )
+    gone = set(plain.label) - set(fused.label)
+    assert {
+        "permute",
+        "unpermute",
+        "sort by expert",
+        "sort back",
+        "expert swiglu",
+        "expert weighted biases",
+        "expert up output gradient cast to fp8",
+    } == gone
+    products = [[s.tolist() for s, w in zip(t.shape, t.work, strict=True) if w == "gemm"] for t in (plain, fused)]
+    assert products[0] == products[1]
+    alone = table(lowered(work, 64, framework="megatron_bridge_26_06"), "moe layer forward")
+    assert "permute" in alone.label
+
+
+def test_biases_of_experts_are_added_where_the_routers_weights_are_inside() -> None:
+    work = workload("gpt_oss_120b", 64, 4096)
+    inside = table(lowered(work, 64, expert_parallel=64, framework="megatron_core"), "moe layer forward")
+    i = inside.label.index("expert weighted biases")
+    assert 4 * 4096 * 2880 * (2 + 8 + 2 + 12) == inside.read[i] + inside.written[i]
+    outside = table(lowered(work, 64, expert_parallel=64, framework="torchtitan"), "moe layer forward")
+    assert "expert weighted biases" not in outside.label
+    without = table(
+        lowered(workload("mixtral_8x7b"), 8, expert_parallel=8, framework="megatron_core"), "moe layer forward"
+    )
+    assert "expert weighted biases" not in without.label

@@ -28,6 +28,13 @@ def test_the_jobs_a_user_is_promised_are_there() -> None:
         "llama3_405b_16384xh100",
         "llama3_8b_fsdp_8xh100",
         "llama_7b_4x4090",
+        "ernie_titan_1920xascend",
+        "glam_1024xtpuv4",
+        "gopher_4096xtpuv3",
+        "jurassic_760xa100",
+        "m6_10t_512xv100",
+        "pangu_alpha_2048xascend",
+        "yuan_2128xa100",
     }
     assert set() == promised - set(JOBS)
     assert 8 == len(PUBLISHED)

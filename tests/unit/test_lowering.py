@@ -402,3 +402,10 @@ def test_fp32_keeps_no_second_copy() -> None:
         states["gradients"],
         states["optimizer_states"],
     )
+
+
+def test_sharded_weights_of_every_slice_of_a_sequence_are_dropped() -> None:
+    """A slice's head stays gathered until the backward of that very slice."""
+    workload = Workload(model=load_model("gpt2_124m"), sequence_length=256, global_batch_size=16)
+    plan = Plan(pipeline_parallel=2, zero_stage=3, schedule="seq1f1b", chunks_per_rank=2, data_parallel=2)
+    verify(lower(workload, plan, 4))

@@ -21,8 +21,9 @@ PIPELINE = {"model": "llama3_8b", "plan": {"pipeline_parallel": 4, "data_paralle
 SHARDED = {"model": "llama3_8b", "plan": {"zero_stage": 1, "data_parallel": 8, "gradient_dtype": "bf16"}, "batch": 8}
 TENSOR = {"model": "llama3_8b", "plan": {"tensor_parallel": 4, "sequence_parallel": True}, "batch": 2}
 HABITS: dict[str, dict[str, Any]] = {
-    "copies_attention_output": TENSOR,
+    "copies_attention_output": {**TENSOR, "plan": {**TENSOR["plan"], "attention": "flash2"}},
     "gathers_logits": TENSOR,
+    "gathers_rotary": TENSOR,
     "keeps_gathered_inputs": TENSOR,
     "makes_gradients": {**TENSOR, "plan": {**TENSOR["plan"], "microbatch_size": 2}, "length": 8192},
     "keeps_idle_products": {**TENSOR, "plan": {"recompute": "operators"}},

@@ -143,6 +143,9 @@ def test_the_smallest_gpu_decides_whether_it_fits() -> None:
     assert {small, large} == set(after.capacities.tolist())
     entry = after.to_dict()["peak_memory_bytes"][after.fullest]
     assert ("2", ["a100_40gb_sxm"], small) == (entry["replicas"], entry["gpus"], entry["capacity"])
+    answer = after.to_dict()
+    places = [[e["pipeline_rank"] for e in answer[key]] for key in ("peak_memory_bytes", "peak_memory_band_bytes")]
+    assert [[*range(8), *range(8)]] * 2 == places
 
 
 def test_ranks_in_step_run_at_the_pace_of_the_slowest() -> None:

@@ -142,3 +142,19 @@ def test_a_cluster_names_the_calibrations_of_its_kernels() -> None:
         with_names("my_figures")
     with pytest.raises(SpecError, match="gemm_nowhere"):
         with_names("gemm_nowhere")
+
+
+def test_only_what_is_added_into_fp32_pays_for_reading_and_writing_it() -> None:
+    """A narrow forward product stores 16 bits; its weight gradient, as many operations, adds into 32."""
+    program = program_of("llama2_7b", 1, 1, 4096, precision="fp8", framework="megatron_core", recompute="none")
+    cluster = load_cluster("h100_x8", 1)
+    machine = machine_of(cluster)
+    rows: dict[str, float] = {}
+    for item in program.items:
+        if isinstance(item, Segment):
+            for table, _ in item.pieces:
+                priced = price_table(table, machine, program.axes)
+                rows |= dict(zip(table.label, priced.rows.tolist(), strict=True))
+    added = 8 * 4096 * 22016 / cluster.gpu.memory_bandwidth
+    extra = rows["mlp up weight gradient"] - rows["mlp up"]
+    assert 0.3 * added < extra < added

@@ -208,7 +208,6 @@ def test_latent_attention_has_the_widths_of_our_model_of_that_size() -> None:
     ("changes", "why", "counts"),
     [
         ({"moe_experts": "64"}, "needs moe_topk and moe_ffn_hidden", False),
-        ({"attn_type": "mla", "heads": "8"}, "latent attention with hidden = 2048, heads = 8", True),
         ({"attn_type": "linear"}, "'linear'", True),
         ({"ep": "2"}, "ep = 2, but the row's model has no experts", False),
         ({"precision": "int2"}, "precision 'int2'", True),
@@ -269,9 +268,54 @@ def test_a_v_schedule_gets_its_two_chunks_and_ends_of_their_own_where_layers_say
     assert (0, 1, 46) == (fields["layer_split"][0], fields["layer_split"][1], sum(fields["layer_split"]))
 
 
+def test_notes_tell_uneven_pipelines() -> None:
+    row = {"arch_layers": "12", "pp": "4", "tp": "1", "dp": "4"}
+    both = placed(**row, quality_note="decoder-first-pipeline-num-layers=2; decoder-last-pipeline-num-layers=4")
+    one = placed(**row, quality_note="decoder-first-pipeline-num-layers=2")
+    assert (2, 3, 3, 4) == both.fields["layer_split"]
+    assert (2, 4, 4, 2) == one.fields["layer_split"]
+
+
 @pytest.mark.parametrize(
     ("note", "expected"),
     [("fp32 grad accumulation BF16 optimizer", "fp32"), ("fp16 grads", "fp16"), ("fabric not stated", None)],
 )
 def test_notes_say_how_gradients_are_added_up(note: str, expected: str | None) -> None:
     assert expected == placed(quality_note=note).fields.get("gradient_dtype")
+
+
+def test_a_source_may_say_once_what_its_rows_recompute() -> None:
+    row = placed(
+        source="NVIDIA Megatron-Bridge performance summary", recompute="unknown", framework="NeMo/Megatron-Bridge"
+    )
+    assert "none" == row.recompute
+    assert "recompute = none (NVIDIA-NeMo/Megatron-Bridge" in "; ".join(row.assumed)
+    assert "full" == placed(source="NVIDIA Megatron-Bridge performance summary", recompute="full").recompute
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "expected"),
+    [
+        ("B200-SXM", "26.04.01", "megatron_bridge"),
+        ("B200-SXM", "26.06", "megatron_bridge_26_06"),
+        ("B200-SXM", "27.01.02", "megatron_bridge_26_06"),
+        ("B200-SXM", "", "megatron_bridge"),
+        ("H100-80GB-SXM", "26.08", "megatron_bridge"),
+    ],
+)
+def test_a_framework_changes_with_its_releases(gpu: str, version: str, expected: str) -> None:
+    row = placed(
+        framework="NeMo/Megatron-Bridge (Megatron-Core)",
+        version=version,
+        gpu=gpu,
+        gpu_peak_bf16_tflops="",
+        gpu_mem_gb="",
+        intra_link="",
+    )
+    assert expected == row.fields["framework"]
+
+
+def test_words_for_library_attention_leave_the_kernel_to_the_gpu() -> None:
+    assert ["te", "te", "sdpa"] == [
+        placed(attn_kernel=w).fields["attention"] for w in ("TE/flash", "cuDNN", "SDPA flash")
+    ]

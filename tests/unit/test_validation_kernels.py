@@ -58,20 +58,23 @@ def test_a_layer_of_the_22b_model_takes_what_the_paper_measured(
 ) -> None:
     found = outcome(LAYER | {"direction": direction, "notes": notes, "time_ms": str(milliseconds)})
     assert found.quantity == "time_ms"
-    assert found.error is not None and abs(found.error) < 0.05
+    assert found.error is not None
+    assert abs(found.error) < 0.05
 
 
 def test_products_of_many_small_groups_take_the_host_time_per_group() -> None:
     """Measured 261 and 276 TFLOP/s for 160 groups of 154 rows: 9 us each, whatever their size."""
     for direction, measured in (("fwd", 261.0), ("bwd_grad_act", 276.0)):
         found = outcome(GROUP | {"direction": direction, "tflops": str(measured)})
-        assert found.error is not None and abs(found.error) < 0.2
+        assert found.error is not None
+        assert abs(found.error) < 0.2
         assert any("bound by the host" in said for said in found.assumed)
 
 
 def test_few_large_groups_are_priced_as_one_product() -> None:
     found = outcome(GROUP | {"m": "9832", "n": "3072", "k": "5120", "groups": "40", "tflops": "1068"})
-    assert found.error is not None and abs(found.error) < 0.1
+    assert found.error is not None
+    assert abs(found.error) < 0.1
     assert not any("bound by the host" in said for said in found.assumed)
 
 
@@ -91,7 +94,8 @@ def test_unfused_attention_is_several_kernels_and_slower_than_fused() -> None:
     }
     unfused = outcome(row | {"software": "PyTorch unfused"}).predicted
     fused = outcome(row | {"software": "FlashAttention-2"}).predicted
-    assert unfused is not None and fused is not None
+    assert unfused is not None
+    assert fused is not None
     assert 2.0 * unfused < fused
 
 

@@ -139,7 +139,7 @@ def _attention(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
     value_width = count(row, "v_head_dim") or width
     kv_heads, batch, causal = count(row, "kv_heads") or heads, count(row, "batch") or 1, bool(flag(row, "causal"))
     coefficients = load_attention_coefficients(gpu)
-    kernel, more = _kernel(row, coefficients.kernels)
+    kernel, more = _kernel(row)
     halved = "flashattention" in text(row, "source").lower().replace(" ", "")
     work = 2.0 * batch * heads * length**2 * (width + value_width) * (0.5 if causal and halved else 1.0)
     if causal:
@@ -159,7 +159,7 @@ def _attention(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
     return seconds, work * sum(part for _, part in passes), sigma, (*assumed, *more)
 
 
-def _kernel(row: Row, known: object) -> tuple[str, tuple[str, ...]]:
+def _kernel(row: Row) -> tuple[str, tuple[str, ...]]:
     """Return (kernel, what was assumed), from the software's name."""
     name = text(row, "software") or text(row, "attn_kernel")
     words = words_of(name)
@@ -171,7 +171,5 @@ def _kernel(row: Row, known: object) -> tuple[str, tuple[str, ...]]:
         found = "unfused"
     if found is not None:
         return found, ()
-    kernels = known if isinstance(known, dict) else {}
-    measured = [k for k in ("flash2", "flash3") if k in kernels and kernels[k].measured]
-    found = measured[0] if measured else "flash2"
-    return found, (f"attention of {name!r} taken for {found}",)
+    found = "te" if "transformerengine" in "".join(words) else "sdpa"
+    return found, (f"attention of {name!r} taken for {found}: what that library takes on this architecture",)

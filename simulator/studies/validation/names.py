@@ -6,6 +6,7 @@ A text is looked up as it is (without case, spaces and punctuation), then by its
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -18,6 +19,10 @@ from simulator.units import parse
 
 __all__ = ["FabricName", "NameTable", "find_gpu", "load_names", "words_of"]
 
+_VENDORS = ("nvidia", "amd", "intel", "google", "huawei", "geforce", "tesla", "instinct", "quadro", "cloud")
+"""Words of a GPU's name that say nothing of which one it is."""
+_NEAR = 0.01
+"""Memories that are nearer to each other than this are the same."""
 MEMORY_TOLERANCE = 0.06
 """How far the memory that a table gives may lie from the data sheet's, as decimal or as binary gigabytes [1]."""
 
@@ -45,6 +50,22 @@ class SourceKernel(Spec):
     source: Name
 
 
+class FrameworkSince(Spec):
+    """A framework's profile on an architecture from a release on, and where that was read; releases are year.month."""
+
+    since: Name
+    architecture: Name
+    framework: Name
+    source: Name
+
+
+class SourceRecompute(Spec):
+    """What a source recomputes where its table does not say, and where that was read."""
+
+    recompute: Name
+    source: Name
+
+
 class NameTable(Spec):
     """The content of hardware_specs/names.toml."""
 
@@ -55,10 +76,12 @@ class NameTable(Spec):
     schedules: dict[str, Name]
     attention: dict[str, Name]
     attention_of_source: dict[str, SourceKernel] = Field(default_factory=dict)
+    framework_since: dict[str, FrameworkSince] = Field(default_factory=dict)
     framework_of_kernel: dict[str, Name] = Field(default_factory=dict)
     framework_of_precision: dict[str, Name] = Field(default_factory=dict)
     attention_notes: dict[str, Name] = Field(default_factory=dict)
     recompute: dict[str, Name]
+    recompute_of_source: dict[str, SourceRecompute] = Field(default_factory=dict)
     precisions: dict[str, Name]
     fabrics: dict[str, FabricName]
     memory_of_source: dict[str, SourceMemory] = Field(default_factory=dict)
@@ -84,6 +107,19 @@ class NameTable(Spec):
         """Return the network technology known for a source, by a part of its text."""
         lowered = source.lower()
         return next((fabric for text, fabric in self.fabrics.items() if text.lower() in lowered), None)
+
+    def framework_at(self, framework: str, version: str, architecture: str) -> FrameworkSince | None:
+        """Return the profile of a framework at a version such as "26.04.01" on an architecture, if it has one of its own."""
+        since, found = self.framework_since.get(framework), re.match(r"(\d+)\.(\d+)", version)
+        if since is None or found is None or since.architecture != architecture:
+            return None
+        first = re.search(r"(\d+)\.(\d+)", since.since)
+        return since if first and (int(found[1]), int(found[2])) >= (int(first[1]), int(first[2])) else None
+
+    def recompute_of(self, source: str) -> SourceRecompute | None:
+        """Return what a source recomputes where a row does not say, by a part of its text."""
+        lowered = source.lower()
+        return next((found for text, found in self.recompute_of_source.items() if text.lower() in lowered), None)
 
     def memory_of(self, source: str) -> SourceMemory | None:
         """Return what the peak memory of a source is known to count, by a part of its text."""
@@ -137,24 +173,46 @@ def find_gpu(table: NameTable, text: str, memory: float | None) -> FoundGpu | No
     if name is not None:
         return FoundGpu(name, True)
     words = words_of(text)
+    bare = "".join(word for word in words if word not in _VENDORS)
+    for stem, gpu in load_all("gpus", Gpu).items():
+        fits = memory is None or _same_memory(gpu.memory, memory)
+        if bare and fits and bare in {_plain(known) for known in (stem, *gpu.aliases)}:
+            return FoundGpu(stem, False)
+    words += tuple(a + b for a, b in itertools.pairwise(words))
     said = next((float(word.rstrip("gib")) for word in words if re.fullmatch(r"\d+g(i?b)?", word)), memory)
     form = next((f for f in ("pcie", "sxm") if any(re.search(f + r"\d?$", word) for word in words)), "")
     candidates = []
     for stem, gpu in load_all("gpus", Gpu).items():
-        generation = re.sub(r"^rtx_", "", stem).split("_")[0]
+        generation = _generation(stem)
         if not any(re.fullmatch(rf"(rtx)?{generation}(sxm\d?|pcie)?", word) for word in words):
             continue
         plugs = gpu.form.lower().startswith("pcie")
         if (said is not None and not _same_memory(gpu.memory, said)) or (form and plugs != (form == "pcie")):
             continue
         special = not {"500w", "sxm3"} & set(stem.split("_")) <= set(words)
-        candidates.append((special, plugs, -gpu.memory, stem))
+        far = round(_distance(gpu.memory, said) / _NEAR) if said is not None else 0
+        candidates.append((far, special, plugs, -gpu.memory, stem))
     return FoundGpu(min(candidates)[-1], False) if candidates else None
 
 
+def _generation(stem: str) -> str:
+    """The part of a file's name that says which generation it is, as one word.
+
+    >>> _generation("h100_80gb_sxm"), _generation("rtx_2080_ti"), _generation("tpu_v4")
+    ('h100', '2080ti', 'tpuv4')
+    """
+    parts = re.sub(r"^rtx_", "", stem).split("_")
+    joined = len(parts) > 1 and (parts[0] in ("tpu", "ascend") or parts[1] == "ti")
+    return parts[0] + parts[1] if joined else parts[0]
+
+
 def _same_memory(memory: float, gigabytes: float) -> bool:
-    sizes = (parse(f"{gigabytes} GB", "B"), parse(f"{gigabytes} GiB", "B"))
-    return any(abs(memory / size - 1) <= MEMORY_TOLERANCE for size in sizes)
+    return _distance(memory, gigabytes) <= MEMORY_TOLERANCE
+
+
+def _distance(memory: float, gigabytes: float) -> float:
+    """How far a GPU's memory lies from what was said, decimal or binary, whichever is nearer [1]."""
+    return min(abs(memory / parse(f"{gigabytes} {unit}", "B") - 1) for unit in ("GB", "GiB"))
 
 
 def _plain(text: str) -> str:

@@ -19,7 +19,7 @@ from simulator.units import parse, show
 __all__ = ["place_cluster", "place_gpu"]
 
 _SAME_RATE = 0.05
-_NETWORKS = ("infiniband", "roce", "ethernet", "tcpx", "tcpxo", "efa", "omnipath", "slingshot", "aries")
+_NETWORKS = ("infiniband", "roce", "ethernet", "tcpx", "tcpxo", "efa", "omnipath", "slingshot", "aries", "ici")
 
 
 @dataclass(frozen=True, slots=True)

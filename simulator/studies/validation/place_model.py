@@ -4,11 +4,13 @@ the same shape, else from its style: gated MLPs go with RMS norm and rotary posi
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 from pydantic import ValidationError
 
 from simulator.specs import load_all
+from simulator.studies.validation.names import load_names
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
 from simulator.workload.model import Model
 
@@ -17,6 +19,9 @@ __all__ = ["place_model"]
 BLANK_VOCABULARY = 50_304
 """Rows of the embedding where a table names none: GPT-2's 50,257 padded to a multiple of 128."""
 BLANK_HEAD = 128
+BLANK_LATENT = (512, 512, 128, 64, 128)
+"""Ranks of queries, of keys and values, widths of a head's two parts and of its values: defaults of Megatron-Core's
+MLATransformerConfig (megatron/core/transformer/transformer_config.py)."""
 
 
 def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
@@ -45,11 +50,12 @@ def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     kv_heads = heads if latent else count(row, "kv_heads") or heads
     head_dim = count(row, "head_dim") or max(1, hidden // heads)
     special = _experts(row, hidden, layers, assumed)
-    special |= _latent(hidden, heads) if latent else {"head_dim": head_dim}
-    style, why = _style(hidden, heads, kv_heads, ffn, gated)
-    assumed += [why] if why else []
-    tied = flag(row, "tied_emb")
+    special |= _latent(hidden, heads, assumed) if latent else {"head_dim": head_dim}
     name = text(row, "model") or "unnamed"
+    style, why = _style((hidden, heads, kv_heads, ffn, gated), name)
+    assumed += [why] if why else []
+    special |= _habits(style, layers, length, assumed) | _prediction(row, style, layers, assumed)
+    tied = flag(row, "tied_emb")
     try:
         model = Model(
             name=name[:200],
@@ -110,32 +116,73 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
     }
 
 
-def _latent(hidden: int, heads: int) -> dict[str, Any]:
-    """Ranks and widths of latent attention, which tables do not print: those of our model with this hidden and heads.
-
-    Raises:
-        CannotPlace: no model of ours has them.
-    """
+def _latent(hidden: int, heads: int, assumed: list[str]) -> dict[str, Any]:
+    """Ranks and widths of latent attention, which tables do not print: of our model with this hidden and heads, else usual ones."""
+    names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     for model in load_all("models", Model).values():
         if model.attention == "latent" and (model.hidden, model.heads) == (hidden, heads):
-            names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
             return {"attention": "latent", **{name: getattr(model, name) for name in names}}
-    raise CannotPlace(f"latent attention with hidden = {hidden}, heads = {heads} is of no model known here")
+    assumed.append(f"latent attention of {', '.join(map(str, BLANK_LATENT))} (Megatron-Core's defaults)")
+    return {"attention": "latent", **dict(zip(names, BLANK_LATENT, strict=True))}
 
 
-def _style(hidden: int, heads: int, kv_heads: int, ffn: int, gated: bool) -> tuple[Model | None, str]:
-    """Our model with the same layer (its number of layers may differ), else of the same kind of MLP."""
-    model = _by_shape().get((hidden, heads, kv_heads, ffn, gated))
-    if model is not None:
-        return model, ""
-    norm, positions = ("RMS norm", "rotary") if gated else ("layer norm with biases", "learned")
+Layer = tuple[int, int, int, int, bool]
+"""Hidden, heads, key/value heads, inner width, and whether the MLP is gated."""
+
+
+def _style(layer: Layer, name: str) -> tuple[Model | None, str]:
+    """Our model with the same layer (its number of layers may differ), the one called most alike; else of the same kind of MLP."""
+    models = _by_shape().get(layer)
+    if models:
+        said = _letters(name)
+        return min(models, key=lambda m: (not _called(m, said), _odd(m), m.name)), ""
+    norm, positions = ("RMS norm", "rotary") if layer[-1] else ("layer norm with biases", "learned")
     return None, f"{norm} and {positions} positions (no model of ours has this layer)"
 
 
+def _habits(style: Model | None, layers: int, length: int, assumed: list[str]) -> dict[str, Any]:
+    """What no table prints of a layer: windows and more norms."""
+    if style is None:
+        return {}
+    out: dict[str, Any] = {name: True for name in ("qk_norm", "post_norms") if getattr(style, name)}
+    if style.window:
+        out |= {"window": style.window, "mixers": style.mixers}
+        if style.window < length:
+            assumed.append(f"attention windows as in {style.name}")
+    return out
+
+
+def _prediction(row: Row, style: Model | None, layers: int, assumed: list[str]) -> dict[str, Any]:
+    """Multi-token prediction: as the row's notes say; else as the whole model has it, in codes that train it (Megatron-Core)."""
+    said = re.search(r"mtp[-_]num[-_]layers\s*[=:]\s*(\d+)", text(row, "quality_note").lower())
+    if said:
+        return {"mtp_layers": int(said.group(1))} if int(said.group(1)) else {}
+    names, code = load_names(), text(row, "framework")
+    framework = names.find("frameworks", code) or names.framework_by_words(code) or ""
+    if style is None or not style.mtp_layers or layers != style.layers or framework != "megatron_core":
+        return {}
+    assumed.append(f"multi-token prediction as in {style.name}")
+    return {"mtp_layers": style.mtp_layers}
+
+
+def _odd(model: Model) -> bool:
+    """Whether a layer differs from the plain one of its sizes, so that a row must name the model to mean it."""
+    return model.window > 0 or model.positions not in ("learned", "rotary", "alibi") or model.capacity_factor > 0
+
+
+def _called(model: Model, said: str) -> bool:
+    return any(_letters(n) in said or said in _letters(n) for n in (model.name, *model.aliases)) or model.family in said
+
+
+def _letters(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
 @functools.lru_cache(maxsize=1)
-def _by_shape() -> dict[tuple[int, int, int, int, bool], Model]:
-    found: dict[tuple[int, int, int, int, bool], Model] = {}
+def _by_shape() -> dict[Layer, list[Model]]:
+    found: dict[Layer, list[Model]] = {}
     for model in load_all("models", Model).values():
-        if model.architecture == "transformer":
-            found.setdefault((model.hidden, model.heads, model.kv_heads, model.ffn, model.gated_mlp), model)
+        if model.architecture == "transformer" and not set(model.layer_mixers) & {"mamba2", "delta", "none"}:
+            shape = (model.hidden, model.heads, model.kv_heads, model.ffn, model.gated_mlp)
+            found.setdefault(shape, []).append(model)
     return found

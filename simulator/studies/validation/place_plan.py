@@ -10,6 +10,7 @@ from simulator.plan.framework import load_framework
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
 from simulator.studies.validation.names import load_names
+from simulator.studies.validation.place_cluster import place_gpu
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
 from simulator.workload.model import Model
 
@@ -70,6 +71,10 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
     fields |= _gradient_dtype(row)
     fields |= _attention(row, assumed)
+    since = load_names().framework_at(fields["framework"], text(row, "version"), place_gpu(row)[0].architecture)
+    if since is not None:
+        fields["framework"] = since.framework
+        assumed.append(f"framework {since.framework} (version {text(row, 'version')})")
     variant = load_names().find("framework_of_kernel", f"{fields['framework']} {text(row, 'attn_kernel')}")
     if variant is None:
         variant = load_names().find("framework_of_precision", f"{fields['framework']} {place_precision(row)[0]}")
@@ -79,7 +84,7 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         fields["overlap_gradients"] = False
         if fields["zero_stage"]:
             fields["overlap_parameters"] = False
-    recompute = _recompute(row)
+    recompute = _recompute(row, assumed)
     fields |= _recompute_detail(row, recompute)
     if recompute == "selective" and load_framework(fields["framework"]).recompute == "operators":
         recompute = "operators"
@@ -138,26 +143,53 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
             wanted = "interleaved_1f1b"
         else:
             chunks = chunks or _chunks(wanted, pipeline, microbatches, assumed)
-            return {"schedule": wanted, "chunks_per_rank": chunks, **_own_chunks(model, pipeline * chunks, assumed)}
+            split = _own_chunks(model, pipeline * chunks, assumed) or (
+                _uneven(row, model, pipeline) if chunks == 1 else {}
+            )
+            return {"schedule": wanted, "chunks_per_rank": chunks, **split}
     if chunks is None:
         chunks = 2
         assumed.append("2 chunks per rank (the depth of interleaving is not printed)")
     split = _own_chunks(model, pipeline * chunks, assumed)
-    if chunks > 1 and (microbatches % pipeline or (model.layers < pipeline * chunks and not split)):
-        why = f"{microbatches} microbatches, {model.layers} layers on {pipeline} ranks"
+    if chunks > 1 and (microbatches % pipeline or (model.depth < pipeline * chunks and not split)):
+        why = f"{microbatches} microbatches, {model.depth} layers on {pipeline} ranks"
         assumed.append(f"1f1b without interleaving ({chunks} chunks per rank cannot be: {why})")
         chunks = 1
     if chunks == 1:
-        return {"schedule": "one_f_one_b"}
+        return {"schedule": "one_f_one_b", **_uneven(row, model, pipeline)}
     return {"schedule": "interleaved_1f1b", "chunks_per_rank": chunks, **split}
 
 
 def _own_chunks(model: Model, chunks: int, assumed: list[str]) -> dict[str, Any]:
     """Return the split of layers over chunks where embedding and head have a chunk each; else nothing, the usual rule."""
-    if model.layers + 2 != chunks:
+    if model.depth + 2 != chunks:
         return {}
     assumed.append("embedding and head have a chunk each")
-    return {"layer_split": (0, *(1 for _ in range(model.layers)), 0)}
+    return {"layer_split": (0, *(1 for _ in range(model.depth)), 0)}
+
+
+def _uneven(row: Row, model: Model, pipeline: int) -> dict[str, Any]:
+    """Return the split of layers that the row's notes tell with Megatron's options for the first and the last rank.
+
+    The rest goes round evenly; a last rank that is not named has as many layers as the first where it does not.
+    """
+    said = {
+        end: int(found.group(1))
+        for end in ("first", "last")
+        if (found := re.search(rf"decoder-{end}-pipeline-num-layers=(\d+)", text(row, "quality_note")))
+    }
+    if not said or pipeline < 3:
+        return {}
+    ends = dict(said)
+    middle = pipeline - len(ends)
+    if (model.layers - sum(ends.values())) % middle:
+        ends = {"first": said.get("first", said.get("last", 0)), "last": said.get("last", said.get("first", 0))}
+        middle = pipeline - 2
+    rest, left = divmod(model.layers - sum(ends.values()), middle)
+    if left or rest < 0:
+        return {}
+    split = [ends["first"]] if "first" in ends else []
+    return {"layer_split": (*split, *[rest] * middle, *([ends["last"]] if "last" in ends else []))}
 
 
 def _gradient_dtype(row: Row) -> dict[str, Any]:
@@ -252,10 +284,14 @@ def _recompute_detail(row: Row, recompute: str | None) -> dict[str, Any]:
     return {}
 
 
-def _recompute(row: Row) -> str | None:
+def _recompute(row: Row, assumed: list[str]) -> str | None:
     name = text(row, "recompute")
     if name.lower() in ("", "unknown"):
-        return None
+        known = load_names().recompute_of(text(row, "source"))
+        if known is None:
+            return None
+        assumed.append(f"recompute = {known.recompute} ({known.source})")
+        name = known.recompute
     found = load_names().find("recompute", name)
     if found is None:
         raise CannotPlace(f"recompute {name[:40]!r} is not known: none, selective or full")

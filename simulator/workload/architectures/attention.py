@@ -10,15 +10,41 @@ The down projections of latent attention are held whole by every tensor-parallel
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulator.workload.architectures.pieces import Pieces
+from simulator.workload.architectures.relative import relative_bias, transformer_xl
+from simulator.workload.architectures.unfused_attention import unfused
 from simulator.workload.operator import Operator, Saved
 
-__all__ = ["attention"]
+__all__ = ["attention", "core"]
+
+WITHOUT_WINDOWS = ("flash1",)
+"""Kernels that know no sliding window and compute all scores (FlashAttention has windows since version 2.3); so does attention
+that keeps its scores in memory, where a window is only a mask."""
 
 
 def attention(p: Pieces) -> list[Operator]:
     """Return the operators from a layer's normed input to the attention's output, before the output projection."""
-    return [*(_latent(p) if p.m.attention == "latent" else _standard(p)), *_core(p)]
+    gate = [_output_gate(p)] if p.m.attention_gate else []
+    return [*(_latent(p) if p.m.attention == "latent" else _standard(p)), *core(p), *gate]
+
+
+def _output_gate(p: Pieces) -> Operator:
+    """The sigmoid of the projected gate times the attention's output."""
+    x = p.t * p.m.heads * p.m.value_head_dim * p.e
+    gate = Saved(name="attention gate", bytes=x, region="tensor")
+    return Operator(
+        label="attention gate",
+        work="memory_bound",
+        split="tensor",
+        read=2 * x,
+        written=x,
+        backward_read=3 * x,
+        backward_written=2 * x,
+        saved=(gate, Saved(name="attention output", bytes=x, region="tensor", droppable=True)),
+        again=1.0,
+    )
 
 
 def _standard(p: Pieces) -> list[Operator]:
@@ -26,11 +52,30 @@ def _standard(p: Pieces) -> list[Operator]:
     m, e = p.m, p.e
     query, kv = m.heads * m.head_dim, m.kv_heads * m.head_dim
     qkv_in = Saved(name="qkv input", bytes=p.t * m.hidden * p.kept, region=p.gathered, cheap=True)
-    product = p.linear("qkv", "column", query + 2 * kv, m.hidden, qkv_in, m.linear_bias or m.qkv_bias)
-    if m.positions != "rotary":
-        return [product]
-    moved = p.t * (query + kv) * e
-    return [product, _rotary(p, moved, moved)]
+    gate = query if m.attention_gate else 0
+    product = p.linear("qkv", "column", query + gate + 2 * kv, m.hidden, qkv_in, m.linear_bias or m.qkv_bias)
+    out = [product]
+    if m.qk_norm:
+        out.append(_head_norm(p, query + kv))
+    if m.positions == "rotary":
+        moved = p.t * (query + kv) * e
+        out.append(_rotary(p, moved, moved))
+    return out
+
+
+def _head_norm(p: Pieces, width: int) -> Operator:
+    """Norms of every head's queries and keys, one kernel each; weights of a head's width, the same for all heads."""
+    whole = p.norm("query and key norm", width)
+    weights = 2 * p.m.head_dim * (2 if p.m.norm == "layer_norm" else 1)
+    return replace(
+        whole,
+        split="tensor",
+        parameters=weights,
+        small_parameters=weights,
+        saved=tuple(replace(s, region="tensor") for s in whole.saved),
+        launches=2 * whole.launches,
+        backward_launches=2 * whole.backward_launches,
+    )
 
 
 def _rotary(p: Pieces, read: float, written: float) -> Operator:
@@ -43,7 +88,9 @@ def _rotary(p: Pieces, read: float, written: float) -> Operator:
                   times cos 1, 1; sum of both ways 2, 1                                            = 7.5, 7.5
     """
     fused = p.style.fused_rotary
+    kept = Saved(name="cosines and sines", bytes=4.0 * p.t * p.m.head_dim * p.e, region="whole", cheap=True)
     return Operator(
+        saved=(kept,) if p.style.gathers_rotary else (),
         label="rotary",
         work="memory_bound",
         split="tensor",
@@ -86,120 +133,70 @@ def _latent(p: Pieces) -> list[Operator]:
     ]
 
 
-def _core(p: Pieces) -> list[Operator]:
-    """The core between qkv and projection; unfused keeps the scores in memory, flash kernels do not."""
+def core(p: Pieces, keys: int = 0, tokens: int = 0, label: str = "", causal: bool | None = None) -> list[Operator]:
+    """Return the core between queries, keys and values; unfused keeps the scores in memory, flash kernels do not.
+
+    Args:
+        keys: that each sequence of queries meets; 0 = those of its own sequence.
+        tokens: that keys and values are made of here; 0 = the same as the queries.
+        label: what its operators' names begin with.
+        causal: whether later keys are masked; None = as the kind of layer has it.
+    """
     m, e = p.m, p.e
+    keys, tokens = keys or p.keys, tokens or p.t
+    repeats = p.style.repeats_keys and m.kv_heads < m.heads
+    groups = m.heads if repeats else m.kv_heads
     operands = (
-        Saved(name="queries", bytes=p.t * m.heads * m.head_dim * e, region="tensor"),
-        Saved(name="keys", bytes=p.t * m.kv_heads * m.head_dim * e, region="tensor", cheap=True),
-        Saved(name="values", bytes=p.t * m.kv_heads * m.value_head_dim * e, region="tensor"),
+        Saved(name=f"{label}queries", bytes=p.t * m.heads * m.head_dim * e, region="tensor"),
+        Saved(name=f"{label}keys", bytes=tokens * groups * m.head_dim * e, region="tensor", cheap=True),
+        Saved(name=f"{label}values", bytes=tokens * groups * m.value_head_dim * e, region="tensor", cheap=repeats),
     )
-    if p.style.attention != "unfused":
-        kept = [Saved(name="softmax statistics", bytes=4.0 * p.t * m.heads, region="tensor", droppable=True)]
-        if p.style.copies_attention_output and p.style.attention in ("flash1", "flash2"):
+    bias = relative_bias(p, keys) if m.positions == "relative_bias" and not label else []
+    if p.style.attention != "unfused" and m.positions != "transformer_xl":
+        narrow = p.kind.mixer in ("window", "chunk") and p.style.attention not in WITHOUT_WINDOWS
+        statistics = 4.0 * p.t * m.heads
+        kept = [Saved(name=f"{label}softmax statistics", bytes=statistics, region="tensor", droppable=True)]
+        if p.style.copies_attention_output and p.style.attention in ("flash1", "flash2", "te"):
             out = p.t * m.heads * m.value_head_dim * e
-            kept.append(Saved(name="attention output", bytes=out, region="tensor", droppable=True))
+            kept.append(Saved(name=f"{label}attention output", bytes=out, region="tensor", droppable=True))
         return [
+            *bias,
+            *([_repeated(p, tokens)] if repeats else []),
             Operator(
-                label="attention",
+                label=f"{label}attention",
                 work="attention",
                 split="heads",
                 shape=(p.sequences, m.heads, p.length, (m.head_dim + m.value_head_dim) // 2),
-                kv_heads=m.kv_heads,
-                keys=p.keys,
+                kv_heads=groups,
+                keys=keys,
                 peers=p.peers,
                 saved=(*operands, *kept),
                 kernel=p.style.attention,
-                causal=True,
+                causal=p.kind.stack != "encoder" if causal is None else causal,
+                window=m.window if narrow else 0,
+                chunked=p.kind.mixer == "chunk",
                 selective=True,
                 backward_launches=3,
-            )
+            ),
         ]
-    return _unfused(p, operands)
+    if m.positions == "transformer_xl":
+        bias = transformer_xl(p, keys)
+    return unfused(p, operands, keys, bias, label)
 
 
-def _unfused(p: Pieces, operands: tuple[Saved, ...]) -> list[Operator]:
-    """Scores, softmax, dropout and context as separate kernels.
-
-    A softmax that is not fused works in fp32; bytes per score, e = bytes of an element, 1 for the mask:
-
-        forward   cast e, 4; masked fill 4 + 1, 4; softmax 4, 4; cast 4, e       reads e + 13    writes 12 + e
-        backward  cast e, 4; softmax 8, 4; masked fill 4 + 1, 4; cast 4, e       reads e + 17    writes 12 + e
-    """
-    m, e, s, keys = p.m, p.e, p.length, p.keys
-    maps = p.sequences * m.heads
-    scores = float(maps) * s * keys
-    drop = p.style.dropout
-    fused = p.style.fused_softmax
-    saved = [Saved(name="softmax output", bytes=scores * e, region="tensor", droppable=True)]
-    operators = [
-        Operator(
-            label="attention scores",
-            work="gemm",
-            split="heads",
-            shape=(maps, s, keys, m.head_dim),
-            has_weight=False,
-            kv_heads=m.kv_heads,
-            peers=p.peers,
-            saved=operands[:2],
-            selective=True,
-            backward_launches=2,
-        ),
-        Operator(
-            label="softmax",
-            work="memory_bound",
-            split="tensor",
-            read=scores * (e if fused else e + 13),
-            written=scores * (e if fused else e + 12),
-            backward_read=scores * (2 * e if fused else e + 17),
-            backward_written=scores * (e if fused else e + 12),
-            saved=tuple(saved),
-            launches=1 if fused else 4,
-            backward_launches=1 if fused else 4,
-            selective=True,
-        ),
-    ]
-    if drop:
-        operators.append(
-            Operator(
-                label="attention dropout",
-                work="memory_bound",
-                split="tensor",
-                read=scores * e,
-                written=scores * (e + 1),
-                backward_read=scores * (e + 1),
-                backward_written=scores * e,
-                saved=(
-                    Saved(name="attention dropout mask", bytes=scores, region="tensor", droppable=True),
-                    Saved(name="attention dropout output", bytes=scores * e, region="tensor", droppable=True),
-                ),
-                selective=True,
-            )
-        )
-    x = p.t * m.heads * m.value_head_dim * e
-    operators.append(
-        Operator(
-            label="attention context",
-            work="gemm",
-            split="heads",
-            shape=(maps, s, m.value_head_dim, keys),
-            has_weight=False,
-            saved=operands[2:],
-            selective=True,
-            backward_launches=2,
-        )
+def _repeated(p: Pieces, tokens: int) -> Operator:
+    """Keys and values written once for every query head; backward sums them again."""
+    m = p.m
+    few, many = (tokens * p.e * heads * (m.head_dim + m.value_head_dim) for heads in (m.kv_heads, m.heads))
+    return Operator(
+        label="repeated keys and values",
+        work="memory_bound",
+        split="tensor",
+        read=few,
+        written=many,
+        backward_read=many,
+        backward_written=few,
+        again=1.0,
+        launches=2,
+        backward_launches=2,
     )
-    operators.append(
-        Operator(
-            label="attention transpose",
-            work="memory_bound",
-            split="tensor",
-            read=x,
-            written=x,
-            backward_read=4 * x,
-            backward_written=4 * x,
-            backward_launches=4,
-            selective=True,
-        )
-    )
-    return operators

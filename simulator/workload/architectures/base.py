@@ -29,8 +29,9 @@ class Architecture(abc.ABC):
         vocabulary: int,
         context: int = 0,
         peers: int = 1,
+        source: int = 0,
     ) -> LayerPart:
-        """Return the operators of one kind of layer ("embedding", "layer", "moe layer", "head") for one microbatch.
+        """Return the operators of one kind of layer ("embedding", a name of `LayerKind`, "head", ...) for one microbatch.
 
         Args:
             model: the shapes.
@@ -43,4 +44,5 @@ class Architecture(abc.ABC):
             context: tokens of the same sequences that ran before (sequence slices): attention sees them too.
             peers: ranks that share each sequence (context parallelism); `sequence_length` is one rank's share, dealt out so that
                 causal attention is equal work on all.
+            source: tokens per sequence of the encoder, in an encoder-decoder (`sequence_length` is that of the kind's own stack).
         """

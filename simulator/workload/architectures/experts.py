@@ -8,6 +8,9 @@ For T tokens, hidden h, E experts of inner width f_e, k per token:
 Dispatch and combine are the exchanges between the ranks that share the experts (lowering/splitter.py writes them).  Bytes kept
 per token (16 bits): k (4 h + 6 f_e) for the experts, k (2 h + 6 f_e) where the router's weights scale the inner activation, 2 h for
 the router's input and 12 E for logits, weights and choice.
+With a capacity factor c every expert takes exactly c k T / E rows: fuller ones drop tokens, emptier ones are padded, so that k T
+becomes c k T above and all ranks have equal work.  Groups of experts with a choice of one each (M6-T's prototypes, arXiv
+2105.15082) cost what one group of all of them with as many choices costs.
 Source: Lepikhin et al., GShard, arXiv 2006.16668; Megatron-LM's token dispatcher (permute, exchange, sort by expert).
 """
 
@@ -30,7 +33,7 @@ _LOGIT = 4.0
 def experts(p: Pieces) -> list[Operator]:
     """Return the operators between the MLP's norm and its residual in a layer with experts."""
     m = p.m
-    copies = p.t * m.experts_per_token * m.hidden * p.e
+    copies = p.expert_rows * m.hidden * p.e
     router_in = Saved(name="router input", bytes=p.t * m.hidden * p.e, region="sequence")
     shared: list[Operator] = []
     if m.shared_expert_ffn:
@@ -44,12 +47,14 @@ def experts(p: Pieces) -> list[Operator]:
         _moving("permute", "sequence", p.t * m.hidden * p.e, copies),
         Operator(label="dispatch", work="dispatch", split="copies", read=copies, copies=m.experts_per_token),
         _moving("sort by expert", "copies", copies, copies, "sort"),
-        *p.mlp("expert", m.expert_ffn, "expert", copies=m.experts_per_token),
+        *p.mlp("expert", m.expert_ffn, "expert"),
+        *([_weighted_biases(p)] if m.linear_bias and p.style.weights_in_experts else []),
         _moving("sort back", "copies", copies, copies, "sort"),
         Operator(label="combine", work="combine", split="copies", read=copies, copies=m.experts_per_token),
         Operator(
             label="unpermute",
             work="memory_bound",
+            access="gather",
             split="sequence",
             read=copies,
             written=p.t * m.hidden * p.e,
@@ -59,6 +64,28 @@ def experts(p: Pieces) -> list[Operator]:
         ),
         *shared,
     ]
+
+
+def _weighted_biases(p: Pieces) -> Operator:
+    """Each expert's output bias times the router's weight of the row, added in fp32, expert by expert (Megatron-Core,
+    TEGroupedMLP._apply_bias), for k T h = n values of e bytes:
+
+        forward   product, sum, joining, cast          reads (e + 8) n     writes (e + 12) n
+        backward  casts, joining, sums for bias and weight    reads (2 e + 20) n   writes (2 e + 12) n
+    """
+    n, e = float(p.expert_rows * p.m.hidden), p.e
+    return Operator(
+        label="expert weighted biases",
+        work="memory_bound",
+        access="stream",
+        split="copies",
+        read=n * (e + 8),
+        written=n * (e + 12),
+        backward_read=n * (2 * e + 20),
+        backward_written=n * (2 * e + 12),
+        launches=4,
+        backward_launches=8,
+    )
 
 
 def _choice(p: Pieces) -> Operator:
@@ -83,6 +110,7 @@ def _moving(label: str, split: str, read: float, written: float, work: str = "me
     return Operator(
         label=label,
         work=work,
+        access="" if label == "shared expert sum" else "gather",
         split=split,
         read=read,
         written=written,

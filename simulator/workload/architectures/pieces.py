@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.workload.model import Model
+from simulator.workload.layer_kind import LayerKind
+from simulator.workload.model import RELATIVE_BUCKETS, Model
 from simulator.workload.operator import KernelStyle, Operator, Saved
 from simulator.workload.precision import Precision
 
@@ -25,11 +26,14 @@ class Pieces:
         vocabulary: int,
         context: int,
         peers: int,
+        kind: LayerKind | None = None,
+        source: int = 0,
     ) -> None:
         self.m, self.sequences, self.length, self.t = model, sequences, length, tokens
         self.e, self.kept = float(precision.element), precision.quantised_element
+        self.precision = precision
         self.style, self.vocabulary, self.keys = style, vocabulary, (context + length) * peers
-        self.peers = peers
+        self.peers, self.kind, self.source = peers, kind or LayerKind(), source
         self.gathered = "whole" if style.keeps_gathered_inputs else "sequence"
 
     def norm(self, label: str, width: int = 0) -> Operator:
@@ -112,8 +116,13 @@ class Pieces:
             backward_launches=2 if mask else 1,
         )
 
-    def mlp(self, label: str, width: int, region: str, copies: int = 1, keeps_input: bool = True) -> list[Operator]:
-        """An MLP: up (and gate), activation function, down; `copies` of each token where experts share the work.
+    @property
+    def expert_rows(self) -> int:
+        """Rows of all experts: every token k times, or what fills their capacity."""
+        return round(self.t * self.m.experts_per_token * (self.m.capacity_factor or 1.0))
+
+    def mlp(self, label: str, width: int, region: str, keeps_input: bool = True) -> list[Operator]:
+        """An MLP: up (and gate), activation function, down; on all the rows of experts where these share the work.
 
         Args:
             label: what its operators are called after.
@@ -121,8 +130,8 @@ class Pieces:
             region: "tensor" (its inner width is divided by tensor parallelism) or "expert" (the experts' own split).
             keeps_input: whether its input is kept for it; not where another operator keeps the same tensor.
         """
-        m, t, e = self.m, self.t * copies, self.e
         expert = region == "expert"
+        m, t, e = self.m, self.expert_rows if expert else self.t, self.e
         wide = t * width * e
         bias = m.linear_bias
         outer = "copies" if expert else self.gathered
@@ -183,7 +192,7 @@ class Pieces:
     def grouped(self, label: str, split: str, n: int, k: int, saved: Saved, again: float = 0.0) -> Operator:
         """The products of all routed experts; the rows are all copies of all tokens, dealt out over the experts."""
         m = self.m
-        copies = self.t * m.experts_per_token
+        copies = self.expert_rows
         return Operator(
             label=label,
             work="gemm",
@@ -201,6 +210,7 @@ class Pieces:
         m, t, e = self.m, self.t, self.e
         x = t * m.hidden * e
         positions = m.sequence_length * m.hidden if m.positions == "learned" else 0
+        biases = RELATIVE_BUCKETS * m.heads if m.positions == "relative_bias" else 0
         mask = float(t * m.hidden) if self.style.dropout else 0.0
         saved = [Saved(name="token ids", bytes=8.0 * t, region="whole")]
         if mask:
@@ -214,8 +224,8 @@ class Pieces:
                 written=x * (2 if positions else 1) + mask,
                 backward_read=2 * x + mask,
                 backward_written=2 * x,
-                parameters=self.vocabulary * m.hidden + positions,
-                small_parameters=positions,
+                parameters=self.vocabulary * m.hidden + positions + biases,
+                small_parameters=positions + biases,
                 saved=tuple(saved),
                 launches=2 + (2 if positions else 0) + (1 if mask else 0),
                 backward_launches=4,
@@ -236,6 +246,7 @@ class Pieces:
         loss = Operator(
             label="cross entropy",
             work="memory_bound",
+            access="loss",
             split=region,
             shape=(1, t, self.vocabulary, 1),
             read=logits * read,

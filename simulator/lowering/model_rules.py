@@ -1,0 +1,58 @@
+"""What a kind of model does not allow: rules between an architecture and a plan."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from simulator.errors import PlanError
+from simulator.plan.plan import Plan
+from simulator.workload.workload import Workload
+
+__all__ = ["check_model"]
+
+
+def check_model(workload: Workload, plan: Plan, schedule: Any) -> None:
+    """Refuse what the model's architecture does not allow.
+
+    Raises:
+        PlanError: with the rule, the values and a way out.
+    """
+    model = workload.model
+    if workload.target_length and not model.encoder_layers:
+        raise PlanError(
+            "target_length is the decoder's part of an encoder-decoder's sequences, but "
+            f"model {model.name!r} has one stack. Way out: leave target_length out."
+        )
+    if schedule.slices and (model.architecture != "transformer" or model.mtp_layers):
+        raise PlanError(
+            f"schedule {schedule.name!r} cuts sequences in slices that see what came before, which needs a decoder without "
+            f"multi-token prediction, but model {model.name!r} is {_said(model)}. Way out: schedule = 'one_f_one_b', or "
+            "model.mtp_layers = 0."
+        )
+    if plan.context_parallel > 1 and model.architecture in ("encoder_decoder", "vision"):
+        raise PlanError(
+            f"context_parallel deals the tokens of one kind of sequence out, but model {model.name!r} is {_said(model)}. "
+            "Way out: context_parallel = 1."
+        )
+    if model.ssm_heads and plan.context_parallel > 1:
+        raise PlanError(
+            "context_parallel deals the tokens of a sequence out, but layers that carry a state along it (mamba2, delta) run on whole "
+            f"sequences here, and model {model.name!r} has them. Way out: context_parallel = 1."
+        )
+    if model.ssm_heads and model.ssm_groups % plan.tensor_parallel:
+        raise PlanError(
+            f"tensor_parallel must divide the model's ssm_groups, but {model.ssm_groups} / {plan.tensor_parallel} is no whole "
+            f"number (model {model.name!r}). Nearest: tensor_parallel = {math.gcd(model.ssm_groups, plan.tensor_parallel)}."
+        )
+    length, tensor = workload.decoder_length, plan.tensor_parallel
+    if plan.sequence_parallel and length % tensor:
+        raise PlanError(
+            f"sequence_parallel needs a target_length that tensor_parallel divides, but {length} / {tensor} is no whole number. "
+            f"Nearest: target_length = {max(1, round(length / tensor)) * tensor}."
+        )
+
+
+def _said(model: Any) -> str:
+    words = {"transformer": "a decoder with multi-token prediction", "vision": "an encoder of images"}
+    return words.get(model.architecture, f"an {model.architecture.replace('_', '-')}")

@@ -1,0 +1,287 @@
+"""What a model file says: the fields of a shape, and the rules that they keep."""
+
+from __future__ import annotations
+
+import functools
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from simulator.specs import Name, NamedSpec
+from simulator.units import parse
+from simulator.workload.layer_kind import LayerKind
+
+__all__ = ["ModelFields"]
+
+
+def _parameters(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse(value, "tokens")
+    except ValueError:
+        raise ValueError(f'expected a number of parameters such as "175 B", got {value[:60]!r}') from None
+
+
+Width = Annotated[int, Field(ge=1, le=10**6)]
+Part = Annotated[int, Field(ge=0, le=10**7)]
+"""A size that 0 leaves out."""
+Mixer = Literal["full", "window", "chunk", "mamba2", "delta", "none"]
+Pattern = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+"""A list in a data file; it is repeated over the layers."""
+
+_EXPERT_FIELDS = ("experts_per_token", "expert_ffn", "shared_expert_ffn", "dense_layers")
+_FIELDS_OF = {
+    "token_types": ("encoder", False),
+    "head_transform": ("encoder", False),
+    "pooler": ("encoder", False),
+    "patch_inputs": ("vision", True),
+    "encoder_layers": ("encoder_decoder", True),
+    "target_length": ("encoder_decoder", True),
+}
+"""Field -> (the architecture it belongs to, whether that always has it)."""
+_DECODER_FIELDS = ("mixers", "mlps", "window", "mtp_layers")
+_STATE_FIELDS = ("ssm_heads", "ssm_head_dim", "ssm_groups", "ssm_state", "conv_width")
+_LATENT_FIELDS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+
+
+@functools.lru_cache(maxsize=256)
+def _names(
+    encoder: tuple[bool, ...], mixers: tuple[str, ...], mlps: tuple[bool, ...], sparse: tuple[bool, ...], stack: str
+) -> tuple[str, ...]:
+    """Names of the kinds of all layers; `encoder`: of a first stack, which layers have experts."""
+    first = tuple(LayerKind(mlp="moe" if moe else "dense", stack="encoder").name for moe in encoder)
+    rows = zip(mixers, mlps, sparse, strict=True)
+    return first + tuple(LayerKind(m, "moe" if e else "dense" if mlp else "only", stack).name for m, mlp, e in rows)
+
+
+class ModelFields(NamedSpec):
+    """A model's shape as its authors describe it.
+
+    `architecture`: "transformer" (decoder only), "encoder" (BERT), "vision" (ViT) or "encoder_decoder" (T5).
+
+    `sequence_length` [tokens] is that of pretraining: the default of jobs, and the limit where positions are learned.
+    `kv_heads` defaults to `heads`, `head_dim` to hidden / heads.  `qkv_bias`: biases of the query, key and value
+    projections; `linear_bias`: of all other linear layers.  `gated_mlp`: three matrices (SwiGLU) in place of two.
+    `parameters_published`: what the authors print, for comparison only.
+
+    Mixture of experts: `experts` MLPs of width `expert_ffn` (default: `ffn`), of which each token sees `experts_per_token`,
+    beside shared ones of `shared_expert_ffn` in total; of the layers from `dense_layers` on, every `moe_every`-th has them.
+    `attention` = "latent" (multi-head latent attention, DeepSeek-V2, arXiv 2405.04434): keys and values from a latent of
+    `kv_lora_rank` (and queries from one of `q_lora_rank`, 0 = straight from the hidden state), heads of `qk_nope_head_dim` +
+    `qk_rope_head_dim` for queries and keys and `v_head_dim` for values.
+    `window` [tokens] with `mixers`, a pattern repeated over the layers: "window" layers attend to the last `window` tokens, "chunk"
+    layers within blocks of `window` tokens, "full" ones to all; without `mixers` every layer of a model with a window is "window".
+    `mlps`: a pattern too, false where a layer has a mixer but no MLP.
+    `qk_norm`: norms of each head's queries and keys; `post_norms`: norms also behind attention and MLP.
+    `mtp_layers`: multi-token prediction modules (DeepSeek-V3, arXiv 2412.19437, section 2.2): each joins the last hidden state with
+    the embedding of the next token, runs a transformer layer and predicts one token further, with the model's own embedding and
+    head.  They are no part of `parameters`, as authors count.
+    Layers of `mixers` "mamba2" (arXiv 2405.21060) and "delta" (gated delta rule, arXiv 2412.06464) carry a state along the sequence:
+    `ssm_heads` of `ssm_head_dim` (of values), keys and queries (B and C) of `ssm_state` in `ssm_groups`, and a convolution over
+    `conv_width` tokens.  `attention_gate`: attention's output is gated by a projection as wide as the queries.
+    `capacity_factor`: rows that an expert takes, in shares of an even distribution; fuller ones drop tokens, emptier ones are padded
+    (GShard, arXiv 2006.16668); 0 = no token is dropped.
+    `positions` "relative_bias": a learned bias per distance and head (T5); "transformer_xl": sinusoids of the distance, projected
+    once a layer and multiplied with the queries (Transformer-XL, arXiv 1901.02860).
+    Encoder: `token_types` rows of a second embedding, `head_transform`: a dense layer and norm before the output, `pooler`: a dense
+    layer on the first token.  Vision: `patch_inputs` numbers of a patch; `vocabulary` counts the classes.
+    Encoder-decoder: `encoder_layers` beside the decoder's `layers`, and `target_length` tokens for the decoder.
+    """
+
+    family: Name
+    architecture: Name = "transformer"
+    layers: Annotated[int, Field(ge=1, le=10_000)]
+    hidden: Width
+    heads: Annotated[int, Field(ge=1, le=10**5)]
+    kv_heads: Annotated[int, Field(ge=1, le=10**5)] = 0
+    head_dim: Width = 0
+    ffn: Annotated[int, Field(ge=1, le=10**7)]
+    gated_mlp: bool
+    norm: Literal["layer_norm", "rms_norm"]
+    positions: Literal["learned", "rotary", "alibi", "relative_bias", "transformer_xl", "none"]
+    tied_embeddings: bool
+    vocabulary: Annotated[int, Field(ge=1, le=10**7)]
+    sequence_length: Annotated[int, Field(ge=1, le=10**8)]
+    linear_bias: bool
+    qkv_bias: bool
+    parameters_published: Annotated[float | None, Field(gt=0), BeforeValidator(_parameters)] = None
+    experts: Part = 0
+    experts_per_token: Part = 0
+    expert_ffn: Part = 0
+    shared_expert_ffn: Part = 0
+    dense_layers: Part = 0
+    moe_every: Annotated[int, Field(ge=1, le=10_000)] = 1
+    attention: Literal["standard", "latent"] = "standard"
+    q_lora_rank: Part = 0
+    kv_lora_rank: Part = 0
+    qk_nope_head_dim: Part = 0
+    qk_rope_head_dim: Part = 0
+    v_head_dim: Part = 0
+    window: Part = 0
+    mixers: Annotated[tuple[Mixer, ...], Pattern, Field(max_length=10_000)] = ()
+    mlps: Annotated[tuple[bool, ...], Pattern, Field(max_length=10_000)] = ()
+    qk_norm: bool = False
+    post_norms: bool = False
+    mtp_layers: Annotated[int, Field(ge=0, le=64)] = 0
+    ssm_heads: Part = 0
+    ssm_head_dim: Part = 0
+    ssm_groups: Part = 0
+    ssm_state: Part = 0
+    conv_width: Part = 0
+    attention_gate: bool = False
+    capacity_factor: Annotated[float, Field(ge=0, le=100)] = 0.0
+    token_types: Part = 0
+    head_transform: bool = False
+    pooler: bool = False
+    patch_inputs: Part = 0
+    encoder_layers: Part = 0
+    target_length: Part = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        hidden, heads = data.get("hidden"), data.get("heads")
+        filled = dict(data)
+        if data.get("experts") and data.get("ffn"):
+            filled.setdefault("expert_ffn", data["ffn"])
+        nope, rope = data.get("qk_nope_head_dim"), data.get("qk_rope_head_dim", 0)
+        if data.get("attention") == "latent" and isinstance(nope, int) and isinstance(rope, int):
+            filled.setdefault("head_dim", nope + rope)
+        if isinstance(heads, int) and not isinstance(heads, bool) and heads > 0:
+            filled.setdefault("kv_heads", heads)
+            if isinstance(hidden, int) and hidden > 0 and hidden % heads == 0:
+                filled.setdefault("head_dim", hidden // heads)
+        return filled
+
+    @model_validator(mode="after")
+    def _check(self) -> ModelFields:
+        if not self.head_dim:
+            raise ValueError(
+                f"hidden must be a multiple of heads, but {self.hidden} is none of {self.heads}; or give head_dim"
+            )
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads must be a multiple of kv_heads, but {self.heads} is none of {self.kv_heads}")
+        self._check_experts()
+        self._check_latent()
+        self._check_mixers()
+        self._check_architecture()
+        return self
+
+    def _check_architecture(self) -> None:
+        for name, (architecture, always) in _FIELDS_OF.items():
+            present = bool(getattr(self, name))
+            if present and self.architecture != architecture:
+                raise ValueError(
+                    f'{name} belongs to architecture "{architecture}", but architecture = {self.architecture!r}; leave it out'
+                )
+            if always and not present and self.architecture == architecture:
+                raise ValueError(f'architecture "{architecture}" needs {name}')
+        if self.architecture != "transformer":
+            named = [name for name in _DECODER_FIELDS if getattr(self, name)]
+            named += ["attention"] if self.attention != "standard" else []
+            if named:
+                raise ValueError(
+                    f'{named[0]} is modelled in decoders only (architecture "transformer"), but architecture = '
+                    f"{self.architecture!r}; leave it out"
+                )
+
+    def _check_mixers(self) -> None:
+        given = [name for name in _STATE_FIELDS if getattr(self, name)]
+        carried = {"mamba2", "delta"} & set(self.layer_mixers)
+        if len(given) != (len(_STATE_FIELDS) if carried else 0):
+            raise ValueError(
+                f'{", ".join(_STATE_FIELDS)} go with layers that carry a state (mixers "mamba2" or "delta"), but given are '
+                f"{given} and mixers = {list(self.mixers)}; give all or none"
+            )
+        if carried and self.ssm_heads % self.ssm_groups:
+            raise ValueError(
+                f"ssm_heads must be a multiple of ssm_groups, but {self.ssm_heads} is none of {self.ssm_groups}"
+            )
+        narrow = {"window", "chunk"} & set(self.layer_mixers)
+        if bool(self.window) != bool(narrow):
+            raise ValueError(
+                'window goes with layers that have one (mixers "window" or "chunk"), but window = '
+                f"{self.window} and mixers = {list(self.mixers)}; give both or neither"
+            )
+        if any(m == "none" and not mlp for m, mlp in zip(self.layer_mixers, self.layer_mlps, strict=True)):
+            raise ValueError('a layer needs a mixer or an MLP, but mixers says "none" and mlps false of the same layer')
+
+    def _check_experts(self) -> None:
+        given = [f"{name} = {getattr(self, name)}" for name in _EXPERT_FIELDS if getattr(self, name)]
+        given += [f"moe_every = {self.moe_every}"] if self.moe_every > 1 else []
+        if not self.experts and given:
+            raise ValueError(
+                f"{given[0]} belongs to a mixture of experts, but experts = 0; give experts or leave it out"
+            )
+        if self.experts and not 1 <= self.experts_per_token <= self.experts:
+            raise ValueError(
+                f"experts_per_token must lie in 1..experts, but it is {self.experts_per_token} of {self.experts}"
+            )
+        if self.capacity_factor and not self.experts:
+            raise ValueError(
+                f"capacity_factor = {self.capacity_factor} belongs to a mixture of experts, but experts = 0; leave it out"
+            )
+        if self.experts and not any(self.moe_layers):
+            raise ValueError(
+                f"dense_layers = {self.dense_layers} and moe_every = {self.moe_every} leave none of the {self.layers} layers "
+                "with experts; make them smaller or leave out experts"
+            )
+
+    def _check_latent(self) -> None:
+        given = [name for name in _LATENT_FIELDS if getattr(self, name)]
+        if self.attention == "standard" and given:
+            raise ValueError(f'{given[0]} belongs to latent attention; give attention = "latent" or leave it out')
+        if self.attention == "standard":
+            return
+        missing = [name for name in _LATENT_FIELDS[1:] if name not in given]
+        if missing:
+            raise ValueError(f"latent attention needs {', '.join(missing)}")
+        if self.head_dim != self.qk_nope_head_dim + self.qk_rope_head_dim or self.kv_heads != self.heads:
+            raise ValueError(
+                "latent attention has head_dim = qk_nope_head_dim + qk_rope_head_dim and kv_heads = heads, but head_dim = "
+                f"{self.head_dim}, kv_heads = {self.kv_heads}; leave both out"
+            )
+
+    @property
+    def moe_layers(self) -> tuple[bool, ...]:
+        """Per layer, whether its MLP is a mixture of experts."""
+        return tuple(self._sparse(i) and mlp for i, mlp in enumerate(self.layer_mlps))
+
+    def _sparse(self, layer: int) -> bool:
+        return self.experts > 0 and layer >= self.dense_layers and (layer + 1) % self.moe_every == 0
+
+    @property
+    def layer_mixers(self) -> tuple[str, ...]:
+        """Per layer, what mixes its tokens."""
+        pattern = self.mixers or (("window",) if self.window else ("full",))
+        return tuple(pattern[i % len(pattern)] for i in range(self.layers))
+
+    @property
+    def layer_mlps(self) -> tuple[bool, ...]:
+        """Per layer, whether it has an MLP."""
+        return tuple(not self.mlps or self.mlps[i % len(self.mlps)] for i in range(self.layers))
+
+    @property
+    def layer_kinds(self) -> tuple[str, ...]:
+        """Per layer, the name of its kind.
+
+        >>> from simulator.workload.model import load_model
+        >>> load_model("gpt_oss_20b").layer_kinds[:2]
+        ('window moe layer', 'moe layer')
+        """
+        stack = {"encoder": "encoder", "vision": "encoder", "encoder_decoder": "cross"}.get(self.architecture, "")
+        encoder = tuple(self._sparse(i) for i in range(self.encoder_layers))
+        return _names(encoder, self.layer_mixers, self.layer_mlps, self.moe_layers, stack)
+
+    @property
+    def depth(self) -> int:
+        """Layers of all stacks."""
+        return self.encoder_layers + self.layers
+
+    @property
+    def value_head_dim(self) -> int:
+        """Width of a head's values: `v_head_dim` of latent attention, else `head_dim`."""
+        return self.v_head_dim or self.head_dim
