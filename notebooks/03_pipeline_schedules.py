@@ -14,8 +14,9 @@
 # # Why 1F1B, when Chimera, and what zero bubble costs
 #
 # A model is cut into four stages, one per GPU. A microbatch goes down the stages (forward) and up again (backward). Who
-# computes what, and when? More than thirty answers have names. This notebook takes the four ideas behind them, one at a
-# time: **when** to run a backward, **how many** models to hold, **splitting** the backward, and what the **wires** say.
+# computes what, and when? More than thirty answers have names. This notebook takes the five ideas behind them, one at a
+# time: **when** to run a backward, **how many** models to hold, **splitting** the backward, what the **wires** say, and what
+# happens when **nobody waits**.
 #
 # Times are abstract: one forward of one microbatch takes 1. Everything runs on a CPU in seconds. Write down a guess
 # wherever you are asked: being wrong is how this gets interesting.
@@ -207,14 +208,58 @@ assert of["interleaved_1f1b"][3] > of["gpipe"][3]
 # Four chunks mean four times as many messages, each on the way that everybody waits for. GPipe, whose messages all travel
 # while other microbatches compute, hardly notices. The league table of a paper holds for the wires of that paper.
 #
-# ## 5. A real job
+# ## 5. When nobody waits
+#
+# All of these bubbles have one cause: at the end of a step every rank waits until all have the new weights. PipeDream never
+# waits. A rank changes its weights right after a backward and goes on with the next microbatch, of whatever step.
+#
+# **Guess:** what does rank 0 of four have to keep for that, besides its activations?
+
+# %%
+my_guess = "nothing"  # change me
+
+never = schedule_figures("pipedream", 4, 8)
+grouped = schedule_figures("pipedream_2bw", 4, 8)
+print("my guess:", my_guess)
+print(f"one step in the steady state: {never.makespan:g}, idle {never.bubble_fraction:.0%} (1F1B: {plain.makespan:g})")
+print("copies of the weights, PipeDream:", never.weight_copies, " 2BW:", grouped.weight_copies)
+assert (24, 0) == (never.makespan, never.bubble_fraction)
+assert [4, 3, 2, 1] == never.weight_copies.tolist()
+assert [2, 2, 2, 2] == grouped.weight_copies.tolist()
+
+# %% [markdown]
+# Old weights. A backward must use the weights of its forward, and rank 0 has four microbatches under way. PipeDream-2BW
+# changes weights once per step only, and two versions do.
+#
+# The other price does not show in abstract time: replicas add their gradients before *every* update.
+
+# %%
+workload = simulator.Workload(model=simulator.load_model("gpt3_1_3b"), sequence_length=2048, global_batch_size=32)
+for name in ("one_f_one_b", "pipedream", "pipedream_2bw"):
+    plan = simulator.Plan(pipeline_parallel=4, data_parallel=4, schedule=name)
+    step = simulate(workload, plan, simulator.load_cluster("dgx_a100", 16))
+    spent = {key: f"{1e3 * step.breakdown[key]:.0f} ms" for key in ("bubble", "dp", "optimizer")}
+    print(f"{name:14s} {1e3 * step.step_time:5.0f} ms, fullest rank {step.peak_memory / 2**30:.1f} GiB", spent)
+    if name == "one_f_one_b":
+        flushed = step
+    elif name == "pipedream":
+        assert step.breakdown["dp"] > 4 * flushed.breakdown["dp"]
+    else:
+        assert step.step_time < flushed.step_time
+        assert step.peak_memory > flushed.peak_memory
+
+# %% [markdown]
+# What the model *learns* from weights that are a step old is a question no simulator answers. It is why most large models are
+# trained with a flush.
+#
+# ## 6. A real job
 #
 # GPT-3 175B on 64 A100, as in notebook 01, with other schedules. Memory and time together decide:
 
 # %%
 from IPython.display import Image, display  # noqa: E402
 
-from simulator.report.comparison_plot import plot_schedules  # noqa: E402
+from simulator.report.schedule_plot import plot_schedules  # noqa: E402
 from simulator.studies.comparison import compare  # noqa: E402
 from simulator.studies.variants import variants  # noqa: E402
 
@@ -244,7 +289,8 @@ with tempfile.TemporaryDirectory() as folder:
 # 1. F : I : W is never 1 : 1 : 1. Run `show("zb_h1", input_grad=1.5, weight_grad=0.5)`. Where does the bubble come back?
 # 2. Give `automatic_schedule` uneven stages, `forward=[1, 1, 1, 1.5]` and so on. Which rank holds most activations now?
 # 3. `show("chimera", ranks=8, microbatches=16)` leaves gaps between the units; `chimera_doubling` closes them. At what price?
-# 4. Find a hop latency at which eager 1F1B beats ZB-H1. What would the wires of your own cluster say?
+# 4. Give PipeDream the sharded states of ZeRO: `simulator.Plan(..., zero_stage=1)`. Why is `zero_stage=3` refused?
+# 5. Find a hop latency at which eager 1F1B beats ZB-H1. What would the wires of your own cluster say?
 
 # %%
 mine = automatic_schedule(  # change me

@@ -29,7 +29,9 @@ def command(
     job: JobArgument = None,
     model: ModelOption = None,
     cluster: ClusterOption = None,
-    schedule: Annotated[str | None, typer.Option(metavar="A,B,...", help="Schedules, such as gpipe,1f1b.")] = None,
+    schedule: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Schedules, such as gpipe,1f1b; or all.")
+    ] = None,
     zero: Annotated[str | None, typer.Option(metavar="0,1,...", help="ZeRO stages.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -83,9 +85,9 @@ def command(
                 "--latency-sweep compares schedules alone. Leave out --zero, --gpus, --timelines and --figure"
             )
         base = read_job(job, model, cluster, settings)
-        _sweep(base, words("--schedule", schedule), words("--latency-sweep", latencies), plot, as_json)
+        _sweep(base, _schedules(schedule), words("--latency-sweep", latencies), plot, as_json)
         return
-    asked = variants(words("--schedule", schedule), numbers("--zero", zero), settings)
+    asked = variants(_schedules(schedule), numbers("--zero", zero), settings)
     warn_if_cold()
     if gpus is not None:
         if timelines or figure:
@@ -100,15 +102,25 @@ def command(
     if timelines:
         from simulator.report.plots import plot_timelines
 
-        wrote(plot_timelines([(name, p.program, p.trace) for name, p in comparison.predicted], timelines))
+        wrote(plot_timelines([(name, p.program, p.step_trace) for name, p in comparison.predicted], timelines))
     if figure:
-        from simulator.report.comparison_plot import plot_schedules
+        from simulator.report.schedule_plot import plot_schedules
 
         wrote(plot_schedules(comparison.predicted, figure, comparison.name))
     if as_json:
         print_json(comparison.to_dict())
     else:
         print_sections(comparison.sections())
+
+
+def _schedules(text: str | None) -> list[str]:
+    """Return the names asked for; `all` is every schedule."""
+    asked = words("--schedule", text)
+    if asked != ["all"]:
+        return asked
+    from simulator.schedules import SCHEDULES
+
+    return [schedule.name for schedule in SCHEDULES]
 
 
 def _scale(

@@ -1,7 +1,8 @@
 """Lowering: from workload and plan to a program, pass by pass.  No hardware and no seconds here.
 
 Passes, in order: settle (choices and rules), assign (layers to chunks), order (the schedule), expand (operators), instances,
-connect (transfers), activation copies (to the host and back), shard (gathers), reduce (gradients), update (optimizer), remember
+connect (transfers), activation copies (to the host and back), shard (gathers), reduce (gradients), update (optimizer; asynchronous
+where steps run into each other), remember
 (memory), emit (the columns).
 """
 
@@ -12,6 +13,8 @@ import numpy as np
 from simulator.errors import PlanError
 from simulator.lowering.activation_copies import add_activation_copies
 from simulator.lowering.assign import Chunk, assign_layers
+from simulator.lowering.asynchronous import add_updates
+from simulator.lowering.asynchronous_rules import update_mask
 from simulator.lowering.connect import add_transfers
 from simulator.lowering.emit import emit
 from simulator.lowering.expand import LayerCost, layer_costs
@@ -31,12 +34,21 @@ from simulator.workload.workload import Workload
 
 __all__ = ["PASSES", "Settled", "lower", "lower_settled", "settle"]
 
-PASSES = (add_instances, add_transfers, add_activation_copies, add_gathers, add_reductions, add_update, add_memory)
+PASSES = (
+    add_instances,
+    add_transfers,
+    add_activation_copies,
+    add_gathers,
+    add_reductions,
+    add_update,
+    add_updates,
+    add_memory,
+)
 """What runs between assignment and emission, in this order."""
 
 
 def lower(workload: Workload, plan: Plan, world_size: int | None = None) -> Program:
-    """Return the program of one training step.
+    """Return the program of one training step; of several that run into each other, for a schedule without a flush.
 
     Args:
         world_size: GPUs of the job; by default what the plan's degrees multiply to.
@@ -50,7 +62,7 @@ def lower(workload: Workload, plan: Plan, world_size: int | None = None) -> Prog
 
 def lower_settled(workload: Workload, settled: Settled) -> Program:
     """Return the program of a settled plan."""
-    placement, order, pattern = ordered(settled.schedule, settled.shape)
+    placement, order, pattern = ordered(settled.schedule, settled.shape, settled.steps)
     lengths = _slice_lengths(order, workload.sequence_length) if settled.schedule.slices else {}
 
     def scaled(count: int, part: int, parts: int, weight: float) -> dict[str, LayerCost]:
@@ -73,6 +85,8 @@ def lower_settled(workload: Workload, settled: Settled) -> Program:
         placement=placement,
         order=order,
         pattern=pattern,
+        steps=settled.steps,
+        updates=update_mask(order, settled.schedule, settled.microbatches),
     )
     for step in PASSES:
         step(state)

@@ -47,6 +47,7 @@ def add_transfers(state: State) -> None:
             streams=np.array(streams)[pattern.link],
             chunk=state.order.chunk[source],
             microbatch=state.order.microbatch[source],
+            step=state.step_of(state.order.microbatch[source]),
         )
     )
     state.wait(rows, state.last_row[source])

@@ -46,7 +46,7 @@ def emit(state: State, name: str) -> Program:
         lane=_lane(state),
         chunk=column("chunk", np.int32),
         microbatch=column("microbatch", np.int32),
-        step=_frozen(np.zeros(state.rows, np.int32)),
+        step=column("step", np.int32),
         part=column("part", np.int16),
         stream_offsets=_frozen(np.concatenate([[0], np.cumsum(width)]).astype(np.int64)),
         streams=_frozen(streams.astype(np.int32)),

@@ -176,32 +176,43 @@ def add_instances(state: State) -> None:
     pair = order.pair.astype(np.int64)
     second = (pair >= 0) & (pair < np.arange(len(pair)))
     per_action[second] = 0
-    ends = np.cumsum(per_action)
-    state.first_row, state.last_row = ends - per_action, ends - 1
+    kept = per_action + state.updates if len(state.updates) else per_action
+    ends = np.cumsum(kept)
+    state.first_row, state.last_row = ends - kept, ends - kept + per_action - 1
     state.first_row[second], state.last_row[second] = state.first_row[pair[second]], state.last_row[pair[second]]
     total = int(ends[-1]) if len(ends) else 0
-    action = np.repeat(np.arange(len(pair)), per_action)
+    action = np.repeat(np.arange(len(pair)), kept)
     part = np.arange(total) - state.first_row[action]
     fused = pair[action] >= 0
     compute = state.lanes("compute")
     partner = np.where(fused, pair[action], 0)
-    state.add_rows(
-        Batch(
-            item=base[action] + part,
-            kind=COMPUTE,
-            rank=ranks[action],
-            streams=compute[ranks[action]][:, None],
-            action=np.where(fused, 5, order.kind[action]).astype(np.int64),
-            chunk=order.chunk[action],
-            microbatch=order.microbatch[action],
-            part=part,
-            count=order.count[action],
-            slice=order.part[action],
-            slices=order.parts[action],
-            second_chunk=np.where(fused, order.chunk[partner], -1),
-            second_microbatch=np.where(fused, order.microbatch[partner], -1),
-        )
+    batch = Batch(
+        item=base[action] + part,
+        kind=COMPUTE,
+        rank=ranks[action],
+        streams=compute[ranks[action]][:, None],
+        action=np.where(fused, 5, order.kind[action]).astype(np.int64),
+        chunk=order.chunk[action],
+        microbatch=order.microbatch[action],
+        part=part,
+        count=order.count[action],
+        slice=order.part[action],
+        slices=order.parts[action],
+        second_chunk=np.where(fused, order.chunk[partner], -1),
+        second_microbatch=np.where(fused, order.microbatch[partner], -1),
+        step=state.step_of(order.microbatch[action]),
     )
+    if len(state.updates):
+        _keep_updates(batch, part == per_action[action])
+    state.add_rows(batch)
+
+
+def _keep_updates(batch: Batch, update: np.ndarray) -> None:
+    """Make these rows updates; what they run is filled in by the pass `asynchronous`."""
+    for column, value in (("item", -1), ("action", 4), ("chunk", -1), ("microbatch", -1), ("part", 0)):
+        getattr(batch, column)[update] = value
+    for column, value in (("count", 1), ("slice", 0), ("slices", 1)):
+        getattr(batch, column)[update] = value
 
 
 def _blocks(state: State) -> tuple[np.ndarray, np.ndarray]:

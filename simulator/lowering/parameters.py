@@ -36,8 +36,12 @@ class Held:
     experts: float = 0.0
 
     def sharded(self, settled: Settled) -> float:
-        """Return what is left on each rank when states are sharded."""
-        return (self.all - self.experts) / settled.shard_size + self.experts / settled.expert_shard_size
+        """Return what is left on each rank when optimizer states are sharded.
+
+        With ZeRO-3 those of one lane of the schedule: each lane gathers its own.
+        """
+        share = (self.all - self.experts) / settled.shard_size + self.experts / settled.expert_shard_size
+        return share if settled.zero_stage == 3 else share / settled.lanes
 
     def parts(self, settled: Settled) -> list[tuple[str, float, tuple[str, ...]]]:
         """Return (what they are, weights, mesh axes of the ranks that shard them or add their gradients) where several do."""

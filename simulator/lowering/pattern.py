@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
 
-__all__ = ["Pattern", "find_pattern"]
+__all__ = ["Pattern", "atoms_of", "find_pattern"]
 
 Ints = NDArray[np.int64]
 
@@ -95,7 +95,7 @@ def _extreme(
 def _messages(order: PipelineOrder, chunks: int) -> tuple[Ints, Ints, NDArray[np.float64]]:
     """(sending action, waiting action, share of a microbatch) for every pair of neighbours, sorted by the sender."""
     kind, chunk = order.kind, order.chunk.astype(np.int64)
-    action, atom, atoms, grain = _atoms(order)
+    action, atom, atoms, grain = atoms_of(order)
     found = []
     for kinds, step in (((0,), 1), ((1, 2), -1)):
         mine = np.isin(kind[action], kinds)
@@ -117,8 +117,8 @@ def _messages(order: PipelineOrder, chunks: int) -> tuple[Ints, Ints, NDArray[np
     return sender[fresh], waiter[fresh], np.diff(np.append(starts, len(sender))) / grain
 
 
-def _atoms(order: PipelineOrder) -> tuple[Ints, Ints, int, int]:
-    """Expand actions to atoms: (action of each atom, atom number, how many atoms there are, atoms per microbatch)."""
+def atoms_of(order: PipelineOrder) -> tuple[Ints, Ints, int, int]:
+    """Return actions expanded to atoms: (action of each atom, atom number, how many atoms there are, atoms per microbatch)."""
     microbatch = order.microbatch.astype(np.int64)
     most = int((microbatch + order.count).max(initial=0))
     if (order.count == 1).all() and (order.parts == 1).all():

@@ -102,15 +102,19 @@ def _resident(state: State, rank: int) -> list[Tensor]:
             optimizer=optimizer,
             zero_stage=settled.zero_stage,
             replicas=replicas,
+            lanes=settled.lanes,
         )
         for parameters, replicas in (
             (held.all - held.experts, settled.shard_size),
             (held.experts, settled.expert_shard_size),
         )
     )
+    versions = int(settled.schedule.weight_versions(settled.shape)[rank]) - 1
+    stashed = versions * held.all * float(settled.precision.element)
     # with narrow GEMMs the operand and its transpose (a byte each) stand in place of the 16-bit weight
     out = [
         Tensor(name="weights", category="weights", bytes=states.weights + experts.weights),
+        Tensor(name="older versions of the weights", category="weights", bytes=stashed),
         Tensor(name="gradient buffers", category="gradients", bytes=states.gradients + experts.gradients),
         Tensor(
             name="optimizer states",

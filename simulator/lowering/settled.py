@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.errors import PlanError
+from simulator.lowering.asynchronous_rules import UNROLLED, check_asynchronous, post_validation
+from simulator.lowering.effect_rules import check_effects
 from simulator.lowering.expert_rules import Groups, check_experts, with_experts
 from simulator.lowering.model_rules import check_model
 from simulator.lowering.offload_rules import check_offload
@@ -48,6 +50,8 @@ class Settled:
     schedule: Any
     zero_stage: int
     overlap_gradients: bool
+    overlaps_in_bubbles: bool = False
+    post_validation: bool = False
     overlap_parameters: bool
     bucket_size: float
     gradient_bytes: int
@@ -97,6 +101,11 @@ class Settled:
         return ranks // (self.expert_parallel * self.expert_tensor_parallel)
 
     @property
+    def lanes(self) -> int:
+        """Copies of the weights that the schedule itself keeps, each on other pipeline ranks (2 in Chimera)."""
+        return int(self.schedule.replicas)
+
+    @property
     def copies(self) -> int:
         """Groups that each hold one copy of the sharded states."""
         sizes = dict(self.axes)
@@ -133,6 +142,11 @@ class Settled:
         return self.replicas > 1 or (self.experts_apart and self.expert_replicas > 1)
 
     @property
+    def steps(self) -> int:
+        """Steps in a program: 1 where all ranks end a step together, else as many as it takes to see one in the steady state."""
+        return UNROLLED if self.post_validation else int(self.schedule.steps(self.shape))
+
+    @property
     def recompute(self) -> str:
         """What is recomputed: none, selective, operators or full."""
         return self.recomputes.kind
@@ -167,7 +181,9 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     check_offload(plan)
     recomputes = settle_recompute(workload, plan, framework, schedule.slices)
     check_shards(workload, plan, replicas * plan.context_parallel)
-    _check_effects(plan, framework, replicas * plan.context_parallel, schedule)
+    check_effects(plan, framework, replicas * plan.context_parallel, schedule)
+    if not schedule.flush:
+        check_asynchronous(plan, schedule)
     per_rank = 1 if schedule.slices else plan.chunks_per_rank
     depth = workload.model.depth
     if depth < plan.pipeline_parallel * per_rank and plan.layer_split is None:
@@ -177,7 +193,13 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
             f"{workload.model.name!r} has {depth} layers. Nearest: pipeline_parallel = {max(1, depth // per_rank)}."
         )
     check_model(workload, plan, schedule)
-    actions = 2 * microbatches * plan.pipeline_parallel * plan.chunks_per_rank
+    post_validates = post_validation(plan, framework, schedule)
+    steps = (
+        UNROLLED
+        if post_validates
+        else schedule.steps(Shape(plan.pipeline_parallel, microbatches, plan.chunks_per_rank))
+    )
+    actions = 2 * microbatches * plan.pipeline_parallel * plan.chunks_per_rank * steps
     if actions > MOST_ACTIONS:
         raise PlanError(
             f"a step may have at most {MOST_ACTIONS} pipeline actions, but {microbatches} microbatches on "
@@ -192,6 +214,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     gradient: str = plan.gradient_dtype or framework.gradient_dtype
     if gradient == "compute" or not numbers.master_weights:
         gradient = numbers.compute
+    waits = schedule.flush and not post_validates
     multiple = framework.vocabulary_multiple * plan.tensor_parallel
     unsharded = framework.pipeline_keeps_unsharded and plan.pipeline_parallel > 1 and plan.zero_stage == 3
     reshards = (framework.reshards_after_forward and not unsharded) or bool(
@@ -210,9 +233,13 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         microbatches=microbatches,
         schedule=schedule,
         zero_stage=plan.zero_stage,
-        overlap_gradients=_or(plan.overlap_gradients, framework.gradients_overlap)
-        and replicas * plan.context_parallel > 1,
-        overlap_parameters=_or(plan.overlap_parameters, framework.parameters_overlap) and plan.zero_stage in (1, 2),
+        overlap_gradients=bool(_or(plan.overlap_gradients, framework.gradients_overlap and waits))
+        and replicas * plan.context_parallel * schedule.replicas > 1,
+        overlaps_in_bubbles=plan.overlap_gradients == "bubbles",
+        overlap_parameters=_or(
+            plan.overlap_parameters, framework.parameters_overlap and waits and schedule.replicas == 1
+        )
+        and plan.zero_stage in (1, 2),
         bucket_size=plan.bucket_size or framework.bucket_size,
         gradient_bytes=int(BYTES_PER_ELEMENT[gradient]),
         gradient_dtype=gradient,
@@ -220,9 +247,10 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         p2p=plan.p2p or _messages(framework, schedule),
         layer_split=plan.layer_split,
         fsdp_prefetch=_or(plan.fsdp_prefetch, framework.fsdp_prefetch),
+        post_validation=post_validates,
         reshard_after_forward=_or(plan.reshard_after_forward, reshards),
         reduces_once=unsharded and reduce == "step",
-        clip_gradients=_or(plan.clip_gradients, framework.clips_gradients),
+        clip_gradients=_or(plan.clip_gradients, framework.clips_gradients and schedule.flush),
         axes=axes,
         groups=groups,
         secondary_shard_size=plan.secondary_shard_size or 0,
@@ -247,8 +275,10 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
 
 
 def _messages(framework: Framework, schedule: Any) -> str:
-    """The framework's habit, for the schedules it has; runtimes of split, two-way or sliced ones post their receives ahead."""
-    plain = not (schedule.splits_backward or schedule.slices) and schedule.replicas == 1
+    """The framework's habit, for the schedules it has; runtimes of split, two-way, sliced, eager or asynchronous ones post their
+    receives ahead."""
+    ahead = schedule.splits_backward or schedule.slices or schedule.sends_ahead
+    plain = not ahead and schedule.replicas == 1 and schedule.flush
     return framework.p2p if plain else "latency"
 
 
@@ -392,58 +422,4 @@ def _schedule(plan: Plan, microbatches: int) -> Any:
     name = plan.schedule or ("interleaved_1f1b" if plan.chunks_per_rank > 1 else "one_f_one_b")
     schedule = SCHEDULES.get(name)
     schedule.check(Shape(plan.pipeline_parallel, microbatches, plan.chunks_per_rank))
-    if not schedule.flush:
-        raise PlanError(
-            f"schedule {schedule.name!r} updates weights without a flush; whole steps are modelled with a flush, only its order is "
-            f"(dtsim schedule {schedule.name}). Way out: schedule = 'one_f_one_b'."
-        )
     return schedule
-
-
-def _check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Any) -> None:
-    """Refuse what would have no effect, and combinations that cannot be."""
-
-    def refuse(rule: str, values: str, way: str) -> None:
-        raise PlanError(f"{rule}, but {values}. Way out: {way}.")
-
-    if plan.zero_stage and replicas == 1:
-        refuse(
-            "zero_stage shards over the data-parallel replicas",
-            f"zero_stage = {plan.zero_stage} and data_parallel = 1",
-            "zero_stage = 0, or data_parallel > 1",
-        )
-    if plan.zero_stage and schedule.replicas > 1:
-        refuse(
-            "states cannot be sharded over replicas that hold several model copies on a rank",
-            f"zero_stage = {plan.zero_stage} and schedule = {schedule.name!r}",
-            "zero_stage = 0, or schedule = 'one_f_one_b'",
-        )
-    overlaps = _or(plan.overlap_gradients, framework.gradients_overlap)
-    if replicas == 1 and (plan.overlap_gradients is not None or plan.bucket_size is not None):
-        refuse(
-            "gradients are reduced only between replicas",
-            "data_parallel = 1",
-            "leave out overlap_gradients, bucket_size",
-        )
-    if plan.bucket_size is not None and (not overlaps or plan.zero_stage == 3):
-        refuse(
-            "bucket_size matters only for overlapped gradients below ZeRO-3 (FSDP reduces unit by unit)",
-            f"overlap_gradients = {str(overlaps).lower()}, zero_stage = {plan.zero_stage}",
-            "leave bucket_size out",
-        )
-    if plan.overlap_gradients is not None and plan.zero_stage == 3:
-        refuse("FSDP always reduces beside the backward pass", "zero_stage = 3", "leave overlap_gradients out")
-    if plan.overlap_parameters is not None and plan.zero_stage not in (1, 2):
-        refuse(
-            "overlap_parameters gathers the weights of ZeRO-1 and ZeRO-2",
-            f"zero_stage = {plan.zero_stage}",
-            "leave overlap_parameters out",
-        )
-    if plan.zero_stage != 3 and (plan.fsdp_prefetch is not None or plan.reshard_after_forward is not None):
-        refuse(
-            "fsdp_prefetch and reshard_after_forward belong to zero_stage 3",
-            f"zero_stage = {plan.zero_stage}",
-            "leave them out, or zero_stage = 3",
-        )
-    if plan.pipeline_parallel == 1 and plan.p2p is not None:
-        refuse("p2p is about messages between pipeline ranks", "pipeline_parallel = 1", "leave p2p out")

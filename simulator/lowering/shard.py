@@ -88,7 +88,7 @@ def _fsdp(state: State) -> None:
     settled = state.settled
     windows = find_windows(state)
     _check_visits(state, windows)
-    action, row, unit, units = _units(state)
+    action, row, unit, units = _with_pairs(state, *_units(state))
     parts = unit_parts(state, units)
     # the head stays from its forward to a backward that follows at once; with it, in one unit, the embedding
     forward, backward = _turns(state)
@@ -100,7 +100,7 @@ def _fsdp(state: State) -> None:
     rank = state.pattern.rank[action]
     gate = _gates(row[gathers], rank[gathers], settled.fsdp_prefetch)
     g_of, g_part = _every_part(unit[gathers], parts, len(units))
-    twice = np.array(refetched(state, units))[unit[gathers]] & (state.order.kind[action[gathers]] > 0)
+    twice = np.array(refetched(state, units), bool)[unit[gathers]] & (state.order.kind[action[gathers]] > 0)
     times = np.where(twice[g_of], 2, 1)
     g_of, g_part = np.repeat(g_of, times), np.repeat(g_part, times)
     r_of, r_part = _every_part(unit[completes], parts, len(units))
@@ -112,15 +112,42 @@ def _fsdp(state: State) -> None:
     stands = _same_unit(state, r_action, r_row, windows.since[r_action], at_end=False)
     weights = np.array([p.weights for p in parts])[g_part]
     gradients = np.array([p.gradients for p in parts])[r_part]
-    place = _places(parts)
     fresh = (np.diff(g_of, prepend=-1) != 0) | (np.diff(g_part, prepend=-1) != 0)  # not fetched a moment ago
-    for nth in range(int(place.max(initial=0)) + 1):  # later parts of a unit touch the same rows as the first
-        g, r = fresh & (place[g_part] == nth), place[r_part] == nth
-        state.touch("start", gather_rows[g], weights[g])
-        state.touch("end", dropped[g], weights[g])
-        if not settled.reduces_once:  # else whole gradients stand all the time
-            state.touch("start", stands[r], gradients[r])
-            state.touch("end", reduce_rows[r], gradients[r])
+    state.touch("start", gather_rows[fresh], weights[fresh])
+    _touch_each(state, "end", dropped[fresh], weights[fresh])
+    if not settled.reduces_once:  # else whole gradients stand all the time
+        _touch_each(state, "start", stands, gradients)
+        state.touch("end", reduce_rows, gradients)
+
+
+def _touch_each(state: State, edge: str, rows: Ints, effects: Ints) -> None:
+    """Give rows effects at an edge; one that comes several times (parts of a unit, both halves of a pair) gets them all."""
+    turn = np.argsort(rows, kind="stable")
+    fresh = np.ones(len(rows), bool)
+    fresh[1:] = np.diff(rows[turn]) != 0
+    first = np.flatnonzero(fresh)
+    again = np.empty(len(rows), np.int64)
+    again[turn] = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))
+    for number in range(int(again.max(initial=-1)) + 1):
+        state.touch(edge, rows[again == number], effects[again == number])
+
+
+def _with_pairs(
+    state: State, action: Ints, row: Ints, unit: Ints, units: list[tuple[str, ...]]
+) -> tuple[Ints, Ints, Ints, list[tuple[str, ...]]]:
+    """Add the fused pairs, which are not cut: each of the two needs its chunk whole; all in running order."""
+    pair = state.order.pair
+    fused = np.flatnonzero(pair >= 0)
+    if not len(fused):
+        return action, row, unit, units
+    alike = state.order.chunk[fused] == state.order.chunk[pair[fused]]
+    fused = fused[~(alike & (pair[fused] < fused))]  # of one chunk: gathered once
+    known = {kinds: n for n, kinds in enumerate(units)}
+    chunks = [tuple(state.chunks[c].kinds) for c in state.order.chunk[fused].tolist()]
+    numbers = np.array([known.setdefault(kinds, len(known)) for kinds in chunks], np.int64)
+    rows = np.concatenate([row, state.first_row[fused]])
+    turn = np.argsort(rows, kind="stable")
+    return np.concatenate([action, fused])[turn], rows[turn], np.concatenate([unit, numbers])[turn], list(known)
 
 
 def _check_visits(state: State, windows: Windows) -> None:
@@ -175,12 +202,6 @@ def _every_part(unit: Ints, parts: list[UnitPart], count: int) -> tuple[Ints, In
     return of, first[unit[of]] + inside
 
 
-def _places(parts: list[UnitPart]) -> Ints:
-    """Number of each part within its unit."""
-    unit = np.array([p.unit for p in parts], np.int64)
-    return np.arange(len(unit)) - np.searchsorted(unit, unit)
-
-
 def _gates(rows: Ints, rank: Ints, depth: int) -> Ints:
     """Per gathered unit in running order: the row whose end frees its buffer (depth + 1 units earlier), -1 for the first."""
     gate = np.full(len(rows), -1, np.int64)
@@ -188,6 +209,8 @@ def _gates(rows: Ints, rank: Ints, depth: int) -> Ints:
     if len(rows) > back:
         same = rank[back:] == rank[:-back]
         gate[back:][same] = rows[:-back][same]
+    for own in np.flatnonzero(gate == rows).tolist():  # the second half of a fused pair
+        gate[own] = gate[own - 1]
     return gate
 
 

@@ -42,6 +42,7 @@ class Batch:
     slices: Whole | int = 1
     second_chunk: Whole | int = -1
     second_microbatch: Whole | int = -1
+    step: Whole | int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +58,11 @@ class State:
     pattern: Pattern
     scaled_costs: Callable[[int, int, int, float], dict[str, LayerCost]]
     """(count, part, parts, weight) of an action -> costs of its layers, where it is not one whole microbatch."""
+
+    steps: int = 1
+    """Steps that run into each other in `order`; 1 where every step ends with a flush."""
+    updates: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    """Per action: whether an update follows it at once, in the row after its last; empty where updates end the step."""
 
     items: list[Segment | FusedSegment | Link] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
@@ -112,6 +118,10 @@ class State:
     def lanes(self, lane: str) -> Ints:
         """Per rank: the number of its stream of this lane."""
         return np.array([self.stream(r, lane) for r in range(self.ranks)], np.int64)
+
+    def step_of(self, microbatch: Whole) -> Whole | int:
+        """Step of each of these microbatches, which are numbered through the steps."""
+        return microbatch // self.settled.microbatches if self.steps > 1 else 0
 
     def add_item(self, item: Segment | FusedSegment | Link) -> int:
         """Append an item; returns its number."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 
 from simulator.lowering.hops import REDUCING_LANES
 from simulator.lowering.offload import add_host_update
 from simulator.lowering.parameters import Held, rank_chunks, rank_held, small_parameters
+from simulator.lowering.reduce import meet_holders
 from simulator.lowering.rows import Rows
 from simulator.lowering.state import Batch, State
 from simulator.program.program import COLLECTIVE, COMPUTE, Link, OperatorTable, Segment
 from simulator.workload.optimizers import OPTIMIZERS
 
-__all__ = ["add_update", "optimizer_bytes", "tensors_held"]
+__all__ = ["add_update", "optimizer_bytes", "tensors_held", "update_segments", "weight_gathers"]
 
 TENSORS_PER_LAYER = 12
 """Weight tensors of a transformer layer, norms and biases included; sets the kernel launches of an unfused optimizer."""
@@ -41,13 +43,15 @@ def tensors_held(state: State, rank: int) -> int:
 def add_update(state: State) -> None:
     """Add norm, optimizer and gather rows for every pipeline rank."""
     settled = state.settled
+    if len(state.updates):
+        return  # where steps run into each other they stand amid the actions: pass `asynchronous`
     compute, lane = state.lanes("compute"), state.lanes("dp")
     final = state.last_row[state.order.rank_offsets[1:] - 1]
     rank, reduced = _last_reductions(state)
     alone = np.setdiff1d(np.arange(state.ranks), rank)
     rank, before = np.append(rank, alone), np.append(reduced, final[alone])
     if settled.clip_gradients or settled.precision.loss_scaling:
-        norm = _segments(state, _norm_table, "gradient norm", synchronises=False)
+        norm = _segments(state, (_norm_table,), "gradient norm", synchronises=False)
         rows = _compute(state, norm, compute)
         state.wait(rows[rank], before)
         item = state.add_item(
@@ -67,7 +71,7 @@ def add_update(state: State) -> None:
         )
         state.wait(np.full(state.ranks, joined[0]), rows)
         rank, before = np.arange(state.ranks), np.full(state.ranks, joined[0])
-    rows = _compute(state, _segments(state, _optimizer_table, "optimizer", synchronises=True), compute)
+    rows = _compute(state, _segments(state, (_optimizer_table,), "optimizer", synchronises=True), compute)
     state.wait(rows[rank], before)
     hosts, back = add_host_update(state, lambda held: _mine(state, held), rank, before)
     if settled.zero_stage in (1, 2) and not settled.overlap_parameters:
@@ -107,17 +111,28 @@ def _compute(state: State, items: np.ndarray, compute: np.ndarray) -> np.ndarray
     )
 
 
-def _segments(state: State, table: object, name: str, synchronises: bool) -> np.ndarray:
+def update_segments(state: State) -> np.ndarray:
+    """Return, per rank, the segment that changes its weights without waiting for other ranks or the host.
+
+    Loss scaling then checks each rank's own gradients; a global norm is checked afterwards.
+    """
+    settled = state.settled
+    local = settled.precision.loss_scaling or settled.sequence_parallel or settled.clip_gradients
+    tables = (_norm_table, _optimizer_table) if local else (_optimizer_table,)
+    return _segments(state, tables, "update", synchronises=False)
+
+
+def _segments(
+    state: State, tables: tuple[Callable[..., OperatorTable], ...], name: str, synchronises: bool
+) -> np.ndarray:
     """One segment per different rank content."""
     known: dict[tuple[Held, float, float], int] = {}
     out = []
     for rank in range(state.ranks):
         key = (rank_held(state, rank), small_parameters(state, rank), float(tensors_held(state, rank)))
         if key not in known:
-            operators: OperatorTable = table(state, *key)  # type: ignore[operator]
-            known[key] = state.add_item(
-                Segment(name=name, pieces=((operators, 1),), phase="optimizer", synchronises=synchronises)
-            )
+            pieces = tuple((table(state, *key), 1) for table in tables)
+            known[key] = state.add_item(Segment(name=name, pieces=pieces, phase="optimizer", synchronises=synchronises))
         out.append(known[key])
     return np.array(out)
 
@@ -190,11 +205,52 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
         label="clear gradients",
         work="memory_bound",
         dtype=settled.gradient_dtype,
-        written=_mine(state, held, 2) * settled.gradient_bytes,
+        written=_mine(state, held, 2) * settled.gradient_bytes * (settled.lanes if settled.zero_stage == 2 else 1),
         phase="optimizer",
         launches=2,
     )
     return rows.table()
+
+
+def _gather(state: State, updated: np.ndarray, lane: np.ndarray, hosts: np.ndarray, back: np.ndarray) -> None:
+    """Gather the weights that the ranks of a group updated; those updated on the host when they are back."""
+    if state.placement.lanes > 1:
+        for chunk in range(len(state.chunks)):
+            holders = sorted({int(r) for r in state.placement.rank_of[:, chunk]})
+            element = float(state.settled.precision.element)
+            for row in meet_holders(state, "all_gather", "weights", chunk, holders, element):
+                for done in (updated, back) if len(hosts) else (updated,):
+                    state.wait(np.full(len(holders), row), done[np.array(holders)])
+        return
+    found = [weight_gathers(state, r) for r in range(state.ranks)]
+    rank = np.repeat(np.arange(state.ranks), [len(items) for items in found])
+    items = np.array([i for some in found for i in some], np.int64)
+    rows = state.add_rows(Batch(item=items, kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None]))
+    state.wait(rows, updated[rank])
+    if len(hosts):
+        state.wait(rows, back[rank])
+
+
+def weight_gathers(state: State, rank: int) -> list[int]:
+    """Return the gathers of the weights that a rank's replicas updated in shards, or the broadcasts of those who own them."""
+    settled, found = state.settled, []
+    for what, count, group in rank_held(state, rank).parts(settled):
+        owned = _owned(state, rank) if settled.framework.broadcasts_updates and not what else ()
+        for collective, size, times in [("broadcast", *some) for some in owned] or [("all_gather", count, 1)]:
+            item = state.add_item(
+                Link(
+                    name=f"{collective} weights of rank {rank}{what}",
+                    kind=COLLECTIVE,
+                    message=size * settled.precision.element,
+                    dtype=settled.precision.compute,
+                    group=group,
+                    pipeline_ranks=(),
+                    account="dp",
+                    collective=collective,
+                )
+            )
+            found += [item] * times
+    return found
 
 
 def _owned(state: State, rank: int) -> list[tuple[float, int]]:
@@ -209,35 +265,3 @@ def _owned(state: State, rank: int) -> list[tuple[float, int]]:
     for size in sorted(tensors, reverse=True):
         heapq.heapreplace(loads, loads[0] + size)
     return sorted(Counter(loads).items(), reverse=True)
-
-
-def _gather(state: State, updated: np.ndarray, lane: np.ndarray, hosts: np.ndarray, back: np.ndarray) -> None:
-    """Gather the weights that the ranks of a group updated; those updated on the host when they are back."""
-    settled = state.settled
-    items, ranks = [], []
-    for r in range(state.ranks):
-        for what, count, group in rank_held(state, r).parts(settled):
-            owned = _owned(state, r) if settled.framework.broadcasts_updates and not what else ()
-            sent = [("broadcast", size, times) for size, times in owned] or [("all_gather", count, 1)]
-            for collective, size, times in sent:
-                item = state.add_item(
-                    Link(
-                        name=f"{collective} weights of rank {r}{what}",
-                        kind=COLLECTIVE,
-                        message=size * settled.precision.element,
-                        dtype=settled.precision.compute,
-                        group=group,
-                        pipeline_ranks=(),
-                        account="dp",
-                        collective=collective,
-                    )
-                )
-                ranks += [r] * times
-                items += [item] * times
-    rank = np.array(ranks, np.int64)
-    rows = state.add_rows(
-        Batch(item=np.array(items, np.int64), kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None])
-    )
-    state.wait(rows, updated[rank])
-    if len(hosts):
-        state.wait(rows, back[rank])

@@ -32,6 +32,8 @@ class Framework(NamedSpec):
     all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations).
     Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange copies, sorts and sums rows itself); fuses_experts
     (the grouped products apply the activation function and write narrow results themselves).
+    End of a step: clips_gradients by their global norm; post_validates (with a split backward ranks update without waiting
+    for it, and check it afterwards).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; gathers_by_tensor (every
     weight tensor is gathered and reduced by collectives of its own, and under full recompute gathered once more, for hooks
     of every module fetch and drop its weights; else a layer at a time); reshards_after_forward
@@ -88,6 +90,7 @@ class Framework(NamedSpec):
     fsdp_prefetch: int = Field(ge=0, le=16)
     reshards_after_forward: bool
     clips_gradients: bool
+    post_validates: bool = False
     vocabulary_multiple: int = Field(ge=1, le=4096)
     recompute: Literal["none", "selective", "operators", "full"]
     gathers_logits: bool

@@ -52,7 +52,8 @@ class Plan(Spec):
             at a time from one input ("uniform"); None = all, each from its own.
         recompute_layers: how many, as the method says.
         attention: attention kernel, in place of the framework's.
-        overlap_gradients: reduce gradients beside the backward pass.
+        overlap_gradients: reduce gradients beside the backward pass; "bubbles": copies of a chunk on several pipeline ranks only
+            where those ranks idle afterwards (the optimised eager synchronisation of Chimera).
         overlap_parameters: gather ZeRO-1/2 weights beside the next forward pass.
         bucket_size: gradient bytes reduced at once.
         gradient_dtype: of the gradient buffers.
@@ -70,6 +71,8 @@ class Plan(Spec):
         optimizer_offload_overlap: copies and CPU updates go layer by layer, each beside the others'; else one after the other.
         activation_offload: layers of each chunk, from its first, whose activations go to host memory between forward and backward.
         clip_gradients: global gradient norm before the update.
+        post_validation: ranks update and begin the next step without waiting for the global gradient norm, which is checked
+            afterwards (Zero Bubble).
         dropout: whether the model is trained with dropout.
         rank_order: mesh axes from consecutive ranks outward.
         framework: name of the framework profile.
@@ -99,7 +102,7 @@ class Plan(Spec):
     recompute_method: Literal["block", "every", "uniform"] | None = None
     recompute_layers: Degree | None = None
     attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "sdpa"] | None = None
-    overlap_gradients: bool | None = None
+    overlap_gradients: bool | Literal["bubbles"] | None = None
     overlap_parameters: bool | None = None
     bucket_size: Bytes | None = None
     gradient_dtype: Literal["fp32", "bf16", "fp16"] | None = None
@@ -116,6 +119,7 @@ class Plan(Spec):
     optimizer_offload_overlap: bool = False
     activation_offload: Layers | None = None
     clip_gradients: bool | None = None
+    post_validation: bool | None = None
     dropout: bool | None = None
     rank_order: Annotated[tuple[Literal["tp", "cp", "dp", "pp"], ...] | None, BeforeValidator(_listed)] = None
     framework: str = "megatron_core"

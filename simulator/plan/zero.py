@@ -29,7 +29,14 @@ class ModelStates:
 
 
 def model_states(
-    parameters: float, *, weight: float, gradient: float, optimizer: float, zero_stage: int, replicas: int
+    parameters: float,
+    *,
+    weight: float,
+    gradient: float,
+    optimizer: float,
+    zero_stage: int,
+    replicas: int,
+    lanes: int = 1,
 ) -> ModelStates:
     """Return the model-state bytes per GPU.
 
@@ -38,11 +45,13 @@ def model_states(
         weight, gradient, optimizer: bytes per parameter.
         zero_stage: 0 to 3.
         replicas: size of the sharding group.
+        lanes: copies that a schedule keeps on other pipeline ranks; ZeRO-1 and 2 shard optimizer states over them too.
 
     >>> model_states(7.5e9, weight=2, gradient=2, optimizer=12, zero_stage=1, replicas=64).total
     31406250000.0
     """
     share = [replicas if zero_stage >= stage else 1 for stage in (1, 2, 3)]
+    share[0] *= lanes if zero_stage in (1, 2) else 1
     return ModelStates(
         weights=parameters * weight / share[2],
         gradients=parameters * gradient / share[1],

@@ -54,6 +54,8 @@ _TOP, _BOTTOM, _FOOT = -0.42, 0.20, 0.44
 BAR_MIDDLE = (_TOP + _BOTTOM) / 2
 """Middle of the compute bar of rank 0."""
 _MOST_NUMBERS = 1_500
+_PAIR = 5
+"""The action of a fused pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,39 +72,68 @@ class Bars:
 
 
 def compute_bars(program: Program, prices: Prices | None, trace: Trace) -> Bars:
-    """One bar per compute row, two where it begins with recomputation."""
-    rows = np.flatnonzero(program.kind == COMPUTE)
+    """One bar per action, two where it begins with recomputation; of a fused pair the forward above the backward.
+
+    The segments of an action that was cut are one bar where they follow each other at once.
+    """
+    rows = np.flatnonzero((program.kind == COMPUTE) & (trace.end > trace.start))
     of_item = [KINDS.index(item.phase) if isinstance(item, Segment) else 0 for item in program.items]
     kind = np.array(of_item, np.int8)[program.item[rows]]
     for action, name in _OF_ACTION.items():
         kind[program.action[rows] == action] = KINDS.index(name)
-    start, end = trace.start[rows], trace.end[rows]
+    start, end = trace.start[rows], trace.end[rows].copy()
     share = np.zeros(len(rows))
     if prices is not None:
         total = prices.account.sum(axis=1)
         part = prices.account[:, ACCOUNTS.index("recompute")] / np.where(total > 0.0, total, 1.0)
         share = part[program.item[rows]]
+    joined = _continues(program, rows, start, end) & (share == 0.0) & (np.roll(share, 1) == 0.0)
+    if joined.any():
+        first = np.flatnonzero(~joined)
+        end = np.maximum.reduceat(end, first)
+        rows, start, share, kind = rows[first], start[first], share[first], kind[first]
     again = share > 0.0
     middle = start + share * (end - start)
     rank = program.rank[rows]
     number = np.where(program.action[rows] < 4, program.microbatch[rows], -1)
-    count = len(rows) + int(again.sum())
+    pair = program.action[rows] == _PAIR
+    bottom = np.where(pair, BAR_MIDDLE, _BOTTOM)
+    extra, fused = int(again.sum()), int(pair.sum())
     return Bars(
-        rank=np.concatenate([rank, rank[again]]),
-        kind=np.concatenate([kind, np.full(int(again.sum()), KINDS.index("recompute"), np.int8)]),
-        start=np.concatenate([middle, start[again]]),
-        end=np.concatenate([end, middle[again]]),
-        top=np.full(count, _TOP),
-        bottom=np.full(count, _BOTTOM),
-        number=np.concatenate([number, np.full(int(again.sum()), -1)]).astype(np.int32),
+        rank=np.concatenate([rank, rank[again], rank[pair]]),
+        kind=np.concatenate(
+            [
+                kind,
+                np.full(extra, KINDS.index("recompute"), np.int8),
+                np.full(fused, KINDS.index("backward"), np.int8),
+            ]
+        ),
+        start=np.concatenate([middle, start[again], middle[pair]]),
+        end=np.concatenate([end, middle[again], end[pair]]),
+        top=np.concatenate([np.full(len(rows) + extra, _TOP), np.full(fused, BAR_MIDDLE)]),
+        bottom=np.concatenate([bottom, np.full(extra, _BOTTOM), np.full(fused, _BOTTOM)]),
+        number=np.concatenate([np.where(pair, -1, number), np.full(extra + fused, -1)]).astype(np.int32),
     )
+
+
+def _continues(
+    program: Program, rows: NDArray[np.intp], start: NDArray[np.float64], end: NDArray[np.float64]
+) -> NDArray[np.bool_]:
+    """Whether each row is the next segment of the action before it, begun when that ended."""
+    out = np.zeros(len(rows), bool)
+    if len(rows) > 1:
+        out[1:] = (program.part[rows[1:]] == program.part[rows[:-1]] + 1) & (start[1:] == end[:-1])
+        for column in (program.rank, program.action, program.chunk, program.microbatch):
+            out[1:] &= column[rows[1:]] == column[rows[:-1]]
+    return out
 
 
 def link_bars(program: Program, trace: Trace) -> Bars:
     """One thin bar per link row and rank that takes part, in the strip of its account."""
     account = np.array([KINDS.index(i.account) if isinstance(i, Link) else -1 for i in program.items], np.int8)
     owner = program.row_of_stream_entry
-    entries = np.flatnonzero(account[program.item[owner]] >= 0) if len(account) else np.zeros(0, np.intp)
+    lasts = (trace.end > trace.start)[owner]
+    entries = np.flatnonzero((account[program.item[owner]] >= 0) & lasts) if len(account) else np.zeros(0, np.intp)
     rows = owner[entries]
     kind = account[program.item[rows]]
     used = np.unique(kind)
@@ -171,15 +202,18 @@ def draw_columns(axis: Any, ranks: int, makespan: float, groups: Sequence[Bars])
     image[:, (lines >= _TOP) & (lines < _BOTTOM)] = palette[KINDS.index("bubble")]
     edges = np.linspace(0.0, makespan, COLUMNS + 1)
     for bars in groups:
-        group = bars.rank.astype(np.int64) * len(KINDS) + bars.kind
+        half = (bars.top == BAR_MIDDLE) | (bars.bottom == BAR_MIDDLE)  # of a fused pair: each counts half of the time
+        group = (bars.rank.astype(np.int64) * len(KINDS) + bars.kind) * 2 + half
         order = np.argsort(group, kind="stable")
         keys, first = np.unique(group[order], return_index=True)
         filled: dict[tuple[int, float], NDArray[np.float64]] = {}
         for key, rows in zip(keys, np.split(order, first[1:]), strict=True):
-            rank, kind = divmod(int(key), len(KINDS))
-            top, bottom = float(bars.top[rows[0]]), float(bars.bottom[rows[0]])
+            rank, kind = divmod(int(key) // 2, len(KINDS))
+            top, bottom, part = float(bars.top[rows[0]]), float(bars.bottom[rows[0]]), 1.0
+            if key % 2:
+                top, bottom, part = _TOP, _BOTTOM, 0.5
             low = filled.get((rank, top), np.zeros(COLUMNS))
-            high = filled[rank, top] = low + _coverage(edges, bars.start[rows], bars.end[rows])
+            high = filled[rank, top] = low + part * _coverage(edges, bars.start[rows], bars.end[rows])
             height = ((bottom - lines) / (bottom - top))[:, np.newaxis]
             image[rank][(height > low) & (height <= high)] = palette[kind]
     picture = image.reshape(ranks * _LINES, COLUMNS, 3)

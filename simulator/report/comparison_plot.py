@@ -1,4 +1,4 @@
-"""Predictions side by side in one picture: time by account, bubble, memory; timelines with time against memory; sweeps."""
+"""Predictions side by side in one picture: time by account, bubble, memory; sweeps of a latency."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from typing import Any
 
 from simulator.errors import SpecError
 from simulator.program.program import CATEGORIES
-from simulator.report.bars import COLOURS, KINDS, compute_bars, draw_bars, draw_columns, draw_numbers
+from simulator.report.bars import COLOURS
 from simulator.report.prediction import Prediction
 from simulator.units import GIB, show
 
-__all__ = ["plot_comparison", "plot_latency_sweep", "plot_schedules"]
+__all__ = ["check_format", "cut_at", "plot_comparison", "plot_latency_sweep", "short_name"]
 
 _MEMORY_COLOURS = (
     "#4e79a7", "#f28e2b", "#e15759", "#76b7b2", "#59a14f", "#edc948", "#b07aa1", "#9c755f", "#bab0ac", "#d0d0d0",
 )  # fmt: skip
-_MOST_BARS = 40_000
-"""More bars than this are drawn in columns."""
-_SCATTER_HEIGHT = 3.5
-"""Inches of time against memory."""
+_FAR = 2.0
+"""Bars this many times as long as the median are cut, so that the others can be told apart."""
 
 
 def plot_comparison(named: Sequence[tuple[str, Prediction]], path: str | Path, title: str = "") -> Path:
@@ -34,12 +32,32 @@ def plot_comparison(named: Sequence[tuple[str, Prediction]], path: str | Path, t
     if not named:
         raise SpecError("a comparison draws at least one prediction, but none of the variants can be")
     figure = Figure(figsize=(14.0, 1.7 + 0.42 * len(named)), dpi=120, layout="constrained")
-    _check_format(figure, path)
+    check_format(figure, path)
     time, bubble, memory = figure.subplots(1, 3, sharey=True, gridspec_kw={"width_ratios": [5, 2, 5]})
     predictions = [prediction for _, prediction in named]
     _stack(time, {name: [p.breakdown[name] for p in predictions] for name in predictions[0].breakdown}, COLOURS)
+    most = cut_at([p.high for p in predictions])
     for i, p in enumerate(predictions):
         time.plot([p.low, p.high], [i, i], color="#202020", lw=1.0, marker="|")
+        far = p.high > most
+        place = (
+            {"xy": (most, i), "xytext": (-3, 0), "ha": "right", "color": "white"}
+            if far
+            else {"xy": (p.high, i), "xytext": (5, 0)}
+        )
+        box = {"facecolor": "#202020", "edgecolor": "none", "pad": 1.5} if far else None
+        time.annotate(
+            show(p.step_time, "s"),
+            textcoords="offset points",
+            va="center",
+            fontsize=7,
+            bbox=box,
+            annotation_clip=False,
+            **place,
+        )
+    time.set_xlim(0.0, most)
+    time.set_ylim(-0.6, len(named) - 0.4)
+    bubble.spines[["top", "right"]].set_visible(False)
     time.set_xlabel("seconds per step, and the 80 % band")
     bubble.barh(range(len(named)), [100 * p.bubble_fraction for p in predictions], color="#b0b0b0", height=0.62)
     bubble.set_xlabel("bubble [%]")
@@ -50,7 +68,7 @@ def plot_comparison(named: Sequence[tuple[str, Prediction]], path: str | Path, t
     for capacity in sorted({p.capacity for p in predictions}):
         memory.axvline(capacity / GIB, color="#b00020", ls="--", lw=1.2)
     memory.set_xlabel("memory of the fullest rank [GiB]; dashed: capacity")
-    time.set_yticks(range(len(named)), [name for name, _ in named])
+    time.set_yticks(range(len(named)), [short_name(name) for name, _ in named])
     time.invert_yaxis()
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, weight="bold")
@@ -58,48 +76,23 @@ def plot_comparison(named: Sequence[tuple[str, Prediction]], path: str | Path, t
     return Path(path)
 
 
-def plot_schedules(named: Sequence[tuple[str, Prediction]], path: str | Path, title: str = "") -> Path:
-    """Draw the timelines of (name, prediction) below one another on one scale, and beside them step time against memory.
+def short_name(name: str) -> str:
+    """Return the name of a variant as a picture bears it.
 
-    Raises:
-        SpecError: nothing to draw, or an ending that names no picture format.
+    >>> short_name("schedule zbv (chunks_per_rank 2)")
+    'zbv, v = 2'
     """
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
+    return name.removeprefix("schedule ").replace(" (chunks_per_rank ", ", v = ").removesuffix(")")
 
-    if not named:
-        raise SpecError("a comparison draws at least one prediction, but none of the variants can be")
-    heights = [min(3.0, max(0.8, 0.22 * p.program.ranks)) for _, p in named]
-    figure = Figure(figsize=(11.0, max(3.2, sum(heights) + 0.45 * len(named))), dpi=150, layout="constrained")
-    _check_format(figure, path)
-    grid = figure.add_gridspec(len(named), 2, width_ratios=[3, 1.3], height_ratios=heights)
-    longest = max(p.trace.makespan for _, p in named)
-    seen: set[int] = set()
-    for row, (name, p) in enumerate(named):
-        axis = figure.add_subplot(grid[row, 0])
-        bars = compute_bars(p.program, p.prices, p.trace)
-        if len(bars.rank) > _MOST_BARS:
-            draw_columns(axis, p.program.ranks, p.trace.makespan, (bars,))
-        else:
-            draw_bars(axis, p.program.ranks, p.trace.makespan, (bars,))
-            draw_numbers(axis, bars, longest)
-        seen |= {int(kind) for kind in set(bars.kind.tolist())}
-        axis.set_xlim(0.0, longest)
-        axis.set_ylim(p.program.ranks - 0.5, -0.5)
-        axis.set_yticks([])
-        axis.spines[["top", "right", "left"]].set_visible(False)
-        axis.set_title(f"{row + 1}  {name}: {show(p.step_time, 's')}", loc="left", fontsize=9)
-        axis.tick_params(labelbottom=row == len(named) - 1, labelsize=8)
-    axis.set_xlabel("seconds", fontsize=9)
-    kinds = sorted(seen | {KINDS.index("bubble")})
-    handles = [Patch(facecolor=COLOURS[KINDS[kind]], label=KINDS[kind]) for kind in kinds]
-    figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), fontsize=8, frameon=False)
-    rows = next((n for n in range(1, len(named)) if sum(heights[:n]) >= _SCATTER_HEIGHT), len(named))
-    _draw_scatter(figure.add_subplot(grid[:rows, 1]), named)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
-    figure.savefig(path, facecolor="white")
-    return Path(path)
+
+def cut_at(lengths: Sequence[float]) -> float:
+    """Return where an axis ends: beyond the longest, or at a multiple of the median where some are much longer than most.
+
+    >>> cut_at([1.0, 1.25, 1.5]), cut_at([1.0, 1.0, 1.0, 9.0])
+    (1.68, 2.0)
+    """
+    longest, middle = max(lengths), sorted(lengths)[len(lengths) // 2]
+    return 1.12 * longest if longest <= _FAR * middle else _FAR * middle
 
 
 def plot_latency_sweep(
@@ -124,7 +117,7 @@ def plot_latency_sweep(
     if not bubbles:
         raise SpecError("a sweep draws at least one schedule, but none of those asked for can be")
     figure = Figure(figsize=(7.0, 4.5), dpi=150, layout="constrained")
-    _check_format(figure, path)
+    check_format(figure, path)
     axis = figure.subplots()
     styles = ("-", "--", "-.", ":")
     for number, (name, values) in enumerate(bubbles.items()):
@@ -142,27 +135,12 @@ def plot_latency_sweep(
     return Path(path)
 
 
-def _draw_scatter(axis: Any, named: Sequence[tuple[str, Prediction]]) -> None:
-    """Step time against the memory of the fullest rank, numbered, with the capacity; hollow where it does not fit."""
-    sides = ((5, 3), (-9, 3), (5, -9), (-9, -9))
-    by_time = sorted(range(len(named)), key=lambda n: named[n][1].step_time)
-    for turn, number in enumerate(by_time):
-        p = named[number][1]
-        at = p.peak_memory / GIB, p.step_time
-        axis.scatter(*at, s=30, facecolor="#4e79a7" if p.fits else "none", edgecolor="#4e79a7")
-        axis.annotate(str(number + 1), at, sides[turn % 4], textcoords="offset points", fontsize=8)
-    most = max(p.peak_memory for _, p in named) / GIB
-    for capacity in sorted({p.capacity / GIB for _, p in named}):
-        if capacity <= 1.5 * most:
-            axis.axvline(capacity, color="#b00020", ls="--", lw=1.0)
-    axis.margins(0.25)
-    axis.set_xlabel("fullest rank [GiB]", fontsize=9)
-    axis.set_ylabel("step [s]", fontsize=9)
-    axis.tick_params(labelsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
+def check_format(figure: Any, path: str | Path) -> None:
+    """Refuse a file ending that names no picture format.
 
-
-def _check_format(figure: Any, path: str | Path) -> None:
+    Raises:
+        SpecError: it names none.
+    """
     formats = figure.canvas.get_supported_filetypes()
     if Path(path).suffix[1:].lower() not in formats:
         raise SpecError(

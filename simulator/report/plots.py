@@ -34,6 +34,7 @@ from simulator.report.bars import (
 )
 from simulator.report.breakdown import breakdown, mean_breakdown
 from simulator.report.memory import memory_timeline
+from simulator.report.window import cut_trace, step_window
 from simulator.units import GIB, show
 
 __all__ = ["COLOURS", "plot_prediction", "plot_timelines"]
@@ -52,6 +53,8 @@ def plot_prediction(
 ) -> Path:
     """Draw timeline, memory and breakdown of one step into a file; its ending chooses the format (png, svg, pdf).
 
+    Of steps that run into each other the window of one in the steady state is drawn.
+
     Args:
         program: what ran.
         prices: seconds by account, for the recomputed share of a backward and the breakdown.
@@ -66,6 +69,9 @@ def plot_prediction(
     Raises:
         SpecError: a file ending that names no picture format.
     """
+    window = step_window(program, trace)
+    table = breakdown(program, prices, trace, None if window.whole else (window.low, window.high))
+    trace = cut_trace(program, trace)
     remembers = bool(program.resident or program.effects)
     band = _band_height(program)
     heights = [band, *([2.1] if remembers else []), 0.55]
@@ -73,13 +79,13 @@ def plot_prediction(
     top = axes[0]
     _draw_timeline(top, program, trace, prices)
     top.set_title(
-        title or f"{program.name}: {show(trace.makespan, 's')} per step", loc="left", fontsize=12, weight="bold"
+        title or f"{program.name}: {show(window.step_time, 's')} per step", loc="left", fontsize=12, weight="bold"
     )
     if remembers:
         _draw_memory(axes[1], program, trace, capacity)
         top.tick_params(labelbottom=False)
         top.set_xlabel("")
-    _draw_breakdown(axes[-1], mean_breakdown(program, breakdown(program, prices, trace)))
+    _draw_breakdown(axes[-1], mean_breakdown(program, table))
     return _save(figure, path)
 
 

@@ -19,6 +19,7 @@ from simulator.program.program import CATEGORIES, Link, Program
 from simulator.program.trace import Trace
 from simulator.report.breakdown import EXPOSED, breakdown
 from simulator.report.memory import MemoryReport, memory_peaks
+from simulator.report.window import StepWindow, cut_trace, step_window
 from simulator.workload.workload import Workload
 
 __all__ = ["QUANTILE", "Prediction", "measure"]
@@ -125,6 +126,11 @@ class Prediction:
         return total * math.exp(-width), total * math.exp(width)
 
     @property
+    def step_trace(self) -> Trace:
+        """The trace of one step: all of it, or the window of the steady state where steps run into each other."""
+        return cut_trace(self.program, self.trace)
+
+    @property
     def fits(self) -> bool:
         """Whether every rank's peak fits its GPU, and what was put on the hosts fits them."""
         return self.peak_memory <= self.capacity * (1.0 + 2.0**-40) and self.host_memory <= self.host_capacity
@@ -181,21 +187,24 @@ def measure(
     The band (design 5b O): errors are common within a price class and independent between classes; a class weighs by its share
     of the critical path; sigma_model is the spread of whole runs of this kind.
     """
-    table = breakdown(program, prices, trace)
+    window = step_window(program, trace)
+    within = None if window.whole else (window.low, window.high)
+    table = breakdown(program, prices, trace, within) / window.steps
     mean = program.rank_weight @ table / program.rank_weight.sum()
-    sigmas = _sigma_classes(program, prices, trace)
+    sigmas = _sigma_classes(program, prices, trace, window)
     residuals = load_run_residuals()
     gathered = any(t.category == "gathered" for effect in program.effects for t in effect.tensors)
     kind = run_kind(dict(program.axes), gathered)
     model = residuals.of(kind)
     sigma = math.sqrt(sum(s * s for s in sigmas.values()) + model.sigma**2)
-    step = trace.makespan
+    step = window.step_time
+    unrolled = int(program.step.max(initial=0)) + 1
     room = np.array([kind.memory for kind in ranks]) if ranks else cluster.gpu.usable_memory
-    memory = memory_peaks(program, trace, capacity=room)
+    memory = memory_peaks(program, trace, within, capacity=room)
     gemm = workload.numbers.gemm
     facts = {
         "engine": trace.engine,
-        "flush": "synchronous step",
+        "flush": _flush_words(window, unrolled),
         "kind_of_run": kind,
         "runs_of_this_kind": {"median_error": model.median, "n": model.runs, "sources": model.sources},
         "calibration": {
@@ -219,7 +228,7 @@ def measure(
         world_size=cluster.world_size,
         tokens=workload.tokens,
         model_flops=workload.model_flops,
-        hardware_flops=workload.model_flops + _recomputed(program),
+        hardware_flops=workload.model_flops + _recomputed(program) / unrolled,
         peak_flops=_peak(program, ranks, gemm) if ranks else cluster.gpu.peak(gemm),
         breakdown={name: float(s) for name, s in zip(ACCOUNTS, mean, strict=True)},
         rank_breakdown=table,
@@ -235,6 +244,12 @@ def measure(
     )
 
 
+def _flush_words(window: StepWindow, unrolled: int) -> str:
+    if window.whole:
+        return "synchronous step"
+    return f"no flush of all ranks: steady state, measured in the middle of {unrolled} steps that run into each other"
+
+
 def _fullest(memory: MemoryReport, ranks: tuple[RankKind, ...]) -> int:
     if len({kind.memory for kind in ranks}) < 2:
         return memory.fullest
@@ -246,11 +261,14 @@ def _peak(program: Program, ranks: tuple[RankKind, ...], dtype: str) -> float:
     return float(np.average([kind.peak_flops[dtype] for kind in ranks], weights=program.rank_weight))
 
 
-def _sigma_classes(program: Program, prices: Prices, trace: Trace) -> dict[str, float]:
+def _sigma_classes(program: Program, prices: Prices, trace: Trace, window: StepWindow) -> dict[str, float]:
     """Per class: its share of the critical path times its sigma."""
     path = critical_path(program, prices, trace)
+    if not window.whole:
+        path = path[(trace.end[path] > window.low) & (trace.end[path] <= window.high)]
     seconds = prices.class_share[program.item[path]].sum(axis=0)
-    share = seconds / trace.makespan if trace.makespan else seconds
+    length = window.high - window.low
+    share = seconds / length if length else seconds
     out: dict[str, float] = {}
     for name, part, sigma in zip(prices.classes, share, prices.sigma, strict=True):
         if part > 0:

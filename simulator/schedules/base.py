@@ -62,8 +62,10 @@ class Schedule(abc.ABC):
         aliases: other names that users and other programs give it.
         source: where the rule was read.
         flush: whether all microbatches of a step end before the weights change.
+        sends_ahead: whether ranks send forwards long before the receiver takes them, which needs receives posted ahead.
         splits_backward: whether it runs I and W, instead of B or beside it.
         replicas: number of lanes that hold a copy of the weights.
+        updates_each_microbatch: of one without a flush, whether weights change after every backward, or once per step.
         slices: whether parts are slices of the sequence, which causal attention makes unequal in time; where they are,
             `Shape.chunks_per_rank` is the number of slices, and a rank holds one chunk.
         balances_slices: whether ranks exchange work so that slices take equal time all the same.
@@ -73,6 +75,8 @@ class Schedule(abc.ABC):
     aliases: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str]
     flush: ClassVar[bool] = True
+    updates_each_microbatch: ClassVar[bool] = False
+    sends_ahead: ClassVar[bool] = False
     splits_backward: ClassVar[bool] = False
     replicas: ClassVar[int] = 1
     slices: ClassVar[bool] = False

@@ -21,7 +21,8 @@ class Chimera(Schedule):
 
     In unit u, the k-th microbatch of a lane has its forward of stage c in slot 2pu + c + 2k and its backward in slot
     2pu + 2p - 1 - c + 2k.  No two actions of a rank share a slot; the order of a rank is the order of its slots.
-    Microbatches are numbered through: the first half of a unit goes down lane 0, the second half up lane 1.
+    Microbatches are numbered through: the first half of a unit goes down lane 0, the second half up lane 1.  What p does not
+    divide is a residual unit at the end, dealt out alike; of an odd number lane 0 takes one more.
 
     Class attributes:
         pairs: pipelines in either direction; pair j starts j * p / pairs ranks further on.
@@ -38,16 +39,13 @@ class Chimera(Schedule):
     group: ClassVar[int] = 1
 
     def check(self, shape: Shape) -> None:
-        """Refuse ranks that the lanes do not divide, chunks, and microbatches that do not fill units evenly.
+        """Refuse ranks that the lanes do not divide, chunks, fewer microbatches than lanes, and groups that are not full.
 
         Raises:
-            PlanError: p is no multiple of the lanes, v is not 1, or m / group is neither a multiple of p nor, below p,
-                a multiple of the lanes.
+            PlanError: p is no multiple of the lanes, v is not 1, or m is no multiple of the group or below the lanes.
         """
         p, m, lanes, group = shape.ranks, shape.microbatches, 2 * self.pairs, self.group
-        ranks = max(lanes, p - p % lanes)
-        unit = group * (lanes if m < group * ranks else ranks)
-        nearest = Shape(ranks, max(unit, (m + unit // 2) // unit * unit))
+        nearest = Shape(max(lanes, p - p % lanes), max(lanes * group, m + m % group))
         if p % lanes:
             rule = "the number of ranks is even" if lanes == 2 else f"ranks are a multiple of the {lanes} pipelines"
             raise self.refuse(rule, shape, nearest)
@@ -55,39 +53,50 @@ class Chimera(Schedule):
             raise self.refuse(
                 "a rank holds one chunk of each direction", shape, nearest, "use schedule interleaved_1f1b"
             )
-        if m % unit:
-            of = "the ranks" if group == 1 else f"{group} times the ranks"
-            rule = f"microbatches are a multiple of {of}"
-            if m < group * p:
-                rule = "microbatches are even in number below the ranks"
-                if unit != 2:
-                    rule = f"microbatches are a multiple of {unit} below {of}"
+        if m % group:
+            raise self.refuse(f"forwards take {group} microbatches", shape, nearest, "use schedule chimera")
+        if m < lanes * group:
+            rule = f"each of the {lanes} pipelines has {'a microbatch' if group == 1 else f'{group} microbatches'}"
             raise self.refuse(rule, shape, nearest, "use schedule one_f_one_b")
 
     def placement(self, shape: Shape) -> Placement:
         """Return a lane down and a lane up for each pair; the microbatches of a unit take them one after the other."""
         self.check(shape)
-        p, lanes = shape.ranks, 2 * self.pairs
+        p = shape.ranks
         stage = np.arange(p)
         down = [(stage + pair * p // self.pairs) % p for pair in range(self.pairs)]
-        unit = min(self.group * p, shape.microbatches)
-        lane_of = (np.arange(shape.microbatches) % unit // (unit // lanes)).astype(np.int8)
-        return Placement(np.stack([lane for row in down for lane in (row, row[::-1])]).astype(np.int32), lane_of)
+        lane, _ = self._dealt(shape)
+        lanes = np.stack([lane for row in down for lane in (row, row[::-1])]).astype(np.int32)
+        return Placement(lanes, np.repeat(lane, self.group).astype(np.int8))
+
+    def _dealt(self, shape: Shape) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return, per group of microbatches, its lane, and its place among those of the lane in the unit."""
+        p, groups, lanes = shape.ranks, shape.microbatches // self.group, 2 * self.pairs
+        unit, inside = np.divmod(np.arange(groups), p)
+        size = np.minimum(p, groups - unit * p)
+        each, more = np.divmod(size, lanes)
+        first = more * (each + 1)  # what the lanes with one more take
+        late = (inside - first) // np.maximum(each, 1)
+        lane = np.where(inside < first, inside // (each + 1), more + late)
+        place = np.where(inside < first, inside % (each + 1), (inside - first) % np.maximum(each, 1))
+        return lane, place
 
     def readable(self, shape: Shape, placement: Placement) -> list[Iterator[Action]]:
         """Return the actions of every rank by slot."""
         self.check(shape)
         p, m = shape.ranks, shape.microbatches // self.group
-        unit = min(p, m)
         homes = placement.rank_of.tolist()
 
         def of_rank(rank: int) -> Iterator[Action]:
             by_slot: dict[int, Action] = {}
-            for i in range(m):
-                u, k = i // unit, i % unit % (unit // len(homes))
-                c = homes[placement.lane_of[i * self.group]].index(rank)
-                by_slot[2 * p * u + c + 2 * k] = F(c, i)
-                by_slot[2 * p * u + 2 * p - 1 - c + 2 * k] = B(c, i)
+            for start in range(0, m, p):
+                seen = [0] * len(homes)
+                for i in range(start, min(start + p, m)):
+                    lane = int(placement.lane_of[i * self.group])
+                    c, k = homes[lane].index(rank), seen[lane]
+                    seen[lane] += 1
+                    by_slot[2 * start + c + 2 * k] = F(c, i)
+                    by_slot[2 * start + 2 * p - 1 - c + 2 * k] = B(c, i)
             for slot in sorted(by_slot):
                 yield from self.stands_for(by_slot[slot])
 
@@ -106,9 +115,8 @@ class Chimera(Schedule):
         """
         self.check(shape)
         p, m = shape.ranks, shape.microbatches // self.group
-        unit = min(p, m)
         number = np.arange(m, dtype=np.int32)
-        base = number // unit * (2 * p) + number % (unit // (2 * self.pairs)) * 2
+        base = number // p * (2 * p) + 2 * self._dealt(shape)[1]
         chunk = _stage_of(placement)[placement.lane_of[:: self.group]].T
         slots = np.concatenate([base + chunk, base + (2 * p - 1) - chunk], axis=1)
         return by_slots(slots, np.repeat([0, 1], m), np.concatenate([chunk, chunk], axis=1), np.tile(number, 2))

@@ -20,6 +20,7 @@ class EagerOneFOneB(OneChunk):
     name = "eager_one_f_one_b"
     aliases = ("eager_1f1b", "dapple_pb")
     source = "Fan et al., DAPPLE, PPoPP 2021, arXiv:2007.01045, warm-up policy B: min(m, 2(p - i) - 1) forwards"
+    sends_ahead = True
 
     def readable(self, shape: Shape, placement: Placement) -> list[Iterator[Action]]:
         """Return min(m, 2(p-i)-1) forwards, then B and F in turn, then the other backwards, for every rank i."""

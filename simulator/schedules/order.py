@@ -232,6 +232,27 @@ class PipelineOrder:
         """
         check_order(self, placement, microbatches)
 
+    def repeated(self, steps: int, microbatches: int) -> PipelineOrder:
+        """Return the order of several steps in which every rank ends its part of one before it begins the next.
+
+        Args:
+            microbatches: of one step; they are numbered through.
+
+        >>> PipelineOrder.parse("0F0,0B0\\n1F0,1B0").repeated(2, 1).to_text().splitlines()
+        ['0F0,0B0,0F1,0B1', '1F0,1B0,1F1,1B1']
+        """
+        sizes = np.diff(self.rank_offsets)
+        rank = np.repeat(np.arange(self.ranks), sizes * steps)
+        place = np.arange(self.size * steps) - np.repeat(self.rank_offsets[:-1] * steps, sizes * steps)
+        step, inside = np.divmod(place, sizes[rank])
+        source = self.rank_offsets[rank] + inside
+        columns = {name: getattr(self, name)[source] for name in ("kind", "chunk", "count", "part", "parts", "weight")}
+        pair = self.pair[source].astype(np.int64)
+        shifted = np.where(pair >= 0, np.arange(len(source)) + pair - source, -1)
+        return PipelineOrder(
+            self.rank_offsets * steps, microbatch=self.microbatch[source] + step * microbatches, pair=shifted, **columns
+        )
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PipelineOrder):
             return NotImplemented

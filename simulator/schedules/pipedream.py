@@ -23,6 +23,7 @@ class PipeDream(OneChunk):
     aliases = ("pipedream_async",)
     source = "Harlap et al., PipeDream, SOSP 2019, arXiv:1806.03377 (1F1B with weight stashing)"
     flush = False
+    updates_each_microbatch = True
 
     def weight_versions(self, shape: Shape) -> NDArray[np.int64]:
         """Return p - i for rank i: one for each microbatch that it has under way.

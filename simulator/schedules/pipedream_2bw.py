@@ -17,6 +17,7 @@ class PipeDream2BW(PipeDream):
     name = "pipedream_2bw"
     aliases = ("2bw",)
     source = "Narayanan et al., Memory-Efficient Pipeline-Parallel DNN Training, ICML 2021, arXiv:2006.09503"
+    updates_each_microbatch = False
 
     def weight_versions(self, shape: Shape) -> NDArray[np.int64]:
         """Return 2 for every rank.

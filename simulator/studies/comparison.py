@@ -214,7 +214,7 @@ def _pipeline_facts(job: Job, prediction: Prediction) -> PipelineFacts | None:
     copies = schedule.placement(shape).weight_copies() * schedule.weight_versions(shape)
     program = prediction.program
     one = program.rank < dict(program.axes).get("pp", program.ranks)  # the first class of replicas, where they differ
-    sent = program.item[(program.kind == TRANSFER) & one]
+    sent = program.item[(program.kind == TRANSFER) & one & (program.step == 0)]
     sizes = np.array([item.message if isinstance(item, Link) else 0.0 for item in program.items])
     return PipelineFacts(
         ranks=shape.ranks,

@@ -20,7 +20,7 @@ SCHEDULES = Family("schedule", "simulator.schedules", "Schedule")
 SHAPES = [Shape(ranks=2, microbatches=4, chunks_per_rank=chunks) for chunks in (1, 2)] + [
     Shape(ranks=4, microbatches=8, chunks_per_rank=chunks) for chunks in (1, 2)
 ]
-SHAPES += [Shape(ranks=8, microbatches=16, chunks_per_rank=1)]
+SHAPES += [Shape(ranks=8, microbatches=16), Shape(ranks=16, microbatches=16)]
 
 
 def lowered(name: str) -> list[tuple[Program, Prices]]:

@@ -258,3 +258,62 @@ def test_slimpipe_holds_little_more_than_one_microbatch(p: int) -> None:
         peaks = of("slimpipe", p, 4 * p, v)["peak_activations_per_device"]
         assert [1 + 2 * (p - 1 - i) / v for i in range(p)] == pytest.approx(peaks)
         assert (p - 1) * 3 / v == pytest.approx(idle("slimpipe", p, 4 * p, v))
+
+
+@FEW
+@given(RANKS, st.integers(2, 3), st.integers(1, 3), TIME, TIME, TIME)
+def test_looped_zero_bubble_where_w_is_no_longer_than_f(p: int, v: int, rounds: int, f: int, i: int, w: int) -> None:
+    """(p-1)(F+I-W)/v, in the region of ZB-H1; peak p on every rank."""
+    assume(w <= f and i <= f + w)
+    assert (p - 1) * (f + i - w) / v == pytest.approx(idle_in_span("zb_interleaved", p, rounds * p, v, (f, i, w)))
+    assert [p] * p == pytest.approx(of("zb_interleaved", p, 2 * p, v)["peak_activations_per_device"])
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_peaks_of_zero_bubble(p: int) -> None:
+    assert [p] * p == of("zb_h1", p, 3 * p)["peak_activations_per_device"]
+    assert [2 * p - 1] * p == of("zb_h2", p, 3 * p)["peak_activations_per_device"]
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+@pytest.mark.parametrize("time", [1, 2])
+def test_zero_bubble_is_of_each_ranks_own_span(p: int, time: int) -> None:
+    """A step that ends for all ranks at once, as with a global gradient norm, still pays (p-1)F/2."""
+    times = (time, time, time)
+    assert 0 == idle_in_span("zbv", p, 2 * p, 2, times)
+    assert (p - 1) * time / 2 == idle("zbv", p, 2 * p, 2, times)
+
+
+@pytest.mark.parametrize("p", [4, 8])
+def test_doubling_holds_twice_what_chimera_holds_and_halving_as_much(p: int) -> None:
+    plain = of("chimera", p, p)["peak_activations_per_device"]
+    assert [2 * held for held in plain] == of("chimera_doubling", p, 2 * p)["peak_activations_per_device"]
+    assert plain == of("chimera_halving", p, p)["peak_activations_per_device"]
+
+
+@pytest.mark.parametrize(
+    ("names", "v", "crossings"),
+    [
+        (("gpipe", "1f1b", "eager_1f1b", "pipedream", "pipedream_2bw", "zb_h1", "zb_h2", "chimera", "gems", "dualpipe"), 1,
+         lambda p, v: p - 1),
+        (("seq1f1b", "terapipe", "slimpipe"), 2, lambda p, v: p - 1),
+        (("interleaved", "breadth_first", "zb_interleaved"), 3, lambda p, v: p * v - 1),
+        (("zbv", "v_half", "v_min", "dualpipev"), 2, lambda p, v: 2 * p - 2),
+        (("hanayo",), 4, lambda p, v: v * (p - 1)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_every_boundary_between_ranks_is_crossed_once_each_way(names: tuple, v: int, crossings: object, p: int) -> None:
+    """Volume 2m(p-1), 2m(pv-1) round and round, 2m v(p-1) in waves, whose turns are free; two lanes share the microbatches."""
+    for name in names:
+        m = 2 * p
+        assert 2 * m * crossings(p, v) == pytest.approx(of(name, p, m, v)["p2p_volume_total"][0])  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_what_never_flushes_keeps_versions_instead_of_a_bubble(p: int) -> None:
+    for name, copies in (("pipedream", [p - i for i in range(p)]), ("pipedream_2bw", [2] * p)):
+        found = of(name, p, 2 * p)
+        assert 0 == pytest.approx(found["bubble_ratio"][0])
+        assert [p - i for i in range(p)] == found["peak_activations_per_device"]
+        assert copies == found["weight_copies_per_device"]

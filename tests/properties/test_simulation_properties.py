@@ -181,6 +181,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "fsdp_prefetch": ({"zero_stage": 3, "framework": "torchtitan"}, 0, 3),
     "reshard_after_forward": ({"zero_stage": 3, "framework": "torchtitan"}, True, False),
     "clip_gradients": ({}, True, False),
+    "post_validation": ({"pipeline_parallel": 4, "schedule": "zb_h2"}, True, False),
     "expert_parallel": ({}, 1, 4),
     "expert_tensor_parallel": ({"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}, None, 1),
     "expert_exchange": ({"expert_parallel": 4}, None, "once_per_node"),

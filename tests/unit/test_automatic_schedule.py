@@ -151,3 +151,22 @@ def test_both_engines_time_it_alike() -> None:
 def test_what_cannot_be_is_refused(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(PlanError, match=says):
         automatic_schedule(Shape(4, 8), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("shape", "times"),
+    [
+        (Shape(8, 24), (18.522, 18.086, 9.337, 0.601)),
+        (Shape(16, 48), (11.347, 11.248, 8.132, 0.377)),
+    ],
+)
+def test_under_the_memory_of_1f1b_the_search_finds_no_more_than_zb_h1(shape: Shape, times: tuple[float, ...]) -> None:
+    """The times [ms] of the 1.5B and 14.6B runs of the Zero Bubble paper (its authors' script): what ran there as ZB-1p."""
+    forward, inputs, weights, hop = times
+    found = automatic_schedule(
+        shape, forward=forward, input_grad=inputs, weight_grad=weights, transfer=hop, memory_limit=shape.ranks
+    )
+    by_hand = schedule_figures(
+        "zb_h1", shape.ranks, shape.microbatches, forward=forward, input_grad=inputs, weight_grad=weights, transfer=hop
+    )
+    assert found.makespan == pytest.approx(by_hand.makespan, rel=2e-3)

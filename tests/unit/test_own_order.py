@@ -8,7 +8,7 @@ from simulator.errors import ProgramError
 from simulator.schedules import SCHEDULES, Schedule, Shape
 from simulator.schedules.own_order import placement_of, read_order
 
-SHAPES = [Shape(4, 8), Shape(4, 8, 2), Shape(8, 16)]
+SHAPES = [Shape(4, 8), Shape(4, 8, 2), Shape(8, 16), Shape(16, 16)]
 
 
 @pytest.mark.parametrize("schedule", list(SCHEDULES), ids=lambda schedule: schedule.name)

@@ -22,13 +22,18 @@ from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 
 DATA = Path(__file__).parents[1] / "data" / "chimera_grids.csv"
-SCHEDULES = {"gpipe": "gpipe", "dapple": "one_f_one_b", "gems": "gems", "chimera": "chimera"}
+SYSTEMS = ("gpipe", "dapple", "gems", "chimera")
 Row = dict[str, str]
 
 
 def rows() -> list[Row]:
     lines = [line for line in DATA.read_text().splitlines() if not line.startswith("#")]
     return list(csv.DictReader(lines))
+
+
+def schedule_of(row: Row) -> str:
+    many = row["system"] == "chimera" and row["pipelines"] != "2"
+    return f"chimera_{row['pipelines']}" if many else row["system"]
 
 
 def predict(row: Row) -> Prediction:
@@ -43,7 +48,7 @@ def predict(row: Row) -> Prediction:
         pipeline_parallel=int(row["D"]),
         data_parallel=int(row["W"]),
         microbatch_size=int(row["B"]),
-        schedule=SCHEDULES[row["system"]],
+        schedule=schedule_of(row),
         recompute="full" if row["recompute"] == "1" else "none",
         overlap_gradients=True if eager else None,
         framework="pipedream_gloo",
@@ -74,6 +79,31 @@ def test_shapes_of_a_system_are_ranked_as_measured(system: str, model: str, gpus
     assert spearmanr(measured, predicted)[0] >= 0.85
 
 
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_all_runs_of_a_system_are_ranked_as_measured(system: str) -> None:
+    """Both models, 16 to 2,048 GPUs, 2 to 16 pipelines of Chimera."""
+    found = [(m, p) for r, m, p in throughputs() if r["system"] == system]
+    assert len(found) >= 10
+    assert spearmanr(*np.array(found).T)[0] >= 0.9
+
+
+def test_more_pipelines_of_chimera_rank_as_measured() -> None:
+    """Fig 19: two beat eight on 16 ranks, four beat sixteen on 32; all but sixteen beat DAPPLE in a pipeline as long."""
+    at = {(r["pipelines"], r["D"]): p for r, _, p in throughputs() if r["model"] == "gpt2_32l"}
+    measured = {(r["pipelines"], r["D"]): m for r, m, _ in throughputs() if r["model"] == "gpt2_32l"}
+    chimera = [key for key in at if key[0] != "1"]
+    assert sorted(chimera, key=at.__getitem__) == sorted(chimera, key=measured.__getitem__)
+    assert at["4", "32"] > at["1", "32"]
+
+
+def test_what_never_flushes_is_placed_roughly() -> None:
+    """PipeDream and 2BW, whose runtimes nothing was fitted to: 2BW comes out quicker than measured (its copies of the weights
+    and its grouping of updates are not told), PipeDream slower (it reduces beside the backward pass)."""
+    error = {(r["system"], r["D"]): p / m - 1 for r, m, p in throughputs() if r["set"] == "asynchronous"}
+    assert all(-0.05 < e < 0.3 for (system, _), e in error.items() if system == "pipedream_2bw")
+    assert all(-0.35 < e < 0.05 for (system, _), e in error.items() if system == "pipedream")
+
+
 @pytest.mark.parametrize(
     ("system", "model", "gpus"), [*GRIDS, ("chimera", "bert_48", 32), ("chimera", "gpt2_64l", 512)]
 )
@@ -87,7 +117,8 @@ def test_the_shape_predicted_to_be_best_is_within_3_percent_of_the_measured_best
 def test_rows_that_the_calibration_never_saw_are_as_close_as_those_it_saw() -> None:
     error: dict[str, list[float]] = {"fit": [], "check": []}
     for row, measured, predicted in throughputs():
-        error[row["set"]].append(abs(predicted / measured - 1))
+        if row["set"] in error:
+            error[row["set"]].append(abs(predicted / measured - 1))
     assert len(error["check"]) > len(error["fit"])
     assert np.mean(error["fit"]) < 0.06
     assert np.mean(error["check"]) < 0.10

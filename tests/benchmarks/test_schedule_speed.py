@@ -1,0 +1,70 @@
+"""How long an order of 64 ranks and 1,024 microbatches takes to make and to evaluate, for every schedule (`pytest -m benchmark -s`).
+
+Evaluated is the whole program of the order, transfers as rows of their own: once from nothing (`first`: finding the order in which
+rows can run, too), and once more per set of prices (`again`).  Printed, not judged; orders must stay under 0.3 s.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from simulator.engine import run
+from simulator.engine.compiled_engine import run_many
+from simulator.errors import PlanError
+from simulator.lowering.abstract import abstract_program
+from simulator.lowering.pattern import find_pattern
+from simulator.schedules import SCHEDULES
+from simulator.schedules.base import Schedule, Shape
+
+PRICES = 8
+
+
+def fitting(schedule: Schedule) -> Shape:
+    for chunks in (1, 2):
+        shape = Shape(64, 1024, chunks)
+        try:
+            schedule.check(shape)
+        except PlanError:
+            continue
+        return shape
+    raise AssertionError(schedule.name)
+
+
+def seconds(call: Callable[[], object], times: int) -> float:
+    """Return the least processor time of several calls, the first of which compiles."""
+    best = np.inf
+    for _ in range(times):
+        began = time.process_time()
+        call()
+        best = min(best, time.process_time() - began)
+    return float(best)
+
+
+@pytest.mark.benchmark
+def test_orders_of_64_ranks_and_1024_microbatches() -> None:
+    table = []
+    for schedule in SCHEDULES:
+        shape = fitting(schedule)
+        placement = schedule.placement(shape)
+
+        def make(schedule: Schedule = schedule, shape: Shape = shape) -> object:
+            placed = schedule.placement(shape)
+            return schedule.order(shape, placed) if schedule.flush else schedule.steady_order(shape, 1)
+
+        took = seconds(make, 3)
+        order = make()
+        program, prices = abstract_program(
+            placement, order, find_pattern(order, placement), forward=1.0, input_grad=1.0, weight_grad=1.0, transfer=0.1
+        )
+        first = seconds(lambda p=program, q=prices: run(p, q), 5)
+        many = [np.tile(column, (PRICES, 1)) for column in (prices.occupancy, prices.latency)]
+        again = (seconds(lambda p=program, m=many: run_many(p, *m), 3) - first) / (PRICES - 1)
+        table.append((schedule.name, shape.chunks_per_rank, order.size, took, first, again))
+    print(f"\n{'':24}{'chunks':>8}{'actions':>10}{'order ms':>10}{'first ms':>10}{'again ms':>10}")
+    for name, chunks, actions, *times in table:
+        print(f"{name:24}{chunks:>8}{actions:>10}" + "".join(f"{t * 1e3:>10.1f}" for t in times))
+    assert max(took for *_, took, _, _ in table) < 0.3
