@@ -44,6 +44,8 @@ class WorkloadChoice(Spec):
     global_batch_size: Sequences | None = None
     precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"] = "bf16"
     optimizer: str = "adam"
+    document_length: Tokens | None = None
+    document_spread: Annotated[float, Field(ge=0, le=100)] = 0.0
     target_length: Tokens | None = None
 
 
@@ -170,6 +172,8 @@ def make_job(data: Mapping[str, Any], place: str, name: str) -> Job:
         global_batch_size=batch,
         precision=spec.workload.precision,
         optimizer=spec.workload.optimizer,
+        document_length=spec.workload.document_length,
+        document_spread=spec.workload.document_spread,
         target_length=spec.workload.target_length or 0,
     )
     if workload.decoder_length and not workload.target_length:

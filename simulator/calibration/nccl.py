@@ -5,6 +5,7 @@ logs of all platforms --fit, one vote each--> nccl_any_node, nccl_any_fabric --c
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -238,7 +239,13 @@ def _common_pairs(platforms: dict[Key, list[NcclLog]], without: Key | None) -> P
     some = {key: group for key, group in some.items() if key[3]} or some
     logs = _of_several([log for group in some.values() for log in group])
     counts = Counter(platform_of(log) for log in logs)
-    return fit_pairs(logs, {}, STARTS[:1], [1.0 / counts[platform_of(log)] for log in logs], fits_hops=True)
+    return _fit_together(tuple(logs), tuple(1.0 / counts[platform_of(log)] for log in logs))
+
+
+@functools.lru_cache(maxsize=128)
+def _fit_together(logs: tuple[NcclLog, ...], votes: tuple[float, ...]) -> PairFit:
+    """Return the fit to logs of many platforms; remembered, as each is wanted to choose, to judge and to centre fits."""
+    return fit_pairs(logs, {}, STARTS[:1], votes, fits_hops=True)
 
 
 def common_without(platforms: dict[Key, list[NcclLog]], without: Key, share: float) -> Profile:

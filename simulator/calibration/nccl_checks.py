@@ -95,7 +95,7 @@ def judge_table(table: Printed, placed: Placed) -> Judged:
         algorithm=placed.algorithm,
         protocol=placed.protocol,
         digest=table.digest,
-        single_process=table.single_process,
+        single_process=table.single_process or placed.single_process,
     )
     return Judged(log=log, remarks=tuple(remarks), complaint=complaint or _unwell(log))
 

@@ -24,7 +24,7 @@ from simulator.hardware.fabric import Fabric, GroupPlacement, describe_group
 from simulator.hardware.link import load_link
 from simulator.units import parse
 
-__all__ = ["NcclLog", "describe_row", "load_index", "load_log", "usual_link"]
+__all__ = ["NcclLog", "describe_row", "load_index", "load_log", "single_process", "usual_link"]
 
 _KINDS = {kind.replace("_", ""): kind for kind in KINDS}
 _ALGORITHMS = {"nvlstree": "nvls_tree"}
@@ -192,7 +192,7 @@ def load_index(path: Path, healthy: bool = True) -> list[NcclLog]:
                 algorithm="auto" if algorithm == "collnet" else algorithm,
                 protocol=protocol,
                 digest=hashlib.sha256(file_path.read_bytes()).hexdigest()[:16],
-                single_process=bool(re.search(r"single process|-g (?!1\b)\d+", row.get("note", ""))),
+                single_process=single_process(row),
                 usable=_usable(row, algorithm, fabric),
             )
         )
@@ -247,6 +247,11 @@ def describe_row(row: Mapping[str, str]) -> tuple[str, GroupPlacement, Fabric, s
         _ALGORITHMS.get(algorithm, algorithm),
         (row.get("proto") or "auto").strip().lower(),
     )
+
+
+def single_process(row: Mapping[str, str]) -> bool:
+    """Return whether a row of an index says that one process launched for all ranks (nccl-tests -g 8)."""
+    return bool(re.search(r"single process|-g (?!1\b)\d+", row.get("note") or ""))
 
 
 def _usable(row: Mapping[str, str], algorithm: str, fabric: Fabric) -> bool:

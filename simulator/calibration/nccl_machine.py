@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.calibration.nccl_logs import describe_row, usual_link
+from simulator.calibration.nccl_logs import describe_row, single_process, usual_link
 from simulator.calibration.printed import Printed
 from simulator.collectives.base import KINDS
 from simulator.errors import CalibrationError
@@ -45,7 +45,8 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Where a log was made: the collective, the group, the wires, what was forced, what was assumed."""
+    """Where a log was made: the collective, the group, the wires, what was forced, what was assumed, whether one process
+    launched for all ranks."""
 
     kind: str
     place: GroupPlacement
@@ -55,6 +56,7 @@ class Placed:
     assumed: tuple[str, ...] = ()
     healthy: bool = True
     complaint: str = ""
+    single_process: bool = False
 
 
 def index_rows(path: Path) -> dict[str, Mapping[str, str]]:
@@ -124,6 +126,7 @@ def _by_index(row: Mapping[str, str]) -> Placed:
         protocol=protocol,
         healthy=healthy,
         complaint=complaint,
+        single_process=single_process(row),
     )
 
 

@@ -16,7 +16,7 @@ from simulator.costs.price import price
 from simulator.costs.tables import machine_of, price_table
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
-from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, Prices
+from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, Prices, account_of
 from simulator.program.program import Link, Program, Segment
 
 __all__ = ["MOST_ROWS", "expand_operators"]
@@ -79,7 +79,7 @@ def _parts(item: object, i: int, prices: Prices, program: Program, cluster: Clus
         priced = price_table(table, machine, program.axes)
         rows: list[Part] = []
         for j, label in enumerate(table.label):
-            name = table.group[j][0] if table.group[j] else table.phase[j]
+            name = account_of(table.group[j]) if table.group[j] else table.phase[j]
             account = np.zeros(len(ACCOUNTS))
             account[ACCOUNTS.index(name)] = priced.rows[j]
             rows.append((Segment(name=label, pieces=(), phase=item.phase), float(priced.rows[j]), 0.0, account))

@@ -15,29 +15,36 @@ from simulator.hardware.fabric import Fabric, GroupPlacement
 __all__ = ["once_per_node", "places_reached"]
 
 
-def places_reached(places: int, copies: int) -> float:
+def places_reached(places: float, copies: int, reach: float = 1.0) -> float:
     """Return how many of `places` a token reaches that `copies` experts want, on average.
 
-    >>> places_reached(1, 8), places_reached(2, 1), places_reached(2, 2)
-    (1.0, 1.0, 1.5)
+    Args:
+        reach: share of the places in which it may use experts (node-limited routing).
+
+    >>> places_reached(1, 8), places_reached(2, 1), places_reached(2, 2), places_reached(8, 100, 0.5)
+    (1.0, 1.0, 1.5, 4.0)
     """
+    places = max(1.0, places * reach)
     return places * (1.0 - (1.0 - 1.0 / places) ** copies)
 
 
-def once_per_node(message: float, copies: int, place: GroupPlacement, fabric: Fabric) -> CollectiveTime:
+def once_per_node(
+    message: float, copies: int, place: GroupPlacement, fabric: Fabric, reach: float = 1.0
+) -> CollectiveTime:
     """Return the time of an exchange.
 
     Args:
         message: bytes that all copies of a rank's tokens have.
         copies: experts per token.
         place: where the ranks that share experts lie.
+        reach: share of them that a token may use.
     """
     one = message / copies
     inside = replace(
         place, ranks=place.ranks_per_node, nodes=1, fewest_per_node=place.ranks_per_node, concurrent=1, leaving=0
     )
     inside = replace(inside, level="node" if place.level == "fabric" else place.level)
-    time = collective_seconds("all_to_all", one * places_reached(place.ranks, copies), inside, fabric)
+    time = collective_seconds("all_to_all", one * places_reached(place.ranks, copies, reach), inside, fabric)
     if place.nodes > 1:
         across = replace(
             place,
@@ -47,6 +54,6 @@ def once_per_node(message: float, copies: int, place: GroupPlacement, fabric: Fa
             concurrent=place.concurrent * place.ranks_per_node,
             lattice=place.lattice.across(fabric.domain_size) if place.lattice else None,
         )
-        other = collective_seconds("all_to_all", one * places_reached(place.nodes, copies), across, fabric)
+        other = collective_seconds("all_to_all", one * places_reached(place.nodes, copies, reach), across, fabric)
         time = max(time, other, key=lambda t: t.seconds)
     return replace(time, calibrated=False)

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from simulator.collectives import collective_seconds
+from simulator.costs.fused_pairs import hidden_seconds
 from simulator.costs.host import host_seconds
-from simulator.costs.tables import ClassTime, Machine, machine_of, overlapped, placement_text, price_table
+from simulator.costs.tables import ClassTime, Machine, machine_of, placement_text, price_table
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import GroupPlacement, place_group, place_hop
@@ -115,8 +116,12 @@ def _segment(
         for name, time in priced.classes.items():
             sigma = time.weighted_sigma / time.seconds if time.seconds else 0.0
             columns.note(i, name, count * time.seconds, sigma, time.calibrated)
-    if fuses:
-        kernels -= _hidden(columns, i, resource, machine)
+    if fuses and isinstance(item, FusedSegment):
+        saved = min(
+            hidden_seconds(item.first, item.second, machine, axes), float(columns.account[i, ACCOUNTS.index("ep")])
+        )
+        kernels -= saved
+        _hide(columns, i, saved)
     waiting = max(0.0, launches * launch - kernels)
     host = waiting + fixed
     columns.account[i, ACCOUNTS.index("host")] += host
@@ -130,21 +135,14 @@ def _segment(
     columns.placement[i] = "; ".join(dict.fromkeys(noted))
 
 
-def _hidden(columns: _Columns, i: int, resource: np.ndarray, machine: Machine) -> float:
-    """Seconds that a fused pair saves: max(compute, communication), each slowed by the other, in place of their sum."""
-    gemm, tp = RESOURCE_KINDS.index("gemm"), RESOURCE_KINDS.index("tp")
-    communication = float(resource[tp])
-    compute = float(resource.sum()) - communication
-    together = overlapped(compute, communication, float(machine.slowdown[gemm, tp]), float(machine.slowdown[tp, gemm]))
-    saved = max(0.0, compute + communication - together)
-    exchanges = [ACCOUNTS.index(name) for name in ("tp", "cp", "ep")]
-    accounted = columns.account[i, exchanges]
-    columns.account[i, exchanges] -= saved * accounted / accounted.sum() if accounted.sum() else 0.0
-    scale = 1.0 - saved / communication if communication else 1.0
-    for name in columns.classes[i]:
-        if name.startswith(("all_", "reduce_scatter")):
-            columns.classes[i][name] *= scale
-    return saved
+def _hide(columns: _Columns, i: int, saved: float) -> None:
+    """Take what a fused pair hides off the experts' exchanges."""
+    ep = ACCOUNTS.index("ep")
+    columns.account[i, ep] -= saved
+    names = [name for name in columns.classes[i] if name.startswith("all_to_all")]
+    total = sum(columns.classes[i][name] for name in names)
+    for name in names:
+        columns.classes[i][name] *= 1.0 - min(saved / total, 1.0) if total else 1.0
 
 
 def _copy(columns: _Columns, i: int, item: Link, cluster: Cluster) -> None:

@@ -37,7 +37,7 @@ from simulator.hardware.fabric import Fabric, GroupPlacement, fabric_of, place_g
 from simulator.hardware.gpu import Gpu
 from simulator.hardware.interference import load_interference
 from simulator.hardware.parts import NORMAL, Pace
-from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS
+from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, account_of
 from simulator.program.program import COLLECTIVE, COMPUTE, OperatorTable
 from simulator.workload.precision import BYTES_PER_ELEMENT
 
@@ -152,7 +152,7 @@ def price_table(table: OperatorTable, machine: Machine, axes: tuple[tuple[str, i
     account, resource = np.zeros(len(ACCOUNTS)), np.zeros(len(RESOURCE_KINDS))
     for i in range(len(table)):
         communicates = table.kind[i] == COLLECTIVE
-        account[ACCOUNTS.index(table.group[i][0] if communicates else table.phase[i])] += seconds[i]
+        account[ACCOUNTS.index(account_of(table.group[i]) if communicates else table.phase[i])] += seconds[i]
         kind = "tp" if communicates else "gemm" if table.work[i] in ("gemm", "attention") else "memory"
         resource[RESOURCE_KINDS.index(kind)] += seconds[i]
     return TablePrice(
@@ -249,7 +249,8 @@ def _collective(
     place = place_group(axes, table.group[i], machine.fabric)
     message, exchange = float(table.message[i]), table.layout[i]
     if exchange:
-        time = once_per_node(message, int(exchange.split(":")[1]), place, machine.fabric)
+        _, copies, reach = exchange.split(":")
+        time = once_per_node(message, int(copies), place, machine.fabric, float(reach))
     else:
         time = collective_seconds(table.work[i], message, place, machine.fabric)
     exposed = time.seconds

@@ -2,8 +2,7 @@
 
 Passes, in order: settle (choices and rules), assign (layers to chunks), order (the schedule), expand (operators), instances,
 connect (transfers), activation copies (to the host and back), shard (gathers), reduce (gradients), update (optimizer; asynchronous
-where steps run into each other), remember
-(memory), emit (the columns).
+where steps run into each other), remember (memory), emit (the columns).
 """
 
 from __future__ import annotations

@@ -132,7 +132,6 @@ def _settled(placement: Placement) -> Any:
         bucket_size=0.0,
         gradient_bytes=0,
         gradient_dtype="bf16",
-        reduction_dtype="bf16",
         p2p="latency",
         layer_split=None,
         fsdp_prefetch=0,

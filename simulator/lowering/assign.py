@@ -74,17 +74,18 @@ def assign_layers(
         counts = list(split)
     last = chunks - 1
     ends = [sum(counts[: i + 1]) for i in range(chunks)]
+    first = next((j for j, name in enumerate(names) if name.startswith("cross ")), -1)
+    plain = not any(name != "layer" for name in names)
     out = []
     for i, n in enumerate(counts):
         start = ends[i] - n
         mine = names[start : ends[i]]
-        first = next((j for j, name in enumerate(names) if name.startswith("cross ")), -1)
         out.append(
             Chunk(
                 layers=n,
                 embedding=i == 0,
                 head=i == last,
-                names=() if all(name == "layer" for name in mine) else mine,
+                names=() if plain or all(name == "layer" for name in mine) else mine,
                 decoder=first - start if start <= first < ends[i] else -1,
                 mtp=mtp if i == last else 0,
             )

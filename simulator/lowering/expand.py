@@ -9,6 +9,7 @@ import functools
 from dataclasses import dataclass, replace
 
 from simulator.lowering.fused_experts import with_kernels
+from simulator.lowering.loss_memory import loss_marks
 from simulator.lowering.recompute import Recompute, dropped, policies_of, policy_named, runs_again
 from simulator.lowering.rows import Rows
 from simulator.lowering.settled import Settled
@@ -84,7 +85,7 @@ def layer_costs(
             settled.style,
             settled.vocabulary,
             settled.tensor_parallel,
-            (settled.context_parallel, settled.context_parallel_kind),
+            (settled.context_parallel, settled.context_parallel_kind, settled.context_parallel_inner),
             settled.sequence_parallel,
             policy_named(ending, settled.recomputes),
             ending,
@@ -92,6 +93,8 @@ def layer_costs(
             experts,
             settled.experts_apart,
             settled.gradient_bytes,
+            0.0 if workload.document_length is None else workload.attended,
+            settled.tensor_parallel_splits,
         )
         for kind in layer_kinds(workload.model)
         for ending in (policies_of(settled.recomputes) if is_layer(kind) else ("",))
@@ -124,7 +127,7 @@ def _layer_cost(
     style: KernelStyle,
     vocabulary: int,
     tensor: int,
-    peers: tuple[int, str],
+    peers: tuple[int, str, int],
     sequence_parallel: bool,
     recompute: Recompute,
     ending: str,
@@ -132,10 +135,15 @@ def _layer_cost(
     experts: ExpertSplit,
     experts_apart: bool,
     gradient_bytes: int,
+    attended: float,
+    splits: int,
 ) -> LayerCost:
     part = ARCHITECTURES.get(model.architecture).part(
         model, kind, sequences, length, precision, style, vocabulary, context, peers[0], source
     )
+    if attended:
+        alone = (replace(o, attended=attended) if o.work == "attention" else o for o in part.operators)
+        part = replace(part, operators=tuple(alone))
     split = Splitter(
         tensor,
         peers,
@@ -147,6 +155,7 @@ def _layer_cost(
         style,
         experts,
         gradient_bytes,
+        splits,
     )
     if kind == MTP_LAYER:
         recompute = replace(recompute, method="", layers=0)
@@ -161,22 +170,23 @@ def _layer_cost(
     for operator in reversed(operators):
         split.backward(backward, operator)
     saved, again = _saved(part, split, recompute, ending)
-    (out, grad), idle = split.widest(part), 0.0
-    broken: tuple[Tensor, ...] = ()
-    if kind in ("head", MTP_HEAD):
-        logits = float(vocabulary * sum(o.shape[1] for o in part.operators if o.split == "vocabulary"))
-        out, grad, idle = _loss_marks(style, logits, tensor, precision.element)
-        if style.makes_gradients:
-            own = precision.element * model.hidden * vocabulary / tensor
-            broken = _broken(logits / (1 if style.gathers_logits else tensor), own)
+    if kind == "head":
+        logits, gradient = (
+            float(sequences * length * vocabulary),
+            precision.element * model.hidden * vocabulary / tensor,
+        )
+        forward_mark, backward_mark = loss_marks(style, logits, tensor, precision.element, gradient)
+    else:
+        out, grad = split.widest(part)
+        forward_mark, backward_mark = _marks(kind, "workspace", out), _marks(kind, "gradients of activations", grad)
     return LayerCost(
         forward=forward.table(),
         backward=backward.table(),
         input_gradient=backward.table("input"),
         weight_gradient=backward.table("weight"),
         saved=saved,
-        forward_mark=(*_marks(kind, "workspace", out), *broken),
-        backward_mark=(*again, *_marks(kind, "gradients of activations", grad), *_output(kind, idle), *broken),
+        forward_mark=forward_mark,
+        backward_mark=(*again, *backward_mark),
         parameters=sum(
             (o.parameters - o.small_parameters) / split.weights(o) + o.small_parameters for o in part.operators
         ),
@@ -205,39 +215,6 @@ def _tensors(operator: Operator, split: Splitter, norm: str) -> tuple[float, ...
         return (operator.parameters / 2.0, operator.parameters / 2.0)
     main = operator.parameters - operator.small_parameters
     return tuple(size for size in (main / split.weights(operator), operator.small_parameters) if size)
-
-
-def _loss_marks(style: KernelStyle, logits: float, tensor: int, element: float) -> tuple[float, float, float]:
-    """Bytes beside the saved softmax forward and backward, and of the 16-bit logits that stand (or whose place lies idle) then.
-
-    In place (Megatron): the 16-bit logits, then their gradients in the same place.  Plain: logits in 16 bits and fp32 forward;
-    backward the fp32 gradients of the picked log-probabilities and of the softmax (split over ranks, DTensor's loss: also
-    the exponentials), while the 16-bit logits are held by whoever called the model, or freed and too small to be used again.
-    """
-    if not style.gathers_logits:
-        logits /= tensor
-    if style.fused_cross_entropy or style.in_place_cross_entropy:
-        return logits * element, logits * element, 0.0
-    tensor = 1 if style.gathers_logits else tensor
-    return logits * (element + 4.0), logits * (8.0 if tensor == 1 else 12.0), logits * element
-
-
-def _broken(logits: float, gradient: float) -> tuple[Tensor, ...]:
-    """Bytes around the head's weight gradient in the place of freed fp32 logits.
-
-    When the first backward makes that gradient, those places are the only ones large enough; it stays there, so the next
-    microbatch's fp32 logits find the place too small and take another.
-    """
-    left = 4.0 * logits - gradient
-    return (
-        (Tensor(name="place that the head's gradient breaks up", category="fragmentation", bytes=left),)
-        if left > 0
-        else ()
-    )
-
-
-def _output(kind: str, size: float) -> tuple[Tensor, ...]:
-    return (Tensor(name=f"{kind} output in 16 bits", category="logits", bytes=size),) if size else ()
 
 
 def _marks(kind: str, name: str, size: float) -> tuple[Tensor, ...]:

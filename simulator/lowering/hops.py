@@ -33,7 +33,7 @@ def gradient_link(
             name=f"{collective} {name}",
             kind=COLLECTIVE,
             message=message,
-            dtype=state.settled.reduction_dtype,
+            dtype=state.settled.reduce_dtype,
             group=group,
             pipeline_ranks=ranks,
             account="dp",
@@ -53,9 +53,7 @@ def links_of(state: State, name: str, held: Held) -> list[Chain]:
             between = bool(settled.groups.copies) and group == settled.groups.copies
             collective = "all_reduce" if between or whole else "reduce_scatter"
             where = ", between copies" if between else ""
-            items.append(
-                gradient_link(state, collective, f"{name}{what}{where}", count * settled.reduction_bytes, group)
-            )
+            items.append(gradient_link(state, collective, f"{name}{what}{where}", count * settled.reduce_bytes, group))
         chains.append(tuple(items))
     return chains
 

@@ -6,6 +6,7 @@ and how many belong to experts apart.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -89,9 +90,16 @@ def group_held(state: State, kinds: Iterable[str]) -> Held:
 def chunk_held(state: State, chunk: int) -> Held:
     """Weights of one chunk; tied embeddings on one chunk are held once."""
     what = state.chunks[chunk]
+    if what not in state.weights:
+        state.weights[what] = _held(state, what)
+    found: Held = state.weights[what]
+    return found
+
+
+def _held(state: State, what: Chunk) -> Held:
     costs = state.costs
     total = experts = 0.0
-    for kind, count in _counts(what.kinds).items():
+    for kind, count in _counts(what):
         total += count * costs[kind].parameters
         experts += count * costs[kind].expert_parameters
     copies = table_copies(what, state.workload.model.tied_embeddings)
@@ -99,11 +107,12 @@ def chunk_held(state: State, chunk: int) -> Held:
     return Held(total, experts)
 
 
-def table_copies(chunk: Chunk, tied: bool) -> list[str]:
+@functools.lru_cache(maxsize=1024)
+def table_copies(chunk: Chunk, tied: bool) -> tuple[str, ...]:
     """Return the matrices of the vocabulary that a chunk's parts use, one entry per use: "input" or "output" (one if tied).
 
     >>> table_copies(Chunk(layers=1, head=True, mtp=1), tied=False)
-    ['output', 'input', 'output']
+    ('output', 'input', 'output')
     """
     output = "input" if tied else "output"
     uses = {
@@ -113,7 +122,7 @@ def table_copies(chunk: Chunk, tied: bool) -> list[str]:
         MTP_LAYER: ["input"],
         MTP_HEAD: [output],
     }
-    return [name for kind in chunk.kinds for name in uses.get(kind, [])]
+    return tuple(name for kind in chunk.kinds for name in uses.get(kind, []))
 
 
 def table_size(state: State) -> float:
@@ -122,11 +131,12 @@ def table_size(state: State) -> float:
     return settled.vocabulary * state.workload.model.hidden / settled.tensor_parallel
 
 
-def _counts(kinds: list[str]) -> dict[str, int]:
+@functools.lru_cache(maxsize=1024)
+def _counts(chunk: Chunk) -> tuple[tuple[str, int], ...]:
     """How many layers of each kind, the ends last."""
-    counts = dict(Counter(kinds))
+    counts = dict(Counter(chunk.kinds))
     ends = {kind: counts.pop(kind) for kind in ("embedding", "head") if kind in counts}
-    return counts | ends
+    return tuple((counts | ends).items())
 
 
 def rank_held(state: State, rank: int) -> Held:
@@ -139,7 +149,7 @@ def small_parameters(state: State, rank: int) -> float:
     """Weights that every tensor-parallel rank holds in full (norms, row biases) [count]."""
     total = 0.0
     for _, c in rank_chunks(state, rank):
-        for kind, count in _counts(state.chunks[c].kinds).items():
+        for kind, count in _counts(state.chunks[c]):
             total += count * state.costs[kind].small_parameters
     return total
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from simulator.errors import PlanError
-from simulator.lowering.recompute import Recompute
+from simulator.lowering.recompute import Recompute, runs_again
 from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
-from simulator.workload.model import Model
+from simulator.workload.architectures import ARCHITECTURES
+from simulator.workload.operator import KernelStyle
 from simulator.workload.workload import Workload
 
 __all__ = ["settle_recompute"]
@@ -29,11 +30,34 @@ def settle_recompute(workload: Workload, plan: Plan, framework: Framework, slice
     )
     chunks = plan.pipeline_parallel * (1 if slices else plan.chunks_per_rank)
     largest = max(plan.layer_split) if plan.layer_split else -(-workload.model.layers // chunks)
-    _check(found, workload.model, bool(found.modules or found.method or found.layers), largest)
+    _check(found, bool(found.modules or found.method or found.layers), largest)
+    if found.modules:
+        _check_modules(found, workload)
     return found
 
 
-def _check(recompute: Recompute, model: Model, given: bool, largest: int) -> None:
+def _check_modules(recompute: Recompute, workload: Workload) -> None:
+    """Refuse modules that no layer of the model has.
+
+    Raises:
+        PlanError: with the rule, the values and a way out.
+    """
+    model, length = workload.model, workload.sequence_length
+    architecture, numbers = ARCHITECTURES.get(model.architecture), workload.numbers
+    source = length if workload.decoder_length else 0
+    parts = [
+        architecture.part(model, kind, 1, length, numbers, KernelStyle(), model.vocabulary, 0, 1, source)
+        for kind in dict.fromkeys(model.layer_kinds)
+    ]
+    for module in recompute.modules:
+        if not any(runs_again(part, Recompute("selective", (module,))) for part in parts):
+            raise PlanError(
+                f"a recomputed module is one that the model has, but {module!r} is none of model {model.name!r}. Way out: leave "
+                f"{module} out of recompute_modules."
+            )
+
+
+def _check(recompute: Recompute, given: bool, largest: int) -> None:
     """Refuse recompute settings that could have no effect.
 
     Args:
@@ -79,20 +103,6 @@ def _check(recompute: Recompute, model: Model, given: bool, largest: int) -> Non
             f"recompute = {recompute.kind!r}",
             "recompute = 'selective'",
         )
-    lacking = {
-        "mla_up_proj": model.attention != "latent",
-        "moe": not model.experts,
-        "moe_act": not model.experts,
-        "shared_experts": not model.shared_expert_ffn,
-        "mlp": bool(model.experts) and all(model.moe_layers),
-    }
-    for module in recompute.modules:
-        if lacking.get(module):
-            refuse(
-                "a recomputed module is one that the model has",
-                f"{module!r} is none of model {model.name!r}",
-                f"leave {module} out of recompute_modules",
-            )
     double = {"moe_act", "shared_experts"} & set(recompute.modules)
     if "moe" in recompute.modules and double:
         refuse(

@@ -120,7 +120,7 @@ def _replica_lanes(state: State) -> None:
     whole = stage in (0, 3) or (stage == 1 and state.settled.framework.reduces_whole)
     kind = "all_reduce" if whole else "reduce_scatter"
     for _, chunk, holders, after in entries:
-        rows = meet_holders(state, kind, "gradients", chunk, holders, state.settled.reduction_bytes)
+        rows = meet_holders(state, kind, "gradients", chunk, holders, state.settled.reduce_bytes)
         for row in rows:
             state.wait(np.full(len(after), row), np.array(after))
 
@@ -144,7 +144,7 @@ def meet_holders(
                 name=f"{collective} {what} of chunk {chunk}{which}",
                 kind=COLLECTIVE,
                 message=count * dtype_bytes / (replicas if sharded else 1),
-                dtype=settled.reduction_dtype if what == "gradients" else settled.precision.compute,
+                dtype=settled.reduce_dtype if what == "gradients" else settled.precision.compute,
                 group=("pp",) if sharded or replicas == 1 else (*axes, "pp"),
                 pipeline_ranks=tuple(holders),
                 account="dp",
@@ -196,6 +196,6 @@ def table_link(state: State) -> tuple[int, list[int]] | None:
     ends = sorted(set().union(*of_lane))
     if any(len(ranks) < 2 for ranks in of_lane):
         return None
-    size = table_size(state) * state.settled.reduction_bytes
+    size = table_size(state) * state.settled.reduce_bytes
     name = f"{'tied' if tied else 'shared'} embedding gradients"
     return gradient_link(state, "all_reduce", name, size, ("pp",), tuple(ends)), ends

@@ -39,11 +39,12 @@ def ring_attention(rows: Rows, core: dict[str, Any], o: Any, split: Any, phase: 
         o: the operator; split: the `Splitter`.
     """
     sequences, heads, length, width = core["shape"]
-    groups, plain = max(1, o.kv_heads // split.t), split.style.ring_in_fp32
+    groups, plain = max(1, o.kv_heads // split.t // split.inner), split.style.ring_in_fp32
     backward = phase == "backward"
     passes = 2.5 if backward else 1.0
     work = 4.0 * passes * sequences * heads * float(length) * width
-    blocks = o.peers - 1
+    peers = o.peers // split.inner
+    blocks = peers - 1
     own = rows.add(**core, label=o.label, layout=f"{o.kernel}:causal:{groups}:{length}", flops=work * length)
     others = {**core, "shape": (sequences * blocks, heads, length, width), "launches": core["launches"] * blocks}
     rest = rows.add(
@@ -66,7 +67,7 @@ def ring_attention(rows: Rows, core: dict[str, Any], o: Any, split: Any, phase: 
         launches=_LAUNCHES[plain][backward] * blocks,
         part="input" if backward else "",
     )
-    shared = keys * o.peers * split.e
+    shared = keys * peers * split.e
     # gathered at once, keys hide beside the rank's own block only; passed on block by block, beside the blocks of others
     wanted = [("all_gather", shared, own if plain or blocks == 1 else rest)]
     if backward:
@@ -77,7 +78,7 @@ def ring_attention(rows: Rows, core: dict[str, Any], o: Any, split: Any, phase: 
             kind=COLLECTIVE,
             work=name,
             message=message,
-            group=split.groups.context,
+            group=split.groups.ring or split.groups.context,
             dtype=core["dtype"],
             phase=phase,
             beside=beside,

@@ -13,13 +13,17 @@ from typing import Any
 
 from simulator.errors import PlanError
 from simulator.lowering.asynchronous_rules import UNROLLED, check_asynchronous, post_validation
+from simulator.lowering.context_rules import check_context, with_ring
+from simulator.lowering.degrees import count_microbatches, count_replicas, nearest_divisor
 from simulator.lowering.effect_rules import check_effects
 from simulator.lowering.expert_rules import Groups, check_experts, with_experts
 from simulator.lowering.model_rules import check_model
 from simulator.lowering.offload_rules import check_offload
+from simulator.lowering.plan_rules import check_reduce_dtype
 from simulator.lowering.recompute import Recompute
 from simulator.lowering.recompute_rules import settle_recompute
 from simulator.lowering.shard_rules import check_shards, check_units, with_shards
+from simulator.lowering.workload_rules import check_documents, check_loss
 from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import AXES, Plan
 from simulator.schedules import SCHEDULES
@@ -56,7 +60,6 @@ class Settled:
     bucket_size: float
     gradient_bytes: int
     gradient_dtype: str
-    reduction_dtype: str
     p2p: str
     layer_split: tuple[int, ...] | None
     fsdp_prefetch: int
@@ -80,6 +83,9 @@ class Settled:
     quantized_weights: bool = False
     quantized_gradients: bool = False
     recomputes: Recompute = Recompute("none")
+    gradient_reduce_dtype: str = ""
+    tensor_parallel_splits: int = 1
+    context_parallel_inner: int = 1
     optimizer_offload: float = 0.0
     optimizer_offload_overlap: bool = False
     activation_offload: int = 0
@@ -99,6 +105,22 @@ class Settled:
         """Ranks that hold the same experts."""
         ranks = self.tensor_parallel * self.context_parallel * self.data_parallel
         return ranks // (self.expert_parallel * self.expert_tensor_parallel)
+
+    @property
+    def reduce_dtype(self) -> str:
+        """Number format in which gradients are added between ranks."""
+        return self.gradient_reduce_dtype or self.gradient_dtype
+
+    @property
+    def reduce_bytes(self) -> float:
+        """Bytes of a gradient on its way."""
+        return BYTES_PER_ELEMENT[self.reduce_dtype]
+
+    @property
+    def reductions(self) -> int:
+        """How often a step adds each gradient between ranks."""
+        each = self.zero_stage == 2 or (self.zero_stage == 3 and self.fsdp_reduce == "microbatch")
+        return self.microbatches if each else 1
 
     @property
     def lanes(self) -> int:
@@ -132,11 +154,6 @@ class Settled:
         return self.groups.expert_replicas != self.groups.replicas
 
     @property
-    def reduction_bytes(self) -> int:
-        """Bytes of a gradient on the wire."""
-        return int(BYTES_PER_ELEMENT[self.reduction_dtype])
-
-    @property
     def reduces(self) -> bool:
         """Whether any gradients are added between ranks."""
         return self.replicas > 1 or (self.experts_apart and self.expert_replicas > 1)
@@ -157,11 +174,6 @@ class Settled:
         return Shape(self.pipeline_parallel, self.microbatches, self.chunks_per_rank)
 
 
-def _nearest_divisor(n: int, wanted: int) -> int:
-    divisors = {d for i in range(1, math.isqrt(n) + 1) if n % i == 0 for d in (i, n // i)}
-    return min(divisors, key=lambda d: (abs(d - wanted), d))
-
-
 def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = "the cluster") -> Settled:
     """Return the plan with every choice made.
 
@@ -172,15 +184,21 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         PlanError: a rule is broken; the message names the nearest plan that works.
     """
     framework = load_framework(plan.framework)
-    replicas = _replicas(plan, world_size, cluster_name)
+    replicas = count_replicas(plan, world_size, cluster_name)
     _check_shapes(workload, plan)
     check_experts(workload.model, plan)
-    microbatches = _microbatches(workload, plan, replicas)
+    microbatches = count_microbatches(workload, plan, replicas)
     schedule = _schedule(plan, microbatches)
     check_units(workload, plan, microbatches)
     check_offload(plan)
+    gathers = framework.gathers_logits if plan.vocabulary_parallel_loss is None else not plan.vocabulary_parallel_loss
+    fused = _or(plan.fused_cross_entropy, framework.fused_cross_entropy)
+    style = _style(framework, plan.attention, _or(plan.dropout, framework.dropout), gathers, fused)
+    check_loss(plan, style)
+    check_context(workload.model, plan, style.attention == "unfused")
+    check_documents(workload, style, schedule)
     recomputes = settle_recompute(workload, plan, framework, schedule.slices)
-    check_shards(workload, plan, replicas * plan.context_parallel)
+    check_shards(workload, plan, replicas * plan.context_parallel, schedule.replicas)
     check_effects(plan, framework, replicas * plan.context_parallel, schedule)
     if not schedule.flush:
         check_asynchronous(plan, schedule)
@@ -210,10 +228,12 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     axes, groups = with_experts(
         tuple((axis, _size(plan, axis, replicas)) for axis in _rank_order(plan)), plan, workload.model.experts > 0
     )
-    axes, groups = with_shards(axes, groups, plan, replicas * plan.context_parallel)
+    inner = plan.context_parallel_inner
+    axes, groups = with_shards(*with_ring(axes, groups, plan), plan, replicas * plan.context_parallel)
     gradient: str = plan.gradient_dtype or framework.gradient_dtype
     if gradient == "compute" or not numbers.master_weights:
         gradient = numbers.compute
+    check_reduce_dtype(plan, gradient, replicas * plan.context_parallel * schedule.replicas)
     waits = schedule.flush and not post_validates
     multiple = framework.vocabulary_multiple * plan.tensor_parallel
     unsharded = framework.pipeline_keeps_unsharded and plan.pipeline_parallel > 1 and plan.zero_stage == 3
@@ -243,7 +263,6 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         bucket_size=plan.bucket_size or framework.bucket_size,
         gradient_bytes=int(BYTES_PER_ELEMENT[gradient]),
         gradient_dtype=gradient,
-        reduction_dtype=gradient if framework.reduction_dtype == "gradient" else framework.reduction_dtype,
         p2p=plan.p2p or _messages(framework, schedule),
         layer_split=plan.layer_split,
         fsdp_prefetch=_or(plan.fsdp_prefetch, framework.fsdp_prefetch),
@@ -260,6 +279,9 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         quantized_weights=plan.quantized_weights,
         quantized_gradients=plan.quantized_gradients,
         recomputes=recomputes,
+        gradient_reduce_dtype=plan.gradient_reduce_dtype or framework.reduction_dtype.replace("gradient", ""),
+        tensor_parallel_splits=plan.tensor_parallel_splits or 1,
+        context_parallel_inner=plan.context_parallel if plan.context_parallel_kind == "ulysses" else inner or 1,
         optimizer_offload=plan.optimizer_offload,
         optimizer_offload_overlap=plan.optimizer_offload_overlap,
         activation_offload=plan.activation_offload or 0,
@@ -267,7 +289,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,
         expert_exchange=plan.expert_exchange or framework.expert_exchange,
         expert_imbalance=plan.expert_imbalance,
-        style=_style(framework, plan.attention, _or(plan.dropout, framework.dropout)),
+        style=style,
         precision=numbers,
         framework=framework,
         vocabulary=-(-workload.model.vocabulary // multiple) * multiple,
@@ -305,7 +327,7 @@ def _rank_order(plan: Plan) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=64)
-def _style(framework: Framework, attention: str | None, dropout: bool) -> KernelStyle:
+def _style(framework: Framework, attention: str | None, dropout: bool, gathers: bool, fused: bool) -> KernelStyle:
     return KernelStyle(
         attention=attention or framework.attention,
         fused_softmax=framework.fused_softmax,
@@ -313,7 +335,7 @@ def _style(framework: Framework, attention: str | None, dropout: bool) -> Kernel
         fused_residual=framework.fused_residual,
         fused_rotary=framework.fused_rotary,
         fused_norm=framework.fused_norm,
-        fused_cross_entropy=framework.fused_cross_entropy,
+        fused_cross_entropy=fused,
         in_place_cross_entropy=framework.in_place_cross_entropy,
         fused_wgrad_accumulation=framework.fused_wgrad_accumulation,
         dropout=dropout,
@@ -322,7 +344,7 @@ def _style(framework: Framework, attention: str | None, dropout: bool) -> Kernel
         ring_in_fp32=framework.ring_in_fp32,
         fuses_experts=framework.fuses_experts,
         exchange_permutes=framework.exchange_permutes,
-        gathers_logits=framework.gathers_logits,
+        gathers_logits=gathers,
         gathers_rotary=framework.gathers_rotary,
         copies_attention_output=framework.copies_attention_output,
         makes_gradients=framework.makes_gradients,
@@ -332,32 +354,13 @@ def _style(framework: Framework, attention: str | None, dropout: bool) -> Kernel
     )
 
 
-def _replicas(plan: Plan, world_size: int, cluster_name: str) -> int:
-    """Data-parallel replicas; refuses degrees that do not multiply to the world size."""
-    t, c, p = plan.tensor_parallel, plan.context_parallel, plan.pipeline_parallel
-    inner = plan.model_parallel_size
-    replicas = plan.data_parallel if plan.data_parallel is not None else max(1, world_size // inner)
-    if inner * replicas != world_size:
-        way = f"data_parallel = {world_size // inner}"
-        if world_size % inner:
-            best = _nearest_divisor(world_size, t * p)
-            tensor = math.gcd(best, t)
-            way = f"tensor_parallel = {tensor}, pipeline_parallel = {best // tensor}, data_parallel = {world_size // best}"
-            way += ", context_parallel = 1" if c > 1 else ""
-        raise PlanError(
-            "tensor_parallel x context_parallel x pipeline_parallel x data_parallel must equal the world size, but "
-            f"{t} x {c} x {p} x {replicas} = {inner * replicas} and {cluster_name} has {world_size} GPUs. Nearest: {way}."
-        )
-    return replicas
-
-
 def _check_shapes(workload: Workload, plan: Plan) -> None:
     model, t = workload.model, plan.tensor_parallel
     for name, value in (("heads", model.heads), ("kv_heads", model.kv_heads), ("ffn", model.ffn)):
         if value % t:
             raise PlanError(
                 f"tensor_parallel must divide the model's {name}, but {value} / {t} is no whole number "
-                f"(model {model.name!r}). Nearest: tensor_parallel = {_nearest_divisor(value, t)}."
+                f"(model {model.name!r}). Nearest: tensor_parallel = {nearest_divisor(value, t)}."
             )
     if plan.sequence_parallel and t == 1:
         raise PlanError(
@@ -404,18 +407,6 @@ def _check_shapes(workload: Workload, plan: Plan) -> None:
                 f"{model.depth} layers, but it has {len(plan.layer_split)} entries that sum to {sum(plan.layer_split)}. "
                 "Way out: leave layer_split out for a balanced split."
             )
-
-
-def _microbatches(workload: Workload, plan: Plan, replicas: int) -> int:
-    group = replicas * plan.microbatch_size
-    if workload.global_batch_size % group:
-        near = max(1, round(workload.global_batch_size / group)) * group
-        raise PlanError(
-            "global_batch_size must be a multiple of data_parallel x microbatch_size, but "
-            f"{workload.global_batch_size} / ({replicas} x {plan.microbatch_size}) is no whole number. "
-            f"Nearest: global_batch_size = {near}."
-        )
-    return workload.global_batch_size // group
 
 
 def _schedule(plan: Plan, microbatches: int) -> Any:

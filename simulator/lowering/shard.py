@@ -98,7 +98,9 @@ def _fsdp(state: State) -> None:
     stays = root & forward[action]
     gathers, completes = windows.gathers[action] & ~(root & backward[action]), windows.reduces[action]
     rank = state.pattern.rank[action]
-    gate = _gates(row[gathers], rank[gathers], settled.fsdp_prefetch)
+    layers = np.array([bool(set(kinds) - {"head", "embedding"}) for kinds in units])[unit]
+    frees = np.where(stays & layers, _same_unit(state, action, row, action + stays, at_end=True), row)
+    gate = _gates(frees[gathers], rank[gathers], settled.fsdp_prefetch)
     g_of, g_part = _every_part(unit[gathers], parts, len(units))
     twice = np.array(refetched(state, units), bool)[unit[gathers]] & (state.order.kind[action[gathers]] > 0)
     times = np.where(twice[g_of], 2, 1)

@@ -71,11 +71,12 @@ def with_shards(axes: Axes, groups: Groups, plan: Plan, replicas: int) -> tuple[
     )
 
 
-def check_shards(workload: Workload, plan: Plan, replicas: int) -> None:
+def check_shards(workload: Workload, plan: Plan, replicas: int, lanes: int) -> None:
     """Refuse groups of shards that could have no effect or cannot be.
 
     Args:
         replicas: ranks that hold the same weights.
+        lanes: copies of the weights that the schedule itself keeps.
 
     Raises:
         PlanError: with the rule, the values and a way out.
@@ -84,6 +85,12 @@ def check_shards(workload: Workload, plan: Plan, replicas: int) -> None:
     def refuse(rule: str, values: str, way: str) -> None:
         raise PlanError(f"{rule}, but {values}. Way out: {way}.")
 
+    if lanes > 1 and (plan.shard_size or plan.secondary_shard_size or plan.quantized_gradients):
+        refuse(
+            "a schedule that keeps several copies of the weights adds gradients over all of them, not in groups",
+            f"schedule = {plan.schedule!r} keeps {lanes}",
+            "leave shard_size, secondary_shard_size and quantized_gradients out, or schedule = 'one_f_one_b'",
+        )
     split = plan.expert_parallel * (plan.expert_tensor_parallel or plan.tensor_parallel)
     expert_replicas = plan.tensor_parallel * replicas // split if workload.model.experts else 0
     if plan.shard_size is not None and plan.zero_stage == 0:

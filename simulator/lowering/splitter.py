@@ -12,6 +12,8 @@ from typing import Any
 
 from simulator.lowering.expert_rules import Groups
 from simulator.lowering.fused_experts import FUSED_CASTS
+from simulator.lowering.joins import join_logits, sum_input_gradients
+from simulator.lowering.piecewise import write_in_pieces
 from simulator.lowering.ring import ring_attention
 from simulator.lowering.rows import Rows
 from simulator.lowering.scores import scores_left
@@ -44,7 +46,7 @@ class Splitter:
     def __init__(
         self,
         tensor: int,
-        peers: tuple[int, str],
+        peers: tuple[int, str, int],
         sequence_parallel: bool,
         overlaps: bool,
         precision: Precision,
@@ -53,9 +55,11 @@ class Splitter:
         style: KernelStyle,
         experts: ExpertSplit,
         gradient_bytes: int,
+        splits: int = 1,
     ) -> None:
         self.t, self.sp, self.overlaps, self.style = tensor, sequence_parallel, overlaps, style
-        self.peers, self.exchange = peers
+        self.splits = splits if sequence_parallel and tensor > 1 else 1
+        self.peers, self.exchange, self.inner = peers
         self.experts, self.groups, self.gradient = experts, experts.groups, float(gradient_bytes)
         self.dtype, self.e, self.tokens = precision.compute, float(precision.element), tokens
         self.precision = precision
@@ -111,8 +115,10 @@ class Splitter:
             n, k = (n // x.tensor, k) if o.split == "expert column" else (n, k // x.tensor)
         return b, m, n, k
 
-    def collective(self, rows: Rows, name: str, message: float, phase: str, label: str, beside: int = -1) -> None:
-        """Add a tensor-parallel collective; nothing when t = 1."""
+    def collective(
+        self, rows: Rows, name: str, message: float, phase: str, label: str, beside: int = -1, always: bool = False
+    ) -> None:
+        """Add a tensor-parallel collective; nothing when t = 1.  It runs beside a row where the framework can, or `always`."""
         if self.t > 1:
             rows.add(
                 label=f"{label} {name}",
@@ -122,7 +128,7 @@ class Splitter:
                 group=self.groups.tensor,
                 dtype=self.dtype,
                 phase=phase,
-                beside=beside if self.overlaps else -1,
+                beside=beside if self.overlaps or always else -1,
             )
 
     def product(
@@ -184,7 +190,8 @@ class Splitter:
     def forward(self, rows: Rows, o: Operator, phase: str) -> None:
         """Write the forward rows of an operator."""
         if o.work == "gemm":
-            if o.split in ("column", "vocabulary") and self.sp:
+            piecewise = self.splits > 1 and o.split in ("column", "row")
+            if o.split in ("column", "vocabulary") and self.sp and not piecewise:
                 self.collective(rows, "all_gather", o.shape[1] * o.shape[3] * self.e, phase, o.label)
             shape, narrow = self.local(o), o.has_weight and o.split not in ("vocabulary", "router")
             if narrow:
@@ -192,6 +199,11 @@ class Splitter:
                 fused = o.split == "column"
                 self.quantise(rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, fused=fused)
             launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
+            if piecewise:
+                gathered = o.shape[1] * o.shape[3] * self.e if o.split == "column" else 0.0
+                scattered = o.shape[1] * o.shape[2] * self.e if o.split == "row" else 0.0
+                write_in_pieces(self, rows, o.label, shape, "TN", phase, gathered, scattered, narrow=narrow)
+                return
             b, m, n, k = shape
             layout = "TN" if o.has_weight else "NN"
             for _ in range(o.products):
@@ -209,31 +221,13 @@ class Splitter:
             self.swap_rows(rows, o, phase, o.work == "dispatch")
         elif o.work != "sort" or self.experts.sorts:
             if o.label == "cross entropy" and self.style.gathers_logits:
-                self.join_logits(rows, o, phase)
+                join_logits(self, rows, o, phase)
             self.kernel(rows, o, o.read, o.written, phase, o.launches)
             if o.work == "lookup":
                 self.collective(rows, self.summed(), self.x, phase, o.label)
             elif o.label == "cross entropy" and not self.style.gathers_logits:
                 for what in ("maximum", "target", "sum"):
                     self.collective(rows, "all_reduce", 4.0 * self.tokens, phase, f"cross entropy {what}")
-
-    def join_logits(self, rows: Rows, o: Operator, phase: str) -> None:
-        """Gather the logits of all tensor-parallel ranks and join their parts; backward each rank copies its own part out."""
-        if self.t == 1:
-            return
-        logits = o.shape[1] * o.shape[2] * self.e
-        if phase != "backward":
-            self.collective(rows, "all_gather", logits, phase, "logits")
-        moved = logits / self.t if phase == "backward" else logits
-        rows.add(
-            label="logits joined",
-            work="memory_bound",
-            dtype=self.dtype,
-            read=moved,
-            written=moved,
-            phase=phase,
-            part="input" if phase == "backward" else "",
-        )
 
     def summed(self) -> str:
         """The collective that sums partial results."""
@@ -244,6 +238,7 @@ class Splitter:
 
         Under context parallelism every rank has equal work: with a causal mask its queries see half of the keys on average
         (a ring: ring.py).  With a window keys are gathered first: the rings of frameworks know no windows (Transformer Engine).
+        Packed documents are sequences of their own; they share the tokens evenly.
         """
         sequences, heads, length, width = o.shape
         heads, groups = heads // self.t, max(1, o.kv_heads // self.t)
@@ -252,17 +247,24 @@ class Splitter:
         if narrow:
             mask = f"{'chunk' if o.chunked else 'window'} {o.window}"
         flops = factor * sequences * heads * float(length) * keys * width
-        if o.peers > 1 and self.exchange == "ulysses":
-            heads, groups, length = heads // o.peers, groups // o.peers, length * o.peers
-        elif o.peers > 1 and o.causal and self.exchange == "ring" and not narrow:
+        if o.peers > 1 and self.inner > 1:
+            heads, groups, length = heads // self.inner, groups // self.inner, length * self.inner
+        apart = o.peers > self.inner and o.causal
+        ring = apart and self.exchange in ("ring", "hybrid") and not narrow
+        if apart and not ring:
+            keys, mask = max(1, round(scores_left(keys, o.window, o.chunked) / keys)), "full"
+        if o.attended:
+            documents, seen = max(1, round(sequences * o.keys / o.attended)), max(1, round(o.attended))
+            flops *= o.attended / o.keys
+            sequences, length = documents, max(2, round(sequences * length / documents))
+            keys, mask = (max(1, round(scores_left(seen, o.window, o.chunked) / seen)) if o.causal else seen), "full"
+        moved = sequences * length * heads * width * self.e
+        kv = o.shape[0] * o.keys * groups * width * self.e
+        self.swap_heads(rows, o, phase)
+        if ring:
             core = {"work": "attention", "shape": (sequences, heads, length, width), "dtype": self.dtype}
             ring_attention(rows, {**core, "phase": phase, "launches": launches}, o, self, phase)
             return
-        elif o.peers > 1 and o.causal:
-            keys, mask = max(1, round(scores_left(keys, o.window, o.chunked) / keys)), "full"
-        moved = sequences * length * heads * width * self.e
-        kv = sequences * o.keys * groups * width * self.e
-        self.swap_heads(rows, o, phase)
         row = rows.add(
             label=o.label,
             work="attention",
@@ -279,9 +281,9 @@ class Splitter:
 
     def exchange_keys(self, rows: Rows, o: Operator, phase: str, beside: int = -1) -> None:
         """Keys and values of the other ranks' tokens; backward their gradients too.  A ring hides them beside the attention."""
-        if o.peers == 1 or self.exchange == "ulysses":
+        if o.peers <= self.inner:
             return
-        kv = 2.0 * o.shape[0] * o.keys * max(1, o.kv_heads // self.t) * o.shape[3] * self.e
+        kv = 2.0 * o.shape[0] * o.keys * max(1, o.kv_heads // self.t // self.inner) * o.shape[3] * self.e
         if not o.has_weight and o.work == "gemm":  # unfused: batch counts sequences x heads
             kv = 2.0 * self.tokens * o.peers * max(1, o.kv_heads // self.t) * o.shape[3] * self.e
         wanted = [("all_gather", kv)] + ([("reduce_scatter", kv)] if phase == "backward" else [])
@@ -291,15 +293,15 @@ class Splitter:
                 kind=COLLECTIVE,
                 work=name,
                 message=message,
-                group=self.groups.context,
+                group=self.groups.ring or self.groups.context,
                 dtype=self.dtype,
                 phase=phase,
-                beside=beside if self.exchange == "ring" else -1,
+                beside=beside if self.exchange in ("ring", "hybrid") else -1,
             )
 
     def swap_heads(self, rows: Rows, o: Operator, phase: str) -> None:
         """Ulysses: tokens of all heads against all tokens of some heads, and back (DeepSpeed-Ulysses, arXiv 2309.14509)."""
-        if o.peers == 1 or self.exchange != "ulysses":
+        if o.peers == 1 or self.inner == 1:
             return
         query = self.tokens * (o.shape[1] // self.t) * o.shape[3] * self.e
         kv = 2 * self.tokens * max(1, o.kv_heads // self.t) * o.shape[3] * self.e
@@ -328,7 +330,7 @@ class Splitter:
                 label=f"{o.label} all_to_all",
                 kind=COLLECTIVE,
                 work="all_to_all",
-                layout=f"{x.exchange}:{o.copies}" if x.exchange == "once_per_node" else "",
+                layout=f"{x.exchange}:{o.copies}:{o.reach:g}" if x.exchange == "once_per_node" else "",
                 message=o.read / self.factor("sequence") * x.imbalance,
                 group=self.groups.expert,
                 dtype=self.dtype,
@@ -375,31 +377,21 @@ class Splitter:
         elif o.work != "sort" or self.experts.sorts:
             self.kernel(rows, o, o.backward_read, o.backward_written, "backward", o.backward_launches, "input")
             if o.label == "cross entropy" and self.style.gathers_logits:
-                self.join_logits(rows, o, "backward")
+                join_logits(self, rows, o, "backward")
 
     def linear_backward(self, rows: Rows, o: Operator) -> None:
         """Input gradient (NN), weight gradient (NT, added into the gradient buffer), bias gradient; of each product."""
         b, m, n, k = self.local(o)
         column = o.split in ("column", "vocabulary")
-        if o.split == "row" and self.sp:
+        piecewise = self.splits > 1 and o.split == "row"
+        if o.split == "row" and self.sp and not piecewise:
             self.collective(rows, "all_gather", o.shape[1] * o.shape[2] * self.e, "backward", o.label)
         wide = o.shape[1] * o.shape[3] * self.e
         for i in range(o.products):
-            wgrad = self.product_backward(rows, o, (b, m, n // o.products, k), column and self.sp and i == 0)
+            wgrad = self.product_backward(rows, o, (b, m, n // o.products, k), column and self.sp and i == 0, piecewise)
             if column and not (self.sp and i + 1 < o.products):
                 self.collective(rows, self.summed(), wide, "backward", o.label, beside=wgrad)
-        if o.products > 1:
-            each = o.products - 1
-            rows.add(
-                label=f"{o.label} input gradients summed",
-                work="memory_bound",
-                dtype=self.dtype,
-                read=2.0 * wide * each,
-                written=wide * each,
-                phase="backward",
-                part="input",
-                launches=each,
-            )
+        sum_input_gradients(self, rows, o, wide)
         if o.backward_read:
             rows.add(
                 label=f"{o.label} bias gradient",
@@ -412,15 +404,24 @@ class Splitter:
                 launches=2,
             )
 
-    def product_backward(self, rows: Rows, o: Operator, shape: tuple[int, int, int, int], gathers: bool) -> int:
-        """Write both gradients of one product; with `gathers` its input is gathered beside the first.  Returns the second's row."""
+    def product_backward(
+        self, rows: Rows, o: Operator, shape: tuple[int, int, int, int], gathers: bool, piecewise: bool
+    ) -> int:
+        """Write both gradients of one product, the first as its inputs arrive; returns the second's row."""
         b, m, n, k = shape
         narrow = o.split not in ("vocabulary", "router")
         launches = LAUNCHES_PER_EXPERT * b if o.split.startswith("expert") else 1
         common = {"narrow": narrow, "launches": launches}
         if narrow:
             self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward")
-        dgrad = self.product(rows, f"{o.label} input gradient", (b, m, k, n), "NN", "backward", part="input", **common)
+        name, dgrad = f"{o.label} input gradient", -1
+        if piecewise:
+            gathered = o.shape[1] * o.shape[2] * self.e
+            write_in_pieces(
+                self, rows, name, (b, m, k, n), "NN", "backward", gathered, 0.0, part="input", narrow=narrow
+            )
+        else:
+            dgrad = self.product(rows, name, (b, m, k, n), "NN", "backward", part="input", **common)
         if gathers and not self.style.keeps_gathered_inputs:
             wide = o.shape[1] * o.shape[3] * self.e
             self.collective(rows, "all_gather", wide, "backward", f"{o.label} input", beside=dgrad)

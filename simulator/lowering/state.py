@@ -78,6 +78,8 @@ class State:
     host: list[list[Tensor]] = field(default_factory=list)
     """Per rank: what one of its GPUs has put into host memory, at most."""
 
+    weights: dict[Chunk, Any] = field(default_factory=dict)
+    """Per kind of chunk: its weights; filled at first use by `parameters.chunk_held`."""
     held: list[list[tuple[int, int]]] = field(default_factory=list)
     """Per rank: its (lane, chunk) pairs; filled at first use by `parameters.rank_chunks`."""
 

@@ -159,9 +159,6 @@ def _norm_table(state: State, held: Held, small: float, tensors: float) -> Opera
         )
     launches = max(1, round(tensors / TENSORS_PER_LAUNCH))
     common = {"work": "memory_bound", "dtype": settled.gradient_dtype, "phase": "optimizer"}
-    if settled.reduction_dtype != settled.gradient_dtype and settled.reduces:
-        moved = held.all * (settled.gradient_bytes + settled.reduction_bytes)
-        rows.add(label="gradients cast and back", read=moved, written=moved, launches=2 * launches, **common)
     if settled.precision.loss_scaling:
         rows.add(label="unscale gradients", read=gradients, written=gradients, launches=launches, **common)
     if settled.clip_gradients:
@@ -200,6 +197,18 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
             written=2.0 * held.all * settled.precision.quantised_element,
             phase="optimizer",
             launches=max(1, int(tensors)),
+        )
+    if settled.reduce_dtype != settled.gradient_dtype and settled.reduces:
+        wide, narrow, times = settled.gradient_bytes, settled.reduce_bytes, settled.reductions
+        updated = _mine(state, held)
+        rows.add(
+            label=f"cast gradients to {settled.reduce_dtype} and back",
+            work="memory_bound",
+            dtype=settled.gradient_dtype,
+            read=times * (wide * held.all + narrow * updated),
+            written=times * (narrow * held.all + wide * updated),
+            phase="optimizer",
+            launches=2 * times * max(1, round(tensors / TENSORS_PER_LAUNCH)),
         )
     rows.add(
         label="clear gradients",

@@ -30,7 +30,9 @@ class Plan(Spec):
     Args:
         tensor_parallel, context_parallel, pipeline_parallel: degrees.
         context_parallel_kind: how attention sees the other ranks' tokens: "ring" (keys and values go round beside the
-            attention), "all_gather" (gathered first) or "ulysses" (heads against tokens by all_to_all).
+            attention), "all_gather" (gathered first), "ulysses" (heads against tokens by all_to_all) or "hybrid" (ulysses inside
+            groups of context_parallel_inner consecutive ranks, a ring between them).
+        context_parallel_inner: ranks of such a group.
         data_parallel: replicas; None = what is left of the world size.
         expert_parallel: ranks, consecutive inside data_parallel x context_parallel (and tensor_parallel, where experts are not
             split by it), over which the experts of a layer are dealt out.
@@ -39,6 +41,8 @@ class Plan(Spec):
             node that has some of them, handed on inside it, as DeepEP and HybridEP do).
         expert_imbalance: rows of the rank with the most popular experts over the mean of all.
         sequence_parallel: norms and residuals split along the sequence inside the tensor-parallel group.
+        tensor_parallel_splits: pieces in which products are cut so that their tensor-parallel collectives run beside them, with
+            sequence parallelism (Megatron's --tp-comm-overlap); None = products and their collectives one after the other.
         chunks_per_rank: model chunks per pipeline rank (interleaved schedules).
         microbatch_size: sequences per microbatch and replica.
         schedule: name of a pipeline schedule.
@@ -52,11 +56,14 @@ class Plan(Spec):
             at a time from one input ("uniform"); None = all, each from its own.
         recompute_layers: how many, as the method says.
         attention: attention kernel, in place of the framework's.
+        fused_cross_entropy: whether the loss is computed without an fp32 copy of all logits; None = the framework's habit.
+        vocabulary_parallel_loss: whether each tensor-parallel rank computes its part of the loss, or gathers all logits.
         overlap_gradients: reduce gradients beside the backward pass; "bubbles": copies of a chunk on several pipeline ranks only
             where those ranks idle afterwards (the optimised eager synchronisation of Chimera).
         overlap_parameters: gather ZeRO-1/2 weights beside the next forward pass.
         bucket_size: gradient bytes reduced at once.
         gradient_dtype: of the gradient buffers.
+        gradient_reduce_dtype: in which gradients are added between ranks; None = that of the buffers.
         p2p: latency (a message only delays its receiver) or blocking (it also holds the sender).
         layer_split: layers per chunk, in order of the global chunk number.
         fsdp_unit: layers gathered together under ZeRO-3, or "chunk" for all of a chunk; None = 1.
@@ -80,7 +87,8 @@ class Plan(Spec):
 
     tensor_parallel: Degree = 1
     context_parallel: Degree = 1
-    context_parallel_kind: Literal["ring", "all_gather", "ulysses"] | None = None
+    context_parallel_kind: Literal["ring", "all_gather", "ulysses", "hybrid"] | None = None
+    context_parallel_inner: Degree | None = None
     pipeline_parallel: Degree = 1
     data_parallel: Degree | None = None
     expert_parallel: Degree = 1
@@ -88,6 +96,7 @@ class Plan(Spec):
     expert_exchange: Literal["all_to_all", "once_per_node"] | None = None
     expert_imbalance: Annotated[float, Field(ge=1, le=1000)] = 1.0
     sequence_parallel: bool = False
+    tensor_parallel_splits: Degree | None = None
     chunks_per_rank: Degree = 1
     microbatch_size: Degree = 1
     schedule: str | None = None
@@ -102,10 +111,13 @@ class Plan(Spec):
     recompute_method: Literal["block", "every", "uniform"] | None = None
     recompute_layers: Degree | None = None
     attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "sdpa"] | None = None
+    fused_cross_entropy: bool | None = None
+    vocabulary_parallel_loss: bool | None = None
     overlap_gradients: bool | Literal["bubbles"] | None = None
     overlap_parameters: bool | None = None
     bucket_size: Bytes | None = None
     gradient_dtype: Literal["fp32", "bf16", "fp16"] | None = None
+    gradient_reduce_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     p2p: Literal["latency", "blocking"] | None = None
     layer_split: Annotated[tuple[Layers, ...] | None, BeforeValidator(_listed)] = None
     fsdp_unit: Literal["chunk"] | Degree | None = None

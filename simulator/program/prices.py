@@ -7,13 +7,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ACCOUNTS", "RESOURCE_KINDS", "Prices"]
+__all__ = ["ACCOUNTS", "PARTS_OF_AXES", "RESOURCE_KINDS", "Prices", "account_of"]
 
 ACCOUNTS = ("forward", "backward", "recompute", "optimizer", "host", "tp", "cp", "ep", "dp", "pp", "bubble")
 """Where an instant of a rank can go; a step's breakdown has one entry each and sums to the step time."""
 
+PARTS_OF_AXES = {"replica": "dp", "ring": "cp"}
+"""Mesh axes that are a part of another one, whose account they share."""
+
 RESOURCE_KINDS = ("gemm", "memory", "tp", "dp", "pp", "copy")
 """Kinds of activity that can slow each other when they overlap on one GPU (design 5b I)."""
+
+
+def account_of(group: tuple[str, ...]) -> str:
+    """Return the account of a collective over these mesh axes.
+
+    >>> account_of(("tp", "ep")), account_of(("ring",))
+    ('tp', 'cp')
+    """
+    return PARTS_OF_AXES.get(group[0], group[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -135,7 +135,7 @@ def unfold(program: Program, mesh: ReplicaMesh, class_of: Ints, bits: Ints) -> U
         class_of: [replicas] from `alike`.
         bits: [classes, pipeline ranks] kinds of members, as bits; an item is kept apart for each set of kinds that runs it.
     """
-    classes, ranks = int(class_of.max()) + 1, program.ranks
+    classes = int(class_of.max()) + 1
     plans = [_apart(classes)]
     for groups in mesh.groups:
         met = np.unique(groups * classes + class_of)
@@ -156,41 +156,52 @@ def unfold(program: Program, mesh: ReplicaMesh, class_of: Ints, bits: Ints) -> U
     item, items, folded_item, item_bits = _items(
         program, _row_bits(program, plans, plan_of, bits, folded_row, slot), folded_row, bar
     )
-    sizes = np.bincount(class_of, minlength=classes).astype(np.float64)
-    lanes = int(program.lane.max(initial=0)) + 1
-    special = {
-        name: getattr(program, name)[folded_row]
-        for name in ("action", "chunk", "microbatch", "step", "part", "count", "slice", "slices", *_SECOND)
-        if len(getattr(program, name))
-    }
-    effects = {
-        name: _frozen(np.where(bar, -1, getattr(program, name)[folded_row]).astype(np.int32))
-        for name in ("start_effect", "end_effect", "mark_effect")
-        if len(getattr(program, name))
-    }
     made = replace(
         program,
         items=items,
         item=_frozen(item.astype(np.int32)),
-        kind=_frozen(program.kind[folded_row]),
-        rank=_frozen((program.rank[folded_row] + owner * ranks).astype(np.int32)),
-        lane=_frozen((program.lane[folded_row] + owner * lanes).astype(np.int32)),
         stream_offsets=stream_offsets,
         streams=streams,
         after_offsets=after_offsets,
         after=after,
-        stream_rank=_frozen(np.concatenate([program.stream_rank + c * ranks for c in range(classes)]).astype(np.int32)),
-        stream_lane=program.stream_lane * classes,
-        rank_weight=_frozen((program.rank_weight[None, :] * sizes[:, None] / len(class_of)).reshape(-1)),
-        resident=program.resident * classes,
-        host_resident=program.host_resident * classes,
-        **{name: _frozen(values) for name, values in special.items()},
-        **effects,
+        **_row_columns(program, folded_row, owner, bar),
+        **_rank_columns(program, class_of),
     )
     return Unfolded(program=made, folded_item=folded_item, bits=item_bits, folded_row=folded_row, owner=owner, bar=bar)
 
 
-_SECOND = ("second_chunk", "second_microbatch")
+def _row_columns(program: Program, folded_row: Ints, owner: Ints, bar: NDArray[np.bool_]) -> dict[str, Any]:
+    """The columns that a new row has from its folded row; ranks and lanes count on from class to class."""
+    columns = {name: getattr(program, name) for name in _COPIED}
+    out = {name: values[folded_row] for name, values in columns.items() if len(values)}
+    effects = {name: getattr(program, name) for name in ("start_effect", "end_effect", "mark_effect")}
+    for name, values in effects.items():
+        if len(values):
+            out[name] = np.where(bar, -1, values[folded_row]).astype(np.int32)
+    lanes = int(program.lane.max(initial=0)) + 1
+    out["rank"] = (program.rank[folded_row] + owner * program.ranks).astype(np.int32)
+    out["lane"] = (program.lane[folded_row] + owner * lanes).astype(np.int32)
+    return {name: _frozen(values) for name, values in out.items()}
+
+
+def _rank_columns(program: Program, class_of: Ints) -> dict[str, Any]:
+    """Streams and ranks, once per class."""
+    sizes = np.bincount(class_of).astype(np.float64)
+    classes = len(sizes)
+    streams = [program.stream_rank + c * program.ranks for c in range(classes)]
+    return {
+        "stream_rank": _frozen(np.concatenate(streams).astype(np.int32)),
+        "stream_lane": program.stream_lane * classes,
+        "rank_weight": _frozen((program.rank_weight[None, :] * sizes[:, None] / len(class_of)).reshape(-1)),
+        "resident": program.resident * classes,
+        "host_resident": program.host_resident * classes,
+    }
+
+
+_COPIED = (
+    *("kind", "action", "chunk", "microbatch", "step", "part"),
+    *("count", "slice", "slices", "second_chunk", "second_microbatch"),
+)
 
 
 def _frozen(array: Any) -> Any:

@@ -17,6 +17,8 @@ __all__ = ["check_format", "cut_at", "plot_comparison", "plot_latency_sweep", "s
 _MEMORY_COLOURS = (
     "#4e79a7", "#f28e2b", "#e15759", "#76b7b2", "#59a14f", "#edc948", "#b07aa1", "#9c755f", "#bab0ac", "#d0d0d0",
 )  # fmt: skip
+_INSIDE = 8
+"""More curves than this have their legend beside the picture."""
 _FAR = 2.0
 """Bars this many times as long as the median are cut, so that the others can be told apart."""
 
@@ -116,7 +118,9 @@ def plot_latency_sweep(
 
     if not bubbles:
         raise SpecError("a sweep draws at least one schedule, but none of those asked for can be")
-    figure = Figure(figsize=(7.0, 4.5), dpi=150, layout="constrained")
+    many = len(bubbles) > _INSIDE
+    size = (8.6, max(4.5, 0.21 * len(bubbles) + 0.6)) if many else (7.0, 4.5)
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
     check_format(figure, path)
     axis = figure.subplots()
     styles = ("-", "--", "-.", ":")
@@ -128,8 +132,12 @@ def plot_latency_sweep(
         axis.axvline(hop, color="#b00020", ls="--", lw=1.0, label="this job")
     axis.set_xlabel("latency of a hop, in the unit of the times")
     axis.set_ylabel("bubble [% of the time]")
-    axis.set_ylim(bottom=0.0)
-    axis.legend(fontsize=8, frameon=False)
+    axis.set_ylim(0.0, cut_at([100 * max(values) for values in bubbles.values()]))
+    handles, labels = axis.get_legend_handles_labels()
+    last = {name: values[-1] for name, values in bubbles.items()}
+    by_end = sorted(range(len(labels)), key=lambda n: -last.get(labels[n], -1.0))  # as the curves end, from the top
+    where: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if many else {}
+    axis.legend([handles[n] for n in by_end], [labels[n] for n in by_end], fontsize=8, frameon=False, **where)
     axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, facecolor="white")
     return Path(path)

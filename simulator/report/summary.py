@@ -8,6 +8,7 @@ from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
 from simulator.report.ranks import ranks_section
 from simulator.report.table import Section, Table, bar, percent
+from simulator.report.window import step_window
 from simulator.units import show
 
 __all__ = ["describe", "headline", "memory_section", "sure_section", "time_section"]
@@ -92,11 +93,12 @@ def memory_section(prediction: Prediction) -> Section:
         f"{s.name}{f' x {s.count}' if s.count > 1 else ''} {show(s.bytes, 'B')}" for s in standing[:_MOST_TENSORS]
     ]
     low, high = p.memory_band(fullest)
+    since = float(memory.time[fullest]) - step_window(p.program, p.trace).low
     return Section(
         title=f"memory at the peak of each pipeline rank: {verdict}",
         table=Table(headings=("rank", "total", "full", *names), rows=tuple(rows)),
         below=(
-            f"fullest: rank {fullest}, {show(float(memory.time[fullest]), 's')} into the step; largest there: "
+            f"fullest: rank {fullest}, {show(max(0.0, since), 's')} into the step; largest there: "
             + ", ".join(tensors),
             *(
                 [f"on the host: {show(p.host_memory, 'B')} of {show(p.host_capacity, 'B')} of a node"]

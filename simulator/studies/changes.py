@@ -32,6 +32,17 @@ _BETTER_ATTENTION = {
     "flash2": ("flash3",),
     "sdpa": ("flash3",),
 }
+_OF_FSDP: dict[str, Any] = {
+    "fsdp_prefetch": None,
+    "reshard_after_forward": None,
+    "fsdp_unit": None,
+    "fsdp_gather": None,
+    "fsdp_reduce": None,
+    "secondary_shard_size": None,
+    "quantized_weights": None,
+    "quantized_gradients": None,
+}
+"""Settings that only ZeRO-3 has."""
 _FLASH3_GPUS = ("hopper",)
 
 
@@ -159,10 +170,13 @@ def _can_be(job: Job, change: Change) -> bool:
 def _memory_changes(now: Settled) -> Iterator[Change]:
     for kind in ("none", "selective", "operators", "full"):
         if kind != now.recompute:
-            yield Change(name=f"recompute {kind}", plan={"recompute": kind})
+            none = {"recompute_modules": None, "recompute_method": None, "recompute_layers": None}
+            yield Change(name=f"recompute {kind}", plan={"recompute": kind} | none)
     if now.tensor_parallel > 1:
         word = "without" if now.sequence_parallel else "with"
         yield Change(name=f"{word} sequence parallelism", plan={"sequence_parallel": not now.sequence_parallel})
+    if not now.optimizer_offload:
+        yield Change(name="optimizer states on the host", plan={"optimizer_offload": 1.0})
     for size in (now.microbatch_size // 2, 2 * now.microbatch_size):
         if size >= 1:
             yield Change(name=f"microbatches of {size}", plan={"microbatch_size": size})
@@ -170,7 +184,8 @@ def _memory_changes(now: Settled) -> Iterator[Change]:
         if stage != now.zero_stage:
             extra = {key: None for key in ("overlap_gradients", "bucket_size")} if stage == 3 else {}
             extra |= {"overlap_parameters": None} if stage not in (1, 2) else {}
-            extra |= {"fsdp_prefetch": None, "reshard_after_forward": None} if stage != 3 else {}
+            extra |= dict(_OF_FSDP) if stage != 3 else {}
+            extra |= {"shard_size": None} if stage == 0 else {}
             yield Change(name=f"ZeRO stage {stage}", plan={"zero_stage": stage} | extra)
 
 
@@ -192,11 +207,12 @@ def _degree_changes(job: Job, now: Settled) -> Iterator[Change]:
         plan: dict[str, Any] = {"tensor_parallel": int(tensor), "pipeline_parallel": int(pipeline), "layer_split": None}
         plan["data_parallel"] = int(data) if job.plan.data_parallel is not None else None
         if tensor == 1:
-            plan["sequence_parallel"] = False
+            plan |= {"sequence_parallel": False, "tensor_parallel_splits": None, "vocabulary_parallel_loss": None}
         if pipeline == 1:
             plan |= {"chunks_per_rank": 1, "schedule": None, "p2p": None}
         if data == 1:
             plan |= {"zero_stage": 0, "overlap_gradients": None, "overlap_parameters": None, "bucket_size": None}
+            plan |= {"shard_size": None, **_OF_FSDP}
         yield Change(name=f"tensor {int(tensor)} x data {int(data)} x pipeline {int(pipeline)}", plan=plan)
 
 

@@ -177,6 +177,9 @@ def _experts(c: Config) -> Table:
         table["shared_expert_ffn"] = shared
     every = c.whole("decoder_sparse_step", "interleave_moe_layer_step", default=1)
     table |= {"dense_layers": c.count("first_k_dense_replace")} | ({"moe_every": every} if every > 1 else {})
+    groups, used = c.count("n_group"), c.count("topk_group")
+    if groups > 1 and used and used < groups:
+        table |= {"expert_groups": groups, "groups_per_token": used}
     if c.kind == "gpt_oss":
         table |= {"linear_bias": True, "qkv_bias": True}
     if c.count("num_nextn_predict_layers"):

@@ -7,7 +7,7 @@ for all others; so the difference is that cause's alone, and a few dozen steps t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.costs.ranks import Priced, price_ranks
 from simulator.engine import run
-from simulator.engine.noise import NoisyStep, draw, no_effect, step_times
+from simulator.engine.noise import Draws, NoisyStep, draw, no_effect, step_times
 from simulator.engine.sampled import Chain, SampledEngine
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.jitter import Jitter
@@ -169,18 +169,7 @@ def vary(
         if not exact:
             alike = replace(alike, stretch=plain.stretch(run(plain.program, plain.prices)))
         runs["parts"] = SampledEngine(alike, engine, exact)
-    times, without, chains = np.zeros(samples), {cause: np.zeros(samples) for cause in causes}, []
-    for sample in range(samples):
-        draws = draw(step, jitter, seed, sample)
-        noisy = step_times(frozen, draws)
-        times[sample] = runs[""].makespan(noisy)
-        chains.append(runs[""].chain(noisy))
-        for cause in causes:
-            other = runs.get(cause, runs[""])
-            less = step_times(other.step, draws, off=() if cause == "parts" else (cause,))
-            without[cause][sample] = other.makespan(less)
-        if say is not None and (sample + 1) % max(1, samples // 10) == 0:
-            say(f"{sample + 1} of {samples} steps with noise")
+    times, without, chains = _run(runs, causes, lambda sample: draw(step, jitter, seed, sample), samples, say)
     ranks, links = _blame(step, times, chains)
     return Variation(
         jitter=jitter,
@@ -192,6 +181,30 @@ def vary(
         links=links,
         frozen=not exact and priced.prices.interferes,
     )
+
+
+def _run(
+    runs: dict[str, SampledEngine],
+    causes: Sequence[str],
+    drawn: Callable[[int], Draws],
+    samples: int,
+    say: Callable[[str], None] | None,
+) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]], list[Chain]]:
+    """Run every step with all causes, then without each; `runs` has the engine of all ("") and of those that need their own."""
+    times, chains = np.zeros(samples), []
+    without = {cause: np.zeros(samples) for cause in causes}
+    for sample in range(samples):
+        draws = drawn(sample)
+        noisy = step_times(runs[""].step, draws)
+        times[sample] = runs[""].makespan(noisy)
+        chains.append(runs[""].chain(noisy))
+        for cause in causes:
+            other = runs.get(cause, runs[""])
+            less = step_times(other.step, draws, off=() if cause == "parts" else (cause,))
+            without[cause][sample] = other.makespan(less)
+        if say is not None and (sample + 1) % max(1, samples // 10) == 0:
+            say(f"{sample + 1} of {samples} steps with noise")
+    return times, without, chains
 
 
 def _described(job: Job, samples: int, seed: int) -> Jitter:

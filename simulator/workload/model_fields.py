@@ -80,6 +80,8 @@ class ModelFields(NamedSpec):
     Layers of `mixers` "mamba2" (arXiv 2405.21060) and "delta" (gated delta rule, arXiv 2412.06464) carry a state along the sequence:
     `ssm_heads` of `ssm_head_dim` (of values), keys and queries (B and C) of `ssm_state` in `ssm_groups`, and a convolution over
     `conv_width` tokens.  `attention_gate`: attention's output is gated by a projection as wide as the queries.
+    `expert_groups`: equal groups of experts of which a token may use `groups_per_token` (node-limited routing, DeepSeek-V2, section
+    2.2.2): it reaches fewer places where tokens cross the network once per node.
     `capacity_factor`: rows that an expert takes, in shares of an even distribution; fuller ones drop tokens, emptier ones are padded
     (GShard, arXiv 2006.16668); 0 = no token is dropped.
     `positions` "relative_bias": a learned bias per distance and head (T5); "transformer_xl": sinusoids of the distance, projected
@@ -130,6 +132,8 @@ class ModelFields(NamedSpec):
     ssm_state: Part = 0
     conv_width: Part = 0
     attention_gate: bool = False
+    expert_groups: Part = 0
+    groups_per_token: Part = 0
     capacity_factor: Annotated[float, Field(ge=0, le=100)] = 0.0
     token_types: Part = 0
     head_transform: bool = False
@@ -223,6 +227,15 @@ class ModelFields(NamedSpec):
         if self.capacity_factor and not self.experts:
             raise ValueError(
                 f"capacity_factor = {self.capacity_factor} belongs to a mixture of experts, but experts = 0; leave it out"
+            )
+        if bool(self.expert_groups) != bool(self.groups_per_token) or self.groups_per_token > self.expert_groups:
+            raise ValueError(
+                "groups_per_token of the expert_groups are used, at most all, but expert_groups = "
+                f"{self.expert_groups} and groups_per_token = {self.groups_per_token}; give both or neither"
+            )
+        if self.expert_groups and (not self.experts or self.experts % self.expert_groups):
+            raise ValueError(
+                f"expert_groups must divide the experts, but {self.experts} / {self.expert_groups} is no whole number"
             )
         if self.experts and not any(self.moe_layers):
             raise ValueError(

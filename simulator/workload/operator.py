@@ -59,8 +59,9 @@ class Operator:
         causal: whether attention skips masked tiles.
         window: tokens that a query sees at most, 0 = all; `chunked`: within blocks of that size, not behind itself.
         kv_heads, keys: key/value heads of an attention operator, and keys that each sequence of queries sees.
+        attended: keys that a query may see, where sequences are packed documents: those of its own; 0 = all.
         peers: ranks that hold the other queries of the same sequences (context parallelism).
-        copies: rows that dispatch and combine make of each token.
+        copies: rows that dispatch and combine make of each token; `reach`: the share of the experts' groups that it may use.
         access: how a memory-bound kernel walks memory where it is not a small kernel of a layer: "stream" (long passes),
             "gather" (rows in another order) or "loss" (the separate tensor operations of a cross-entropy).
         has_weight: whether the GEMM's right operand is a weight (else both operands are activations).
@@ -89,8 +90,10 @@ class Operator:
     chunked: bool = False
     kv_heads: int = 0
     keys: int = 0
+    attended: float = 0.0
     peers: int = 1
     copies: int = 1
+    reach: float = 1.0
     access: str = ""
     has_weight: bool = True
     products: int = 1

@@ -22,6 +22,9 @@ class Workload:
         global_batch_size: sequences per step, over all replicas.
         precision: fp32, tf32, fp16, bf16, fp8, mxfp8 or nvfp4.
         optimizer: name of an optimizer.
+        document_length: mean tokens of the documents that are packed into a sequence, each seen by attention alone; None = one
+            document per sequence.
+        document_spread: standard deviation of the documents' lengths over their mean.
         target_length: tokens per sequence in the decoder of an encoder-decoder; 0 = the model's own.
     """
 
@@ -30,7 +33,26 @@ class Workload:
     global_batch_size: int
     precision: str = "bf16"
     optimizer: str = "adam"
+    document_length: float | None = None
+    document_spread: float = 0.0
     target_length: int = 0
+
+    @property
+    def attended(self) -> float:
+        """Tokens of the document that a token lies in, on average: mean x (1 + spread^2), at most a sequence.
+
+        Attention is paid by token pairs, so long documents count more: sum of l^2 over sum of l.
+
+        >>> from simulator.workload.model import load_model
+        >>> packed = Workload(
+        ...     model=load_model("gpt2"), sequence_length=8192, global_batch_size=8, document_length=1024, document_spread=1.0
+        ... )
+        >>> packed.attended
+        2048.0
+        """
+        if self.document_length is None:
+            return float(self.sequence_length)
+        return min(float(self.sequence_length), self.document_length * (1.0 + self.document_spread**2))
 
     @property
     def numbers(self) -> Precision:
@@ -54,14 +76,15 @@ class Workload:
         6 FLOP per token and matrix weight that it meets (of the experts only those it is sent to), head included, plus
         12 x query width x sequence_length per token and layer with attention (Narayanan et al. SC 2021, equation 3, with the
         factor for recompute left out; with unlike heads the query width is the mean of theirs and the values').  Layers that attend
-        to a window count as if they saw the whole sequence, as causal ones do, so that the figure has one meaning for all models.
+        to a window count as if they saw the whole sequence, as causal ones do, so that the figure has one meaning for all models;
+        of packed documents attention counts inside each.
         Layers that carry a state count the products of their scan by chunks.
         Multi-token prediction modules count as layers with a head each.
         """
         m, length = self.model, self.sequence_length
         if m.encoder_layers:
             return 6.0 * self.global_batch_size * self._encoder_decoder()
-        score = float(m.heads * (m.head_dim + m.value_head_dim) * length)
+        score = float(m.heads * (m.head_dim + m.value_head_dim) * self.attended)
         per_token = 0.0
         for name, count in Counter(m.layer_kinds).items():
             per_token += count * self._layer(name, score)

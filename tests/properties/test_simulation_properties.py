@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -193,6 +193,11 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "fsdp_reduce": ({"zero_stage": 3}, None, "step"),
     "quantized_weights": ({"zero_stage": 3}, False, True),
     "quantized_gradients": ({"zero_stage": 3, "secondary_shard_size": 4}, False, True),
+    "context_parallel_inner": ({"context_parallel": 8, "context_parallel_kind": "hybrid"}, 2, 4),
+    "tensor_parallel_splits": ({"tensor_parallel": 2, "sequence_parallel": True}, None, 2),
+    "fused_cross_entropy": ({}, False, True),
+    "vocabulary_parallel_loss": ({"tensor_parallel": 2}, True, False),
+    "gradient_reduce_dtype": ({}, None, "bf16"),
     "recompute_modules": ({"recompute": "selective"}, None, ("mlp",)),
     "recompute_method": ({"recompute": "full", "recompute_layers": 3}, "block", "every"),
     "recompute_layers": ({"recompute": "full", "recompute_method": "uniform"}, 2, 3),
@@ -213,6 +218,31 @@ def test_every_dependent_field_has_an_effect(field: str) -> None:
     one, two = (simulate(work, Plan(**{**base, field: v}), cluster) for v in (first, second))
     same = (one.step_time, one.peak_memory) == (two.step_time, two.peak_memory)
     assert same == (field == "data_parallel")
+
+
+WORKLOAD_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
+    "model": ({}, load_model("gpt2_355m"), load_model("gpt2_124m")),
+    "sequence_length": ({}, 1024, 512),
+    "global_batch_size": ({}, 32, 64),
+    "precision": ({}, "bf16", "fp16"),
+    "optimizer": ({}, "adam", "sgd"),
+    "target_length": ({"model": load_model("t5_11b"), "sequence_length": 512}, 0, 64),
+    "document_length": ({}, None, 256),
+    "document_spread": ({"document_length": 128}, 0.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("field", list(WORKLOAD_FIELDS))
+def test_every_field_of_a_workload_has_an_effect(field: str) -> None:
+    base, first, second = WORKLOAD_FIELDS[field]
+    common = {"model": load_model("gpt2_355m"), "sequence_length": 1024, "global_batch_size": 32} | base
+    cluster = load_cluster("dgx_a100", 8)
+    one, two = (simulate(Workload(**common | {field: v}), Plan(), cluster) for v in (first, second))
+    assert (one.step_time, one.peak_memory) != (two.step_time, two.peak_memory)
+
+
+def test_the_list_of_workload_fields_is_complete() -> None:
+    assert {f.name for f in fields(Workload)} == set(WORKLOAD_FIELDS)
 
 
 def test_the_list_of_fields_above_is_complete() -> None:

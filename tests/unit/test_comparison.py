@@ -14,6 +14,7 @@ from matplotlib.image import imread
 from simulator.cli import main
 from simulator.errors import SpecError, UnknownNameError
 from simulator.report.bars import COLOURS
+from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
 from simulator.studies.comparison import Comparison, compare
 from simulator.studies.latency_sweep import latency_sweep
@@ -153,3 +154,24 @@ def test_the_figure_shows_timelines_and_time_against_memory(job: str, dtsim: Dts
     assert backward.sum() > 500
     code, _, said = dtsim("compare", job, "--schedule", "gpipe", "--figure", str(tmp_path / "x.txt"))
     assert (2, True) == (code, "names its format" in said)
+
+
+def test_all_schedules_side_by_side_have_two_columns_and_cut_bars(job: str, dtsim: Dtsim, tmp_path: Path) -> None:
+    some, every, bars = (tmp_path / name for name in ("some.png", "every.png", "bars.png"))
+    assert 0 == dtsim("compare", job, "--schedule", "gpipe,zbv,one_f_one_b,chimera", "--figure", str(some))[0]
+    asked = ("compare", job, "--schedule", "all", "--json", "--figure", str(every), "--plot", str(bars))
+    code, text, _ = dtsim(*asked)
+    names = {row["name"].removeprefix("schedule ").partition(" ")[0] for row in json.loads(text)["rows"]}
+    assert (0, {schedule.name for schedule in SCHEDULES}) == (code, names)
+    assert imread(every).shape[0] < 5 * imread(some).shape[0]
+    assert imread(every).shape[1] == imread(some).shape[1]
+    assert imread(bars).std() > 0.05
+
+
+def test_messages_of_steps_that_run_into_each_other_are_those_of_one(job: str) -> None:
+    compared = compare(job, variants(["one_f_one_b", "pipedream_2bw"], [], []))
+    flushed, never = (row.pipeline for row in compared.rows)
+    assert flushed is not None
+    assert never is not None
+    assert (flushed.messages, flushed.message_bytes) == (never.messages, never.message_bytes)
+    assert (1, 2) == (flushed.weight_copies, never.weight_copies)

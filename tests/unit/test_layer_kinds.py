@@ -258,6 +258,17 @@ def test_what_a_state_does_not_allow_is_refused() -> None:
         Model(**{**model.model_dump(exclude={"parameters_published"}), "ssm_state": 0})
 
 
+def test_a_token_that_may_use_fewer_groups_of_experts_crosses_fewer_nodes() -> None:
+    free = small("deepseek_v3", layers=4, mtp_layers=0, dense_layers=1, expert_groups=0, groups_per_token=0)
+    bound = free.model_copy(update={"expert_groups": 8, "groups_per_token": 2})
+    plan = {"expert_parallel": 64, "gpus": 64, "batch": 64, "recompute": "full"}
+    several, once = ({**plan, "expert_exchange": kind} for kind in ("all_to_all", "once_per_node"))
+    assert run(bound, **once).breakdown["ep"] < 0.8 * run(free, **once).breakdown["ep"]
+    assert run(bound, **several).step_time == run(free, **several).step_time
+    with pytest.raises(ValueError, match="give both or neither"):
+        Model(**{**free.model_dump(exclude={"parameters_published"}), "expert_groups": 8})
+
+
 def test_a_name_without_a_published_shape_says_so() -> None:
     for name in ("wudao_2_0", "Wudao-2.0", "ResNet-50"):
         with pytest.raises(SpecError, match="known by name only"):

@@ -174,3 +174,16 @@ def test_noise_of_what_is_not_there_is_found() -> None:
     alone = step_of("gpt2_124m_1gpu")
     assert ("collectives", "messages") == no_effect(alone, jitter(**ALL))
     assert () == no_effect(step_of("gpt3_175b", *SMALL), jitter(**ALL))
+
+
+def test_every_group_of_a_kind_has_a_factor_of_its_own() -> None:
+    """Hybrid sharding: gathers inside groups of four, additions between them."""
+    step = step_of("llama3_8b_fsdp_8xh100", "plan.shard_size=4")
+    groups = [g.tolist() for g in step.mesh.groups]
+    assert [[0, 0, 0, 0, 1, 1, 1, 1], [0, 1, 2, 3, 0, 1, 2, 3]] == sorted(groups)
+    times = step_times(step, draw(step, jitter(collectives=0.3), 0, 0)).occupancy
+    for kind, of in enumerate(groups):
+        for row in step.links[1 + kind][:20]:
+            found = [set(times[row][np.array(of) == g]) for g in range(max(of) + 1)]
+            assert all(len(factors) == 1 for factors in found)
+            assert len(found) == len(set.union(*found))

@@ -193,3 +193,37 @@ def test_a_clusters_file_may_have_parts_and_noise_and_a_job_adds_to_them(
     file.write_text(file.read_text().replace("compute = 0.01", "compute = 9"))
     with pytest.raises(SpecError, match=r"mixed.toml, line 10: jitter.compute = 9: expected a sigma from 0 to 3"):
         job("cluster.name=mixed")
+
+
+def test_pictures_and_tables_name_places_in_the_pipeline(tmp_path: Path) -> None:
+    from simulator.report.chrome_trace import export_chrome_trace
+    from simulator.report.summary import describe
+    from simulator.studies.comparison import compare
+
+    p = simulate_job(job("cluster.parts=[{replicas=3,clock=0.6}]"))
+    text = export_chrome_trace(p.program, p.prices, p.trace, tmp_path / "step.json").read_text()
+    names = ["pipeline rank 1, replicas of kind 0 (x7 ranks)", "pipeline rank 1, replicas of kind 1 (x1 ranks)"]
+    assert all(name in text for name in names)
+    said = describe(p, "job")[1]
+    assert "ranks that differ" == said.title
+    assert "who sets the pace: rank 3 (pipeline rank 1 of replicas 3)" in said.below
+    settings = (*SMALL, "cluster.gpus=16")
+    rows = compare("gpt2_124m_2gpu", [settings, (*settings, "cluster.parts=[{replicas=3,clock=0.6}]")]).rows
+    assert rows[0].pipeline is not None
+    assert rows[1].pipeline is not None
+    assert rows[0].pipeline.messages == rows[1].pipeline.messages > 0
+
+
+@pytest.mark.parametrize(
+    ("factor", "touched"), [("clock", ("gemm", "attention")), ("memory_bandwidth", ("memory_bound",))]
+)
+def test_a_factor_slows_its_own_kernels(factor: str, touched: tuple[str, ...]) -> None:
+    plain = simulate_job(job()).prices
+    slow = simulate_job(job(f'cluster.parts=[{{nodes="0-1",{factor}=0.5}}]')).prices
+    for kind in ("gemm", "memory_bound", "attention"):
+        before, after = (
+            sum(p.class_share[:, q].sum() for q, name in enumerate(p.classes) if name.startswith(kind))
+            for p in (plain, slow)
+        )
+        assert before > 0
+        assert (2.0 if kind in touched else 1.0) == pytest.approx(after / before, rel=1e-9), kind

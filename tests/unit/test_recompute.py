@@ -144,6 +144,7 @@ def test_modules_add_up() -> None:
         ({"recompute": "full", "recompute_modules": ("mlp",)}, "'full'", "'selective'"),
         ({"recompute": "selective", "recompute_modules": ("moe",)}, "'moe' is none", "leave moe out"),
         ({"recompute": "selective", "recompute_modules": ("mla_up_proj",)}, "llama3_8b", "leave mla_up_proj out"),
+        ({"recompute": "selective", "recompute_modules": ("shared_experts",)}, "llama3_8b", "leave shared_experts out"),
     ],
 )
 def test_refused_where_it_cannot_act(plan: dict[str, Any], values: str, way: str) -> None:

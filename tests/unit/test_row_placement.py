@@ -75,6 +75,28 @@ def reason(**changes: str) -> str:
         ("A100", 40, "a100_40gb_sxm"),
         ("A100-64GB custom", 64, None),
         ("TPU v5p", 95, None),
+        ("TPU v4", 32, "tpu_v4"),
+        ("Google Cloud TPUv3", 32, "tpu_v3"),
+        ("Ascend 910", 32, "ascend_910"),
+        ("Huawei Ascend-910B", 64, "ascend_910b"),
+        ("MI250X", 128, "mi250x"),
+        ("AMD MI250X (one GCD)", 64, "mi250x_gcd"),
+        ("AMD Instinct MI325X OAM", 256, "mi325x"),
+        ("MI355X", 288, "mi355x"),
+        ("H800-SXM5-80GB", 80, "h800_80gb_sxm"),
+        ("NVIDIA H20", 96, "h20_96gb_sxm"),
+        ("NVIDIA GH200 120GB", 96, "gh200_96gb"),
+        ("B300", 288, "b300_sxm"),
+        ("GeForce RTX 3090", 24, "rtx_3090"),
+        ("RTX2080Ti", 11, "rtx_2080_ti"),
+        ("GeForce RTX 5090", 32, "rtx_5090"),
+        ("Tesla T4", 15, "t4_16gb"),
+        ("A10G", 24, "a10g_24gb"),
+        ("A10", 24, "a10_24gb"),
+        ("V100-SXM3-32GB", 32, "v100_32gb_sxm3"),
+        ("H100 NVL", 94, "h100_94gb_nvl"),
+        ("Intel Gaudi 3", 128, "gaudi3"),
+        ("H300", 141, None),
     ],
 )
 def test_a_gpu_is_told_by_generation_memory_and_form(text: str, memory: float | None, expected: str | None) -> None:
@@ -117,6 +139,30 @@ def test_a_fabric_comes_from_the_source_with_its_citation() -> None:
 
 def test_a_slower_link_of_a_known_kind_has_its_own_rate() -> None:
     assert pytest.approx(200e9) == placed(gpu="A100-80GB-SXM", intra_link="NVLink3, 400 GB/s").cluster.link.bandwidth
+
+
+@pytest.mark.parametrize(
+    ("gpu", "link", "bandwidth", "technology"),
+    [
+        ("MI355X", "xGMI", 537e9, "xgmi"),
+        ("AMD Instinct MI300X", "Infinity Fabric", 448e9, "xgmi"),
+        ("H800-80GB-SXM", "NVLink4 400GB/s", 200e9, "nvlink"),
+        ("H100-80GB-SXM", "NVLink", 450e9, "nvlink"),
+        ("H100-80GB-SXM", "NVLink9 3600 GB/s", 1800e9, "nvlink"),
+        ("RTX 4090", "PCIe gen4", 32e9, "pcie"),
+    ],
+)
+def test_links_inside_a_node_are_told_by_word_generation_and_rate(
+    gpu: str, link: str, bandwidth: float, technology: str
+) -> None:
+    found = placed(gpu=gpu, gpu_peak_bf16_tflops="", gpu_mem_gb="", intra_link=link).cluster.link
+    assert (pytest.approx(bandwidth, rel=0.05), technology) == (found.bandwidth, found.technology)
+
+
+@pytest.mark.parametrize(("name", "link", "vendor"), [("Zeta-9", "ZetaLink", "nvidia"), ("MI999X", "xGMI", "amd")])
+def test_an_invented_gpu_is_like_one_of_its_maker(name: str, link: str, vendor: str) -> None:
+    gpu = placed(gpu=name, gpu_peak_bf16_tflops="300", gpu_mem_gb="64", intra_link=link).cluster.gpu
+    assert vendor == gpu.vendor
 
 
 def test_what_is_blank_is_filled_by_a_rule_that_is_said() -> None:
@@ -319,3 +365,14 @@ def test_words_for_library_attention_leave_the_kernel_to_the_gpu() -> None:
     assert ["te", "te", "sdpa"] == [
         placed(attn_kernel=w).fields["attention"] for w in ("TE/flash", "cuDNN", "SDPA flash")
     ]
+
+
+def test_products_in_pieces_are_placed_from_a_rows_own_words() -> None:
+    assert (
+        4
+        == placed(overlap="TP comm overlap, DP overlap", tp="2", seq_parallel="1", dp="").fields[
+            "tensor_parallel_splits"
+        ]
+    )
+    assert "tensor_parallel_splits" not in placed(overlap="TP comm overlap").fields, "nothing to overlap"
+    assert "async TP is not placed" in rules(overlap="async TP", tp="2", seq_parallel="1", dp="")

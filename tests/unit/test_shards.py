@@ -183,3 +183,27 @@ def test_what_could_have_no_effect_is_refused(plan: dict[str, Any], values: str,
         lower(LLAMA, Plan(**plan), 16)
     assert values in str(caught.value)
     assert way in str(caught.value)
+
+
+def test_gradients_may_travel_narrower_than_they_are_kept() -> None:
+    for stage in (0, 1, 3):
+        kept, sent = (
+            lowered(zero_stage=stage, gradient_dtype="fp32", gradient_reduce_dtype=kind) for kind in (None, "bf16")
+        )
+        kind = "reduce_scatter" if stage else "all_reduce"
+        sizes = [traffic(p)[(kind, ("dp",))] for p in (kept, sent)]
+        assert sizes[0] == 2 * sizes[1] > 0
+        assert states(kept, "gradients") == states(sent, "gradients")
+        labels = {label for i in sent.items if not isinstance(i, Link) for t, _ in i.pieces for label in t.label}
+        assert "cast gradients to bf16 and back" in labels
+
+
+@pytest.mark.parametrize(
+    ("plan", "values"),
+    [({"gradient_reduce_dtype": "fp32", "gradient_dtype": "fp32"}, "both are fp32")],
+)
+def test_a_format_of_reductions_without_an_effect_is_refused(plan: dict[str, Any], values: str) -> None:
+    with pytest.raises(PlanError, match=values):
+        settle(LLAMA, Plan(**plan), 16)
+    with pytest.raises(PlanError, match="data_parallel = 1"):
+        settle(LLAMA, Plan(gradient_reduce_dtype="bf16"), 1)

@@ -6,8 +6,8 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from simulator.calibration.nccl_logs import NcclLog, describe_row, load_log
-from simulator.collectives import collective_seconds
+from simulator.calibration.nccl_logs import NcclLog, describe_row, load_log, single_process
+from simulator.collectives import collective_seconds, profile_of
 from simulator.errors import SimulatorError, SpecError
 from simulator.report.prediction import QUANTILE
 from simulator.studies.validation.rows import Row, flag, text
@@ -53,7 +53,8 @@ def _log_outcomes(row: Row, index: Path, everything: bool) -> list[Outcome]:
         except (SimulatorError, ValueError) as error:
             out.append(_row(name, i, line, None, 0.0, str(error), True))
             continue
-        out.append(_row(name, i, line, time.seconds, math.exp(QUANTILE * time.sigma), "", True))
+        launch = profile_of(log.fabric, log.place).single_process_launch if log.single_process else 0.0
+        out.append(_row(name, i, line, time.seconds + launch, math.exp(QUANTILE * time.sigma), "", True))
     return out
 
 
@@ -71,6 +72,7 @@ def _described(row: Row, path: Path) -> NcclLog:
         seconds=times,
         algorithm=algorithm,
         protocol=protocol,
+        single_process=single_process(row),
     )
 
 

@@ -94,7 +94,9 @@ def place_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]]:
             f"GPU {name[:60]!r} is not known, and the row gives no gpu_peak_bf16_tflops and gpu_mem_gb for it"
         )
     flops = parse(f"{peak} TFLOP/s", "FLOP/s")
-    pattern = min(load_all("gpus", Gpu).values(), key=lambda g: (abs(math.log(_half(g) / flops)), g.name))
+    vendor = "amd" if re.search(r"amd|instinct|mi\d{3}|xgmi", (name + text(row, "intra_link")).lower()) else "nvidia"
+    like = [g for g in load_all("gpus", Gpu).values() if g.vendor == vendor]
+    pattern = min(like, key=lambda g: (abs(math.log(_half(g) / flops)), g.name))
     factor = flops / _half(pattern)
     gpu = pattern.model_copy(
         update={
@@ -117,22 +119,40 @@ def _nodes_with(gpu: str) -> tuple[Node, ...]:
     return tuple(sorted((n for n in load_all("nodes", Node).values() if n.gpu == gpu), key=lambda n: (-n.gpus, n.name)))
 
 
+_FAMILIES = {"infinityfabric": "xgmi"}
+"""Another word for a link's technology."""
+
+
+def _link_of(technology: str, generation: str, own: list[Link], both: float | None) -> Link:
+    """The link of this technology and generation, the one that our nodes with this GPU have, or the nearest in rate."""
+    known = [link for link in load_all("links", Link).values() if link.technology == technology]
+    exact = next((link for link in known if generation and link.name == technology + generation), None)
+    exact = exact or next(
+        (link for link in known if generation and link.name.startswith(technology + generation)), None
+    )
+    mine = next((link for link in own if link.technology == technology), None)
+    if exact or (mine and both is None):
+        return exact or mine or known[0]
+    wanted = both / 2 if both else mine.bandwidth if mine else max(link.bandwidth for link in known)
+    return min(known, key=lambda link: (abs(math.log(link.bandwidth / wanted)), link.name))
+
+
 def _inner_link(row: Row, gpu: Gpu, ours: tuple[Node, ...]) -> tuple[Link, tuple[str, ...]]:
     """Return the link inside a node: by name, by its words, by its rate, else the one of our nodes with this GPU."""
     name = text(row, "intra_link")
     known = load_names().find("links", name) if name else None
     if known:
         return load_link(known), ()
-    kind = re.search(r"(nvlink|pcie|xgmi)\D{0,6}(\d)?", name.lower())
+    kind = re.search(r"(nvlink|pcie|xgmi|infinity ?fabric|hccs|ici|c2c)\D{0,6}(\d)?", name.lower())
     rate = re.search(r"([\d.]+)\s*GB/s", name)
+    both = parse(f"{rate.group(1)} GB/s", "B/s") if rate else None
     if kind:
-        stem = next((s for s in names("links") if s.startswith(kind.group(1) + (kind.group(2) or ""))), None)
-        if stem:
-            link = load_link(stem)
-            if rate and abs(parse(f"{rate.group(1)} GB/s", "B/s") / 2 / link.bandwidth - 1) > _SAME_RATE:
-                both = parse(f"{rate.group(1)} GB/s", "B/s")
-                link = link.model_copy(update={"name": name, "aliases": (), "bandwidth": both / 2})
-            return link, (f"link {name!r} taken as {show(link.bandwidth, 'B/s')} per direction",)
+        technology = _FAMILIES.get(kind.group(1).replace(" ", ""), kind.group(1))
+        own = [load_link(node.link) for node in ours]
+        link = _link_of(technology, kind.group(2) or "", own, both)
+        if both is not None and abs(both / 2 / link.bandwidth - 1) > _SAME_RATE:
+            link = link.model_copy(update={"name": name, "aliases": (), "bandwidth": both / 2})
+        return link, (f"link {name!r} taken as {show(link.bandwidth, 'B/s')} per direction",)
     if ours:
         return load_link(ours[0].link), (f"link inside the node = {ours[0].link}",)
     return load_link("nvlink3"), (f"link inside the node = nvlink3 (none known for {gpu.name!r})",)

@@ -54,7 +54,7 @@ def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     name = text(row, "model") or "unnamed"
     style, why = _style((hidden, heads, kv_heads, ffn, gated), name)
     assumed += [why] if why else []
-    special |= _habits(style, layers, length, assumed) | _prediction(row, style, layers, assumed)
+    special |= _habits(style, special.get("experts", 0), length, assumed) | _prediction(row, style, layers, assumed)
     tied = flag(row, "tied_emb")
     try:
         model = Model(
@@ -140,11 +140,13 @@ def _style(layer: Layer, name: str) -> tuple[Model | None, str]:
     return None, f"{norm} and {positions} positions (no model of ours has this layer)"
 
 
-def _habits(style: Model | None, layers: int, length: int, assumed: list[str]) -> dict[str, Any]:
+def _habits(style: Model | None, experts: int, length: int, assumed: list[str]) -> dict[str, Any]:
     """What no table prints of a layer: windows and more norms."""
     if style is None:
         return {}
     out: dict[str, Any] = {name: True for name in ("qk_norm", "post_norms") if getattr(style, name)}
+    if style.expert_groups and style.experts == experts:
+        out |= {"expert_groups": style.expert_groups, "groups_per_token": style.groups_per_token}
     if style.window:
         out |= {"window": style.window, "mixers": style.mixers}
         if style.window < length:

@@ -34,6 +34,7 @@ def experts(p: Pieces) -> list[Operator]:
     """Return the operators between the MLP's norm and its residual in a layer with experts."""
     m = p.m
     copies = p.expert_rows * m.hidden * p.e
+    reach = m.groups_per_token / m.expert_groups if m.expert_groups else 1.0
     router_in = Saved(name="router input", bytes=p.t * m.hidden * p.e, region="sequence")
     shared: list[Operator] = []
     if m.shared_expert_ffn:
@@ -45,12 +46,14 @@ def experts(p: Pieces) -> list[Operator]:
         p.linear("router", "router", m.experts, m.hidden, router_in, m.linear_bias),
         _choice(p),
         _moving("permute", "sequence", p.t * m.hidden * p.e, copies),
-        Operator(label="dispatch", work="dispatch", split="copies", read=copies, copies=m.experts_per_token),
+        Operator(
+            label="dispatch", work="dispatch", split="copies", read=copies, copies=m.experts_per_token, reach=reach
+        ),
         _moving("sort by expert", "copies", copies, copies, "sort"),
         *p.mlp("expert", m.expert_ffn, "expert"),
         *([_weighted_biases(p)] if m.linear_bias and p.style.weights_in_experts else []),
         _moving("sort back", "copies", copies, copies, "sort"),
-        Operator(label="combine", work="combine", split="copies", read=copies, copies=m.experts_per_token),
+        Operator(label="combine", work="combine", split="copies", read=copies, copies=m.experts_per_token, reach=reach),
         Operator(
             label="unpermute",
             work="memory_bound",

@@ -1,0 +1,61 @@
+"""How many replicas and microbatches a plan makes of a world and a batch; degrees that do not divide are refused."""
+
+from __future__ import annotations
+
+import math
+
+from simulator.errors import PlanError
+from simulator.plan.plan import Plan
+from simulator.workload.workload import Workload
+
+__all__ = ["count_microbatches", "count_replicas", "nearest_divisor"]
+
+
+def nearest_divisor(n: int, wanted: int) -> int:
+    """Return the divisor of n that is nearest to a number.
+
+    >>> nearest_divisor(96, 7)
+    6
+    """
+    divisors = {d for i in range(1, math.isqrt(n) + 1) if n % i == 0 for d in (i, n // i)}
+    return min(divisors, key=lambda d: (abs(d - wanted), d))
+
+
+def count_replicas(plan: Plan, world_size: int, cluster_name: str) -> int:
+    """Return the data-parallel replicas.
+
+    Raises:
+        PlanError: degrees that do not multiply to the world size.
+    """
+    t, c, p = plan.tensor_parallel, plan.context_parallel, plan.pipeline_parallel
+    inner = plan.model_parallel_size
+    replicas = plan.data_parallel if plan.data_parallel is not None else max(1, world_size // inner)
+    if inner * replicas != world_size:
+        way = f"data_parallel = {world_size // inner}"
+        if world_size % inner:
+            best = nearest_divisor(world_size, t * p)
+            tensor = math.gcd(best, t)
+            way = f"tensor_parallel = {tensor}, pipeline_parallel = {best // tensor}, data_parallel = {world_size // best}"
+            way += ", context_parallel = 1" if c > 1 else ""
+        raise PlanError(
+            "tensor_parallel x context_parallel x pipeline_parallel x data_parallel must equal the world size, but "
+            f"{t} x {c} x {p} x {replicas} = {inner * replicas} and {cluster_name} has {world_size} GPUs. Nearest: {way}."
+        )
+    return replicas
+
+
+def count_microbatches(workload: Workload, plan: Plan, replicas: int) -> int:
+    """Return the microbatches of a step on each replica.
+
+    Raises:
+        PlanError: the global batch is no multiple of what the replicas take at once.
+    """
+    group = replicas * plan.microbatch_size
+    if workload.global_batch_size % group:
+        near = max(1, round(workload.global_batch_size / group)) * group
+        raise PlanError(
+            "global_batch_size must be a multiple of data_parallel x microbatch_size, but "
+            f"{workload.global_batch_size} / ({replicas} x {plan.microbatch_size}) is no whole number. "
+            f"Nearest: global_batch_size = {near}."
+        )
+    return workload.global_batch_size // group
