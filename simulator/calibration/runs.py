@@ -1,6 +1,10 @@
 """Whole runs -> how far predictions were from them, by kind of run: the last term of every band (design 5b O).
 
-    sigma = 1.4826 x median |log(measured / predicted)|, every source weighing the same
+    sigma: the least s for which |log(measured / predicted)| <= q sqrt(priced^2 + s^2) in 80 % of the runs
+
+q encloses 80 % of a normal distribution, `priced` is the spread that the prices of that run explain already.  A source counts
+with the square root of its runs: neither does one sweep of hundreds decide, nor a single run as much as a sweep.  A kind leans
+on all runs, which count as `LENT_SOURCES` more: few sources of one kind are no spread.
 
 No price is fitted here: a run only widens or narrows the band of predictions of its kind.
 """
@@ -8,6 +12,7 @@ No price is fitted here: a run only widens or narrows the band of predictions of
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,20 +27,24 @@ __all__ = ["ANY", "RunError", "export_run_residuals", "fit_run_residuals"]
 ANY = "any"
 """The kind that stands for runs of no kind of their own."""
 FEWEST_RUNS = 8
-FEWEST_SOURCES = 3
-"""A kind with fewer runs or sources than these shares the residuals of all runs: one source is no spread."""
+"""A kind with fewer runs than these shares the residuals of all runs."""
+LENT_SOURCES = 8.0
+"""Sources as which all runs together count beside those of a kind."""
 SMALLEST_SIGMA = 0.01
-_NORMAL = 1.4826
+_INSIDE = 0.8
+_QUANTILE = 1.2816
+_LARGEST = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunError:
-    """One measured run and its prediction, both in seconds; `kind` from `run_kind`."""
+    """One measured run and its prediction, both in seconds; `kind` from `run_kind`, `priced` the log spread of its prices."""
 
     kind: str
     source: str
     measured: float
     predicted: float
+    priced: float = 0.0
 
 
 def fit_run_residuals(runs: Iterable[RunError]) -> dict[str, KindResidual]:
@@ -46,34 +55,53 @@ def fit_run_residuals(runs: Iterable[RunError]) -> dict[str, KindResidual]:
 
     >>> run = RunError(kind="tensor", source="a", measured=1.0, predicted=1.1)
     >>> round(fit_run_residuals([run])["any"].sigma, 3)
-    0.141
+    0.074
     """
     everything = list(runs)
     if not everything:
         raise CalibrationError(
             "residuals of whole runs need at least one run that was measured and predicted, got none"
         )
-    kinds = {ANY: everything}
+    found = {ANY: _residual(everything, [])}
     for kind in sorted({run.kind for run in everything}):
         own = [run for run in everything if run.kind == kind]
-        if len(own) >= FEWEST_RUNS and len({run.source for run in own}) >= FEWEST_SOURCES:
-            kinds[kind] = own
-    return {kind: _residual(own) for kind, own in kinds.items()}
+        if len(own) >= FEWEST_RUNS:
+            found[kind] = _residual(own, everything)
+    return found
 
 
-def _residual(runs: list[RunError]) -> KindResidual:
-    log = np.array([abs(math.log(run.measured / run.predicted)) for run in runs])
+def _residual(runs: list[RunError], lent: list[RunError]) -> KindResidual:
+    """The residual of some runs, that lean on the lent ones."""
+    count = Counter(run.source for run in runs)
+    weight = _weights(runs) * len(count)
+    if lent:
+        weight = np.concatenate([weight, _weights(lent) * LENT_SOURCES])
+    both = runs + lent
+    log = np.array([abs(math.log(run.measured / run.predicted)) for run in both])
+    priced = np.array([run.priced for run in both])
     error = np.array([abs(run.predicted / run.measured - 1.0) for run in runs])
-    count: dict[str, int] = {}
-    for run in runs:
-        count[run.source] = count.get(run.source, 0) + 1
-    weight = np.array([1.0 / count[run.source] for run in runs])
+    each = np.array([1.0 / count[run.source] for run in runs])
     return KindResidual(
-        sigma=max(SMALLEST_SIGMA, round(_NORMAL * _weighted_median(log, weight), 4)),
-        median=round(_weighted_median(error, weight), 4),
+        sigma=max(SMALLEST_SIGMA, round(_spread(log, priced, weight), 4)),
+        median=round(_weighted_median(error, each), 4),
         runs=len(runs),
         sources=len(count),
     )
+
+
+def _weights(runs: list[RunError]) -> np.ndarray:
+    """[runs] weights that sum to 1: a source counts with the square root of its runs."""
+    count = Counter(run.source for run in runs)
+    weight = np.array([count[run.source] ** -0.5 for run in runs])
+    return np.asarray(weight / weight.sum())
+
+
+def _spread(log: np.ndarray, priced: np.ndarray, weight: np.ndarray) -> float:
+    """The least spread beside that of the prices for which 80 % of the runs lie in their bands."""
+    needed = np.sqrt(np.maximum((log / _QUANTILE) ** 2 - priced**2, 0.0))
+    order = np.argsort(needed, kind="stable")
+    cumulative = np.cumsum(weight[order])
+    return min(float(needed[order][np.searchsorted(cumulative, _INSIDE * cumulative[-1])]), _LARGEST)
 
 
 def _weighted_median(values: np.ndarray, weight: np.ndarray) -> float:

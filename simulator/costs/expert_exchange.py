@@ -21,7 +21,7 @@ def places_reached(places: float, copies: int, reach: float = 1.0) -> float:
     Args:
         reach: share of the places in which it may use experts (node-limited routing).
 
-    >>> places_reached(1, 8), places_reached(2, 1), places_reached(2, 2), places_reached(8, 100, 0.5)
+    >>> places_reached(1, 8), places_reached(2, 1), places_reached(2, 2), round(places_reached(8, 100, 0.5), 3)
     (1.0, 1.0, 1.5, 4.0)
     """
     places = max(1.0, places * reach)

@@ -74,7 +74,7 @@ def gemm_seconds(
     waves = tiles / gpu.streaming_multiprocessors
     waves = (1.0 - c.wave_softening) * np.ceil(waves) + c.wave_softening * np.maximum(waves, 1.0)
     depth = np.ceil(k / parts / _DEPTH_STEP) * _DEPTH_STEP + c.prologue + c.gradient_prologue * gradient
-    rate = peak * _issue_rate(c) * _alignment(sizes, layout, element, c)
+    rate = peak * _issue_rate(c) * _alignment(sizes, layout, element, peak, gpu, c)
     compute = waves * rows * columns * depth * (2.0 * gpu.streaming_multiprocessors) / rate
     busy = 2.0 * batch * m * n * k / (peak * compute)
     compute /= clock_share(busy, compute, gpu, c.clock)
@@ -135,15 +135,22 @@ def _issue_rate(c: GemmCoefficients) -> Array:
     return np.asarray(c.issue_efficiency / (1.0 + c.small_tile_loss * 100.0 * extra))
 
 
-def _alignment(sizes: Array, layout: Sequence[str], element: Array, c: GemmCoefficients) -> Array:
-    """1 where the rows of all three matrices start at multiples of 16 bytes, else the rate that is left."""
-    m, n, k = sizes[:, 1], sizes[:, 2], sizes[:, 3]
+def _alignment(
+    sizes: Array, layout: Sequence[str], element: Array, peak: Array, gpu: Gpu, c: GemmCoefficients
+) -> Array:
+    """1 where the rows of all three matrices start at multiples of 16 bytes, else the rate that is left.
+
+    A plain product keeps the tensor cores, with kernels that load less at a time.  A batched one leaves them: it runs on the
+    cores for fp32, in which all 16-bit products are summed.
+    """
+    batch, m, n, k = sizes.T
     code = np.array([LAYOUTS.index(name) for name in layout])
     left = np.where(code == 2, m, k)
     right = np.where(code == 0, k, n)
     odd = (left * element % _ROW_BYTES != 0) | (right * element % _ROW_BYTES != 0)
     odd |= n * np.maximum(element, 2.0) % _ROW_BYTES != 0
-    return np.where(odd, c.misaligned_rate, 1.0)
+    plain = np.minimum(gpu.peak_flops.get("fp32", np.inf) / peak, c.misaligned_rate)
+    return np.where(odd, np.where(batch > 1, plain, c.misaligned_rate), 1.0)
 
 
 def _check(sizes: Array, layout: Sequence[str]) -> None:

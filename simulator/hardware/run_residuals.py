@@ -16,7 +16,7 @@ class KindResidual(Spec):
     """Residuals of one kind of run.
 
     Args:
-        sigma: spread of log(measured / predicted), robust (1.4826 x median absolute deviation about 0).
+        sigma: spread of log(measured / predicted) that the spread of prices does not explain.
         median: median absolute error.
         runs, sources: how many runs of how many sources stand behind it.
     """

@@ -39,12 +39,6 @@ def check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Any
             f"overlap_parameters = true and schedule = {schedule.name!r}",
             "leave overlap_parameters out, or schedule = 'one_f_one_b'",
         )
-    if plan.shard_size is not None and plan.shard_size < replicas and schedule.replicas > 1:
-        refuse(
-            "copies of a chunk on several pipeline ranks shard states over all of them",
-            f"shard_size = {plan.shard_size} and schedule = {schedule.name!r}",
-            "leave shard_size out, or schedule = 'one_f_one_b'",
-        )
     habit = framework.gradients_overlap and schedule.flush
     overlaps = habit if plan.overlap_gradients is None else plan.overlap_gradients
     copies = replicas * schedule.replicas

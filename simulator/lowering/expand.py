@@ -18,7 +18,7 @@ from simulator.program.program import OperatorTable, Tensor
 from simulator.workload.architectures import ARCHITECTURES
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
 from simulator.workload.model import Model
-from simulator.workload.operator import KernelStyle, LayerPart
+from simulator.workload.operator import KernelStyle, LayerPart, Operator
 from simulator.workload.precision import Precision
 from simulator.workload.workload import Workload
 
@@ -37,6 +37,7 @@ class LayerCost:
         parameters: weights on this GPU before ZeRO [count]; `small_parameters` of them are the same on every
             tensor-parallel rank, `expert_parameters` are held by other sets of ranks than the rest.
         input_bytes: activation that crosses a chunk boundary, per GPU [B].
+        tensors: sizes of its weight tensors, those of routed experts left out [count].
     """
 
     forward: OperatorTable
@@ -50,6 +51,7 @@ class LayerCost:
     small_parameters: float
     input_bytes: float
     expert_parameters: float = 0.0
+    tensors: tuple[float, ...] = ()
 
 
 def layer_costs(
@@ -90,6 +92,7 @@ def layer_costs(
             settled.overlap_tensor_parallel,
             experts,
             settled.experts_apart,
+            settled.gradient_bytes,
             0.0 if workload.document_length is None else workload.attended,
             settled.tensor_parallel_splits,
         )
@@ -131,6 +134,7 @@ def _layer_cost(
     overlaps: bool,
     experts: ExpertSplit,
     experts_apart: bool,
+    gradient_bytes: int,
     attended: float,
     splits: int,
 ) -> LayerCost:
@@ -141,7 +145,17 @@ def _layer_cost(
         alone = (replace(o, attended=attended) if o.work == "attention" else o for o in part.operators)
         part = replace(part, operators=tuple(alone))
     split = Splitter(
-        tensor, peers, sequence_parallel, overlaps, precision, sequences * length, model.hidden, style, experts, splits
+        tensor,
+        peers,
+        sequence_parallel,
+        overlaps,
+        precision,
+        sequences * length,
+        model.hidden,
+        style,
+        experts,
+        gradient_bytes,
+        splits,
     )
     if kind == MTP_LAYER:
         recompute = replace(recompute, method="", layers=0)
@@ -181,7 +195,26 @@ def _layer_cost(
         expert_parameters=sum(o.parameters / split.weights(o) for o in part.operators if o.split.startswith("expert"))
         if experts_apart
         else 0.0,
+        tensors=tuple(size for o in part.operators for size in _tensors(o, split, model.norm)),
     )
+
+
+def _tensors(operator: Operator, split: Splitter, norm: str) -> tuple[float, ...]:
+    """Sizes of the weight tensors of an operator on one GPU, those of routed experts left out [count]."""
+    if not operator.parameters or operator.split.startswith("expert"):
+        return ()
+    if operator.work == "gemm":
+        batch, _, n, k = operator.shape
+        main = batch * n * k
+        parts = [main / split.weights(operator) / operator.products] * operator.products
+        bias = operator.parameters - main
+        if bias:
+            parts.append(bias if operator.small_parameters else bias / split.weights(operator))
+        return tuple(parts)
+    if operator.work == "memory_bound" and norm == "layer_norm":
+        return (operator.parameters / 2.0, operator.parameters / 2.0)
+    main = operator.parameters - operator.small_parameters
+    return tuple(size for size in (main / split.weights(operator), operator.small_parameters) if size)
 
 
 def _marks(kind: str, name: str, size: float) -> tuple[Tensor, ...]:

@@ -45,12 +45,13 @@ def gradient_link(
 def links_of(state: State, name: str, held: Held) -> list[Chain]:
     """Add the links that add the gradients of some weights: a chain for each part that has replicas of its own."""
     settled = state.settled
+    whole = settled.zero_stage == 0 or (settled.zero_stage == 1 and settled.framework.reduces_whole)
     chains = []
     for what, steps in held.hops(settled):
         items = []
         for count, group in steps:
             between = bool(settled.groups.copies) and group == settled.groups.copies
-            collective = "all_reduce" if between or settled.zero_stage == 0 else "reduce_scatter"
+            collective = "all_reduce" if between or whole else "reduce_scatter"
             where = ", between copies" if between else ""
             items.append(gradient_link(state, collective, f"{name}{what}{where}", count * settled.reduce_bytes, group))
         chains.append(tuple(items))

@@ -24,6 +24,12 @@ def check_model(workload: Workload, plan: Plan, schedule: Any) -> None:
             "target_length is the decoder's part of an encoder-decoder's sequences, but "
             f"model {model.name!r} has one stack. Way out: leave target_length out."
         )
+    attends = {"full", "window", "chunk"} & set(model.layer_mixers) and model.positions != "transformer_xl"
+    if workload.document_length is not None and (model.architecture in ("encoder_decoder", "vision") or not attends):
+        raise PlanError(
+            "packed documents shorten attention inside one stack of tokens, by a kernel that skips what is masked, but model "
+            f"{model.name!r} has none such. Way out: leave document_length out."
+        )
     if schedule.slices and (model.architecture != "transformer" or model.mtp_layers):
         raise PlanError(
             f"schedule {schedule.name!r} cuts sequences in slices that see what came before, which needs a decoder without "

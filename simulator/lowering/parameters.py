@@ -47,7 +47,7 @@ class Held:
     def parts(self, settled: Settled) -> list[tuple[str, float, tuple[str, ...]]]:
         """Return (what they are, weights, mesh axes of the ranks that shard them or add their gradients) where several do."""
         out = []
-        if settled.shard_size > 1:
+        if settled.shard_size > 1 and self.all > self.experts:
             out.append(("", self.all - self.experts, settled.groups.shards))
         if self.experts and settled.expert_shard_size > 1:
             out.append((" (experts)", self.experts, settled.groups.expert_shards))
@@ -66,7 +66,7 @@ class Held:
             steps = [(count, axes)] if ranks > 1 else []
             if settled.copies > 1:
                 steps.append((count / ranks, settled.groups.copies))
-            if steps:
+            if steps and count:
                 out.append((what, steps))
         return out
 

@@ -116,7 +116,9 @@ def _replica_lanes(state: State) -> None:
             waits.append(int(state.last_row[action]) if starts_early else int(final[holder]))
         entries.append((max(waits), chunk, holders, sorted(set(waits))))
     entries.sort(key=lambda e: (e[0], e[1]))
-    kind = "all_reduce" if state.settled.zero_stage in (0, 3) else "reduce_scatter"
+    stage = state.settled.zero_stage
+    whole = stage in (0, 3) or (stage == 1 and state.settled.framework.reduces_whole)
+    kind = "all_reduce" if whole else "reduce_scatter"
     for _, chunk, holders, after in entries:
         rows = meet_holders(state, kind, "gradients", chunk, holders, state.settled.reduce_bytes)
         for row in rows:
@@ -194,6 +196,6 @@ def table_link(state: State) -> tuple[int, list[int]] | None:
     ends = sorted(set().union(*of_lane))
     if any(len(ranks) < 2 for ranks in of_lane):
         return None
-    size = table_size(state) * state.settled.gradient_bytes
+    size = table_size(state) * state.settled.reduce_bytes
     name = f"{'tied' if tied else 'shared'} embedding gradients"
     return gradient_link(state, "all_reduce", name, size, ("pp",), tuple(ends)), ends

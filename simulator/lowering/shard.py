@@ -18,7 +18,7 @@ from simulator.lowering.hops import add_second_hops
 from simulator.lowering.instances import UNITS
 from simulator.lowering.parameters import group_held, words
 from simulator.lowering.state import Batch, State
-from simulator.lowering.unit_parts import UnitPart, gather_link, unit_parts
+from simulator.lowering.unit_parts import UnitPart, gather_link, refetched, unit_parts
 from simulator.lowering.windows import Windows, find_windows
 from simulator.program.program import COLLECTIVE
 
@@ -102,6 +102,9 @@ def _fsdp(state: State) -> None:
     frees = np.where(stays & layers, _same_unit(state, action, row, action + stays, at_end=True), row)
     gate = _gates(frees[gathers], rank[gathers], settled.fsdp_prefetch)
     g_of, g_part = _every_part(unit[gathers], parts, len(units))
+    twice = np.array(refetched(state, units), bool)[unit[gathers]] & (state.order.kind[action[gathers]] > 0)
+    times = np.where(twice[g_of], 2, 1)
+    g_of, g_part = np.repeat(g_of, times), np.repeat(g_part, times)
     r_of, r_part = _every_part(unit[completes], parts, len(units))
     gate, g_action, g_row = gate[g_of], action[gathers][g_of], row[gathers][g_of]
     r_action, r_row = action[completes][r_of], row[completes][r_of]
@@ -111,8 +114,9 @@ def _fsdp(state: State) -> None:
     stands = _same_unit(state, r_action, r_row, windows.since[r_action], at_end=False)
     weights = np.array([p.weights for p in parts])[g_part]
     gradients = np.array([p.gradients for p in parts])[r_part]
-    state.touch("start", gather_rows, weights)
-    _touch_each(state, "end", dropped, weights)
+    fresh = (np.diff(g_of, prepend=-1) != 0) | (np.diff(g_part, prepend=-1) != 0)  # not fetched a moment ago
+    state.touch("start", gather_rows[fresh], weights[fresh])
+    _touch_each(state, "end", dropped[fresh], weights[fresh])
     if not settled.reduces_once:  # else whole gradients stand all the time
         _touch_each(state, "start", stands, gradients)
         state.touch("end", reduce_rows, gradients)

@@ -13,6 +13,7 @@ from typing import Any
 from simulator.lowering.context import ring_attention, swap_heads
 from simulator.lowering.expert_rules import Groups
 from simulator.lowering.fused_experts import FUSED_CASTS
+from simulator.lowering.joins import join_logits, sum_input_gradients
 from simulator.lowering.piecewise import write_in_pieces
 from simulator.lowering.rows import Rows
 from simulator.lowering.scores import scores_left
@@ -53,12 +54,13 @@ class Splitter:
         hidden: int,
         style: KernelStyle,
         experts: ExpertSplit,
+        gradient_bytes: int,
         splits: int = 1,
     ) -> None:
         self.t, self.sp, self.overlaps, self.style = tensor, sequence_parallel, overlaps, style
         self.splits = splits if sequence_parallel and tensor > 1 else 1
         self.peers, self.exchange, self.inner = peers
-        self.experts, self.groups = experts, experts.groups
+        self.experts, self.groups, self.gradient = experts, experts.groups, float(gradient_bytes)
         self.dtype, self.e, self.tokens = precision.compute, float(precision.element), tokens
         self.precision = precision
         self.x = tokens * hidden * self.e
@@ -202,22 +204,24 @@ class Splitter:
                 scattered = o.shape[1] * o.shape[2] * self.e if o.split == "row" else 0.0
                 write_in_pieces(self, rows, o.label, shape, "TN", phase, gathered, scattered, narrow=narrow)
                 return
-            row = self.product(
-                rows, o.label, shape, "TN" if o.has_weight else "NN", phase, launches=launches, narrow=narrow
-            )
+            b, m, n, k = shape
+            layout = "TN" if o.has_weight else "NN"
+            for _ in range(o.products):
+                each = (b, m, n // o.products, k)
+                row = self.product(rows, o.label, each, layout, phase, launches=launches, narrow=narrow)
             if o.peers > 1:
                 self.exchange_keys(rows, o, phase, row)
             if o.split == "row":
                 self.collective(rows, self.summed(), o.shape[1] * o.shape[2] * self.e, phase, o.label)
             elif o.gathers:
                 self.collective(rows, "all_gather", o.shape[1] * o.shape[2] * self.e, phase, f"{o.label} output")
-            if o.split == "vocabulary" and self.style.gathers_logits:
-                self.collective(rows, "all_gather", o.shape[1] * o.shape[2] * self.e, phase, f"{o.label} logits")
         elif o.work == "attention":
             self.attention(rows, o, phase, 4.0, o.launches)
         elif o.work in ("dispatch", "combine"):
             self.swap_rows(rows, o, phase, o.work == "dispatch")
         elif o.work != "sort" or self.experts.sorts:
+            if o.label == "cross entropy" and self.style.gathers_logits:
+                join_logits(self, rows, o, phase)
             self.kernel(rows, o, o.read, o.written, phase, o.launches)
             if o.work == "lookup":
                 self.collective(rows, self.summed(), self.x, phase, o.label)
@@ -361,64 +365,22 @@ class Splitter:
             self.kernel(rows, o, o.backward_read, o.backward_written, "backward", o.backward_launches, "weight")
         elif o.work != "sort" or self.experts.sorts:
             self.kernel(rows, o, o.backward_read, o.backward_written, "backward", o.backward_launches, "input")
+            if o.label == "cross entropy" and self.style.gathers_logits:
+                join_logits(self, rows, o, "backward")
 
     def linear_backward(self, rows: Rows, o: Operator) -> None:
-        """Input gradient (NN), weight gradient (NT, added into the gradient buffer), bias gradient."""
+        """Input gradient (NN), weight gradient (NT, added into the gradient buffer), bias gradient; of each product."""
         b, m, n, k = self.local(o)
         column = o.split in ("column", "vocabulary")
         piecewise = self.splits > 1 and o.split == "row"
         if o.split == "row" and self.sp and not piecewise:
             self.collective(rows, "all_gather", self.gathered(o, o.shape[2]), "backward", o.label)
-        narrow = o.split not in ("vocabulary", "router")
-        launches = LAUNCHES_PER_EXPERT * b if o.split.startswith("expert") else 1
-        if narrow:
-            self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward")
-        dgrad = -1
-        if piecewise:
-            gathered = self.gathered(o, o.shape[2])
-            name = f"{o.label} input gradient"
-            write_in_pieces(
-                self, rows, name, (b, m, k, n), "NN", "backward", gathered, 0.0, part="input", narrow=narrow
-            )
-        else:
-            dgrad = self.product(
-                rows,
-                f"{o.label} input gradient",
-                (b, m, k, n),
-                "NN",
-                "backward",
-                part="input",
-                narrow=narrow,
-                launches=launches,
-            )
         wide = o.shape[1] * o.shape[3] * self.e
-        if column and self.sp:
-            again = self.gathered(o, o.shape[3])
-            self.collective(rows, "all_gather", again, "backward", f"{o.label} input", beside=dgrad)
-        fused = self.style.fused_wgrad_accumulation
-        wgrad = self.product(
-            rows,
-            f"{o.label} weight gradient",
-            (b, n, k, m),
-            "NT",
-            "backward",
-            part="weight",
-            accumulates=fused,
-            narrow=narrow,
-            launches=launches,
-        )
-        if not fused:
-            rows.add(
-                label=f"{o.label} gradient accumulation",
-                work="memory_bound",
-                dtype=self.dtype,
-                read=(self.e + 4.0) * b * n * k,
-                written=4.0 * b * n * k,
-                phase="backward",
-                part="weight",
-            )
-        if column:
-            self.collective(rows, self.summed(), wide, "backward", o.label, beside=wgrad)
+        for i in range(o.products):
+            wgrad = self.product_backward(rows, o, (b, m, n // o.products, k), column and self.sp and i == 0, piecewise)
+            if column and not (self.sp and i + 1 < o.products):
+                self.collective(rows, self.summed(), wide, "backward", o.label, beside=wgrad)
+        sum_input_gradients(self, rows, o, wide)
         if o.backward_read:
             rows.add(
                 label=f"{o.label} bias gradient",
@@ -430,3 +392,47 @@ class Splitter:
                 part="weight",
                 launches=2,
             )
+
+    def product_backward(
+        self, rows: Rows, o: Operator, shape: tuple[int, int, int, int], gathers: bool, piecewise: bool
+    ) -> int:
+        """Write both gradients of one product, the first as its inputs arrive; returns the second's row."""
+        b, m, n, k = shape
+        narrow = o.split not in ("vocabulary", "router")
+        launches = LAUNCHES_PER_EXPERT * b if o.split.startswith("expert") else 1
+        common = {"narrow": narrow, "launches": launches}
+        if narrow:
+            self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward")
+        name, dgrad = f"{o.label} input gradient", -1
+        if piecewise:
+            gathered = self.gathered(o, o.shape[2])
+            write_in_pieces(
+                self, rows, name, (b, m, k, n), "NN", "backward", gathered, 0.0, part="input", narrow=narrow
+            )
+        else:
+            dgrad = self.product(rows, name, (b, m, k, n), "NN", "backward", part="input", **common)
+        if gathers and not self.style.keeps_gathered_inputs:
+            again = self.gathered(o, o.shape[3])
+            self.collective(rows, "all_gather", again, "backward", f"{o.label} input", beside=dgrad)
+        fused = self.style.fused_wgrad_accumulation
+        wgrad = self.product(
+            rows,
+            f"{o.label} weight gradient",
+            (b, n, k, m),
+            "NT",
+            "backward",
+            part="weight",
+            accumulates=fused,
+            **common,
+        )
+        if not fused:
+            rows.add(
+                label=f"{o.label} gradient accumulation",
+                work="memory_bound",
+                dtype=self.dtype,
+                read=(self.e + self.gradient) * b * n * k,
+                written=self.gradient * b * n * k,
+                phase="backward",
+                part="weight",
+            )
+        return wgrad

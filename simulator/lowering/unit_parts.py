@@ -1,6 +1,7 @@
 """What an FSDP unit is gathered and reduced as: its links, and the memory it takes while it stands unsharded.
 
-One part, two where experts are sharded over other ranks than the rest.  ZeRO++ (arXiv 2306.10209) makes messages smaller:
+One part, two where experts are sharded over other ranks than the rest; one for every weight tensor in a framework that gathers
+by tensor (experts of one layer stay together).  ZeRO++ (arXiv 2306.10209) makes messages smaller:
 
     qwZ   weights travel as 8-bit integers in blocks                          1 byte per weight in place of 2
     hpZ   the second gather, in the backward pass, stays inside a node        a second copy of the weights per node
@@ -19,7 +20,7 @@ from simulator.lowering.state import State
 from simulator.program.program import COLLECTIVE, Link, OperatorTable, Tensor
 from simulator.workload.precision import BYTES_PER_ELEMENT
 
-__all__ = ["UnitPart", "gather_link", "quantising", "unit_parts"]
+__all__ = ["UnitPart", "gather_link", "quantising", "refetched", "unit_parts"]
 
 WEIGHT_BYTES, GRADIENT_BYTES = 1.0, 0.5
 """Bytes of a quantised weight and gradient on the wire."""
@@ -64,22 +65,41 @@ def unit_parts(state: State, units: list[tuple[str, ...]]) -> list[UnitPart]:
     """Return the parts of every unit, in order; each part of `units` is a unit's layers."""
     settled, found = state.settled, []
     for unit, kinds in enumerate(units):
-        name, held = (kinds[0] if len(kinds) == 1 else words(kinds)), group_held(state, kinds)
-        chains = _reductions(state, name, held)
-        for number, (what, count, group) in enumerate(held.parts(settled)):
-            gather, again = _gathers(state, f"weights of {name}{what}", count, group)
-            weights, gradients = count * settled.precision.element, count * settled.gradient_bytes
-            found.append(
-                UnitPart(
-                    unit=unit,
-                    gather=gather,
-                    gather_again=again,
-                    reduce=chains[number],
-                    weights=_stands(state, f"gathered weights of {name}{what}", "gathered", weights),
-                    gradients=_stands(state, f"unsharded gradients of {name}{what}", "gradients", gradients),
+        whole = kinds[0] if len(kinds) == 1 else words(kinds)
+        for piece, held in _pieces(state, kinds):
+            name = whole + piece
+            chains = _reductions(state, name, held)
+            for number, (what, count, group) in enumerate(held.parts(settled)):
+                gather, again = _gathers(state, f"weights of {name}{what}", count, group)
+                weights, gradients = count * settled.precision.element, count * settled.gradient_bytes
+                found.append(
+                    UnitPart(
+                        unit=unit,
+                        gather=gather,
+                        gather_again=again,
+                        reduce=chains[number],
+                        weights=_stands(state, f"gathered weights of {name}{what}", "gathered", weights),
+                        gradients=_stands(state, f"unsharded gradients of {name}{what}", "gradients", gradients),
+                    )
                 )
-            )
     return found
+
+
+def _pieces(state: State, kinds: tuple[str, ...]) -> list[tuple[str, Held]]:
+    """(what it is, weights) of everything in a unit that is gathered apart from the rest."""
+    held = group_held(state, kinds)
+    tensors = [size for kind in kinds for size in state.costs[kind].tensors]
+    if not state.settled.framework.gathers_by_tensor or len(tensors) < 2:
+        return [("", held)]
+    pieces = [(f", tensor {number}", Held(size)) for number, size in enumerate(tensors, 1)]
+    return [*pieces, ("", Held(held.experts, held.experts))] if held.experts else pieces
+
+
+def refetched(state: State, units: list[tuple[str, ...]]) -> list[bool]:
+    """Per unit: whether its backward gathers twice, for the recomputed forward, whose hooks drop the weights, and for itself."""
+    settled = state.settled
+    twice = settled.framework.gathers_by_tensor and settled.recompute == "full" and settled.reshard_after_forward
+    return [twice and not {"head", "embedding"} & set(unit) for unit in units]
 
 
 def _stands(state: State, name: str, category: str, size: float) -> int:

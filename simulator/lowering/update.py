@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -239,19 +241,36 @@ def _gather(state: State, updated: np.ndarray, lane: np.ndarray, hosts: np.ndarr
 
 
 def weight_gathers(state: State, rank: int) -> list[int]:
-    """Return the gathers of the weights that a rank's replicas updated in shards."""
-    return [
-        state.add_item(
-            Link(
-                name=f"all_gather weights of rank {rank}{what}",
-                kind=COLLECTIVE,
-                message=count * state.settled.precision.element,
-                dtype=state.settled.precision.compute,
-                group=group,
-                pipeline_ranks=(),
-                account="dp",
-                collective="all_gather",
+    """Return the gathers of the weights that a rank's replicas updated in shards, or the broadcasts of those who own them."""
+    settled, found = state.settled, []
+    for what, count, group in rank_held(state, rank).parts(settled):
+        owned = _owned(state, rank) if settled.framework.broadcasts_updates and not what else ()
+        for collective, size, times in [("broadcast", *some) for some in owned] or [("all_gather", count, 1)]:
+            item = state.add_item(
+                Link(
+                    name=f"{collective} weights of rank {rank}{what}",
+                    kind=COLLECTIVE,
+                    message=size * settled.precision.element,
+                    dtype=settled.precision.compute,
+                    group=group,
+                    pipeline_ranks=(),
+                    account="dp",
+                    collective=collective,
+                )
             )
-        )
-        for what, count, group in rank_held(state, rank).parts(state.settled)
+            found += [item] * times
+    return found
+
+
+def _owned(state: State, rank: int) -> list[tuple[float, int]]:
+    """(weights, how many ranks own as many) where tensors are dealt out whole: the largest first, to whom has least."""
+    tensors = [
+        size
+        for _, c in rank_chunks(state, rank)
+        for kind in state.chunks[c].kinds
+        for size in state.costs[kind].tensors
     ]
+    loads = [0.0] * min(state.settled.shard_size, len(tensors))
+    for size in sorted(tensors, reverse=True):
+        heapq.heapreplace(loads, loads[0] + size)
+    return sorted(Counter(loads).items(), reverse=True)

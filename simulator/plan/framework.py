@@ -19,8 +19,11 @@ __all__ = ["Framework", "load_framework"]
 class Framework(NamedSpec):
     """How a training framework behaves.
 
-    Kernels: attention, fused_* and dropout as in `KernelStyle`.
-    Communication: gradient_dtype of the buffers that are reduced; gradients_overlap and parameters_overlap (with compute);
+    Kernels: attention, fused_*, dropout, joined_gate as in `KernelStyle`.
+    Communication: gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
+    they are kept); reduces_whole (ZeRO-1 sums all gradients on all replicas, though each uses its shard only);
+    broadcasts_updates (ZeRO-1 deals out whole weight tensors; each owner broadcasts what it updated, one after the other);
+    gradients_overlap and parameters_overlap (with compute);
     bucket_size; p2p "latency" (receives are posted ahead) or "blocking"; scatters_p2p (tensor-parallel ranks share the
     sending); tensor_parallel_overlap (input-gradient collective beside the weight-gradient GEMM); fuses_pairs (forward and
     backward of two microbatches interleaved, so that the communication of one hides under the compute of the other; else
@@ -31,7 +34,9 @@ class Framework(NamedSpec):
     (the grouped products apply the activation function and write narrow results themselves).
     End of a step: clips_gradients by their global norm; post_validates (with a split backward ranks update without waiting
     for it, and check it afterwards).
-    FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; reshards_after_forward
+    FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; gathers_by_tensor (every
+    weight tensor is gathered and reduced by collectives of its own, and under full recompute gathered once more, for hooks
+    of every module fetch and drop its weights; else a layer at a time); reshards_after_forward
     (if not, weights are gathered once per step and kept).
     gathers_logits: every tensor-parallel rank gathers all logits and computes the whole loss (else each its part of it).
     Memory habits: gathers_rotary (every layer gathers its tokens' cosines and sines from a table, and keeps them);
@@ -110,6 +115,11 @@ class Framework(NamedSpec):
     workspace: Bytes
     grouped_workspace: Bytes
     communicator: Bytes
+    joined_gate: bool = True
+    reduction_dtype: Literal["fp32", "bf16", "fp16", "gradient"] = "gradient"
+    reduces_whole: bool = False
+    broadcasts_updates: bool = False
+    gathers_by_tensor: bool = False
 
 
 def load_framework(name: str) -> Framework:

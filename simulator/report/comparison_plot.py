@@ -90,8 +90,8 @@ def short_name(name: str) -> str:
 def cut_at(lengths: Sequence[float]) -> float:
     """Return where an axis ends: beyond the longest, or at a multiple of the median where some are much longer than most.
 
-    >>> cut_at([1.0, 1.25, 1.5]), cut_at([1.0, 1.0, 1.0, 9.0])
-    (1.68, 2.0)
+    >>> cut_at([1.0, 2.0]), cut_at([1.0, 1.0, 1.0, 9.0])
+    (2.24, 2.0)
     """
     longest, middle = max(lengths), sorted(lengths)[len(lengths) // 2]
     return 1.12 * longest if longest <= _FAR * middle else _FAR * middle

@@ -65,6 +65,7 @@ class Operator:
         access: how a memory-bound kernel walks memory where it is not a small kernel of a layer: "stream" (long passes),
             "gather" (rows in another order) or "loss" (the separate tensor operations of a cross-entropy).
         has_weight: whether the GEMM's right operand is a weight (else both operands are activations).
+        products: separate products that make up a GEMM with a weight, each with an equal part of its columns.
         gathers: whether a column-split product's output is gathered again.
     """
 
@@ -95,6 +96,7 @@ class Operator:
     reach: float = 1.0
     access: str = ""
     has_weight: bool = True
+    products: int = 1
     gathers: bool = False
 
 
@@ -135,6 +137,7 @@ class KernelStyle:
         in_place_cross_entropy: an unfused cross-entropy reuses the fp32 copy of the logits for softmax and gradient.
         fused_wgrad_accumulation: weight gradients are added into the gradient buffer by the GEMM itself.
         dropout: whether dropout masks are made and kept.
+        joined_gate: gate and up projection of a gated MLP are one product; else two, each with its own gradient of the input.
         repeats_keys: keys and values are repeated for every query head before attention.
         fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
         exchange_permutes: the exchange of rows between experts copies, sorts and sums them itself.
@@ -158,6 +161,7 @@ class KernelStyle:
     in_place_cross_entropy: bool = True
     fused_wgrad_accumulation: bool = True
     dropout: bool = False
+    joined_gate: bool = True
     repeats_keys: bool = False
     ring_in_fp32: bool = False
     fuses_experts: bool = False

@@ -61,6 +61,14 @@ def test_a_vocabulary_that_is_no_multiple_of_eight_is_slow():
     assert seconds((1, 16384, 50257, 768)) > 1.5 * seconds((1, 16384, 50304, 768))
 
 
+def test_batched_products_with_misaligned_rows_leave_the_tensor_cores():
+    # BLOOM's heads of 108 and 150: their products took 9 to 10 TFLOP/s (chronicles of February 2022, tables of NHEADS).
+    for width in (108, 150):
+        slow = 2.0 * 32 * 2048 * 2048 * width / seconds((32, 2048, 2048, width), "NN")
+        assert 6e12 < slow < A100.peak("fp32")
+    assert seconds((32, 2048, 2048, 112), "NN") < 0.2 * seconds((32, 2048, 2048, 108), "NN")
+
+
 def test_a_batch_of_products_shares_the_waves():
     one, many = seconds((1, 2048, 2048, 128)), seconds((64, 2048, 2048, 128))
     assert 20 * one < many < 64 * one

@@ -217,6 +217,14 @@ def test_lengths_and_slices_that_a_model_has_not_are_refused() -> None:
         run(load_model("t5_large"), 512, 8, 8, context_parallel=2)
 
 
+@pytest.mark.parametrize("name", ["t5_large", "vit_l_16", "gopher_280b", "mamba2_2_7b"])
+def test_packed_documents_are_refused_where_no_attention_would_be_shorter(name: str) -> None:
+    model = load_model(name)
+    workload = Workload(model=model, sequence_length=192, global_batch_size=8, document_length=64.0)
+    with pytest.raises(PlanError, match="packed documents shorten attention"):
+        settle(workload, Plan(), 8)
+
+
 def test_full_attention_of_an_encoder_costs_more_than_a_causal_one() -> None:
     encoder = load_model("bert_large").model_copy(update={"sequence_length": 8192, "vocabulary": 32000})
     causal = encoder.model_copy(

@@ -93,8 +93,9 @@ def test_messages_are_split_over_tensor_parallel_ranks() -> None:
         return next(i.message for i in program.items if isinstance(i, Link) and i.kind == TRANSFER)
 
     assert whole / 8 == message(sequence_parallel=True)
-    assert whole == message(framework="megatron_deepspeed")
+    assert whole == message(framework="megatron_core")
     assert whole / 8 == message(framework="megatron_lm")  # scatter-gather optimisation
+    assert whole / 8 == message(framework="megatron_deepspeed")  # partitioned activations
 
 
 def test_blocking_messages_hold_the_sender() -> None:
@@ -122,6 +123,45 @@ def test_sequence_parallelism_replaces_them_by_gathers_and_scatters() -> None:
         w for w, k in zip(tables["layer forward"].work, tables["layer forward"].kind, strict=True) if k == COLLECTIVE
     ]
     assert ["all_gather", "reduce_scatter"] * 2 == names
+
+
+def layer_collectives(table: str, **plan: Any) -> list[str]:
+    """Collectives of one table of a Llama layer, in order."""
+    program = lowered(workload("llama2_70b"), 8, tensor_parallel=8, **plan)
+    found = next(t for i in program.items if isinstance(i, Segment) for t, _ in i.pieces if t.name == table)
+    return [w for w, k in zip(found.work, found.kind, strict=True) if k == COLLECTIVE]
+
+
+def test_separate_gate_and_up_projections_sum_an_input_gradient_each() -> None:
+    assert ["all_reduce"] * 2 == layer_collectives("layer backward", framework="megatron_core")
+    assert ["all_reduce"] * 3 == layer_collectives("layer backward", framework="scaling")
+
+
+def test_inputs_that_are_kept_gathered_are_not_gathered_again() -> None:
+    def backward(framework: str) -> tuple[int, int]:
+        found = layer_collectives("layer backward", framework=framework, sequence_parallel=True)
+        return found.count("all_gather"), found.count("reduce_scatter")
+
+    assert ((4, 2), (2, 2)) == (backward("megatron_core"), backward("scaling"))
+
+
+def test_a_loss_over_the_whole_vocabulary_gathers_logits_and_is_done_by_every_rank() -> None:
+    def head(framework: str) -> tuple[list[str], float]:
+        program = lowered(workload("llama2_70b"), 8, tensor_parallel=8, framework=framework)
+        table = next(
+            t for i in program.items if isinstance(i, Segment) for t, _ in i.pieces if t.name == "head forward"
+        )
+        logits = sum(
+            t.bytes
+            for effect in program.effects
+            for t in effect.tensors
+            if t.category == "logits" and t.name == "logits"
+        )
+        return [w for w, k in zip(table.work, table.kind, strict=True) if k == COLLECTIVE], logits
+
+    (split, part), (gathered, whole) = head("megatron_core"), head("scaling")
+    assert (["all_reduce"] * 3, ["all_gather"]) == (split, gathered)
+    assert whole > 7 * part
 
 
 def test_products_are_divided() -> None:
@@ -224,6 +264,53 @@ def test_zero_stages_change_collectives_and_memory() -> None:
     assert ({"all_reduce"}, *[{"reduce_scatter", "all_gather"}] * 3) == kinds
     assert sorted(bytes_held, reverse=True) == list(bytes_held)
     assert bytes_held[3] < bytes_held[2] < bytes_held[1] < bytes_held[0]
+
+
+def test_a_framework_may_sum_all_gradients_in_fp32_though_each_rank_uses_its_shard() -> None:
+    def reduced(framework: str) -> tuple[str, float]:
+        program = lowered(workload(), 4, data_parallel=4, zero_stage=1, framework=framework)
+        found = [
+            i
+            for kind in ("all_reduce", "reduce_scatter")
+            for i, _ in links(program, kind)
+            if "gradients of rank" in i.name
+        ]
+        return found[0].collective, found[0].message
+
+    (scattered, narrow), (summed, wide) = reduced("megatron_deepspeed"), reduced("scaling")
+    assert ("reduce_scatter", "all_reduce", 2.0) == (scattered, summed, pytest.approx(wide / narrow, rel=0.01))
+
+
+def test_weights_that_modules_fetch_one_by_one_come_tensor_by_tensor() -> None:
+    """All of a layer's tensors, once forward, and twice backward where the forward is run again."""
+
+    def gathered(framework: str, **plan: Any) -> tuple[int, float]:
+        program = lowered(workload(batch=8), 8, zero_stage=3, framework=framework, **plan)
+        found = [(i, n) for i, n in links(program, "all_gather") if "weights of layer" in i.name]
+        return sum(n for _, n in found), sum(i.message * n for i, n in found)
+
+    layers, once = gathered("pytorch_fsdp", recompute="none")
+    tensors, same = gathered("deepspeed", recompute="none")
+    again, more = gathered("deepspeed", recompute="full")
+    assert (192, 12 * 192, 12 * 288) == (layers, tensors, again)
+    assert (pytest.approx(once), pytest.approx(1.5 * once)) == (same, more)
+
+
+def test_owners_of_whole_tensors_broadcast_what_they_updated() -> None:
+    """One broadcast per rank that owns something: no more than there are tensors, and as much in all as a gather brings."""
+
+    def sent(kind: str, framework: str, ranks: int) -> tuple[int, float]:
+        model = load_model("llama3_8b")
+        work = Workload(model=model, sequence_length=8192, global_batch_size=ranks)
+        program = lowered(work, ranks, data_parallel=ranks, zero_stage=1, framework=framework)
+        found = [(i, n) for i, n in links(program, kind) if "weights of rank" in i.name]
+        return sum(n for _, n in found), sum(i.message * n for i, n in found)
+
+    _, whole = sent("all_gather", "megatron_lm", 8)
+    tensors = 32 * 7 + 3  # two norms, qkv, output, gate, up and down; the ends
+    assert {8: 8, 512: tensors} == {ranks: sent("broadcast", "internevo", ranks)[0] for ranks in (8, 512)}
+    assert pytest.approx(whole) == sent("broadcast", "internevo", 512)[1]
+    assert sent("all_gather", "internevo", 8)[0] == 0
 
 
 def test_zero_2_reduces_after_every_microbatch() -> None:

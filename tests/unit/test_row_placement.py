@@ -201,6 +201,12 @@ def test_a_depth_of_interleaving_that_is_not_printed_is_two() -> None:
     assert "2 chunks per rank" in rules(schedule="1F1B-interleaved")
 
 
+def test_a_schedule_with_a_v_has_two_chunks_where_the_table_leaves_them_out() -> None:
+    row = placed(schedule="ZB-V", gbs="64", mbs="1")
+    assert ("zbv", 2) == (row.fields["schedule"], row.fields["chunks_per_rank"])
+    assert "schedule zbv has no form with one" in rules(schedule="ZB-V", gbs="64", mbs="1")
+
+
 def test_a_source_may_mean_another_kernel_by_its_word() -> None:
     assert "flash2" == placed(attn_kernel="Flash").fields["attention"]
     assert "flash1" == placed(attn_kernel="flash", source="MosaicML llm-foundry tables").fields["attention"]

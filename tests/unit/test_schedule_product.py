@@ -166,7 +166,7 @@ def test_the_optimised_eager_synchronisation_leaves_ranks_without_a_bubble_alone
     assert {0: {0}, 1: {1}, 2: {1}, 3: {0}} == waits(late)
     with pytest.raises(PlanError, match=r"several pipeline ranks.*Way out"):
         predicted("one_f_one_b", overlap_gradients="bubbles")
-    with pytest.raises(PlanError, match=r"shard states over all of them.*Way out"):
+    with pytest.raises(PlanError, match=r"adds gradients over all of them.*Way out"):
         predicted("chimera", replicas=4, zero_stage=1, shard_size=2)
     with pytest.raises(PlanError, match=r"not by bucket.*Way out"):
         predicted("chimera", overlap_gradients=True, bucket_size=1e6)

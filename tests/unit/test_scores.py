@@ -98,16 +98,29 @@ def runs(kind: str, source: str, ratio: float, n: int) -> list[RunError]:
     return [RunError(kind=kind, source=source, measured=ratio, predicted=1.0) for _ in range(n)]
 
 
-def test_residuals_of_whole_runs_weigh_every_source_the_same() -> None:
-    many = runs("tensor", "large", 2.0, 90) + runs("tensor", "b", 1.1, 4) + runs("tensor", "c", 1.1, 4)
-    fitted = fit_run_residuals(many)
-    assert {"any", "tensor"} == set(fitted)
-    assert pytest.approx(1.4826 * 0.0953102, rel=1e-3) == fitted["tensor"].sigma
-    assert (98, 3) == (fitted["tensor"].runs, fitted["tensor"].sources)
+def test_a_band_of_whole_runs_holds_four_of_five() -> None:
+    errors = [math.exp(0.01 * i) for i in range(1, 101)]
+    many = [RunError(kind="tensor", source=f"s{i}", measured=e, predicted=1.0) for i, e in enumerate(errors)]
+    assert pytest.approx(0.80 / 1.2816, rel=1e-3) == fit_run_residuals(many)["any"].sigma
 
 
-def test_a_kind_with_two_sources_has_no_residuals_of_its_own() -> None:
-    assert {"any"} == set(fit_run_residuals(runs("tensor", "a", 1.1, 20) + runs("tensor", "b", 1.2, 20)))
+def test_what_prices_explain_is_not_counted_twice() -> None:
+    wide = [RunError(kind="tensor", source="a", measured=1.1, predicted=1.0, priced=0.2)]
+    assert 0.01 == fit_run_residuals(wide)["any"].sigma
+
+
+def test_a_sweep_of_hundreds_does_not_decide_alone() -> None:
+    many = runs("tensor", "large", 2.0, 90) + [r for i in range(40) for r in runs("tensor", f"s{i}", 1.1, 1)]
+    assert fit_run_residuals(many)["any"].sigma < 0.1
+    assert (130, 41) == (fit_run_residuals(many)["tensor"].runs, fit_run_residuals(many)["tensor"].sources)
+
+
+def test_a_kind_of_few_sources_leans_on_all_runs() -> None:
+    rest = [r for i in range(20) for r in runs("pipeline", f"s{i}", 1.1, 4)]
+    fitted = fit_run_residuals(rest + runs("tensor", "a", 2.0, 20))
+    assert fitted["pipeline"].sigma < 0.1
+    assert fitted["tensor"].sigma < 0.6
+    assert {"any", "pipeline"} == set(fit_run_residuals(rest + runs("tensor", "a", 2.0, 3)))
 
 
 def test_residuals_need_runs() -> None:

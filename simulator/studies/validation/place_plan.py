@@ -76,6 +76,8 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         fields["framework"] = since.framework
         assumed.append(f"framework {since.framework} (version {text(row, 'version')})")
     variant = load_names().find("framework_of_kernel", f"{fields['framework']} {text(row, 'attn_kernel')}")
+    if variant is None:
+        variant = load_names().find("framework_of_precision", f"{fields['framework']} {place_precision(row)[0]}")
     if variant is not None:
         fields["framework"] = variant
     fields |= _pieces(row, fields, assumed)

@@ -160,11 +160,25 @@ def _shipped_rows() -> list[dict[str, str]]:
 
 def run_errors(outcomes: Sequence[Outcome]) -> list[RunError]:
     """Return the runs that were both measured and predicted, for the residuals of whole runs."""
+    shipped = load_run_residuals()
     return [
-        RunError(kind=o.kind, source=o.group, measured=o.measured, predicted=o.predicted)
+        RunError(
+            kind=o.kind,
+            source=o.group,
+            measured=o.measured,
+            predicted=o.predicted,
+            priced=math.sqrt(_priced(o, shipped.of(o.kind).sigma)),
+        )
         for o in outcomes
         if o.quantity == "step_time_s" and o.counts and o.kind and o.measured and o.predicted
     ]
+
+
+def _priced(outcome: Outcome, sigma: float) -> float:
+    """Variance of the log of a prediction that its prices explain: that of its band less that of whole runs of its kind."""
+    if not outcome.predicted or not outcome.low:
+        return 0.0
+    return max(0.0, (math.log(outcome.predicted / outcome.low) / QUANTILE) ** 2 - sigma**2)
 
 
 def peak_errors(outcomes: Sequence[Outcome]) -> list[PeakError]:
@@ -215,7 +229,6 @@ def without_own_source(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
             out.append(o)
             continue
         refitted = others[o.group].get(o.kind, others[o.group][ANY])
-        whole = (math.log(o.predicted / o.low) / QUANTILE) ** 2 - shipped.of(o.kind).sigma ** 2
-        width = QUANTILE * math.sqrt(max(0.0, whole) + refitted.sigma**2)
+        width = QUANTILE * math.sqrt(_priced(o, shipped.of(o.kind).sigma) + refitted.sigma**2)
         out.append(replace(o, low=o.predicted * math.exp(-width), high=o.predicted * math.exp(width)))
     return tuple(out)

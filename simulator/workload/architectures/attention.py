@@ -58,7 +58,7 @@ def _standard(p: Pieces) -> list[Operator]:
     if m.qk_norm:
         out.append(_head_norm(p, query + kv))
     if m.positions == "rotary":
-        moved = p.t * (query + kv) * e * (1 if p.style.fused_rotary else 3)
+        moved = p.t * (query + kv) * e
         out.append(_rotary(p, moved, moved))
     return out
 
@@ -79,20 +79,28 @@ def _head_norm(p: Pieces, width: int) -> Operator:
 
 
 def _rotary(p: Pieces, read: float, written: float) -> Operator:
-    launches = 2 if p.style.fused_rotary else 10
+    """Rotation of queries and keys: one kernel that reads and writes them once, or plain tensor operations.
+
+    Plain, in reads and writes of the rotated tensors (x cos + half-swapped x sin; half = one of the two halves):
+
+        forward   x cos 1, 1; negated half 1/2, 1/2; join 1, 1; times sin 1, 1; sum 2, 1           = 5.5, 4.5
+        backward  times sin 1, 1; negated half 1/2, 1/2; each half set into zeros 1, 3; their sum 2, 1;
+                  times cos 1, 1; sum of both ways 2, 1                                            = 7.5, 7.5
+    """
+    fused = p.style.fused_rotary
     kept = Saved(name="cosines and sines", bytes=4.0 * p.t * p.m.head_dim * p.e, region="whole", cheap=True)
     return Operator(
         saved=(kept,) if p.style.gathers_rotary else (),
         label="rotary",
         work="memory_bound",
         split="tensor",
-        read=read,
-        written=written,
-        backward_read=written,
-        backward_written=read,
+        read=read * (1.0 if fused else 5.5),
+        written=written * (1.0 if fused else 4.5),
+        backward_read=written * (1.0 if fused else 7.5),
+        backward_written=read * (1.0 if fused else 7.5),
         again=1.0,
-        launches=launches,
-        backward_launches=launches,
+        launches=2 if fused else 10,
+        backward_launches=2 if fused else 18,
     )
 
 
@@ -115,14 +123,13 @@ def _latent(p: Pieces) -> list[Operator]:
         queries = [p.linear("query", "column", wide, m.hidden, first, False)]
     up = m.heads * (m.qk_nope_head_dim + m.v_head_dim)
     latent = saved("key value latent", m.kv_lora_rank)
-    passes = 1 if p.style.fused_rotary else 3
-    read = p.t * p.e * (wide + m.heads * m.qk_nope_head_dim + m.qk_rope_head_dim) * passes
+    read = p.t * p.e * (wide + m.heads * m.qk_nope_head_dim + m.qk_rope_head_dim)
     return [
         *queries,
         p.linear("key value down", "replicated", m.kv_lora_rank + m.qk_rope_head_dim, m.hidden, saved("", 0), False),
         p.norm("key value latent norm", m.kv_lora_rank),
         p.linear("key value up", "column", up, m.kv_lora_rank, latent, False),
-        _rotary(p, read, 2.0 * p.t * p.e * wide * passes),
+        _rotary(p, read, 2.0 * p.t * p.e * wide),
     ]
 
 

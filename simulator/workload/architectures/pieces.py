@@ -43,7 +43,12 @@ class Pieces:
         cast, square, mean, scale, cast, weight forward; the same backward with the sums for the scale, e = bytes per element:
 
             forward   reads  x e, 4, 4, 4, 4, e  = 2 e + 16     writes 4, 4, 4, e, e   = 2 e + 12
-            backward  reads  2 e, 2 e, e, e, 4, 8, 4, 4, 8, 4 = 6 e + 32     writes e, e, 4, 4, 4, 4, 4, e = 3 e + 20
+            backward  product with the weight     reads e, 2 e, e (sum over tokens)     writes e, e
+                      cast                        reads e                               writes 4
+                      product with the scale      reads 4, 8, 4 (sum over a row)        writes 4, 4
+                      mean, square                reads 4, 4, 8                         writes 4, 4, 4, 4
+                      sum of both ways, cast      reads 8, 4                            writes 4, e
+                      in all                      reads 5 e + 44                        writes 3 e + 32
         """
         width = width or self.m.hidden
         elements = float(self.t * width)
@@ -56,8 +61,8 @@ class Pieces:
             split="sequence",
             read=elements * (e if fused else 2 * e + 16),
             written=elements * (e if fused else 2 * e + 12),
-            backward_read=elements * (2 * e if fused else 6 * e + 32),
-            backward_written=elements * (e if fused else 3 * e + 20),
+            backward_read=elements * (2 * e if fused else 5 * e + 44),
+            backward_written=elements * (e if fused else 3 * e + 32),
             parameters=weights,
             small_parameters=weights,
             again=1.0,
@@ -70,10 +75,12 @@ class Pieces:
                 ),
             ),
             launches=1 if fused else 7,
-            backward_launches=2 if fused else 13,
+            backward_launches=2 if fused else 17,
         )
 
-    def linear(self, label: str, split: str, n: int, k: int, saved: Saved, bias: bool, again: float = 0.0) -> Operator:
+    def linear(
+        self, label: str, split: str, n: int, k: int, saved: Saved, bias: bool, again: float = 0.0, products: int = 1
+    ) -> Operator:
         """A GEMM with a weight: [t, k] x [k, n]; its bias is added in the GEMM or by the kernel that follows."""
         return Operator(
             label=label,
@@ -86,6 +93,7 @@ class Pieces:
             again=again,
             backward_launches=2 + (1 if bias else 0),
             backward_read=self.t * n * self.e if bias else 0.0,
+            products=products,
         )
 
     def residual(self, label: str) -> Operator:
@@ -136,7 +144,8 @@ class Pieces:
             first = self.grouped(f"{label} up", "expert column", up, m.hidden, up_in, again)
             last = self.grouped(f"{label} down", "expert row", m.hidden, width, down_in)
         else:
-            first = self.linear(f"{label} up", "column", up, m.hidden, up_in, bias, again=again)
+            products = 2 if m.gated_mlp and not self.style.joined_gate else 1
+            first = self.linear(f"{label} up", "column", up, m.hidden, up_in, bias, again, products)
             last = self.linear(f"{label} down", "row", m.hidden, width, down_in, bias)
             if (
                 m.gated_mlp and self.style.keeps_idle_products
@@ -239,6 +248,7 @@ class Pieces:
             work="memory_bound",
             access="loss",
             split=region,
+            shape=(1, t, self.vocabulary, 1),
             read=logits * read,
             written=logits * written,
             backward_read=logits * back_read,

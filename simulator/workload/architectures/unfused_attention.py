@@ -11,6 +11,11 @@ __all__ = ["unfused"]
 def unfused(p: Pieces, operands: tuple[Saved, ...], keys: int, bias: list[Operator], label: str) -> list[Operator]:
     """Return the operators of the core.
 
+    A softmax that is not fused works in fp32; bytes per score, e = bytes of an element, 1 for the mask:
+
+        forward   cast e, 4; masked fill 4 + 1, 4; softmax 4, 4; cast 4, e       reads e + 13    writes 12 + e
+        backward  cast e, 4; softmax 8, 4; masked fill 4 + 1, 4; cast 4, e       reads e + 17    writes 12 + e
+
     Args:
         operands: queries, keys and values as they are kept.
         keys: that each sequence of queries meets.
@@ -21,7 +26,7 @@ def unfused(p: Pieces, operands: tuple[Saved, ...], keys: int, bias: list[Operat
     maps = p.sequences * m.heads
     scores = float(maps) * s * keys
     drop = p.style.dropout
-    passes = 1 if p.style.fused_softmax else 3
+    fused = p.style.fused_softmax
     saved = [Saved(name=f"{label}softmax output", bytes=scores * e, region="tensor", droppable=True)]
     operators = [
         Operator(
@@ -41,13 +46,13 @@ def unfused(p: Pieces, operands: tuple[Saved, ...], keys: int, bias: list[Operat
             label=f"{label}softmax",
             work="memory_bound",
             split="tensor",
-            read=scores * e * passes,
-            written=scores * e * passes,
-            backward_read=2 * scores * e * passes,
-            backward_written=scores * e * passes,
+            read=scores * (e if fused else e + 13),
+            written=scores * (e if fused else e + 12),
+            backward_read=scores * (2 * e if fused else e + 17),
+            backward_written=scores * (e if fused else e + 12),
             saved=tuple(saved),
-            launches=1 if p.style.fused_softmax else 4,
-            backward_launches=1 if p.style.fused_softmax else 4,
+            launches=1 if fused else 4,
+            backward_launches=1 if fused else 4,
             selective=True,
         ),
     ]
