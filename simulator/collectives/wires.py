@@ -35,7 +35,9 @@ def attained(place: GroupPlacement, fabric: Fabric, table: CostTable) -> tuple[f
         share = table.attained["staged"] if not fabric.peer_to_peer else table.attained[fabric.intra]
         inner = place.inner_bandwidth(fabric) * share
     if place.nodes > 1:
-        outer = place.outer_bandwidth(fabric) * table.attained.get(fabric.network, table.attained["network"])
+        outer = place.outer_bandwidth(fabric) * table.attained_network.get(
+            fabric.network, table.attained_network["any"]
+        )
     return inner, outer
 
 

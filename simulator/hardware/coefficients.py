@@ -68,6 +68,7 @@ class CostTable(NamedSpec):
     nvls_attained: dict[str, float]
     channels: dict[str, Count]
     attained: dict[str, float]
+    attained_network: dict[str, float]
     efficiency: dict[str, float]
     payload: dict[str, float]
     plateau: dict[str, float]

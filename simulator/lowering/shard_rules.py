@@ -85,11 +85,11 @@ def check_shards(workload: Workload, plan: Plan, replicas: int, lanes: int) -> N
     def refuse(rule: str, values: str, way: str) -> None:
         raise PlanError(f"{rule}, but {values}. Way out: {way}.")
 
-    if lanes > 1 and (plan.secondary_shard_size or plan.quantized_gradients):
+    if lanes > 1 and (plan.shard_size or plan.secondary_shard_size or plan.quantized_gradients):
         refuse(
             "a schedule that keeps several copies of the weights adds gradients over all of them, not in groups",
             f"schedule = {plan.schedule!r} keeps {lanes}",
-            "leave secondary_shard_size and quantized_gradients out, or schedule = 'one_f_one_b'",
+            "leave shard_size, secondary_shard_size and quantized_gradients out, or schedule = 'one_f_one_b'",
         )
     split = plan.expert_parallel * (plan.expert_tensor_parallel or plan.tensor_parallel)
     expert_replicas = plan.tensor_parallel * replicas // split if workload.model.experts else 0

@@ -47,7 +47,7 @@ def test_amds_library_inside_a_node_stands_alone() -> None:
 
 
 def test_a_slower_network_makes_small_messages_slower_and_leaves_large_ones_alone() -> None:
-    base = replace(wires("dgx_h100"), architecture="ada", network="omnipath")
+    base = replace(wires("dgx_h100"), architecture="ada", network="infiniband")
     slow = replace(base, network="efa")
     hop = pooled_profile("fabric").hop("efa")
     assert hop > load_cost_table().network_latency["efa"] / 2

@@ -142,7 +142,7 @@ def test_all_to_all_reaches_n_over_n_minus_one_times_the_card() -> None:
         place, size = describe_group(8 * nodes, nodes), 2.0**36
         cost = ALGORITHMS.get("pairwise").cost("all_to_all", place, H100, load_cost_table(), "simple")
         bus = cost.bandwidth * bus_factor("all_to_all", place.ranks)
-        card = H100.card_bandwidth * load_cost_table().attained["network"]
+        card = H100.card_bandwidth * load_cost_table().attained_network["any"]
         expected = card * (place.ranks - 1) / (place.ranks - 8)
         assert expected == pytest.approx(bus)
         assert nodes / (nodes - 1) == pytest.approx(bus / card, rel=0.07)
