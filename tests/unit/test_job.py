@@ -125,3 +125,22 @@ def test_unknown_names_offer_the_nearest() -> None:
 
 def test_measured_times_carry_their_unit() -> None:
     assert 1.42 == parse("1.42 s", "s")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("plan.zero_stage=9", "--set: plan.zero_stage = 9: expected at most 3"),
+        ("cluster.parts=[{nodes=1,network=0.0}]", "--set: cluster.parts.0.network = 0.0: expected at least 0.001"),
+        ("plan.parameter_ofload=1", "--set: plan.parameter_ofload = 1: unknown key. Did you mean parameter_offload?"),
+    ],
+)
+def test_a_wrong_setting_is_not_blamed_on_the_file(setting: str, said: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_job("gpt3_13b_2xdgx_a100", [setting])
+    assert str(caught.value).startswith(said)
+
+
+def test_a_model_in_place_of_a_job_is_told_apart() -> None:
+    with pytest.raises(SpecError, match=r"'t5_11b' is a model, not a job. Way out: --model t5_11b --cluster NAME"):
+        load_job("t5_11b")
