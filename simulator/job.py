@@ -30,7 +30,7 @@ from simulator.workload.model import Model, load_model
 from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.workload import Workload
 
-__all__ = ["Job", "apply_settings", "job_from_names", "load_job", "make_job"]
+__all__ = ["Job", "apply_settings", "check_keys", "job_from_names", "load_job", "make_job"]
 
 Tokens = Annotated[int, Field(ge=1, le=10**8)]
 Sequences = Annotated[int, Field(ge=1, le=10**8)]
@@ -132,6 +132,25 @@ def job_from_names(model: str, cluster: str, settings: Iterable[str] = ()) -> Jo
 def _keys(settings: Iterable[str]) -> frozenset[tuple[str, ...]]:
     """The keys that settings give."""
     return frozenset(tuple(setting.partition("=")[0].strip().split(".")) for setting in settings)
+
+
+def check_keys(settings: Iterable[str]) -> None:
+    """Refuse settings whose key no job has.
+
+    Raises:
+        UnknownNameError: the nearest key is offered.
+    """
+    tables: dict[str, type[Spec]] = {
+        "workload": WorkloadChoice,
+        "plan": Plan,
+        "cluster": ClusterChoice,
+        "jitter": Jitter,
+    }
+    known = {f"{table}.{key}" for table, cls in tables.items() for key in cls.model_fields}
+    plain = set(JobFile.model_fields) - set(tables)
+    for key in sorted(_keys(settings)):
+        if key[0] not in plain and ".".join(key[:2]) not in known:
+            raise UnknownNameError("setting", ".".join(key), known)
 
 
 def apply_settings(data: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:

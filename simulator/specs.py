@@ -339,10 +339,11 @@ def _explain(
     at: KeyPath = tuple(part for part in item["loc"] if part != "[key]")
     line = next((lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in lines), 0)
     where = f"{place}, line {line}" if line else place
-    if any(at[:n] in given for n in range(1, len(at) + 1)):
-        line, where = 0, "--set"
     path = ".".join(map(str, at))
     kind, value = item["type"], item["input"]
+    within = kind == "extra_forbidden" and any(key[: len(at)] == at for key in given)
+    if within or any(at[:n] in given for n in range(1, len(at) + 1)):
+        line, where = 0, "--set"
     if kind == "missing":
         return line, f"{where}: missing key {path}"
     if not at:

@@ -8,6 +8,7 @@ import pytest
 
 from simulator.errors import PlanError, SimulatorError, SpecError, UnknownNameError
 from simulator.job import apply_settings, job_from_names, load_job
+from simulator.studies.variants import variants
 from simulator.units import parse
 
 
@@ -144,3 +145,11 @@ def test_a_wrong_setting_is_not_blamed_on_the_file(setting: str, said: str) -> N
 def test_a_model_in_place_of_a_job_is_told_apart() -> None:
     with pytest.raises(SpecError, match=r"'t5_11b' is a model, not a job. Way out: --model t5_11b --cluster NAME"):
         load_job("t5_11b")
+
+
+@pytest.mark.parametrize(("key", "meant"), [("zero_stage", "plan.zero_stage"), ("plan.zero_stag", "plan.zero_stage")])
+def test_a_comparison_over_a_key_that_no_job_has_is_refused_once(key: str, meant: str) -> None:
+    """It would be wrong in every row, so it is the user's input, not a row that cannot be."""
+    with pytest.raises(UnknownNameError, match=f"no setting '{key}'. Did you mean '{meant}'"):
+        variants([], [], [f"{key}=0,1"])
+    assert len(variants([], [], [f"{meant}=0,1", "model.layers=4,8", "measured_step_time=1 s"])) == 4
