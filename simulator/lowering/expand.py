@@ -16,7 +16,6 @@ from simulator.lowering.settled import Settled
 from simulator.lowering.splitter import ExpertSplit, Splitter
 from simulator.program.program import OperatorTable, Tensor
 from simulator.workload.architectures import ARCHITECTURES
-from simulator.workload.architectures.experts import OUTSIDE_GRAPHS
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
 from simulator.workload.model import Model
 from simulator.workload.operator import KernelStyle, LayerPart, Operator
@@ -162,10 +161,7 @@ def _layer_cost(
         recompute = replace(recompute, method="", layers=0)
     elif not is_layer(kind):
         recompute = Recompute("none")
-    outside = () if model.capacity_factor else OUTSIDE_GRAPHS
-    forward, backward = (
-        Rows(f"{kind}{ending} {way}", captured=style.cuda_graphs, outside=outside) for way in ("forward", "backward")
-    )
+    forward, backward = Rows(f"{kind}{ending} forward"), Rows(f"{kind}{ending} backward")
     operators = with_kernels(part.operators, style, experts.parallel > 1)
     for operator in operators:
         split.forward(forward, operator, "forward")

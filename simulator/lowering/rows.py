@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.program.program import COMPUTE, OperatorTable
 
@@ -15,15 +14,8 @@ __all__ = ["Rows"]
 class Rows:
     """Collects rows of one table; collectives refer to earlier or later rows by their index."""
 
-    def __init__(self, name: str, captured: bool = False, outside: tuple[str, ...] = ()) -> None:
-        """
-        Args:
-            name: of the table.
-            captured: whether its kernels are launched at once, as a CUDA graph.
-            outside: beginnings of the labels that are not captured.
-        """
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.captured, self.outside = captured, outside
         self.rows: list[dict[str, Any]] = []
 
     def add(self, **row: Any) -> int:
@@ -62,19 +54,7 @@ class Rows:
             message=column("message", 0.0, np.float64),
             group=words("group", ()),
             phase=words("phase", "forward"),
-            launches=self._launches(rows),
+            launches=column("launches", 1, np.int64),
             part=words("part", ""),
             beside=column("beside", -1, np.int32),
         )
-
-    def _launches(self, rows: list[dict[str, Any]]) -> NDArray[np.int64]:
-        """Launches of each row; of captured rows one for all, in the first of them."""
-        out = np.array([r.get("launches", 1) for r in rows], np.int64)
-        if self.captured:
-            inside = [
-                i for i, r in enumerate(rows) if not self.outside or not r.get("label", "").startswith(self.outside)
-            ]
-            out[inside] = 0
-            out[inside[:1]] = 1
-        out.flags.writeable = False
-        return out

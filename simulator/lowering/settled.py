@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from simulator.errors import PlanError
@@ -291,7 +291,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,
         expert_exchange=plan.expert_exchange or framework.expert_exchange,
         expert_imbalance=plan.expert_imbalance,
-        style=replace(style, cuda_graphs=plan.cuda_graphs),
+        style=style,
         precision=numbers,
         framework=framework,
         vocabulary=-(-workload.model.vocabulary // multiple) * multiple,

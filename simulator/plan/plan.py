@@ -62,8 +62,6 @@ class Plan(Spec):
             where those ranks idle afterwards (the optimised eager synchronisation of Chimera).
         overlap_parameters: gather ZeRO-1/2 weights beside the next forward pass.
         overlap_tensor_parallel: run the tensor-parallel collective of an input gradient beside the weight-gradient GEMM.
-        cuda_graphs: the kernels of a layer are captured in a graph and launched at once; experts that drop no tokens stay outside,
-            as their sizes are not known beforehand.
         bucket_size: gradient bytes reduced at once.
         gradient_dtype: of the gradient buffers.
         gradient_reduce_dtype: in which gradients are added between ranks; None = that of the buffers.
@@ -119,7 +117,6 @@ class Plan(Spec):
     overlap_gradients: bool | Literal["bubbles"] | None = None
     overlap_parameters: bool | None = None
     overlap_tensor_parallel: bool | None = None
-    cuda_graphs: bool = False
     bucket_size: Bytes | None = None
     gradient_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     gradient_reduce_dtype: Literal["fp32", "bf16", "fp16"] | None = None

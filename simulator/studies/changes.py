@@ -255,8 +255,6 @@ def _kernel_changes(now: Settled, architecture: str) -> Iterator[Change]:
         yield Change(name="weight gathering beside the next forward", plan={"overlap_parameters": True})
     if now.tensor_parallel > 1 and now.framework.tensor_parallel_overlap and not now.overlap_tensor_parallel:
         yield Change(name="tensor-parallel collectives beside GEMMs", plan={"overlap_tensor_parallel": True})
-    if not now.style.cuda_graphs:
-        yield Change(name="kernels of a layer launched at once (CUDA graphs)", plan={"cuda_graphs": True})
     for kind in _BETTER_ATTENTION.get(now.style.attention, ()):
         if kind != "flash3" or architecture in _FLASH3_GPUS:
             yield Change(name=f"attention kernel {kind}", plan={"attention": kind})

@@ -149,7 +149,6 @@ class KernelStyle:
         weights_in_experts: the router's weights scale the experts' inner activation, not their outputs.
         keeps_gathered_inputs: the gathered input of a column-split product is kept, not gathered again in backward.
         keeps_idle_products: per-operator recompute keeps a layer's last product too.
-        cuda_graphs: a layer's kernels are captured and launched at once.
     """
 
     attention: str = "flash2"
@@ -174,4 +173,3 @@ class KernelStyle:
     weights_in_experts: bool = False
     keeps_gathered_inputs: bool = False
     keeps_idle_products: bool = False
-    cuda_graphs: bool = False

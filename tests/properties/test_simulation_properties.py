@@ -175,7 +175,6 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "overlap_gradients": ({}, True, False),
     "overlap_parameters": ({"zero_stage": 1}, True, False),
     "overlap_tensor_parallel": ({"tensor_parallel": 2}, True, False),
-    "cuda_graphs": ({"tensor_parallel": 8}, False, True),
     "bucket_size": ({}, 1e6, 1e9),
     "gradient_dtype": ({}, "fp32", "bf16"),
     "p2p": ({"pipeline_parallel": 2}, "latency", "blocking"),

@@ -19,15 +19,13 @@ from __future__ import annotations
 from simulator.workload.architectures.pieces import Pieces
 from simulator.workload.operator import Operator, Saved
 
-__all__ = ["LAUNCHES_PER_EXPERT", "OUTSIDE_GRAPHS", "experts"]
+__all__ = ["LAUNCHES_PER_EXPERT", "experts"]
 
 LAUNCHES_PER_EXPERT = 2
 """Host work for one expert's share of a product, in launches: frameworks hand each expert's product to the library by itself,
 on one of several streams.  MooreThreads/SimuMax, configs/system/b200_*.json: products of 40 to 160 groups take at least 8.6 to
 9.2 us per group whatever their size, twice a launch of 4 us."""
 
-OUTSIDE_GRAPHS = ("dispatch", "sort", "expert", "combine")
-"""How the labels of those operators begin whose sizes follow from the router's choice, so that no CUDA graph holds them."""
 _LOGIT = 4.0
 """Bytes of a router's logit: the choice is made in fp32 in every framework."""
 
