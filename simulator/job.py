@@ -103,6 +103,7 @@ def load_job(name: str | Path, settings: Iterable[str] = ()) -> Job:
     """
     path = _job_file(str(name))
     settings = tuple(settings)
+    _check_bare(settings)
     data = apply_settings(read_toml(path), settings)
     return make_job(data, str(path), Path(path).stem, _keys(settings))
 
@@ -126,6 +127,7 @@ def job_from_names(model: str, cluster: str, settings: Iterable[str] = ()) -> Jo
     """Return a job for a model and a cluster by name; everything else from settings or by default."""
     data = {"workload": {"model": model}, "cluster": {"name": cluster}}
     settings = tuple(settings)
+    _check_bare(settings)
     return make_job(apply_settings(data, settings), "the command line", f"{model} on {cluster}", _keys(settings))
 
 
@@ -147,10 +149,16 @@ def check_keys(settings: Iterable[str]) -> None:
         "jitter": Jitter,
     }
     known = {f"{table}.{key}" for table, cls in tables.items() for key in cls.model_fields}
-    plain = set(JobFile.model_fields) - set(tables)
+    whole = set(JobFile.model_fields)
     for key in sorted(_keys(settings)):
-        if key[0] not in plain and ".".join(key[:2]) not in known:
+        fits = key[0] in whole and (len(key) == 1 or key[0] not in tables)
+        if not fits and ".".join(key[:2]) not in known:
             raise UnknownNameError("setting", ".".join(key), known)
+
+
+def _check_bare(settings: Iterable[str]) -> None:
+    """Refuse a key without its table, with the one that is meant: zero_stage for plan.zero_stage."""
+    check_keys(setting for setting in settings if "=" in setting[1:] and "." not in setting.partition("=")[0])
 
 
 def apply_settings(data: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def add_shard_copies(
         name: what is gathered; `shard`: weights of a rank's part of it [count].
     """
     settled = state.settled
-    if not settled.parameter_offload or not len(gathers):
+    if not len(gathers):
         return
     dtype = "fp32" if shard_bytes(state) > settled.precision.element else settled.precision.compute
     sizes = settled.parameter_offload * shard * shard_bytes(state)
@@ -62,8 +62,6 @@ def add_shards_down(state: State, updated: list[np.ndarray], mine: list[float]) 
         mine: [ranks] weights that the CPU updates for one GPU [count].
     """
     settled = state.settled
-    if not settled.parameter_offload:
-        return
     dtype = "fp32" if shard_bytes(state) > settled.precision.element else settled.precision.compute
     held = [rank_held(state, r) for r in range(state.ranks)]
     counts = [gathered_shard(state, h) - at_home(state, h, m) for h, m in zip(held, mine, strict=True)]

@@ -77,8 +77,9 @@ def add_update(state: State) -> None:
     hosts, back = add_host_update(state, lambda held: _mine(state, held), rank, before)
     if settled.zero_stage in (1, 2) and not settled.overlap_parameters:
         _gather(state, rows, lane, hosts, back)
-    on_host = [settled.optimizer_offload * _mine(state, rank_held(state, r)) for r in range(state.ranks)]
-    add_shards_down(state, [rows, back] if len(hosts) else [rows], on_host)
+    if settled.parameter_offload:
+        on_host = [settled.optimizer_offload * _mine(state, rank_held(state, r)) for r in range(state.ranks)]
+        add_shards_down(state, [rows, back] if len(hosts) else [rows], on_host)
 
 
 def _norm_group(state: State) -> tuple[str, ...]:

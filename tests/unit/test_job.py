@@ -133,6 +133,7 @@ def test_measured_times_carry_their_unit() -> None:
     [
         ("plan.zero_stage=9", "--set: plan.zero_stage = 9: expected at most 3"),
         ("cluster.parts=[{nodes=1,network=0.0}]", "--set: cluster.parts.0.network = 0.0: expected at least 0.001"),
+        ("zero_stage=1", "no setting 'zero_stage'. Did you mean 'plan.zero_stage'?"),
         ("plan.parameter_ofload=1", "--set: plan.parameter_ofload = 1: unknown key. Did you mean parameter_offload?"),
     ],
 )
