@@ -89,12 +89,14 @@ def time_order(
         raise PlanError(f"the transfer time of a schedule must be a finite number >= 0, but it is {transfer}")
     _fits(order, placement)
     share = placement.ranks / placement.chunks
-    grain = int(np.lcm.reduce(np.flatnonzero(np.bincount(order.parts)))) if order.size else 1
+    grain = int(np.lcm.reduce(np.flatnonzero(np.bincount(order.parts))))
+    alone = grain == 1 and int(order.count.max()) == 1
+    fused, weighted = int(order.pair.max()) >= 0, bool((order.weight != 1.0).any())
     start, end, figures = np.empty(order.size), np.empty(order.size), np.empty((5, order.ranks))
     done = run_order(  # type: ignore[call-arg]
         order.rank_offsets, order.kind, order.chunk, order.microbatch, order.count, order.part, order.parts, order.weight,
-        order.pair, grain, placement.microbatches * grain, placement.lane_of, _delay(placement, transfer), seconds, share,
-        start, end, figures,
+        order.pair, grain, placement.microbatches * grain, alone, fused, weighted, placement.lane_of,
+        _delay(placement, transfer), seconds, share, start, end, figures,
     )  # fmt: skip
     if done < order.size:
         check_order_runs(order)

@@ -20,6 +20,8 @@ def _atoms(microbatch, count, part, parts, grain):  # type: ignore[no-untyped-de
     """First atom of an action, and how many."""
     if grain == 1:
         return microbatch, count
+    if parts == grain:
+        return microbatch * grain + part, 1
     each = grain // parts
     return microbatch * grain + part * each, count * each
 
@@ -41,12 +43,14 @@ def _arrival(passed, side, before, first, many, rank):  # type: ignore[no-untype
 @numba.njit(cache=True)
 def run_order(  # type: ignore[no-untyped-def]
     rank_offsets, kind, chunk, microbatch, count, part, parts, weight, pair,
-    grain, atoms, lane_of, delay, seconds, share, start, end, ranks_out,
+    grain, atoms, alone, fused, weighted, lane_of, delay, seconds, share, start, end, ranks_out,
 ):  # fmt: skip
     """Fill start and end of every action and the figures of every rank; return how many actions can run.
 
     Args:
         grain: atoms of a microbatch; atoms: of all of them.
+        alone: every action covers one atom that is a microbatch; fused: there are pairs; weighted: weights other than 1.
+            Columns that say nothing are not read: 64 ranks read each of them in 64 places at once.
         delay: [2, lanes, chunks] seconds from the end of a chunk's forward (0) or backward (1) to its neighbour.
         seconds: [4, ranks] of a microbatch on a rank's whole share, by kind; share: what a chunk is of that.
         ranks_out: [5, ranks] busy, first start, last end, peak, peak where I gives back (both in chunks).
@@ -71,18 +75,20 @@ def run_order(  # type: ignore[no-untyped-def]
         if action == rank_offsets[rank]:
             now = 0.0
         while action < stop:
-            width = 2 if pair[action] == action + 1 else 1
+            width = 2 if fused and pair[action] == action + 1 else 1
             ready, spent = now, 0.0
             for n in range(action, action + width):
                 what, c = kind[n], chunk[n]
-                spent += seconds[what, rank] * weight[n] * share
+                spent += seconds[what, rank] * (weight[n] if weighted else 1.0) * share
                 if what == 3:
                     continue
                 side = 0 if what == 0 else 1
                 before = c - 1 + 2 * side
                 if before < 0 or before >= chunks:
                     continue
-                first, many = _atoms(microbatch[n], count[n], part[n], parts[n], grain)
+                first, many = np.int64(microbatch[n]), np.int64(1)
+                if not alone:
+                    first, many = _atoms(first, count[n], part[n], parts[n], grain)
                 seen = _arrival(passed, side, before, first, many, rank)
                 if seen < 0.0:
                     ready = _UNKNOWN
@@ -102,8 +108,8 @@ def run_order(  # type: ignore[no-untyped-def]
                     if ready > since:
                         most, most_early = max(most, late), max(most_early, early)
                         since = ready
-                    late += weight[n]
-                    early += weight[n]
+                    late += weight[n] if weighted else 1.0
+                    early += weight[n] if weighted else 1.0
             for n in range(action, action + width):
                 what, c = kind[n], chunk[n]
                 if what != 0:
@@ -111,14 +117,16 @@ def run_order(  # type: ignore[no-untyped-def]
                         most, most_early = max(most, late), max(most_early, early)
                         since = now
                     if what != 2:
-                        late -= weight[n]
+                        late -= weight[n] if weighted else 1.0
                     if what != 3:
-                        early -= weight[n]
+                        early -= weight[n] if weighted else 1.0
                 if what == 3:
                     continue
                 side = 0 if what == 0 else 1
                 seen = now + delay[side, lane_of[microbatch[n]], c]
-                first, many = _atoms(microbatch[n], count[n], part[n], parts[n], grain)
+                first, many = np.int64(microbatch[n]), np.int64(1)
+                if not alone:
+                    first, many = _atoms(first, count[n], part[n], parts[n], grain)
                 for atom in range(first, first + many):
                     parked = passed[side, c, atom]
                     if parked < _UNKNOWN:
