@@ -93,7 +93,7 @@ def time_order(
     alone = grain == 1 and int(order.count.max()) == 1
     fused, weighted = int(order.pair.max()) >= 0, bool((order.weight != 1.0).any())
     start, end, figures = np.empty(order.size), np.empty(order.size), np.empty((5, order.ranks))
-    done = run_order(  # type: ignore[call-arg]
+    done = run_order(
         order.rank_offsets, order.kind, order.chunk, order.microbatch, order.count, order.part, order.parts, order.weight,
         order.pair, grain, placement.microbatches * grain, alone, fused, weighted, placement.lane_of,
         _delay(placement, transfer), seconds, share, start, end, figures,
@@ -125,7 +125,7 @@ def _seconds(ranks: int, forward: ArrayLike, input_grad: ArrayLike, weight_grad:
                 f"{ranks} ranks"
             )
         if not (np.isfinite(values) & (values >= 0)).all():
-            raise PlanError(f"the {name} time of a schedule must be a finite number >= 0, but it is {given}")
+            raise PlanError(f"the {name} time of a schedule must be a finite number >= 0, but it is {values.tolist()}")
         times.append(np.broadcast_to(values, ranks))
     return np.stack([times[0], times[1] + times[2], times[1], times[2]])
 
@@ -134,7 +134,6 @@ def _fits(order: PipelineOrder, placement: Placement) -> None:
     """Check what the compiled loop needs so as never to read beyond an array."""
     if not order.size:
         raise ProgramError("an order has at least one action; this one is empty")
-    most = int(order.microbatch.max()) + int(order.count.max())
     limits = (
         ("kind", order.kind, 4),
         ("chunk", order.chunk, placement.chunks),
@@ -147,8 +146,10 @@ def _fits(order: PipelineOrder, placement: Placement) -> None:
                 "make order and placement from one shape"
             )
     if order.ranks != placement.ranks:
-        raise ProgramError(f"the order has {order.ranks} ranks, the placement {placement.ranks}; make both from one shape")
-    if most > placement.microbatches and int((order.microbatch + order.count).max()) > placement.microbatches:
+        raise ProgramError(
+            f"the order has {order.ranks} ranks, the placement {placement.ranks}; make both from one shape"
+        )
+    if int((order.microbatch + order.count).max()) > placement.microbatches:
         raise ProgramError(f"a group of microbatches ends at microbatch {placement.microbatches - 1} at the latest")
     if order.count.min() < 1 or order.part.min() < 0 or (order.part >= order.parts).any():
         raise ProgramError("a part k of n has k in 0..n-1, and an action covers one microbatch or more")

@@ -265,7 +265,12 @@ def _solve(problem: _Problem, bound: float) -> tuple[PipelineOrder, str]:
     for name, known in _known_orders(problem) if makespan > bound * (1 + 1e-12) else ():
         times = problem.times * shape.chunks_per_rank
         end = time_order(
-            known, problem.placement, forward=times[0], input_grad=times[1], weight_grad=times[2], transfer=problem.transfer
+            known,
+            problem.placement,
+            forward=times[0],
+            input_grad=times[1],
+            weight_grad=times[2],
+            transfer=problem.transfer,
         ).makespan
         if end < makespan * (1 - 1e-12):
             makespan, order, found = end, known, f"schedule {name}"

@@ -15,7 +15,7 @@ from simulator.schedules import SCHEDULES, Shape
 from simulator.schedules.order_times import time_order
 from simulator.studies.schedule_figures import makespan_and_bubble, schedule_figures
 
-SHAPES = [Shape(p, m, v) for p, m in ((1, 4), (2, 4), (4, 8), (6, 24), (8, 16)) for v in (1, 2, 3)]
+SHAPES = [Shape(p, m, v) for p, m in ((1, 4), (2, 4), (4, 8), (6, 24), (8, 16), (16, 16)) for v in (1, 2, 3)]
 TIMES = [(1.0, 1.0, 1.0, 0.0), (1.0, 0.9, 0.7, 0.13), (0.3, 1.7, 0.0, 2.1), (0.0, 1.0, 1.0, 0.5)]
 
 
