@@ -162,7 +162,7 @@ def makespan_and_bubble(
 
 def _steps(schedule: Schedule, shape: Shape) -> int:
     """One, or so many that the steady state of a schedule without a flush shows."""
-    return 1 if schedule.flush else 8 * math.ceil(shape.ranks / shape.microbatches) + 2
+    return 1 if schedule.flush else math.ceil(8 * shape.ranks / shape.microbatches) + 2
 
 
 def _spans(
