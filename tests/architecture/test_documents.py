@@ -61,5 +61,5 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     assert set() == missing - made_up
 
 
-def test_there_are_five_pages() -> None:
-    assert ["data_files", "design", "extending", "glossary", "program"] == [page.stem for page in PAGES]
+def test_there_are_six_pages() -> None:
+    assert ["accuracy", "data_files", "design", "extending", "glossary", "program"] == [page.stem for page in PAGES]
