@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import copy
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from simulator.errors import PlanError, SpecError
+from simulator.errors import PlanError, SimulatorError, SpecError, UnknownNameError
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.jitter import Jitter
 from simulator.hardware.parts import Part
@@ -30,7 +30,7 @@ from simulator.workload.model import Model, load_model
 from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.workload import Workload
 
-__all__ = ["Job", "apply_settings", "job_from_names", "load_job", "make_job"]
+__all__ = ["Job", "apply_settings", "check_keys", "job_from_names", "load_job", "make_job"]
 
 Tokens = Annotated[int, Field(ge=1, le=10**8)]
 Sequences = Annotated[int, Field(ge=1, le=10**8)]
@@ -101,14 +101,64 @@ def load_job(name: str | Path, settings: Iterable[str] = ()) -> Job:
         SpecError: the file or a setting is wrong.
         UnknownNameError: no such job, model, cluster, ...
     """
-    path = find_spec("jobs", str(name))
-    return make_job(apply_settings(read_toml(path), settings), str(path), Path(path).stem)
+    path = _job_file(str(name))
+    settings = tuple(settings)
+    _check_bare(settings)
+    data = apply_settings(read_toml(path), settings)
+    return make_job(data, str(path), Path(path).stem, _keys(settings))
+
+
+def _job_file(name: str) -> Path:
+    try:
+        return find_spec("jobs", name)
+    except UnknownNameError:
+        try:
+            find_spec("models", name)
+        except SimulatorError:
+            pass
+        else:
+            raise SpecError(
+                f"{name!r} is a model, not a job. Way out: --model {name} --cluster NAME in its place"
+            ) from None
+        raise
 
 
 def job_from_names(model: str, cluster: str, settings: Iterable[str] = ()) -> Job:
     """Return a job for a model and a cluster by name; everything else from settings or by default."""
     data = {"workload": {"model": model}, "cluster": {"name": cluster}}
-    return make_job(apply_settings(data, settings), "the command line", f"{model} on {cluster}")
+    settings = tuple(settings)
+    _check_bare(settings)
+    return make_job(apply_settings(data, settings), "the command line", f"{model} on {cluster}", _keys(settings))
+
+
+def _keys(settings: Iterable[str]) -> frozenset[tuple[str, ...]]:
+    """The keys that settings give."""
+    return frozenset(tuple(setting.partition("=")[0].strip().split(".")) for setting in settings)
+
+
+def check_keys(settings: Iterable[str]) -> None:
+    """Refuse settings whose key no job has.
+
+    Raises:
+        UnknownNameError: the nearest key is offered.
+    """
+    tables: dict[str, type[Spec]] = {
+        "workload": WorkloadChoice,
+        "plan": Plan,
+        "cluster": ClusterChoice,
+        "jitter": Jitter,
+    }
+    known = {f"{table}.{key}" for table, cls in tables.items() for key in cls.model_fields}
+    whole = set(JobFile.model_fields)
+    for key in sorted(_keys(settings)):
+        fits = key[0] in whole and (len(key) == 1 or key[0] not in tables)
+        if not fits and ".".join(key[:2]) not in known:
+            raise UnknownNameError("setting", ".".join(key), known)
+
+
+def _check_bare(settings: Iterable[str]) -> None:
+    """Refuse a key without its table, with the one that is meant: zero_stage for plan.zero_stage."""
+    check_keys(setting for setting in settings if "=" in setting[1:] and "." not in setting.partition("=")[0])
 
 
 def apply_settings(data: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
@@ -145,9 +195,9 @@ def _value(text: str) -> Any:
     return value["value"] if set(value) == {"value"} else text
 
 
-def make_job(data: Mapping[str, Any], place: str, name: str) -> Job:
-    """Return the job that `data` describes; `place` is where it was read, for messages."""
-    spec = validate_spec(data, JobFile, place)
+def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[tuple[str, ...]] = ()) -> Job:
+    """Return the job that `data` describes; for messages, `place` is where it was read, all but the keys `given` by --set."""
+    spec = validate_spec(data, JobFile, place, given=given)
     assumptions: list[str] = []
     model = _model(spec, place)
     OPTIMIZERS.get(spec.workload.optimizer)

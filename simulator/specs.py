@@ -13,7 +13,7 @@ import functools
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -117,7 +117,9 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     return _parse(_read_text(path), path)
 
 
-def validate_spec(data: Mapping[str, Any], cls: type[S], place: str, from_file: bool = True) -> S:
+def validate_spec(
+    data: Mapping[str, Any], cls: type[S], place: str, from_file: bool = True, given: Collection[KeyPath] = ()
+) -> S:
     """Return `data` as a `cls`.
 
     Args:
@@ -125,23 +127,31 @@ def validate_spec(data: Mapping[str, Any], cls: type[S], place: str, from_file: 
         cls: the pydantic class that holds the rules.
         place: where it was said; when it is the path of a text file, the messages give its lines.
         from_file: quantities must be written with their units; False also takes plain SI numbers.
+        given: keys that --set gave: messages about them name it, not the file.
 
     Raises:
         SpecError: all errors at once.
     """
     if not isinstance(data, Mapping):
         raise SpecError(f"{place}: expected a table of keys, got {_kind_of(data)}")
-    return _validate(data, cls, place, from_file, None)
+    return _validate(data, cls, place, from_file, None, given)
 
 
-def _validate(data: Mapping[str, Any], cls: type[S], place: str, from_file: bool, text: str | None) -> S:
+def _validate(
+    data: Mapping[str, Any],
+    cls: type[S],
+    place: str,
+    from_file: bool,
+    text: str | None,
+    given: Collection[KeyPath] = (),
+) -> S:
     try:
         return cls.model_validate(data, context={"from_file": from_file})
     except ValidationError as error:
         if text is None and os.path.isfile(place):
             text = _read_text(place)
         lines = key_lines(text or "")
-        found = [_explain(item, cls, place, lines) for item in error.errors(include_url=False)]
+        found = [_explain(item, cls, place, lines, given) for item in error.errors(include_url=False)]
     messages = [message for _, message in sorted(found, key=lambda pair: pair[0])]
     more = [f"... and {len(messages) - _MAX_ERRORS} more"] if len(messages) > _MAX_ERRORS else []
     raise SpecError("\n".join(messages[:_MAX_ERRORS] + more))
@@ -322,13 +332,18 @@ def _table_path(parts: KeyPath, arrays: dict[KeyPath, int], opens_item: bool) ->
     return path
 
 
-def _explain(item: Any, cls: type[BaseModel], place: str, lines: dict[KeyPath, int]) -> tuple[int, str]:
+def _explain(
+    item: Any, cls: type[BaseModel], place: str, lines: dict[KeyPath, int], given: Collection[KeyPath] = ()
+) -> tuple[int, str]:
     """Return (line, message) of one pydantic error."""
     at: KeyPath = tuple(part for part in item["loc"] if part != "[key]")
     line = next((lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in lines), 0)
     where = f"{place}, line {line}" if line else place
     path = ".".join(map(str, at))
     kind, value = item["type"], item["input"]
+    within = kind == "extra_forbidden" and any(key[: len(at)] == at for key in given)
+    if within or any(at[:n] in given for n in range(1, len(at) + 1)):
+        line, where = 0, "--set"
     if kind == "missing":
         return line, f"{where}: missing key {path}"
     if not at:

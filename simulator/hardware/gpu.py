@@ -83,7 +83,8 @@ class Gpu(NamedSpec):
         312000000000000.0
         """
         if dtype not in self.peak_flops:
-            raise SpecError(f"GPU {self.name!r} has no peak for {dtype}. It has: {', '.join(self.peak_flops)}")
+            has = ", ".join(self.peak_flops)
+            raise SpecError(f"GPU {self.name!r} has no peak for {dtype}. It has: {has}. Way out: another precision")
         return self.peak_flops[dtype]
 
 

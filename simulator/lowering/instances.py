@@ -143,7 +143,9 @@ def _segments(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -
     groups = _cut(state, chunk, direction, variant)
     pieces_of = tuple(piece for group in _apart(state, chunk, direction, groups) for piece in group)
     state.cuts[(chunk, direction, variant)], state.pieces[(chunk, direction, variant)] = groups, pieces_of
-    name = f"{'FBIW'[kind]} of {chunk.layers} layers" + (" + embedding" if chunk.embedding else "")
+    name = f"{'FBIW'[kind]} of {chunk.layers} layer{'s' * (chunk.layers != 1)}" + (
+        " + embedding" if chunk.embedding else ""
+    )
     name += " + head" if chunk.head else ""
     out = []
     for number, group in enumerate(pieces_of):

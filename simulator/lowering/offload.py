@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from simulator.lowering.host_shards import at_home, returns_master
 from simulator.lowering.parameters import Held, rank_held
 from simulator.lowering.rows import Rows
 from simulator.lowering.state import Batch, State
@@ -44,17 +45,15 @@ def copy_link(state: State, what: str, name: str, size: float, dtype: str) -> in
     )
 
 
-def add_copies(state: State, items: np.ndarray, rank: np.ndarray, lane: str, after: np.ndarray) -> np.ndarray:
-    """Add rows of copies in the order given, each after one row; returns their numbers."""
+def add_copies(
+    state: State, items: np.ndarray, rank: np.ndarray, lane: str, after: np.ndarray | None = None
+) -> np.ndarray:
+    """Add rows of copies in the order given, each after one row (None: after none yet); returns their numbers."""
     streams = state.lanes(lane)
     rows = state.add_rows(Batch(item=items, kind=COPY, rank=rank, streams=streams[rank][:, None]))
-    state.wait(rows, after)
+    if after is not None:
+        state.wait(rows, after)
     return rows
-
-
-def _returns_master(state: State) -> bool:
-    """Whether the GPU keeps fp32 weights and gets the CPU's back in fp32."""
-    return state.workload.numbers.master_weights and not state.settled.framework.offloads_master_weights
 
 
 def device_bytes(state: State, optimizer: float, has_master: bool) -> float:
@@ -64,7 +63,7 @@ def device_bytes(state: State, optimizer: float, has_master: bool) -> float:
         optimizer: bytes per parameter of all states.
         has_master: whether the fp32 weight is among them.
     """
-    stays = MASTER if has_master and _returns_master(state) else 0.0
+    stays = MASTER if has_master and returns_master(state) else 0.0
     return optimizer - state.settled.optimizer_offload * (optimizer - stays)
 
 
@@ -104,10 +103,13 @@ def add_host_update(
         numbers.element, settled.gradient_bytes, numbers.master_weights
     )
     moved = cost.host_bytes(settled.framework.fused_host_optimizer)
-    back = "fp32" if _returns_master(state) else numbers.compute
+    back = "fp32" if returns_master(state) else numbers.compute
     ends: list[int] = []
+    returned: dict[Held, float] = {}
     for r in range(state.ranks):
-        count = settled.optimizer_offload * mine(rank_held(state, r))
+        held = rank_held(state, r)
+        count = settled.optimizer_offload * mine(held)
+        comes = count - at_home(state, held, count)
         layers = sum(state.chunks[int(c)].layers for c in np.flatnonzero((state.placement.rank_of == r).any(axis=0)))
         pieces = max(1, layers) if settled.optimizer_offload_overlap else 1
         ranks, share = np.full(pieces, r), count / pieces
@@ -117,24 +119,26 @@ def add_host_update(
 
         out = items("to_host", "gradients", share * settled.gradient_bytes, settled.gradient_dtype)
         work = items("host_update", state.workload.optimizer, share * moved, "fp32")
-        into = items("to_device", "updated weights", share * BYTES_PER_ELEMENT[back], back)
+        into = items("to_device", "updated weights", comes / pieces * BYTES_PER_ELEMENT[back], back)
         causes = before[rank == r]
         first = add_copies(state, out, ranks, COPY_LANE, np.full(pieces, causes[0]))
         for cause in causes[1:]:
             state.wait(first, np.full(pieces, cause))
         second = add_copies(state, work, ranks, HOST_LANE, first)
-        ends.append(int(add_copies(state, into, ranks, COPY_BACK_LANE, second)[-1]))
-    return np.arange(state.ranks), _cast(state, np.array(ends), mine) if back != numbers.compute else np.array(ends)
+        ends.append(int((add_copies(state, into, ranks, COPY_BACK_LANE, second) if comes else second)[-1]))
+        returned[held] = comes
+    casts = back != numbers.compute and any(returned.values())
+    return np.arange(state.ranks), _cast(state, np.array(ends), returned) if casts else np.array(ends)
 
 
-def _cast(state: State, after: np.ndarray, mine: Callable[[Held], float]) -> np.ndarray:
-    """The kernel that writes the compute weights from those that came back in fp32."""
+def _cast(state: State, after: np.ndarray, returned: dict[Held, float]) -> np.ndarray:
+    """The kernel that writes the compute weights from those that came back in fp32, so many per rank."""
     known: dict[Held, int] = {}
     items = []
     for r in range(state.ranks):
         held = rank_held(state, r)
         if held not in known:
-            count = state.settled.optimizer_offload * mine(held)
+            count = returned[held]
             rows = Rows("cast of updated weights")
             rows.add(
                 label="cast updated weights",

@@ -159,10 +159,12 @@ def words(group: tuple[str, ...]) -> str:
 
     >>> words(("layer", "moe layer", "head"))
     '2 layers, 1 with experts + head'
+    >>> words(("embedding", "layer"))
+    '1 layer + embedding'
     """
     sparse = sum(" moe " in f" {kind}" for kind in group)
     layers = sum(is_layer(kind) for kind in group)
     parts: list[str] = [k for k in ("embedding", DECODER_EMBEDDING, "head") if k in group]
     parts += ["token prediction"] if MTP_LAYER in group or MTP_HEAD in group else []
-    said = f"{layers} layers" + (f", {sparse} with experts" if sparse else "")
+    said = f"{layers} layer{'s' * (layers > 1)}" + (f", {sparse} with experts" if sparse else "")
     return " + ".join(([said] if layers else []) + parts)

@@ -14,6 +14,7 @@ from simulator.lowering.activation_copies import activations_on_host
 from simulator.lowering.assign import Chunk
 from simulator.lowering.expand import LayerCost
 from simulator.lowering.habits import beside_states
+from simulator.lowering.host_shards import gathered_shard, shard_bytes, shards_on_host
 from simulator.lowering.instances import offloaded
 from simulator.lowering.offload import device_bytes, host_tensors
 from simulator.lowering.parameters import Held, rank_held
@@ -83,7 +84,7 @@ def _less(tensors: tuple[Tensor, ...], later: float) -> tuple[Tensor, ...]:
 
 
 def _resident(state: State, rank: int) -> list[Tensor]:
-    settled, framework = state.settled, state.settled.framework
+    settled = state.settled
     held = rank_held(state, rank)
     has_master = state.workload.numbers.master_weights
     weight, gradient, optimizer = (
@@ -91,7 +92,7 @@ def _resident(state: State, rank: int) -> list[Tensor]:
         float(settled.gradient_bytes),
         optimizer_bytes(state),
     )
-    if settled.zero_stage == 3 and framework.shards_in_master_precision and state.workload.numbers.master_weights:
+    if shard_bytes(state) > settled.precision.element:
         weight, gradient, optimizer, has_master = 4.0, 4.0, optimizer - 4.0, False
     optimizer = device_bytes(state, optimizer, has_master)
     states, experts = (
@@ -113,7 +114,11 @@ def _resident(state: State, rank: int) -> list[Tensor]:
     stashed = versions * held.all * float(settled.precision.element)
     # with narrow GEMMs the operand and its transpose (a byte each) stand in place of the 16-bit weight
     out = [
-        Tensor(name="weights", category="weights", bytes=states.weights + experts.weights),
+        Tensor(
+            name="weights",
+            category="weights",
+            bytes=states.weights + experts.weights - weight * gathered_shard(state, held),
+        ),
         Tensor(name="older versions of the weights", category="weights", bytes=stashed),
         Tensor(name="gradient buffers", category="gradients", bytes=states.gradients + experts.gradients),
         Tensor(
@@ -131,7 +136,8 @@ def _on_host(state: State, rank: int) -> list[Tensor]:
     """What stands in the host's memory for one GPU of a rank, at most."""
     held = rank_held(state, rank)
     mine = held.sharded(state.settled) if state.settled.zero_stage else held.all
-    return [*host_tensors(state, rank, mine), *activations_on_host(state, rank)]
+    shards = shards_on_host(state, rank, state.settled.optimizer_offload * mine)
+    return [*host_tensors(state, rank, mine), *shards, *activations_on_host(state, rank)]
 
 
 def _secondary(held: Held, settled: Settled) -> float:

@@ -90,6 +90,7 @@ class Settled:
     optimizer_offload: float = 0.0
     optimizer_offload_overlap: bool = False
     activation_offload: int = 0
+    parameter_offload: float = 0.0
 
     @property
     def replica_axes(self) -> tuple[str, ...]:
@@ -287,6 +288,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         optimizer_offload=plan.optimizer_offload,
         optimizer_offload_overlap=plan.optimizer_offload_overlap,
         activation_offload=plan.activation_offload or 0,
+        parameter_offload=plan.parameter_offload,
         expert_parallel=plan.expert_parallel,
         expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,
         expert_exchange=plan.expert_exchange or framework.expert_exchange,

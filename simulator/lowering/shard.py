@@ -16,6 +16,7 @@ import numpy as np
 from simulator.errors import PlanError
 from simulator.lowering.hops import add_second_hops
 from simulator.lowering.instances import UNITS
+from simulator.lowering.parameter_offload import add_shard_copies
 from simulator.lowering.parameters import group_held, words
 from simulator.lowering.state import Batch, State
 from simulator.lowering.unit_parts import UnitPart, gather_link, refetched, unit_parts
@@ -109,6 +110,12 @@ def _fsdp(state: State) -> None:
     gate, g_action, g_row = gate[g_of], action[gathers][g_of], row[gathers][g_of]
     r_action, r_row = action[completes][r_of], row[completes][r_of]
     gather_rows, reduce_rows = _add(state, parts, (g_part, g_row, g_action, gate), (r_part, r_row, r_action))
+    if settled.parameter_offload:
+        fetched = (state.order.kind[g_action] == 0) | (not settled.secondary_shard_size)
+        named, shards = [parts[n].name for n in g_part[fetched]], np.array([p.shard for p in parts])[g_part[fetched]]
+        add_shard_copies(
+            state, gather_rows[fetched], gate[fetched], state.pattern.rank[g_action[fetched]], named, shards
+        )
     drop = np.where(stays[gathers][g_of], g_action + 1, windows.until[g_action])
     dropped = _same_unit(state, g_action, g_row, drop, at_end=True)
     stands = _same_unit(state, r_action, r_row, windows.since[r_action], at_end=False)

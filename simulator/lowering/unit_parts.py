@@ -33,6 +33,7 @@ class UnitPart:
     Args:
         unit: which unit.
         gather, gather_again: items of the gathers forward and backward.
+        name: what is gathered; `shard`: a rank's share of it [count].
         reduce: items of the reduction, hop by hop.
         weights, gradients: effects of standing unsharded.
     """
@@ -40,6 +41,8 @@ class UnitPart:
     unit: int
     gather: int
     gather_again: int
+    name: str
+    shard: float
     reduce: Chain
     weights: int
     gradients: int
@@ -77,6 +80,8 @@ def unit_parts(state: State, units: list[tuple[str, ...]]) -> list[UnitPart]:
                         unit=unit,
                         gather=gather,
                         gather_again=again,
+                        name=f"weights of {name}{what}",
+                        shard=count / (settled.expert_shard_size if what else settled.shard_size),
                         reduce=chains[number],
                         weights=_stands(state, f"gathered weights of {name}{what}", "gathered", weights),
                         gradients=_stands(state, f"unsharded gradients of {name}{what}", "gradients", gradients),

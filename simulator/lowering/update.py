@@ -10,6 +10,7 @@ import numpy as np
 
 from simulator.lowering.hops import REDUCING_LANES
 from simulator.lowering.offload import add_host_update
+from simulator.lowering.parameter_offload import add_shards_down
 from simulator.lowering.parameters import Held, rank_chunks, rank_held, small_parameters
 from simulator.lowering.reduce import meet_holders
 from simulator.lowering.rows import Rows
@@ -76,6 +77,9 @@ def add_update(state: State) -> None:
     hosts, back = add_host_update(state, lambda held: _mine(state, held), rank, before)
     if settled.zero_stage in (1, 2) and not settled.overlap_parameters:
         _gather(state, rows, lane, hosts, back)
+    if settled.parameter_offload:
+        on_host = [settled.optimizer_offload * _mine(state, rank_held(state, r)) for r in range(state.ranks)]
+        add_shards_down(state, [rows, back] if len(hosts) else [rows], on_host)
 
 
 def _norm_group(state: State) -> tuple[str, ...]:

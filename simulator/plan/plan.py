@@ -78,6 +78,8 @@ class Plan(Spec):
         optimizer_offload: part of the optimizer states (0 to 1) that lives in host memory and is updated by the CPU.
         optimizer_offload_overlap: copies and CPU updates go layer by layer, each beside the others'; else one after the other.
         activation_offload: layers of each chunk, from its first, whose activations go to host memory between forward and backward.
+        parameter_offload: part of the weights that ZeRO-3 gathers (0 to 1) whose shards live in host memory and are copied to the GPU
+            before every gather.
         clip_gradients: global gradient norm before the update.
         post_validation: ranks update and begin the next step without waiting for the global gradient norm, which is checked
             afterwards (Zero Bubble).
@@ -132,6 +134,7 @@ class Plan(Spec):
     optimizer_offload: Annotated[float, Field(ge=0, le=1)] = 0.0
     optimizer_offload_overlap: bool = False
     activation_offload: Layers | None = None
+    parameter_offload: Annotated[float, Field(ge=0, le=1)] = 0.0
     clip_gradients: bool | None = None
     post_validation: bool | None = None
     dropout: bool | None = None

@@ -41,10 +41,15 @@ def headline(prediction: Prediction, name: str) -> Section:
             f"{p.tokens_per_second_per_gpu:,.0f} tokens/s per GPU, {show(p.model_flops_per_gpu, 'FLOP/s')} per GPU, "
             f"MFU {percent(p.mfu)}, HFU {percent(p.hfu)}",
             f"{p.world_size:,} x {_gpus(p)} of {facts.get('cluster')}: {axes}; {facts.get('schedule')}, "
-            f"{facts.get('microbatches')} microbatches, recompute {facts.get('recompute')}, "
+            f"{facts.get('microbatches')} {_plural('microbatch', facts.get('microbatches'))}, recompute {facts.get('recompute')}, "
             f"attention {facts.get('attention')}, {facts.get('framework')}",
         ),
     )
+
+
+def _plural(word: str, count: object) -> str:
+    """One microbatch, several microbatches."""
+    return word if count == 1 else f"{word}es"
 
 
 def _gpus(prediction: Prediction) -> str:

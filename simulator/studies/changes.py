@@ -41,6 +41,7 @@ _OF_FSDP: dict[str, Any] = {
     "secondary_shard_size": None,
     "quantized_weights": None,
     "quantized_gradients": None,
+    "parameter_offload": None,
 }
 """Settings that only ZeRO-3 has."""
 _FLASH3_GPUS = ("hopper",)
@@ -177,6 +178,8 @@ def _memory_changes(now: Settled) -> Iterator[Change]:
         yield Change(name=f"{word} sequence parallelism", plan={"sequence_parallel": not now.sequence_parallel})
     if not now.optimizer_offload:
         yield Change(name="optimizer states on the host", plan={"optimizer_offload": 1.0})
+    if now.zero_stage == 3 and not now.parameter_offload and not now.activation_offload:
+        yield Change(name="weights on the host", plan={"parameter_offload": 1.0})
     for size in (now.microbatch_size // 2, 2 * now.microbatch_size):
         if size >= 1:
             yield Change(name=f"microbatches of {size}", plan={"microbatch_size": size})

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 from simulator.errors import SimulatorError, SpecError
-from simulator.job import Job, job_from_names, load_job
+from simulator.job import Job, check_keys, job_from_names, load_job
 from simulator.studies.changes import Change, changed
 from simulator.studies.sizes import MOST_VARIANTS
 
@@ -41,6 +41,7 @@ def variants(
 
     Raises:
         SpecError: a setting is malformed, or there are too many combinations.
+        UnknownNameError: no job has a key of this name.
 
     >>> variants(["gpipe"], [0, 1], ["cluster=dgx_h100"])[1]
     ('plan.schedule=gpipe', 'plan.zero_stage=1', 'cluster.name=dgx_h100')
@@ -54,6 +55,7 @@ def variants(
         key = SHORT_KEYS.get(key.strip(), key)
         axes.append([f"{key}={value.strip()}" for value in values])
     axes = [axis for axis in axes if axis]
+    check_keys(axis[0] for axis in axes)
     count = 1
     for axis in axes:
         count *= len(axis)

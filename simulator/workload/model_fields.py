@@ -42,6 +42,7 @@ _FIELDS_OF = {
 """Field -> (the architecture it belongs to, whether that always has it)."""
 _DECODER_FIELDS = ("mixers", "mlps", "window", "mtp_layers")
 _STATE_FIELDS = ("ssm_heads", "ssm_head_dim", "ssm_groups", "ssm_state", "conv_width")
+_STANDARD_FIELDS = ("qkv_bias", "qk_norm", "attention_gate")
 _LATENT_FIELDS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
@@ -252,6 +253,11 @@ class ModelFields(NamedSpec):
         missing = [name for name in _LATENT_FIELDS[1:] if name not in given]
         if missing:
             raise ValueError(f"latent attention needs {', '.join(missing)}")
+        plain = [name for name in _STANDARD_FIELDS if getattr(self, name)]
+        if plain:
+            raise ValueError(
+                f'{plain[0]} is modelled with attention = "standard" only, not with "latent"; leave it out'
+            )
         if self.head_dim != self.qk_nope_head_dim + self.qk_rope_head_dim or self.kv_heads != self.heads:
             raise ValueError(
                 "latent attention has head_dim = qk_nope_head_dim + qk_rope_head_dim and kv_heads = heads, but head_dim = "

@@ -39,6 +39,12 @@ PLANS: dict[str, dict[str, Any]] = {
     "two copies of weights": {"zero_stage": 3, "secondary_shard_size": 8, "quantized_gradients": True},
     "states on the host": {"pipeline_parallel": 2, "zero_stage": 1, "optimizer_offload": 0.5},
     "activations on the host": {"pipeline_parallel": 2, "activation_offload": 2},
+    "weights on the host": {
+        "zero_stage": 3,
+        "parameter_offload": 1.0,
+        "optimizer_offload": 0.5,
+        "framework": "deepspeed",
+    },
     "experts": {"expert_parallel": 2, "pipeline_parallel": 2},
 }
 PARTS: dict[str, list[dict[str, Any]]] = {

@@ -63,11 +63,12 @@ def plans(draw: st.DrawFn) -> tuple[Workload, dict[str, Any], int]:
     if plan["zero_stage"] == 3:
         plan["fsdp_unit"] = draw(st.sampled_from([None, 3, "chunk"]))
         plan["fsdp_reduce"] = draw(st.sampled_from([None, "step"]))
+        plan["parameter_offload"] = draw(st.sampled_from([0.0, 1.0]))
     if plan["recompute"] == "full":
         plan["recompute_method"] = draw(st.sampled_from([None, "block", "every", "uniform"]))
         plan["recompute_layers"] = 2 if plan["recompute_method"] else None
     plan["optimizer_offload"] = draw(st.sampled_from([0.0, 0.3, 1.0]))
-    if plan.get("schedule") != "chimera" and plan.get("fsdp_unit") is None:
+    if plan.get("schedule") != "chimera" and plan.get("fsdp_unit") is None and not plan.get("parameter_offload"):
         plan["activation_offload"] = draw(st.sampled_from([None, 2]))
     batch = microbatches * replicas * plan["microbatch_size"]
     return (
@@ -205,6 +206,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "optimizer_offload": ({}, 0.0, 0.5),
     "optimizer_offload_overlap": ({"optimizer_offload": 1.0}, False, True),
     "activation_offload": ({}, None, 6),
+    "parameter_offload": ({"zero_stage": 3}, 0.0, 0.5),
     "rank_order": ({"tensor_parallel": 2}, ("tp", "dp", "pp"), ("dp", "tp", "pp")),
 }
 

@@ -8,6 +8,7 @@ import pytest
 
 from simulator.errors import PlanError, SimulatorError, SpecError, UnknownNameError
 from simulator.job import apply_settings, job_from_names, load_job
+from simulator.studies.variants import variants
 from simulator.units import parse
 
 
@@ -125,3 +126,31 @@ def test_unknown_names_offer_the_nearest() -> None:
 
 def test_measured_times_carry_their_unit() -> None:
     assert 1.42 == parse("1.42 s", "s")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("plan.zero_stage=9", "--set: plan.zero_stage = 9: expected at most 3"),
+        ("cluster.parts=[{nodes=1,network=0.0}]", "--set: cluster.parts.0.network = 0.0: expected at least 0.001"),
+        ("zero_stage=1", "no setting 'zero_stage'. Did you mean 'plan.zero_stage'?"),
+        ("plan.parameter_ofload=1", "--set: plan.parameter_ofload = 1: unknown key. Did you mean parameter_offload?"),
+    ],
+)
+def test_a_wrong_setting_is_not_blamed_on_the_file(setting: str, said: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_job("gpt3_13b_2xdgx_a100", [setting])
+    assert str(caught.value).startswith(said)
+
+
+def test_a_model_in_place_of_a_job_is_told_apart() -> None:
+    with pytest.raises(SpecError, match=r"'t5_11b' is a model, not a job. Way out: --model t5_11b --cluster NAME"):
+        load_job("t5_11b")
+
+
+@pytest.mark.parametrize(("key", "meant"), [("zero_stage", "plan.zero_stage"), ("plan.zero_stag", "plan.zero_stage")])
+def test_a_comparison_over_a_key_that_no_job_has_is_refused_once(key: str, meant: str) -> None:
+    """It would be wrong in every row, so it is the user's input, not a row that cannot be."""
+    with pytest.raises(UnknownNameError, match=f"no setting '{key}'. Did you mean '{meant}'"):
+        variants([], [], [f"{key}=0,1"])
+    assert len(variants([], [], [f"{meant}=0,1", "model.layers=4,8", "measured_step_time=1 s"])) == 4

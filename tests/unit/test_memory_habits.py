@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ import pytest
 from simulator.lowering import lower
 from simulator.plan.plan import Plan
 from simulator.program.program import CATEGORIES, Program
-from simulator.specs import data_roots
 from simulator.studies.validation.memory import memory_outcomes
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
+from tests.profiles import profile
 
 FSDP = {"model": "llama3_8b", "plan": {"zero_stage": 3, "data_parallel": 8}, "batch": 8}
 PIPELINE = {"model": "llama3_8b", "plan": {"pipeline_parallel": 4, "data_parallel": 2}, "batch": 16}
@@ -36,19 +35,6 @@ HABITS: dict[str, dict[str, Any]] = {
     "flattens_gradients": SHARDED,
     "weights_in_experts": {"model": "mixtral_8x7b", "plan": {"data_parallel": 8, "expert_parallel": 8}, "batch": 8},
 }
-
-
-def profile(folder: Path, name: str, base: str = "pytorch_ddp", **changes: object) -> str:
-    """Write a framework profile like `base` with some keys changed; returns its name."""
-    text = (data_roots()[-1] / "hardware_specs" / "frameworks" / f"{base}.toml").read_text(encoding="utf-8")
-    changes = {"name": f'"{name}"', "aliases": "[]", **changes}
-    for key, value in changes.items():
-        text, found = re.subn(rf"(?m)^{key} = .*$", f"{key} = {value}", text)
-        assert found, key
-    path = folder / "hardware_specs" / "frameworks" / f"{name}.toml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return name
 
 
 def effects(program: Program) -> list[tuple[str, str, float]]:

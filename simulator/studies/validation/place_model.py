@@ -55,6 +55,8 @@ def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     style, why = _style((hidden, heads, kv_heads, ffn, gated), name)
     assumed += [why] if why else []
     special |= _habits(style, special.get("experts", 0), length, assumed) | _prediction(row, style, layers, assumed)
+    if latent:
+        special.pop("qk_norm", None)  # latents have norms of their own
     tied = flag(row, "tied_emb")
     try:
         model = Model(
@@ -72,7 +74,7 @@ def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
             vocabulary=vocabulary,
             sequence_length=length,
             linear_bias=style.linear_bias if style else not gated,
-            qkv_bias=style.qkv_bias if style else not gated,
+            qkv_bias=not latent and (style.qkv_bias if style else not gated),
             **special,
         )
     except ValidationError as error:

@@ -53,7 +53,7 @@ def _standard(p: Pieces) -> list[Operator]:
     query, kv = m.heads * m.head_dim, m.kv_heads * m.head_dim
     qkv_in = Saved(name="qkv input", bytes=p.t * m.hidden * p.kept, region=p.gathered, cheap=True)
     gate = query if m.attention_gate else 0
-    product = p.linear("qkv", "column", query + gate + 2 * kv, m.hidden, qkv_in, m.linear_bias or m.qkv_bias)
+    product = p.linear("qkv", "column", query + gate + 2 * kv, m.hidden, qkv_in, m.qkv_bias)
     out = [product]
     if m.qk_norm:
         out.append(_head_norm(p, query + kv))

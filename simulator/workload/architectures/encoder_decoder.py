@@ -75,7 +75,7 @@ def _cross(p: Pieces) -> list[Operator]:
     none = Saved(name="", bytes=0.0, region="sequence")
     asked = Saved(name="cross query input", bytes=p.t * m.hidden * p.kept, region="sequence", cheap=True)
     given = Saved(name="cross projection input", bytes=p.t * query * p.kept, region="tensor")
-    bias = m.linear_bias or m.qkv_bias
+    bias = m.qkv_bias
     return [
         p.norm("cross attention norm"),
         p.linear("cross query", "column", query, m.hidden, asked, bias),

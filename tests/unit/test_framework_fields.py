@@ -1,0 +1,138 @@
+"""Every field of a framework profile changes the program, a price or the memory of some job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.hardware.cluster import load_cluster
+from simulator.plan.framework import Framework
+from simulator.plan.plan import Plan
+from simulator.simulation import simulate
+from simulator.specs import NamedSpec
+from simulator.workload.model import load_model
+from simulator.workload.workload import Workload
+from tests.profiles import profile
+
+LLAMA = {"model": "llama3_2_1b"}
+DROPOUT = {"model": "gpt2_355m", "profile": {"dropout": "true", "attention": '"unfused"'}}
+TENSOR = {"plan": {"tensor_parallel": 4, "sequence_parallel": True, "data_parallel": 2}}
+PIPELINE = {"plan": {"pipeline_parallel": 4}}
+ZERO = {"plan": {"zero_stage": 1}}
+FSDP = {"plan": {"zero_stage": 3}}
+RING = {"plan": {"context_parallel": 4, "context_parallel_kind": "ring", "attention": "flash2"}}
+EXPERTS = {"model": "mixtral_8x7b", "plan": {"expert_parallel": 8, "zero_stage": 1}}
+HOST = {"plan": {"zero_stage": 2, "optimizer_offload": 1.0}}
+NARROW = {"model": "qwen3_30b_a3b", "precision": "fp8", "plan": {"expert_parallel": 8, "zero_stage": 1}}
+FINE_EXPERTS = {"model": "qwen3_30b_a3b", "gpus": 16, "plan": {"expert_parallel": 16, "zero_stage": 1}}
+TWO_WAY = {
+    "model": "mixtral_8x7b",
+    "plan": {"pipeline_parallel": 4, "expert_parallel": 2, "schedule": "dualpipe"},
+    "batch": 64,
+}
+ZERO_BUBBLE = {"plan": {"pipeline_parallel": 4, "schedule": "zb_h2"}}
+
+
+def switch(job: dict[str, Any]) -> tuple[dict[str, Any], str, str]:
+    return job, "false", "true"
+
+
+FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "attention": ({}, '"unfused"', '"flash2"'),
+    "fused_softmax": switch({"profile": {"attention": '"unfused"'}}),
+    "fused_bias_activation": switch({}),
+    "fused_residual": switch(DROPOUT),
+    "fused_rotary": switch(LLAMA),
+    "fused_norm": switch(LLAMA),
+    "fused_cross_entropy": switch({}),
+    "in_place_cross_entropy": switch({}),
+    "fused_wgrad_accumulation": switch({}),
+    "fused_optimizer": switch({}),
+    "dropout": switch({}),
+    "repeats_keys": switch(LLAMA),
+    "ring_in_fp32": switch(RING),
+    "expert_exchange": (FINE_EXPERTS, '"all_to_all"', '"once_per_node"'),
+    "exchange_permutes": switch(EXPERTS),
+    "fuses_experts": switch(NARROW),
+    "gradient_dtype": ({}, '"fp32"', '"bf16"'),
+    "gradients_overlap": switch({}),
+    "parameters_overlap": switch(ZERO),
+    "bucket_size": ({}, '"1 MiB"', '"400 MiB"'),
+    "p2p": (PIPELINE, '"latency"', '"blocking"'),
+    "scatters_p2p": switch({"plan": {"tensor_parallel": 2, "pipeline_parallel": 4}}),
+    "tensor_parallel_overlap": switch(TENSOR),
+    "fuses_pairs": switch(TWO_WAY),
+    "separate_communicators": switch(FSDP),
+    "shards_in_master_precision": switch(FSDP),
+    "fsdp_prefetch": (FSDP, "0", "2"),
+    "reshards_after_forward": switch(FSDP),
+    "clips_gradients": switch({}),
+    "post_validates": switch(ZERO_BUBBLE),
+    "vocabulary_multiple": ({}, "1", "128"),
+    "recompute": ({}, '"none"', '"full"'),
+    "gathers_logits": switch(TENSOR),
+    "gathers_rotary": switch({**TENSOR, **LLAMA}),
+    "copies_attention_output": switch({"profile": {"attention": '"flash2"'}}),
+    "keeps_gathered_inputs": switch(TENSOR),
+    "keeps_idle_products": switch({"plan": {"recompute": "operators"}, **LLAMA}),
+    "copies_gathered": switch(FSDP),
+    "keeps_outputs": switch(PIPELINE),
+    "receives_ahead": switch(PIPELINE),
+    "fsdp_root_unit": switch(FSDP),
+    "pipeline_keeps_unsharded": switch({"plan": {"zero_stage": 3, "pipeline_parallel": 2}}),
+    "keeps_compute_gradients": switch({"plan": {"gradient_dtype": "fp32"}}),
+    "flattens_gradients": switch(ZERO),
+    "makes_gradients": switch({**LLAMA, "plan": {"microbatch_size": 2}}),
+    "weights_in_experts": switch(EXPERTS),
+    "launch_time": ({"length": 128}, '"1 us"', '"9 us"'),
+    "step_time": ({}, '"1 ms"', '"9 ms"'),
+    "fused_host_optimizer": switch(HOST),
+    "offloads_master_weights": switch(HOST),
+    "context": ({}, '"1 GiB"', '"2 GiB"'),
+    "workspace": ({}, '"64 MiB"', '"128 MiB"'),
+    "grouped_workspace": (EXPERTS, '"0 MiB"', '"64 MiB"'),
+    "communicator": ({}, '"256 MiB"', '"512 MiB"'),
+    "joined_gate": switch(LLAMA),
+    "reduction_dtype": ({"plan": {"gradient_dtype": "fp32"}}, '"gradient"', '"bf16"'),
+    "reduces_whole": switch(ZERO),
+    "broadcasts_updates": switch(ZERO),
+    "gathers_by_tensor": switch(FSDP),
+}
+"""Field -> a job in which it matters (profile: other keys of the profile), and two values in TOML words."""
+
+
+def figures(job: dict[str, Any], framework: str) -> tuple[Any, ...]:
+    """What a user sees of a job: time and memory, in parts."""
+    work = Workload(
+        model=load_model(job.get("model", "gpt2_355m")),
+        sequence_length=job.get("length", 1024),
+        global_batch_size=job.get("batch", 32),
+        precision=job.get("precision", "bf16"),
+    )
+    plan = Plan(**{"framework": framework, **job.get("plan", {})})
+    p = simulate(work, plan, load_cluster("dgx_h100", job.get("gpus", 8)))
+    return p.step_time, p.breakdown, p.memory.by_category.tolist(), p.host_memory
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_every_field_of_a_profile_has_an_effect(field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    job, *values = FIELDS[field]
+    names = [
+        profile(tmp_path, f"{field}_{number}", **{**job.get("profile", {}), field: value})
+        for number, value in enumerate(values)
+    ]
+    one, two = (figures(job, name) for name in names)
+    assert one != two
+
+
+def test_the_list_of_fields_of_a_profile_is_complete() -> None:
+    assert set(Framework.model_fields) - set(NamedSpec.model_fields) == set(FIELDS)
+
+
+def test_the_name_alone_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    one, two = (figures(FSDP, profile(tmp_path, name)) for name in ("one", "two"))
+    assert one == two
