@@ -164,7 +164,7 @@ def _sweep(job: Job, schedules: list[str], latencies: list[str], plot: str | Non
         raise SpecError(
             f"--latency-sweep: expected numbers such as 0,0.1,0.2, got {','.join(latencies)[:80]!r}"
         ) from None
-    warn_if_cold()
+    warn_if_cold(("report/memory_kernel", "report/breakdown_kernel", "schedules/kernels/clock"))
     shape = job_shape(job)
     sweep = latency_sweep(schedules or ["gpipe", "one_f_one_b"], shape, points, hop=hop_of(job))
     if plot:

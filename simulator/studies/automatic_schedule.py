@@ -25,6 +25,7 @@ from simulator.report.memory import memory_peaks
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
 from simulator.schedules.order import PipelineOrder
+from simulator.schedules.order_times import time_order
 from simulator.schedules.placement import Placement
 
 __all__ = ["AutomaticSchedule", "automatic_order", "automatic_schedule", "lower_bound"]
@@ -262,7 +263,15 @@ def _solve(problem: _Problem, bound: float) -> tuple[PipelineOrder, str]:
     _, (kinds, which, numbers) = problem.listed(policy, twists, shape.microbatches)
     order = PipelineOrder.from_grid(np.array([0, 2, 3], np.int8)[kinds], which, numbers)
     for name, known in _known_orders(problem) if makespan > bound * (1 + 1e-12) else ():
-        end = run(*_priced(problem, known)).makespan
+        times = problem.times * shape.chunks_per_rank
+        end = time_order(
+            known,
+            problem.placement,
+            forward=times[0],
+            input_grad=times[1],
+            weight_grad=times[2],
+            transfer=problem.transfer,
+        ).makespan
         if end < makespan * (1 - 1e-12):
             makespan, order, found = end, known, f"schedule {name}"
     return order, found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +18,7 @@ from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
 from simulator.simulation import simulate_job
 from simulator.studies.changes import chunks_for
-from simulator.studies.schedule_figures import schedule_figures
+from simulator.studies.schedule_figures import makespan_and_bubble
 
 __all__ = ["LatencySweep", "Turn", "hop_of", "latency_sweep"]
 
@@ -199,11 +199,7 @@ def _figures(
     name: str, shape: Shape, chunks: int, times: tuple[float, float, float], latency: float
 ) -> tuple[float, float]:
     """Makespan and bubble fraction."""
-    f, i, w = times
-    found = schedule_figures(
-        name, shape.ranks, shape.microbatches, chunks, forward=f, input_grad=i, weight_grad=w, transfer=latency
-    )
-    return found.makespan, found.bubble_fraction
+    return makespan_and_bubble(name, replace(shape, chunks_per_rank=chunks), *times, latency)
 
 
 def _turns(

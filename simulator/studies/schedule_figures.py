@@ -19,8 +19,9 @@ from simulator.report.memory import memory_peaks
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order import PipelineOrder
+from simulator.schedules.order_times import time_order
 
-__all__ = ["ScheduleFigures", "schedule_figures"]
+__all__ = ["ScheduleFigures", "makespan_and_bubble", "schedule_figures"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,7 +95,7 @@ def schedule_figures(
     """
     schedule = SCHEDULES.get(name)
     shape = Shape(ranks, microbatches, chunks_per_rank)
-    steps = 1 if schedule.flush else 8 * math.ceil(ranks / microbatches) + 2
+    steps = _steps(schedule, shape)
     placement, order, pattern = ordered(schedule, shape, steps)
 
     def lowered(freed_at_input_grad: bool) -> tuple[Program, Prices]:
@@ -133,6 +134,35 @@ def schedule_figures(
         program=program,
         trace=trace,
     )
+
+
+def makespan_and_bubble(
+    name: str, shape: Shape, forward: float, input_grad: float, weight_grad: float, transfer: float = 0.0
+) -> tuple[float, float]:
+    """Return the makespan and the bubble fraction of `schedule_figures` alone, without a program: for many times of one order.
+
+    Raises:
+        UnknownNameError, PlanError: as `schedule_figures`.
+
+    >>> makespan_and_bubble("1f1b", Shape(4, 8), 1.0, 1.0, 1.0)[1] == 3 / 11
+    True
+    """
+    schedule = SCHEDULES.get(name)
+    steps = _steps(schedule, shape)
+    placement, order, _ = ordered(schedule, shape, steps)
+    times = time_order(
+        order, placement, forward=forward, input_grad=input_grad, weight_grad=weight_grad, transfer=transfer
+    )
+    makespan = times.makespan
+    if not schedule.flush:
+        makespan, _ = _spans(schedule, shape, makespan, order.rank, order.kind, times.start, times.end)
+    whole = shape.ranks * makespan
+    return makespan, (whole - float((times.busy / steps).sum())) / whole if whole else 0.0
+
+
+def _steps(schedule: Schedule, shape: Shape) -> int:
+    """One, or so many that the steady state of a schedule without a flush shows."""
+    return 1 if schedule.flush else math.ceil(8 * shape.ranks / shape.microbatches) + 2
 
 
 def _spans(
