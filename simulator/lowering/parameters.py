@@ -19,6 +19,7 @@ from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER
 __all__ = [
     "Held",
     "chunk_held",
+    "contents",
     "group_held",
     "rank_chunks",
     "rank_held",
@@ -79,6 +80,11 @@ def rank_chunks(state: State, rank: int) -> list[tuple[int, int]]:
             for chunk, owner in enumerate(row):
                 state.held[owner].append((lane, chunk))
     return state.held[rank]
+
+
+def contents(state: State, rank: int) -> tuple[Chunk, ...]:
+    """What lies on a rank, chunk by chunk: ranks of equal contents hold the same weights."""
+    return tuple(state.chunks[c] for _, c in rank_chunks(state, rank))
 
 
 def group_held(state: State, kinds: Iterable[str]) -> Held:

@@ -17,7 +17,7 @@ from simulator.lowering.habits import beside_states
 from simulator.lowering.host_shards import gathered_shard, shard_bytes, shards_on_host
 from simulator.lowering.instances import offloaded
 from simulator.lowering.offload import device_bytes, host_tensors
-from simulator.lowering.parameters import Held, rank_held
+from simulator.lowering.parameters import Held, rank_chunks, rank_held
 from simulator.lowering.settled import Settled
 from simulator.lowering.state import State
 from simulator.lowering.update import optimizer_bytes
@@ -49,7 +49,7 @@ def add_memory(state: State) -> None:
                     for place, group in enumerate(groups if len(actions) else ()):
                         mark = state.effect(_mark(state, costs, group, direction))
                         state.touch("mark", state.first_row[actions] + place, mark)
-    state.resident = [_resident(state, rank) for rank in range(state.ranks)]
+    state.resident = _all_resident(state)
     state.host = [_on_host(state, rank) for rank in range(state.ranks)]
 
 
@@ -83,7 +83,22 @@ def _less(tensors: tuple[Tensor, ...], later: float) -> tuple[Tensor, ...]:
     return tuple(out)
 
 
-def _resident(state: State, rank: int) -> list[Tensor]:
+def _all_resident(state: State) -> list[list[Tensor]]:
+    """What stands on each rank: made once for ranks whose chunks are alike and at no end of the model."""
+    versions = state.settled.schedule.weight_versions(state.settled.shape)
+    last = len(state.chunks) - 1
+    known: dict[object, list[Tensor]] = {}
+    out = []
+    for rank in range(state.ranks):
+        alike = (int(versions[rank]), *((state.chunks[c], c == 0, c == last) for _, c in rank_chunks(state, rank)))
+        if alike not in known:
+            known[alike] = _resident(state, rank, int(versions[rank]) - 1)
+        out.append(known[alike])
+    return out
+
+
+def _resident(state: State, rank: int, older: int) -> list[Tensor]:
+    """What stands on a rank through the whole step, with `older` versions of the weights."""
     settled = state.settled
     held = rank_held(state, rank)
     has_master = state.workload.numbers.master_weights
@@ -110,8 +125,7 @@ def _resident(state: State, rank: int) -> list[Tensor]:
             (held.experts, settled.expert_shard_size),
         )
     )
-    versions = int(settled.schedule.weight_versions(settled.shape)[rank]) - 1
-    stashed = versions * held.all * float(settled.precision.element)
+    stashed = older * held.all * float(settled.precision.element)
     # with narrow GEMMs the operand and its transpose (a byte each) stand in place of the 16-bit weight
     out = [
         Tensor(
@@ -134,6 +148,9 @@ def _resident(state: State, rank: int) -> list[Tensor]:
 
 def _on_host(state: State, rank: int) -> list[Tensor]:
     """What stands in the host's memory for one GPU of a rank, at most."""
+    settled = state.settled
+    if not (settled.optimizer_offload or settled.activation_offload or settled.parameter_offload):
+        return []
     held = rank_held(state, rank)
     mine = held.sharded(state.settled) if state.settled.zero_stage else held.all
     shards = shards_on_host(state, rank, state.settled.optimizer_offload * mine)

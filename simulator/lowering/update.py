@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from simulator.lowering.assign import Chunk
 from simulator.lowering.hops import REDUCING_LANES
 from simulator.lowering.offload import add_host_update
 from simulator.lowering.parameter_offload import add_shards_down
-from simulator.lowering.parameters import Held, rank_chunks, rank_held, small_parameters
+from simulator.lowering.parameters import Held, contents, rank_chunks, rank_held, small_parameters
 from simulator.lowering.reduce import meet_holders
 from simulator.lowering.rows import Rows
 from simulator.lowering.state import Batch, State
@@ -130,14 +131,19 @@ def _segments(
     state: State, tables: tuple[Callable[..., OperatorTable], ...], name: str, synchronises: bool
 ) -> np.ndarray:
     """One segment per different rank content."""
+    alike: dict[tuple[Chunk, ...], int] = {}
     known: dict[tuple[Held, float, float], int] = {}
     out = []
     for rank in range(state.ranks):
-        key = (rank_held(state, rank), small_parameters(state, rank), float(tensors_held(state, rank)))
-        if key not in known:
-            pieces = tuple((table(state, *key), 1) for table in tables)
-            known[key] = state.add_item(Segment(name=name, pieces=pieces, phase="optimizer", synchronises=synchronises))
-        out.append(known[key])
+        mine = contents(state, rank)
+        if mine not in alike:
+            key = (rank_held(state, rank), small_parameters(state, rank), float(tensors_held(state, rank)))
+            if key not in known:
+                pieces = tuple((table(state, *key), 1) for table in tables)
+                segment = Segment(name=name, pieces=pieces, phase="optimizer", synchronises=synchronises)
+                known[key] = state.add_item(segment)
+            alike[mine] = known[key]
+        out.append(alike[mine])
     return np.array(out)
 
 
