@@ -6,6 +6,7 @@ import csv
 from collections import Counter
 from collections.abc import Sequence
 from io import StringIO
+from statistics import median
 
 from simulator.report.table import Section, Table
 from simulator.studies.validation.scores import OUT_OF_MEMORY, Outcome, Scores, score
@@ -61,7 +62,7 @@ def markdown_table(validation: Validation) -> str:
     total = [o for o in validation.outcomes if o.counts and o.quantity != OUT_OF_MEMORY]
     done = [o for o in total if o.predicted is not None and o.error is not None]
     s = score(done)
-    middle = _percent(sorted(medians)[len(medians) // 2]) if medians else "-"
+    middle = _percent(median(medians)) if medians else "-"
     lines.append(
         f"| **all** (median over sources of the medians: {middle}) | {len(total)} | {len(done)} | {_percent(s.median_ape)} | "
         f"{_percent(s.mape)} | {_percent(s.bias)} | {'' if s.spearman is None else f'{s.spearman:.2f}'} | "
