@@ -1,5 +1,24 @@
-"""What pytest must not collect: scripts that child processes run and that import what is not installed here."""
+"""What test files share: the command as a function, and what pytest must not collect (scripts that child processes run)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
+from simulator.cli.app import main
+
 collect_ignore = ["validation/torch_stages.py"]
+
+
+@pytest.fixture
+def dtsim(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """The command with these words: (exit code, standard output, standard error)."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        said = capsys.readouterr()
+        return int(left.value.code or 0), said.out, said.err
+
+    return call

@@ -17,13 +17,12 @@ import numpy as np
 
 from simulator.errors import CalibrationError
 from simulator.hardware.memory_residuals import PARTS, PartResidual, part_shares
+from simulator.report.prediction import QUANTILE
 
 __all__ = ["PeakError", "export_memory_residuals", "fit_memory_residuals"]
 
 SMALLEST_SIGMA = 0.01
 COVERAGE = 0.8
-NORMAL = 1.2816
-"""The 90 % quantile of the normal distribution: a band of +- this many sigmas holds COVERAGE of the peaks."""
 LARGEST = 0.9
 NOTED = 0.1
 """A peak counts among a part's runs where the part is at least this share of it."""
@@ -69,7 +68,7 @@ def fit_memory_residuals(peaks: Iterable[PeakError]) -> dict[str, PartResidual]:
     squares, _ = nnls(shares**2 * root[:, np.newaxis], limited**2 * root)
     sigma = np.maximum(np.sqrt(squares), SMALLEST_SIGMA)
     wide = np.sqrt((shares * sigma) ** 2 @ np.ones(len(sigma)))
-    stretch = _quantile(error / wide, weight, COVERAGE) / NORMAL
+    stretch = _quantile(error / wide, weight, COVERAGE) / QUANTILE
     out = {}
     for i, part in enumerate(PARTS):
         own = [peak.source for peak, share in zip(everything, shares[:, i], strict=True) if share >= NOTED]

@@ -21,6 +21,7 @@ import numpy as np
 
 from simulator.errors import CalibrationError
 from simulator.hardware.run_residuals import KindResidual
+from simulator.report.prediction import QUANTILE
 
 __all__ = ["ANY", "RunError", "export_run_residuals", "fit_run_residuals"]
 
@@ -32,7 +33,6 @@ LENT_SOURCES = 8.0
 """Sources as which all runs together count beside those of a kind."""
 SMALLEST_SIGMA = 0.01
 _INSIDE = 0.8
-_QUANTILE = 1.2816
 _LARGEST = 3.0
 
 
@@ -98,7 +98,7 @@ def _weights(runs: list[RunError]) -> np.ndarray:
 
 def _spread(log: np.ndarray, priced: np.ndarray, weight: np.ndarray) -> float:
     """The least spread beside that of the prices for which 80 % of the runs lie in their bands."""
-    needed = np.sqrt(np.maximum((log / _QUANTILE) ** 2 - priced**2, 0.0))
+    needed = np.sqrt(np.maximum((log / QUANTILE) ** 2 - priced**2, 0.0))
     order = np.argsort(needed, kind="stable")
     cumulative = np.cumsum(weight[order])
     return min(float(needed[order][np.searchsorted(cumulative, _INSIDE * cumulative[-1])]), _LARGEST)

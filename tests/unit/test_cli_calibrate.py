@@ -17,7 +17,6 @@ from simulator.calibration.attention import (
     read_attention_csv,
     rounded_residuals,
 )
-from simulator.cli import main
 from simulator.costs.tables import machine_of
 from simulator.hardware.compute_coefficients import AttentionCoefficients
 from simulator.hardware.gpu import load_gpu
@@ -30,17 +29,10 @@ H100_LOG = DATA / "nccl_logs" / "h100_1x8_dgxc_all_reduce.csv"
 
 
 @pytest.fixture
-def dtsim(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def dtsim(dtsim: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command, run in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return call
+    return dtsim
 
 
 def test_a_profile_holds_residuals_hashes_versions_and_date(dtsim: Any, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from simulator.cli import VERBS, main
+from simulator.cli import VERBS
 
 JOB = """
 [workload]
@@ -45,17 +45,6 @@ def job(tmp_path: Path) -> str:
     path = tmp_path / "small.toml"
     path.write_text(JOB)
     return str(path)
-
-
-@pytest.fixture
-def dtsim(capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return call
 
 
 def answer(result: tuple[int, str, str]) -> Any:

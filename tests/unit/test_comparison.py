@@ -11,7 +11,6 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
-from simulator.cli import main
 from simulator.errors import SpecError, UnknownNameError
 from simulator.report.bars import COLOURS
 from simulator.schedules import SCHEDULES
@@ -48,17 +47,6 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def compared(job: str) -> Comparison:
     return compare(job, variants(["gpipe", "one_f_one_b", "chimera", "zbv"], [], []))
-
-
-@pytest.fixture
-def dtsim(capsys: pytest.CaptureFixture[str]) -> Dtsim:
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return call
 
 
 def test_schedules_differ_in_copies_messages_and_activations(compared: Comparison) -> None:

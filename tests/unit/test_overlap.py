@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from simulator.calibration.overlap import calibrate_overlap, read_overlap_csv
-from simulator.cli import main
 from simulator.costs.tables import machine_of
 from simulator.errors import CalibrationError, SpecError
 from simulator.hardware.cluster import load_cluster
@@ -54,16 +53,10 @@ def rows(gpu: str, lost: float = 1.2, units: int = 132, copy: float = 1.08) -> l
 
 
 @pytest.fixture
-def dtsim(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def dtsim(dtsim: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command, run in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return call
+    return dtsim
 
 
 def test_held_multiprocessors_become_the_slowdown_beside_a_collective(tmp_path: Path) -> None:

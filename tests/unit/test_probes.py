@@ -15,7 +15,6 @@ from simulator.calibration.gemm import read_gemm_csv
 from simulator.calibration.memory_bound import read_memory_csv
 from simulator.calibration.nccl_machine import Machine, place_table
 from simulator.calibration.nccl_tests import read_log
-from simulator.cli import main
 from simulator.hardware.cluster import load_cluster
 from simulator.probes.collectives import format_table
 from simulator.probes.kernels import write_rows
@@ -30,16 +29,10 @@ RECORDED = [(1024, 16.1e-6), (65536, 21.0e-6), (2**20, 38.2e-6), (2**26, 329.1e-
 
 
 @pytest.fixture
-def dtsim(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def dtsim(dtsim: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command, run in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return call
+    return dtsim
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])

@@ -11,7 +11,6 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
-from simulator.cli import main
 from simulator.errors import SpecError
 from simulator.studies.comparison import compare
 from simulator.studies.scaling import Scaling, scaling
@@ -39,17 +38,6 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("jobs") / "small.toml"
     path.write_text(JOB)
     return str(path)
-
-
-@pytest.fixture
-def dtsim(capsys: pytest.CaptureFixture[str]) -> Dtsim:
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return call
 
 
 def curves(job: str, mode: str, *settings: str, gpus: tuple[int, ...] = (8, 16, 32)) -> Scaling:

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from simulator.cli import main
 from simulator.engine import run
 from simulator.errors import DeadlockError, PlanError, ProgramError, SpecError
 from simulator.lowering.abstract import abstract_program
@@ -255,17 +254,6 @@ schedule = "{}"
 name = "dgx_a100"
 gpus = 8
 """
-
-
-@pytest.fixture
-def dtsim(capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return call
 
 
 @pytest.fixture

@@ -103,12 +103,12 @@ def _gemm(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
     batch = (count(row, "batch") or 1) * (count(row, "groups") or 1)
     shape = (batch, *(int(size) for size in sizes if size is not None))
     layout = text(row, "layout").upper()
-    if not layout and text(row, "op") == "grouped_gemm":
+    grouped = text(row, "op") == "grouped_gemm"
+    if not layout and grouped:
         shape, layout = _of_direction(shape, text(row, "direction").lower())
     layout = layout or "TN"
     if layout not in LAYOUTS:
         raise CannotPlace(f"layout {layout[:20]!r} is none of {', '.join(LAYOUTS)}")
-    grouped = text(row, "op") == "grouped_gemm"
     accumulates = (number(row, "accumulate") or 0) > 0 and (grouped or text(row, "out_dtype") == "fp32")
     coefficients = load_gemm_coefficients(gpu)
     seconds = float(gemm_seconds([shape], [layout], [dtype], [accumulates], gpu, coefficients)[0])
