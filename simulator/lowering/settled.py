@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from simulator.errors import PlanError
@@ -332,30 +332,10 @@ def _rank_order(plan: Plan) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _style(framework: Framework, attention: str | None, dropout: bool, gathers: bool, fused: bool) -> KernelStyle:
-    return KernelStyle(
-        attention=attention or framework.attention,
-        fused_softmax=framework.fused_softmax,
-        fused_bias_activation=framework.fused_bias_activation,
-        fused_residual=framework.fused_residual,
-        fused_rotary=framework.fused_rotary,
-        fused_norm=framework.fused_norm,
-        fused_cross_entropy=fused,
-        in_place_cross_entropy=framework.in_place_cross_entropy,
-        fused_wgrad_accumulation=framework.fused_wgrad_accumulation,
-        dropout=dropout,
-        joined_gate=framework.joined_gate,
-        repeats_keys=framework.repeats_keys,
-        ring_in_fp32=framework.ring_in_fp32,
-        fuses_experts=framework.fuses_experts,
-        exchange_permutes=framework.exchange_permutes,
-        gathers_logits=gathers,
-        gathers_rotary=framework.gathers_rotary,
-        copies_attention_output=framework.copies_attention_output,
-        makes_gradients=framework.makes_gradients,
-        weights_in_experts=framework.weights_in_experts,
-        keeps_gathered_inputs=framework.keeps_gathered_inputs,
-        keeps_idle_products=framework.keeps_idle_products,
-    )
+    """The kernels of a framework's profile, which has a key for every field of the style; what the plan settled comes on top."""
+    habits = {f.name: getattr(framework, f.name) for f in fields(KernelStyle)}
+    settled = {"attention": attention or framework.attention, "dropout": dropout}
+    return KernelStyle(**{**habits, **settled, "gathers_logits": gathers, "fused_cross_entropy": fused})
 
 
 def _check_shapes(workload: Workload, plan: Plan) -> None:
