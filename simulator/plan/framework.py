@@ -53,7 +53,9 @@ class Framework(NamedSpec):
     gradients into flat tensors, and reduces through a flat buffer of bucket_size); makes_gradients (gradients are tensors that
     the first backward makes and that stay, not parts of a buffer made before); weights_in_experts (the router's weights scale
     the experts' inner activation, so their outputs need not be kept).
-    Host: launch_time per kernel launch; step_time per optimizer step spent with the GPU idle.
+    Host: launch_time per kernel launch; launch_wait (the host waits for every kernel before it launches the next one, as under
+    CUDA_LAUNCH_BLOCKING, and the GPU for so long for each; 0 = launches queue ahead of the GPU); step_time per optimizer step
+    spent with the GPU idle.
     Updates on the CPU: fused_host_optimizer (one pass over all arrays, as DeepSpeed's CPU Adam; else a loop per operation);
     offloads_master_weights (the fp32 weights go with the states; else the GPU keeps its own and gets them back in fp32).
     Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries),
@@ -108,6 +110,7 @@ class Framework(NamedSpec):
     makes_gradients: bool
     weights_in_experts: bool
     launch_time: Seconds
+    launch_wait: Seconds = 0.0
     step_time: Seconds
     fused_host_optimizer: bool = False
     offloads_master_weights: bool = False
