@@ -19,7 +19,7 @@ __all__ = ["Framework", "load_framework"]
 class Framework(NamedSpec):
     """How a training framework behaves.
 
-    Kernels: attention, fused_*, dropout, joined_gate as in `KernelStyle`.
+    Kernels: attention, fused_*, norms_in_fp32, measures_accuracy, splits_qkv, dropout, joined_gate as in `KernelStyle`.
     Communication: gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
     they are kept); reduces_whole (ZeRO-1 sums all gradients on all replicas, though each uses its shard only);
     broadcasts_updates (ZeRO-1 deals out whole weight tensors; each owner broadcasts what it updated, one after the other);
@@ -69,6 +69,9 @@ class Framework(NamedSpec):
     fused_residual: bool
     fused_rotary: bool
     fused_norm: bool
+    norms_in_fp32: bool = False
+    measures_accuracy: bool = False
+    splits_qkv: bool = False
     fused_cross_entropy: bool
     in_place_cross_entropy: bool
     fused_wgrad_accumulation: bool
