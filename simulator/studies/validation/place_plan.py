@@ -89,6 +89,8 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         fields["overlap_gradients"] = False
         if fields["zero_stage"]:
             fields["overlap_parameters"] = False
+    if "torch ddp" in text(row, "overlap").lower() and replicas > 1 and fields["zero_stage"] < 2:
+        fields["overlap_gradients"] = True
     if _overlap_off(row) and "TP" in text(row, "overlap") and tensor > 1:
         fields["overlap_tensor_parallel"] = False
     recompute = _recompute(row, assumed)
