@@ -48,7 +48,8 @@ def price(program: Program, cluster: Cluster) -> Prices:
 
     Segments: the sum of their kernels and exposed collectives, or the host's launches where these take longer (design 5b G);
     where the host waits for every kernel, both.
-    Transfers: bytes over bandwidth hold the streams, the rest of the time is latency.  Collectives: the quickest algorithm and
+    Transfers: bytes over bandwidth hold the streams, the rest of the time is latency; so is what hosts need after a message that
+    blocks.  Collectives: the quickest algorithm and
     protocol on the wires that their group has.  Copies and updates on the host: `costs/host.py`.
 
     Raises:
@@ -62,10 +63,10 @@ def price(program: Program, cluster: Cluster) -> Prices:
         )
     machine = machine_of(cluster)
     host = load_framework(program.framework) if program.framework else None
-    launch, wait, step = (
-        (seconds / cluster.pace.host for seconds in (host.launch_time, host.launch_wait, host.step_time))
+    launch, wait, again, step = (
+        (s / cluster.pace.host for s in (host.launch_time, host.launch_wait, host.message_wait, host.step_time))
         if host
-        else (0.0, 0.0, 0.0)
+        else (0.0, 0.0, 0.0, 0.0)
     )
     columns = _Columns(len(program.items))
     for i, item in enumerate(program.items):
@@ -75,6 +76,9 @@ def price(program: Program, cluster: Cluster) -> Prices:
             _segment(columns, i, item, machine, program.axes, (launch, wait), fixed, fuses)
         else:
             _link(columns, i, item, machine, program.axes, cluster)
+            if item.blocks and again:
+                columns.latency[i] += again
+                columns.note(i, HOST_CLASS, again, HOST_SIGMA, True)
     names = tuple(columns.totals)
     index = {name: q for q, name in enumerate(names)}
     class_share = np.zeros((len(program.items), len(names)))

@@ -54,7 +54,8 @@ class Framework(NamedSpec):
     the first backward makes and that stay, not parts of a buffer made before); weights_in_experts (the router's weights scale
     the experts' inner activation, so their outputs need not be kept).
     Host: launch_time per kernel launch; launch_wait (the host waits for every kernel before it launches the next one, as under
-    CUDA_LAUNCH_BLOCKING, and the GPU for so long for each; 0 = launches queue ahead of the GPU); step_time per optimizer step
+    CUDA_LAUNCH_BLOCKING, and the GPU for so long for each; 0 = launches queue ahead of the GPU); message_wait (after a blocking
+    message the host synchronises with the GPU, which is idle until the next action's first kernel); step_time per optimizer step
     spent with the GPU idle.
     Updates on the CPU: fused_host_optimizer (one pass over all arrays, as DeepSpeed's CPU Adam; else a loop per operation);
     offloads_master_weights (the fp32 weights go with the states; else the GPU keeps its own and gets them back in fp32).
@@ -114,6 +115,7 @@ class Framework(NamedSpec):
     weights_in_experts: bool
     launch_time: Seconds
     launch_wait: Seconds = 0.0
+    message_wait: Seconds = 0.0
     step_time: Seconds
     fused_host_optimizer: bool = False
     offloads_master_weights: bool = False
