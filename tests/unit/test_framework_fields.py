@@ -91,6 +91,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "weights_in_experts": switch(EXPERTS),
     "launch_time": ({"length": 128}, '"1 us"', '"9 us"'),
     "launch_wait": ({}, '"0 us"', '"20 us"'),
+    "message_wait": ({**PIPELINE, "profile": {"p2p": '"blocking"'}}, '"0 us"', '"300 us"'),
     "step_time": ({}, '"1 ms"', '"9 ms"'),
     "fused_host_optimizer": switch(HOST),
     "offloads_master_weights": switch(HOST),

@@ -69,6 +69,22 @@ def test_where_the_host_waits_for_every_kernel_its_time_comes_on_top(
     assert blocked.occupancy[forward] - free.occupancy[forward] == pytest.approx(launches * 20e-6, rel=1e-9)
 
 
+def test_a_host_that_waits_for_messages_starts_anew_after_each() -> None:
+    """Megatron-LM synchronises after a blocking message; one that is posted ahead costs the host nothing."""
+    cluster, shape = load_cluster("selene", 64), ("gpt3_175b", 64, 64, 2048)
+    latency = {}
+    for p2p in ("blocking", "latency"):
+        program = program_of(
+            *shape, tensor_parallel=8, pipeline_parallel=8, recompute="full", framework="megatron_lm", p2p=p2p
+        )
+        found = [i for i, x in enumerate(program.items) if isinstance(x, Link) and x.kind == TRANSFER]
+        assert {p2p == "blocking"} == {program.items[i].blocks for i in found}  # type: ignore[union-attr]
+        prices = price(program, cluster)
+        latency[p2p] = prices.latency[found]
+        assert prices.class_share[found].sum(axis=1) == pytest.approx(prices.occupancy[found] + prices.latency[found])
+    assert latency["blocking"] - latency["latency"] == pytest.approx(load_framework("megatron_lm").message_wait)
+
+
 def test_a_layer_is_priced_once_for_all_plans_that_share_it() -> None:
     cluster = load_cluster("selene", 64)
     first = program_of("gpt3_175b", 64, 64, 2048, tensor_parallel=8, pipeline_parallel=8)
