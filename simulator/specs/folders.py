@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from pathlib import Path
@@ -29,11 +30,15 @@ _ALIASES = re.compile(r"^aliases\s*=\s*\[([^\]]*)\]", re.MULTILINE)
 
 def data_roots() -> list[Path]:
     """Return the folders that may hold `hardware_specs` and `workloads`: the working directory, the package's own."""
+    own, here = _own_root(), Path.cwd()
+    return [own] if here == own else [here, own]
+
+
+@functools.cache
+def _own_root() -> Path:
     package = Path(__file__).resolve().parents[1]
     installed = package / "_data"
-    own = installed if installed.is_dir() else package.parent
-    here = Path.cwd()
-    return [own] if here.resolve() == own else [here, own]
+    return installed if installed.is_dir() else package.parent
 
 
 def names(kind: str) -> list[str]:
@@ -60,9 +65,10 @@ def find_spec(kind: str, name: str) -> Path:
         if not os.path.exists(path):
             raise SpecError(f"{name[:200]}: no such file")
         return path
+    exact = _file_called(kind, name)
+    if exact:
+        return exact
     files = spec_files(kind)
-    if name in files:
-        return files[name]
     plain = _plain(name)
     for known, path in files.items():
         if plain and _plain(known) == plain:
@@ -97,13 +103,27 @@ def spec_files(kind: str) -> dict[str, Path]:
     Raises:
         UnknownNameError: no such kind.
     """
+    found: dict[str, Path] = {}
+    for folder in _folders(kind):
+        if os.path.isdir(folder):
+            for file in sorted(os.listdir(folder)):
+                if file.endswith(".toml"):
+                    found.setdefault(file.removesuffix(".toml"), Path(folder, file))
+    return found
+
+
+def _folders(kind: str) -> list[str]:
     if kind not in KINDS:
         raise UnknownNameError("kind of data file", kind, KINDS)
-    found: dict[str, Path] = {}
-    for root in data_roots():
-        for path in sorted((root / KINDS[kind][0] / kind).glob("*.toml")):
-            found.setdefault(path.stem, path)
-    return found
+    return [os.path.join(root, KINDS[kind][0], kind) for root in data_roots()]
+
+
+def _file_called(kind: str, name: str) -> Path | None:
+    """The data file whose stem is exactly `name`: a file system that ignores case does not decide."""
+    for folder in _folders(kind):
+        if name and os.path.exists(os.path.join(folder, f"{name}.toml")) and f"{name}.toml" in os.listdir(folder):
+            return Path(folder, f"{name}.toml")
+    return None
 
 
 def _plain(name: str) -> str:
