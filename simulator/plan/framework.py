@@ -29,7 +29,9 @@ class Framework(NamedSpec):
     backward of two microbatches interleaved, so that the communication of one hides under the compute of the other; else
     one after the other); separate_communicators (gathers and reductions do not queue behind each other).
     Attention: repeats_keys (keys and values are repeated for every query head before the kernel, so that kernel and exchange see
-    all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations).
+    all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations);
+    ring_traced (the ring is part of a compiled graph: fp32 results are joined by one kernel, and every exchange is waited for
+    where it starts).
     Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange copies, sorts and sums rows itself); fuses_experts
     (the grouped products apply the activation function and write narrow results themselves).
     End of a step: clips_gradients by their global norm; post_validates (with a split backward ranks update without waiting
@@ -74,6 +76,7 @@ class Framework(NamedSpec):
     dropout: bool
     repeats_keys: bool = False
     ring_in_fp32: bool = False
+    ring_traced: bool = False
     expert_exchange: Literal["all_to_all", "once_per_node"] = "all_to_all"
     exchange_permutes: bool = False
     fuses_experts: bool = False

@@ -98,6 +98,7 @@ def _rotary(p: Pieces, read: float, written: float) -> Operator:
         written=written * (1.0 if fused else 4.5),
         backward_read=written * (1.0 if fused else 7.5),
         backward_written=read * (1.0 if fused else 7.5),
+        access="" if fused else "stream",
         again=1.0,
         launches=2 if fused else 10,
         backward_launches=2 if fused else 18,
