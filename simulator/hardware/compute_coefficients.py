@@ -202,8 +202,9 @@ class AttentionCoefficients(_Calibration):
     """Numbers of the attention model (see `costs/attention.py`): one entry per kernel name.
 
     Args:
-        kernels: by name (flash1, flash2, flash2_torch, flash3, cudnn).
-        libraries: what a library takes on this architecture: te (Transformer Engine), sdpa (PyTorch) -> a kernel.
+        kernels: by name (flash1, flash2, flash2_torch, flash3, cudnn, cudnn_2024).
+        libraries: what a library takes on this architecture: te (Transformer Engine), te_2024 (with the cuDNN of that year),
+            sdpa (PyTorch) -> a kernel.
         bandwidth_fraction: achievable share of the memory bandwidth.
         start: fixed time of a kernel on the device.
         fitted_shortest, fitted_longest: range of sequence lengths measured.

@@ -63,7 +63,7 @@ class Framework(NamedSpec):
     of one communicator).
     """
 
-    attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "sdpa"]
+    attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "te_2024", "sdpa"]
     fused_softmax: bool
     fused_bias_activation: bool
     fused_residual: bool

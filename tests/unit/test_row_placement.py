@@ -371,6 +371,29 @@ def test_a_framework_changes_with_its_releases(gpu: str, version: str, expected:
     assert expected == row.fields["framework"]
 
 
+@pytest.mark.parametrize(
+    ("gpu", "version", "expected"),
+    [
+        ("H100-80GB-SXM", "24.07a", "nemo_2024"),
+        ("H100-80GB-SXM", "launcher-2024", "nemo_2024"),
+        ("H100-80GB-SXM", "24.11.1", "megatron_core"),
+        ("H100-80GB-SXM", "25.02", "megatron_core"),
+        ("H100-80GB-SXM", "v4.0", "megatron_core"),
+        ("A100-80GB-SXM", "24.07a", "megatron_core"),
+    ],
+)
+def test_a_framework_has_a_profile_of_its_own_before_a_release(gpu: str, version: str, expected: str) -> None:
+    row = placed(
+        framework="NeMo (Megatron-Core)",
+        version=version,
+        gpu=gpu,
+        gpu_peak_bf16_tflops="",
+        gpu_mem_gb="",
+        intra_link="",
+    )
+    assert expected == row.fields["framework"]
+
+
 def test_words_for_library_attention_leave_the_kernel_to_the_gpu() -> None:
     assert ["te", "te", "sdpa"] == [
         placed(attn_kernel=w).fields["attention"] for w in ("TE/flash", "cuDNN", "SDPA flash")

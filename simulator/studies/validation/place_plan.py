@@ -71,10 +71,10 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
     fields |= _gradient_dtype(row)
     fields |= _attention(row, assumed)
-    since = load_names().framework_at(fields["framework"], text(row, "version"), place_gpu(row)[0].architecture)
-    if since is not None:
-        fields["framework"] = since.framework
-        assumed.append(f"framework {since.framework} (version {text(row, 'version')})")
+    own = load_names().framework_at(fields["framework"], text(row, "version"), place_gpu(row)[0].architecture)
+    if own is not None:
+        fields["framework"] = own
+        assumed.append(f"framework {own} (version {text(row, 'version')})")
     variant = load_names().find("framework_of_kernel", f"{fields['framework']} {text(row, 'attn_kernel')}")
     if variant is None:
         variant = load_names().find("framework_of_precision", f"{fields['framework']} {place_precision(row)[0]}")

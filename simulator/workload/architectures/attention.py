@@ -157,7 +157,7 @@ def core(p: Pieces, keys: int = 0, tokens: int = 0, label: str = "", causal: boo
         narrow = p.kind.mixer in ("window", "chunk") and p.style.attention not in WITHOUT_WINDOWS
         statistics = 4.0 * p.t * m.heads
         kept = [Saved(name=f"{label}softmax statistics", bytes=statistics, region="tensor", droppable=True)]
-        if p.style.copies_attention_output and p.style.attention in ("flash1", "flash2", "te"):
+        if p.style.copies_attention_output and p.style.attention in ("flash1", "flash2", "te", "te_2024"):
             out = p.t * m.heads * m.value_head_dim * e
             kept.append(Saved(name=f"{label}attention output", bytes=out, region="tensor", droppable=True))
         return [
