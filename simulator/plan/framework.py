@@ -19,7 +19,7 @@ __all__ = ["Framework", "load_framework"]
 class Framework(NamedSpec):
     """How a training framework behaves.
 
-    Kernels: attention, fused_*, dropout, joined_gate as in `KernelStyle`.
+    Kernels: attention, fused_*, dropout, joined_gate, casts_apart as in `KernelStyle`.
     Communication: gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
     they are kept); reduces_whole (ZeRO-1 sums all gradients on all replicas, though each uses its shard only);
     broadcasts_updates (ZeRO-1 deals out whole weight tensors; each owner broadcasts what it updated, one after the other);
@@ -77,6 +77,7 @@ class Framework(NamedSpec):
     repeats_keys: bool = False
     ring_in_fp32: bool = False
     ring_traced: bool = False
+    casts_apart: bool = False
     expert_exchange: Literal["all_to_all", "once_per_node"] = "all_to_all"
     exchange_permutes: bool = False
     fuses_experts: bool = False
