@@ -306,6 +306,9 @@ def test_torchtitan_cuts_its_batch_into_as_many_microbatches_as_stages() -> None
     }
     plain, looped = placed(**row), placed(**{**row, "schedule": "1F1B-interleaved"})
     assert (8, 4) == (plain.fields["microbatch_size"], looped.fields["microbatch_size"])
+    early = placed(**{**row, "schedule": "1F1B-interleaved", "version": "2024-2025"})  # up to January 2025
+    assert (8, 2) == (early.fields["microbatch_size"], early.fields["chunks_per_rank"])
+    assert "as many microbatches as pipeline ranks" in "; ".join(early.assumed)
 
 
 def test_a_v_schedule_gets_its_two_chunks_and_ends_of_their_own_where_layers_say_so() -> None:

@@ -17,7 +17,7 @@ from simulator.hardware.gpu import Gpu
 from simulator.specs import Name, Spec, data_roots, load_all, load_spec
 from simulator.units import parse
 
-__all__ = ["FabricName", "NameTable", "find_gpu", "load_names", "words_of"]
+__all__ = ["FabricName", "NameTable", "find_gpu", "load_names", "release_of", "words_of"]
 
 _VENDORS = ("nvidia", "amd", "intel", "google", "huawei", "geforce", "tesla", "instinct", "quadro", "cloud")
 """Words of a GPU's name that say nothing of which one it is."""
@@ -131,13 +131,13 @@ class NameTable(Spec):
         >>> names.framework_at("megatron_core", "24.07", "hopper"), names.framework_at("megatron_core", "25.02", "hopper")
         ('nemo_2024', None)
         """
-        release = _release(version)
+        release = release_of(version)
         since, until = self.framework_since.get(framework), self.framework_until.get(framework)
         if release is None:
             return None
-        if since is not None and since.architecture == architecture and release >= (_release(since.since) or release):
+        if since is not None and since.architecture == architecture and release >= (release_of(since.since) or release):
             return since.framework
-        if until is not None and until.architecture == architecture and release < (_release(until.until) or release):
+        if until is not None and until.architecture == architecture and release < (release_of(until.until) or release):
             return until.framework
         return None
 
@@ -171,10 +171,10 @@ def load_names() -> NameTable:
     return load_spec("hardware_specs/names.toml", NameTable)
 
 
-def _release(text: str) -> tuple[int, int] | None:
+def release_of(text: str) -> tuple[int, int] | None:
     """Return year and month of "26.04.01" or "release 26.04", or the start of a year that stands alone; None for others.
 
-    >>> _release("24.07a"), _release("launcher-2024"), _release("v4.0")
+    >>> release_of("24.07a"), release_of("launcher-2024"), release_of("v4.0")
     ((24, 7), (24, 0), None)
     """
     month, year = re.match(r"(?:release )?(\d\d)\.(\d+)", text), re.search(r"\b20(\d\d)\b", text)
