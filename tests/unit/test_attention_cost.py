@@ -145,7 +145,7 @@ def test_published_speeds_of_pytorchs_build_are_met_within_seven_percent(gpu, ba
 def test_a_kernel_of_few_products_still_meets_a_low_power_limit():
     shape = (1, 32, 32, 32768, 32768, 64)
     full, capped = (float(seconds(shape, kernel="flash2", gpu=gpu)) for gpu in ("h100_80gb_sxm", "h100_96gb_500w"))
-    assert capped == pytest.approx(full * (0.65 * 971 / 500) ** 0.568, rel=1e-3)
+    assert capped == pytest.approx(full * (0.72 * 971 / 500) ** 0.568, rel=1e-3)
     # FlashAttention-3, heads of 64, 8192 tokens, no mask: 323 TFLOP/s at 350 W (Dao-AILab/flash-attention issue 1777).
     shape = (2, 32, 32, 8192, 8192, 64)
     assert 323 == pytest.approx(tflops(shape, False, "flash3", "h100_80gb_pcie", ("forward",)), rel=0.05)
