@@ -169,21 +169,25 @@ class Splitter:
             part=part,
         )
 
-    def quantise(self, rows: Rows, label: str, elements: float, phase: str, fused: bool = False) -> None:
+    def quantise(
+        self, rows: Rows, label: str, elements: float, phase: str, fused: bool = False, dealt: int = 1
+    ) -> None:
         """Cast a GEMM operand to the narrow format, as it stands and transposed (the weight gradient reads it the other way).
 
-        With `fused` the kernel before writes the narrow copies, so only the writing counts.
+        With `fused` the kernel before writes the narrow copies, so only the writing counts.  Frameworks that cast apart read the
+        operand again behind every kernel, before it is gathered from `dealt` ranks, and the narrow copy for the transposed one.
         """
+        narrow, apart = self.precision.quantised_element, self.style.casts_apart
         if self.precision.quantises and not (self.style.fuses_experts and label in FUSED_CASTS):
             rows.add(
                 label=f"{label} cast to {self.precision.gemm}",
                 work="memory_bound",
                 layout="layer",
                 dtype=self.dtype,
-                read=0.0 if fused else elements * self.e,
-                written=2.0 * elements * self.precision.quantised_element,
+                read=elements * (self.e / dealt + narrow) if apart else 0.0 if fused else elements * self.e,
+                written=2.0 * elements * narrow,
                 phase=phase,
-                launches=0 if fused else 1,
+                launches=2 if apart else 0 if fused else 1,
                 part="input" if phase == "backward" else "",
             )
 
@@ -197,7 +201,8 @@ class Splitter:
             if narrow:
                 # the norm before a column-split layer writes narrow copies itself (LayerNormLinear of Transformer Engine)
                 fused = o.split == "column"
-                self.quantise(rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, fused=fused)
+                elements, dealt = float(shape[0] * shape[1] * shape[3]), self.t if fused and self.sp else 1
+                self.quantise(rows, o.label, elements, phase, fused, dealt)
             launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
             if piecewise:
                 gathered = self.gathered(o, o.shape[3]) if o.split == "column" else 0.0

@@ -19,7 +19,8 @@ __all__ = ["Framework", "load_framework"]
 class Framework(NamedSpec):
     """How a training framework behaves.
 
-    Kernels: attention, fused_*, norms_in_fp32, measures_accuracy, splits_qkv, dropout, joined_gate as in `KernelStyle`.
+    Kernels: attention, fused_*, norms_in_fp32, measures_accuracy, splits_qkv, dropout, joined_gate, casts_apart as in
+    `KernelStyle`.
     Communication: gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
     they are kept); reduces_whole (ZeRO-1 sums all gradients on all replicas, though each uses its shard only);
     broadcasts_updates (ZeRO-1 deals out whole weight tensors; each owner broadcasts what it updated, one after the other);
@@ -29,7 +30,9 @@ class Framework(NamedSpec):
     backward of two microbatches interleaved, so that the communication of one hides under the compute of the other; else
     one after the other); separate_communicators (gathers and reductions do not queue behind each other).
     Attention: repeats_keys (keys and values are repeated for every query head before the kernel, so that kernel and exchange see
-    all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations).
+    all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations);
+    ring_traced (the ring is part of a compiled graph: fp32 results are joined by one kernel, and every exchange is waited for
+    where it starts).
     Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange copies, sorts and sums rows itself); fuses_experts
     (the grouped products apply the activation function and write narrow results themselves).
     End of a step: clips_gradients by their global norm; post_validates (with a split backward ranks update without waiting
@@ -64,7 +67,7 @@ class Framework(NamedSpec):
     of one communicator).
     """
 
-    attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "sdpa"]
+    attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "te_2024", "sdpa"]
     fused_softmax: bool
     fused_bias_activation: bool
     fused_residual: bool
@@ -80,6 +83,8 @@ class Framework(NamedSpec):
     dropout: bool
     repeats_keys: bool = False
     ring_in_fp32: bool = False
+    ring_traced: bool = False
+    casts_apart: bool = False
     expert_exchange: Literal["all_to_all", "once_per_node"] = "all_to_all"
     exchange_permutes: bool = False
     fuses_experts: bool = False

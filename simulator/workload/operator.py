@@ -146,6 +146,8 @@ class KernelStyle:
         fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
         exchange_permutes: the exchange of rows between experts copies, sorts and sums them itself.
         ring_in_fp32: partial results of ring attention are joined by plain fp32 operations.
+        ring_traced: the ring is part of a compiled graph, which waits for every exchange where it starts.
+        casts_apart: operands are quantised by kernels of their own, the transposed copy from the narrow one.
         gathers_logits: the loss is computed over all logits, gathered, on every tensor-parallel rank.
         gathers_rotary: each layer keeps its tokens' cosines and sines, for queries and for keys.
         copies_attention_output: attention kernels of batch-first tensors in a sequence-first layer: their output is kept twice.
@@ -171,6 +173,8 @@ class KernelStyle:
     joined_gate: bool = True
     repeats_keys: bool = False
     ring_in_fp32: bool = False
+    ring_traced: bool = False
+    casts_apart: bool = False
     fuses_experts: bool = False
     exchange_permutes: bool = False
     gathers_logits: bool = False

@@ -56,6 +56,8 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "dropout": switch({}),
     "repeats_keys": switch(LLAMA),
     "ring_in_fp32": switch(RING),
+    "ring_traced": switch(RING),
+    "casts_apart": switch({"precision": "fp8"}),
     "expert_exchange": (FINE_EXPERTS, '"all_to_all"', '"once_per_node"'),
     "exchange_permutes": switch(EXPERTS),
     "fuses_experts": switch(NARROW),

@@ -320,6 +320,9 @@ def test_torchtitan_cuts_its_batch_into_as_many_microbatches_as_stages() -> None
     }
     plain, looped = placed(**row), placed(**{**row, "schedule": "1F1B-interleaved"})
     assert (8, 4) == (plain.fields["microbatch_size"], looped.fields["microbatch_size"])
+    early = placed(**{**row, "schedule": "1F1B-interleaved", "version": "2024-2025"})  # up to January 2025
+    assert (8, 2) == (early.fields["microbatch_size"], early.fields["chunks_per_rank"])
+    assert "as many microbatches as pipeline ranks" in "; ".join(early.assumed)
 
 
 def test_a_v_schedule_gets_its_two_chunks_and_ends_of_their_own_where_layers_say_so() -> None:
@@ -376,6 +379,29 @@ def test_a_source_may_say_once_what_its_rows_recompute() -> None:
 def test_a_framework_changes_with_its_releases(gpu: str, version: str, expected: str) -> None:
     row = placed(
         framework="NeMo/Megatron-Bridge (Megatron-Core)",
+        version=version,
+        gpu=gpu,
+        gpu_peak_bf16_tflops="",
+        gpu_mem_gb="",
+        intra_link="",
+    )
+    assert expected == row.fields["framework"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "expected"),
+    [
+        ("H100-80GB-SXM", "24.07a", "nemo_2024"),
+        ("H100-80GB-SXM", "launcher-2024", "nemo_2024"),
+        ("H100-80GB-SXM", "24.11.1", "megatron_core"),
+        ("H100-80GB-SXM", "25.02", "megatron_core"),
+        ("H100-80GB-SXM", "v4.0", "megatron_core"),
+        ("A100-80GB-SXM", "24.07a", "megatron_core"),
+    ],
+)
+def test_a_framework_has_a_profile_of_its_own_before_a_release(gpu: str, version: str, expected: str) -> None:
+    row = placed(
+        framework="NeMo (Megatron-Core)",
         version=version,
         gpu=gpu,
         gpu_peak_bf16_tflops="",
