@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from simulator.specs import NamedSpec, load_named
 from simulator.units import Bytes, Seconds
@@ -36,7 +36,10 @@ class Framework(NamedSpec):
     for it, and check it afterwards).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; gathers_by_tensor (every
     weight tensor is gathered and reduced by collectives of its own, and under full recompute gathered once more, for hooks
-    of every module fetch and drop its weights; else a layer at a time); reshards_after_forward
+    of every module fetch and drop its weights; else a layer at a time); reuse_distance (what is used again before modules of so
+    many weights have run is not dropped); keeps_tensors_below (tensors of fewer weights are not dropped at all, and gathered
+    after the update); slice_time (gathers and reductions go through a list of tensors, one per rank: what the host takes to
+    make each of them and to start its copy from or to the flat message; 0 = no list); reshards_after_forward
     (if not, weights are gathered once per step and kept).
     gathers_logits: every tensor-parallel rank gathers all logits and computes the whole loss (else each its part of it).
     Memory habits: gathers_rotary (every layer gathers its tokens' cosines and sines from a table, and keeps them);
@@ -120,6 +123,19 @@ class Framework(NamedSpec):
     reduces_whole: bool = False
     broadcasts_updates: bool = False
     gathers_by_tensor: bool = False
+    reuse_distance: int = Field(default=0, ge=0)
+    keeps_tensors_below: int = Field(default=0, ge=0)
+    slice_time: Seconds = 0.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Framework:
+        for name in ("reuse_distance", "keeps_tensors_below"):
+            if getattr(self, name) and not self.gathers_by_tensor:
+                raise ValueError(
+                    f"{name} is about weight tensors that are gathered one by one, but {name} = {getattr(self, name)} and "
+                    "gathers_by_tensor = false; leave it out"
+                )
+        return self
 
 
 def load_framework(name: str) -> Framework:

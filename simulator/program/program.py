@@ -145,6 +145,8 @@ class Link:
         group: mesh axes of the participants, such as ("dp",); for a transfer ("pp",).
         pipeline_ranks: the pipeline ranks it touches: (source, destination) of a transfer, all members of a collective.
         account: which exposed-communication account its waiting goes to: tp, cp, ep, pp or dp.
+        slices: of a collective through a list of tensors: how many of them the host makes, and copies from or to one flat message,
+            one by one; 0 where the message is one tensor.
     """
 
     name: str
@@ -155,6 +157,7 @@ class Link:
     pipeline_ranks: tuple[int, ...]
     account: str
     collective: str = ""
+    slices: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
