@@ -32,6 +32,7 @@ class Framework(NamedSpec):
     all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations).
     Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange copies, sorts and sums rows itself); fuses_experts
     (the grouped products apply the activation function and write narrow results themselves).
+    Loss: loss_metrics (training metrics that evaluate it again of every microbatch's logits, each by plain torch).
     End of a step: clips_gradients by their global norm; post_validates (with a split backward ranks update without waiting
     for it, and check it afterwards).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; gathers_by_tensor (every
@@ -123,6 +124,7 @@ class Framework(NamedSpec):
     reduces_whole: bool = False
     broadcasts_updates: bool = False
     gathers_by_tensor: bool = False
+    loss_metrics: int = Field(default=0, ge=0, le=16)
     reuse_distance: int = Field(default=0, ge=0)
     keeps_tensors_below: int = Field(default=0, ge=0)
     slice_time: Seconds = 0.0

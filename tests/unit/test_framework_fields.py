@@ -99,6 +99,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "reduces_whole": switch(ZERO),
     "broadcasts_updates": switch(ZERO),
     "gathers_by_tensor": switch(FSDP),
+    "loss_metrics": ({}, "0", "2"),
     "reuse_distance": (
         {"plan": {"zero_stage": 3, "recompute": "full"}, "profile": {"gathers_by_tensor": "true"}},
         "0",
