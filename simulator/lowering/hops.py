@@ -60,7 +60,7 @@ def links_of(state: State, name: str, held: Held, slices: int = 0) -> list[Chain
         slices: of a reduce_scatter, as in `Link`.
     """
     settled = state.settled
-    whole = settled.zero_stage == 0 or (settled.zero_stage == 1 and settled.framework.reduces_whole)
+    whole = settled.zero_stage == 0 or (settled.zero_stage < 3 and settled.framework.reduces_whole)
     chains = []
     for what, steps in held.hops(settled):
         items = []

@@ -21,7 +21,7 @@ class Framework(NamedSpec):
 
     Kernels: attention, fused_*, dropout, joined_gate as in `KernelStyle`.
     Communication: gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
-    they are kept); reduces_whole (ZeRO-1 sums all gradients on all replicas, though each uses its shard only);
+    they are kept); reduces_whole (ZeRO-1 and 2 sum all gradients on all replicas, though each keeps its shard only);
     broadcasts_updates (ZeRO-1 deals out whole weight tensors; each owner broadcasts what it updated, one after the other);
     gradients_overlap and parameters_overlap (with compute);
     bucket_size; p2p "latency" (receives are posted ahead) or "blocking"; scatters_p2p (tensor-parallel ranks share the

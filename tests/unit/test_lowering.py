@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from simulator.program.program import COLLECTIVE, COMPUTE, TRANSFER, Link, Progr
 from simulator.program.spec import verify
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
+from tests.profiles import profile
 
 
 def workload(name: str = "gpt3_175b", batch: int = 16, length: int = 2048, precision: str = "bf16") -> Workload:
@@ -281,7 +283,17 @@ def test_a_framework_may_sum_all_gradients_in_fp32_though_each_rank_uses_its_sha
     assert ("reduce_scatter", "all_reduce", 2.0) == (scattered, summed, pytest.approx(wide / narrow, rel=0.01))
 
 
-def test_weights_that_modules_fetch_one_by_one_come_tensor_by_tensor() -> None:
+def test_deepspeed_of_today_all_reduces_the_gradients_that_zero_2_shards() -> None:
+    def summed(framework: str) -> float:
+        program = lowered(workload(), 4, data_parallel=4, zero_stage=2, framework=framework)
+        return sum(i.message * n for i, n in links(program, "all_reduce") if "gradients" in i.name)
+
+    assert summed("deepspeed_2021") == 0.0 < summed("deepspeed")
+
+
+def test_weights_that_modules_fetch_one_by_one_come_tensor_by_tensor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All of a layer's tensors, once forward, and twice backward where the forward is run again."""
 
     def gathered(framework: str, **plan: Any) -> tuple[int, float]:
@@ -289,9 +301,11 @@ def test_weights_that_modules_fetch_one_by_one_come_tensor_by_tensor() -> None:
         found = [(i, n) for i, n in links(program, "all_gather") if "weights of layer" in i.name]
         return sum(n for _, n in found), sum(i.message * n for i, n in found)
 
+    monkeypatch.chdir(tmp_path)
+    plain = profile(tmp_path, "by_tensor", "deepspeed", keeps_tensors_below=0, reuse_distance=0)
     layers, once = gathered("pytorch_fsdp", recompute="none")
-    tensors, same = gathered("deepspeed", recompute="none")
-    again, more = gathered("deepspeed", recompute="full")
+    tensors, same = gathered(plain, recompute="none")
+    again, more = gathered(plain, recompute="full")
     assert (192, 12 * 192, 12 * 288) == (layers, tensors, again)
     assert (pytest.approx(once), pytest.approx(1.5 * once)) == (same, more)
 
