@@ -425,14 +425,16 @@ class Splitter:
             accumulates=fused,
             **common,
         )
-        if not fused:
+        if not fused:  # copied to the wider format first where the narrow gradient stands beside it
+            copied = self.gradient if self.style.keeps_compute_gradients and self.gradient > self.e else 0.0
             rows.add(
                 label=f"{o.label} gradient accumulation",
                 work="memory_bound",
                 dtype=self.dtype,
-                read=(self.e + self.gradient) * b * n * k,
-                written=self.gradient * b * n * k,
+                read=(self.e + self.gradient + copied) * b * n * k,
+                written=(self.gradient + copied) * b * n * k,
                 phase="backward",
                 part="weight",
+                launches=2 if copied else 1,
             )
         return wgrad

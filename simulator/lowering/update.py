@@ -211,6 +211,8 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
             phase="optimizer",
             launches=max(1, int(tensors)),
         )
+    if settled.framework.flattens_gradients and settled.gradient_bytes <= settled.precision.element:
+        _flatten(state, rows, held, tensors)
     if settled.reduce_dtype != settled.gradient_dtype and settled.reduces:
         wide, narrow, times = settled.gradient_bytes, settled.reduce_bytes, settled.reductions
         updated = _mine(state, held)
@@ -232,6 +234,24 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
         launches=2,
     )
     return rows.table()
+
+
+def _flatten(state: State, rows: Rows, held: Held, tensors: float) -> None:
+    """The flat copies of an optimizer step (`habits`): 16-bit gradients into a buffer to be reduced and back, all of them to fp32 and
+    those into one tensor; with ZeRO this rank's share into one tensor, and that to fp32."""
+    settled = state.settled
+    narrow, wide, all_of_them = float(settled.gradient_bytes), 4.0, not settled.zero_stage and settled.replicas > 1
+    mine = _mine(state, held)
+    copied, widened = (2.0 * narrow, 2.0 * wide) if all_of_them else (narrow, wide)
+    rows.add(
+        label="flatten gradients",
+        work="memory_bound",
+        dtype=settled.gradient_dtype,
+        read=mine * (copied + narrow + (wide if all_of_them else 0.0)),
+        written=mine * (copied + widened),
+        phase="optimizer",
+        launches=int(tensors) + 4 if all_of_them else 4,
+    )
 
 
 def _gather(state: State, updated: np.ndarray, lane: np.ndarray, hosts: np.ndarray, back: np.ndarray) -> None:

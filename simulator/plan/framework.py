@@ -53,10 +53,11 @@ class Framework(NamedSpec):
     outputs of the last chunk); fsdp_root_unit (embedding, final norm and head are one FSDP unit, gathered from the first
     forward to the last backward); pipeline_keeps_unsharded (under pipeline parallelism FSDP gathers once per step and reduces
     once, so that whole weights and gradients stand in between); keeps_compute_gradients (gradients in the compute dtype stand
-    beside wider gradient buffers until the end of a microbatch's backward); flattens_gradients (the optimizer step copies its
-    gradients into flat tensors, and reduces through a flat buffer of bucket_size); makes_gradients (gradients are tensors that
-    the first backward makes and that stay, not parts of a buffer made before); weights_in_experts (the router's weights scale
-    the experts' inner activation, so their outputs need not be kept).
+    beside wider gradient buffers until the end of a microbatch's backward, and are cast and added to them in two passes);
+    flattens_gradients (the optimizer step copies its gradients into flat tensors, and reduces through a flat buffer of
+    bucket_size); makes_gradients (gradients are tensors that the first backward makes and that stay, not parts of a buffer
+    made before); weights_in_experts (the router's weights scale the experts' inner activation, so their outputs need not be
+    kept).
     Host: launch_time per kernel launch; step_time per optimizer step spent with the GPU idle.
     Updates on the CPU: fused_host_optimizer (one pass over all arrays, as DeepSpeed's CPU Adam; else a loop per operation);
     offloads_master_weights (the fp32 weights go with the states; else the GPU keeps its own and gets them back in fp32).
