@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,27 +14,7 @@ from simulator.program.program import COLLECTIVE, COMPUTE, TRANSFER, Link, Progr
 from simulator.program.spec import verify
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
-from tests.profiles import profile
-
-
-def workload(name: str = "gpt3_175b", batch: int = 16, length: int = 2048, precision: str = "bf16") -> Workload:
-    return Workload(model=load_model(name), sequence_length=length, global_batch_size=batch, precision=precision)
-
-
-def lowered(work: Workload, world: int, **plan: Any) -> Program:
-    program = lower(work, Plan(**plan), world)
-    verify(program)
-    return program
-
-
-def links(program: Program, collective: str) -> list[tuple[Link, int]]:
-    """Links of a kind with their number of rows."""
-    counts = np.bincount(program.item, minlength=len(program.items))
-    return [
-        (item, int(n))
-        for item, n in zip(program.items, counts, strict=True)
-        if isinstance(item, Link) and item.collective == collective
-    ]
+from tests.lowered import links, lowered, workload
 
 
 def operators(program: Program, phase: str, kind: int = COMPUTE) -> list[str]:
@@ -281,86 +260,6 @@ def test_a_framework_may_sum_all_gradients_in_fp32_though_each_rank_uses_its_sha
 
     (scattered, narrow), (summed, wide) = reduced("megatron_deepspeed"), reduced("scaling")
     assert ("reduce_scatter", "all_reduce", 2.0) == (scattered, summed, pytest.approx(wide / narrow, rel=0.01))
-
-
-def test_narrow_gradients_beside_wide_ones_are_cast_and_then_added() -> None:
-    """Bytes per weight and microbatch: read 2, write and read 4, read 4, write 4; where the product's kernel casts, 10."""
-
-    def moved(framework: str) -> float:
-        program = lowered(workload("gpt2_355m", batch=8, length=1024), 1, framework=framework, gradient_dtype="fp32")
-        tables = {id(t): t for i in program.items if isinstance(i, Segment) for t, _ in i.pieces}.values()
-        found = [
-            (t.read[j] + t.written[j], t.shape[j - 1].prod() / t.shape[j - 1][3])
-            for t in tables
-            for j, label in enumerate(t.label)
-            if label == "mlp up gradient accumulation"
-        ]
-        return float(found[0][0] / found[0][1])
-
-    assert (moved("pytorch_ddp"), moved("megatron_deepspeed")) == (10.0, 18.0)
-
-
-def test_flat_copies_of_gradients_take_time_in_the_optimizer_step() -> None:
-    """Into a buffer and back, to fp32, and into one tensor: 22 bytes per weight; a shard's share: once flat and once cast, 10."""
-
-    def moved(stage: int) -> float:
-        program = lowered(workload("gpt2_355m", length=1024), 4, framework="megatron_deepspeed", zero_stage=stage)
-        rows = [
-            t.read[j] + t.written[j]
-            for i in program.items
-            if isinstance(i, Segment)
-            for t, _ in i.pieces
-            for j, label in enumerate(t.label)
-            if label == "flatten gradients"
-        ]
-        return float(sum(rows))
-
-    assert moved(0) == pytest.approx(4 * moved(1) * 22 / 10, rel=1e-6)
-
-
-def test_deepspeed_of_today_all_reduces_the_gradients_that_zero_2_shards() -> None:
-    def summed(framework: str) -> float:
-        program = lowered(workload(), 4, data_parallel=4, zero_stage=2, framework=framework)
-        return sum(i.message * n for i, n in links(program, "all_reduce") if "gradients" in i.name)
-
-    assert summed("deepspeed_2021") == 0.0 < summed("deepspeed")
-
-
-def test_weights_that_modules_fetch_one_by_one_come_tensor_by_tensor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All of a layer's tensors, once forward, and twice backward where the forward is run again."""
-
-    def gathered(framework: str, **plan: Any) -> tuple[int, float]:
-        program = lowered(workload(batch=8), 8, zero_stage=3, framework=framework, **plan)
-        found = [(i, n) for i, n in links(program, "all_gather") if "weights of layer" in i.name]
-        return sum(n for _, n in found), sum(i.message * n for i, n in found)
-
-    monkeypatch.chdir(tmp_path)
-    plain = profile(tmp_path, "by_tensor", "deepspeed", keeps_tensors_below=0, reuse_distance=0)
-    layers, once = gathered("pytorch_fsdp", recompute="none")
-    tensors, same = gathered(plain, recompute="none")
-    again, more = gathered(plain, recompute="full")
-    assert (192, 12 * 192, 12 * 288) == (layers, tensors, again)
-    assert (pytest.approx(once), pytest.approx(1.5 * once)) == (same, more)
-
-
-def test_tensors_used_again_soon_or_small_are_not_fetched_again() -> None:
-    """DeepSpeed of 2021 on GPT-3: 8 of a layer's 12 tensors are small and stay; the last product's matrix serves both passes."""
-    program = lowered(workload(batch=8), 8, zero_stage=3, framework="deepspeed_2021", recompute="full")
-    found = {i.name: (i, n) for i, n in links(program, "all_gather")}
-    layers = {name: n for name, (_, n) in found.items() if "weights of layer" in name}
-    assert [288, 288, 288, 192] == list(layers.values())
-    reduced = [n for i, n in links(program, "reduce_scatter") if "gradients of layer" in i.name]
-    assert [96] * 12 == reduced
-    kept, times = found["all_gather small tensors of rank 0"]
-    hidden = 12288
-    small = 96 * 13 + 2  # of a layer 13 times hidden: norms, biases of 3, 1, 4 and 1; and the last norm
-    assert (1, small * hidden * 2) == (times, kept.message)
-    standing = {t.name: t.bytes for t in program.resident[0].tensors}
-    assert standing["small tensors, kept gathered"] == kept.message
-    assert {8} == {i.slices for i, _ in found.values() if i is not kept}
-    assert 8 * (1 + 96 * 8 + 2) == kept.slices
 
 
 def test_owners_of_whole_tensors_broadcast_what_they_updated() -> None:
