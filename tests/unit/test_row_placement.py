@@ -404,7 +404,8 @@ def test_products_in_pieces_are_placed_from_a_rows_own_words() -> None:
     [
         ("Megatron-DeepSpeed (a fork)", "megatron_deepspeed_bf16"),
         ("DeepSpeed ZeRO-3 in Megatron", "deepspeed_2021"),
-        ("HF Accelerate + DeepSpeed ZeRO-3", "deepspeed"),
+        ("HF Accelerate + DeepSpeed ZeRO-3", "hugging_face_deepspeed"),
+        ("DeepSpeed ZeRO-2", "deepspeed"),
         ("Megatron-FSDP", "megatron_core"),
         ("NeMo 25.04, FSDP", "megatron_core"),
         ("Accelerate (FSDP1)", "pytorch_fsdp"),
