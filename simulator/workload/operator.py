@@ -155,6 +155,8 @@ class KernelStyle:
         weights_in_experts: the router's weights scale the experts' inner activation, not their outputs.
         keeps_gathered_inputs: the gathered input of a column-split product is kept, not gathered again in backward.
         keeps_idle_products: per-operator recompute keeps a layer's last product too.
+        keeps_compute_gradients: gradients are made in the compute dtype, and added to wider ones in passes of their own.
+        loss_metrics: how often the loss of a microbatch is evaluated again, for training metrics.
     """
 
     attention: str = "flash2"
@@ -184,3 +186,5 @@ class KernelStyle:
     weights_in_experts: bool = False
     keeps_gathered_inputs: bool = False
     keeps_idle_products: bool = False
+    keeps_compute_gradients: bool = False
+    loss_metrics: int = 0
