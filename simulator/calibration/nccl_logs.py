@@ -24,7 +24,7 @@ from simulator.hardware.fabric import Fabric, GroupPlacement, describe_group
 from simulator.hardware.link import load_link
 from simulator.units import parse
 
-__all__ = ["NcclLog", "describe_row", "load_index", "load_log", "single_process", "usual_link"]
+__all__ = ["NcclLog", "describe_row", "load_index", "load_log", "log_digest", "single_process", "usual_link"]
 
 _KINDS = {kind.replace("_", ""): kind for kind in KINDS}
 _ALGORITHMS = {"nvlstree": "nvls_tree"}
@@ -168,6 +168,11 @@ def load_log(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return sizes, times
 
 
+def log_digest(path: Path) -> str:
+    """Return by which profiles know a log: the first 16 digits of the file's sha256."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
 def load_index(path: Path, healthy: bool = True) -> list[NcclLog]:
     """Return the logs of an index.csv whose CSVs lie beside it; `healthy` leaves out those marked otherwise.
 
@@ -191,7 +196,7 @@ def load_index(path: Path, healthy: bool = True) -> list[NcclLog]:
                 seconds=times,
                 algorithm="auto" if algorithm == "collnet" else algorithm,
                 protocol=protocol,
-                digest=hashlib.sha256(file_path.read_bytes()).hexdigest()[:16],
+                digest=log_digest(file_path),
                 single_process=single_process(row),
                 usable=_usable(row, algorithm, fabric),
             )
