@@ -100,9 +100,11 @@ def _header(content: Mapping[str, Any]) -> Header:
         if key in ("NCCL_ALGO", "NCCL_PROTO") and re.fullmatch(r"\w+", value):
             setattr(header, "algorithm" if key == "NCCL_ALGO" else "protocol", value.lower())
     for key, label in (("nccl_version", "NCCL"), ("version", "nccl-tests JSON")):
-        said = content.get(key)
-        if said is not None:
-            header.versions[label] = spelled(said) if key == "nccl_version" and isinstance(said, int) else str(said)
+        number = content.get(key)
+        if number is not None:
+            header.versions[label] = (
+                spelled(number) if key == "nccl_version" and isinstance(number, int) else str(number)
+            )
     return header
 
 

@@ -150,7 +150,8 @@ class _Reader:
         if found:
             rank = int(found.group(1))
             group = int(found.group(2) or 0)
-            self.header.devices[rank] = Device(rank, int(found.group(3)), *found.group(4, 5, 6), group=group)
+            host, bus, gpu = found.group(4, 5, 6)
+            self.header.devices[rank] = Device(rank, int(found.group(3)), host, bus, gpu, group)
             self.reads_devices = True
         elif self.reads_devices:
             self.reads_devices = False
