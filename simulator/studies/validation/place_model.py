@@ -163,7 +163,7 @@ def _prediction(row: Row, style: Model | None, layers: int, assumed: list[str]) 
         return {"mtp_layers": int(said.group(1))} if int(said.group(1)) else {}
     names, code = load_names(), text(row, "framework")
     framework = names.find("frameworks", code) or names.framework_by_words(code) or ""
-    if style is None or not style.mtp_layers or layers != style.layers or framework != "megatron_core":
+    if style is None or not style.mtp_layers or layers != style.layers or framework not in ("megatron_core", "nemo"):
         return {}
     assumed.append(f"multi-token prediction as in {style.name}")
     return {"mtp_layers": style.mtp_layers}

@@ -232,7 +232,7 @@ def _sharding(row: Row, framework: str, replicas: int, context: int, assumed: li
             3
             if framework in ("pytorch_fsdp", "llm_foundry", "torchtitan")
             else 1
-            if framework == "megatron_core"
+            if framework in ("megatron_core", "nemo")
             else 0
         )
         if replicas > 1:
