@@ -175,9 +175,9 @@ def test_what_is_blank_is_filled_by_a_rule_that_is_said() -> None:
 def test_an_unknown_recompute_is_the_least_that_fits() -> None:
     prediction, assumed = predict(placed(recompute="unknown"))
     assert prediction.fits
-    assert "recompute = none (the least that fits)" in assumed
-    _, assumed = predict(placed(recompute="unknown", gbs="256", mbs="32"))
-    assert "recompute = full (the least that fits)" in assumed
+    assert "recompute = none (the least that may fit)" in assumed
+    _, assumed = predict(placed(recompute="unknown", gbs="256", mbs="64"))
+    assert "recompute = full (the least that may fit)" in assumed
 
 
 def test_options_without_an_effect_are_left_out() -> None:

@@ -17,6 +17,19 @@ from simulator.workload.model import Model
 __all__ = ["place_plan", "place_precision"]
 
 
+_SHARDING = (
+    "pytorch_fsdp",
+    "pytorch_fsdp_fused",
+    "llm_foundry",
+    "torchtitan",
+    "torchtitan_eager",
+    "automodel",
+    "jax_xla",
+)
+_MEGATRON_CORE = ("megatron_core", "nemo", "hai_llm")
+"""Frameworks whose rows mean ZeRO-3, and ZeRO-1, where they name no stage."""
+
+
 def place_precision(row: Row) -> tuple[str, tuple[str, ...]]:
     """Return (precision, what was assumed).
 
@@ -125,7 +138,13 @@ def _framework(row: Row, assumed: list[str]) -> str:
         found = load_names().framework_by_words(name)
         if found is None:
             found = "pytorch_fsdp" if number(row, "zero_stage") == 3 else "megatron_core"
+        found = load_names().framework_as_built(found, name)
         assumed.append(f"framework {name!r} taken for {found}")
+    said = " ".join((name, text(row, "version"), text(row, "attn_kernel")))
+    later = load_names().framework_today(found, said, place_gpu(row)[0].architecture)
+    if later is not None:
+        assumed.append(f"framework {later.framework} ({later.source})")
+        return later.framework
     return found
 
 
@@ -228,13 +247,7 @@ def _sharding(row: Row, framework: str, replicas: int, context: int, assumed: li
     """
     stage = count(row, "zero_stage") if text(row, "zero_stage") not in ("", "0") else 0
     if not text(row, "zero_stage"):
-        stage = (
-            3
-            if framework in ("pytorch_fsdp", "llm_foundry", "torchtitan")
-            else 1
-            if framework in ("megatron_core", "nemo")
-            else 0
-        )
+        stage = 3 if framework in _SHARDING else 1 if framework in _MEGATRON_CORE else 0
         if replicas > 1:
             assumed.append(f"zero_stage = {stage} (the framework's habit)")
     if stage is None or stage > 3:
@@ -260,13 +273,25 @@ def _attention(row: Row, assumed: list[str]) -> dict[str, Any]:
     found = names.find("attention", kernel)
     if found is None:
         words = kernel.lower()
-        found = "unfused" if "unfused" in words else "flash3" if "flash3" in words or "v3" in words else None
-        found = found or ("flash2" if "flash" in words else None)
+        found = _kernel_by_words(words)
         assumed.append(f"attention {kernel!r} taken for {found or 'the habit of the framework'}")
     note = names.find("attention_notes", kernel)
     if note:
         assumed.append(f"attention {kernel!r}: {note}")
     return {"attention": found} if found else {}
+
+
+def _kernel_by_words(said: str) -> str | None:
+    """Return the attention kernel that a text names in words of its own; libraries before generations of FlashAttention."""
+    patterns = (
+        (r"unfused|non-?flash|(no|without)[ -]flash|math", "unfused"),
+        (r"cudnn|transformer ?engine|\bte\b|\bck\b|aiter", "te"),
+        (r"sdpa|flex", "sdpa"),
+        (r"(flash|fa)[a-z_ -]*v?3", "flash3"),
+        (r"(flash|fa)[a-z_ -]*v?1|xformers|memory.efficient", "flash1"),
+        (r"flash|\bfa", "flash2"),
+    )
+    return next((kernel for pattern, kernel in patterns if re.search(pattern, said)), None)
 
 
 def _pieces(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, Any]:
