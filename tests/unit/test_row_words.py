@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from simulator.studies.validation.attempt import attempt, verdict_outcome
 from simulator.studies.validation.placement import Placed, may_fit, place, predict
+from simulator.studies.validation.rows import CannotPlace
 
 ROW = {
     "case_id": "test-1",
@@ -138,3 +141,42 @@ def test_a_run_of_unknown_recompute_that_fits_within_the_band_recomputes_nothing
     outcome = verdict_outcome("row", "group", False, attempt(tight, True))
     assert (None, False) == (outcome.predicted, outcome.counts)
     assert "what the run recomputed is not known" in outcome.reason
+
+
+def test_a_row_that_names_a_hybrid_of_ours_is_that_model() -> None:
+    sizes = {"arch_layers": "118", "hidden": "8192", "heads": "64", "kv_heads": "8", "ffn_hidden": "32768", "tp": "8"}
+    row = placed(**sizes, model="NemotronH-56B", attn_type="hybrid mamba2", pp="1", dp="2", seq_len="8192")
+    assert {"mamba2": 54, "none": 54, "full": 10} == dict(Counter(row.workload.model.layer_mixers))
+    with pytest.raises(CannotPlace, match="hybrid"):
+        placed(**{**sizes, "arch_layers": "60"}, model="NemotronH-56B", attn_type="hybrid mamba2", pp="1", dp="2")
+
+
+def test_encoders_and_encoder_decoders_are_known_by_their_families() -> None:
+    sizes = {
+        "hidden": "2048",
+        "heads": "32",
+        "kv_heads": "32",
+        "head_dim": "64",
+        "ffn_hidden": "5120",
+        "vocab": "32128",
+    }
+    t5 = placed(**sizes, model="T5-v1.1-xl", gated_mlp="1", tied_emb="0", seq_len="512", pp="1", dp="8").workload.model
+    assert ("encoder_decoder", 24, 24, 128) == (t5.architecture, t5.encoder_layers, t5.layers, t5.target_length)
+    assert pytest.approx(2.85e9, rel=0.02) == t5.parameters
+    bert = placed(model="bert-1.3b", seq_len="512").workload.model
+    assert ("encoder", 2048) == (bert.architecture, bert.hidden)
+    assert "architecture encoder as bert_large" in placed(model="BERT 1.3B", seq_len="512").assumed
+
+
+def test_a_layer_with_more_norms_is_meant_by_name_only() -> None:
+    """OLMo 2 has the sizes of Llama 2 and norms of queries and keys: a row of another name gets the plain layer."""
+    llama = {
+        "hidden": "4096",
+        "heads": "32",
+        "kv_heads": "32",
+        "head_dim": "128",
+        "ffn_hidden": "11008",
+        "gated_mlp": "1",
+    }
+    assert not placed(**llama, model="amber-7b").workload.model.qk_norm
+    assert placed(**llama, model="OLMo-2 7B").workload.model.qk_norm

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from simulator.specs import load_all
 from simulator.studies.validation.names import load_names
+from simulator.studies.validation.place_special import letters, special_model
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
 from simulator.workload.model import Model
 
@@ -30,6 +31,10 @@ def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     Raises:
         CannotPlace: the row's model is of a kind not modelled, or its sizes are not given.
     """
+    _refuse_other_tasks(row)
+    special_one = special_model(row)
+    if special_one is not None:
+        return special_one[0], count(row, "seq_len") or special_one[0].sequence_length, special_one[1]
     _refuse_other_kinds(row)
     assumed: list[str] = []
     layers, hidden, length = (count(row, name) for name in ("arch_layers", "hidden", "seq_len"))
@@ -82,10 +87,13 @@ def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     return model, length, tuple(assumed)
 
 
-def _refuse_other_kinds(row: Row) -> None:
+def _refuse_other_tasks(row: Row) -> None:
     task = text(row, "task")
     if task and task.lower() not in ("pretrain", "pretraining"):
         raise CannotPlace(f"task {task!r} is not modelled: only pretraining is", counts=False)
+
+
+def _refuse_other_kinds(row: Row) -> None:
     kind = text(row, "attn_type").lower()
     if kind not in ("", "mha", "gqa", "mqa", "mla"):
         raise CannotPlace(f"attention of type {kind!r} is not modelled")
@@ -136,7 +144,7 @@ def _style(layer: Layer, name: str) -> tuple[Model | None, str]:
     """Our model with the same layer (its number of layers may differ), the one called most alike; else of the same kind of MLP."""
     models = _by_shape().get(layer)
     if models:
-        said = _letters(name)
+        said = letters(name)
         return min(models, key=lambda m: (not _called(m, said), _odd(m), m.name)), ""
     norm, positions = ("RMS norm", "rotary") if layer[-1] else ("layer norm with biases", "learned")
     return None, f"{norm} and {positions} positions (no model of ours has this layer)"
@@ -171,15 +179,12 @@ def _prediction(row: Row, style: Model | None, layers: int, assumed: list[str]) 
 
 def _odd(model: Model) -> bool:
     """Whether a layer differs from the plain one of its sizes, so that a row must name the model to mean it."""
-    return model.window > 0 or model.positions not in ("learned", "rotary", "alibi") or model.capacity_factor > 0
+    more = model.qk_norm or model.post_norms or model.window > 0
+    return more or model.positions not in ("learned", "rotary", "alibi") or model.capacity_factor > 0
 
 
 def _called(model: Model, said: str) -> bool:
-    return any(_letters(n) in said or said in _letters(n) for n in (model.name, *model.aliases)) or model.family in said
-
-
-def _letters(name: str) -> str:
-    return "".join(c for c in name.lower() if c.isalnum())
+    return any(letters(n) in said or said in letters(n) for n in (model.name, *model.aliases)) or model.family in said
 
 
 @functools.lru_cache(maxsize=1)
