@@ -273,7 +273,7 @@ def test_latent_attention_has_the_widths_of_our_model_of_that_size() -> None:
         ({"n_gpus": "14"}, "does not divide", False),
         ({"dp": "3"}, "is not the 16 GPUs", False),
         ({"mbs": "two"}, "mbs must be a number", False),
-        ({"gbs": "63"}, "no multiple of dp x mbs", True),
+        ({"gbs": "36"}, "no multiple of dp x mbs", True),
         ({"recompute": "sometimes"}, "'sometimes'", True),
     ],
 )

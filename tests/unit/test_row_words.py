@@ -180,3 +180,102 @@ def test_a_layer_with_more_norms_is_meant_by_name_only() -> None:
     }
     assert not placed(**llama, model="amber-7b").workload.model.qk_norm
     assert placed(**llama, model="OLMo-2 7B").workload.model.qk_norm
+
+
+@pytest.mark.parametrize("nothing", ["n/a", "-", "unknown", "?", "NaN"])
+def test_words_for_nothing_are_blanks(nothing: str) -> None:
+    row = {
+        "vocab": nothing,
+        "recompute": nothing,
+        "schedule": nothing,
+        "precision": nothing,
+        "inter_gbps_per_gpu": nothing,
+    }
+    blank = placed(**dict.fromkeys(row, ""))
+    assert (blank.fields, blank.recompute, blank.cluster) == (placed(**row).fields, None, placed(**row).cluster)
+    assert "vocabulary = 50304" in placed(**row).assumed
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("Full (every layer)", "full"),
+        ("activation checkpointing", "full"),
+        ("True", "full"),
+        ("save_qkv_proj", "full"),
+        ("selective (attention)", "selective"),
+        ("op-level SAC", "selective"),
+        ("No recomputation", "none"),
+        ("0", "none"),
+    ],
+)
+def test_words_for_recompute(words: str, expected: str) -> None:
+    assert expected == placed(recompute=words).recompute
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("1F1B (non-interleaved)", "one_f_one_b"),
+        ("Interleaved 1F1B (Megatron)", "interleaved_1f1b"),
+        ("zero bubble", "zb_h1"),
+        ("AFAB", "gpipe"),
+        ("DualPipe (DeepSeek)", "dualpipe"),
+    ],
+)
+def test_words_for_schedules(words: str, expected: str) -> None:
+    assert expected == placed(schedule=words).fields["schedule"]
+
+
+@pytest.mark.parametrize(("words", "expected"), [("ZeRO-1", 1), ("3 (FSDP)", 3), ("FSDP", 3), ("DDP", 0), ("2.0", 2)])
+def test_words_for_sharding(words: str, expected: int) -> None:
+    assert expected == placed(zero_stage=words).fields["zero_stage"]
+    with pytest.raises(CannotPlace, match="zero_stage"):
+        placed(zero_stage="some of it")
+
+
+def test_data_parallelism_may_be_printed_with_its_context_or_expert_ranks() -> None:
+    assert 2 == placed(cp="2", dp="4").fields["context_parallel"]
+    experts = {"moe_experts": "8", "moe_topk": "2", "moe_ffn_hidden": "512", "ep": "4"}
+    assert 4 == placed(**experts, dp="1").fields["expert_parallel"]
+
+
+def test_a_batch_near_a_whole_number_of_microbatches_is_taken_for_it() -> None:
+    """GPT-NeoX-20B prints 1,538 sequences of 12 replicas with microbatches of 4."""
+    row = placed(gbs="1538", n_gpus="96", pp="4", dp="12", mbs="4")
+    assert 1536 == row.workload.global_batch_size
+    assert "gbs = 1536, the nearest multiple" in "; ".join(row.assumed)
+
+
+def test_key_value_heads_are_copied_where_tensor_parallelism_is_wider() -> None:
+    row = placed(kv_heads="1", gated_mlp="1")
+    assert 2 == row.workload.model.kv_heads
+    assert "1 key/value heads are copied to 2 tensor-parallel ranks" in row.assumed
+    assert predict(row)[0].step_time > 0
+
+
+@pytest.mark.parametrize("task", ["", "Pre-training", "pretrain (synthetic data)", "training"])
+def test_words_for_pretraining(task: str) -> None:
+    assert placed(task=task).workload.global_batch_size == 64
+
+
+def test_windows_that_no_number_gives_are_left_out_and_said() -> None:
+    assert "attention to all tokens (the row gives no window)" in placed(attn_type="sliding window").assumed
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cluster"),
+    [
+        ("AMD Instinct MI300X", "mi300x_roce"),
+        ("GB200", "gb200_nvl72"),
+        ("TPU v4", "tpu_v4_pod"),
+        ("Intel Gaudi2", "gaudi2_x8"),
+        ("H100", "dgx_h100"),
+        ("RTX 3090", "rtx_3090_x8"),
+    ],
+)
+def test_a_gpu_alone_means_the_cluster_it_is_built_into(gpu: str, cluster: str) -> None:
+    blank = dict.fromkeys(
+        ("gpu_peak_bf16_tflops", "gpu_mem_gb", "gpus_per_node", "intra_link", "inter_gbps_per_gpu"), ""
+    )
+    assert cluster == placed(**blank, gpu=gpu).cluster.name

@@ -13,6 +13,7 @@ from simulator.specs import load_all
 from simulator.studies.validation.names import load_names
 from simulator.studies.validation.place_special import letters, special_model
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
+from simulator.studies.validation.words import is_pretraining
 from simulator.workload.model import Model
 
 __all__ = ["place_model"]
@@ -59,6 +60,8 @@ def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     name = text(row, "model") or "unnamed"
     style, why = _style((hidden, heads, kv_heads, ffn, gated), name)
     assumed += [why] if why else []
+    if _WINDOWED.search(text(row, "attn_type").lower()) and not (style and style.window):
+        assumed.append("attention to all tokens (the row gives no window)")
     special |= _habits(style, special.get("experts", 0), length, assumed) | _prediction(row, style, layers, assumed)
     if latent:
         special.pop("qk_norm", None)  # latents have norms of their own
@@ -89,13 +92,13 @@ def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
 
 def _refuse_other_tasks(row: Row) -> None:
     task = text(row, "task")
-    if task and task.lower() not in ("pretrain", "pretraining"):
+    if not is_pretraining(task):
         raise CannotPlace(f"task {task!r} is not modelled: only pretraining is", counts=False)
 
 
 def _refuse_other_kinds(row: Row) -> None:
     kind = text(row, "attn_type").lower()
-    if kind not in ("", "mha", "gqa", "mqa", "mla"):
+    if kind not in ("", "mha", "gqa", "mqa", "mla") and not _WINDOWED.search(kind):
         raise CannotPlace(f"attention of type {kind!r} is not modelled")
 
 
@@ -135,6 +138,9 @@ def _latent(hidden: int, heads: int, assumed: list[str]) -> dict[str, Any]:
     assumed.append(f"latent attention of {', '.join(map(str, BLANK_LATENT))} (Megatron-Core's defaults)")
     return {"attention": "latent", **dict(zip(names, BLANK_LATENT, strict=True))}
 
+
+_WINDOWED = re.compile(r"swa|sliding|local|window")
+"""Kinds of attention whose windows only a model of ours tells; without one all tokens are attended to."""
 
 Layer = tuple[int, int, int, int, bool]
 """Hidden, heads, key/value heads, inner width, and whether the MLP is gated."""

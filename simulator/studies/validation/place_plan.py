@@ -12,6 +12,7 @@ from simulator.schedules.base import Shape
 from simulator.studies.validation.names import load_names
 from simulator.studies.validation.place_cluster import place_gpu
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
+from simulator.studies.validation.words import kernel_by_words, recompute_by_words, schedule_by_words, zero_stage
 from simulator.workload.model import Model
 
 __all__ = ["place_plan", "place_precision"]
@@ -28,6 +29,8 @@ _SHARDING = (
 )
 _MEGATRON_CORE = ("megatron_core", "nemo", "hai_llm")
 """Frameworks whose rows mean ZeRO-3, and ZeRO-1, where they name no stage."""
+NEAR_BATCH = 0.05
+"""How far a batch may lie from a multiple of its microbatches to be taken for it [1]."""
 
 
 def place_precision(row: Row) -> tuple[str, tuple[str, ...]]:
@@ -53,14 +56,16 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     """
     assumed: list[str] = []
     tensor, pipeline, context = count(row, "tp") or 1, count(row, "pp") or 1, count(row, "cp") or 1
-    world = count(row, "n_gpus") or 1
+    world = count(row, "n_gpus")
+    if world is None:
+        raise CannotPlace("the row gives no n_gpus", counts=False)
     if world % (tensor * pipeline * context):
         raise CannotPlace(
             f"tp x pp x cp = {tensor} x {pipeline} x {context} does not divide the {world} GPUs", counts=False
         )
     replicas = world // (tensor * pipeline * context)
     said = count(row, "dp")
-    if said is not None and said != replicas:
+    if said is not None and said not in _replicas_as_printed(row, replicas, context):
         raise CannotPlace(f"tp x pp x dp = {tensor} x {pipeline} x {said} is not the {world} GPUs", counts=False)
     microbatch = count(row, "mbs")
     if microbatch is None:
@@ -69,8 +74,7 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     batch = count(row, "gbs") or replicas * microbatch * (count(row, "grad_accum") or 0)
     if not batch:
         raise CannotPlace("the row gives neither gbs nor grad_accum", counts=False)
-    if batch % (replicas * microbatch):
-        raise CannotPlace(f"gbs = {batch} is no multiple of dp x mbs = {replicas} x {microbatch}")
+    batch = _whole_batch(batch, replicas, microbatch, assumed)
     fields: dict[str, Any] = {
         "tensor_parallel": tensor,
         "pipeline_parallel": pipeline,
@@ -107,6 +111,32 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         fields.pop("recompute_modules", None)
         assumed.append("recompute 'selective' is per operator in this framework")
     return fields, batch, recompute, tuple(assumed)
+
+
+def _replicas_as_printed(row: Row, replicas: int, context: int) -> set[int]:
+    """Return what tables call data parallelism: all replicas, with the context ranks of each, or without those that share experts."""
+    expert = count(row, "ep") or 1
+    printed = {replicas, replicas * context}
+    for shared in (expert, expert * context):
+        if replicas % shared == 0:
+            printed.add(replicas // shared)
+    return printed
+
+
+def _whole_batch(batch: int, replicas: int, microbatch: int, assumed: list[str]) -> int:
+    """Return the batch, or the nearest that whole microbatches make up where that is within a twentieth of it.
+
+    Raises:
+        CannotPlace: none is.
+    """
+    unit = replicas * microbatch
+    if batch % unit == 0:
+        return batch
+    nearest = max(1, round(batch / unit)) * unit
+    if abs(nearest - batch) > NEAR_BATCH * batch:
+        raise CannotPlace(f"gbs = {batch} is no multiple of dp x mbs = {replicas} x {microbatch}")
+    assumed.append(f"gbs = {nearest}, the nearest multiple of dp x mbs = {replicas} x {microbatch}")
+    return nearest
 
 
 def _experts(row: Row, model: Model, tensor: int, assumed: list[str]) -> dict[str, Any]:
@@ -153,7 +183,7 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
     name, chunks = text(row, "schedule"), count(row, "vp")
     if pipeline == 1:
         return {}
-    found = load_names().find("schedules", name) if name else None
+    found = load_names().find("schedules", name) or schedule_by_words(name) if name else None
     wanted = found or name or ("interleaved_1f1b" if (chunks or 1) > 1 else "one_f_one_b")
     if wanted not in SCHEDULES:
         raise CannotPlace(f"no schedule {name!r}")
@@ -245,7 +275,7 @@ def _sharding(row: Row, framework: str, replicas: int, context: int, assumed: li
     Args:
         replicas: ranks that hold the same weights, the `context` ranks that share sequences among them.
     """
-    stage = count(row, "zero_stage") if text(row, "zero_stage") not in ("", "0") else 0
+    stage = zero_stage(text(row, "zero_stage"))
     if not text(row, "zero_stage"):
         stage = 3 if framework in _SHARDING else 1 if framework in _MEGATRON_CORE else 0
         if replicas > 1:
@@ -272,26 +302,12 @@ def _attention(row: Row, assumed: list[str]) -> dict[str, Any]:
         return {"attention": own.kernel}
     found = names.find("attention", kernel)
     if found is None:
-        words = kernel.lower()
-        found = _kernel_by_words(words)
+        found = kernel_by_words(kernel)
         assumed.append(f"attention {kernel!r} taken for {found or 'the habit of the framework'}")
     note = names.find("attention_notes", kernel)
     if note:
         assumed.append(f"attention {kernel!r}: {note}")
     return {"attention": found} if found else {}
-
-
-def _kernel_by_words(said: str) -> str | None:
-    """Return the attention kernel that a text names in words of its own; libraries before generations of FlashAttention."""
-    patterns = (
-        (r"unfused|non-?flash|(no|without)[ -]flash|math", "unfused"),
-        (r"cudnn|transformer ?engine|\bte\b|\bck\b|aiter", "te"),
-        (r"sdpa|flex", "sdpa"),
-        (r"(flash|fa)[a-z_ -]*v?3", "flash3"),
-        (r"(flash|fa)[a-z_ -]*v?1|xformers|memory.efficient", "flash1"),
-        (r"flash|\bfa", "flash2"),
-    )
-    return next((kernel for pattern, kernel in patterns if re.search(pattern, said)), None)
 
 
 def _pieces(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, Any]:
@@ -334,7 +350,7 @@ def _recompute(row: Row, assumed: list[str]) -> str | None:
             return None
         assumed.append(f"recompute = {known.recompute} ({known.source})")
         name = known.recompute
-    found = load_names().find("recompute", name)
+    found = load_names().find("recompute", name) or recompute_by_words(name)
     if found is None:
         raise CannotPlace(f"recompute {name[:40]!r} is not known: none, selective or full")
     return found

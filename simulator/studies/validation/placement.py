@@ -19,7 +19,8 @@ from simulator.studies.validation.names import load_names
 from simulator.studies.validation.place_cluster import place_cluster
 from simulator.studies.validation.place_model import place_model
 from simulator.studies.validation.place_plan import place_plan, place_precision
-from simulator.studies.validation.rows import CannotPlace, Row, text
+from simulator.studies.validation.rows import CannotPlace, Row, count, text
+from simulator.workload.model import Model
 from simulator.workload.workload import Workload
 
 __all__ = ["Placed", "group_of", "may_fit", "place", "predict", "sweep_of"]
@@ -57,6 +58,7 @@ def place(row: Row) -> Placed:
         CannotPlace: why not.
     """
     model, length, from_model = place_model(row)
+    model, repeated = _heads_for_all(model, count(row, "tp") or 1)
     precision, from_precision = place_precision(row)
     fields, batch, recompute, from_plan = place_plan(row, model)
     cluster, from_cluster = place_cluster(row)
@@ -67,9 +69,17 @@ def place(row: Row) -> Placed:
         fields=fields,
         recompute=recompute,
         cluster=cluster,
-        assumed=(*from_model, *from_precision, *from_plan, *from_cluster),
+        assumed=(*from_model, *repeated, *from_precision, *from_plan, *from_cluster),
         offloads=habit is not None and habit.offloads and text(row, "recompute").lower() in ("", "unknown"),
     )
+
+
+def _heads_for_all(model: Model, tensor: int) -> tuple[Model, tuple[str, ...]]:
+    """Return the model with a key/value head for every tensor-parallel rank: fewer are copied (Megatron-LM's attention.py)."""
+    if model.attention == "latent" or model.kv_heads >= tensor or tensor % model.kv_heads or model.heads % tensor:
+        return model, ()
+    why = f"{model.kv_heads} key/value heads are copied to {tensor} tensor-parallel ranks"
+    return model.model_copy(update={"kv_heads": tensor}), (why,)
 
 
 def predict(placed: Placed) -> tuple[Prediction, tuple[str, ...]]:

@@ -1,0 +1,92 @@
+"""Free text of tables that no entry of names.toml matches whole, understood by its words."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["is_pretraining", "kernel_by_words", "recompute_by_words", "schedule_by_words", "zero_stage"]
+
+_KERNELS = (
+    (r"unfused|non-?flash|(no|without)[ -]flash|math", "unfused"),
+    (r"cudnn|transformer ?engine|\bte\b|\bck\b|aiter", "te"),
+    (r"sdpa|flex", "sdpa"),
+    (r"(flash|fa)[a-z_ -]*v?3", "flash3"),
+    (r"(flash|fa)[a-z_ -]*v?1|xformers|memory.efficient", "flash1"),
+    (r"flash|\bfa", "flash2"),
+)
+_RECOMPUTE = (
+    (r"^(0|false|no\b|none|off|disabled|without)", "none"),
+    (r"selective|\bsac\b|partial|attention only|core.?attn|op[ -]level|per[ -]op", "selective"),
+    (r"^(1|true|yes|on)$|full|every|all layers|whole|checkpoint|save_|uniform|block", "full"),
+)
+"""`save_...`: XLA's policies that keep the named products of a layer and make the rest again."""
+_SCHEDULES = (
+    (r"non-?\s?interleaved", "one_f_one_b"),
+    (r"interleav|virtual", "interleaved_1f1b"),
+    (r"dualpipe-?\s?v", "dualpipev"),
+    (r"dualpipe", "dualpipe"),
+    (r"zb-?v|zero.?bubble.?v", "zbv"),
+    (r"zb-?(h)?2|zero.?bubble.*2", "zb_h2"),
+    (r"zero.?bubble|\bzb", "zb_h1"),
+    (r"gpipe|afab|all.?forward|fill", "gpipe"),
+    (r"1f1b|pipedream.?flush", "one_f_one_b"),
+)
+
+
+def _first(patterns: tuple[tuple[str, str], ...], said: str) -> str | None:
+    return next((name for pattern, name in patterns if re.search(pattern, said.lower())), None)
+
+
+def kernel_by_words(said: str) -> str | None:
+    """Return the attention kernel that a text names; libraries come before generations of FlashAttention.
+
+    >>> kernel_by_words("CK v3 fused"), kernel_by_words("FlashAttention-3")
+    ('te', 'flash3')
+    """
+    return _first(_KERNELS, said)
+
+
+def recompute_by_words(said: str) -> str | None:
+    """Return none, selective or full.
+
+    >>> recompute_by_words("Full (every layer)"), recompute_by_words("selective (attention)")
+    ('full', 'selective')
+    """
+    return _first(_RECOMPUTE, said)
+
+
+def schedule_by_words(said: str) -> str | None:
+    """Return the pipeline schedule that a text describes.
+
+    >>> schedule_by_words("1F1B (non-interleaved)"), schedule_by_words("zero bubble")
+    ('one_f_one_b', 'zb_h1')
+    """
+    return _first(_SCHEDULES, said)
+
+
+def zero_stage(said: str) -> int | None:
+    """Return the stage of ZeRO that a text names; None where it names none.
+
+    >>> zero_stage("ZeRO-1"), zero_stage("FSDP"), zero_stage("0"), zero_stage("everything")
+    (1, 3, 0, None)
+    """
+    plain = said.lower()
+    digit = re.search(r"\d", plain)
+    if digit:
+        stage = re.fullmatch(r"(?:zero|stage|fsdp|z|deepspeed|\W)*(\d)(?:\.0+)?(?:\W.*)?", plain)
+        return int(stage.group(1)) if stage else None
+    if re.search(r"fsdp|hsdp|full.?shard|hybrid.?shard", plain):
+        return 3
+    if "distributed optimizer" in plain or "shard_grad" in plain:
+        return 1 if "optimizer" in plain else 2
+    return 0 if plain in ("", "none", "no", "ddp", "off", "false") else None
+
+
+def is_pretraining(said: str) -> bool:
+    """Whether a task is pretraining, which a blank means too.
+
+    >>> is_pretraining("Pre-training (synthetic)"), is_pretraining("lora")
+    (True, False)
+    """
+    plain = re.sub(r"[^a-z]", "", said.lower())
+    return plain in ("", "train", "training") or plain.startswith("pretrain")
