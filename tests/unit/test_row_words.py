@@ -279,3 +279,34 @@ def test_a_gpu_alone_means_the_cluster_it_is_built_into(gpu: str, cluster: str) 
         ("gpu_peak_bf16_tflops", "gpu_mem_gb", "gpus_per_node", "intra_link", "inter_gbps_per_gpu"), ""
     )
     assert cluster == placed(**blank, gpu=gpu).cluster.name
+
+
+def test_megatrons_layer_pattern_and_pipeline_layout_are_read() -> None:
+    experts = {"moe_experts": "8", "moe_topk": "2", "moe_ffn_hidden": "512", "moe_layer_freq": "([0]*3+[1]*21)"}
+    assert 3 == placed(**experts).workload.model.dense_layers
+    assert (1, 2) == tuple(
+        getattr(placed(**{**experts, "moe_layer_freq": "([0]+[1])*12"}).workload.model, name)
+        for name in ("dense_layers", "moe_every")
+    )
+    layout = placed(quality_note="pipeline-model-parallel-layout=Et*5|(tttt|)*4tttL; other").fields
+    assert (3, (5, 4, 4, 4, 4, 3)) == (layout["chunks_per_rank"], layout["layer_split"])
+
+
+def test_experts_cut_otherwise_than_the_rest_have_as_large_parts() -> None:
+    experts = {
+        "moe_experts": "8",
+        "moe_topk": "2",
+        "moe_ffn_hidden": "512",
+        "ep": "2",
+        "etp": "2",
+        "tp": "4",
+        "dp": "2",
+    }
+    row = placed(**experts)
+    assert (1, 4) == (row.fields["expert_parallel"], row.fields["expert_tensor_parallel"])
+    assert predict(row)[0].step_time > 0
+
+
+def test_what_moves_to_the_host_by_module_is_refused() -> None:
+    with pytest.raises(CannotPlace, match="move to the host"):
+        placed(quality_note="fine-grained-activation-offloading=True; x")

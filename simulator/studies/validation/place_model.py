@@ -13,7 +13,7 @@ from simulator.specs import load_all
 from simulator.studies.validation.names import load_names
 from simulator.studies.validation.place_special import letters, special_model
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
-from simulator.studies.validation.words import is_pretraining
+from simulator.studies.validation.words import is_pretraining, sparse_layers
 from simulator.workload.model import Model
 
 __all__ = ["place_model"]
@@ -110,8 +110,8 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
     per_token, width = count(row, "moe_topk"), count(row, "moe_ffn_hidden")
     if per_token is None or width is None:
         raise CannotPlace("a mixture of experts needs moe_topk and moe_ffn_hidden", counts=False)
-    dense = int(number(row, "moe_dense_layers") or 0)
-    if not text(row, "moe_dense_layers"):
+    dense, every = sparse_layers(text(row, "moe_layer_freq")) or (int(number(row, "moe_dense_layers") or 0), 1)
+    if not text(row, "moe_dense_layers") and not text(row, "moe_layer_freq"):
         found = (
             m.dense_layers for m in load_all("models", Model).values() if (m.hidden, m.experts) == (hidden, experts)
         )
@@ -126,6 +126,7 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
         "expert_ffn": width,
         "shared_expert_ffn": int(number(row, "moe_shared_ffn") or 0),
         "dense_layers": dense,
+        "moe_every": every,
     }
 
 

@@ -12,7 +12,14 @@ from simulator.schedules.base import Shape
 from simulator.studies.validation.names import load_names
 from simulator.studies.validation.place_cluster import place_gpu
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
-from simulator.studies.validation.words import kernel_by_words, recompute_by_words, schedule_by_words, zero_stage
+from simulator.studies.validation.words import (
+    kernel_by_words,
+    layers_of_stages,
+    precision_by_words,
+    recompute_by_words,
+    schedule_by_words,
+    zero_stage,
+)
 from simulator.workload.model import Model
 
 __all__ = ["place_plan", "place_precision"]
@@ -42,7 +49,7 @@ def place_precision(row: Row) -> tuple[str, tuple[str, ...]]:
     name = text(row, "precision")
     if not name:
         return "bf16", ("precision = bf16",)
-    found = load_names().find("precisions", name)
+    found = load_names().find("precisions", name) or precision_by_words(name)
     if found is None:
         raise CannotPlace(f"precision {name[:40]!r} is not modelled")
     return found, ()
@@ -54,6 +61,8 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     Raises:
         CannotPlace: sizes are missing or contradict each other, or the row uses what is not modelled.
     """
+    if re.search(r"activation-offload\w*=true", text(row, "quality_note").lower()):
+        raise CannotPlace("activations of single modules that move to the host are not modelled")
     assumed: list[str] = []
     tensor, pipeline, context = count(row, "tp") or 1, count(row, "pp") or 1, count(row, "cp") or 1
     world = count(row, "n_gpus")
@@ -154,6 +163,12 @@ def _experts(row: Row, model: Model, tensor: int, assumed: list[str]) -> dict[st
         split = 1 if recipe and expert > 1 else tensor
         why = "as the recipes of Megatron Bridge say" if recipe else "Megatron's habit"
         assumed.append(f"expert_tensor_parallel = {split} ({why})")
+    elif split not in (1, tensor):
+        whole = expert * split
+        expert, split = (whole // tensor, tensor) if whole % tensor == 0 else (whole, 1)
+        assumed.append(
+            f"experts over {expert} ranks and {split} slices: the same part of them as etp = {text(row, 'etp')}"
+        )
     fields = {"expert_parallel": expert, "expert_tensor_parallel": split}
     if expert > 1 or split == 1:
         fields["sequence_parallel"] = True
@@ -183,6 +198,9 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
     name, chunks = text(row, "schedule"), count(row, "vp")
     if pipeline == 1:
         return {}
+    stages = _layout(row)
+    if stages is not None and len(stages) % pipeline == 0 and sum(stages) == model.layers:
+        chunks = len(stages) // pipeline
     found = load_names().find("schedules", name) or schedule_by_words(name) if name else None
     wanted = found or name or ("interleaved_1f1b" if (chunks or 1) > 1 else "one_f_one_b")
     if wanted not in SCHEDULES:
@@ -202,7 +220,8 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
     if chunks is None:
         chunks = 2
         assumed.append("2 chunks per rank (the depth of interleaving is not printed)")
-    split = _own_chunks(model, pipeline * chunks, assumed)
+    even = stages is None or len(stages) != pipeline * chunks or sum(stages) != model.layers
+    split = _own_chunks(model, pipeline * chunks, assumed) if even else {"layer_split": stages}
     if chunks > 1 and (microbatches % pipeline or (model.depth < pipeline * chunks and not split)):
         why = f"{microbatches} microbatches, {model.depth} layers on {pipeline} ranks"
         assumed.append(f"1f1b without interleaving ({chunks} chunks per rank cannot be: {why})")
@@ -221,10 +240,13 @@ def _own_chunks(model: Model, chunks: int, assumed: list[str]) -> dict[str, Any]
 
 
 def _uneven(row: Row, model: Model, pipeline: int) -> dict[str, Any]:
-    """Return the split of layers that the row's notes tell with Megatron's options for the first and the last rank.
+    """Return the split of layers that the row's notes tell with Megatron's options for the layout, or the first and the last rank.
 
     The rest goes round evenly; a last rank that is not named has as many layers as the first where it does not.
     """
+    stages = _layout(row)
+    if stages is not None and len(stages) == pipeline and sum(stages) == model.layers:
+        return {"layer_split": stages}
     said = {
         end: int(found.group(1))
         for end in ("first", "last")
@@ -242,6 +264,12 @@ def _uneven(row: Row, model: Model, pipeline: int) -> dict[str, Any]:
         return {}
     split = [ends["first"]] if "first" in ends else []
     return {"layer_split": (*split, *[rest] * middle, *([ends["last"]] if "last" in ends else []))}
+
+
+def _layout(row: Row) -> tuple[int, ...] | None:
+    """Return the layers of each stage that the row's notes tell as Megatron's --pipeline-model-parallel-layout."""
+    found = re.search(r"pipeline-model-parallel-layout=([^;\s]+)", text(row, "quality_note"))
+    return layers_of_stages(found.group(1)) if found else None
 
 
 def _gradient_dtype(row: Row) -> dict[str, Any]:
