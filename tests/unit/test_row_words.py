@@ -89,6 +89,8 @@ def test_codes_are_known_by_their_words(framework: str, zero: str, expected: str
         ({"gpu": "H100-80GB-SXM", "gpu_peak_bf16_tflops": "", "gpu_mem_gb": "", "intra_link": ""}, "megatron_core"),
         ({"framework": "Megatron-LM (be85fc5d, 2026)"}, "megatron_core"),
         ({"version": "June 2021"}, "megatron_lm"),
+        ({"framework": "DeepSpeed"}, "deepspeed"),
+        ({"framework": "DeepSpeed 0.14 (2024)"}, "hugging_face_deepspeed"),
     ],
 )
 def test_the_name_of_megatron_lm_means_its_core_on_later_gpus_and_in_later_years(
@@ -269,6 +271,7 @@ def test_windows_that_no_number_gives_are_left_out_and_said() -> None:
         ("AMD Instinct MI300X", "mi300x_roce"),
         ("GB200", "gb200_nvl72"),
         ("TPU v4", "tpu_v4_pod"),
+        ("Google TPU v5p", "tpu_v5p_pod"),
         ("Intel Gaudi2", "gaudi2_x8"),
         ("H100", "dgx_h100"),
         ("RTX 3090", "rtx_3090_x8"),
