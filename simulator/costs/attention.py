@@ -102,7 +102,7 @@ def attention_seconds(
     rate = peak * numbers.rate * np.where(width > _WIDE, numbers.wide_rate, 1.0)
     compute = steps * work * gpu.streaming_multiprocessors / rate
     busy = 2.0 * _PRODUCTS[direction] * sequences * q_heads * scores * width / (peak * compute)
-    compute = compute / clock_share(busy, compute, gpu, coefficients.clock)
+    compute = compute / clock_share(busy, np.full_like(compute, np.inf), gpu, coefficients.clock)
 
     tensors = _QUERY_TENSORS[direction] * q_heads * queries + _KEY_TENSORS[direction] * k_heads * keys
     traffic = BYTES_PER_ELEMENT[dtype] * sequences * tensors * width

@@ -91,7 +91,8 @@ class Clock(Spec):
             parts of the architecture draw in proportion to their peaks.
         reference_peak: dense 16-bit peak that `full_clock_power` belongs to.
         exponent: of the ratio; 1/3 if power went with the cube of the clock, more where the voltage cannot fall.
-        boost_window: kernels much shorter than this keep their clock, for the power controller averages over longer.
+        boost_window: a load much shorter than this keeps the full clock after a time of rest, for the power controller averages
+            over longer.  It tells what benchmarks of repeated kernels measured; training never rests that long.
     """
 
     full_clock_power: Watts
@@ -134,6 +135,7 @@ class GemmCoefficients(_Calibration):
         bandwidth_fraction: achievable share of the memory bandwidth.
         start: fixed time of a kernel on the device.
         split_start: extra fixed time of the kernel that adds the parts.
+        fp8_energy, fp4_energy: energy of an operation in these formats relative to one of 16 bits.
         misaligned_rate: rate of kernels whose rows are no multiple of 16 bytes, relative to aligned ones.
         fitted_smallest, fitted_largest: range of min(m, n, k) and of max(m, n, k) measured.
         clock: the clock under the power limit.
@@ -153,6 +155,8 @@ class GemmCoefficients(_Calibration):
     start: Seconds
     split_start: Seconds
     misaligned_rate: Fraction
+    fp8_energy: Positive = 0.5
+    fp4_energy: Positive = 0.25
     fitted_smallest: Count
     fitted_largest: Count
     clock: Clock

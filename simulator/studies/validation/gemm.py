@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from simulator.costs.attention import attention_seconds, attention_sigma
-from simulator.costs.gemm import LAYOUTS, gemm_seconds, gemm_sigma
+from simulator.costs.gemm import BENCHMARK_REPEATS, LAYOUTS, gemm_seconds, gemm_sigma
 from simulator.errors import SimulatorError
 from simulator.hardware.compute_coefficients import load_attention_coefficients, load_gemm_coefficients
 from simulator.plan.framework import load_framework
@@ -111,7 +111,7 @@ def _gemm(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
         raise CannotPlace(f"layout {layout[:20]!r} is none of {', '.join(LAYOUTS)}")
     accumulates = (number(row, "accumulate") or 0) > 0 and (grouped or text(row, "out_dtype") == "fp32")
     coefficients = load_gemm_coefficients(gpu)
-    seconds = float(gemm_seconds([shape], [layout], [dtype], [accumulates], gpu, coefficients)[0])
+    seconds = float(gemm_seconds([shape], [layout], [dtype], [accumulates], gpu, coefficients, BENCHMARK_REPEATS)[0])
     sigma = float(np.ravel(gemm_sigma([shape], [dtype], gpu, coefficients))[0])
     assumed: tuple[str, ...] = (*from_gpu, *from_dtype)
     host = shape[0] * LAUNCHES_PER_EXPERT * load_framework(_OF_GROUPS).launch_time if grouped else 0.0
