@@ -42,7 +42,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "wave_softening": (0.0, 0.98),
     "exposed_output": (0.0, 2.0),
     "full_clock_power": (100.0, 6000.0),
-    "exponent": (0.1, 0.7),
+    "exponent": (0.1, 1.0),
     "boost_window": (0.0, 0.2),
     "fp8_energy": (0.2, 1.2),
     "fp4_energy": (0.05, 1.0),

@@ -1,7 +1,7 @@
 """What GPUs achieve: the fitted numbers behind the prices of GEMMs, attention and memory-bound kernels.
 
-One file of `hardware_specs/calibrations` per kind of kernel and GPU (`gemm_b200_sxm.toml`) or architecture
-(`gemm_ampere.toml`).  The numbers are those of a mechanism (a rate, a depth, a tail), never a table of shapes, so a
+One file of `hardware_specs/calibrations` per kind of kernel and GPU (`gemm_p100_16gb_pcie.toml`), chip
+(`gemm_blackwell_ultra.toml`) or architecture (`gemm_ampere.toml`).  The numbers are those of a mechanism (a rate, a depth, a tail), never a table of shapes, so a
 file also serves GPUs of its architecture that nobody measured; how far it can be trusted is part of it.
 """
 
@@ -233,7 +233,8 @@ class MemoryBoundCoefficients(_Calibration):
     Args:
         bandwidth_fraction: share of the data sheet's bandwidth that large kernels reach.
         gather_share: that share for kernels that read or write rows in another order, relative to a stream.
-        layer_share: the same for the small kernels of layers: norms, activations, residuals, rotary embedding, casts.
+        layer_share: the same for the small kernels of layers: norms, activations, residuals, rotary embedding.
+        cast_share: the same for kernels that quantise operands of products to 8 or 4 bits.
         loss_share: the same for a cross-entropy made of separate tensor operations.
         start: fixed time of a kernel on the device.
         ramp: time in which a kernel's traffic comes up to speed and dies away again.
@@ -243,18 +244,25 @@ class MemoryBoundCoefficients(_Calibration):
     gather_share: Fraction
     layer_share: Fraction
     loss_share: Fraction
+    cast_share: Fraction = 1.0
     start: Seconds
     ramp: Seconds
 
     def fraction(self, access: str) -> float:
-        """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "gather" or "loss"."""
-        shares = {"gather": self.gather_share, "layer": self.layer_share, "loss": self.loss_share}
+        """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "gather", "loss", "cast"."""
+        shares = {
+            "gather": self.gather_share,
+            "layer": self.layer_share,
+            "loss": self.loss_share,
+            "cast": self.cast_share,
+            "transposed": self.cast_share,
+        }
         relative = shares.get(access, 1.0)
         return self.bandwidth_fraction * relative
 
 
 def load_gemm_coefficients(gpu: Gpu, name: str | None = None) -> GemmCoefficients:
-    """Return the GEMM numbers of a file, or else the GPU's own, its architecture's or the fallback's.
+    """Return the GEMM numbers of a file, or else the GPU's own, its chip's, its architecture's or the fallback's.
 
     Raises:
         SpecError: no such file, or it is wrong.
@@ -263,7 +271,7 @@ def load_gemm_coefficients(gpu: Gpu, name: str | None = None) -> GemmCoefficient
 
 
 def load_attention_coefficients(gpu: Gpu, name: str | None = None) -> AttentionCoefficients:
-    """Return the attention numbers of a file, or else the GPU's own, its architecture's or the fallback's.
+    """Return the attention numbers of a file, or else the GPU's own, its chip's, its architecture's or the fallback's.
 
     Raises:
         SpecError: no such file, or it is wrong.
@@ -272,7 +280,7 @@ def load_attention_coefficients(gpu: Gpu, name: str | None = None) -> AttentionC
 
 
 def load_memory_bound_coefficients(gpu: Gpu, name: str | None = None) -> MemoryBoundCoefficients:
-    """Return the memory-bound numbers of a file, or else the GPU's own, its architecture's or the fallback's.
+    """Return the memory-bound numbers of a file, or else the GPU's own, its chip's, its architecture's or the fallback's.
 
     Raises:
         SpecError: no such file, or it is wrong.
@@ -284,5 +292,5 @@ def _load(kind: str, gpu: Gpu, name: str | None, cls: type[S]) -> S:
     if name is not None:
         return load_named("calibrations", name, cls)
     known = names("calibrations")
-    wanted = (f"{kind}_{gpu.name}", f"{kind}_{gpu.architecture}")
+    wanted = (f"{kind}_{gpu.name}", f"{kind}_{gpu.chip}", f"{kind}_{gpu.architecture}")
     return load_named("calibrations", next((w for w in wanted if w in known), f"{kind}_any"), cls)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.lowering.casts import add_casts
 from simulator.lowering.context import ring_attention, swap_heads
 from simulator.lowering.expert_rules import Groups
 from simulator.lowering.fused_experts import FUSED_CASTS
@@ -169,23 +170,11 @@ class Splitter:
             part=part,
         )
 
-    def quantise(self, rows: Rows, label: str, elements: float, phase: str, fused: bool = False) -> None:
-        """Cast a GEMM operand to the narrow format, as it stands and transposed (the weight gradient reads it the other way).
-
-        With `fused` the kernel before writes the narrow copies, so only the writing counts.
-        """
-        if self.precision.quantises and not (self.style.fuses_experts and label in FUSED_CASTS):
-            rows.add(
-                label=f"{label} cast to {self.precision.gemm}",
-                work="memory_bound",
-                layout="layer",
-                dtype=self.dtype,
-                read=0.0 if fused else elements * self.e,
-                written=2.0 * elements * self.precision.quantised_element,
-                phase=phase,
-                launches=0 if fused else 1,
-                part="input" if phase == "backward" else "",
-            )
+    def quantise(self, rows: Rows, label: str, elements: float, phase: str, after_norm: bool = False) -> None:
+        """Make narrow copies of a product's operand, where no kernel that runs anyway does it."""
+        if not (self.style.fuses_experts and label in FUSED_CASTS):
+            part = "input" if phase == "backward" else ""
+            add_casts(rows, label, elements, self.precision, after_norm=after_norm, phase=phase, part=part)
 
     def forward(self, rows: Rows, o: Operator, phase: str) -> None:
         """Write the forward rows of an operator."""
@@ -195,9 +184,10 @@ class Splitter:
                 self.collective(rows, "all_gather", self.gathered(o, o.shape[3]), phase, o.label)
             shape, narrow = self.local(o), o.has_weight and o.split not in ("vocabulary", "router")
             if narrow:
-                # the norm before a column-split layer writes narrow copies itself (LayerNormLinear of Transformer Engine)
-                fused = o.split == "column"
-                self.quantise(rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, fused=fused)
+                # a norm stands before a column-split layer (LayerNormLinear of Transformer Engine)
+                self.quantise(
+                    rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, after_norm=o.split == "column"
+                )
             launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
             if piecewise:
                 gathered = self.gathered(o, o.shape[3]) if o.split == "column" else 0.0

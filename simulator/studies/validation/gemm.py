@@ -21,6 +21,7 @@ from simulator.studies.validation.rows import CannotPlace, Row, count, flag, num
 from simulator.studies.validation.scores import Outcome
 from simulator.units import in_unit
 from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
+from simulator.workload.precision import precision_named
 
 __all__ = ["gemm_outcomes"]
 
@@ -96,7 +97,8 @@ def _priced(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
 
 def _gemm(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
     gpu, from_gpu = place_gpu(row)
-    dtype, from_dtype = place_precision({"precision": text(row, "dtype")})
+    precision, from_dtype = place_precision({"precision": text(row, "dtype")})
+    dtype = precision_named(precision).gemm
     sizes = [count(row, name) for name in ("m", "n", "k")]
     if None in sizes:
         raise CannotPlace("the row gives no m, n or k", counts=False)
@@ -110,7 +112,9 @@ def _gemm(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
     if layout not in LAYOUTS:
         raise CannotPlace(f"layout {layout[:20]!r} is none of {', '.join(LAYOUTS)}")
     accumulates = (number(row, "accumulate") or 0) > 0 and (grouped or text(row, "out_dtype") == "fp32")
-    coefficients = load_gemm_coefficients(gpu)
+    machine = load_names().machine_of(text(row, "source"), gpu.name)
+    own = next((name for name in machine.calibration if name.startswith("gemm_")), None) if machine else None
+    coefficients = load_gemm_coefficients(gpu, own)
     seconds = float(gemm_seconds([shape], [layout], [dtype], [accumulates], gpu, coefficients, BENCHMARK_REPEATS)[0])
     sigma = float(np.ravel(gemm_sigma([shape], [dtype], gpu, coefficients))[0])
     assumed: tuple[str, ...] = (*from_gpu, *from_dtype)
@@ -132,7 +136,7 @@ def _of_direction(shape: tuple[int, ...], direction: str) -> tuple[tuple[int, ..
 
 def _attention(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
     gpu, assumed = place_gpu(row)
-    dtype, _ = place_precision({"precision": text(row, "dtype")})
+    dtype = precision_named(place_precision({"precision": text(row, "dtype")})[0]).compute
     length, heads, width = count(row, "seq_len"), count(row, "heads"), count(row, "head_dim")
     if length is None or heads is None or width is None:
         raise CannotPlace("the row gives no seq_len, heads or head_dim", counts=False)
