@@ -85,6 +85,7 @@ def gemm_seconds(
     busy = 2.0 * batch * m * n * k / (peak * compute)
     lasting = compute * np.asarray(repeats, np.float64)
     compute /= clock_share(busy * _draw(dtype, peak, gpu, c), lasting, gpu, c.clock)
+    compute /= np.array([c.scaled_rate if name == "fp8_scaled" else 1.0 for name in dtype])
 
     outputs = batch * m * n
     partial = np.where(parts > 1, 8.0 * parts * outputs, 0.0)
@@ -138,7 +139,7 @@ def _draw(dtype: Sequence[str], peak: Array, gpu: Gpu, c: GemmCoefficients) -> A
 
     An operation of 8 or 4 bits takes a part of the energy of one of 16 bits, and more of them are done in the time.
     """
-    energy = {"fp8": c.fp8_energy, "fp4": c.fp4_energy}
+    energy = {"fp8": c.fp8_energy, "fp8_scaled": c.fp8_energy, "fp4": c.fp4_energy}
     half = _half_peak(gpu)
     return np.array([energy[name] * p / half if name in energy else 1.0 for name, p in zip(dtype, peak, strict=True)])
 

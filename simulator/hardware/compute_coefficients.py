@@ -41,9 +41,10 @@ BYTES_PER_ELEMENT = {
     "bf16": 2.0,
     "fp8": 1.0,
     "int8": 1.0,
+    "fp8_scaled": 1.0,
     "fp4": 0.5,
 }
-"""Bytes of one element by number format."""
+"""Bytes of one element by number format; fp8_scaled has scales per block beside it."""
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 """A number from 0 to 1."""
@@ -135,6 +136,8 @@ class GemmCoefficients(_Calibration):
         bandwidth_fraction: achievable share of the memory bandwidth.
         start: fixed time of a kernel on the device.
         split_start: extra fixed time of the kernel that adds the parts.
+        scaled_rate: speed of 8-bit products with scales per block (fp8_scaled), which are rearranged before, relative to those with
+            one scale per tensor.
         fp8_energy, fp4_energy: energy of an operation in these formats relative to one of 16 bits.
         misaligned_rate: rate of kernels whose rows are no multiple of 16 bytes, relative to aligned ones.
         fitted_smallest, fitted_largest: range of min(m, n, k) and of max(m, n, k) measured.
@@ -155,6 +158,7 @@ class GemmCoefficients(_Calibration):
     start: Seconds
     split_start: Seconds
     misaligned_rate: Fraction
+    scaled_rate: Fraction = 1.0
     fp8_energy: Positive = 0.5
     fp4_energy: Positive = 0.25
     fitted_smallest: Count

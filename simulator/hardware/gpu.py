@@ -78,7 +78,7 @@ class Gpu(NamedSpec):
         return self.memory - self.driver_memory
 
     def peak(self, dtype: str) -> float:
-        """Return the dense peak of a number format [FLOP/s].
+        """Return the dense peak of a number format [FLOP/s]; that of fp8_scaled is that of fp8.
 
         Raises:
             SpecError: this GPU has no peak for the format; the message lists those it has.
@@ -86,6 +86,7 @@ class Gpu(NamedSpec):
         >>> load_gpu("a100_80gb_sxm").peak("bf16")
         312000000000000.0
         """
+        dtype = "fp8" if dtype == "fp8_scaled" else dtype
         if dtype not in self.peak_flops:
             has = ", ".join(self.peak_flops)
             raise SpecError(f"GPU {self.name!r} has no peak for {dtype}. It has: {has}. Way out: another precision")

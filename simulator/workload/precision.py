@@ -8,8 +8,8 @@ from simulator.errors import UnknownNameError
 
 __all__ = ["BYTES_PER_ELEMENT", "PRECISIONS", "Precision", "precision_named"]
 
-BYTES_PER_ELEMENT = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "fp4": 0.5}
-"""Bytes of one element of each number format."""
+BYTES_PER_ELEMENT = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "fp8_scaled": 1, "fp4": 0.5}
+"""Bytes of one element of each number format; fp8_scaled has scales per block beside it (mxfp8, fp8_block)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +89,8 @@ PRECISIONS = {
     "bf16": _plain("bf16", True),
     "fp8": _narrow("fp8", "fp8", 0.0, 1, True),
     "fp8_current": _narrow("fp8_current", "fp8", 0.0, 2, True),
-    "fp8_block": _narrow("fp8_block", "fp8", 4.0 / 128, 1, False),
-    "mxfp8": _narrow("mxfp8", "fp8", 1.0 / 32, 1, False),
+    "fp8_block": _narrow("fp8_block", "fp8_scaled", 4.0 / 128, 1, False),
+    "mxfp8": _narrow("mxfp8", "fp8_scaled", 1.0 / 32, 1, False),
     "nvfp4": _narrow("nvfp4", "fp4", 1.0 / 16, 2, False),
 }
 """What runs can be trained in.  The last five run their linear layers in 8 or 4 bits on bf16 activations: fp8 with one scale per
