@@ -1,8 +1,9 @@
 """What GPUs achieve: the fitted numbers behind the prices of GEMMs, attention and memory-bound kernels.
 
 One file of `hardware_specs/calibrations` per kind of kernel and GPU (`gemm_p100_16gb_pcie.toml`), chip
-(`gemm_blackwell_ultra.toml`) or architecture (`gemm_ampere.toml`).  The numbers are those of a mechanism (a rate, a depth, a tail), never a table of shapes, so a
-file also serves GPUs of its architecture that nobody measured; how far it can be trusted is part of it.
+(`gemm_blackwell_ultra.toml`) or architecture (`gemm_ampere.toml`).  The numbers are those of a mechanism (a rate, a
+depth, a tail), never a table of shapes, so a file also serves GPUs of its architecture that nobody measured; how far
+it can be trusted is part of it.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def add_casts(
     common = {"work": "memory_bound", "dtype": precision.compute, **common}
     if passes:
         rows.add(
-            label=f"{label} cast to {precision.gemm}",
+            label=f"{label} cast to {precision.name}",
             layout="cast",
             read=passes * wide * elements,
             written=copies * narrow * elements,

@@ -8,7 +8,17 @@ from simulator.errors import UnknownNameError
 
 __all__ = ["BYTES_PER_ELEMENT", "PRECISIONS", "Precision", "precision_named"]
 
-BYTES_PER_ELEMENT = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "fp8_scaled": 1, "fp4": 0.5}
+BYTES_PER_ELEMENT = {
+    "fp64": 8,
+    "fp32": 4,
+    "tf32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "fp8": 1,
+    "int8": 1,
+    "fp8_scaled": 1,
+    "fp4": 0.5,
+}
 """Bytes of one element of each number format; fp8_scaled has scales per block beside it (mxfp8, fp8_block)."""
 
 
