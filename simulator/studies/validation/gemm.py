@@ -114,7 +114,7 @@ def _gemm(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
         raise CannotPlace(f"layout {layout[:20]!r} is none of {', '.join(LAYOUTS)}")
     accumulates = (number(row, "accumulate") or 0) > 0 and (grouped or text(row, "out_dtype") == "fp32")
     coefficients = load_gemm_coefficients(gpu, _own(row, gpu, "gemm"))
-    seconds = float(gemm_seconds([shape], [layout], [dtype], [accumulates], gpu, coefficients, BENCHMARK_REPEATS)[0])
+    seconds = float(gemm_seconds([shape], [layout], [dtype], [accumulates], gpu, coefficients, _repeats(row))[0])
     sigma = float(np.ravel(gemm_sigma([shape], [dtype], gpu, coefficients))[0])
     assumed: tuple[str, ...] = (*from_gpu, *from_dtype)
     host = shape[0] * LAUNCHES_PER_EXPERT * load_framework(_OF_GROUPS).launch_time if grouped else 0.0
@@ -127,6 +127,10 @@ def _own(row: Row, gpu: Gpu, kind: str) -> str | None:
     """The calibration of this kind that was measured on the row's own machine, if there is one."""
     machine = load_names().machine_of(text(row, "source"), gpu.name)
     return next((name for name in machine.calibration if name.startswith(f"{kind}_")), None) if machine else None
+
+
+def _repeats(row: Row) -> float:
+    return number(row, "repeats") or BENCHMARK_REPEATS
 
 
 def _of_direction(shape: tuple[int, ...], direction: str) -> tuple[tuple[int, ...], str]:
@@ -164,7 +168,7 @@ def _attention(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
         return seconds, work * sum(part for _, part in passes), sigma, (*said, *more)
     shape = (batch, heads, kv_heads, length, length, (width + value_width) / 2)
     common = (kernel, dtype, gpu, coefficients)
-    seconds = sum(float(attention_seconds(*shape, causal, p, *common, repeats=BENCHMARK_REPEATS)) for p, _ in passes)
+    seconds = sum(float(attention_seconds(*shape, causal, p, *common, repeats=_repeats(row))) for p, _ in passes)
     sigma = float(np.ravel(attention_sigma(length, length, kernel, dtype, gpu, coefficients))[0])
     return seconds, work * sum(part for _, part in passes), sigma, (*assumed, *more)
 
