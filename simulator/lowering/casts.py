@@ -11,8 +11,11 @@
 
 A norm in front of a product writes the copies of fp8 itself and finds the maximum of fp8_current on its way.
 
+Under sequence parallelism each rank quantises the tokens it has, and what is gathered is narrow.
+
 Source: NVIDIA TransformerEngine, docs/features/low_precision_training (fp8_current_scaling, mxfp8, nvfp4: passes over the tensor and
-handling of transposes) and transformer_engine/pytorch/csrc/extensions/normalization.cpp (which norms are fused).
+handling of transposes) and transformer_engine/pytorch/csrc/extensions/normalization.cpp (which norms are fused);
+module/base.py, grad_output_preprocess: cast, gather, then transpose.
 """
 
 from __future__ import annotations
@@ -29,14 +32,21 @@ TRANSPOSED = "transposed"
 
 
 def add_casts(
-    rows: Rows, label: str, elements: float, precision: Precision, after_norm: bool = False, **common: Any
+    rows: Rows,
+    label: str,
+    elements: float,
+    precision: Precision,
+    after_norm: bool = False,
+    shards: int = 1,
+    **common: Any,
 ) -> None:
     """Add the rows that quantise one operand; none in a precision that does not quantise.
 
     Args:
         label: the operand.
-        elements: of it, on this GPU.
+        elements: of it, as the product reads it on this GPU.
         after_norm: a norm writes it.
+        shards: GPUs that hold a part each, quantise it and gather the narrow copies, which are transposed where they arrive.
         common: other columns of the rows, such as phase.
     """
     if not precision.quantises:
@@ -51,13 +61,13 @@ def add_casts(
         rows.add(
             label=f"{label} cast to {precision.name}",
             layout="cast",
-            read=passes * wide * elements,
-            written=copies * narrow * elements,
+            read=passes * wide * elements / shards,
+            written=copies * narrow * elements / shards,
             **{"launches": passes, **common},
         )
     if precision.copies_alike:
-        # a kernel of its own only behind a norm that has written the copy
-        alone = passes == 0
+        # a kernel of its own behind a norm that has written the copy, and of what was gathered
+        alone = passes == 0 or shards > 1
         rows.add(
             label=f"{label} transposed",
             layout=TRANSPOSED,

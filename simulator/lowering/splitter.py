@@ -170,11 +170,14 @@ class Splitter:
             part=part,
         )
 
-    def quantise(self, rows: Rows, label: str, elements: float, phase: str, after_norm: bool = False) -> None:
-        """Make narrow copies of a product's operand, where no kernel that runs anyway does it."""
+    def quantise(
+        self, rows: Rows, label: str, elements: float, phase: str, gathers: bool, after_norm: bool = False
+    ) -> None:
+        """Make narrow copies of a product's operand, where no kernel that runs anyway does it; `gathers`: before it is gathered."""
         if not (self.style.fuses_experts and label in FUSED_CASTS):
             part = "input" if phase == "backward" else ""
-            add_casts(rows, label, elements, self.precision, after_norm=after_norm, phase=phase, part=part)
+            shards = self.t if gathers and self.sp else 1
+            add_casts(rows, label, elements, self.precision, after_norm, shards, phase=phase, part=part)
 
     def forward(self, rows: Rows, o: Operator, phase: str) -> None:
         """Write the forward rows of an operator."""
@@ -185,9 +188,9 @@ class Splitter:
             shape, narrow = self.local(o), o.has_weight and o.split not in ("vocabulary", "router")
             if narrow:
                 # a norm stands before a column-split layer (LayerNormLinear of Transformer Engine)
-                self.quantise(
-                    rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, after_norm=o.split == "column"
-                )
+                column = o.split == "column"
+                elements = float(shape[0] * shape[1] * shape[3])
+                self.quantise(rows, o.label, elements, phase, gathers=column, after_norm=column)
             launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
             if piecewise:
                 gathered = self.gathered(o, o.shape[3]) if o.split == "column" else 0.0
@@ -392,7 +395,7 @@ class Splitter:
         launches = LAUNCHES_PER_EXPERT * b if o.split.startswith("expert") else 1
         common = {"narrow": narrow, "launches": launches}
         if narrow:
-            self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward")
+            self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward", gathers=o.split == "row")
         name, dgrad = f"{o.label} input gradient", -1
         if piecewise:
             gathered = self.gathered(o, o.shape[2])

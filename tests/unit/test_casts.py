@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.lowering import lower
 from simulator.lowering.casts import TRANSPOSED, add_casts
 from simulator.lowering.rows import Rows
+from simulator.plan.plan import Plan
+from simulator.program.program import Segment
+from simulator.workload.model import load_model
 from simulator.workload.precision import PRECISIONS, precision_named
+from simulator.workload.workload import Workload
 
 MILLION = 1e6
 
@@ -59,3 +64,22 @@ def test_every_narrow_recipe_is_priced_on_the_16_bit_activations_it_starts_from(
     narrow = [p for p in PRECISIONS.values() if p.quantises]
     assert {"fp8", "fp8_current", "fp8_block", "mxfp8", "nvfp4"} == {p.name for p in narrow}
     assert all(p.compute == "bf16" and p.quantised_element < p.element for p in narrow)
+
+
+def test_what_is_gathered_is_quantised_where_it_lies_and_transposed_where_it_arrives() -> None:
+    rows = Rows("casts")
+    add_casts(rows, "x", MILLION, precision_named("fp8_current"), shards=4, phase="forward")
+    cast, transposed = rows.rows
+    assert (4.0 / 4 * MILLION, 1.0 / 4 * MILLION) == (cast["read"], cast["written"])
+    assert (MILLION, MILLION, 1) == (transposed["read"], transposed["written"], transposed["launches"])
+
+
+def test_sequence_parallel_layers_cast_their_part_of_the_tokens() -> None:
+    def read(sequence_parallel: bool) -> float:
+        work = Workload(model=load_model("llama3_8b"), sequence_length=4096, global_batch_size=8, precision="mxfp8")
+        plan = Plan(tensor_parallel=8, sequence_parallel=sequence_parallel)
+        tables = {t.name: t for item in lower(work, plan, 8).items if isinstance(item, Segment) for t, _ in item.pieces}
+        layer = tables["layer forward"]
+        return float(layer.read[layer.label.index("qkv cast to mxfp8")])
+
+    assert read(False) == pytest.approx(8 * read(True))
