@@ -212,6 +212,17 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
             phase="optimizer",
             launches=2 * times * max(1, round(tensors / TENSORS_PER_LAUNCH)),
         )
+    flat = _flat_copies(state, held)
+    if any(flat):
+        rows.add(
+            label="flatten gradients",
+            work="memory_bound",
+            dtype=settled.gradient_dtype,
+            read=flat[0],
+            written=flat[1],
+            phase="optimizer",
+            launches=3 * max(1, round(tensors / TENSORS_PER_LAUNCH)),
+        )
     rows.add(
         label="clear gradients",
         work="memory_bound",
@@ -221,6 +232,26 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
         launches=2,
     )
     return rows.table()
+
+
+def _flat_copies(state: State, held: Held) -> tuple[float, float]:
+    """Return the bytes (read, written) of a framework's flat copies of gradients; what stands of them is in `habits`.
+
+    Replicas reduce through flat buckets: a copy into them, and one back but where ZeRO-1 and 2 reduce each part to its owner
+    alone.  The optimizer's part is then flattened and cast to fp32; without ZeRO the other way round; fp32 gradients are updated
+    in place.
+    """
+    settled = state.settled
+    if not settled.framework.flattens_gradients or settled.zero_stage == 3:
+        return 0.0, 0.0
+    width, whole = settled.gradient_bytes, not settled.zero_stage or settled.framework.reduces_whole
+    buckets = (2.0 if whole else 1.0) * width * held.all if settled.replicas > 1 else 0.0
+    if width > settled.precision.element:
+        return buckets, buckets
+    if settled.zero_stage or settled.replicas == 1:
+        mine = _mine(state, held)
+        return buckets + 2.0 * width * mine, buckets + (width + 4.0) * mine
+    return buckets + (width + 4.0) * held.all, buckets + 8.0 * held.all
 
 
 def _gather(state: State, updated: np.ndarray, lane: np.ndarray, hosts: np.ndarray, back: np.ndarray) -> None:

@@ -19,7 +19,7 @@ __all__ = ["Framework", "load_framework"]
 class Framework(NamedSpec):
     """How a training framework behaves.
 
-    Kernels: attention, fused_*, dropout, joined_gate as in `KernelStyle`.
+    Kernels: attention, fused_*, norms_in_fp32, measures_accuracy, splits_qkv, dropout, joined_gate as in `KernelStyle`.
     Communication: gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
     they are kept); reduces_whole (ZeRO-1 sums all gradients on all replicas, though each uses its shard only);
     broadcasts_updates (ZeRO-1 deals out whole weight tensors; each owner broadcasts what it updated, one after the other);
@@ -53,7 +53,10 @@ class Framework(NamedSpec):
     gradients into flat tensors, and reduces through a flat buffer of bucket_size); makes_gradients (gradients are tensors that
     the first backward makes and that stay, not parts of a buffer made before); weights_in_experts (the router's weights scale
     the experts' inner activation, so their outputs need not be kept).
-    Host: launch_time per kernel launch; step_time per optimizer step spent with the GPU idle.
+    Host: launch_time per kernel launch; launch_wait (the host waits for every kernel before it launches the next one, as under
+    CUDA_LAUNCH_BLOCKING, and the GPU for so long for each; 0 = launches queue ahead of the GPU); message_wait (after a blocking
+    message the host synchronises with the GPU, which is idle until the next action's first kernel); step_time per optimizer step
+    spent with the GPU idle.
     Updates on the CPU: fused_host_optimizer (one pass over all arrays, as DeepSpeed's CPU Adam; else a loop per operation);
     offloads_master_weights (the fp32 weights go with the states; else the GPU keeps its own and gets them back in fp32).
     Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries),
@@ -67,6 +70,9 @@ class Framework(NamedSpec):
     fused_residual: bool
     fused_rotary: bool
     fused_norm: bool
+    norms_in_fp32: bool = False
+    measures_accuracy: bool = False
+    splits_qkv: bool = False
     fused_cross_entropy: bool
     in_place_cross_entropy: bool
     fused_wgrad_accumulation: bool
@@ -108,6 +114,8 @@ class Framework(NamedSpec):
     makes_gradients: bool
     weights_in_experts: bool
     launch_time: Seconds
+    launch_wait: Seconds = 0.0
+    message_wait: Seconds = 0.0
     step_time: Seconds
     fused_host_optimizer: bool = False
     offloads_master_weights: bool = False

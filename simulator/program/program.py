@@ -145,6 +145,7 @@ class Link:
         group: mesh axes of the participants, such as ("dp",); for a transfer ("pp",).
         pipeline_ranks: the pipeline ranks it touches: (source, destination) of a transfer, all members of a collective.
         account: which exposed-communication account its waiting goes to: tp, cp, ep, pp or dp.
+        blocks: of a transfer, whether the hosts of both ranks wait for it before they launch anything more.
     """
 
     name: str
@@ -155,6 +156,7 @@ class Link:
     pipeline_ranks: tuple[int, ...]
     account: str
     collective: str = ""
+    blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

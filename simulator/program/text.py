@@ -133,7 +133,7 @@ def _link(link: Link) -> str:
     ranks = ",".join(map(str, link.pipeline_ranks)) or "-"
     return (
         f"{what} {_quote(link.name)} message={_bytes(link.message)} dtype={_word(link.dtype)} "
-        f"group={_join(link.group)} ranks={ranks} account={_word(link.account)}"
+        f"group={_join(link.group)} ranks={ranks} account={_word(link.account)}{' blocks' if link.blocks else ''}"
     )
 
 

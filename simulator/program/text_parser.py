@@ -375,8 +375,9 @@ def _link(word: str, line: Line) -> Link:
         pipeline_ranks=tuple(line.take("ranks", read_wholes)),
         account=line.take("account", read_name),
         collective=collective,
+        blocks=line.flag("blocks"),
     )
-    line.end("message=, dtype=, group=, ranks=, account=")
+    line.end("message=, dtype=, group=, ranks=, account=, blocks")
     return link
 
 

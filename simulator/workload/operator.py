@@ -133,6 +133,10 @@ class KernelStyle:
         fused_residual: bias, dropout and residual addition in one kernel.
         fused_rotary: rotary embedding in one kernel.
         fused_norm: normalisation in one kernel.
+        norms_in_fp32: the residual stream is cast to fp32 before every norm, and its gradient back; the norm itself is one kernel.
+        measures_accuracy: accuracy and perplexity of every microbatch are computed from its logits, beside the loss.
+        splits_qkv: queries, keys and values are parts of one tensor; their gradients are copied into one (attention that keeps
+            its scores does so everywhere).
         fused_cross_entropy: cross-entropy computed without a full fp32 copy of the logits.
         in_place_cross_entropy: an unfused cross-entropy reuses the fp32 copy of the logits for softmax and gradient.
         fused_wgrad_accumulation: weight gradients are added into the gradient buffer by the GEMM itself.
@@ -157,6 +161,9 @@ class KernelStyle:
     fused_residual: bool = True
     fused_rotary: bool = True
     fused_norm: bool = True
+    norms_in_fp32: bool = False
+    measures_accuracy: bool = False
+    splits_qkv: bool = False
     fused_cross_entropy: bool = False
     in_place_cross_entropy: bool = True
     fused_wgrad_accumulation: bool = True

@@ -131,6 +131,20 @@ def test_an_unknown_network_is_built_at_the_rows_rate() -> None:
     assert "built from the row's numbers" in "; ".join(row.assumed)
 
 
+def test_a_source_has_a_profile_of_its_own_from_a_version_on() -> None:
+    bloom = {"source": "BigScience BLOOM-176B prequel tuning log", "framework": "Megatron-DeepSpeed", "mbs": "1"}
+    early, late = (placed(**bloom, precision="fp16", version=day) for day in ("02-17", "02-20"))
+    assert ("megatron_deepspeed", "bigscience") == (early.fields["framework"], late.fields["framework"])
+    assert "CUDA_LAUNCH_BLOCKING" in "; ".join(late.assumed)
+    assert "bigscience_bf16" == placed(**bloom, version="02-28").fields["framework"]
+
+
+def test_a_blank_vocabulary_is_what_is_known_of_the_source_or_that_of_gpt2() -> None:
+    known, unknown = placed(vocab="", source="Zero Bubble Pipeline Parallelism Table 6"), placed(vocab="")
+    assert (32_000, 50_304) == (known.workload.model.vocabulary, unknown.workload.model.vocabulary)
+    assert "SentencePiece" in "; ".join(known.assumed)
+
+
 def test_a_fabric_comes_from_the_source_with_its_citation() -> None:
     row = placed(source="BigScience BLOOM-176B prequel tuning log", inter_gbps_per_gpu="50")
     assert row.cluster.network is not None

@@ -75,6 +75,26 @@ class FrameworkSince(Spec):
     source: Name
 
 
+class SourceFramework(Spec):
+    """Profiles that a source's runs have from one of its versions on, in place of the usual ones, and where that was read.
+
+    Args:
+        since: the first version, as the table writes them; versions are compared as texts.
+        frameworks: usual profile -> the source's own.
+    """
+
+    since: Name = ""
+    frameworks: dict[str, Name]
+    source: Name
+
+
+class SourceVocabulary(Spec):
+    """Rows of the embedding of a source's models where its table does not say, and where that was read."""
+
+    vocabulary: int = Field(ge=1)
+    source: Name
+
+
 class SourceRecompute(Spec):
     """What a source recomputes where its table does not say, and where that was read.
 
@@ -101,6 +121,8 @@ class NameTable(Spec):
     framework_since: dict[str, FrameworkSince] = Field(default_factory=dict)
     framework_of_kernel: dict[str, Name] = Field(default_factory=dict)
     framework_of_precision: dict[str, Name] = Field(default_factory=dict)
+    framework_of_source: dict[str, SourceFramework] = Field(default_factory=dict)
+    vocabulary_of_source: dict[str, SourceVocabulary] = Field(default_factory=dict)
     attention_notes: dict[str, Name] = Field(default_factory=dict)
     recompute: dict[str, Name]
     recompute_of_source: dict[str, SourceRecompute] = Field(default_factory=dict)
@@ -139,6 +161,19 @@ class NameTable(Spec):
             return None
         first = re.search(r"(\d+)\.(\d+)", since.since)
         return since if first and (int(found[1]), int(found[2])) >= (int(first[1]), int(first[2])) else None
+
+    def framework_of(self, source: str, framework: str, version: str) -> tuple[str, str] | None:
+        """Return (profile, where that was read) that a source has of its own at a version, by a part of its text."""
+        lowered = source.lower()
+        known = next((k for text, k in self.framework_of_source.items() if text.lower() in lowered), None)
+        if known is None or framework not in known.frameworks or version < known.since:
+            return None
+        return known.frameworks[framework], known.source
+
+    def vocabulary_of(self, source: str) -> SourceVocabulary | None:
+        """Return the vocabulary of a source's models where a row does not say, by a part of its text."""
+        lowered = source.lower()
+        return next((found for text, found in self.vocabulary_of_source.items() if text.lower() in lowered), None)
 
     def recompute_of(self, source: str) -> SourceRecompute | None:
         """Return what a source recomputes where a row does not say, by a part of its text."""

@@ -83,11 +83,17 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         variant = load_names().find("framework_of_precision", f"{fields['framework']} {place_precision(row)[0]}")
     if variant is not None:
         fields["framework"] = variant
+    own = load_names().framework_of(text(row, "source"), fields["framework"], text(row, "version"))
+    if own is not None:
+        fields["framework"] = own[0]
+        assumed.append(f"framework {own[0]} ({own[1]})")
     fields |= _pieces(row, fields, assumed)
     if _overlap_off(row) and replicas > 1 and fields["zero_stage"] < 3:
         fields["overlap_gradients"] = False
         if fields["zero_stage"]:
             fields["overlap_parameters"] = False
+    if "torch ddp" in text(row, "overlap").lower() and replicas > 1 and fields["zero_stage"] < 2:
+        fields["overlap_gradients"] = True
     if _overlap_off(row) and "TP" in text(row, "overlap") and tensor > 1:
         fields["overlap_tensor_parallel"] = False
     recompute = _recompute(row, assumed)
