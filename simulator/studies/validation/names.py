@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from simulator.hardware.gpu import Gpu
-from simulator.specs import Name, Spec, data_roots, load_all, load_spec
+from simulator.specs import Name, Names, Spec, data_roots, load_all, load_spec
 from simulator.units import parse
 
 __all__ = ["FabricName", "NameTable", "find_gpu", "load_names", "release_of", "words_of"]
@@ -36,6 +36,14 @@ class FabricName(Spec):
     source: Name
 
 
+class SourceMachine(Spec):
+    """Calibrations measured on the machine of a source, for its runs with this GPU, and where that was read."""
+
+    gpu: Name
+    calibration: Names
+    source: Name
+
+
 class SourceMemory(Spec):
     """What the peak memory of a source counts, in which unit, and where that was read."""
 
@@ -49,6 +57,14 @@ class SourceKernel(Spec):
 
     word: Name
     kernel: Name
+    source: Name
+
+
+class SourcePrecision(Spec):
+    """What a source means by its word for a precision, and where that was read."""
+
+    word: Name
+    precision: Name
     source: Name
 
 
@@ -133,7 +149,9 @@ class NameTable(Spec):
     recompute: dict[str, Name]
     recompute_of_source: dict[str, SourceRecompute] = Field(default_factory=dict)
     precisions: dict[str, Name]
+    precision_of_source: dict[str, SourcePrecision] = Field(default_factory=dict)
     fabrics: dict[str, FabricName]
+    machine_of_source: dict[str, SourceMachine] = Field(default_factory=dict)
     memory_of_source: dict[str, SourceMemory] = Field(default_factory=dict)
     memory_units: dict[str, Name]
 
@@ -216,6 +234,12 @@ class NameTable(Spec):
         lowered = source.lower()
         return next((found for text, found in self.recompute_of_source.items() if text.lower() in lowered), None)
 
+    def machine_of(self, source: str, gpu: str) -> SourceMachine | None:
+        """Return the calibrations known for a source's machine with this GPU, by a part of its text."""
+        lowered = source.lower()
+        found = (m for text, m in self.machine_of_source.items() if text.lower() in lowered)
+        return next((m for m in found if m.gpu == gpu), None)
+
     def memory_of(self, source: str) -> SourceMemory | None:
         """Return what the peak memory of a source is known to count, by a part of its text."""
         lowered = source.lower()
@@ -225,6 +249,12 @@ class NameTable(Spec):
         """Return what a source means by its word for an attention kernel, if it means something of its own."""
         lowered = source.lower()
         found = (k for text, k in self.attention_of_source.items() if text.lower() in lowered)
+        return next((k for k in found if _plain(k.word) == _plain(word)), None)
+
+    def precision_of(self, source: str, word: str) -> SourcePrecision | None:
+        """Return what a source means by its word for a precision, if it means something of its own."""
+        lowered = source.lower()
+        found = (k for text, k in self.precision_of_source.items() if text.lower() in lowered)
         return next((k for k in found if _plain(k.word) == _plain(word)), None)
 
     def __hash__(self) -> int:

@@ -49,6 +49,9 @@ def place_precision(row: Row) -> tuple[str, tuple[str, ...]]:
     name = text(row, "precision")
     if not name:
         return "bf16", ("precision = bf16",)
+    own = load_names().precision_of(text(row, "source"), name)
+    if own is not None:
+        return own.precision, (f"{name} taken for {own.precision} ({own.source})",)
     found = load_names().find("precisions", name) or precision_by_words(name)
     if found is None:
         raise CannotPlace(f"precision {name[:40]!r} is not modelled")
