@@ -15,7 +15,7 @@ from simulator.studies.validation.names import load_names
         ("HF Accelerate + DeepSpeed ZeRO-3", "hugging_face_deepspeed"),
         ("DeepSpeed ZeRO-2", "deepspeed"),
         ("Megatron-FSDP", "megatron_core"),
-        ("NeMo 25.04, FSDP", "megatron_core"),
+        ("NeMo 25.04, FSDP", "nemo"),
         ("Accelerate (FSDP1)", "pytorch_fsdp"),
         ("Trainer, FSDP2", "torchtitan"),
         ("Zero Bubble fork", "megatron_zero_bubble"),

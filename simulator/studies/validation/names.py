@@ -21,6 +21,8 @@ __all__ = ["FabricName", "NameTable", "find_gpu", "load_names", "release_of", "w
 
 _VENDORS = ("nvidia", "amd", "intel", "google", "huawei", "geforce", "tesla", "instinct", "quadro", "cloud")
 """Words of a GPU's name that say nothing of which one it is."""
+_EARLY = ("kepler", "pascal", "volta", "turing", "ampere")
+"""Architectures that codes of before 2023 ran on."""
 _NEAR = 0.01
 """Memories that are nearer to each other than this are the same."""
 MEMORY_TOLERANCE = 0.06
@@ -81,6 +83,14 @@ class FrameworkUntil(Spec):
     source: Name
 
 
+class FrameworkLater(Spec):
+    """The profile that a code's name means since a year, and on GPUs of architectures that are newer; where that was read."""
+
+    since: Name
+    framework: Name
+    source: Name
+
+
 class SourceVocabulary(Spec):
     """Rows of the embedding of a source's models where its table does not say, and where that was read."""
 
@@ -109,6 +119,8 @@ class NameTable(Spec):
     frameworks: dict[str, Name]
     framework_words: dict[str, Name]
     schedules: dict[str, Name]
+    framework_compiled: dict[str, Name] = Field(default_factory=dict)
+    framework_later: dict[str, FrameworkLater] = Field(default_factory=dict)
     attention: dict[str, Name]
     attention_of_source: dict[str, SourceKernel] = Field(default_factory=dict)
     framework_since: dict[str, FrameworkSince] = Field(default_factory=dict)
@@ -134,12 +146,35 @@ class NameTable(Spec):
         return _plain_table(self, table).get(_plain(text))
 
     def framework_by_words(self, text: str) -> str | None:
-        """Return the framework of the first word of the table that a text has; long ones also inside another word."""
+        """Return the framework of the first entry of the table that a text has; long words also inside another word.
+
+        >>> load_names().framework_by_words("HF Accelerate + DeepSpeed ZeRO-3")
+        'hugging_face_deepspeed'
+        """
         words, plain = words_of(text), text.lower()
-        found = (
-            name for word, name in self.framework_words.items() if word in words or (len(word) > 5 and word in plain)
-        )
-        return next(found, None)
+
+        def said(word: str) -> bool:
+            return word in words or ((len(word) > 5 or not word.isalnum()) and word in plain)
+
+        return next((name for entry, name in self.framework_words.items() if all(map(said, entry.split(" + ")))), None)
+
+    def framework_as_built(self, framework: str, text: str) -> str:
+        """Return the profile of a framework whose text says that its layers are compiled or made of fused kernels.
+
+        >>> load_names().framework_as_built("pytorch_fsdp", "FSDP + torch.compile")
+        'pytorch_fsdp_fused'
+        """
+        plain = text.lower()
+        built = re.search(r"compile|fused kernels", plain) and not re.search(r"(without|no)[ -]torch.?compile", plain)
+        return self.framework_compiled.get(framework, framework) if built else framework
+
+    def framework_today(self, framework: str, words: str, architecture: str) -> FrameworkLater | None:
+        """Return what a code's name means for a run of these words (they may hold a year) on a GPU of this architecture."""
+        later = self.framework_later.get(framework)
+        if later is None:
+            return None
+        first, said = (re.findall(r"\b20[12]\d\b", text) for text in (later.since, words))
+        return later if architecture not in _EARLY or max(said, default="") >= first[0] else None
 
     def fabric_of(self, source: str) -> FabricName | None:
         """Return the network technology known for a source, by a part of its text."""
@@ -150,7 +185,7 @@ class NameTable(Spec):
         """Return the profile of a framework at a version such as "26.04.01" on an architecture, if it has one of its own.
 
         >>> names = load_names()
-        >>> names.framework_at("megatron_core", "24.07", "hopper"), names.framework_at("megatron_core", "25.02", "hopper")
+        >>> names.framework_at("nemo", "24.07", "hopper"), names.framework_at("nemo", "25.02", "hopper")
         ('nemo_2024', None)
         """
         release = release_of(version)
