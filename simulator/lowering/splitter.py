@@ -17,7 +17,7 @@ from simulator.lowering.joins import join_logits, sum_input_gradients
 from simulator.lowering.piecewise import write_in_pieces
 from simulator.lowering.rows import Rows
 from simulator.lowering.scores import scores_left
-from simulator.program.program import COLLECTIVE
+from simulator.program.program import COLLECTIVE, COUNTS
 from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
 from simulator.workload.operator import KernelStyle, LayerPart, Operator
 from simulator.workload.precision import BYTES_PER_ELEMENT, Precision
@@ -29,7 +29,7 @@ __all__ = ["ExpertSplit", "Splitter"]
 class ExpertSplit:
     """How experts are divided: `parallel` ranks deal them out, `tensor` ranks split each, the hottest has `imbalance` rows.
 
-    `exchange`: as in `Plan.expert_exchange`; `sorts`: whether rows that arrive are sorted by expert (several experts, from several ranks).
+    `count`: experts of a layer; `exchange`: as in `Plan.expert_exchange`; `sorts`: whether rows that arrive are sorted by expert (several experts, from several ranks).
     """
 
     parallel: int
@@ -38,6 +38,7 @@ class ExpertSplit:
     exchange: str
     sorts: bool
     groups: Groups
+    count: int = 0
 
 
 class Splitter:
@@ -219,6 +220,8 @@ class Splitter:
             self.attention(rows, o, phase, 4.0, o.launches)
         elif o.work in ("dispatch", "combine"):
             self.swap_rows(rows, o, phase, o.work == "dispatch")
+        elif o.work == "counts":
+            self.count_rows(rows, o, phase)
         elif o.work != "sort" or self.experts.sorts:
             if o.label == "cross entropy" and self.style.gathers_logits:
                 join_logits(self, rows, o, phase)
@@ -325,10 +328,42 @@ class Splitter:
                 dtype=self.dtype,
                 phase=phase,
             )
+        if x.parallel > 1 and outward and x.exchange == "all_to_all" and self.style.weights_in_experts:
+            rows.add(
+                label=f"{o.label} weights all_to_all",
+                kind=COLLECTIVE,
+                work="all_to_all",
+                message=4.0 * self.tokens * o.copies / self.factor("sequence") * x.imbalance,
+                group=self.groups.expert,
+                dtype=self.dtype,
+                phase=phase,
+            )
         if x.parallel == 1:
             self.between_splits(rows, o, phase, outward, self.x)
         elif outward:
             self.between_splits(rows, o, phase, outward, o.read * x.imbalance)
+
+    def count_rows(self, rows: Rows, o: Operator, phase: str) -> None:
+        """Rows per expert, told to all ranks that share experts, then to the host."""
+        if self.experts.parallel > 1:
+            rows.add(
+                label=f"{o.label} all_gather",
+                kind=COLLECTIVE,
+                work="all_gather",
+                message=8.0 * self.experts.parallel * self.experts.count,
+                group=self.groups.expert,
+                dtype=self.dtype,
+                phase=phase,
+            )
+        rows.add(
+            label=o.label,
+            work="memory_bound",
+            layout=COUNTS,
+            dtype=self.dtype,
+            read=o.read / self.factor("sequence"),
+            phase=phase,
+            launches=o.launches,
+        )
 
     def between_splits(self, rows: Rows, o: Operator, phase: str, outward: bool, message: float) -> None:
         """The collective between ranks that split experts; nothing where experts are whole."""
@@ -359,6 +394,8 @@ class Splitter:
             self.attention(rows, o, "backward", 10.0, o.backward_launches)
         elif o.work in ("dispatch", "combine"):
             self.swap_rows(rows, o, "backward", o.work == "combine")
+        elif o.work == "counts":
+            return
         elif o.work == "lookup":
             if self.sp:
                 self.collective(rows, "all_gather", self.x, "backward", o.label)

@@ -32,6 +32,7 @@ class Framework(NamedSpec):
     all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations).
     Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange copies, sorts and sums rows itself); fuses_experts
     (the grouped products apply the activation function and write narrow results themselves).
+    CUDA graphs: cuda_graphs, as in `Plan`, wherever a plan allows it.
     End of a step: clips_gradients by their global norm; post_validates (with a split backward ranks update without waiting
     for it, and check it afterwards).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; gathers_by_tensor (every
@@ -53,7 +54,8 @@ class Framework(NamedSpec):
     gradients into flat tensors, and reduces through a flat buffer of bucket_size); makes_gradients (gradients are tensors that
     the first backward makes and that stay, not parts of a buffer made before); weights_in_experts (the router's weights scale
     the experts' inner activation, so their outputs need not be kept).
-    Host: launch_time per kernel launch; step_time per optimizer step spent with the GPU idle.
+    Host: launch_time per kernel launch; operator_time per operator that Python starts, and module_time per linear layer or
+    attention of the library, launches not counted (costs/host_time.py); step_time per optimizer step spent with the GPU idle.
     Updates on the CPU: fused_host_optimizer (one pass over all arrays, as DeepSpeed's CPU Adam; else a loop per operation);
     offloads_master_weights (the fp32 weights go with the states; else the GPU keeps its own and gets them back in fp32).
     Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries),
@@ -107,7 +109,10 @@ class Framework(NamedSpec):
     flattens_gradients: bool
     makes_gradients: bool
     weights_in_experts: bool
+    cuda_graphs: Literal["none", "full_iteration"] = "none"
     launch_time: Seconds
+    operator_time: Seconds
+    module_time: Seconds
     step_time: Seconds
     fused_host_optimizer: bool = False
     offloads_master_weights: bool = False
