@@ -59,6 +59,39 @@ class FrameworkSince(Spec):
     source: Name
 
 
+class Recipe(Spec):
+    """What a framework's published recipes set for a model on some GPUs, which no table of results prints.
+
+    Args:
+        framework, model: ours, and what the model's name begins with in the table.
+        gpus: words, each the beginning of a GPU's name.
+        since, until: releases, year.month.patch, both inclusive; "" = any.
+        profile: the framework's profile that holds; "" = its usual one.
+        cuda_graphs: as in `Plan`, scopes divided by commas; "" = the profile's habit.
+        recompute_modules: as in `Plan`, divided by commas; "" = none.
+        source: where that was read.
+    """
+
+    framework: Name
+    model: Name
+    gpus: Name
+    since: str = ""
+    until: str = ""
+    profile: str = ""
+    cuda_graphs: str = ""
+    recompute_modules: str = ""
+    source: Name
+
+    def holds(self, framework: str, model: str, gpu: str, version: str) -> bool:
+        """Return whether a row's framework, model, GPU and release are meant."""
+        release = _release(version)
+        begins = _plain(model).startswith(_plain(self.model)) and words_of(gpu)[:1] in {
+            words_of(g) for g in self.gpus.split(",")
+        }
+        late = not self.since or (bool(release) and release >= _release(self.since))
+        return framework == self.framework and begins and late and (not self.until or release <= _release(self.until))
+
+
 class SourceRecompute(Spec):
     """What a source recomputes where its table does not say, and where that was read.
 
@@ -83,6 +116,7 @@ class NameTable(Spec):
     attention: dict[str, Name]
     attention_of_source: dict[str, SourceKernel] = Field(default_factory=dict)
     framework_since: dict[str, FrameworkSince] = Field(default_factory=dict)
+    recipes: dict[str, Recipe] = Field(default_factory=dict)
     framework_of_kernel: dict[str, Name] = Field(default_factory=dict)
     framework_of_precision: dict[str, Name] = Field(default_factory=dict)
     attention_notes: dict[str, Name] = Field(default_factory=dict)
@@ -121,6 +155,10 @@ class NameTable(Spec):
             return None
         first = re.search(r"(\d+)\.(\d+)", since.since)
         return since if first and (int(found[1]), int(found[2])) >= (int(first[1]), int(first[2])) else None
+
+    def recipe_of(self, framework: str, model: str, gpu: str, version: str) -> Recipe | None:
+        """Return the recipe that a row of a framework's results was made with, if it is known."""
+        return next((r for r in self.recipes.values() if r.holds(framework, model, gpu, version)), None)
 
     def recompute_of(self, source: str) -> SourceRecompute | None:
         """Return what a source recomputes where a row does not say, by a part of its text."""
@@ -219,6 +257,15 @@ def _same_memory(memory: float, gigabytes: float) -> bool:
 def _distance(memory: float, gigabytes: float) -> float:
     """How far a GPU's memory lies from what was said, decimal or binary, whichever is nearer [1]."""
     return min(abs(memory / parse(f"{gigabytes} {unit}", "B") - 1) for unit in ("GB", "GiB"))
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers of a release.
+
+    >>> _release("26.04.01") > _release("26.04")
+    True
+    """
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def _plain(text: str) -> str:

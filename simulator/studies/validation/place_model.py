@@ -108,8 +108,10 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
         assumed.append(f"moe_dense_layers = {dense}")
     if dense >= layers:
         raise CannotPlace(f"moe_dense_layers = {dense} leave none of the {layers} layers with experts", counts=False)
-    assumed.append("experts equally popular")
+    drops = {"capacity_factor": 1.0} if "tokendrop" in _letters(text(row, "model")) else {}
+    assumed.append("experts take equal rows and drop the rest" if drops else "experts equally popular")
     return {
+        **drops,
         "experts": int(experts),
         "experts_per_token": per_token,
         "expert_ffn": width,
