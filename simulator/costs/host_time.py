@@ -7,7 +7,6 @@ A framework's thread runs through Python, dispatches every operator and launches
                                     of gradients, and the hook that notes it for its bucket
     module      module_time         a linear layer or attention, forward or backward; rows in another order; a collective.
                                     A linear layer that quantises counts twice
-    experts     module_time + so many operators for each expert of a product (`_PER_EXPERT`)
 
 The thread stays ahead as long as the GPU has more to do than it.  Where rows of experts are counted on the GPU and the counts
 are needed to go on (`counts` in the table), it waits for the GPU, and both start anew together.  Between two such points, with
@@ -35,10 +34,6 @@ from simulator.workload.precision import BYTES_PER_ELEMENT
 
 __all__ = ["NO_HOST", "HostTimes", "TableTime", "host_rows", "host_times", "interval", "table_time"]
 
-_PER_EXPERT = {("forward", False): 1, ("forward", True): 2, ("backward", False): 1, ("backward", True): 2}
-"""Operators for each expert's part of a grouped product beside its launches, by direction and by whether operands are quantised: its
-rows are split off and kept for backward, and a quantised tensor is made of them (NVIDIA/TransformerEngine, module/grouped_linear.py,
-loops over num_gemms)."""
 _PER_WEIGHT = 2
 """Operators for each weight tensor whose gradient is done (Megatron-LM, distributed_data_parallel.py: a hook per parameter)."""
 _NARROW = 2.0
@@ -133,10 +128,7 @@ def _python(table: OperatorTable, i: int, launches: int, times: HostTimes) -> fl
         return times.module
     if table.work[i] not in ("gemm", "attention"):
         return times.module if table.layout[i] == "gather" else launches * times.operator
-    narrow = BYTES_PER_ELEMENT[table.dtype[i]] < _NARROW
-    experts = int(table.shape[i, 0]) if launches > 1 and table.work[i] == "gemm" else 0
-    direction = "backward" if table.phase[i] == "backward" else "forward"
     if table.part[i] == "weight":
-        return _PER_WEIGHT * max(1, experts) * times.operator
-    each = experts * _PER_EXPERT[direction, narrow] * times.operator
-    return (_QUANTISING_MODULES if narrow else 1) * times.module + each
+        weights = int(table.shape[i, 0]) if launches > 1 and table.work[i] == "gemm" else 1
+        return _PER_WEIGHT * weights * times.operator
+    return (_QUANTISING_MODULES if BYTES_PER_ELEMENT[table.dtype[i]] < _NARROW else 1) * times.module

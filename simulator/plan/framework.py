@@ -30,7 +30,8 @@ class Framework(NamedSpec):
     one after the other); separate_communicators (gathers and reductions do not queue behind each other).
     Attention: repeats_keys (keys and values are repeated for every query head before the kernel, so that kernel and exchange see
     all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations).
-    Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange copies, sorts and sums rows itself); fuses_experts
+    Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange makes the copies of a token and sums
+    them itself); exchange_sorts (and delivers them sorted by expert, without a kernel of its own); fuses_experts
     (the grouped products apply the activation function and write narrow results themselves).
     CUDA graphs: cuda_graphs, as in `Plan`, wherever a plan allows it.
     End of a step: clips_gradients by their global norm; post_validates (with a split backward ranks update without waiting
@@ -78,6 +79,7 @@ class Framework(NamedSpec):
     ring_in_fp32: bool = False
     expert_exchange: Literal["all_to_all", "once_per_node"] = "all_to_all"
     exchange_permutes: bool = False
+    exchange_sorts: bool = False
     fuses_experts: bool = False
     gradient_dtype: Literal["fp32", "bf16", "fp16", "compute"]
     gradients_overlap: bool

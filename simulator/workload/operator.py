@@ -141,7 +141,8 @@ class KernelStyle:
         joined_gate: gate and up projection of a gated MLP are one product; else two, each with its own gradient of the input.
         repeats_keys: keys and values are repeated for every query head before attention.
         fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
-        exchange_permutes: the exchange of rows between experts copies, sorts and sums them itself.
+        exchange_permutes: the exchange of rows between experts makes the copies of tokens and sums them itself.
+        exchange_sorts: it also delivers rows sorted by expert, and takes them so.
         ring_in_fp32: partial results of ring attention are joined by plain fp32 operations.
         gathers_logits: the loss is computed over all logits, gathered, on every tensor-parallel rank.
         gathers_rotary: each layer keeps its tokens' cosines and sines, for queries and for keys.
@@ -167,6 +168,7 @@ class KernelStyle:
     ring_in_fp32: bool = False
     fuses_experts: bool = False
     exchange_permutes: bool = False
+    exchange_sorts: bool = False
     gathers_logits: bool = False
     gathers_rotary: bool = False
     copies_attention_output: bool = False
