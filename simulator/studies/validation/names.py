@@ -65,6 +65,7 @@ class Recipe(Spec):
     Args:
         framework, model: ours, and what the model's name begins with in the table.
         gpus: words, each the beginning of a GPU's name.
+        table: a part of the name of the table of results; "" = any.
         since, until: releases, year.month.patch, both inclusive; "" = any.
         profile: the framework's profile that holds; "" = its usual one.
         cuda_graphs: as in `Plan`, scopes divided by commas; "" = the profile's habit.
@@ -75,6 +76,7 @@ class Recipe(Spec):
     framework: Name
     model: Name
     gpus: Name
+    table: str = ""
     since: str = ""
     until: str = ""
     profile: str = ""
@@ -82,14 +84,14 @@ class Recipe(Spec):
     recompute_modules: str = ""
     source: Name
 
-    def holds(self, framework: str, model: str, gpu: str, version: str) -> bool:
-        """Return whether a row's framework, model, GPU and release are meant."""
-        release = _release(version)
-        begins = _plain(model).startswith(_plain(self.model)) and words_of(gpu)[:1] in {
-            words_of(g) for g in self.gpus.split(",")
-        }
+    def holds(self, framework: str, row: tuple[str, str, str, str]) -> bool:
+        """Return whether a row is meant: our name of its framework, and what it says of source, model, GPU and release."""
+        source, model, gpu, version = row
+        release, known = _release(version), {words_of(word) for word in self.gpus.split(",")}
+        begins = _plain(model).startswith(_plain(self.model)) and words_of(gpu)[:1] in known
         late = not self.since or (bool(release) and release >= _release(self.since))
-        return framework == self.framework and begins and late and (not self.until or release <= _release(self.until))
+        meant = framework == self.framework and self.table.lower() in source.lower()
+        return meant and begins and late and (not self.until or release <= _release(self.until))
 
 
 class SourceRecompute(Spec):
@@ -156,9 +158,9 @@ class NameTable(Spec):
         first = re.search(r"(\d+)\.(\d+)", since.since)
         return since if first and (int(found[1]), int(found[2])) >= (int(first[1]), int(first[2])) else None
 
-    def recipe_of(self, framework: str, model: str, gpu: str, version: str) -> Recipe | None:
-        """Return the recipe that a row of a framework's results was made with, if it is known."""
-        return next((r for r in self.recipes.values() if r.holds(framework, model, gpu, version)), None)
+    def recipe_of(self, framework: str, row: tuple[str, str, str, str]) -> Recipe | None:
+        """Return the recipe that a row (source, model, GPU, release) was made with, if it is known."""
+        return next((recipe for recipe in self.recipes.values() if recipe.holds(framework, row)), None)
 
     def recompute_of(self, source: str) -> SourceRecompute | None:
         """Return what a source recomputes where a row does not say, by a part of its text."""

@@ -289,7 +289,8 @@ def _pieces(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, A
 
 def _recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:
     """Return what the framework's recipe for this model and GPU sets, where results do not print it."""
-    found = load_names().recipe_of(framework, text(row, "model"), text(row, "gpu"), text(row, "version"))
+    said = (text(row, "source"), text(row, "model"), text(row, "gpu"), text(row, "version"))
+    found = load_names().recipe_of(framework, said)
     if found is None:
         return {}
     out: dict[str, Any] = {"framework": found.profile} if found.profile else {}
@@ -298,8 +299,8 @@ def _recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:
         out["cuda_graphs"] = scopes[0] if scopes[0] in ("none", "full_iteration") else scopes
     if found.recompute_modules:
         out["recompute_modules"] = tuple(name.strip() for name in found.recompute_modules.split(","))
-    said = ", ".join(f"{name} = {value}" for name, value in out.items())
-    assumed.append(f"{said} ({found.source})")
+    words = ", ".join(f"{name} = {value}" for name, value in out.items())
+    assumed.append(f"{words} ({found.source})")
     return out
 
 
