@@ -1,9 +1,9 @@
 """Which operators of a layer with experts have no kernel of their own, because others do their work.
 
 Where the exchange between ranks that share experts copies tokens and sums them on the way back (HybridEP), there is nothing to permute
-in front of it; where it also delivers rows sorted by expert, nothing to sort behind it.  Where the grouped products apply the activation function and write narrow results
-themselves, both ways (cuDNN's fused grouped MLP), the activation function, weighted biases and the casts of what lies between the two
-products are gone.  What is kept for backward stays the same.
+in front of it; where it also delivers rows sorted by expert, nothing to sort behind it.  Where the grouped products apply the
+activation function and write narrow results themselves, both ways (cuDNN's fused grouped MLP), the activation function, weighted
+biases and the casts of what lies between the two products are gone.  What is kept for backward stays the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["FUSED_CASTS", "with_kernels"]
 FUSED_CASTS = ("expert down", "expert up output gradient")
 """Operands between the two products of experts: the second's input, and the gradient of the first's output."""
 _PERMUTES = ("permute", "unpermute")
-_INSIDE = ("expert swiglu", "expert gelu", "expert weighted biases")
+_INSIDE = ("expert swiglu", "expert gelu", "expert weighted activation", "expert weighted biases")
 
 
 def with_kernels(operators: Sequence[Operator], style: KernelStyle, shared: bool) -> tuple[Operator, ...]:

@@ -29,7 +29,8 @@ __all__ = ["ExpertSplit", "Splitter"]
 class ExpertSplit:
     """How experts are divided: `parallel` ranks deal them out, `tensor` ranks split each, the hottest has `imbalance` rows.
 
-    `count`: experts of a layer; `exchange`: as in `Plan.expert_exchange`; `sorts`: whether rows that arrive are sorted by expert (several experts, from several ranks).
+    `count`: experts of a layer; `exchange`: as in `Plan.expert_exchange`; `sorts`: whether rows that arrive are sorted by expert
+    (several experts, from several ranks).
     """
 
     parallel: int
@@ -166,9 +167,13 @@ class Splitter:
             read=read / divide,
             written=written / divide,
             phase=phase,
-            launches=launches,
+            launches=launches + self.looped(o, phase),
             part=part,
         )
+
+    def looped(self, o: Operator, phase: str) -> int:
+        """Kernels of an operator that Python runs for one expert after another."""
+        return o.per_expert * (self.experts.count // self.experts.parallel) * (2 if phase == "backward" else 1)
 
     def quantise(self, rows: Rows, label: str, elements: float, phase: str, fused: bool = False) -> None:
         """Cast a GEMM operand to the narrow format, as it stands and transposed (the weight gradient reads it the other way).

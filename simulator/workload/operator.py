@@ -53,7 +53,8 @@ class Operator:
         backward_read, backward_written: the same backward.
         parameters: weights it owns, unsplit [count]; `small_parameters` of them are not divided by tensor parallelism.
         saved: tensors kept for backward.
-        launches, backward_launches: kernels started on the host.
+        launches, backward_launches: kernels started on the host; `per_expert` more forward, and twice as many backward, for each
+            expert of the rank.
         selective: recomputed in backward under selective recompute (attention core).
         again: part of it that is recomputed under per-operator recompute: memory-bound kernels and every second product.
         kernel: attention kernel name; "" else.
@@ -83,6 +84,7 @@ class Operator:
     saved: tuple[Saved, ...] = ()
     launches: int = 1
     backward_launches: int = 1
+    per_expert: int = 0
     selective: bool = False
     again: float = 0.0
     kernel: str = ""

@@ -54,7 +54,7 @@ def experts(p: Pieces) -> list[Operator]:
             label="dispatch", work="dispatch", split="copies", read=copies, copies=m.experts_per_token, reach=reach
         ),
         _moving("sort by expert", "copies", copies, copies, "sort"),
-        *p.mlp("expert", m.expert_ffn, "expert"),
+        *_weighted(p),
         *([_weighted_biases(p)] if m.linear_bias and p.style.weights_in_experts else []),
         _moving("sort back", "copies", copies, copies, "sort"),
         Operator(label="combine", work="combine", split="copies", read=copies, copies=m.experts_per_token, reach=reach),
@@ -71,6 +71,33 @@ def experts(p: Pieces) -> list[Operator]:
         ),
         *shared,
     ]
+
+
+def _weighted(p: Pieces) -> list[Operator]:
+    """The MLP of experts; behind its activation function the router's weights, where no kernel applies both (Megatron-Core,
+    TEGroupedMLP.bias_act_func): they are in fp32, so the product is too and is cast back, for n = k T f_e values of e bytes:
+
+        forward   product, cast                                   reads (e + 4) n       writes (e + 4) n
+        backward  cast, product and cast for the activation,
+                  product and sum for the weights                 reads (2 e + 16) n    writes (e + 12) n
+    """
+    first, activation, last = p.mlp("expert", p.m.expert_ffn, "expert")
+    if not p.weights_apart:
+        return [first, activation, last]
+    n, e = float(p.expert_rows * p.m.expert_ffn), p.e
+    weights = Operator(
+        label="expert weighted activation",
+        work="memory_bound",
+        access="stream",
+        split="expert",
+        read=n * (e + 4),
+        written=n * (e + 4),
+        backward_read=n * (2 * e + 16),
+        backward_written=n * (e + 12),
+        launches=2,
+        backward_launches=5,
+    )
+    return [first, activation, weights, last]
 
 
 def _weighted_biases(p: Pieces) -> Operator:
@@ -90,8 +117,9 @@ def _weighted_biases(p: Pieces) -> Operator:
         written=n * (e + 12),
         backward_read=n * (2 * e + 20),
         backward_written=n * (2 * e + 12),
-        launches=4,
-        backward_launches=8,
+        launches=2,
+        backward_launches=3,
+        per_expert=2,
     )
 
 

@@ -121,6 +121,11 @@ class Pieces:
         """Rows of all experts: every token k times, or what fills their capacity."""
         return round(self.t * self.m.experts_per_token * (self.m.capacity_factor or 1.0))
 
+    @property
+    def weights_apart(self) -> bool:
+        """Whether the router's weights scale experts' inner activation in kernels of their own: the fused one is for gates."""
+        return self.style.weights_in_experts and not (self.m.gated_mlp and self.style.fused_bias_activation)
+
     def mlp(self, label: str, width: int, region: str, keeps_input: bool = True) -> list[Operator]:
         """An MLP: up (and gate), activation function, down; on all the rows of experts where these share the work.
 
@@ -174,9 +179,9 @@ class Pieces:
             saved=(
                 Saved(name=f"{before}{first}", bytes=wide, region=region),
                 *((Saved(name=f"{before}up output", bytes=wide, region=region, cheap=True),) if m.gated_mlp else ()),
-                *(  # a plain function's output is scaled by a kernel of its own, a gate's in the fused one
+                *(
                     (Saved(name=f"{before}output unweighted", bytes=wide, region=region, cheap=True),)
-                    if region == "expert" and self.style.weights_in_experts and not m.gated_mlp
+                    if region == "expert" and self.weights_apart
                     else ()
                 ),
                 *(
