@@ -61,7 +61,7 @@ def load_host_coefficients(name: str = "host") -> HostCoefficients:
 def host_pace(kind: str) -> float:
     """Return how fast a kind of host ("intel", "amd", "arm") runs a framework's thread, 1 = as its profile says.
 
-    >>> host_pace("amd"), host_pace("arm") < 0.5
+    >>> host_pace("amd"), host_pace("arm") < 1.0
     (1.0, True)
     """
     return load_host_coefficients().arm_pace if kind == "arm" else 1.0

@@ -16,7 +16,7 @@ skills/nemo-mbridge-perf-cuda-graphs/card.yaml (constraints).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from simulator.errors import PlanError
 from simulator.plan.framework import Framework
@@ -33,6 +33,8 @@ STASH = 1.2
 """Room for the rows of experts that a whole step's graph keeps for backward, over their mean: the number of rows is not known when
 it is recorded (NVIDIA-NeMo/Megatron-Bridge, set_full_iter_cg_configs: moe_paged_stash_buffer_size_factor_cuda = 1.2)."""
 _CHOICE = ("router", "choice of experts")
+Refuse = Callable[[str, str, str], None]
+"""Takes a rule, the values that break it and the way out."""
 
 
 def graphs_of(workload: Workload, plan: Plan, framework: Framework, recompute: str) -> tuple[str, ...]:
@@ -140,10 +142,9 @@ def _fixed_sizes(model: Model, plan: Plan, framework: Framework) -> bool:
 
 
 def _check_parts(
-    scopes: tuple[str, ...], workload: Workload, plan: Plan, recompute: str, refuse: object, said: str
+    scopes: tuple[str, ...], workload: Workload, plan: Plan, recompute: str, refuse: Refuse, said: str
 ) -> None:
     """Rules of graphs of parts of a layer."""
-    assert callable(refuse)
     model = workload.model
     sparse = bool(model.experts)
     dense = not sparse or any("moe" not in kind for kind in model.layer_kinds)

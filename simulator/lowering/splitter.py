@@ -12,12 +12,13 @@ from typing import Any
 
 from simulator.lowering.context import ring_attention, swap_heads
 from simulator.lowering.expert_rules import Groups
+from simulator.lowering.expert_rows import count_rows, swap_rows
 from simulator.lowering.fused_experts import FUSED_CASTS
 from simulator.lowering.joins import join_logits, sum_input_gradients
 from simulator.lowering.piecewise import write_in_pieces
 from simulator.lowering.rows import Rows
 from simulator.lowering.scores import scores_left
-from simulator.program.program import COLLECTIVE, COUNTS
+from simulator.program.program import COLLECTIVE
 from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
 from simulator.workload.operator import KernelStyle, LayerPart, Operator
 from simulator.workload.precision import BYTES_PER_ELEMENT, Precision
@@ -224,9 +225,9 @@ class Splitter:
         elif o.work == "attention":
             self.attention(rows, o, phase, 4.0, o.launches)
         elif o.work in ("dispatch", "combine"):
-            self.swap_rows(rows, o, phase, o.work == "dispatch")
+            swap_rows(self, rows, o, phase, o.work == "dispatch")
         elif o.work == "counts":
-            self.count_rows(rows, o, phase)
+            count_rows(self, rows, o, phase)
         elif o.work != "sort" or self.experts.sorts:
             if o.label == "cross entropy" and self.style.gathers_logits:
                 join_logits(self, rows, o, phase)
@@ -313,72 +314,6 @@ class Splitter:
                 beside=beside if self.exchange in ("ring", "hybrid") else -1,
             )
 
-    def swap_rows(self, rows: Rows, o: Operator, phase: str, outward: bool) -> None:
-        """Rows of tokens to the ranks of their experts (`outward`) or back.
-
-        Between expert-parallel ranks an all_to_all; where tensor parallelism splits experts, all of its ranks need all rows:
-        gathered outward, partial results summed back.  Without an all_to_all tokens go before they are copied.
-        """
-        x = self.experts
-        if x.parallel > 1 and not outward:
-            self.between_splits(rows, o, phase, outward, o.read * x.imbalance)
-        if x.parallel > 1:
-            rows.add(
-                label=f"{o.label} all_to_all",
-                kind=COLLECTIVE,
-                work="all_to_all",
-                layout=f"{x.exchange}:{o.copies}:{o.reach:g}" if x.exchange == "once_per_node" else "",
-                message=o.read / self.factor("sequence") * x.imbalance,
-                group=self.groups.expert,
-                dtype=self.dtype,
-                phase=phase,
-            )
-        if x.parallel > 1 and outward and x.exchange == "all_to_all" and self.style.weights_in_experts:
-            rows.add(
-                label=f"{o.label} weights all_to_all",
-                kind=COLLECTIVE,
-                work="all_to_all",
-                message=4.0 * self.tokens * o.copies / self.factor("sequence") * x.imbalance,
-                group=self.groups.expert,
-                dtype=self.dtype,
-                phase=phase,
-            )
-        if x.parallel == 1:
-            self.between_splits(rows, o, phase, outward, self.x)
-        elif outward:
-            self.between_splits(rows, o, phase, outward, o.read * x.imbalance)
-
-    def count_rows(self, rows: Rows, o: Operator, phase: str) -> None:
-        """Rows per expert, told to all ranks that share experts, then to the host."""
-        if self.experts.parallel > 1:
-            rows.add(
-                label=f"{o.label} all_gather",
-                kind=COLLECTIVE,
-                work="all_gather",
-                message=8.0 * self.experts.parallel * self.experts.count,
-                group=self.groups.expert,
-                dtype=self.dtype,
-                phase=phase,
-            )
-        rows.add(
-            label=o.label,
-            work="memory_bound",
-            layout=COUNTS,
-            dtype=self.dtype,
-            read=o.read / self.factor("sequence"),
-            phase=phase,
-            launches=o.launches,
-        )
-
-    def between_splits(self, rows: Rows, o: Operator, phase: str, outward: bool, message: float) -> None:
-        """The collective between ranks that split experts; nothing where experts are whole."""
-        if self.experts.tensor == 1:
-            return
-        if outward and self.sp:
-            self.collective(rows, "all_gather", message, phase, o.label)
-        elif not outward:
-            self.collective(rows, self.summed(), message, phase, o.label)
-
     def bias_share(self, o: Operator) -> float:
         """How many ways the output gradient that a bias gradient sums is divided."""
         if o.split.startswith("expert"):
@@ -398,7 +333,7 @@ class Splitter:
         elif o.work == "attention":
             self.attention(rows, o, "backward", 10.0, o.backward_launches)
         elif o.work in ("dispatch", "combine"):
-            self.swap_rows(rows, o, "backward", o.work == "combine")
+            swap_rows(self, rows, o, "backward", o.work == "combine")
         elif o.work == "counts":
             return
         elif o.work == "lookup":
