@@ -31,7 +31,7 @@ def swap_rows(split: Splitter, rows: Rows, o: Operator, phase: str, outward: boo
     if x.parallel > 1:
         layout = f"{x.exchange}:{o.copies}:{o.reach:g}" if x.exchange == "once_per_node" else ""
         _all_to_all(split, rows, o.label, o.read, phase, layout)
-    if x.parallel > 1 and outward and x.exchange == "all_to_all" and split.style.weights_in_experts:
+    if x.parallel > 1 and o.work == "dispatch" and x.exchange == "all_to_all" and split.style.weights_in_experts:
         _all_to_all(split, rows, f"{o.label} weights", _WEIGHT * split.tokens * o.copies, phase)
     if x.parallel == 1:
         _between_splits(split, rows, o, phase, outward, split.x)

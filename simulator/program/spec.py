@@ -247,20 +247,13 @@ def _amounts_are_finite(program: Program) -> None:
                 _table_is_sound(table)
 
 
+_OPERATOR_COLUMNS = (
+    "kind", "work", "shape", "layout", "dtype", "group", "phase", "launches", "part", "beside", "captured",
+)  # fmt: skip
+
+
 def _table_is_sound(table: OperatorTable) -> None:
-    for name in (
-        "kind",
-        "work",
-        "shape",
-        "layout",
-        "dtype",
-        "group",
-        "phase",
-        "launches",
-        "part",
-        "beside",
-        "captured",
-    ):
+    for name in _OPERATOR_COLUMNS:
         if len(getattr(table, name)) != len(table):
             raise ProgramError(f"columns of operators are equally long: {name} of {table.name!r} is not {len(table)}")
     if len(table) and not (table.beside.min() >= -1 and table.beside.max() < len(table)):
