@@ -8,8 +8,8 @@ A framework's thread runs through Python, dispatches every operator and launches
     module      module_time         a linear layer or attention, forward or backward; rows in another order; a collective.
                                     A linear layer that quantises counts twice
 
-The thread stays ahead as long as the GPU has more to do than it.  Where rows of experts are counted on the GPU and the counts
-are needed to go on (`counts` in the table), it waits for the GPU, and both start anew together.  Between two such points, with
+The thread stays ahead as long as the GPU has more to do than it.  Where it needs a result to go on, such as the counts of rows of
+experts (`waited` in the table), it waits for the GPU, and both start anew together.  Between two such points, with
 h_i the host's and d_i the GPU's seconds of kernel i, kernel i starts when its launch is done and kernel i - 1 has ended, so that the
 last one ends after
 
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from simulator.costs.tables import Machine, TablePrice, price_table
 from simulator.hardware.host import host_pace, load_host_coefficients
 from simulator.plan.framework import Framework
-from simulator.program.program import COLLECTIVE, COUNTS, EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH, OperatorTable
+from simulator.program.program import COLLECTIVE, EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH, WAITED, OperatorTable
 from simulator.workload.precision import BYTES_PER_ELEMENT
 
 __all__ = ["NO_HOST", "HostTimes", "TableTime", "host_rows", "host_times", "interval", "table_time"]
@@ -88,7 +88,7 @@ def table_time(
     """Return what a run through a table takes of both."""
     priced: TablePrice = price_table(table, machine, axes)
     host = host_rows(table, times)
-    waits = np.array([layout == COUNTS for layout in table.layout], np.bool_) & (table.captured != IN_STEP_GRAPH)
+    waits = np.array([layout == WAITED for layout in table.layout], np.bool_) & (table.captured != IN_STEP_GRAPH)
     joint = 0.0
     if waits.any():
         last = np.flatnonzero(waits)

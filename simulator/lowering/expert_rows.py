@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simulator.lowering.rows import Rows
-from simulator.program.program import COLLECTIVE, COUNTS
+from simulator.program.program import COLLECTIVE, WAITED
 from simulator.workload.operator import Operator
 
 if TYPE_CHECKING:
     from simulator.lowering.splitter import Splitter
 
-__all__ = ["count_rows", "swap_rows"]
+__all__ = ["swap_rows", "wait_for"]
 
 _WEIGHT = 4.0
 """Bytes of a router's weight, fp32."""
@@ -62,10 +62,10 @@ def _between_splits(split: Splitter, rows: Rows, o: Operator, phase: str, outwar
         split.collective(rows, split.summed(), message, phase, o.label)
 
 
-def count_rows(split: Splitter, rows: Rows, o: Operator, phase: str) -> None:
-    """Rows per expert, told to all ranks that share experts, then to the host, which waits for them."""
+def wait_for(split: Splitter, rows: Rows, o: Operator, phase: str) -> None:
+    """What the host waits for; of rows per expert it is first told to all ranks that share experts."""
     x = split.experts
-    if x.parallel > 1:
+    if x.parallel > 1 and o.work == "counts":
         rows.add(
             label=f"{o.label} all_gather",
             kind=COLLECTIVE,
@@ -78,7 +78,7 @@ def count_rows(split: Splitter, rows: Rows, o: Operator, phase: str) -> None:
     rows.add(
         label=o.label,
         work="memory_bound",
-        layout=COUNTS,
+        layout=WAITED,
         dtype=split.dtype,
         read=o.read / split.factor("sequence"),
         phase=phase,

@@ -17,7 +17,14 @@ __all__ = ["FUSED_CASTS", "with_kernels"]
 FUSED_CASTS = ("expert down", "expert up output gradient")
 """Operands between the two products of experts: the second's input, and the gradient of the first's output."""
 _PERMUTES = ("permute", "unpermute")
-_INSIDE = ("expert swiglu", "expert gelu", "expert weighted activation", "expert weighted biases")
+_INSIDE = (
+    "expert clamp",
+    "expert gate offset",
+    "expert swiglu",
+    "expert gelu",
+    "expert weighted activation",
+    "expert weighted biases",
+)
 
 
 def with_kernels(operators: Sequence[Operator], style: KernelStyle, shared: bool) -> tuple[Operator, ...]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.lowering.context import ring_attention, swap_heads
+from simulator.lowering.expert_rows import swap_rows, wait_for
 from simulator.lowering.expert_rules import Groups
-from simulator.lowering.expert_rows import count_rows, swap_rows
 from simulator.lowering.fused_experts import FUSED_CASTS
 from simulator.lowering.joins import join_logits, sum_input_gradients
 from simulator.lowering.piecewise import write_in_pieces
@@ -226,8 +226,8 @@ class Splitter:
             self.attention(rows, o, phase, 4.0, o.launches)
         elif o.work in ("dispatch", "combine"):
             swap_rows(self, rows, o, phase, o.work == "dispatch")
-        elif o.work == "counts":
-            count_rows(self, rows, o, phase)
+        elif o.work in ("counts", "wait"):
+            wait_for(self, rows, o, phase)
         elif o.work != "sort" or self.experts.sorts:
             if o.label == "cross entropy" and self.style.gathers_logits:
                 join_logits(self, rows, o, phase)
@@ -334,7 +334,7 @@ class Splitter:
             self.attention(rows, o, "backward", 10.0, o.backward_launches)
         elif o.work in ("dispatch", "combine"):
             swap_rows(self, rows, o, "backward", o.work == "combine")
-        elif o.work == "counts":
+        elif o.work in ("counts", "wait"):
             return
         elif o.work == "lookup":
             if self.sp:

@@ -42,8 +42,8 @@ class Operator:
     Args:
         label: name within its layer.
         work: gemm, attention, memory_bound, lookup; dispatch or combine (exchange of rows between ranks that share experts,
-            `read` bytes unsplit), sort (a memory-bound kernel that runs only after such an exchange) or counts (rows per expert,
-            for which the host waits; nothing of it runs backward).
+            `read` bytes unsplit), sort (a memory-bound kernel that runs only after such an exchange) counts (rows per expert, for
+            which the host waits) or wait (it waits for a small copy); nothing of the last two runs backward.
         shape: (batch, m, n, k) of the forward product; for attention (sequences, heads, sequence_length, head_dim); for experts
             (experts, rows over all of them, n, k).
         split: how tensor parallelism divides it: "column" (n), "row" (k), "heads" (batch), "vocabulary" (column of the head),

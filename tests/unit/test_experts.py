@@ -323,7 +323,7 @@ def test_the_host_waits_for_counts_unless_experts_have_a_capacity() -> None:
         model=dropless.model.model_copy(update={"capacity_factor": 1.0}), sequence_length=1024, global_batch_size=16
     )
     waits = [
-        table(lowered(work, 8, expert_parallel=e), "moe layer forward").layout.count("counts")
+        table(lowered(work, 8, expert_parallel=e), "moe layer forward").layout.count("waited")
         for work, e in ((dropless, 8), (dropless, 1), (fixed, 8))
     ]
     assert [1, 1, 0] == waits

@@ -69,7 +69,7 @@ def test_the_gpu_waits_where_the_host_waits_for_counts() -> None:
     waits = table_time(found, machine, axes, TIMES)
     assert waits.joint > max(waits.host, waits.device)
     assert waits.joint < waits.host + waits.device
-    free = table_time(replace(found, layout=tuple(x.replace("counts", "") for x in found.layout)), machine, axes, TIMES)
+    free = table_time(replace(found, layout=tuple(x.replace("waited", "") for x in found.layout)), machine, axes, TIMES)
     assert 0.0 == free.joint
     assert free.host == pytest.approx(waits.host)
     graphed = replace(found, captured=np.full(len(found), IN_STEP_GRAPH, np.int8))

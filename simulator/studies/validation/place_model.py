@@ -148,7 +148,7 @@ def _habits(style: Model | None, experts: int, length: int, assumed: list[str]) 
     """What no table prints of a layer: windows and more norms."""
     if style is None:
         return {}
-    out: dict[str, Any] = {name: True for name in ("qk_norm", "post_norms") if getattr(style, name)}
+    out: dict[str, Any] = {name: True for name in ("qk_norm", "post_norms", "clamped_gate") if getattr(style, name)}
     if style.expert_groups and style.experts == experts:
         out |= {"expert_groups": style.expert_groups, "groups_per_token": style.groups_per_token}
     if style.window:

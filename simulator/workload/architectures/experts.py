@@ -81,9 +81,9 @@ def _weighted(p: Pieces) -> list[Operator]:
         backward  cast, product and cast for the activation,
                   product and sum for the weights                 reads (2 e + 16) n    writes (e + 12) n
     """
-    first, activation, last = p.mlp("expert", p.m.expert_ffn, "expert")
+    operators = p.mlp("expert", p.m.expert_ffn, "expert")
     if not p.weights_apart:
-        return [first, activation, last]
+        return operators
     n, e = float(p.expert_rows * p.m.expert_ffn), p.e
     weights = Operator(
         label="expert weighted activation",
@@ -97,7 +97,7 @@ def _weighted(p: Pieces) -> list[Operator]:
         launches=2,
         backward_launches=5,
     )
-    return [first, activation, weights, last]
+    return [*operators[:-1], weights, operators[-1]]
 
 
 def _weighted_biases(p: Pieces) -> Operator:
