@@ -269,6 +269,7 @@ def test_fused_experts_and_a_sorting_exchange_have_fewer_kernels() -> None:
         "unpermute",
         "sort by expert",
         "sort back",
+        "expert clamp",
         "expert swiglu",
         "expert weighted biases",
         "expert up output gradient cast to fp8",
@@ -328,3 +329,25 @@ def test_the_host_waits_for_counts_unless_experts_have_a_capacity() -> None:
     ]
     assert [1, 1, 0] == waits
     assert "token counts all_gather" not in table(lowered(dropless, 8), "moe layer forward").label
+
+
+def test_clamps_of_a_gate_are_kernels_and_the_host_waits_behind_them() -> None:
+    """GPT-OSS in Megatron-Core: clamps and joining in plain operations, then a number made on the GPU from the host."""
+    clamped = workload("gpt_oss_120b", 64, 4096)
+    smooth = Workload(
+        model=clamped.model.model_copy(update={"clamped_gate": False}), sequence_length=4096, global_batch_size=64
+    )
+    found, without = (
+        table(lowered(w, 64, expert_parallel=64, framework="megatron_core"), "moe layer forward")
+        for w in (clamped, smooth)
+    )
+    assert ["expert clamp", "expert gate offset"] == [x for x in found.label if x not in without.label]
+    i = found.label.index("expert clamp")
+    assert 4 * 4096 * 2880 * 8 * 2 == found.read[i] + found.written[i]
+    assert [2, 1] == [t.layout.count("waited") for t in (found, without)]
+    backward = table(lowered(clamped, 64, expert_parallel=64, framework="megatron_core"), "moe layer backward")
+    assert ("expert clamp" in backward.label, "waited" in backward.layout) == (True, False)
+    compiled = table(lowered(clamped, 64, expert_parallel=64, framework="torchtitan"), "moe layer forward")
+    assert "expert clamp" not in compiled.label
+    fused = table(lowered(clamped, 64, expert_parallel=64, framework="megatron_bridge_26_06"), "moe layer forward")
+    assert not {"expert clamp", "expert gate offset"} & set(fused.label)

@@ -397,3 +397,57 @@ def test_products_in_pieces_are_placed_from_a_rows_own_words() -> None:
     )
     assert "tensor_parallel_splits" not in placed(overlap="TP comm overlap").fields, "nothing to overlap"
     assert "async TP is not placed" in rules(overlap="async TP", tp="2", seq_parallel="1", dp="")
+
+
+QWEN = {
+    "source": "NVIDIA Megatron-Bridge performance summary",
+    "framework": "NeMo/Megatron-Bridge (Megatron-Core)",
+    "model": "Qwen3-30B-A3B",
+    "arch_layers": "48",
+    "hidden": "2048",
+    "heads": "32",
+    "kv_heads": "4",
+    "head_dim": "128",
+    "ffn_hidden": "6144",
+    "gated_mlp": "1",
+    "vocab": "151936",
+    "seq_len": "4096",
+    "moe_experts": "128",
+    "moe_topk": "8",
+    "moe_ffn_hidden": "768",
+    "moe_dense_layers": "0",
+    "gpu": "B200-SXM",
+    "gpu_peak_bf16_tflops": "",
+    "gpu_mem_gb": "",
+    "intra_link": "",
+    "n_gpus": "8",
+    "tp": "1",
+    "pp": "1",
+    "dp": "8",
+    "ep": "8",
+    "mbs": "4",
+    "gbs": "512",
+    "recompute": "unknown",
+}
+
+
+@pytest.mark.parametrize(
+    ("version", "profile", "graphs"),
+    [
+        ("26.02", "megatron_bridge", None),
+        ("26.02.01", "megatron_bridge_hybridep", ("attn", "moe_router", "moe_preprocess")),
+        ("26.04.01", "megatron_bridge_hybridep", ("attn", "moe_router", "moe_preprocess")),
+        ("26.06", "megatron_bridge_26_06", None),
+        ("", "megatron_bridge", None),
+    ],
+)
+def test_recipes_say_what_tables_do_not_print(version: str, profile: str, graphs: tuple[str, ...] | None) -> None:
+    row = placed(**QWEN, version=version)
+    assert (profile, graphs) == (row.fields["framework"], row.fields.get("cuda_graphs"))
+    assert (graphs is not None) == ("qwen3_workload_base_configs.py" in "; ".join(row.assumed))
+
+
+def test_runs_that_drop_tokens_give_experts_equal_rows() -> None:
+    drops, keeps = (placed(**{**QWEN, "model": name}) for name in ("Qwen3-30B-A3B [tokendrop, EP8]", "Qwen3-30B-A3B"))
+    assert (1.0, 0.0) == (drops.workload.model.capacity_factor, keeps.workload.model.capacity_factor)
+    assert "experts take equal rows and drop the rest" in drops.assumed
