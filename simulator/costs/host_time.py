@@ -44,11 +44,13 @@ _QUANTISING_MODULES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTimes:
-    """Seconds of the host per kernel launch, per operator, per module."""
+    """Seconds of the host per kernel launch, per operator, per module; `blocked`: what the GPU waits for each launch where these
+    do not queue (0 = they do)."""
 
     launch: float = 0.0
     operator: float = 0.0
     module: float = 0.0
+    blocked: float = 0.0
 
 
 NO_HOST = HostTimes()
@@ -78,6 +80,7 @@ def host_times(framework: Framework, kind: str, pace: float) -> HostTimes:
         launch=framework.launch_time / factor,
         operator=framework.operator_time / busy,
         module=framework.module_time / busy,
+        blocked=framework.launch_wait / factor,
     )
 
 

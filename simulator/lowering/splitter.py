@@ -83,7 +83,7 @@ class Splitter:
             return self.experts.parallel * self.experts.tensor
         return self.t if operator.split in ("column", "row", "vocabulary", "lookup") else 1
 
-    def widest(self, part: LayerPart) -> tuple[float, float]:
+    def widest(self, part: LayerPart, plain_norm: bool) -> tuple[float, float]:
         """Bytes of the largest output of an operator, and of the gradients in and out of it.
 
         A weight gradient that is not added into its buffer by its product stands beside them for a moment; a norm in plain
@@ -97,7 +97,7 @@ class Splitter:
                 if o.has_weight and not self.style.fused_wgrad_accumulation:
                     gradient = max(gradient, n * k * self.e)
         widest = max(widest, part.input_bytes)
-        norm = 0.0 if self.style.fused_norm else part.input_bytes / self.factor("sequence") * (1.0 + 12.0 / self.e)
+        norm = part.input_bytes / self.factor("sequence") * (1.0 + 12.0 / self.e) if plain_norm else 0.0
         return widest, max(2 * widest + gradient, norm)
 
     def local(self, o: Operator) -> tuple[int, int, int, int]:
@@ -176,21 +176,25 @@ class Splitter:
         """Kernels of an operator that Python runs for one expert after another."""
         return o.per_expert * (self.experts.count // self.experts.parallel) * (2 if phase == "backward" else 1)
 
-    def quantise(self, rows: Rows, label: str, elements: float, phase: str, fused: bool = False) -> None:
+    def quantise(
+        self, rows: Rows, label: str, elements: float, phase: str, fused: bool = False, dealt: int = 1
+    ) -> None:
         """Cast a GEMM operand to the narrow format, as it stands and transposed (the weight gradient reads it the other way).
 
-        With `fused` the kernel before writes the narrow copies, so only the writing counts.
+        With `fused` the kernel before writes the narrow copies, so only the writing counts.  Frameworks that cast apart read the
+        operand again behind every kernel, before it is gathered from `dealt` ranks, and the narrow copy for the transposed one.
         """
+        narrow, apart = self.precision.quantised_element, self.style.casts_apart
         if self.precision.quantises and not (self.style.fuses_experts and label in FUSED_CASTS):
             rows.add(
                 label=f"{label} cast to {self.precision.gemm}",
                 work="memory_bound",
                 layout="layer",
                 dtype=self.dtype,
-                read=0.0 if fused else elements * self.e,
-                written=2.0 * elements * self.precision.quantised_element,
+                read=elements * (self.e / dealt + narrow) if apart else 0.0 if fused else elements * self.e,
+                written=2.0 * elements * narrow,
                 phase=phase,
-                launches=0 if fused else 1,
+                launches=2 if apart else 0 if fused else 1,
                 part="input" if phase == "backward" else "",
             )
 
@@ -204,7 +208,8 @@ class Splitter:
             if narrow:
                 # the norm before a column-split layer writes narrow copies itself (LayerNormLinear of Transformer Engine)
                 fused = o.split == "column"
-                self.quantise(rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, fused=fused)
+                elements, dealt = float(shape[0] * shape[1] * shape[3]), self.t if fused and self.sp else 1
+                self.quantise(rows, o.label, elements, phase, fused, dealt)
             launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
             if piecewise:
                 gathered = self.gathered(o, o.shape[3]) if o.split == "column" else 0.0
@@ -402,14 +407,16 @@ class Splitter:
             accumulates=fused,
             **common,
         )
-        if not fused:
+        if not fused:  # copied to the wider format first where the narrow gradient stands beside it
+            copied = self.gradient if self.style.keeps_compute_gradients and self.gradient > self.e else 0.0
             rows.add(
                 label=f"{o.label} gradient accumulation",
                 work="memory_bound",
                 dtype=self.dtype,
-                read=(self.e + self.gradient) * b * n * k,
-                written=self.gradient * b * n * k,
+                read=(self.e + self.gradient + copied) * b * n * k,
+                written=(self.gradient + copied) * b * n * k,
                 phase="backward",
                 part="weight",
+                launches=2 if copied else 1,
             )
         return wgrad

@@ -131,6 +131,20 @@ def test_an_unknown_network_is_built_at_the_rows_rate() -> None:
     assert "built from the row's numbers" in "; ".join(row.assumed)
 
 
+def test_a_source_has_a_profile_of_its_own_from_a_version_on() -> None:
+    bloom = {"source": "BigScience BLOOM-176B prequel tuning log", "framework": "Megatron-DeepSpeed", "mbs": "1"}
+    early, late = (placed(**bloom, precision="fp16", version=day) for day in ("02-17", "02-20"))
+    assert ("megatron_deepspeed", "bigscience") == (early.fields["framework"], late.fields["framework"])
+    assert "CUDA_LAUNCH_BLOCKING" in "; ".join(late.assumed)
+    assert "bigscience_bf16" == placed(**bloom, version="02-28").fields["framework"]
+
+
+def test_a_blank_vocabulary_is_what_is_known_of_the_source_or_that_of_gpt2() -> None:
+    known, unknown = placed(vocab="", source="Zero Bubble Pipeline Parallelism Table 6"), placed(vocab="")
+    assert (32_000, 50_304) == (known.workload.model.vocabulary, unknown.workload.model.vocabulary)
+    assert "SentencePiece" in "; ".join(known.assumed)
+
+
 def test_a_fabric_comes_from_the_source_with_its_citation() -> None:
     row = placed(source="BigScience BLOOM-176B prequel tuning log", inter_gbps_per_gpu="50")
     assert row.cluster.network is not None
@@ -306,6 +320,9 @@ def test_torchtitan_cuts_its_batch_into_as_many_microbatches_as_stages() -> None
     }
     plain, looped = placed(**row), placed(**{**row, "schedule": "1F1B-interleaved"})
     assert (8, 4) == (plain.fields["microbatch_size"], looped.fields["microbatch_size"])
+    early = placed(**{**row, "schedule": "1F1B-interleaved", "version": "2024-2025"})  # up to January 2025
+    assert (8, 2) == (early.fields["microbatch_size"], early.fields["chunks_per_rank"])
+    assert "as many microbatches as pipeline ranks" in "; ".join(early.assumed)
 
 
 def test_a_v_schedule_gets_its_two_chunks_and_ends_of_their_own_where_layers_say_so() -> None:
@@ -371,6 +388,29 @@ def test_a_framework_changes_with_its_releases(gpu: str, version: str, expected:
     assert expected == row.fields["framework"]
 
 
+@pytest.mark.parametrize(
+    ("gpu", "version", "expected"),
+    [
+        ("H100-80GB-SXM", "24.07a", "nemo_2024"),
+        ("H100-80GB-SXM", "launcher-2024", "nemo_2024"),
+        ("H100-80GB-SXM", "24.11.1", "megatron_core"),
+        ("H100-80GB-SXM", "25.02", "megatron_core"),
+        ("H100-80GB-SXM", "v4.0", "megatron_core"),
+        ("A100-80GB-SXM", "24.07a", "megatron_core"),
+    ],
+)
+def test_a_framework_has_a_profile_of_its_own_before_a_release(gpu: str, version: str, expected: str) -> None:
+    row = placed(
+        framework="NeMo (Megatron-Core)",
+        version=version,
+        gpu=gpu,
+        gpu_peak_bf16_tflops="",
+        gpu_mem_gb="",
+        intra_link="",
+    )
+    assert expected == row.fields["framework"]
+
+
 def test_words_for_library_attention_leave_the_kernel_to_the_gpu() -> None:
     assert ["te", "te", "sdpa"] == [
         placed(attn_kernel=w).fields["attention"] for w in ("TE/flash", "cuDNN", "SDPA flash")
@@ -399,55 +439,19 @@ def test_products_in_pieces_are_placed_from_a_rows_own_words() -> None:
     assert "async TP is not placed" in rules(overlap="async TP", tp="2", seq_parallel="1", dp="")
 
 
-QWEN = {
-    "source": "NVIDIA Megatron-Bridge performance summary",
-    "framework": "NeMo/Megatron-Bridge (Megatron-Core)",
-    "model": "Qwen3-30B-A3B",
-    "arch_layers": "48",
-    "hidden": "2048",
-    "heads": "32",
-    "kv_heads": "4",
-    "head_dim": "128",
-    "ffn_hidden": "6144",
-    "gated_mlp": "1",
-    "vocab": "151936",
-    "seq_len": "4096",
-    "moe_experts": "128",
-    "moe_topk": "8",
-    "moe_ffn_hidden": "768",
-    "moe_dense_layers": "0",
-    "gpu": "B200-SXM",
-    "gpu_peak_bf16_tflops": "",
-    "gpu_mem_gb": "",
-    "intra_link": "",
-    "n_gpus": "8",
-    "tp": "1",
-    "pp": "1",
-    "dp": "8",
-    "ep": "8",
-    "mbs": "4",
-    "gbs": "512",
-    "recompute": "unknown",
-}
-
-
 @pytest.mark.parametrize(
-    ("version", "profile", "graphs"),
+    ("said", "expected"),
     [
-        ("26.02", "megatron_bridge", None),
-        ("26.02.01", "megatron_bridge_hybridep", ("attn", "moe_router", "moe_preprocess")),
-        ("26.04.01", "megatron_bridge_hybridep", ("attn", "moe_router", "moe_preprocess")),
-        ("26.06", "megatron_bridge_26_06", None),
-        ("", "megatron_bridge", None),
+        ("Megatron-DeepSpeed (a fork)", "megatron_deepspeed_bf16"),
+        ("DeepSpeed ZeRO-3 in Megatron", "deepspeed_2021"),
+        ("HF Accelerate + DeepSpeed ZeRO-3", "hugging_face_deepspeed"),
+        ("DeepSpeed ZeRO-2", "deepspeed"),
+        ("Megatron-FSDP", "megatron_core"),
+        ("NeMo 25.04, FSDP", "megatron_core"),
+        ("Accelerate (FSDP1)", "pytorch_fsdp"),
+        ("Trainer, FSDP2", "torchtitan"),
+        ("Zero Bubble fork", "megatron_zero_bubble"),
     ],
 )
-def test_recipes_say_what_tables_do_not_print(version: str, profile: str, graphs: tuple[str, ...] | None) -> None:
-    row = placed(**QWEN, version=version)
-    assert (profile, graphs) == (row.fields["framework"], row.fields.get("cuda_graphs"))
-    assert (graphs is not None) == ("qwen3_workload_base_configs.py" in "; ".join(row.assumed))
-
-
-def test_runs_that_drop_tokens_give_experts_equal_rows() -> None:
-    drops, keeps = (placed(**{**QWEN, "model": name}) for name in ("Qwen3-30B-A3B [tokendrop, EP8]", "Qwen3-30B-A3B"))
-    assert (1.0, 0.0) == (drops.workload.model.capacity_factor, keeps.workload.model.capacity_factor)
-    assert "experts take equal rows and drop the rest" in drops.assumed
+def test_a_framework_is_found_by_the_words_that_tell_it_from_its_neighbours(said: str, expected: str) -> None:
+    assert expected == placed(framework=said).fields["framework"]

@@ -17,7 +17,7 @@ from simulator.hardware.gpu import Gpu
 from simulator.specs import Name, Spec, data_roots, load_all, load_spec
 from simulator.units import parse
 
-__all__ = ["FabricName", "NameTable", "find_gpu", "load_names", "words_of"]
+__all__ = ["FabricName", "NameTable", "find_gpu", "load_names", "release_of", "words_of"]
 
 _VENDORS = ("nvidia", "amd", "intel", "google", "huawei", "geforce", "tesla", "instinct", "quadro", "cloud")
 """Words of a GPU's name that say nothing of which one it is."""
@@ -94,6 +94,35 @@ class Recipe(Spec):
         return meant and begins and late and (not self.until or release <= _release(self.until))
 
 
+class SourceFramework(Spec):
+    """Profiles that a source's runs have from one of its versions on, in place of the usual ones, and where that was read.
+
+    Args:
+        since: the first version, as the table writes them; versions are compared as texts.
+        frameworks: usual profile -> the source's own.
+    """
+
+    since: Name = ""
+    frameworks: dict[str, Name]
+    source: Name
+
+
+class FrameworkUntil(Spec):
+    """A framework's profile on an architecture before a release, and where that was read; releases are year.month."""
+
+    until: Name
+    architecture: Name
+    framework: Name
+    source: Name
+
+
+class SourceVocabulary(Spec):
+    """Rows of the embedding of a source's models where its table does not say, and where that was read."""
+
+    vocabulary: int = Field(ge=1)
+    source: Name
+
+
 class SourceRecompute(Spec):
     """What a source recomputes where its table does not say, and where that was read.
 
@@ -119,8 +148,11 @@ class NameTable(Spec):
     attention_of_source: dict[str, SourceKernel] = Field(default_factory=dict)
     framework_since: dict[str, FrameworkSince] = Field(default_factory=dict)
     recipes: dict[str, Recipe] = Field(default_factory=dict)
+    framework_until: dict[str, FrameworkUntil] = Field(default_factory=dict)
     framework_of_kernel: dict[str, Name] = Field(default_factory=dict)
     framework_of_precision: dict[str, Name] = Field(default_factory=dict)
+    framework_of_source: dict[str, SourceFramework] = Field(default_factory=dict)
+    vocabulary_of_source: dict[str, SourceVocabulary] = Field(default_factory=dict)
     attention_notes: dict[str, Name] = Field(default_factory=dict)
     recompute: dict[str, Name]
     recompute_of_source: dict[str, SourceRecompute] = Field(default_factory=dict)
@@ -150,13 +182,35 @@ class NameTable(Spec):
         lowered = source.lower()
         return next((fabric for text, fabric in self.fabrics.items() if text.lower() in lowered), None)
 
-    def framework_at(self, framework: str, version: str, architecture: str) -> FrameworkSince | None:
-        """Return the profile of a framework at a version such as "26.04.01" on an architecture, if it has one of its own."""
-        since, found = self.framework_since.get(framework), re.match(r"(\d+)\.(\d+)", version)
-        if since is None or found is None or since.architecture != architecture:
+    def framework_at(self, framework: str, version: str, architecture: str) -> str | None:
+        """Return the profile of a framework at a version such as "26.04.01" on an architecture, if it has one of its own.
+
+        >>> names = load_names()
+        >>> names.framework_at("megatron_core", "24.07", "hopper"), names.framework_at("megatron_core", "25.02", "hopper")
+        ('nemo_2024', None)
+        """
+        release = release_of(version)
+        since, until = self.framework_since.get(framework), self.framework_until.get(framework)
+        if release is None:
             return None
-        first = re.search(r"(\d+)\.(\d+)", since.since)
-        return since if first and (int(found[1]), int(found[2])) >= (int(first[1]), int(first[2])) else None
+        if since is not None and since.architecture == architecture and release >= (release_of(since.since) or release):
+            return since.framework
+        if until is not None and until.architecture == architecture and release < (release_of(until.until) or release):
+            return until.framework
+        return None
+
+    def framework_of(self, source: str, framework: str, version: str) -> tuple[str, str] | None:
+        """Return (profile, where that was read) that a source has of its own at a version, by a part of its text."""
+        lowered = source.lower()
+        known = next((k for text, k in self.framework_of_source.items() if text.lower() in lowered), None)
+        if known is None or framework not in known.frameworks or version < known.since:
+            return None
+        return known.frameworks[framework], known.source
+
+    def vocabulary_of(self, source: str) -> SourceVocabulary | None:
+        """Return the vocabulary of a source's models where a row does not say, by a part of its text."""
+        lowered = source.lower()
+        return next((found for text, found in self.vocabulary_of_source.items() if text.lower() in lowered), None)
 
     def recipe_of(self, framework: str, row: tuple[str, str, str, str]) -> Recipe | None:
         """Return the recipe that a row (source, model, GPU, release) was made with, if it is known."""
@@ -190,6 +244,16 @@ def load_names() -> NameTable:
         if path.is_file():
             return load_spec(path, NameTable)
     return load_spec("hardware_specs/names.toml", NameTable)
+
+
+def release_of(text: str) -> tuple[int, int] | None:
+    """Return year and month of "26.04.01" or "release 26.04", or the start of a year that stands alone; None for others.
+
+    >>> release_of("24.07a"), release_of("launcher-2024"), release_of("v4.0")
+    ((24, 7), (24, 0), None)
+    """
+    month, year = re.match(r"(?:release )?(\d\d)\.(\d+)", text), re.search(r"\b20(\d\d)\b", text)
+    return (int(month[1]), int(month[2])) if month else (int(year[1]), 0) if year else None
 
 
 def words_of(text: str) -> tuple[str, ...]:
