@@ -63,7 +63,7 @@ class Recipe(Spec):
     """What a framework's published recipes set for a model on some GPUs, which no table of results prints.
 
     Args:
-        framework, model: ours, and what the model's name begins with in the table.
+        framework, model: ours ("" = any), and what the model's name begins with in the table.
         gpus: words, each the beginning of a GPU's name.
         table: a part of the name of the table of results; "" = any.
         since, until: releases, year.month.patch, both inclusive; "" = any.
@@ -73,7 +73,7 @@ class Recipe(Spec):
         source: where that was read.
     """
 
-    framework: Name
+    framework: str = ""
     model: Name
     gpus: Name
     table: str = ""
@@ -90,7 +90,7 @@ class Recipe(Spec):
         release, known = _release(version), {words_of(word) for word in self.gpus.split(",")}
         begins = _plain(model).startswith(_plain(self.model)) and words_of(gpu)[:1] in known
         late = not self.since or (bool(release) and release >= _release(self.since))
-        meant = framework == self.framework and self.table.lower() in source.lower()
+        meant = self.framework in ("", framework) and self.table.lower() in source.lower()
         return meant and begins and late and (not self.until or release <= _release(self.until))
 
 
