@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.lowering.casts import add_casts
 from simulator.lowering.context import ring_attention, swap_heads
 from simulator.lowering.expert_rows import swap_rows, wait_for
 from simulator.lowering.expert_rules import Groups
@@ -177,26 +178,14 @@ class Splitter:
         return o.per_expert * (self.experts.count // self.experts.parallel) * (2 if phase == "backward" else 1)
 
     def quantise(
-        self, rows: Rows, label: str, elements: float, phase: str, fused: bool = False, dealt: int = 1
+        self, rows: Rows, label: str, elements: float, phase: str, gathers: bool, after_norm: bool = False
     ) -> None:
-        """Cast a GEMM operand to the narrow format, as it stands and transposed (the weight gradient reads it the other way).
-
-        With `fused` the kernel before writes the narrow copies, so only the writing counts.  Frameworks that cast apart read the
-        operand again behind every kernel, before it is gathered from `dealt` ranks, and the narrow copy for the transposed one.
-        """
-        narrow, apart = self.precision.quantised_element, self.style.casts_apart
-        if self.precision.quantises and not (self.style.fuses_experts and label in FUSED_CASTS):
-            rows.add(
-                label=f"{label} cast to {self.precision.gemm}",
-                work="memory_bound",
-                layout="layer",
-                dtype=self.dtype,
-                read=elements * (self.e / dealt + narrow) if apart else 0.0 if fused else elements * self.e,
-                written=2.0 * elements * narrow,
-                phase=phase,
-                launches=2 if apart else 0 if fused else 1,
-                part="input" if phase == "backward" else "",
-            )
+        """Make narrow copies of a product's operand, where no kernel that runs anyway does it; `gathers`: before it is gathered."""
+        if not (self.style.fuses_experts and label in FUSED_CASTS):
+            part = "input" if phase == "backward" else ""
+            shards = self.t if gathers and self.sp else 1
+            apart = self.style.casts_apart
+            add_casts(rows, label, elements, self.precision, after_norm, shards, apart, phase=phase, part=part)
 
     def forward(self, rows: Rows, o: Operator, phase: str) -> None:
         """Write the forward rows of an operator."""
@@ -206,10 +195,10 @@ class Splitter:
                 self.collective(rows, "all_gather", self.gathered(o, o.shape[3]), phase, o.label)
             shape, narrow = self.local(o), o.has_weight and o.split not in ("vocabulary", "router")
             if narrow:
-                # the norm before a column-split layer writes narrow copies itself (LayerNormLinear of Transformer Engine)
-                fused = o.split == "column"
-                elements, dealt = float(shape[0] * shape[1] * shape[3]), self.t if fused and self.sp else 1
-                self.quantise(rows, o.label, elements, phase, fused, dealt)
+                # a norm stands before a column-split layer (LayerNormLinear of Transformer Engine)
+                column = o.split == "column"
+                elements = float(shape[0] * shape[1] * shape[3])
+                self.quantise(rows, o.label, elements, phase, gathers=column, after_norm=column)
             launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
             if piecewise:
                 gathered = self.gathered(o, o.shape[3]) if o.split == "column" else 0.0
@@ -384,7 +373,7 @@ class Splitter:
         launches = LAUNCHES_PER_EXPERT * b if o.split.startswith("expert") else 1
         common = {"narrow": narrow, "launches": launches}
         if narrow:
-            self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward")
+            self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward", gathers=o.split == "row")
         name, dgrad = f"{o.label} input gradient", -1
         if piecewise:
             gathered = self.gathered(o, o.shape[2])

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from simulator.lowering.assign import Chunk
+from simulator.lowering.casts import add_casts
 from simulator.lowering.hops import REDUCING_LANES
 from simulator.lowering.offload import add_host_update
 from simulator.lowering.parameter_offload import add_shards_down
@@ -201,16 +202,7 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
         phase="optimizer",
         launches=launches,
     )
-    if settled.precision.quantises:
-        rows.add(
-            label=f"cast weights to {settled.precision.gemm}",
-            work="memory_bound",
-            dtype=settled.precision.compute,
-            read=held.all * settled.precision.element,
-            written=2.0 * held.all * settled.precision.quantised_element,
-            phase="optimizer",
-            launches=max(1, int(tensors)),
-        )
+    add_casts(rows, "weights", held.all, settled.precision, phase="optimizer", launches=max(1, int(tensors)))
     if settled.reduce_dtype != settled.gradient_dtype and settled.reduces:
         wide, narrow, times = settled.gradient_bytes, settled.reduce_bytes, settled.reductions
         updated = _mine(state, held)

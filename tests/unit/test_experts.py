@@ -272,7 +272,7 @@ def test_fused_experts_and_a_sorting_exchange_have_fewer_kernels() -> None:
         "expert clamp",
         "expert swiglu",
         "expert weighted biases",
-        "expert up output gradient cast to fp8",
+        "expert up output gradient cast to mxfp8",
         "dispatch weights all_to_all",  # HybridEP carries them with the tokens
     } == gone
     products = [[s.tolist() for s, w in zip(t.shape, t.work, strict=True) if w == "gemm"] for t in (plain, fused)]
