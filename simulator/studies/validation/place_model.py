@@ -125,7 +125,7 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
         assumed.append(f"moe_dense_layers = {dense}")
     if dense >= layers:
         raise CannotPlace(f"moe_dense_layers = {dense} leave none of the {layers} layers with experts", counts=False)
-    drops = {"capacity_factor": 1.0} if "tokendrop" in _letters(text(row, "model")) else {}
+    drops = {"capacity_factor": 1.0} if "tokendrop" in letters(text(row, "model")) else {}
     assumed.append("experts take equal rows and drop the rest" if drops else "experts equally popular")
     return {
         **drops,
