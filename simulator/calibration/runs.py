@@ -1,8 +1,10 @@
 """Whole runs -> how far predictions were from them, by kind of run: the last term of every band (design 5b O).
 
-    sigma: the least s for which |log(measured / predicted)| <= q sqrt(priced^2 + s^2) in 80 % of the runs
+    sigma_slower: the least s for which  log(measured / predicted) <= q sqrt(priced^2 + s^2) in 90 % of the runs
+    sigma_faster: the least s for which -log(measured / predicted) <= q sqrt(priced^2 + s^2) in 90 % of the runs
 
-q encloses 80 % of a normal distribution, `priced` is the spread that the prices of that run explain already.  A source counts
+q encloses 80 % of a normal distribution, 10 % on each side of it; `priced` is the spread that the prices of that run explain
+already.  The two sides differ because their causes do: what nobody modelled makes a run slower more often than faster.  A source counts
 with the square root of its runs: neither does one sweep of hundreds decide, nor a single run as much as a sweep.  A kind leans
 on all runs, which count as `LENT_SOURCES` more: few sources of one kind are no spread.
 
@@ -32,7 +34,7 @@ FEWEST_RUNS = 8
 LENT_SOURCES = 8.0
 """Sources as which all runs together count beside those of a kind."""
 SMALLEST_SIGMA = 0.01
-_INSIDE = 0.8
+_BELOW = 0.9
 _LARGEST = 3.0
 
 
@@ -54,8 +56,9 @@ def fit_run_residuals(runs: Iterable[RunError]) -> dict[str, KindResidual]:
         CalibrationError: no runs.
 
     >>> run = RunError(kind="tensor", source="a", measured=1.0, predicted=1.1)
-    >>> round(fit_run_residuals([run])["any"].sigma, 3)
-    0.074
+    >>> residual = fit_run_residuals([run])["any"]
+    >>> round(residual.sigma_faster, 3), residual.sigma_slower
+    (0.074, 0.01)
     """
     everything = list(runs)
     if not everything:
@@ -77,12 +80,13 @@ def _residual(runs: list[RunError], lent: list[RunError]) -> KindResidual:
     if lent:
         weight = np.concatenate([weight, _weights(lent) * LENT_SOURCES])
     both = runs + lent
-    log = np.array([abs(math.log(run.measured / run.predicted)) for run in both])
+    log = np.array([math.log(run.measured / run.predicted) for run in both])
     priced = np.array([run.priced for run in both])
     error = np.array([abs(run.predicted / run.measured - 1.0) for run in runs])
     each = np.array([1.0 / count[run.source] for run in runs])
     return KindResidual(
-        sigma=max(SMALLEST_SIGMA, round(_spread(log, priced, weight), 4)),
+        sigma_slower=max(SMALLEST_SIGMA, round(_spread(log, priced, weight), 4)),
+        sigma_faster=max(SMALLEST_SIGMA, round(_spread(-log, priced, weight), 4)),
         median=round(_weighted_median(error, each), 4),
         runs=len(runs),
         sources=len(count),
@@ -97,11 +101,11 @@ def _weights(runs: list[RunError]) -> np.ndarray:
 
 
 def _spread(log: np.ndarray, priced: np.ndarray, weight: np.ndarray) -> float:
-    """The least spread beside that of the prices for which 80 % of the runs lie in their bands."""
-    needed = np.sqrt(np.maximum((log / QUANTILE) ** 2 - priced**2, 0.0))
+    """The least spread beside that of the prices for which 90 % of the runs lie below the upper end of their bands."""
+    needed = np.sqrt(np.maximum((np.maximum(log, 0.0) / QUANTILE) ** 2 - priced**2, 0.0))
     order = np.argsort(needed, kind="stable")
     cumulative = np.cumsum(weight[order])
-    return min(float(needed[order][np.searchsorted(cumulative, _INSIDE * cumulative[-1])]), _LARGEST)
+    return min(float(needed[order][np.searchsorted(cumulative, _BELOW * cumulative[-1])]), _LARGEST)
 
 
 def _weighted_median(values: np.ndarray, weight: np.ndarray) -> float:

@@ -16,12 +16,15 @@ class KindResidual(Spec):
     """Residuals of one kind of run.
 
     Args:
-        sigma: spread of log(measured / predicted) that the spread of prices does not explain.
+        sigma_slower: spread of log(measured / predicted) above 0 (runs slower than predicted) that the spread of prices
+            does not explain.
+        sigma_faster: the same below 0.
         median: median absolute error.
         runs, sources: how many runs of how many sources stand behind it.
     """
 
-    sigma: Annotated[float, Field(gt=0, le=3)]
+    sigma_slower: Annotated[float, Field(gt=0, le=3)]
+    sigma_faster: Annotated[float, Field(gt=0, le=3)]
     median: Annotated[float, Field(ge=0, le=3)]
     runs: Annotated[int, Field(ge=0)]
     sources: Annotated[int, Field(ge=0)]

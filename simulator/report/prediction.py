@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.hardware.parts import RankKind
-from simulator.hardware.run_residuals import load_run_residuals, run_kind
+from simulator.hardware.run_residuals import KindResidual, load_run_residuals, run_kind
 from simulator.program.critical import critical_path
-from simulator.program.prices import ACCOUNTS, Prices
+from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, Prices
 from simulator.program.program import CATEGORIES, Link, Program
 from simulator.program.trace import Trace
 from simulator.report.breakdown import EXPOSED, breakdown
@@ -22,10 +22,12 @@ from simulator.report.memory import MemoryReport, memory_peaks
 from simulator.report.window import StepWindow, cut_trace, step_window
 from simulator.workload.workload import Workload
 
-__all__ = ["QUANTILE", "Prediction", "measure"]
+__all__ = ["QUANTILE", "WHOLE_RUNS", "Prediction", "measure"]
 
 QUANTILE = 1.2816
 """The 90 % quantile of the normal distribution: low and high enclose 80 %."""
+WHOLE_RUNS = "whole runs of this kind"
+"""Name of the term of the band that no single price explains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,6 +37,7 @@ class Prediction:
     Args:
         step_time, low, high: seconds, and the 80 % band.
         sigma_classes: log spread that each price class adds to the band.
+        whole_runs: log spread that whole runs of this kind add to it, on either side.
         breakdown: seconds by account, mean over real ranks; sums to step_time.
         rank_breakdown: [ranks, accounts] seconds.
         memory: peaks per pipeline rank.
@@ -47,6 +50,7 @@ class Prediction:
     low: float
     high: float
     sigma_classes: dict[str, float]
+    whole_runs: KindResidual
     world_size: int
     tokens: int
     model_flops: float
@@ -125,6 +129,11 @@ class Prediction:
         total = sum(parts.values())
         return total * math.exp(-width), total * math.exp(width)
 
+    def spreads(self, slower: bool) -> dict[str, float]:
+        """Return the log spread of each term of the band, on the side of slower or of faster runs."""
+        whole = self.whole_runs.sigma_slower if slower else self.whole_runs.sigma_faster
+        return {**self.sigma_classes, WHOLE_RUNS: whole}
+
     @property
     def step_trace(self) -> Trace:
         """The trace of one step: all of it, or the window of the steady state where steps run into each other."""
@@ -167,7 +176,14 @@ class Prediction:
             "memory_capacity_bytes": self.capacity,
             "host_memory_bytes": self.host_memory,
             "fits": self.fits,
-            "band": {"sigma_by_class": self.sigma_classes, "quantile": QUANTILE},
+            "band": {
+                "sigma_by_class": self.sigma_classes,
+                "sigma_whole_runs": {
+                    "slower": self.whole_runs.sigma_slower,
+                    "faster": self.whole_runs.sigma_faster,
+                },
+                "quantile": QUANTILE,
+            },
             "world_size": self.world_size,
             "provenance": self.provenance,
         }
@@ -185,7 +201,7 @@ def measure(
     """Return the numbers of a run; `ranks` says what each rank of the program stands for, where ranks differ.
 
     The band (design 5b O): errors are common within a price class and independent between classes; a class weighs by its share
-    of the critical path; sigma_model is the spread of whole runs of this kind.
+    of the critical path; to them comes the spread of whole runs of this kind, which is not the same on both sides.
     """
     window = step_window(program, trace)
     within = None if window.whole else (window.low, window.high)
@@ -196,7 +212,7 @@ def measure(
     gathered = any(t.category == "gathered" for effect in program.effects for t in effect.tensors)
     kind = run_kind(dict(program.axes), gathered)
     model = residuals.of(kind)
-    sigma = math.sqrt(sum(s * s for s in sigmas.values()) + model.sigma**2)
+    priced = math.hypot(*sigmas.values())
     step = window.step_time
     unrolled = int(program.step.max(initial=0)) + 1
     room = np.array([kind.memory for kind in ranks]) if ranks else cluster.gpu.usable_memory
@@ -210,10 +226,10 @@ def measure(
         "calibration": {
             "uncalibrated": sorted(n for n, good in zip(prices.classes, prices.calibrated, strict=True) if not good),
             "calibrated": sorted(n for n, good in zip(prices.classes, prices.calibrated, strict=True) if good),
-            "models": sorted(set(prices.model) - {"kernels", "host-bound"}),
+            "models": sorted(set(prices.model) - {"kernels", HOST_BOUND, BLOCKED}),
         },
         "host_bound": sorted(
-            {item.name for item, m in zip(program.items, prices.model, strict=True) if m == "host-bound"}
+            {item.name for item, m in zip(program.items, prices.model, strict=True) if m == HOST_BOUND}
         ),
         "placement": {
             item.name: p for item, p in zip(program.items, prices.placement, strict=True) if p and "leave" in p
@@ -222,9 +238,10 @@ def measure(
     on_host = max((sum(t.bytes for t in effect.tensors) for effect in program.host_resident), default=0.0)
     return Prediction(
         step_time=step,
-        low=step * math.exp(-QUANTILE * sigma),
-        high=step * math.exp(QUANTILE * sigma),
-        sigma_classes={**sigmas, "whole runs of this kind": model.sigma},
+        low=step * math.exp(-QUANTILE * math.hypot(priced, model.sigma_faster)),
+        high=step * math.exp(QUANTILE * math.hypot(priced, model.sigma_slower)),
+        sigma_classes=sigmas,
+        whole_runs=model,
         world_size=cluster.world_size,
         tokens=workload.tokens,
         model_flops=workload.model_flops,

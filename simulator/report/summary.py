@@ -138,9 +138,10 @@ def sure_section(prediction: Prediction) -> Section:
         )
     else:
         lines.append(f"runs of this kind ({kind}): none measured; the spread of all kinds is used")
-    terms = sorted(prediction.sigma_classes.items(), key=lambda term: -term[1])[:_MOST_TERMS]
+    terms = sorted(prediction.spreads(slower=True).items(), key=lambda term: -term[1])[:_MOST_TERMS]
     lines.append(
-        "widest terms of the band (1 sigma): " + ", ".join(f"{name} {percent(sigma)}" for name, sigma in terms)
+        "widest terms of the band, towards slower (1 sigma): "
+        + ", ".join(f"{name} {percent(sigma)}" for name, sigma in terms)
     )
     calibration = facts.get("calibration", {})
     lines.append(f"uncalibrated: {', '.join(calibration.get('uncalibrated', ())) or 'nothing'}")

@@ -9,13 +9,12 @@ from typing import Any
 from simulator.errors import SpecError
 from simulator.job import Job
 from simulator.program.critical import critical_path
-from simulator.report.prediction import QUANTILE, Prediction
+from simulator.report.prediction import QUANTILE, WHOLE_RUNS, Prediction
 from simulator.report.table import Section, Table
 from simulator.units import show
 
 __all__ = ["Judgement", "Term", "class_seconds", "judge_step_time", "measured_time"]
 
-_WHOLE = "whole runs of this kind"
 _MOST_TERMS = 8
 
 
@@ -147,9 +146,9 @@ def judge_step_time(prediction: Prediction, measured: float) -> Judgement:
     seconds = class_seconds(prediction)
     sign = 1.0 if gap > 0 else -1.0
     terms = []
-    for name, sigma in prediction.sigma_classes.items():
+    for name, sigma in prediction.spreads(slower=gap > 0).items():
         reach = abs(prediction.step_time * math.expm1(sign * QUANTILE * sigma))
-        in_step = 0.0 if name == _WHOLE else seconds.get(name, 0.0)
+        in_step = 0.0 if name == WHOLE_RUNS else seconds.get(name, 0.0)
         terms.append(Term(name=name, seconds=in_step, reach=reach, explains=reach >= abs(gap)))
     terms.sort(key=lambda term: (-term.reach, term.name))
     accounts = [(n, s, (s + gap) / s) for n, s in prediction.breakdown.items() if s > 0 and s + gap >= 0]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "simulator"
 DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
+@functools.cache
 def trees() -> list[tuple[str, ast.Module]]:
     paths = [path for path in sorted(PACKAGE.rglob("*.py")) if "_data" not in path.parts and path.read_text().strip()]
     return [(str(path.relative_to(PACKAGE.parent)), ast.parse(path.read_text())) for path in paths]

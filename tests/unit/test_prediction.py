@@ -111,11 +111,12 @@ def test_mfu_counts_model_flops_and_hfu_adds_recompute() -> None:
 
 
 def test_the_band_comes_from_the_classes_on_the_critical_path() -> None:
-    """sigma^2 = sum of (share x sigma)^2 over classes + that of whole runs (design 5b O)."""
+    """sigma^2 = sum of (share x sigma)^2 over classes + that of whole runs, which differs by side (design 5b O)."""
     prediction = predict("gpt3_175b", "selene", 64, 64, 2048, tensor_parallel=8, pipeline_parallel=8)
-    sigma = math.sqrt(sum(s**2 for s in prediction.sigma_classes.values()))
-    assert prediction.high == pytest.approx(prediction.step_time * math.exp(QUANTILE * sigma), rel=1e-12)
-    assert prediction.low == pytest.approx(prediction.step_time**2 / prediction.high, rel=1e-12)
+    slower, faster = (math.sqrt(sum(s**2 for s in prediction.spreads(side).values())) for side in (True, False))
+    assert prediction.high == pytest.approx(prediction.step_time * math.exp(QUANTILE * slower), rel=1e-12)
+    assert prediction.low == pytest.approx(prediction.step_time * math.exp(-QUANTILE * faster), rel=1e-12)
+    assert {"whole runs of this kind"} == set(prediction.spreads(True)) - set(prediction.sigma_classes)
 
 
 def test_the_band_agrees_with_sampled_prices_through_the_engine() -> None:
@@ -130,7 +131,7 @@ def test_the_band_agrees_with_sampled_prices_through_the_engine() -> None:
     )
     spans = run_many(program, prices.occupancy * factor, prices.latency * factor)
     sampled = np.log(spans).std()
-    formula = math.sqrt(sum(s**2 for n, s in prediction.sigma_classes.items() if n != "whole runs of this kind"))
+    formula = math.sqrt(sum(s**2 for s in prediction.sigma_classes.values()))
     width = 2 * QUANTILE * formula
     assert abs(2 * QUANTILE * sampled - width) < 0.1 * max(width, 2 * QUANTILE * sampled) + 0.004
 

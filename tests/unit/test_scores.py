@@ -98,28 +98,38 @@ def runs(kind: str, source: str, ratio: float, n: int) -> list[RunError]:
     return [RunError(kind=kind, source=source, measured=ratio, predicted=1.0) for _ in range(n)]
 
 
-def test_a_band_of_whole_runs_holds_four_of_five() -> None:
-    errors = [math.exp(0.01 * i) for i in range(1, 101)]
+def test_a_band_of_whole_runs_leaves_one_of_ten_out_on_each_side() -> None:
+    errors = [math.exp(0.01 * i) for i in range(-99, 201, 2)]
     many = [RunError(kind="tensor", source=f"s{i}", measured=e, predicted=1.0) for i, e in enumerate(errors)]
-    assert pytest.approx(0.80 / 1.2816, rel=1e-3) == fit_run_residuals(many)["any"].sigma
+    band = fit_run_residuals(many)["any"]
+    assert pytest.approx(1.69 / 1.2816, rel=1e-3) == band.sigma_slower
+    assert pytest.approx(0.69 / 1.2816, rel=1e-3) == band.sigma_faster
+    low, high = math.exp(-1.2816 * band.sigma_faster), math.exp(1.2816 * band.sigma_slower)
+    assert 0.8 == pytest.approx(sum(low <= e <= high for e in errors) / len(errors), abs=0.01)
+
+
+def test_a_run_slower_than_predicted_widens_the_band_upwards_only() -> None:
+    band = fit_run_residuals(runs("tensor", "a", 1.2, 9))["any"]
+    assert pytest.approx(math.log(1.2) / 1.2816, rel=1e-3) == band.sigma_slower
+    assert 0.01 == band.sigma_faster
 
 
 def test_what_prices_explain_is_not_counted_twice() -> None:
     wide = [RunError(kind="tensor", source="a", measured=1.1, predicted=1.0, priced=0.2)]
-    assert 0.01 == fit_run_residuals(wide)["any"].sigma
+    assert 0.01 == fit_run_residuals(wide)["any"].sigma_slower
 
 
 def test_a_sweep_of_hundreds_does_not_decide_alone() -> None:
-    many = runs("tensor", "large", 2.0, 90) + [r for i in range(40) for r in runs("tensor", f"s{i}", 1.1, 1)]
-    assert fit_run_residuals(many)["any"].sigma < 0.1
-    assert (130, 41) == (fit_run_residuals(many)["tensor"].runs, fit_run_residuals(many)["tensor"].sources)
+    many = runs("tensor", "large", 2.0, 90) + [r for i in range(99) for r in runs("tensor", f"s{i}", 1.1, 1)]
+    assert fit_run_residuals(many)["any"].sigma_slower < 0.1
+    assert (189, 100) == (fit_run_residuals(many)["tensor"].runs, fit_run_residuals(many)["tensor"].sources)
 
 
 def test_a_kind_of_few_sources_leans_on_all_runs() -> None:
     rest = [r for i in range(20) for r in runs("pipeline", f"s{i}", 1.1, 4)]
     fitted = fit_run_residuals(rest + runs("tensor", "a", 2.0, 20))
-    assert fitted["pipeline"].sigma < 0.1
-    assert fitted["tensor"].sigma < 0.6
+    assert fitted["pipeline"].sigma_slower < 0.1
+    assert fitted["tensor"].sigma_slower < 0.6
     assert {"any", "pipeline"} == set(fit_run_residuals(rest + runs("tensor", "a", 2.0, 3)))
 
 

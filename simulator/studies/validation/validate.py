@@ -168,7 +168,7 @@ def run_errors(outcomes: Sequence[Outcome]) -> list[RunError]:
             source=o.group,
             measured=o.measured,
             predicted=o.predicted,
-            priced=math.sqrt(_priced(o, shipped.of(o.kind).sigma)),
+            priced=math.sqrt(_priced(o, shipped.of(o.kind).sigma_faster)),
         )
         for o in outcomes
         if o.quantity == "step_time_s" and o.counts and o.kind and o.measured and o.predicted
@@ -176,7 +176,7 @@ def run_errors(outcomes: Sequence[Outcome]) -> list[RunError]:
 
 
 def _priced(outcome: Outcome, sigma: float) -> float:
-    """Variance of the log of a prediction that its prices explain: that of its band less that of whole runs of its kind."""
+    """Variance of the log of a prediction that its prices explain: that of its band less that of faster runs of its kind."""
     if not outcome.predicted or not outcome.low:
         return 0.0
     return max(0.0, (math.log(outcome.predicted / outcome.low) / QUANTILE) ** 2 - sigma**2)
@@ -230,6 +230,8 @@ def without_own_source(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
             out.append(o)
             continue
         refitted = others[o.group].get(o.kind, others[o.group][ANY])
-        width = QUANTILE * math.sqrt(_priced(o, shipped.of(o.kind).sigma) + refitted.sigma**2)
-        out.append(replace(o, low=o.predicted * math.exp(-width), high=o.predicted * math.exp(width)))
+        priced = _priced(o, shipped.of(o.kind).sigma_faster)
+        down = QUANTILE * math.sqrt(priced + refitted.sigma_faster**2)
+        up = QUANTILE * math.sqrt(priced + refitted.sigma_slower**2)
+        out.append(replace(o, low=o.predicted * math.exp(-down), high=o.predicted * math.exp(up)))
     return tuple(out)

@@ -1,0 +1,42 @@
+"""Data files: TOML in, frozen pydantic values out, and messages that say where and what to write instead.
+
+A *kind* is a folder of data files ("gpus", "clusters", "models", ...); a *name* is a file's stem.  A name is looked up
+in the working directory first, then in the data that came with the package: a user's own file needs no installation.
+
+    >>> find_spec("gpus", "A100-80GB-SXM").name
+    'a100_80gb_sxm.toml'
+"""
+
+from __future__ import annotations
+
+from simulator.specs.folders import KINDS, data_roots, find_spec, names
+from simulator.specs.loading import (
+    Count,
+    Name,
+    NamedSpec,
+    Names,
+    Spec,
+    load_all,
+    load_named,
+    load_spec,
+    validate_spec,
+)
+from simulator.specs.toml_text import key_lines, read_toml
+
+__all__ = [
+    "KINDS",
+    "Count",
+    "Name",
+    "NamedSpec",
+    "Names",
+    "Spec",
+    "data_roots",
+    "find_spec",
+    "key_lines",
+    "load_all",
+    "load_named",
+    "load_spec",
+    "names",
+    "read_toml",
+    "validate_spec",
+]

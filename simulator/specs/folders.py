@@ -1,0 +1,131 @@
+"""Folders of data files, and names to paths: a kind is a folder, a name a file's stem or one of its aliases."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from pathlib import Path
+
+from simulator.errors import SpecError, UnknownNameError
+from simulator.specs.toml_text import read_toml
+
+__all__ = ["KINDS", "data_roots", "find_spec", "names", "spec_files"]
+
+KINDS = {
+    "gpus": ("hardware_specs", "GPU"),
+    "links": ("hardware_specs", "link"),
+    "nodes": ("hardware_specs", "node"),
+    "clusters": ("hardware_specs", "cluster"),
+    "calibrations": ("hardware_specs", "calibration"),
+    "frameworks": ("hardware_specs", "framework"),
+    "models": ("workloads", "model"),
+    "jobs": ("workloads", "job"),
+    "published": ("workloads", "published table"),
+}
+"""Kind -> (top folder, the word for one of them)."""
+
+_ALIASES = re.compile(r"^aliases\s*=\s*\[([^\]]*)\]", re.MULTILINE)
+
+
+def data_roots() -> list[Path]:
+    """Return the folders that may hold `hardware_specs` and `workloads`: the working directory, the package's own."""
+    own, here = _own_root(), Path.cwd()
+    return [own] if here == own else [here, own]
+
+
+@functools.cache
+def _own_root() -> Path:
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "_data"
+    return installed if installed.is_dir() else package.parent
+
+
+def names(kind: str) -> list[str]:
+    """Return the names of all data files of a kind, in alphabetical order.
+
+    Raises:
+        UnknownNameError: no such kind.
+    """
+    return sorted(spec_files(kind))
+
+
+def find_spec(kind: str, name: str) -> Path:
+    """Return the path of a data file, by name or alias; case, "-", "_", "." and spaces do not matter.
+
+    A name that ends in .toml or holds a path separator is a path.
+
+    Raises:
+        SpecError: the path does not exist.
+        UnknownNameError: nobody bears the name; the nearest known one is offered.
+        SpecError: the name is known, but not what bears it (such as a model whose shape was never published).
+    """
+    if name.lower().endswith(".toml") or "/" in name or os.sep in name:
+        path = Path(name).expanduser()
+        if not os.path.exists(path):
+            raise SpecError(f"{name[:200]}: no such file")
+        return path
+    exact = _file_called(kind, name)
+    if exact:
+        return exact
+    files = spec_files(kind)
+    plain = _plain(name)
+    for known, path in files.items():
+        if plain and _plain(known) == plain:
+            return path
+    for path in files.values():
+        match = _ALIASES.search(path.read_text(encoding="utf-8", errors="replace"))
+        if match and plain and plain in {_plain(alias) for alias in re.findall(r"[\"']([^\"']*)[\"']", match.group(1))}:
+            return path
+    reason = _reasons(kind).get(plain)
+    if reason:
+        raise SpecError(
+            f"{KINDS[kind][1]} {name[:100]!r} is known by name only: {reason}. Way out: your own file with a shape, or another "
+            f"{KINDS[kind][1]}."
+        )
+    raise UnknownNameError(KINDS[kind][1], name[:100], files)
+
+
+def _reasons(kind: str) -> dict[str, str]:
+    """Names without a file, and why they have none (unknown_shapes.toml beside the folder of their kind)."""
+    found: dict[str, str] = {}
+    for root in data_roots():
+        path = root / KINDS[kind][0] / "unknown_shapes.toml"
+        if path.is_file():
+            table = read_toml(path).get(kind, {})
+            found |= {_plain(known): str(reason) for known, reason in table.items()}
+    return found
+
+
+def spec_files(kind: str) -> dict[str, Path]:
+    """Return name -> path of all data files of a kind; one in the working directory hides the package's own.
+
+    Raises:
+        UnknownNameError: no such kind.
+    """
+    found: dict[str, Path] = {}
+    for folder in _folders(kind):
+        if os.path.isdir(folder):
+            for file in sorted(os.listdir(folder)):
+                if file.endswith(".toml"):
+                    found.setdefault(file.removesuffix(".toml"), Path(folder, file))
+    return found
+
+
+def _folders(kind: str) -> list[str]:
+    if kind not in KINDS:
+        raise UnknownNameError("kind of data file", kind, KINDS)
+    return [os.path.join(root, KINDS[kind][0], kind) for root in data_roots()]
+
+
+def _file_called(kind: str, name: str) -> Path | None:
+    """The data file whose stem is exactly `name`: a file system that ignores case does not decide."""
+    for folder in _folders(kind):
+        if name and os.path.exists(os.path.join(folder, f"{name}.toml")) and f"{name}.toml" in os.listdir(folder):
+            return Path(folder, f"{name}.toml")
+    return None
+
+
+def _plain(name: str) -> str:
+    """Return a name without case and separators, but keep numbers apart: gpt3_1_3b is not gpt3_13b."""
+    return re.sub(r"[^a-z0-9]+", "", re.sub(r"(?<=[0-9])[^a-z0-9]+(?=[0-9])", "dot", name.lower()))

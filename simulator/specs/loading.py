@@ -1,0 +1,128 @@
+"""Data files as frozen pydantic values: all that is wrong with a file in one message."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from simulator.errors import SpecError
+from simulator.specs.folders import find_spec, spec_files
+from simulator.specs.messages import explain, kind_of
+from simulator.specs.toml_text import KeyPath, key_lines, parse_toml, read_text, reason_of, shown_path
+
+__all__ = ["Count", "Name", "NamedSpec", "Names", "Spec", "load_all", "load_named", "load_spec", "validate_spec"]
+
+_MAX_ERRORS = 30
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+"""Text that is not empty."""
+Count = Annotated[int, Field(ge=1, le=10**9)]
+"""A whole number, written as one: no "8", no 8.0, no true."""
+Names = Annotated[tuple[Name, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)]
+"""A list of names."""
+
+S = TypeVar("S", bound=BaseModel)
+
+
+class Spec(BaseModel):
+    """Base of everything read from a file: frozen, no unknown keys, no conversions, no NaN or infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class NamedSpec(Spec):
+    """A data file: its name, other names it answers to, and where each number was read (key "*" = all others)."""
+
+    name: Name
+    aliases: Names = ()
+    sources: dict[str, str] = {}
+    notes: str | None = None
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.name))
+
+
+def load_spec(path: Path | str, cls: type[S]) -> S:
+    """Return the file's content as a `cls`; files already read and unchanged since are not read again.
+
+    Raises:
+        SpecError: the file cannot be read or is wrong; the message lists all its errors, with line and key.
+    """
+    try:
+        info = os.stat(path)
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{shown_path(path)}: cannot be read ({reason_of(error)})") from None
+    return _load(os.path.abspath(path), info.st_mtime_ns, info.st_size, cls)  # type: ignore[return-value]
+
+
+@functools.lru_cache(maxsize=1024)
+def _load(path: str, changed: int, size: int, cls: type[BaseModel]) -> BaseModel:
+    text = read_text(path)
+    return _validate(parse_toml(text, path), cls, shown_path(path), True, text)
+
+
+def validate_spec(
+    data: Mapping[str, Any], cls: type[S], place: str, from_file: bool = True, given: Collection[KeyPath] = ()
+) -> S:
+    """Return `data` as a `cls`.
+
+    Args:
+        data: what a file or a command line said.
+        cls: the pydantic class that holds the rules.
+        place: where it was said; when it is the path of a text file, the messages give its lines.
+        from_file: quantities must be written with their units; False also takes plain SI numbers.
+        given: keys that --set gave: messages about them name it, not the file.
+
+    Raises:
+        SpecError: all errors at once.
+    """
+    if not isinstance(data, Mapping):
+        raise SpecError(f"{place}: expected a table of keys, got {kind_of(data)}")
+    return _validate(data, cls, place, from_file, None, given)
+
+
+def _validate(
+    data: Mapping[str, Any],
+    cls: type[S],
+    place: str,
+    from_file: bool,
+    text: str | None,
+    given: Collection[KeyPath] = (),
+) -> S:
+    try:
+        return cls.model_validate(data, context={"from_file": from_file})
+    except ValidationError as error:
+        if text is None and os.path.isfile(place):
+            text = read_text(place)
+        lines = key_lines(text or "")
+        found = [explain(item, cls, place, lines, given) for item in error.errors(include_url=False)]
+    messages = [message for _, message in sorted(found, key=lambda pair: pair[0])]
+    more = [f"... and {len(messages) - _MAX_ERRORS} more"] if len(messages) > _MAX_ERRORS else []
+    raise SpecError("\n".join(messages[:_MAX_ERRORS] + more))
+
+
+def load_named(kind: str, name: str, cls: type[S]) -> S:
+    """Return the data file of this kind and name as a `cls`; see `find_spec` and `load_spec` for what is raised."""
+    return load_spec(find_spec(kind, name), cls)
+
+
+def load_all(kind: str, cls: type[S]) -> dict[str, S]:
+    """Return every data file of a kind, by name.
+
+    Raises:
+        SpecError: some are wrong; all errors of all files in one message.
+    """
+    found, errors = {}, []
+    for name, path in sorted(spec_files(kind).items()):
+        try:
+            found[name] = load_spec(path, cls)
+        except SpecError as error:
+            errors.append(str(error))
+    if errors:
+        raise SpecError("\n".join(errors))
+    return found

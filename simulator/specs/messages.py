@@ -1,0 +1,100 @@
+"""What is wrong with a value of a file, in words: the place, the value, the rule, the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from simulator.errors import nearest
+from simulator.specs.toml_text import KeyPath
+
+__all__ = ["explain", "kind_of"]
+
+
+def explain(
+    item: Any, cls: type[BaseModel], place: str, lines: dict[KeyPath, int], given: Collection[KeyPath] = ()
+) -> tuple[int, str]:
+    """Return (line, message) of one pydantic error."""
+    at: KeyPath = tuple(part for part in item["loc"] if part != "[key]")
+    line = next((lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in lines), 0)
+    where = f"{place}, line {line}" if line else place
+    path = ".".join(map(str, at))
+    kind, value = item["type"], item["input"]
+    within = kind == "extra_forbidden" and any(key[: len(at)] == at for key in given)
+    if within or any(at[:n] in given for n in range(1, len(at) + 1)):
+        line, where = 0, "--set"
+    if kind == "missing":
+        return line, f"{where}: missing key {path}"
+    if not at:
+        return line, f"{where}: {_rule(item)}"
+    if kind == "extra_forbidden":
+        known = _keys_at(cls, at[:-1])
+        guess = nearest(str(at[-1]), known)
+        hint = f" Did you mean {guess}?" if guess else ""
+        return line, f"{where}: {path} = {_brief(value)}: unknown key.{hint} Known: {', '.join(known)}"
+    said = path if item["loc"][-1] == "[key]" else f"{path} = {_brief(value)}"
+    return line, f"{where}: {said}: {_rule(item)}"
+
+
+def _rule(item: Any) -> str:
+    """Return what is allowed, from one pydantic error."""
+    kind, value, context = item["type"], item["input"], item.get("ctx", {})
+    got = f", got {kind_of(value)}"
+    texts = {
+        "int_type": f"expected a whole number such as 8{got}",
+        "int_from_float": f"expected a whole number such as 8{got}",
+        "float_type": f"expected a number such as 1.5{got}",
+        "string_type": f"expected text in quotes{got}",
+        "bool_type": f"expected true or false{got}",
+        "dict_type": f"expected a table{got}",
+        "model_type": f"expected a table{got}",
+        "list_type": f"expected a list in [ ]{got}",
+        "tuple_type": f"expected a list in [ ]{got}",
+        "finite_number": "expected a finite number",
+        "string_too_short": "expected text that is not empty",
+        "string_too_long": f"expected at most {context.get('max_length')} characters",
+        "greater_than_equal": f"expected at least {context.get('ge')}",
+        "greater_than": f"expected more than {context.get('gt')}",
+        "less_than_equal": f"expected at most {context.get('le')}",
+        "less_than": f"expected less than {context.get('lt')}",
+        "literal_error": f"expected one of {str(context.get('expected')).replace(' or ', ', ')}",
+        "value_error": str(context.get("error")),
+    }
+    return texts.get(kind, item["msg"].replace("Input should be", "expected"))
+
+
+def _keys_at(cls: type[BaseModel], at: KeyPath) -> list[str]:
+    """Return the keys allowed in the table at this path."""
+    model = cls
+    for part in at:
+        if isinstance(part, str) and part in model.model_fields:
+            model = next(_models_in(model.model_fields[part].annotation), model)
+    return sorted(field.alias or name for name, field in model.model_fields.items())
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value is, as a user would call it."""
+    for types, word in ((bool, "true or false"), (str, "text"), (int, "a whole number"), (float, "a fraction")):
+        if isinstance(value, types):
+            return word
+    return (
+        "a table" if isinstance(value, Mapping) else "a list" if isinstance(value, list | tuple) else "something else"
+    )
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return f"a number of about {int(value.bit_length() * 0.30103) + 1} digits"
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
