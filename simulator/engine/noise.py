@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.jitter import CAUSES, Jitter, quantile
-from simulator.program.prices import ACCOUNTS, Prices
+from simulator.program.prices import ACCOUNTS, BLOCKED, Prices
 from simulator.program.program import COLLECTIVE, COMPUTE, COPY, TRANSFER, Program
 from simulator.program.replicas import ReplicaMesh
 
@@ -235,12 +235,13 @@ def _compute(step: NoisyStep, factors: dict[str, Factors], occupancy: Floats) ->
     kernels = np.maximum(total - communication - waiting, 0.0)
     attention = step.attention[items] * stretch
     square = np.minimum(np.divide(attention, kernels, out=np.zeros_like(kernels), where=kernels > 0), 1.0)
+    blocked = np.array([name == BLOCKED for name in step.prices.model])
     noise: Any = noisy_compute
     noise(
         rows,
         step.class_of,
         *(np.ascontiguousarray(a, np.float64) for a in (kernels, waiting, communication, square)),
-        program.action[rows] == _UPDATE,
+        (program.action[rows] == _UPDATE) | blocked[items[0]],
         program.rank[rows],
         program.microbatch[rows],
         *(factors.get(name, _NONE) for name in ("gpus", "compute", "lengths", "inside")),

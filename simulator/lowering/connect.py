@@ -35,6 +35,7 @@ def add_transfers(state: State) -> None:
                     group=("pp",),
                     pipeline_ranks=(a, b),
                     account="pp",
+                    blocks=state.settled.p2p == "blocking",
                 )
             )
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.lowering.casts import add_casts
 from simulator.lowering.context import ring_attention, swap_heads
 from simulator.lowering.expert_rules import Groups
 from simulator.lowering.fused_experts import FUSED_CASTS
@@ -80,7 +81,7 @@ class Splitter:
             return self.experts.parallel * self.experts.tensor
         return self.t if operator.split in ("column", "row", "vocabulary", "lookup") else 1
 
-    def widest(self, part: LayerPart) -> tuple[float, float]:
+    def widest(self, part: LayerPart, plain_norm: bool) -> tuple[float, float]:
         """Bytes of the largest output of an operator, and of the gradients in and out of it.
 
         A weight gradient that is not added into its buffer by its product stands beside them for a moment; a norm in plain
@@ -94,7 +95,7 @@ class Splitter:
                 if o.has_weight and not self.style.fused_wgrad_accumulation:
                     gradient = max(gradient, n * k * self.e)
         widest = max(widest, part.input_bytes)
-        norm = 0.0 if self.style.fused_norm else part.input_bytes / self.factor("sequence") * (1.0 + 12.0 / self.e)
+        norm = part.input_bytes / self.factor("sequence") * (1.0 + 12.0 / self.e) if plain_norm else 0.0
         return widest, max(2 * widest + gradient, norm)
 
     def local(self, o: Operator) -> tuple[int, int, int, int]:
@@ -169,23 +170,15 @@ class Splitter:
             part=part,
         )
 
-    def quantise(self, rows: Rows, label: str, elements: float, phase: str, fused: bool = False) -> None:
-        """Cast a GEMM operand to the narrow format, as it stands and transposed (the weight gradient reads it the other way).
-
-        With `fused` the kernel before writes the narrow copies, so only the writing counts.
-        """
-        if self.precision.quantises and not (self.style.fuses_experts and label in FUSED_CASTS):
-            rows.add(
-                label=f"{label} cast to {self.precision.gemm}",
-                work="memory_bound",
-                layout="layer",
-                dtype=self.dtype,
-                read=0.0 if fused else elements * self.e,
-                written=2.0 * elements * self.precision.quantised_element,
-                phase=phase,
-                launches=0 if fused else 1,
-                part="input" if phase == "backward" else "",
-            )
+    def quantise(
+        self, rows: Rows, label: str, elements: float, phase: str, gathers: bool, after_norm: bool = False
+    ) -> None:
+        """Make narrow copies of a product's operand, where no kernel that runs anyway does it; `gathers`: before it is gathered."""
+        if not (self.style.fuses_experts and label in FUSED_CASTS):
+            part = "input" if phase == "backward" else ""
+            shards = self.t if gathers and self.sp else 1
+            apart = self.style.casts_apart
+            add_casts(rows, label, elements, self.precision, after_norm, shards, apart, phase=phase, part=part)
 
     def forward(self, rows: Rows, o: Operator, phase: str) -> None:
         """Write the forward rows of an operator."""
@@ -195,9 +188,10 @@ class Splitter:
                 self.collective(rows, "all_gather", self.gathered(o, o.shape[3]), phase, o.label)
             shape, narrow = self.local(o), o.has_weight and o.split not in ("vocabulary", "router")
             if narrow:
-                # the norm before a column-split layer writes narrow copies itself (LayerNormLinear of Transformer Engine)
-                fused = o.split == "column"
-                self.quantise(rows, o.label, float(shape[0] * shape[1] * shape[3]), phase, fused=fused)
+                # a norm stands before a column-split layer (LayerNormLinear of Transformer Engine)
+                column = o.split == "column"
+                elements = float(shape[0] * shape[1] * shape[3])
+                self.quantise(rows, o.label, elements, phase, gathers=column, after_norm=column)
             launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
             if piecewise:
                 gathered = self.gathered(o, o.shape[3]) if o.split == "column" else 0.0
@@ -402,7 +396,7 @@ class Splitter:
         launches = LAUNCHES_PER_EXPERT * b if o.split.startswith("expert") else 1
         common = {"narrow": narrow, "launches": launches}
         if narrow:
-            self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward")
+            self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward", gathers=o.split == "row")
         name, dgrad = f"{o.label} input gradient", -1
         if piecewise:
             gathered = self.gathered(o, o.shape[2])
@@ -425,14 +419,16 @@ class Splitter:
             accumulates=fused,
             **common,
         )
-        if not fused:
+        if not fused:  # copied to the wider format first where the narrow gradient stands beside it
+            copied = self.gradient if self.style.keeps_compute_gradients and self.gradient > self.e else 0.0
             rows.add(
                 label=f"{o.label} gradient accumulation",
                 work="memory_bound",
                 dtype=self.dtype,
-                read=(self.e + self.gradient) * b * n * k,
-                written=self.gradient * b * n * k,
+                read=(self.e + self.gradient + copied) * b * n * k,
+                written=(self.gradient + copied) * b * n * k,
                 phase="backward",
                 part="weight",
+                launches=2 if copied else 1,
             )
         return wgrad

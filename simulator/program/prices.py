@@ -7,10 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ACCOUNTS", "PARTS_OF_AXES", "RESOURCE_KINDS", "Prices", "account_of"]
+__all__ = ["ACCOUNTS", "BLOCKED", "HOST_BOUND", "PARTS_OF_AXES", "RESOURCE_KINDS", "Prices", "account_of"]
 
 ACCOUNTS = ("forward", "backward", "recompute", "optimizer", "host", "tp", "cp", "ep", "dp", "pp", "bubble")
 """Where an instant of a rank can go; a step's breakdown has one entry each and sums to the step time."""
+
+HOST_BOUND, BLOCKED = "host-bound", "blocked launches"
+"""Models of segments whose kernels wait for the host: for its launches as a whole, or for each of them, on top of the kernels."""
 
 PARTS_OF_AXES = {"replica": "dp", "ring": "cp"}
 """Mesh axes that are a part of another one, whose account they share."""

@@ -14,7 +14,7 @@ from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.hardware.parts import RankKind
 from simulator.hardware.run_residuals import KindResidual, load_run_residuals, run_kind
 from simulator.program.critical import critical_path
-from simulator.program.prices import ACCOUNTS, Prices
+from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, Prices
 from simulator.program.program import CATEGORIES, Link, Program
 from simulator.program.trace import Trace
 from simulator.report.breakdown import EXPOSED, breakdown
@@ -226,10 +226,10 @@ def measure(
         "calibration": {
             "uncalibrated": sorted(n for n, good in zip(prices.classes, prices.calibrated, strict=True) if not good),
             "calibrated": sorted(n for n, good in zip(prices.classes, prices.calibrated, strict=True) if good),
-            "models": sorted(set(prices.model) - {"kernels", "host-bound"}),
+            "models": sorted(set(prices.model) - {"kernels", HOST_BOUND, BLOCKED}),
         },
         "host_bound": sorted(
-            {item.name for item, m in zip(program.items, prices.model, strict=True) if m == "host-bound"}
+            {item.name for item, m in zip(program.items, prices.model, strict=True) if m == HOST_BOUND}
         ),
         "placement": {
             item.name: p for item, p in zip(program.items, prices.placement, strict=True) if p and "leave" in p

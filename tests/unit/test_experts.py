@@ -262,7 +262,7 @@ def test_fused_experts_and_a_sorting_exchange_have_fewer_kernels() -> None:
         "sort back",
         "expert swiglu",
         "expert weighted biases",
-        "expert up output gradient cast to fp8",
+        "expert up output gradient cast to mxfp8",
     } == gone
     products = [[s.tolist() for s, w in zip(t.shape, t.work, strict=True) if w == "gemm"] for t in (plain, fused)]
     assert products[0] == products[1]

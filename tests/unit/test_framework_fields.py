@@ -46,6 +46,9 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "fused_residual": switch(DROPOUT),
     "fused_rotary": switch(LLAMA),
     "fused_norm": switch(LLAMA),
+    "norms_in_fp32": switch({}),
+    "measures_accuracy": switch({}),
+    "splits_qkv": switch({"profile": {"attention": '"flash2"'}}),
     "fused_cross_entropy": switch({}),
     "in_place_cross_entropy": switch({}),
     "fused_wgrad_accumulation": switch({}),
@@ -53,6 +56,8 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "dropout": switch({}),
     "repeats_keys": switch(LLAMA),
     "ring_in_fp32": switch(RING),
+    "ring_traced": switch(RING),
+    "casts_apart": switch({"precision": "fp8"}),
     "expert_exchange": (FINE_EXPERTS, '"all_to_all"', '"once_per_node"'),
     "exchange_permutes": switch(EXPERTS),
     "fuses_experts": switch(NARROW),
@@ -87,6 +92,8 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "makes_gradients": switch({**LLAMA, "plan": {"microbatch_size": 2}}),
     "weights_in_experts": switch(EXPERTS),
     "launch_time": ({"length": 128}, '"1 us"', '"9 us"'),
+    "launch_wait": ({}, '"0 us"', '"20 us"'),
+    "message_wait": ({**PIPELINE, "profile": {"p2p": '"blocking"'}}, '"0 us"', '"300 us"'),
     "step_time": ({}, '"1 ms"', '"9 ms"'),
     "fused_host_optimizer": switch(HOST),
     "offloads_master_weights": switch(HOST),
@@ -99,6 +106,14 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "reduces_whole": switch(ZERO),
     "broadcasts_updates": switch(ZERO),
     "gathers_by_tensor": switch(FSDP),
+    "loss_metrics": ({}, "0", "2"),
+    "reuse_distance": (
+        {"plan": {"zero_stage": 3, "recompute": "full"}, "profile": {"gathers_by_tensor": "true"}},
+        "0",
+        "1000000000",
+    ),
+    "keeps_tensors_below": ({**FSDP, "profile": {"gathers_by_tensor": "true"}}, "0", "100000"),
+    "slice_time": (FSDP, '"0 us"', '"7 us"'),
 }
 """Field -> a job in which it matters (profile: other keys of the profile), and two values in TOML words."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from simulator.lowering import lower
 from simulator.plan.plan import Plan
-from simulator.program.program import CATEGORIES, Program
+from simulator.program.program import CATEGORIES, Program, Segment
 from simulator.studies.validation.memory import memory_outcomes
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
@@ -63,6 +63,27 @@ def test_every_memory_habit_of_a_profile_changes_what_stands(
 
 def standing(program: Program, rank: int = 0) -> dict[str, float]:
     return {t.name: t.bytes for t in program.resident[rank].tensors}
+
+
+@pytest.mark.parametrize(
+    ("plan", "read", "written"),
+    [
+        ({"zero_stage": 1, "data_parallel": 4}, 2 + 4 / 4, 2 + 6 / 4),
+        ({"data_parallel": 4}, 4 + 6, 4 + 8),
+        ({}, 2 * 2, 2 + 4),
+        ({"data_parallel": 4, "gradient_dtype": "fp32"}, 8, 8),
+    ],
+)
+def test_flat_copies_of_gradients_take_the_time_of_their_bytes(
+    plan: dict[str, Any], read: float, written: float
+) -> None:
+    """A bucket in (and out, but where ZeRO-1 reduces to owners), then flattened and cast to fp32, or the other way round."""
+    program = lowered({"model": "gpt3_1_3b", "plan": plan, "batch": 4}, "megatron_deepspeed")
+    (segment,) = [i for i in program.items if isinstance(i, Segment) and i.name == "optimizer"]
+    (table,) = [t for t, _ in segment.pieces if t.name == "optimizer"]
+    row = table.label.index("flatten gradients")
+    weights = standing(program)["weights"] / 2
+    assert (table.read[row] / weights, table.written[row] / weights) == pytest.approx((read, written), rel=0.01)
 
 
 def test_deepspeed_flattens_its_share_of_the_gradients_and_casts_it() -> None:

@@ -149,6 +149,16 @@ def test_kernels_that_grow_hide_the_hosts_launches() -> None:
     assert (step_times(step, long).occupancy[bound, 0] > price).all()
 
 
+def test_kernels_that_grow_hide_nothing_of_a_host_that_waits_for_each() -> None:
+    step = step_of("gpt3_175b", *SMALL, "plan.framework=bigscience", "plan.recompute=full")
+    host = step.prices.account[:, ACCOUNTS.index("host")][step.program.item]
+    row = int(np.flatnonzero((host > 0) & (step.program.action == 0))[0])
+    price, wait = step.prices.occupancy[step.program.item[row]], host[row]
+    talk = step.exposed[step.program.item[row]]
+    grown = step_times(step, draw(step, jitter(compute=[2.0]), 0, 0)).occupancy[row]
+    assert grown == pytest.approx(2.0 * (price - wait - talk) + wait + talk, rel=1e-6)
+
+
 def test_tokens_count_once_for_products_and_twice_for_attention() -> None:
     step = step_of("gpt3_175b", *SMALL)
     draws = draw(step, jitter(lengths=[1.0, 3.0]), 0, 0)

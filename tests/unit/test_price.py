@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ from simulator.hardware.cluster import load_cluster
 from simulator.lowering import lower
 from simulator.plan.framework import load_framework
 from simulator.plan.plan import Plan
-from simulator.program.prices import ACCOUNTS
+from simulator.program.prices import ACCOUNTS, BLOCKED
 from simulator.program.program import COLLECTIVE, TRANSFER, Link, Program, Segment
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
+from tests.profiles import profile
 
 
 def program_of(name: str, world: int, batch: int, length: int, precision: str = "bf16", **plan: Any) -> Program:
@@ -50,6 +52,37 @@ def test_small_work_runs_at_the_hosts_launch_rate() -> None:
     assert prices.occupancy[forward] == pytest.approx(launches * load_framework("pytorch_ddp").launch_time, rel=1e-12)
     large = program_of("gpt2_124m", 1, 64, 1024, framework="pytorch_ddp", microbatch_size=64)
     assert "kernels" == price(large, load_cluster("h100_x8", 1)).model[0]
+
+
+def test_where_the_host_waits_for_every_kernel_its_time_comes_on_top(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    queued, waits = (profile(tmp_path, f"wait_{us}", launch_wait=f'"{us} us"') for us in (0, 20))
+    shape = ("gpt2_124m", 1, 64, 1024)
+    one, two = (program_of(*shape, framework=name, microbatch_size=64) for name in (queued, waits))
+    cluster = load_cluster("h100_x8", 1)
+    free, blocked = price(one, cluster), price(two, cluster)
+    forward = next(i for i, item in enumerate(two.items) if isinstance(item, Segment) and item.phase == "forward")
+    launches = sum(int(t.launches.sum()) * n for t, n in two.items[forward].pieces)
+    assert ("kernels", BLOCKED) == (free.model[forward], blocked.model[forward])
+    assert blocked.occupancy[forward] - free.occupancy[forward] == pytest.approx(launches * 20e-6, rel=1e-9)
+
+
+def test_a_host_that_waits_for_messages_starts_anew_after_each() -> None:
+    """Megatron-LM synchronises after a blocking message; one that is posted ahead costs the host nothing."""
+    cluster, shape = load_cluster("selene", 64), ("gpt3_175b", 64, 64, 2048)
+    latency = {}
+    for p2p in ("blocking", "latency"):
+        program = program_of(
+            *shape, tensor_parallel=8, pipeline_parallel=8, recompute="full", framework="megatron_lm", p2p=p2p
+        )
+        found = [i for i, x in enumerate(program.items) if isinstance(x, Link) and x.kind == TRANSFER]
+        assert {p2p == "blocking"} == {program.items[i].blocks for i in found}  # type: ignore[union-attr]
+        prices = price(program, cluster)
+        latency[p2p] = prices.latency[found]
+        assert prices.class_share[found].sum(axis=1) == pytest.approx(prices.occupancy[found] + prices.latency[found])
+    assert latency["blocking"] - latency["latency"] == pytest.approx(load_framework("megatron_lm").message_wait)
 
 
 def test_a_layer_is_priced_once_for_all_plans_that_share_it() -> None:

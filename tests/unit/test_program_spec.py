@@ -118,6 +118,13 @@ def test_messages_are_finite(message: float) -> None:
         verify(replace(program, items=items))
 
 
+def test_only_a_transfer_blocks() -> None:
+    program = pipeline()
+    items = (*program.items[:3], replace(collective_link("bucket", "all_reduce", [0, 1]), blocks=True))
+    with pytest.raises(ProgramError, match="only a transfer blocks: 'bucket'"):
+        verify(replace(program, items=items))
+
+
 def test_a_link_touches_ranks_that_exist() -> None:
     program = pipeline()
     items = (*program.items[:3], collective_link("bucket", "all_reduce", [0, 1, 2]))

@@ -132,6 +132,20 @@ def test_an_unknown_network_is_built_at_the_rows_rate() -> None:
     assert "built from the row's numbers" in "; ".join(row.assumed)
 
 
+def test_a_source_has_a_profile_of_its_own_from_a_version_on() -> None:
+    bloom = {"source": "BigScience BLOOM-176B prequel tuning log", "framework": "Megatron-DeepSpeed", "mbs": "1"}
+    early, late = (placed(**bloom, precision="fp16", version=day) for day in ("02-17", "02-20"))
+    assert ("megatron_deepspeed", "bigscience") == (early.fields["framework"], late.fields["framework"])
+    assert "CUDA_LAUNCH_BLOCKING" in "; ".join(late.assumed)
+    assert "bigscience_bf16" == placed(**bloom, version="02-28").fields["framework"]
+
+
+def test_a_blank_vocabulary_is_what_is_known_of_the_source_or_that_of_gpt2() -> None:
+    known, unknown = placed(vocab="", source="Zero Bubble Pipeline Parallelism Table 6"), placed(vocab="")
+    assert (32_000, 50_304) == (known.workload.model.vocabulary, unknown.workload.model.vocabulary)
+    assert "SentencePiece" in "; ".join(known.assumed)
+
+
 def test_a_fabric_comes_from_the_source_with_its_citation() -> None:
     row = placed(source="BigScience BLOOM-176B prequel tuning log", inter_gbps_per_gpu="50")
     assert row.cluster.network is not None
@@ -211,6 +225,27 @@ def test_a_schedule_with_a_v_has_two_chunks_where_the_table_leaves_them_out() ->
 def test_a_source_may_mean_another_kernel_by_its_word() -> None:
     assert "flash2" == placed(attn_kernel="Flash").fields["attention"]
     assert "flash1" == placed(attn_kernel="flash", source="MosaicML llm-foundry tables").fields["attention"]
+
+
+def test_a_source_may_mean_another_recipe_by_its_word() -> None:
+    assert "fp8" == placed(precision="fp8").workload.precision
+    bridge = placed(precision="fp8", source="NVIDIA Megatron-Bridge performance summary")
+    assert "fp8_current" == bridge.workload.precision
+    assert any(rule.startswith("fp8 taken for fp8_current") for rule in bridge.assumed)
+    assert ["fp8_current", "fp8_block"] == [placed(precision=p).workload.precision for p in ("fp8-cs", "fp8-blockwise")]
+
+
+def test_a_source_that_measured_its_machine_is_priced_with_its_numbers() -> None:
+    b200 = {
+        "gpu": "B200-SXM",
+        "gpu_mem_gb": "180",
+        "gpu_peak_bf16_tflops": "2250",
+        "intra_link": "NVLink5 1800GB/s NVSwitch",
+    }
+    other, own = (placed(**b200, source=source).cluster for source in ("somebody", "SimuMax B200 release"))
+    assert "gemm_b200_simumax" in own.calibration
+    assert "gemm_b200_simumax" not in other.calibration
+    assert own.gpu == other.gpu
 
 
 def test_context_parallel_and_narrow_rows_are_placed() -> None:
@@ -307,6 +342,9 @@ def test_torchtitan_cuts_its_batch_into_as_many_microbatches_as_stages() -> None
     }
     plain, looped = placed(**row), placed(**{**row, "schedule": "1F1B-interleaved"})
     assert (8, 4) == (plain.fields["microbatch_size"], looped.fields["microbatch_size"])
+    early = placed(**{**row, "schedule": "1F1B-interleaved", "version": "2024-2025"})  # up to January 2025
+    assert (8, 2) == (early.fields["microbatch_size"], early.fields["chunks_per_rank"])
+    assert "as many microbatches as pipeline ranks" in "; ".join(early.assumed)
 
 
 def test_a_v_schedule_gets_its_two_chunks_and_ends_of_their_own_where_layers_say_so() -> None:
@@ -363,6 +401,29 @@ def test_a_source_may_say_once_what_its_rows_recompute() -> None:
 def test_a_framework_changes_with_its_releases(gpu: str, version: str, expected: str) -> None:
     row = placed(
         framework="NeMo/Megatron-Bridge (Megatron-Core)",
+        version=version,
+        gpu=gpu,
+        gpu_peak_bf16_tflops="",
+        gpu_mem_gb="",
+        intra_link="",
+    )
+    assert expected == row.fields["framework"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "expected"),
+    [
+        ("H100-80GB-SXM", "24.07a", "nemo_2024"),
+        ("H100-80GB-SXM", "launcher-2024", "nemo_2024"),
+        ("H100-80GB-SXM", "24.11.1", "nemo"),
+        ("H100-80GB-SXM", "25.02", "nemo"),
+        ("H100-80GB-SXM", "v4.0", "nemo"),
+        ("A100-80GB-SXM", "24.07a", "nemo"),
+    ],
+)
+def test_a_framework_has_a_profile_of_its_own_before_a_release(gpu: str, version: str, expected: str) -> None:
+    row = placed(
+        framework="NeMo (Megatron-Core)",
         version=version,
         gpu=gpu,
         gpu_peak_bf16_tflops="",

@@ -173,3 +173,43 @@ def test_model_flops_follow_the_published_count() -> None:
     assert workload.model_flops == pytest.approx(
         72 * b * s * n * h**2 * (1 + s / (6 * h) + v / (12 * n * h)), rel=1e-12
     )
+
+
+def test_a_norm_of_a_stream_cast_to_fp32_moves_both_and_keeps_the_wide_one() -> None:
+    """Per element of 2 bytes: forward 2 + 4 in, 4 + 2 out; backward 2 + 4 + 4 in, 4 + 2 out; 4 kept."""
+    model = load_model("llama3_8b")
+    elements = 2048 * model.hidden
+    narrow, wide = (
+        next(o for o in part(model, "layer", KernelStyle(norms_in_fp32=cast)).operators if o.label == "mlp norm")
+        for cast in (False, True)
+    )
+    moved = [(o.read, o.written, o.backward_read, o.backward_written, o.saved[0].bytes) for o in (narrow, wide)]
+    assert [x / elements for x in moved[0]] == [2, 2, 4, 2, 2]
+    assert [x / elements for x in moved[1]] == [6, 6, 10, 6, 4]
+
+
+def test_measuring_accuracy_reads_the_logits_seven_times_more_and_keeps_nothing() -> None:
+    model = load_model("llama3_8b")
+    logits = 2048 * model.vocabulary
+    plain, measured = (
+        next(o for o in part(model, "head", KernelStyle(measures_accuracy=on)).operators if o.label == "cross entropy")
+        for on in (False, True)
+    )
+    assert (measured.read - plain.read, measured.written - plain.written) == (14 * logits, 4 * logits)
+    assert (measured.backward_read, measured.saved) == (plain.backward_read, plain.saved)
+
+
+def test_gradients_of_a_split_tensor_are_copied_into_one_and_several_sequences_are_reordered() -> None:
+    model = load_model("llama3_8b")
+    width, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
+
+    def copies(sequences: int, **style: bool) -> tuple[float, float]:
+        operators = part(model, "layer", KernelStyle(**style), sequences).operators
+        found = [o for o in operators if o.label == "attention copies"]
+        return (found[0].written, found[0].backward_written) if found else (0.0, 0.0)
+
+    assert (0.0, 0.0) == copies(2) == copies(1, copies_attention_output=True)
+    assert (0.0, 2.0 * 2048 * (width + 2 * kv)) == copies(1, splits_qkv=True)
+    assert (2.0 * 4096 * width, 2.0 * 4096 * (2 * width + 2 * kv)) == copies(
+        2, splits_qkv=True, copies_attention_output=True
+    )

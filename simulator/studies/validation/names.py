@@ -14,10 +14,10 @@ from typing import Literal
 from pydantic import Field
 
 from simulator.hardware.gpu import Gpu
-from simulator.specs import Name, Spec, data_roots, load_all, load_spec
+from simulator.specs import Name, Names, Spec, data_roots, load_all, load_spec
 from simulator.units import parse
 
-__all__ = ["FabricName", "NameTable", "find_gpu", "load_names", "words_of"]
+__all__ = ["FabricName", "NameTable", "find_gpu", "load_names", "release_of", "words_of"]
 
 _VENDORS = ("nvidia", "amd", "intel", "google", "huawei", "geforce", "tesla", "instinct", "quadro", "cloud")
 """Words of a GPU's name that say nothing of which one it is."""
@@ -33,6 +33,14 @@ class FabricName(Spec):
     """The network technology of a source, and where that was read."""
 
     technology: Name
+    source: Name
+
+
+class SourceMachine(Spec):
+    """Calibrations measured on the machine of a source, for its runs with this GPU, and where that was read."""
+
+    gpu: Name
+    calibration: Names
     source: Name
 
 
@@ -52,10 +60,40 @@ class SourceKernel(Spec):
     source: Name
 
 
+class SourcePrecision(Spec):
+    """What a source means by its word for a precision, and where that was read."""
+
+    word: Name
+    precision: Name
+    source: Name
+
+
 class FrameworkSince(Spec):
     """A framework's profile on an architecture from a release on, and where that was read; releases are year.month."""
 
     since: Name
+    architecture: Name
+    framework: Name
+    source: Name
+
+
+class SourceFramework(Spec):
+    """Profiles that a source's runs have from one of its versions on, in place of the usual ones, and where that was read.
+
+    Args:
+        since: the first version, as the table writes them; versions are compared as texts.
+        frameworks: usual profile -> the source's own.
+    """
+
+    since: Name = ""
+    frameworks: dict[str, Name]
+    source: Name
+
+
+class FrameworkUntil(Spec):
+    """A framework's profile on an architecture before a release, and where that was read; releases are year.month."""
+
+    until: Name
     architecture: Name
     framework: Name
     source: Name
@@ -66,6 +104,13 @@ class FrameworkLater(Spec):
 
     since: Name
     framework: Name
+    source: Name
+
+
+class SourceVocabulary(Spec):
+    """Rows of the embedding of a source's models where its table does not say, and where that was read."""
+
+    vocabulary: int = Field(ge=1)
     source: Name
 
 
@@ -95,13 +140,18 @@ class NameTable(Spec):
     attention: dict[str, Name]
     attention_of_source: dict[str, SourceKernel] = Field(default_factory=dict)
     framework_since: dict[str, FrameworkSince] = Field(default_factory=dict)
+    framework_until: dict[str, FrameworkUntil] = Field(default_factory=dict)
     framework_of_kernel: dict[str, Name] = Field(default_factory=dict)
     framework_of_precision: dict[str, Name] = Field(default_factory=dict)
+    framework_of_source: dict[str, SourceFramework] = Field(default_factory=dict)
+    vocabulary_of_source: dict[str, SourceVocabulary] = Field(default_factory=dict)
     attention_notes: dict[str, Name] = Field(default_factory=dict)
     recompute: dict[str, Name]
     recompute_of_source: dict[str, SourceRecompute] = Field(default_factory=dict)
     precisions: dict[str, Name]
+    precision_of_source: dict[str, SourcePrecision] = Field(default_factory=dict)
     fabrics: dict[str, FabricName]
+    machine_of_source: dict[str, SourceMachine] = Field(default_factory=dict)
     memory_of_source: dict[str, SourceMemory] = Field(default_factory=dict)
     memory_units: dict[str, Name]
 
@@ -149,18 +199,46 @@ class NameTable(Spec):
         lowered = source.lower()
         return next((fabric for text, fabric in self.fabrics.items() if text.lower() in lowered), None)
 
-    def framework_at(self, framework: str, version: str, architecture: str) -> FrameworkSince | None:
-        """Return the profile of a framework at a version such as "26.04.01" on an architecture, if it has one of its own."""
-        since, found = self.framework_since.get(framework), re.match(r"(\d+)\.(\d+)", version)
-        if since is None or found is None or since.architecture != architecture:
+    def framework_at(self, framework: str, version: str, architecture: str) -> str | None:
+        """Return the profile of a framework at a version such as "26.04.01" on an architecture, if it has one of its own.
+
+        >>> names = load_names()
+        >>> names.framework_at("nemo", "24.07", "hopper"), names.framework_at("nemo", "25.02", "hopper")
+        ('nemo_2024', None)
+        """
+        release = release_of(version)
+        since, until = self.framework_since.get(framework), self.framework_until.get(framework)
+        if release is None:
             return None
-        first = re.search(r"(\d+)\.(\d+)", since.since)
-        return since if first and (int(found[1]), int(found[2])) >= (int(first[1]), int(first[2])) else None
+        if since is not None and since.architecture == architecture and release >= (release_of(since.since) or release):
+            return since.framework
+        if until is not None and until.architecture == architecture and release < (release_of(until.until) or release):
+            return until.framework
+        return None
+
+    def framework_of(self, source: str, framework: str, version: str) -> tuple[str, str] | None:
+        """Return (profile, where that was read) that a source has of its own at a version, by a part of its text."""
+        lowered = source.lower()
+        known = next((k for text, k in self.framework_of_source.items() if text.lower() in lowered), None)
+        if known is None or framework not in known.frameworks or version < known.since:
+            return None
+        return known.frameworks[framework], known.source
+
+    def vocabulary_of(self, source: str) -> SourceVocabulary | None:
+        """Return the vocabulary of a source's models where a row does not say, by a part of its text."""
+        lowered = source.lower()
+        return next((found for text, found in self.vocabulary_of_source.items() if text.lower() in lowered), None)
 
     def recompute_of(self, source: str) -> SourceRecompute | None:
         """Return what a source recomputes where a row does not say, by a part of its text."""
         lowered = source.lower()
         return next((found for text, found in self.recompute_of_source.items() if text.lower() in lowered), None)
+
+    def machine_of(self, source: str, gpu: str) -> SourceMachine | None:
+        """Return the calibrations known for a source's machine with this GPU, by a part of its text."""
+        lowered = source.lower()
+        found = (m for text, m in self.machine_of_source.items() if text.lower() in lowered)
+        return next((m for m in found if m.gpu == gpu), None)
 
     def memory_of(self, source: str) -> SourceMemory | None:
         """Return what the peak memory of a source is known to count, by a part of its text."""
@@ -171,6 +249,12 @@ class NameTable(Spec):
         """Return what a source means by its word for an attention kernel, if it means something of its own."""
         lowered = source.lower()
         found = (k for text, k in self.attention_of_source.items() if text.lower() in lowered)
+        return next((k for k in found if _plain(k.word) == _plain(word)), None)
+
+    def precision_of(self, source: str, word: str) -> SourcePrecision | None:
+        """Return what a source means by its word for a precision, if it means something of its own."""
+        lowered = source.lower()
+        found = (k for text, k in self.precision_of_source.items() if text.lower() in lowered)
         return next((k for k in found if _plain(k.word) == _plain(word)), None)
 
     def __hash__(self) -> int:
@@ -185,6 +269,16 @@ def load_names() -> NameTable:
         if path.is_file():
             return load_spec(path, NameTable)
     return load_spec("hardware_specs/names.toml", NameTable)
+
+
+def release_of(text: str) -> tuple[int, int] | None:
+    """Return year and month of "26.04.01" or "release 26.04", or the start of a year that stands alone; None for others.
+
+    >>> release_of("24.07a"), release_of("launcher-2024"), release_of("v4.0")
+    ((24, 7), (24, 0), None)
+    """
+    month, year = re.match(r"(?:release )?(\d\d)\.(\d+)", text), re.search(r"\b20(\d\d)\b", text)
+    return (int(month[1]), int(month[2])) if month else (int(year[1]), 0) if year else None
 
 
 def words_of(text: str) -> tuple[str, ...]:

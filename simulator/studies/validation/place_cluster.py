@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.errors import SimulatorError
 from simulator.hardware.cluster import Cluster, ClusterSpec, Node, load_cluster, load_node
@@ -68,6 +68,11 @@ def place_cluster(row: Row) -> tuple[Cluster, tuple[str, ...]]:
         needs,
     )
     cluster, more = _cluster_like(wanted)
+    machine = load_names().machine_of(text(row, "source"), gpu.name)
+    if machine is not None:
+        spec = cluster.spec.model_copy(update={"calibration": (*machine.calibration, *cluster.spec.calibration)})
+        cluster = replace(cluster, spec=spec)
+        more += (f"calibration {', '.join(machine.calibration)} ({machine.source})",)
     try:
         return cluster.resized(world), assumed + more
     except SimulatorError as error:

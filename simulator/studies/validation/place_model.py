@@ -49,9 +49,7 @@ def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     ffn = count(row, "ffn_hidden") or 4 * hidden
     if not text(row, "ffn_hidden"):
         assumed.append(f"ffn_hidden = {ffn} (4 x hidden)")
-    vocabulary = count(row, "vocab") or BLANK_VOCABULARY
-    if not text(row, "vocab"):
-        assumed.append(f"vocabulary = {vocabulary}")
+    vocabulary = count(row, "vocab") or _blank_vocabulary(row, assumed)
     latent = text(row, "attn_type").lower() == "mla"
     kv_heads = heads if latent else count(row, "kv_heads") or heads
     head_dim = count(row, "head_dim") or max(1, hidden // heads)
@@ -88,6 +86,14 @@ def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     except ValidationError as error:
         raise CannotPlace(f"model {name[:60]!r}: {error.errors()[0]['msg']}", counts=False) from None
     return model, length, tuple(assumed)
+
+
+def _blank_vocabulary(row: Row, assumed: list[str]) -> int:
+    """Return the vocabulary where the row names none: what is known of its source, else GPT-2's."""
+    known = load_names().vocabulary_of(text(row, "source"))
+    vocabulary = known.vocabulary if known else BLANK_VOCABULARY
+    assumed.append(f"vocabulary = {vocabulary}{f' ({known.source})' if known else ''}")
+    return vocabulary
 
 
 def _refuse_other_tasks(row: Row) -> None:

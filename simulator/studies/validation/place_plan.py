@@ -9,7 +9,7 @@ from simulator.errors import PlanError
 from simulator.plan.framework import load_framework
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
-from simulator.studies.validation.names import load_names
+from simulator.studies.validation.names import load_names, release_of
 from simulator.studies.validation.place_cluster import place_gpu
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
 from simulator.studies.validation.words import (
@@ -49,6 +49,9 @@ def place_precision(row: Row) -> tuple[str, tuple[str, ...]]:
     name = text(row, "precision")
     if not name:
         return "bf16", ("precision = bf16",)
+    own = load_names().precision_of(text(row, "source"), name)
+    if own is not None:
+        return own.precision, (f"{name} taken for {own.precision} ({own.source})",)
     found = load_names().find("precisions", name) or precision_by_words(name)
     if found is None:
         raise CannotPlace(f"precision {name[:40]!r} is not modelled")
@@ -97,20 +100,26 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
     fields |= _gradient_dtype(row)
     fields |= _attention(row, assumed)
-    since = load_names().framework_at(fields["framework"], text(row, "version"), place_gpu(row)[0].architecture)
-    if since is not None:
-        fields["framework"] = since.framework
-        assumed.append(f"framework {since.framework} (version {text(row, 'version')})")
+    own = load_names().framework_at(fields["framework"], text(row, "version"), place_gpu(row)[0].architecture)
+    if own is not None:
+        fields["framework"] = own
+        assumed.append(f"framework {own} (version {text(row, 'version')})")
     variant = load_names().find("framework_of_kernel", f"{fields['framework']} {text(row, 'attn_kernel')}")
     if variant is None:
         variant = load_names().find("framework_of_precision", f"{fields['framework']} {place_precision(row)[0]}")
     if variant is not None:
         fields["framework"] = variant
+    of_source = load_names().framework_of(text(row, "source"), fields["framework"], text(row, "version"))
+    if of_source is not None:
+        fields["framework"] = of_source[0]
+        assumed.append(f"framework {of_source[0]} ({of_source[1]})")
     fields |= _pieces(row, fields, assumed)
     if _overlap_off(row) and replicas > 1 and fields["zero_stage"] < 3:
         fields["overlap_gradients"] = False
         if fields["zero_stage"]:
             fields["overlap_parameters"] = False
+    if "torch ddp" in text(row, "overlap").lower() and replicas > 1 and fields["zero_stage"] < 2:
+        fields["overlap_gradients"] = True
     if _overlap_off(row) and "TP" in text(row, "overlap") and tensor > 1:
         fields["overlap_tensor_parallel"] = False
     recompute = _recompute(row, assumed)
@@ -289,11 +298,16 @@ def _chunks(schedule: str, pipeline: int, microbatches: int, assumed: list[str])
 
 
 def _blank_microbatch(row: Row, pipeline: int, replicas: int) -> tuple[int, str]:
-    """Return (microbatch size, why) where none is printed: 1, or the framework's rule."""
+    """Return (microbatch size, why) where none is printed: 1, or the framework's rule.
+
+    torchtitan makes as many microbatches as there are stages; up to January 2025 as many as pipeline ranks (its pull request 781).
+    """
     words, local = text(row, "framework").lower(), (count(row, "gbs") or 0) // replicas
-    stages = pipeline * (count(row, "vp") or (2 if "interleaved" in text(row, "schedule").lower() else 1))
-    if "torchtitan" in words and pipeline > 1 and local and local % stages == 0:
-        return local // stages, " (torchtitan's rule: as many microbatches as stages)"
+    early = (release_of(text(row, "version")) or (25, 1)) < (25, 1)
+    chunks = count(row, "vp") or (2 if "interleaved" in text(row, "schedule").lower() else 1)
+    microbatches, many = pipeline * (1 if early else chunks), "pipeline ranks" if early else "stages"
+    if "torchtitan" in words and pipeline > 1 and local and local % microbatches == 0:
+        return local // microbatches, f" (torchtitan's rule of its time: as many microbatches as {many})"
     return 1, ""
 
 

@@ -98,6 +98,7 @@ def _rotary(p: Pieces, read: float, written: float) -> Operator:
         written=written * (1.0 if fused else 4.5),
         backward_read=written * (1.0 if fused else 7.5),
         backward_written=read * (1.0 if fused else 7.5),
+        access="" if fused else "stream",
         again=1.0,
         launches=2 if fused else 10,
         backward_launches=2 if fused else 18,
@@ -156,9 +157,10 @@ def core(p: Pieces, keys: int = 0, tokens: int = 0, label: str = "", causal: boo
         narrow = p.kind.mixer in ("window", "chunk") and p.style.attention not in WITHOUT_WINDOWS
         statistics = 4.0 * p.t * m.heads
         kept = [Saved(name=f"{label}softmax statistics", bytes=statistics, region="tensor", droppable=True)]
-        if p.style.copies_attention_output and p.style.attention in ("flash1", "flash2", "te"):
+        if p.style.copies_attention_output and p.style.attention in ("flash1", "flash2", "te", "te_2024"):
             out = p.t * m.heads * m.value_head_dim * e
             kept.append(Saved(name=f"{label}attention output", bytes=out, region="tensor", droppable=True))
+        copies = _copies(p, tokens, groups, label)
         return [
             *bias,
             *([_repeated(p, tokens)] if repeats else []),
@@ -178,10 +180,35 @@ def core(p: Pieces, keys: int = 0, tokens: int = 0, label: str = "", causal: boo
                 selective=True,
                 backward_launches=3,
             ),
+            *([copies] if copies else []),
         ]
     if m.positions == "transformer_xl":
         bias = transformer_xl(p, keys)
     return unfused(p, operands, keys, bias, label)
+
+
+def _copies(p: Pieces, tokens: int, groups: int, label: str) -> Operator | None:
+    """Copies around a fused kernel: its output into the layer's order of several sequences, and the gradients of queries, keys
+    and values into the one tensor that they were split off from."""
+    m, style = p.m, p.style
+    moves = style.copies_attention_output and style.attention in ("flash1", "flash2") and p.sequences > 1
+    out = p.t * m.heads * m.value_head_dim * p.e if moves else 0.0
+    split = style.splits_qkv and m.attention != "latent" and not label
+    parts = (p.t * m.heads * m.head_dim + tokens * groups * (m.head_dim + m.value_head_dim)) * p.e if split else 0.0
+    if not out and not parts:
+        return None
+    return Operator(
+        label=f"{label}attention copies",
+        work="memory_bound",
+        split="tensor",
+        read=out,
+        written=out,
+        backward_read=out + parts,
+        backward_written=out + parts,
+        launches=1 if out else 0,
+        backward_launches=(1 if out else 0) + (3 if parts else 0),
+        selective=True,
+    )
 
 
 def _repeated(p: Pieces, tokens: int) -> Operator:

@@ -11,6 +11,9 @@ from simulator.workload.precision import Precision
 
 __all__ = ["Pieces"]
 
+_FP32 = 4.0
+"""Bytes of a number in fp32."""
+
 
 class Pieces:
     """Builds operators; e = bytes of an activation element, kept = of a quantised one, t = tokens of the microbatch."""
@@ -39,7 +42,8 @@ class Pieces:
     def norm(self, label: str, width: int = 0) -> Operator:
         """LayerNorm or RMSNorm: reads x, writes y; backward reads x and dy, writes dx.
 
-        LayerNorm is one kernel in every framework.  An RMSNorm written in plain tensor operations (not fused) computes in fp32:
+        LayerNorm is one kernel in every framework.  An RMSNorm written in plain tensor operations (not fused) computes in fp32,
+        each operation a pass at the speed of a stream (torchao's float8 roofline, 2.2 of 2.4 TB/s on H100):
         cast, square, mean, scale, cast, weight forward; the same backward with the sums for the scale, e = bytes per element:
 
             forward   reads  x e, 4, 4, 4, 4, e  = 2 e + 16     writes 4, 4, 4, e, e   = 2 e + 12
@@ -49,33 +53,46 @@ class Pieces:
                       mean, square                reads 4, 4, 8                         writes 4, 4, 4, 4
                       sum of both ways, cast      reads 8, 4                            writes 4, e
                       in all                      reads 5 e + 44                        writes 3 e + 32
+
+        One kernel on a residual stream that is cast to fp32 before: forward reads e, 4 and writes 4, e; backward reads e, 4
+        and writes 4, and the cast of the gradient reads 4 and writes e.
         """
         width = width or self.m.hidden
         elements = float(self.t * width)
         weights = width * (2 if self.m.norm == "layer_norm" else 1)
         fused = self.style.fused_norm or self.m.norm == "layer_norm"
         e = self.e
+        wide = fused and self.style.norms_in_fp32 and e < _FP32
+        cast = _FP32 if wide else 0.0
+        read, written, back_read, back_written = (
+            (e + cast, e + cast, 2 * e + (2 * _FP32 - e if wide else 0.0), e + cast)
+            if fused
+            else (2 * e + 16, 2 * e + 12, 5 * e + 44, 3 * e + 32)
+        )
         return Operator(
             label=label,
             work="memory_bound",
             split="sequence",
-            read=elements * (e if fused else 2 * e + 16),
-            written=elements * (e if fused else 2 * e + 12),
-            backward_read=elements * (2 * e if fused else 5 * e + 44),
-            backward_written=elements * (e if fused else 3 * e + 32),
+            read=elements * read,
+            written=elements * written,
+            backward_read=elements * back_read,
+            backward_written=elements * back_written,
+            access="" if fused else "stream",
             parameters=weights,
             small_parameters=weights,
             again=1.0,
             saved=(
-                Saved(name=f"{label} input", bytes=elements * e, region="sequence", cheap=label == "mlp norm"),
+                Saved(
+                    name=f"{label} input", bytes=elements * (cast or e), region="sequence", cheap=label == "mlp norm"
+                ),
                 *(
                     ()
                     if fused
                     else (Saved(name=f"{label} in fp32", bytes=elements * (4 + e), region="sequence", cheap=True),)
                 ),
             ),
-            launches=1 if fused else 7,
-            backward_launches=2 if fused else 17,
+            launches=(2 if wide else 1) if fused else 7,
+            backward_launches=(3 if wide else 2) if fused else 17,
         )
 
     def linear(
@@ -170,6 +187,7 @@ class Pieces:
             written=wide * passes,
             backward_read=(activation_in + wide) * passes,
             backward_written=activation_in * passes,
+            access="stream" if m.gated_mlp and passes > 1 else "",  # an error function takes longer than its bytes
             again=1.0,
             saved=(
                 Saved(name=f"{before}{first}", bytes=wide, region=region),
@@ -243,6 +261,9 @@ class Pieces:
             read, written, back_read, back_written, kept = 2 * e, 0.0, e, e, e
         else:  # cast to fp32; maximum; subtract; exponential; sum; divide - backward scales the softmax and casts it back
             read, written, back_read, back_written, kept = e + 20.0, 16.0, 8.0, 4.0 + e, 4.0
+        measures = self.style.measures_accuracy
+        if measures:  # loss; maximum twice; largest's index; subtract; exponential; sum
+            read, written = read + 7.0 * e, written + 2.0 * e
         loss = Operator(
             label="cross entropy",
             work="memory_bound",
@@ -254,7 +275,31 @@ class Pieces:
             backward_read=logits * back_read,
             backward_written=logits * back_written,
             saved=(Saved(name="logits", bytes=logits * kept, region=region, category="logits"),),
-            launches=2 if self.style.fused_cross_entropy else 8,
+            launches=(2 if self.style.fused_cross_entropy else 8) + (7 if measures else 0),
             backward_launches=1 if self.style.fused_cross_entropy else 4,
         )
-        return [self.norm("final norm"), product, loss]
+        return [self.norm("final norm"), product, loss, *self.metrics(logits)]
+
+    def metrics(self, logits: float) -> list[Operator]:
+        """Training metrics that evaluate the loss of the logits anew, after the backward and without gradients.
+
+        Each: a cast to fp32, then log-probabilities and their pick.  torch's kernel reads a row for its maximum, for its sum and to
+        write; a block of 1,024 threads per multiprocessor works on a row of some 200 kB, so that the rows under way stay in the L2
+        cache and memory is read once.
+        """
+        times = self.style.loss_metrics
+        if not times:
+            return []
+        return [
+            Operator(
+                label="training metrics",
+                work="memory_bound",
+                split="whole" if self.style.gathers_logits else "tensor",
+                read=0.0,
+                written=0.0,
+                backward_read=times * logits * (self.e + 4.0),
+                backward_written=times * logits * 8.0,
+                launches=0,
+                backward_launches=6 * times,
+            )
+        ]
