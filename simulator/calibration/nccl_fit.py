@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.calibration.nccl_bands import own_of
 from simulator.calibration.nccl_logs import NcclLog
 from simulator.collectives import ALGORITHMS, PRIOR, level_of
 from simulator.errors import CalibrationError
@@ -121,6 +122,7 @@ def fit_nccl(
         classes=classes_of(logs, errors, pairs, fit.hops),
         everything=residual_of(np.concatenate(list(errors.values()))),
         logs={log.name: log.digest for log in logs},
+        own={log.name: own_of(log, errors[log.name]) for log in logs} if applies_to else {},
         others=fit.others if applies_to else PRIOR,
         single_process_launch=fit.launch,
         network_latency={

@@ -5,7 +5,8 @@
 Each thread block owns a tile of queries (backward: of keys) and loops over the other side.  Under a causal mask tiles
 see half of it on average, but the longest loop, which the last tiles wait for, stays whole: with few heads per GPU the
 tail is what costs.  A sliding window ends every loop at its width, and masks half a tile more at its far edge.
-The softmax is work that does not grow with the head dimension, so short heads are slower.
+The softmax is work that does not grow with the head dimension, so short heads are slower.  Its exponentials draw power too: a
+kernel whose products fill a third of the cycles still meets the power limit of a card that is capped below the full one.
 Attention that keeps its scores in memory is no kernel of its own: it is two products and a softmax.
 """
 
@@ -84,7 +85,8 @@ def attention_seconds(
     for label, value in sizes.items():
         if value.size and value.min() < 1:
             raise ProgramError(f"attention's {label} is at least 1, got {value.min():g}")
-    numbers = getattr(coefficients.kernel(kernel), direction)
+    chosen = coefficients.kernel(kernel)
+    numbers = getattr(chosen, direction)
     peak = gpu.peak(dtype)
 
     # Scores that the mask leaves: all, or those of queries lined up with the last keys.
@@ -104,7 +106,8 @@ def attention_seconds(
     rate = peak * numbers.rate * np.where(width > _WIDE, numbers.wide_rate, 1.0)
     compute = steps * work * gpu.streaming_multiprocessors / rate
     busy = 2.0 * _PRODUCTS[direction] * sequences * q_heads * scores * width / (peak * compute)
-    compute = compute / clock_share(busy, compute * np.asarray(repeats, np.float64), gpu, coefficients.clock)
+    drawn = np.maximum(busy, chosen.power_share)
+    compute = compute / clock_share(drawn, compute * np.asarray(repeats, np.float64), gpu, coefficients.clock)
 
     tensors = _QUERY_TENSORS[direction] * q_heads * queries + _KEY_TENSORS[direction] * k_heads * keys
     traffic = BYTES_PER_ELEMENT[dtype] * sequences * tensors * width

@@ -10,6 +10,8 @@ import numpy as np
 from simulator.collectives import collective_seconds
 from simulator.costs.fused_pairs import hidden_seconds
 from simulator.costs.host import host_seconds
+from simulator.costs.memory_bound import MEMORY_BOUND_CLASS, memory_bound_calibrated, memory_bound_sigma
+from simulator.costs.slices import slice_seconds
 from simulator.costs.tables import ClassTime, Machine, machine_of, placement_text, price_table
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
@@ -79,6 +81,7 @@ def price(program: Program, cluster: Cluster) -> Prices:
             if item.blocks and again:
                 columns.latency[i] += again
                 columns.note(i, HOST_CLASS, again, HOST_SIGMA, True)
+            _list(columns, i, item, machine, host.slice_time / cluster.pace.host if host else 0.0)
     names = tuple(columns.totals)
     index = {name: q for q, name in enumerate(names)}
     class_share = np.zeros((len(program.items), len(names)))
@@ -195,6 +198,27 @@ def _link(
     columns.note(i, time.class_name, time.seconds, time.sigma, time.calibrated)
     columns.model[i] = f"{time.algorithm}/{time.protocol} ({time.profile})"
     columns.placement[i] = placement_text(place, time)
+
+
+def _list(columns: _Columns, i: int, item: Link, machine: Machine, slice_time: float) -> None:
+    """Add what a list of tensors around a collective costs; the copies use the GPU's memory where the host does not hold them up."""
+    if not item.slices:
+        return
+    pace = machine.pace
+    seconds, waits = slice_seconds(
+        item.slices, item.message / pace.memory_bandwidth, slice_time, machine.gpu, machine.memory_bound
+    )
+    alone = columns.occupancy[i]
+    columns.occupancy[i] += seconds
+    columns.account[i, ACCOUNTS.index(item.account)] += seconds
+    columns.share[i] *= alone / columns.occupancy[i]
+    if waits:
+        columns.note(i, HOST_CLASS, seconds, HOST_SIGMA, True)
+        return
+    columns.share[i, RESOURCE_KINDS.index("memory")] = seconds / columns.occupancy[i]
+    sigma = memory_bound_sigma(machine.gpu, machine.memory_bound)
+    known = memory_bound_calibrated(machine.gpu, machine.memory_bound)
+    columns.note(i, MEMORY_BOUND_CLASS, seconds, sigma, known)
 
 
 def _place(axes: tuple[tuple[str, int], ...], item: Link, machine: Machine) -> GroupPlacement:

@@ -193,9 +193,16 @@ class AttentionPass(Spec):
 
 
 class AttentionKernel(Spec):
-    """A kernel's two directions, and whether measurements stand behind it on this architecture."""
+    """A kernel's two directions.
+
+    Args:
+        measured: whether measurements stand behind it on this architecture.
+        power_share: part of the clock's full_clock_power that the kernel draws at full clock however few of its cycles are
+            products, since exponentials and the traffic of tiles fill the others; 0 = in proportion to its products.
+    """
 
     measured: bool
+    power_share: NotNegative = 0.0
     forward: AttentionPass
     backward: AttentionPass
 
@@ -204,8 +211,9 @@ class AttentionCoefficients(_Calibration):
     """Numbers of the attention model (see `costs/attention.py`): one entry per kernel name.
 
     Args:
-        kernels: by name (flash1, flash2, flash3, cudnn).
-        libraries: what a library takes on this architecture: te (Transformer Engine), sdpa (PyTorch) -> a kernel.
+        kernels: by name (flash1, flash2, flash2_torch, flash3, cudnn, cudnn_2024).
+        libraries: what a library takes on this architecture: te (Transformer Engine), te_2024 (with the cuDNN of that year),
+            sdpa (PyTorch) -> a kernel.
         bandwidth_fraction: achievable share of the memory bandwidth.
         start: fixed time of a kernel on the device.
         fitted_shortest, fitted_longest: range of sequence lengths measured.

@@ -38,6 +38,7 @@ def add_casts(
     precision: Precision,
     after_norm: bool = False,
     shards: int = 1,
+    apart: bool = False,
     **common: Any,
 ) -> None:
     """Add the rows that quantise one operand; none in a precision that does not quantise.
@@ -46,17 +47,21 @@ def add_casts(
         label: the operand.
         elements: of it, as the product reads it on this GPU.
         after_norm: a norm writes it.
+        apart: the framework casts behind every kernel, with kernels of a compiler, and transposes with another.
         shards: GPUs that hold a part each, quantise it and gather the narrow copies, which are transposed where they arrive.
         common: other columns of the rows, such as phase.
     """
     if not precision.quantises:
+        return
+    common = {"work": "memory_bound", "dtype": precision.compute, **common}
+    if apart:
+        _add_apart(rows, label, elements, shards, precision, common)
         return
     wide, narrow = float(precision.element), precision.quantised_element
     passes = precision.cast_reads
     if after_norm and precision.norm_helps:
         passes -= 1
     copies = 1.0 if precision.copies_alike else 2.0
-    common = {"work": "memory_bound", "dtype": precision.compute, **common}
     if passes:
         rows.add(
             label=f"{label} cast to {precision.name}",
@@ -75,3 +80,17 @@ def add_casts(
             written=narrow * elements,
             **{**common, "launches": 1 if alone else 0},
         )
+
+
+def _add_apart(
+    rows: Rows, label: str, elements: float, shards: int, precision: Precision, common: dict[str, Any]
+) -> None:
+    """Read the operand again, before it is gathered, and the narrow copy for the transposed one."""
+    narrow = precision.quantised_element
+    rows.add(
+        label=f"{label} cast to {precision.name}",
+        layout="layer",
+        read=elements * (precision.element / shards + narrow),
+        written=2.0 * elements * narrow,
+        **{"launches": 2, **common},
+    )

@@ -10,9 +10,15 @@ values a token, bytes per value
                      backward gradients added                      6 q +  6 g
     plain, fp32      forward  cast, subtract, scale, subtract     38 q,  and once more  6 q
                      backward added, cut into halves and put back 26 q + 26 g, keys' and values' gradients travel in fp32
+    traced, fp32     as plain, in one kernel of a compiled graph  10 q,  and once more  6 q + 4 g (keys and values put together)
+                     backward                                     10 q + 10 g,  and once more 4 g
 
-of which three quarters run, since half of the blocks touch half of the queries or keys only.
-Source: NVIDIA TransformerEngine, context_parallel.py (fused); torch.distributed.tensor.experimental._attention (plain).
+of which three quarters run, since half of the blocks touch half of the queries or keys only.  fp32 gradients of keys and values
+go all the way round, home included; the others stop one step short.
+A compiled graph waits for each exchange where it starts, so none hides beside attention.
+Source: NVIDIA TransformerEngine, context_parallel.py (fused); torch.distributed.tensor.experimental._attention (plain);
+torch.distributed._functional_collectives waits at once when traced, torch._inductor.config.reorder_for_compute_comm_overlap is
+off by default (traced).
 """
 
 from __future__ import annotations
@@ -30,10 +36,11 @@ __all__ = ["ring_attention", "swap_heads"]
 
 _TOUCHED = 0.75
 """Share of the queries, or of the keys, that a block of another rank touches on average."""
-_JOIN = {False: (10.0, 6.0, 6.0), True: (38.0, 26.0, 26.0)}
-"""Bytes per value of a block: forward, gradients of queries, of keys and values; by whether the runtime joins in plain fp32."""
+_JOIN = {"fused": (10.0, 6.0, 6.0), "plain": (38.0, 26.0, 26.0), "traced": (10.0, 10.0, 10.0)}
+"""Bytes per value of a block: forward, gradients of queries, of keys and values; by how the runtime joins."""
 _LAST = 6.0
-_LAUNCHES = {False: (4, 6), True: (8, 16)}
+_PUT_TOGETHER = 4.0
+_LAUNCHES = {"fused": (4, 6), "plain": (8, 16), "traced": (2, 3)}
 
 
 def ring_attention(rows: Rows, core: dict[str, Any], o: Operator, split: Splitter, phase: str) -> None:
@@ -44,7 +51,9 @@ def ring_attention(rows: Rows, core: dict[str, Any], o: Operator, split: Splitte
         o: the operator; split: the `Splitter`.
     """
     sequences, heads, length, width = core["shape"]
-    groups, plain = max(1, o.kv_heads // split.t // split.inner), split.style.ring_in_fp32
+    groups, wide = max(1, o.kv_heads // split.t // split.inner), split.style.ring_in_fp32
+    traced = split.style.ring_traced
+    how = ("traced" if traced else "plain") if wide else "fused"
     backward = phase == "backward"
     passes = 2.5 if backward else 1.0
     work = 4.0 * passes * sequences * heads * float(length) * width
@@ -59,9 +68,10 @@ def ring_attention(rows: Rows, core: dict[str, Any], o: Operator, split: Splitte
         flops=work * length * blocks,
     )
     queries, keys = float(sequences * length * heads * width), 2.0 * sequences * length * groups * width
-    out, grad_q, grad_kv = _JOIN[plain]
+    out, grad_q, grad_kv = _JOIN[how]
     moved = _TOUCHED * blocks * (grad_q * queries + grad_kv * keys if backward else out * queries)
     moved += 0.0 if backward else _LAST * queries
+    moved += _PUT_TOGETHER * keys if how == "traced" else 0.0
     rows.add(
         label=f"{o.label} joining of partial results",
         work="memory_bound",
@@ -69,14 +79,15 @@ def ring_attention(rows: Rows, core: dict[str, Any], o: Operator, split: Splitte
         read=moved / 2,
         written=moved / 2,
         phase=phase,
-        launches=_LAUNCHES[plain][backward] * blocks,
+        launches=_LAUNCHES[how][backward] * blocks,
         part="input" if backward else "",
     )
     shared = keys * peers * split.e
     # gathered at once, keys hide beside the rank's own block only; passed on block by block, beside the blocks of others
-    wanted = [("all_gather", shared, own if plain or blocks == 1 else rest)]
+    wanted = [("all_gather", shared, own if wide or blocks == 1 else rest)]
     if backward:
-        wanted.append(("reduce_scatter", shared * (4.0 / split.e if plain else 1.0), rest))
+        home = peers / blocks * 4.0 / split.e if wide else 1.0
+        wanted.append(("reduce_scatter", shared * home, rest))
     for name, message, beside in wanted:
         rows.add(
             label=f"{o.label} keys and values {name}",
@@ -86,7 +97,7 @@ def ring_attention(rows: Rows, core: dict[str, Any], o: Operator, split: Splitte
             group=split.groups.ring or split.groups.context,
             dtype=core["dtype"],
             phase=phase,
-            beside=beside,
+            beside=-1 if traced else beside,
         )
 
 

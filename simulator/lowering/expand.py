@@ -177,7 +177,7 @@ def _layer_cost(
         )
         forward_mark, backward_mark = loss_marks(style, logits, tensor, precision.element, gradient)
     else:
-        out, grad = split.widest(part)
+        out, grad = split.widest(part, not style.fused_norm and model.norm != "layer_norm")
         forward_mark, backward_mark = _marks(kind, "workspace", out), _marks(kind, "gradients of activations", grad)
     return LayerCost(
         forward=forward.table(),

@@ -81,7 +81,7 @@ class Splitter:
             return self.experts.parallel * self.experts.tensor
         return self.t if operator.split in ("column", "row", "vocabulary", "lookup") else 1
 
-    def widest(self, part: LayerPart) -> tuple[float, float]:
+    def widest(self, part: LayerPart, plain_norm: bool) -> tuple[float, float]:
         """Bytes of the largest output of an operator, and of the gradients in and out of it.
 
         A weight gradient that is not added into its buffer by its product stands beside them for a moment; a norm in plain
@@ -95,7 +95,7 @@ class Splitter:
                 if o.has_weight and not self.style.fused_wgrad_accumulation:
                     gradient = max(gradient, n * k * self.e)
         widest = max(widest, part.input_bytes)
-        norm = 0.0 if self.style.fused_norm else part.input_bytes / self.factor("sequence") * (1.0 + 12.0 / self.e)
+        norm = part.input_bytes / self.factor("sequence") * (1.0 + 12.0 / self.e) if plain_norm else 0.0
         return widest, max(2 * widest + gradient, norm)
 
     def local(self, o: Operator) -> tuple[int, int, int, int]:
@@ -176,8 +176,8 @@ class Splitter:
         """Make narrow copies of a product's operand, where no kernel that runs anyway does it; `gathers`: before it is gathered."""
         if not (self.style.fuses_experts and label in FUSED_CASTS):
             part = "input" if phase == "backward" else ""
-            shards = self.t if gathers and self.sp else 1
-            add_casts(rows, label, elements, self.precision, after_norm, shards, phase=phase, part=part)
+            shards, apart = self.t if gathers and self.sp else 1, self.style.casts_apart
+            add_casts(rows, label, elements, self.precision, after_norm, shards, apart, phase=phase, part=part)
 
     def forward(self, rows: Rows, o: Operator, phase: str) -> None:
         """Write the forward rows of an operator."""
@@ -418,14 +418,16 @@ class Splitter:
             accumulates=fused,
             **common,
         )
-        if not fused:
+        if not fused:  # copied to the wider format first where the narrow gradient stands beside it
+            copied = self.gradient if self.style.keeps_compute_gradients and self.gradient > self.e else 0.0
             rows.add(
                 label=f"{o.label} gradient accumulation",
                 work="memory_bound",
                 dtype=self.dtype,
-                read=(self.e + self.gradient) * b * n * k,
-                written=self.gradient * b * n * k,
+                read=(self.e + self.gradient + copied) * b * n * k,
+                written=(self.gradient + copied) * b * n * k,
                 phase="backward",
                 part="weight",
+                launches=2 if copied else 1,
             )
         return wgrad

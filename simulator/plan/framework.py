@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from simulator.specs import NamedSpec, load_named
 from simulator.units import Bytes, Seconds
@@ -19,9 +19,10 @@ __all__ = ["Framework", "load_framework"]
 class Framework(NamedSpec):
     """How a training framework behaves.
 
-    Kernels: attention, fused_*, norms_in_fp32, measures_accuracy, splits_qkv, dropout, joined_gate as in `KernelStyle`.
+    Kernels: attention, fused_*, norms_in_fp32, measures_accuracy, splits_qkv, dropout, joined_gate, casts_apart as in
+    `KernelStyle`.
     Communication: gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
-    they are kept); reduces_whole (ZeRO-1 sums all gradients on all replicas, though each uses its shard only);
+    they are kept); reduces_whole (ZeRO-1 and 2 sum all gradients on all replicas, though each keeps its shard only);
     broadcasts_updates (ZeRO-1 deals out whole weight tensors; each owner broadcasts what it updated, one after the other);
     gradients_overlap and parameters_overlap (with compute);
     bucket_size; p2p "latency" (receives are posted ahead) or "blocking"; scatters_p2p (tensor-parallel ranks share the
@@ -29,14 +30,20 @@ class Framework(NamedSpec):
     backward of two microbatches interleaved, so that the communication of one hides under the compute of the other; else
     one after the other); separate_communicators (gathers and reductions do not queue behind each other).
     Attention: repeats_keys (keys and values are repeated for every query head before the kernel, so that kernel and exchange see
-    all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations).
+    all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations);
+    ring_traced (the ring is part of a compiled graph: fp32 results are joined by one kernel, and every exchange is waited for
+    where it starts).
     Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange copies, sorts and sums rows itself); fuses_experts
     (the grouped products apply the activation function and write narrow results themselves).
+    Loss: loss_metrics (training metrics that evaluate it again of every microbatch's logits, each by plain torch).
     End of a step: clips_gradients by their global norm; post_validates (with a split backward ranks update without waiting
     for it, and check it afterwards).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; gathers_by_tensor (every
     weight tensor is gathered and reduced by collectives of its own, and under full recompute gathered once more, for hooks
-    of every module fetch and drop its weights; else a layer at a time); reshards_after_forward
+    of every module fetch and drop its weights; else a layer at a time); reuse_distance (what is used again before modules of so
+    many weights have run is not dropped); keeps_tensors_below (tensors of fewer weights are not dropped at all, and gathered
+    after the update); slice_time (gathers and reductions go through a list of tensors, one per rank: what the host takes to
+    make each of them and to start its copy from or to the flat message; 0 = no list); reshards_after_forward
     (if not, weights are gathered once per step and kept).
     gathers_logits: every tensor-parallel rank gathers all logits and computes the whole loss (else each its part of it).
     Memory habits: gathers_rotary (every layer gathers its tokens' cosines and sines from a table, and keeps them);
@@ -49,10 +56,11 @@ class Framework(NamedSpec):
     outputs of the last chunk); fsdp_root_unit (embedding, final norm and head are one FSDP unit, gathered from the first
     forward to the last backward); pipeline_keeps_unsharded (under pipeline parallelism FSDP gathers once per step and reduces
     once, so that whole weights and gradients stand in between); keeps_compute_gradients (gradients in the compute dtype stand
-    beside wider gradient buffers until the end of a microbatch's backward); flattens_gradients (the optimizer step copies its
-    gradients into flat tensors, and reduces through a flat buffer of bucket_size); makes_gradients (gradients are tensors that
-    the first backward makes and that stay, not parts of a buffer made before); weights_in_experts (the router's weights scale
-    the experts' inner activation, so their outputs need not be kept).
+    beside wider gradient buffers until the end of a microbatch's backward, and are cast and added to them in two passes);
+    flattens_gradients (the optimizer step copies its gradients into flat tensors, and reduces through a flat buffer of
+    bucket_size); makes_gradients (gradients are tensors that the first backward makes and that stay, not parts of a buffer
+    made before); weights_in_experts (the router's weights scale the experts' inner activation, so their outputs need not be
+    kept).
     Host: launch_time per kernel launch; launch_wait (the host waits for every kernel before it launches the next one, as under
     CUDA_LAUNCH_BLOCKING, and the GPU for so long for each; 0 = launches queue ahead of the GPU); message_wait (after a blocking
     message the host synchronises with the GPU, which is idle until the next action's first kernel); step_time per optimizer step
@@ -64,7 +72,7 @@ class Framework(NamedSpec):
     of one communicator).
     """
 
-    attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "sdpa"]
+    attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "te_2024", "sdpa"]
     fused_softmax: bool
     fused_bias_activation: bool
     fused_residual: bool
@@ -80,6 +88,8 @@ class Framework(NamedSpec):
     dropout: bool
     repeats_keys: bool = False
     ring_in_fp32: bool = False
+    ring_traced: bool = False
+    casts_apart: bool = False
     expert_exchange: Literal["all_to_all", "once_per_node"] = "all_to_all"
     exchange_permutes: bool = False
     fuses_experts: bool = False
@@ -128,6 +138,20 @@ class Framework(NamedSpec):
     reduces_whole: bool = False
     broadcasts_updates: bool = False
     gathers_by_tensor: bool = False
+    loss_metrics: int = Field(default=0, ge=0, le=16)
+    reuse_distance: int = Field(default=0, ge=0)
+    keeps_tensors_below: int = Field(default=0, ge=0)
+    slice_time: Seconds = 0.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Framework:
+        for name in ("reuse_distance", "keeps_tensors_below"):
+            if getattr(self, name) and not self.gathers_by_tensor:
+                raise ValueError(
+                    f"{name} is about weight tensors that are gathered one by one, but {name} = {getattr(self, name)} and "
+                    "gathers_by_tensor = false; leave it out"
+                )
+        return self
 
 
 def load_framework(name: str) -> Framework:

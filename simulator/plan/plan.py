@@ -113,7 +113,7 @@ class Plan(Spec):
     ] = None
     recompute_method: Literal["block", "every", "uniform"] | None = None
     recompute_layers: Degree | None = None
-    attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "sdpa"] | None = None
+    attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "te_2024", "sdpa"] | None = None
     fused_cross_entropy: bool | None = None
     vocabulary_parallel_loss: bool | None = None
     overlap_gradients: bool | Literal["bubbles"] | None = None

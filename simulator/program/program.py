@@ -146,6 +146,8 @@ class Link:
         pipeline_ranks: the pipeline ranks it touches: (source, destination) of a transfer, all members of a collective.
         account: which exposed-communication account its waiting goes to: tp, cp, ep, pp or dp.
         blocks: of a transfer, whether the hosts of both ranks wait for it before they launch anything more.
+        slices: of a collective through a list of tensors: how many of them the host makes, and copies from or to one flat message,
+            one by one; 0 where the message is one tensor.
     """
 
     name: str
@@ -157,6 +159,7 @@ class Link:
     account: str
     collective: str = ""
     blocks: bool = False
+    slices: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -237,6 +237,10 @@ def _amounts_are_finite(program: Program) -> None:
                 raise ProgramError(f"only a transfer blocks: {item.name!r} has kind {item.kind}")
             if not (np.isfinite(item.message) and item.message >= 0):
                 raise ProgramError(f"a message is finite and not negative: {item.name!r} has {item.message} bytes")
+            if item.slices < 0 or (item.slices and item.kind != COLLECTIVE):
+                raise ProgramError(
+                    f"slices are those of a collective, 0 or more: {item.name!r} of kind {item.kind} has {item.slices}"
+                )
             continue
         for table, count in item.pieces:
             if count < 0:

@@ -375,9 +375,10 @@ def _link(word: str, line: Line) -> Link:
         pipeline_ranks=tuple(line.take("ranks", read_wholes)),
         account=line.take("account", read_name),
         collective=collective,
+        slices=line.take("slices", read_whole, 0),
         blocks=line.flag("blocks"),
     )
-    line.end("message=, dtype=, group=, ranks=, account=, blocks")
+    line.end("message=, dtype=, group=, ranks=, account=, slices=, blocks")
     return link
 
 

@@ -146,6 +146,8 @@ class KernelStyle:
         fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
         exchange_permutes: the exchange of rows between experts copies, sorts and sums them itself.
         ring_in_fp32: partial results of ring attention are joined by plain fp32 operations.
+        ring_traced: the ring is part of a compiled graph, which waits for every exchange where it starts.
+        casts_apart: operands are quantised by kernels of their own, the transposed copy from the narrow one.
         gathers_logits: the loss is computed over all logits, gathered, on every tensor-parallel rank.
         gathers_rotary: each layer keeps its tokens' cosines and sines, for queries and for keys.
         copies_attention_output: attention kernels of batch-first tensors in a sequence-first layer: their output is kept twice.
@@ -153,6 +155,8 @@ class KernelStyle:
         weights_in_experts: the router's weights scale the experts' inner activation, not their outputs.
         keeps_gathered_inputs: the gathered input of a column-split product is kept, not gathered again in backward.
         keeps_idle_products: per-operator recompute keeps a layer's last product too.
+        keeps_compute_gradients: gradients are made in the compute dtype, and added to wider ones in passes of their own.
+        loss_metrics: how often the loss of a microbatch is evaluated again, for training metrics.
     """
 
     attention: str = "flash2"
@@ -171,6 +175,8 @@ class KernelStyle:
     joined_gate: bool = True
     repeats_keys: bool = False
     ring_in_fp32: bool = False
+    ring_traced: bool = False
+    casts_apart: bool = False
     fuses_experts: bool = False
     exchange_permutes: bool = False
     gathers_logits: bool = False
@@ -180,3 +186,5 @@ class KernelStyle:
     weights_in_experts: bool = False
     keeps_gathered_inputs: bool = False
     keeps_idle_products: bool = False
+    keeps_compute_gradients: bool = False
+    loss_metrics: int = 0

@@ -87,7 +87,7 @@ def test_a_framework_profile_cannot_scale_a_time() -> None:
     bad = {name: list(parts(hint)) for name, hint in own.items() if not set(parts(hint)) <= allowed}
 
     assert {} == bad
-    assert {"launch_time", "launch_wait", "message_wait", "step_time"} == {
+    assert {"launch_time", "launch_wait", "message_wait", "slice_time", "step_time"} == {
         name for name, hint in own.items() if "s" in set(parts(hint))
     }
 

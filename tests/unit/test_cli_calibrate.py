@@ -186,6 +186,7 @@ SHIPPED = [
     ("ampere", "flash2", ("simu,a100", "fa,a100"), (128, 128), 0.05, "416 W"),
     ("hopper", "flash2", ("fa2_h100,", "fa,h100", "fa2_as_h100,"), (128, 128), 0.05, "971 W"),
     ("hopper", "cudnn", ("cudnn_919,h200", "cudnn_window,h200"), (128, 128), 0.05, "971 W"),
+    ("hopper", "cudnn_2024", ("cudnn_9_h100,",), (128, 128), 0.05, "971 W"),
     (
         "blackwell",
         "cudnn",

@@ -56,6 +56,8 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "dropout": switch({}),
     "repeats_keys": switch(LLAMA),
     "ring_in_fp32": switch(RING),
+    "ring_traced": switch(RING),
+    "casts_apart": switch({"precision": "fp8"}),
     "expert_exchange": (FINE_EXPERTS, '"all_to_all"', '"once_per_node"'),
     "exchange_permutes": switch(EXPERTS),
     "fuses_experts": switch(NARROW),
@@ -104,6 +106,14 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "reduces_whole": switch(ZERO),
     "broadcasts_updates": switch(ZERO),
     "gathers_by_tensor": switch(FSDP),
+    "loss_metrics": ({}, "0", "2"),
+    "reuse_distance": (
+        {"plan": {"zero_stage": 3, "recompute": "full"}, "profile": {"gathers_by_tensor": "true"}},
+        "0",
+        "1000000000",
+    ),
+    "keeps_tensors_below": ({**FSDP, "profile": {"gathers_by_tensor": "true"}}, "0", "100000"),
+    "slice_time": (FSDP, '"0 us"', '"7 us"'),
 }
 """Field -> a job in which it matters (profile: other keys of the profile), and two values in TOML words."""
 

@@ -45,22 +45,35 @@ def test_all_blocks_together_are_a_ranks_share_of_the_causal_triangle(peers: int
 
 def test_keys_gathered_at_once_hide_beside_the_own_block_and_passed_on_beside_the_others() -> None:
     passed = table("layer forward", "megatron_core", 4)
-    gathered = table("layer forward", "torchtitan", 4)
+    gathered = table("layer forward", "torchtitan_eager", 4)
     for found, beside in ((passed, "attention to other ranks' keys"), (gathered, "attention")):
         exchange = row(found, "attention keys and values all_gather")
         assert beside == found.label[found.beside[exchange]]
 
 
+def test_a_compiled_graph_waits_for_every_exchange_and_joins_in_one_kernel() -> None:
+    for name in ("layer forward", "layer backward"):
+        traced, plain = (table(name, f, 4, recompute="none") for f in ("torchtitan", "torchtitan_eager"))
+        exchanges = [i for i, label in enumerate(traced.label) if "keys and values " in label]
+        assert [-1] * len(exchanges) == traced.beside[exchanges].tolist()
+        joining = "attention joining of partial results"
+        bytes_, launches = (
+            [float(getattr(t, key)[row(t, joining)]) for t in (traced, plain)] for key in ("written", "launches")
+        )
+        assert bytes_[0] < bytes_[1] / 2
+        assert launches[0] < launches[1]
+
+
 def test_repeated_keys_travel_for_every_query_head_and_their_gradients_in_fp32() -> None:
     grouped = table("layer backward", "megatron_core", 4, recompute="none")
-    repeated = table("layer backward", "torchtitan", 4, recompute="none")
+    repeated = table("layer backward", "torchtitan_eager", 4, recompute="none")
     keys, gradients = (
         [t.message[row(t, f"attention keys and values {name}")] for t in (grouped, repeated)]
         for name in ("all_gather", "reduce_scatter")
     )
     assert 2 * LENGTH * 8 * 128 * 2 == keys[0]
     assert 32 / 8 * keys[0] == keys[1]
-    assert gradients == [keys[0], 2 * keys[1]]
+    assert gradients == [keys[0], pytest.approx(2 * keys[1] * 4 / 3)]  # wider, and home again
     assert "repeated keys and values" in table("layer forward", "torchtitan", 1).label
 
 
@@ -74,7 +87,8 @@ def test_joining_grows_with_the_blocks_and_plain_operations_move_more() -> None:
         return float(found.read[i] + found.written[i]) / tokens
 
     assert [0.75 * 10 + 6, 0.75 * 30 + 6] == [moved("megatron_core", 2), moved("megatron_core", 4)]
-    assert 0.75 * 38 * 3 + 6 == moved("torchtitan", 4)
+    assert 0.75 * 38 * 3 + 6 == moved("torchtitan_eager", 4)
+    assert 0.75 * 10 * 3 + 6 + 4 * 2 == moved("torchtitan", 4)
     assert label not in table("layer forward", "megatron_core", 1).label
     whole = table("layer forward", "megatron_core", 4, context_parallel_kind="all_gather")
     assert label not in whole.label

@@ -75,7 +75,8 @@ def reason(**changes: str) -> str:
         ("A100", None, "a100_80gb_sxm"),
         ("A100", 40, "a100_40gb_sxm"),
         ("A100-64GB custom", 64, None),
-        ("TPU v5p", 95, None),
+        ("TPU v5p", 95, "tpu_v5p"),
+        ("TPU v9", 95, None),
         ("TPU v4", 32, "tpu_v4"),
         ("Google Cloud TPUv3", 32, "tpu_v3"),
         ("Ascend 910", 32, "ascend_910"),
@@ -189,9 +190,9 @@ def test_what_is_blank_is_filled_by_a_rule_that_is_said() -> None:
 def test_an_unknown_recompute_is_the_least_that_fits() -> None:
     prediction, assumed = predict(placed(recompute="unknown"))
     assert prediction.fits
-    assert "recompute = none (the least that fits)" in assumed
-    _, assumed = predict(placed(recompute="unknown", gbs="256", mbs="32"))
-    assert "recompute = full (the least that fits)" in assumed
+    assert "recompute = none (the least that may fit)" in assumed
+    _, assumed = predict(placed(recompute="unknown", gbs="256", mbs="64"))
+    assert "recompute = full (the least that may fit)" in assumed
 
 
 def test_options_without_an_effect_are_left_out() -> None:
@@ -308,7 +309,7 @@ def test_latent_attention_has_the_widths_of_our_model_of_that_size() -> None:
         ({"n_gpus": "14"}, "does not divide", False),
         ({"dp": "3"}, "is not the 16 GPUs", False),
         ({"mbs": "two"}, "mbs must be a number", False),
-        ({"gbs": "63"}, "no multiple of dp x mbs", True),
+        ({"gbs": "36"}, "no multiple of dp x mbs", True),
         ({"recompute": "sometimes"}, "'sometimes'", True),
     ],
 )
@@ -341,6 +342,9 @@ def test_torchtitan_cuts_its_batch_into_as_many_microbatches_as_stages() -> None
     }
     plain, looped = placed(**row), placed(**{**row, "schedule": "1F1B-interleaved"})
     assert (8, 4) == (plain.fields["microbatch_size"], looped.fields["microbatch_size"])
+    early = placed(**{**row, "schedule": "1F1B-interleaved", "version": "2024-2025"})  # up to January 2025
+    assert (8, 2) == (early.fields["microbatch_size"], early.fields["chunks_per_rank"])
+    assert "as many microbatches as pipeline ranks" in "; ".join(early.assumed)
 
 
 def test_a_v_schedule_gets_its_two_chunks_and_ends_of_their_own_where_layers_say_so() -> None:
@@ -406,6 +410,29 @@ def test_a_framework_changes_with_its_releases(gpu: str, version: str, expected:
     assert expected == row.fields["framework"]
 
 
+@pytest.mark.parametrize(
+    ("gpu", "version", "expected"),
+    [
+        ("H100-80GB-SXM", "24.07a", "nemo_2024"),
+        ("H100-80GB-SXM", "launcher-2024", "nemo_2024"),
+        ("H100-80GB-SXM", "24.11.1", "nemo"),
+        ("H100-80GB-SXM", "25.02", "nemo"),
+        ("H100-80GB-SXM", "v4.0", "nemo"),
+        ("A100-80GB-SXM", "24.07a", "nemo"),
+    ],
+)
+def test_a_framework_has_a_profile_of_its_own_before_a_release(gpu: str, version: str, expected: str) -> None:
+    row = placed(
+        framework="NeMo (Megatron-Core)",
+        version=version,
+        gpu=gpu,
+        gpu_peak_bf16_tflops="",
+        gpu_mem_gb="",
+        intra_link="",
+    )
+    assert expected == row.fields["framework"]
+
+
 def test_words_for_library_attention_leave_the_kernel_to_the_gpu() -> None:
     assert ["te", "te", "sdpa"] == [
         placed(attn_kernel=w).fields["attention"] for w in ("TE/flash", "cuDNN", "SDPA flash")
@@ -432,3 +459,21 @@ def test_products_in_pieces_are_placed_from_a_rows_own_words() -> None:
     )
     assert "tensor_parallel_splits" not in placed(overlap="TP comm overlap").fields, "nothing to overlap"
     assert "async TP is not placed" in rules(overlap="async TP", tp="2", seq_parallel="1", dp="")
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("Megatron-DeepSpeed (a fork)", "megatron_deepspeed_bf16"),
+        ("DeepSpeed ZeRO-3 in Megatron", "deepspeed_2021"),
+        ("HF Accelerate + DeepSpeed ZeRO-3", "hugging_face_deepspeed"),
+        ("DeepSpeed ZeRO-2", "deepspeed"),
+        ("Megatron-FSDP", "megatron_core"),
+        ("NeMo 25.04, FSDP", "nemo"),
+        ("Accelerate (FSDP1)", "pytorch_fsdp"),
+        ("Trainer, FSDP2", "torchtitan"),
+        ("Zero Bubble fork", "megatron_zero_bubble"),
+    ],
+)
+def test_a_framework_is_found_by_the_words_that_tell_it_from_its_neighbours(said: str, expected: str) -> None:
+    assert expected == placed(framework=said).fields["framework"]

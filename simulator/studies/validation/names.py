@@ -17,10 +17,12 @@ from simulator.hardware.gpu import Gpu
 from simulator.specs import Name, Names, Spec, data_roots, load_all, load_spec
 from simulator.units import parse
 
-__all__ = ["FabricName", "NameTable", "find_gpu", "load_names", "words_of"]
+__all__ = ["FabricName", "NameTable", "find_gpu", "load_names", "release_of", "words_of"]
 
 _VENDORS = ("nvidia", "amd", "intel", "google", "huawei", "geforce", "tesla", "instinct", "quadro", "cloud")
 """Words of a GPU's name that say nothing of which one it is."""
+_EARLY = ("kepler", "pascal", "volta", "turing", "ampere")
+"""Architectures that codes of before 2023 ran on."""
 _NEAR = 0.01
 """Memories that are nearer to each other than this are the same."""
 MEMORY_TOLERANCE = 0.06
@@ -88,6 +90,23 @@ class SourceFramework(Spec):
     source: Name
 
 
+class FrameworkUntil(Spec):
+    """A framework's profile on an architecture before a release, and where that was read; releases are year.month."""
+
+    until: Name
+    architecture: Name
+    framework: Name
+    source: Name
+
+
+class FrameworkLater(Spec):
+    """The profile that a code's name means since a year, and on GPUs of architectures that are newer; where that was read."""
+
+    since: Name
+    framework: Name
+    source: Name
+
+
 class SourceVocabulary(Spec):
     """Rows of the embedding of a source's models where its table does not say, and where that was read."""
 
@@ -116,9 +135,12 @@ class NameTable(Spec):
     frameworks: dict[str, Name]
     framework_words: dict[str, Name]
     schedules: dict[str, Name]
+    framework_compiled: dict[str, Name] = Field(default_factory=dict)
+    framework_later: dict[str, FrameworkLater] = Field(default_factory=dict)
     attention: dict[str, Name]
     attention_of_source: dict[str, SourceKernel] = Field(default_factory=dict)
     framework_since: dict[str, FrameworkSince] = Field(default_factory=dict)
+    framework_until: dict[str, FrameworkUntil] = Field(default_factory=dict)
     framework_of_kernel: dict[str, Name] = Field(default_factory=dict)
     framework_of_precision: dict[str, Name] = Field(default_factory=dict)
     framework_of_source: dict[str, SourceFramework] = Field(default_factory=dict)
@@ -142,25 +164,57 @@ class NameTable(Spec):
         return _plain_table(self, table).get(_plain(text))
 
     def framework_by_words(self, text: str) -> str | None:
-        """Return the framework of the first word of the table that a text has; long ones also inside another word."""
+        """Return the framework of the first entry of the table that a text has; long words also inside another word.
+
+        >>> load_names().framework_by_words("HF Accelerate + DeepSpeed ZeRO-3")
+        'hugging_face_deepspeed'
+        """
         words, plain = words_of(text), text.lower()
-        found = (
-            name for word, name in self.framework_words.items() if word in words or (len(word) > 5 and word in plain)
-        )
-        return next(found, None)
+
+        def said(word: str) -> bool:
+            return word in words or ((len(word) > 5 or not word.isalnum()) and word in plain)
+
+        return next((name for entry, name in self.framework_words.items() if all(map(said, entry.split(" + ")))), None)
+
+    def framework_as_built(self, framework: str, text: str) -> str:
+        """Return the profile of a framework whose text says that its layers are compiled or made of fused kernels.
+
+        >>> load_names().framework_as_built("pytorch_fsdp", "FSDP + torch.compile")
+        'pytorch_fsdp_fused'
+        """
+        plain = text.lower()
+        built = re.search(r"compile|fused kernels", plain) and not re.search(r"(without|no)[ -]torch.?compile", plain)
+        return self.framework_compiled.get(framework, framework) if built else framework
+
+    def framework_today(self, framework: str, words: str, architecture: str) -> FrameworkLater | None:
+        """Return what a code's name means for a run of these words (they may hold a year) on a GPU of this architecture."""
+        later = self.framework_later.get(framework)
+        if later is None:
+            return None
+        first, said = (re.findall(r"\b20[12]\d\b", text) for text in (later.since, words))
+        return later if architecture not in _EARLY or max(said, default="") >= first[0] else None
 
     def fabric_of(self, source: str) -> FabricName | None:
         """Return the network technology known for a source, by a part of its text."""
         lowered = source.lower()
         return next((fabric for text, fabric in self.fabrics.items() if text.lower() in lowered), None)
 
-    def framework_at(self, framework: str, version: str, architecture: str) -> FrameworkSince | None:
-        """Return the profile of a framework at a version such as "26.04.01" on an architecture, if it has one of its own."""
-        since, found = self.framework_since.get(framework), re.match(r"(\d+)\.(\d+)", version)
-        if since is None or found is None or since.architecture != architecture:
+    def framework_at(self, framework: str, version: str, architecture: str) -> str | None:
+        """Return the profile of a framework at a version such as "26.04.01" on an architecture, if it has one of its own.
+
+        >>> names = load_names()
+        >>> names.framework_at("nemo", "24.07", "hopper"), names.framework_at("nemo", "25.02", "hopper")
+        ('nemo_2024', None)
+        """
+        release = release_of(version)
+        since, until = self.framework_since.get(framework), self.framework_until.get(framework)
+        if release is None:
             return None
-        first = re.search(r"(\d+)\.(\d+)", since.since)
-        return since if first and (int(found[1]), int(found[2])) >= (int(first[1]), int(first[2])) else None
+        if since is not None and since.architecture == architecture and release >= (release_of(since.since) or release):
+            return since.framework
+        if until is not None and until.architecture == architecture and release < (release_of(until.until) or release):
+            return until.framework
+        return None
 
     def framework_of(self, source: str, framework: str, version: str) -> tuple[str, str] | None:
         """Return (profile, where that was read) that a source has of its own at a version, by a part of its text."""
@@ -215,6 +269,16 @@ def load_names() -> NameTable:
         if path.is_file():
             return load_spec(path, NameTable)
     return load_spec("hardware_specs/names.toml", NameTable)
+
+
+def release_of(text: str) -> tuple[int, int] | None:
+    """Return year and month of "26.04.01" or "release 26.04", or the start of a year that stands alone; None for others.
+
+    >>> release_of("24.07a"), release_of("launcher-2024"), release_of("v4.0")
+    ((24, 7), (24, 0), None)
+    """
+    month, year = re.match(r"(?:release )?(\d\d)\.(\d+)", text), re.search(r"\b20(\d\d)\b", text)
+    return (int(month[1]), int(month[2])) if month else (int(year[1]), 0) if year else None
 
 
 def words_of(text: str) -> tuple[str, ...]:

@@ -98,6 +98,7 @@ def _rotary(p: Pieces, read: float, written: float) -> Operator:
         written=written * (1.0 if fused else 4.5),
         backward_read=written * (1.0 if fused else 7.5),
         backward_written=read * (1.0 if fused else 7.5),
+        access="" if fused else "stream",
         again=1.0,
         launches=2 if fused else 10,
         backward_launches=2 if fused else 18,
@@ -156,7 +157,7 @@ def core(p: Pieces, keys: int = 0, tokens: int = 0, label: str = "", causal: boo
         narrow = p.kind.mixer in ("window", "chunk") and p.style.attention not in WITHOUT_WINDOWS
         statistics = 4.0 * p.t * m.heads
         kept = [Saved(name=f"{label}softmax statistics", bytes=statistics, region="tensor", droppable=True)]
-        if p.style.copies_attention_output and p.style.attention in ("flash1", "flash2", "te"):
+        if p.style.copies_attention_output and p.style.attention in ("flash1", "flash2", "te", "te_2024"):
             out = p.t * m.heads * m.value_head_dim * e
             kept.append(Saved(name=f"{label}attention output", bytes=out, region="tensor", droppable=True))
         copies = _copies(p, tokens, groups, label)

@@ -1,0 +1,44 @@
+"""Kernels that a framework runs apart: casts of operands, and operations in place of a fused kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulator.lowering import lower
+from simulator.plan.plan import Plan
+from simulator.program.program import OperatorTable, Segment
+from simulator.workload.model import load_model
+from simulator.workload.workload import Workload
+
+TOKENS, HIDDEN = 8192, 4096
+
+
+def forward(framework: str, precision: str = "bf16", **plan: Any) -> OperatorTable:
+    work = Workload(model=load_model("llama3_8b"), sequence_length=TOKENS, global_batch_size=8, precision=precision)
+    program = lower(work, Plan(framework=framework, **plan), 8)
+    return next(t for i in program.items if isinstance(i, Segment) for t, _ in i.pieces if t.name == "layer forward")
+
+
+@pytest.mark.parametrize(
+    ("framework", "tensor", "read"),
+    [
+        ("megatron_core", 1, 0.0),  # the norm before writes narrow copies
+        ("torchtitan", 1, 2.0 + 1.0),  # in bf16, and the narrow copy for the transposed one
+        ("torchtitan", 4, 2.0 / 4 + 1.0),  # cast before it is gathered
+    ],
+)
+def test_an_operand_cast_apart_is_read_again(framework: str, tensor: int, read: float) -> None:
+    found = forward(framework, "fp8", tensor_parallel=tensor, sequence_parallel=tensor > 1)
+    i = found.label.index("mlp up cast to fp8")
+    assert read * TOKENS * HIDDEN == found.read[i]
+    assert 2.0 * TOKENS * HIDDEN == found.written[i]
+
+
+def test_plain_operations_are_streams_and_fused_kernels_are_not() -> None:
+    plain, fused = forward("torchtitan_eager"), forward("torchtitan")
+    for label in ("attention norm", "rotary", "swiglu"):
+        assert "stream" == plain.layout[plain.label.index(label)]
+        assert "layer" == fused.layout[fused.label.index(label)]
+        assert plain.read[plain.label.index(label)] > fused.read[fused.label.index(label)]
