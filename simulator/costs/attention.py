@@ -106,8 +106,8 @@ def attention_seconds(
     rate = peak * numbers.rate * np.where(width > _WIDE, numbers.wide_rate, 1.0)
     compute = steps * work * gpu.streaming_multiprocessors / rate
     busy = 2.0 * _PRODUCTS[direction] * sequences * q_heads * scores * width / (peak * compute)
-    drawn = np.maximum(busy, chosen.power_share)
-    compute = compute / clock_share(drawn, compute * np.asarray(repeats, np.float64), gpu, coefficients.clock)
+    lasting = compute * np.asarray(repeats, np.float64)
+    compute = compute / clock_share(np.maximum(busy, chosen.power_share), lasting, gpu, coefficients.clock)
 
     tensors = _QUERY_TENSORS[direction] * q_heads * queries + _KEY_TENSORS[direction] * k_heads * keys
     traffic = BYTES_PER_ELEMENT[dtype] * sequences * tensors * width

@@ -47,21 +47,20 @@ def add_casts(
         label: the operand.
         elements: of it, as the product reads it on this GPU.
         after_norm: a norm writes it.
-        apart: the framework casts behind every kernel, with kernels of a compiler, and transposes with another.
         shards: GPUs that hold a part each, quantise it and gather the narrow copies, which are transposed where they arrive.
+        apart: operands are quantised by kernels of their own and no norm writes copies; what ran before has found the maximum.
         common: other columns of the rows, such as phase.
     """
     if not precision.quantises:
         return
-    common = {"work": "memory_bound", "dtype": precision.compute, **common}
-    if apart:
-        _add_apart(rows, label, elements, shards, precision, common)
-        return
     wide, narrow = float(precision.element), precision.quantised_element
     passes = precision.cast_reads
-    if after_norm and precision.norm_helps:
+    if apart:
+        passes = 1
+    elif after_norm and precision.norm_helps:
         passes -= 1
     copies = 1.0 if precision.copies_alike else 2.0
+    common = {"work": "memory_bound", "dtype": precision.compute, **common}
     if passes:
         rows.add(
             label=f"{label} cast to {precision.name}",
@@ -72,7 +71,7 @@ def add_casts(
         )
     if precision.copies_alike:
         # a kernel of its own behind a norm that has written the copy, and of what was gathered
-        alone = passes == 0 or shards > 1
+        alone = apart or passes == 0 or shards > 1
         rows.add(
             label=f"{label} transposed",
             layout=TRANSPOSED,
@@ -80,17 +79,3 @@ def add_casts(
             written=narrow * elements,
             **{**common, "launches": 1 if alone else 0},
         )
-
-
-def _add_apart(
-    rows: Rows, label: str, elements: float, shards: int, precision: Precision, common: dict[str, Any]
-) -> None:
-    """Read the operand again, before it is gathered, and the narrow copy for the transposed one."""
-    narrow = precision.quantised_element
-    rows.add(
-        label=f"{label} cast to {precision.name}",
-        layout="layer",
-        read=elements * (precision.element / shards + narrow),
-        written=2.0 * elements * narrow,
-        **{"launches": 2, **common},
-    )

@@ -176,7 +176,8 @@ class Splitter:
         """Make narrow copies of a product's operand, where no kernel that runs anyway does it; `gathers`: before it is gathered."""
         if not (self.style.fuses_experts and label in FUSED_CASTS):
             part = "input" if phase == "backward" else ""
-            shards, apart = self.t if gathers and self.sp else 1, self.style.casts_apart
+            shards = self.t if gathers and self.sp else 1
+            apart = self.style.casts_apart
             add_casts(rows, label, elements, self.precision, after_norm, shards, apart, phase=phase, part=part)
 
     def forward(self, rows: Rows, o: Operator, phase: str) -> None:

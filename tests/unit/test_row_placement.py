@@ -438,21 +438,3 @@ def test_products_in_pieces_are_placed_from_a_rows_own_words() -> None:
     )
     assert "tensor_parallel_splits" not in placed(overlap="TP comm overlap").fields, "nothing to overlap"
     assert "async TP is not placed" in rules(overlap="async TP", tp="2", seq_parallel="1", dp="")
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ("Megatron-DeepSpeed (a fork)", "megatron_deepspeed_bf16"),
-        ("DeepSpeed ZeRO-3 in Megatron", "deepspeed_2021"),
-        ("HF Accelerate + DeepSpeed ZeRO-3", "hugging_face_deepspeed"),
-        ("DeepSpeed ZeRO-2", "deepspeed"),
-        ("Megatron-FSDP", "megatron_core"),
-        ("NeMo 25.04, FSDP", "nemo"),
-        ("Accelerate (FSDP1)", "pytorch_fsdp"),
-        ("Trainer, FSDP2", "torchtitan"),
-        ("Zero Bubble fork", "megatron_zero_bubble"),
-    ],
-)
-def test_a_framework_is_found_by_the_words_that_tell_it_from_its_neighbours(said: str, expected: str) -> None:
-    assert expected == placed(framework=said).fields["framework"]
