@@ -93,11 +93,7 @@ class OperatorTable:
     """[n, 4]: batch, m, n, k of a gemm or attention; zeros else."""
     layout: tuple[str, ...]
     """Of a gemm: TN forward, NN input gradient, NT weight gradient; of attention: kernel:mask:kv_heads:keys; of a memory_bound row:
-<<<<<<< HEAD
-    "layer", "gather", "loss", "waited" (the host waits for its end) or "" (a stream); "" else."""
-=======
-    "layer", "gather", "loss", "scores", "scores backward" or "" (a stream); "" else."""
->>>>>>> ampere
+    "layer", "gather", "loss", "scores", "scores backward", "waited" (the host waits for its end) or "" (a stream); "" else."""
     dtype: tuple[str, ...]
     flops: NDArray[np.float64]
     read: NDArray[np.float64]
