@@ -313,3 +313,22 @@ def test_experts_cut_otherwise_than_the_rest_have_as_large_parts() -> None:
 def test_what_moves_to_the_host_by_module_is_refused() -> None:
     with pytest.raises(CannotPlace, match="move to the host"):
         placed(quality_note="fine-grained-activation-offloading=True; x")
+
+
+def test_a_model_known_by_name_needs_no_sizes() -> None:
+    blank = dict.fromkeys(
+        ("arch_layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden", "gated_mlp", "vocab", "tied_emb"), ""
+    )
+    row = placed(**blank, model="Llama-3-8B", seq_len="8192")
+    assert ("llama3_8b", 8192) == (row.workload.model.name, row.workload.sequence_length)
+    assert "sizes of llama3_8b (the row gives none)" in row.assumed
+    with pytest.raises(CannotPlace, match="no arch_layers, hidden"):
+        placed(**blank, model="a model nobody knows")
+
+
+@pytest.mark.parametrize(("gpu", "expected"), [("V100", "fp16"), ("A100", "bf16")])
+def test_a_blank_precision_is_one_that_the_gpu_has(gpu: str, expected: str) -> None:
+    blank = dict.fromkeys(("gpu_peak_bf16_tflops", "gpu_mem_gb", "intra_link", "inter_gbps_per_gpu", "precision"), "")
+    row = placed(**blank, gpu=gpu)
+    assert expected == row.workload.precision
+    assert f"precision = {expected}" in row.assumed

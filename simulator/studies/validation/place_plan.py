@@ -48,7 +48,9 @@ def place_precision(row: Row) -> tuple[str, tuple[str, ...]]:
     """
     name = text(row, "precision")
     if not name:
-        return "bf16", ("precision = bf16",)
+        old = text(row, "gpu") != "" and "bf16" not in place_gpu(row)[0].peak_flops
+        blank = "fp16" if old else "bf16"
+        return blank, (f"precision = {blank}",)
     own = load_names().precision_of(text(row, "source"), name)
     if own is not None:
         return own.precision, (f"{name} taken for {own.precision} ({own.source})",)

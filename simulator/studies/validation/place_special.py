@@ -1,4 +1,4 @@
-"""Models that a row's numbers cannot tell: by name one of ours with other mixers than attention, or an encoder's family."""
+"""Models that a row's numbers do not tell: by name one of ours, one with other mixers than attention, or an encoder's family."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def letters(name: str) -> str:
 
 
 def special_model(row: Row) -> tuple[Model, tuple[str, ...]] | None:
-    """Return (model, what was assumed), or None where the row's numbers say all of it.
+    """Return (model, what was assumed), or None where the row's numbers say all of it, or neither they nor a name of ours.
 
     Raises:
         CannotPlace: the family is known, but its sizes cannot be as the row has them.
@@ -34,6 +34,9 @@ def special_model(row: Row) -> tuple[Model, tuple[str, ...]] | None:
     said = letters(text(row, "model"))
     if not said:
         return None
+    if count(row, "arch_layers") is None and count(row, "hidden") is None:
+        known = next((model for model in load_all("models", Model).values() if said in _names_of(model)), None)
+        return None if known is None else (known, (f"sizes of {known.name} (the row gives none)",))
     named = _mixed(said)
     if named is not None and (count(row, "arch_layers"), count(row, "hidden")) == (named.layers, named.hidden):
         return named, (f"layers as in {named.name}",)
@@ -45,9 +48,13 @@ def _mixed(said: str) -> Model | None:
     """Our model of this name whose layers have other mixers than attention, or none."""
     for model in load_all("models", Model).values():
         other = model.architecture == "transformer" and set(model.layer_mixers) - _ATTENTION
-        if other and said in {letters(name) for name in (model.name, *model.aliases)}:
+        if other and said in _names_of(model):
             return model
     return None
+
+
+def _names_of(model: Model) -> set[str]:
+    return {letters(name) for name in (model.name, *model.aliases)}
 
 
 def _resized(row: Row, pattern: Model) -> tuple[Model, tuple[str, ...]]:
