@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from simulator.calibration.gemm import toml_value
 from simulator.costs.attention import attention_seconds
+from simulator.costs.gemm import BENCHMARK_REPEATS
 from simulator.errors import CalibrationError
 from simulator.hardware.compute_coefficients import (
     AttentionCoefficients,
@@ -67,6 +68,7 @@ class AttentionMeasurement:
         causal: whether masked.
         dtype: number format.
         seconds: measured time [s].
+        repeats: how many a benchmark ran in a row.
     """
 
     gpu: str
@@ -75,6 +77,7 @@ class AttentionMeasurement:
     causal: bool
     dtype: str
     seconds: float
+    repeats: float = BENCHMARK_REPEATS
 
 
 def read_attention_csv(path: Path | str, gpus: Sequence[str] | None = None) -> list[AttentionMeasurement]:
@@ -148,10 +151,10 @@ def attention_errors(
         rows = [i for i, x in enumerate(measurements) if (x.gpu, x.dtype, x.direction) == key]
         batch, heads, kv_heads, length, width = np.array([measurements[i].shape for i in rows]).T
         causal = np.array([measurements[i].causal for i in rows])
+        repeats = np.array([measurements[i].repeats for i in rows])
         for one in _PASSES[key[2]]:
-            total[rows] += attention_seconds(
-                batch, heads, kv_heads, length, length, width, causal, one, _KERNEL, key[1], gpus[key[0]], coefficients
-            )
+            shape = (batch, heads, kv_heads, length, length, width, causal)
+            total[rows] += attention_seconds(*shape, one, _KERNEL, key[1], gpus[key[0]], coefficients, repeats=repeats)
     return np.log(total / np.array([x.seconds for x in measurements]))
 
 

@@ -14,24 +14,26 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
+from simulator.calibration.nccl_json import read_reported
 from simulator.calibration.nccl_text import TextTable
 from simulator.calibration.printed import Header, PrintedRow, collective_in
 from simulator.errors import CalibrationError
 from simulator.units import parse
 
-__all__ = ["read_bench_tables", "read_csv_table"]
+__all__ = ["read_bench_tables", "read_csv_table", "read_report"]
 
 _OPEN = 0.02
 """Rounding that a row may have [1]."""
-_RANKS = re.compile(r"\bof (\w+) over (\d+) ranks?\b|\branks?\s*[:=]\s*(\d+)", re.IGNORECASE)
+_RANKS = re.compile(r"\bof (\w+) (?:over|on) (\d+) (?:ranks?|devices)\b|\branks?\s*[:=]\s*(\d+)", re.IGNORECASE)
+_PARAM = re.compile(r"COMMS-RES-(\w+?)-")
 _GPU = re.compile(r"name='([^']+)'|\b\d+x\s+((?:NVIDIA|AMD)[^(,\n]*)", re.IGNORECASE)
 _NCCL = re.compile(r"nccl\s*[=:]\s*\(?([\d., ]+\d)")
 _TORCH = re.compile(r"torch\s*[=:]+\s*([\w.+]+)")
 _QUANTITY = re.compile(r"\s*~?\s*([\d.]+)\s*([A-Za-zµ/]*)\s*\Z")
-_SIZES = ("payload", "size", "size_bytes", "size (bytes)", "bytes", "message size")
-_TIMES = ("latency median", "latency", "time", "duration", "time_us", "mean")
-_BUS = ("busbw", "busbw_gbps", "bus bandwidth", "busbw (gbps)")
-_ALGORITHM = ("algbw", "algbw_gbps", "alg bandwidth", "throughput (gbps)")
+_SIZES = ("payload", "size", "size_bytes", "size (bytes)", "size (b)", "bytes", "message size")
+_TIMES = ("latency median", "latency", "time", "duration", "time_us", "latency(us):p50", "mean")
+_BUS = ("busbw", "busbw_gbps", "bus bandwidth", "busbw(gb/s)", "busbw (gbps)")
+_ALGORITHM = ("algbw", "algbw_gbps", "alg bandwidth", "algbw(gb/s)", "throughput (gbps)")
 
 
 def read_bench_tables(text: str) -> list[TextTable]:
@@ -45,11 +47,12 @@ def read_bench_tables(text: str) -> list[TextTable]:
             tables.append(TextTable(header, list(rows), remarks))
 
     for number, line in enumerate(text.splitlines(), 1):
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if "|" in line else []
+        cells = _cells(line)
         found = _columns(cells) if len(cells) > 1 else None
         if found is not None:
             close()
             header, columns, rows, dropped = _inherited(header, bool(rows)), found, [], 0
+            _take(line, header)
         elif columns is not None and len(cells) > max(columns.values()):
             row = _row(cells, columns, header, number)
             if row is not None and row.message > 0:
@@ -65,6 +68,13 @@ def read_bench_tables(text: str) -> list[TextTable]:
     return tables
 
 
+def _cells(line: str) -> list[str]:
+    """Return the cells of a line: between pipes, or where none stands, between tabs or wide gaps."""
+    plain = line.strip()
+    cells = plain.strip("|").split("|") if "|" in plain else re.split(r"\s*\t\s*|\s{2,}", plain)
+    return [cell.strip() for cell in cells] if len(cells) > 2 or "|" in plain else []
+
+
 def _inherited(header: Header, used: bool) -> Header:
     """Return the header of the next table: the machine stays, the collective and the ranks are said again."""
     return Header(gpu=header.gpu, versions=dict(header.versions)) if used else header
@@ -74,6 +84,8 @@ def _take(line: str, header: Header) -> None:
     if found := _RANKS.search(line):
         header.kind = collective_in(found.group(1) or "") or header.kind
         header.ranks = int(found.group(2) or found.group(3))
+    if found := _PARAM.search(line):
+        header.kind = collective_in(found.group(1))
     if found := _GPU.search(line):
         header.gpu = (found.group(1) or found.group(2)).strip()
     if found := _NCCL.search(line):
@@ -157,6 +169,31 @@ def _seconds(text: str) -> float | None:
         return parse(f"{found.group(1)} {found.group(2) or 'us'}", "s")
     except ValueError:
         return None
+
+
+_REPORT = ("numCycle", "name", "ranks", "ranksPerNode", "gpusPerRank", "size", "type", "redop", "inPlace", "time",
+           "algBw", "busBw", "wrong")  # fmt: skip
+
+
+def read_report(text: str, name: str) -> list[TextTable]:
+    """Return the tables of the CSV that rccl-tests writes with -x FILE -Z csv; none when it is no such file.
+
+    Built with MPI it writes the nodes into each row but not into the heading.
+
+    Raises:
+        CalibrationError: as `read_reported`.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines or not lines[0].lower().startswith("numcycle,"):
+        return []
+    keys = {1: _REPORT, 0: (*_REPORT[:2], "gpus", *_REPORT[5:])}["ranks" in lines[0].lower()]
+    content = []
+    for line in lines[1:]:
+        values = [value.strip().strip('"') for value in line.split(",")]
+        named = (*keys[:2], "nodes", *keys[2:]) if len(values) == len(keys) + 1 else keys
+        if len(values) == len(named):
+            content.append(dict(zip(named, values, strict=True)))
+    return read_reported(content, name)
 
 
 def read_csv_table(text: str, name: str) -> TextTable | None:

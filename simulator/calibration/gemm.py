@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs.gemm import LAYOUTS, gemm_seconds
+from simulator.costs.gemm import BENCHMARK_REPEATS, LAYOUTS, gemm_seconds
 from simulator.errors import CalibrationError
 from simulator.hardware.compute_coefficients import GemmCoefficients, Residuals
 from simulator.hardware.gpu import Gpu
@@ -42,8 +42,10 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "wave_softening": (0.0, 0.98),
     "exposed_output": (0.0, 2.0),
     "full_clock_power": (100.0, 6000.0),
-    "exponent": (0.1, 0.7),
-    "boost_window": (0.0, 0.005),
+    "exponent": (0.1, 1.0),
+    "boost_window": (0.0, 0.2),
+    "fp8_energy": (0.2, 1.2),
+    "fp4_energy": (0.05, 1.0),
 }
 """Numbers that a fit may move, and between what; powers in W, times in s, the rest as in `GemmCoefficients`."""
 
@@ -66,6 +68,7 @@ class GemmMeasurement:
         seconds: measured time [s].
         model: group left out together; "" to be found from the shapes.
         weight: in the fit.
+        repeats: how many a benchmark ran in a row.
     """
 
     gpu: str
@@ -76,6 +79,7 @@ class GemmMeasurement:
     seconds: float
     model: str = ""
     weight: float = 1.0
+    repeats: float = BENCHMARK_REPEATS
 
 
 def read_gemm_csv(path: Path | str, gpus: Sequence[str] | None = None) -> list[GemmMeasurement]:
@@ -122,6 +126,7 @@ def _measurement(row: Mapping[str, str]) -> GemmMeasurement:
         seconds=value if timed else 2.0 * batch * m * n * k / value,
         model=row.get("model") or "",
         weight=float(row.get("weight") or 1.0),
+        repeats=float(row.get("repeats") or BENCHMARK_REPEATS),
     )
 
 
@@ -144,6 +149,7 @@ def gemm_errors(
             [x.accumulates for x in some],
             gpus[name],
             coefficients,
+            [x.repeats for x in some],
         )
         log[rows] = np.log(seconds / [x.seconds for x in some])
     return log

@@ -8,8 +8,7 @@ from __future__ import annotations
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from itertools import chain
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -57,6 +56,7 @@ __all__ = [
     "fit_nccl",
     "fit_platform",
     "platform_of",
+    "points_of",
     "pool_of",
     "predict",
     "residuals",
@@ -91,29 +91,30 @@ def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
     The sigma of the two common profiles is that of platforms left out whole.
     """
     usable = [log for log in logs if log.usable]
-    out: list[Profile] = []
+    shipped: list[tuple[Key, Profile, LeftOut]] = []
+    commons: list[Profile] = []
     for level, library in POOLS:
-        mine = [log for log in usable if pool_of(log) == (level, library)]
-        if not mine:
-            continue
         platforms: dict[Key, list[NcclLog]] = defaultdict(list)
-        for log in mine:
-            platforms[platform_of(log)].append(log)
+        for log in usable:
+            if pool_of(log) == (level, library):
+                platforms[platform_of(log)].append(log)
+        if not platforms:
+            continue
         common, share = fit_common(platforms, pooled_name(level, library))
-        fits = {
-            key: fit_nccl(group, _name(key), common.pairs, key, hops=common.network_latency)
-            for key, group in sorted(platforms.items())
-        }
-        ratio = _optimism(platforms, fits, common.pairs)
-        out += [_widened(profile, ratio[key]) for key, profile in fits.items()]
-        out.append(_judged_abroad(common, platforms, share))
-    return out
+        for key, group in sorted(platforms.items()):
+            profile = fit_nccl(group, _name(key), common.pairs, key, hops=common.network_latency)
+            shipped.append((key, profile, _leave_out(group, profile, common.pairs)))
+        commons.append(_judged_abroad(common, platforms, share))
+    usual = _ratios([one for _, _, found in shipped for one in found], lone=True)
+    out = [_widened(profile, _of_platform(found, usual)) for _, profile, found in shipped]
+    return out + [common.model_copy(update={"unseen": usual}) for common in commons]
 
 
 def fit_platform(logs: Sequence[NcclLog], name: str) -> Profile:
     """Return the profile of one platform alone, drawn to what all shipped platforms say; sigmas widened to unseen logs.
 
-    Of several logs each is left out in turn; of a lone log, every other message size.
+    Of several logs each is left out in turn; a lone log says nothing of other machines, so what the shipped platforms
+    found counts.
 
     Raises:
         CalibrationError: no logs, or of several platforms.
@@ -125,68 +126,65 @@ def fit_platform(logs: Sequence[NcclLog], name: str) -> Profile:
     pooled = pooled_profile(*pool_of(logs[0]))
     centre = pooled.pairs
     profile = fit_nccl(logs, name, centre, key, hops=pooled.network_latency)
-    if len(logs) > 1:
-        return _widened(profile, _optimism({key: list(logs)}, {key: profile}, centre)[key])
-    return _widened(profile, _halves(logs[0], profile, centre))
+    return _widened(profile, _of_platform(_leave_out(logs, profile, centre), pooled.unseen))
 
 
-def _halves(log: NcclLog, profile: Profile, centre: Pairs) -> Ratios:
-    """Return how many times larger the error is at sizes left out: each half of them in turn."""
-    sizes = np.unique(log.message)
-    if len(sizes) < 6:
-        return dict.fromkeys(SIZE_CLASSES, 1.0)
-    outside, inside = [], []
-    for part in (0, 1):
-        left = np.isin(log.message, sizes[part::2])
-        fit = fit_pairs([_points(log, ~left)], centre, STARTS, hops=profile.network_latency)
-        outside.append((log.message[left], residuals(_points(log, left), fit.pairs, fit.launch, fit.hops)))
-        own = profile.pairs, profile.single_process_launch, profile.network_latency
-        inside.append((log.message[left], residuals(_points(log, left), *own)))
-    return _ratios(outside, inside)
-
-
-def _points(log: NcclLog, chosen: NDArray[np.bool_]) -> NcclLog:
+def points_of(log: NcclLog, chosen: NDArray[np.bool_]) -> NcclLog:
+    """Return a log with some of its points only."""
     return replace(log, message=log.message[chosen], seconds=log.seconds[chosen])
 
 
 Ratios = dict[str, float]
 """How many times larger an error is on data that a fit has not seen, by size class."""
-Errors = list[tuple[NDArray[np.float64], NDArray[np.float64]]]
-"""Of each log: message sizes [B], log(predicted / measured)."""
 
 
-def _optimism(platforms: dict[Key, list[NcclLog]], fits: dict[Key, Profile], centre: Pairs) -> dict[Key, Ratios]:
-    """Return how many times larger a platform's error is on a log left out than on one fitted."""
-    inside: dict[Key, Errors] = defaultdict(list)
-    outside: dict[Key, Errors] = defaultdict(list)
-    for key, group in platforms.items():
-        for left in group:
-            rest = [log for log in group if log is not left]
-            if not pairs_offered(left) <= set().union(*map(pairs_offered, rest)):
-                continue
-            sizes = np.concatenate([log.message for log in rest])
-            known = (sizes.min() <= left.message) & (left.message <= sizes.max())
-            if not known.any():
-                continue
-            own, kept = fits[key], left.message[known]
-            fit = fit_pairs(rest, centre, STARTS, hops=own.network_latency)
-            outside[key].append((kept, residuals(left, fit.pairs, fit.launch, fit.hops)[known]))
-            fitted = residuals(left, own.pairs, own.single_process_launch, own.network_latency)
-            inside[key].append((kept, fitted[known]))
-    everywhere = _ratios([*chain(*outside.values())], [*chain(*inside.values())])
-    return {key: _ratios(outside[key], inside[key]) if len(outside[key]) > 1 else everywhere for key in platforms}
+@dataclass(frozen=True, slots=True)
+class _Miss:
+    """One log: message sizes [B], and log(predicted / measured) by fits to the other logs, to all, to it alone."""
+
+    sizes: NDArray[np.float64]
+    outside: NDArray[np.float64]
+    together: NDArray[np.float64]
+    alone: NDArray[np.float64]
 
 
-def _ratios(outside: Errors, inside: Errors) -> Ratios:
-    """Return, by size class, the median over logs of the sigma outside over that inside, from 1 to `_MOST`."""
+LeftOut = list[_Miss]
+
+
+def _leave_out(group: Sequence[NcclLog], profile: Profile, centre: Pairs) -> LeftOut:
+    """Return how far a platform's logs are missed, those of which the other logs hold the algorithms and sizes."""
+    out, hops = [], profile.network_latency
+    for left in group:
+        rest = [log for log in group if log is not left]
+        if not rest or not pairs_offered(left) <= set().union(*map(pairs_offered, rest)):
+            continue
+        sizes = np.concatenate([log.message for log in rest])
+        known = (sizes.min() <= left.message) & (left.message <= sizes.max())
+        if known.any():
+            others, alone = (fit_pairs(logs, centre, STARTS, hops=hops) for logs in (rest, [left]))
+            shared = PairFit(profile.pairs, profile.others, profile.single_process_launch, hops)
+            errors = (residuals(left, fit.pairs, fit.launch, fit.hops)[known] for fit in (others, shared, alone))
+            out.append(_Miss(left.message[known], *errors))
+    return out
+
+
+def _of_platform(found: LeftOut, usual: Ratios) -> Ratios:
+    """Return a platform's own ratios; where fewer than two of its logs say it, the usual ones for a lone log."""
+    return _ratios(found) if len(found) > 1 else usual
+
+
+def _ratios(found: LeftOut, lone: bool = False) -> Ratios:
+    """Return, by size class, the median over logs of the sigma outside over that of a fit to all logs of the platform
+    (`lone`: to that log alone), from 1 to `_MOST`."""
     out = {}
     for name in SIZE_CLASSES:
-        found = []
-        for (sizes, far), (_, near) in zip(outside, inside, strict=True):
-            mine = np.array([size_class(size) == name for size in sizes], bool)
+        ratios = []
+        for miss in found:
+            mine = np.array([size_class(size) == name for size in miss.sizes], bool)
             if mine.any():
-                found.append(sigma_of(far[mine]) / max(sigma_of(near[mine]), _LEAST_SIGMA))
-        out[name] = float(np.clip(np.median(found), 1.0, _MOST)) if found else 1.0
+                near = sigma_of((miss.alone if lone else miss.together)[mine])
+                ratios.append(sigma_of(miss.outside[mine]) / max(near, _LEAST_SIGMA))
+        out[name] = round(float(np.clip(np.median(ratios), 1.0, _MOST)), 4) if ratios else 1.0
     return out
 
 
@@ -194,7 +192,7 @@ def _widened(profile: Profile, ratios: Ratios) -> Profile:
     def wide(value: Residual, ratio: float) -> Residual:
         return value.model_copy(update={"sigma": round(max(value.sigma * ratio, _LEAST_SIGMA), 4)})
 
-    usual = float(np.median(list(ratios.values())))
+    usual = float(np.median(list(ratios.values()) or [1.0]))
     classes = {name: wide(value, ratios.get(name.rpartition(":")[2], usual)) for name, value in profile.classes.items()}
     return profile.model_copy(update={"classes": classes, "everything": wide(profile.everything, usual)})
 

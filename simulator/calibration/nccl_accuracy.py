@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -28,21 +28,37 @@ from simulator.calibration.nccl import (
     fit_common,
     fit_nccl,
     platform_of,
+    points_of,
     pool_of,
     predict,
+    residuals,
 )
 from simulator.calibration.nccl_fit import pairs_chosen
 from simulator.calibration.nccl_logs import NcclLog
-from simulator.hardware.coefficients import Pair, Profile, find_profile, pooled_name, pooled_profile
+from simulator.hardware.coefficients import Pair, Profile, find_profile, pooled_name, pooled_profile, size_class
+from simulator.report.bands import HEADINGS, BandScores, judge_bands
+from simulator.report.prediction import QUANTILE
 from simulator.report.table import Section, Table, percent
 
-__all__ = ["LogAccuracy", "accuracy_figures", "accuracy_section", "log_accuracies", "medians"]
+__all__ = [
+    "LogAccuracy",
+    "accuracy_figures",
+    "accuracy_section",
+    "band_scores",
+    "bands_section",
+    "log_accuracies",
+    "medians",
+]
 
 _SMALLEST, _MIDDLE, _LARGE = 2.0**10, (2.0**16, 2.0**26), 2.0**24
-_QUANTILE = 1.2816
+_LONG = 8
+"""Sizes from which on a log says what a fit to it is worth."""
+BANDS = ("own", "unseen", "prior")
 _NODE = 16
 """GPUs of the largest node; a larger domain is a rack."""
 Array = NDArray[np.float64]
+Points = list[tuple[bool, float]]
+"""Whether each point lies inside its band, and high / low of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +69,9 @@ class LogAccuracy:
         log: the log.
         message: [points] sizes [B].
         own, shared, unseen, prior, tables: [points] by the way of predicting.
-        sigma, unseen_sigma, prior_sigma: [points] that ship with such predictions.
+        own_sigma, unseen_sigma, prior_sigma: [points] that ship with such predictions.
+        split: each point by a profile of the other half of the sizes: whether it lies inside its band, high / low; none
+            of a log with fewer than 8 sizes.
         partner: whether other logs of the same wires and collective exist.
         twins: median |difference| to the quickest partner of the same place, None without one [1].
     """
@@ -65,7 +83,8 @@ class LogAccuracy:
     unseen: Array
     prior: Array
     tables: Array
-    sigma: Array
+    own_sigma: Array
+    split: Points
     unseen_sigma: Array
     prior_sigma: Array
     partner: bool
@@ -76,10 +95,13 @@ class LogAccuracy:
         inside = (self.message >= low) & (self.message <= high)
         return float(np.median(np.abs(np.expm1(getattr(self, way)[inside])))) if inside.any() else np.nan
 
-    def coverage(self, way: str = "shared") -> float:
-        """Return the share of points inside the 80 % band."""
-        sigma = {"prior": self.prior_sigma, "unseen": self.unseen_sigma}.get(way, self.sigma)
-        return float(np.mean(np.abs(getattr(self, way)) <= _QUANTILE * sigma))
+    def coverage(self, way: str) -> float:
+        """Return the share of points inside the 80 % band of predictions made "own", "unseen" or "prior"."""
+        return float(np.mean([held for held, _ in self.points(way)]))
+
+    def points(self, way: str) -> Points:
+        """Return whether each point lies inside such a band, and high / low of it."""
+        return _points(getattr(self, way), getattr(self, f"{way}_sigma"))
 
 
 def log_accuracies(logs: Sequence[NcclLog]) -> Iterator[LogAccuracy]:
@@ -123,12 +145,35 @@ def _accuracy(
         unseen=errors(others),
         prior=errors(common),
         tables=np.asarray(np.log(predict(log, {}) / log.seconds)[kept]),
-        sigma=_sigmas(log, sigmas, fitted)[kept],
+        own_sigma=_own_sigmas(log, own)[kept],
+        split=_split(log, key, common),
         unseen_sigma=_sigmas(log, sigmas if rest else pooled, others)[kept],
         prior_sigma=_sigmas(log, pooled, common)[kept],
         partner=bool(partners),
         twins=_twins(log, [other for other in partners if other.place == log.place]),
     )
+
+
+def _own_sigmas(log: NcclLog, own: Profile) -> Array:
+    one = own.own[log.name]
+    return np.array([getattr(one, size_class(size)) for size in log.message.tolist()], float)
+
+
+def _points(errors: Array, sigma: Array) -> Points:
+    widths = QUANTILE * sigma
+    return list(zip((np.abs(errors) <= widths).tolist(), np.exp(2 * widths).tolist(), strict=True))
+
+
+def _split(log: NcclLog, key: Key, common: Profile) -> Points:
+    """Return the points by bands that the other half of the sizes learns; none of short logs."""
+    sizes, out = np.unique(log.message), Points()
+    for part in (0, 1) if len(sizes) >= _LONG else ():
+        left = np.isin(log.message, sizes[part::2])
+        half, rest = points_of(log, ~left), points_of(log, left & (log.message >= _SMALLEST))
+        fit = fit_nccl([half], "nccl_half", common.pairs, key, hops=common.network_latency)
+        errors = residuals(rest, _completed(fit, common), fit.single_process_launch, fit.network_latency)
+        out += _points(errors, _own_sigmas(rest, fit))
+    return out
 
 
 def _wires(log: NcclLog) -> tuple[object, ...]:
@@ -193,13 +238,19 @@ def accuracy_figures(found: Sequence[LogAccuracy]) -> dict[str, Any]:
             "log": one.log.name,
             "partner": one.partner,
             "twins": one.twins,
-            "coverage": one.coverage(),
+            "coverage_own": one.coverage("own"),
+            "coverage_split": float(np.mean([held for held, _ in one.split])) if one.split else None,
             "coverage_unseen": one.coverage("unseen"),
+            "coverage_prior": one.coverage("prior"),
         }
         | {way: one.error(way) for way in ways}
         for one in found
     ]
-    return {"rows": rows, "summary": {way: medians(found, way) for way in ways}}
+    return {
+        "rows": rows,
+        "summary": {way: medians(found, way) for way in ways},
+        "bands": [asdict(one) for one in band_scores(found)],
+    }
 
 
 def accuracy_section(found: Sequence[LogAccuracy]) -> Section:
@@ -216,14 +267,23 @@ def accuracy_section(found: Sequence[LogAccuracy]) -> Section:
                 kind,
                 *(percent(x, 1) for x in figures),
                 twins,
-                percent(one.coverage(), 0),
-                percent(one.coverage("unseen"), 0),
+                *(percent(one.coverage(way), 0) for way in BANDS),
             )
         )
     return Section(
         title="|predicted / measured - 1|, median over sizes from 1 KiB up",
         table=Table(
-            headings=("log", "others", "own", "shared", "unseen", "prior", "tables", "twins", "in band", "unseen"),
+            headings=(
+                "log",
+                "others",
+                "own",
+                "shared",
+                "unseen",
+                "prior",
+                "tables",
+                "twins",
+                *(f"in {way}" for way in BANDS),
+            ),
             rows=tuple(rows),
             left=(0, 1),
         ),
@@ -232,16 +292,13 @@ def accuracy_section(found: Sequence[LogAccuracy]) -> Section:
 
 
 def _summary(found: Sequence[LogAccuracy]) -> tuple[str, ...]:
-    def points(way: str) -> float:
-        return float(np.average([one.coverage(way) for one in found], weights=[len(one.message) for one in found]))
-
-    long = [one for one in found if len(np.unique(one.message)) >= 8]
+    long = [one for one in found if len(np.unique(one.message)) >= _LONG]
     wired = [one for one in found if one.log.fabric.peer_to_peer]
     partners, alone = [one for one in wired if one.partner], [one for one in wired if not one.partner]
     staged = [one for one in found if not one.log.fabric.peer_to_peer]
-    even = sum(0.75 <= one.coverage() <= 0.88 for one in found)
-    above = sum(one.coverage() > 0.88 for one in found)
-    wild = sum(float(np.max(np.abs(one.prior[one.message >= _LARGE]), initial=0.0)) > np.log(2) for one in wired)
+    far = {one.log.name: int(np.sum(np.abs(one.prior[one.message >= _LARGE]) > np.log(2))) for one in wired}
+    wild = [f"{name} ({points})" for name, points in far.items() if points]
+    which = f": {', '.join(wild)}" if wild else ""
     twins = [one.twins for one in partners if one.twins is not None]
     spread = f"; their twins differ by {percent(float(np.median(twins)))}" if twins else ""
     apart = f"; {len(staged)} logs through host memory, apart: {percent(medians(staged, 'prior'))}" if staged else ""
@@ -253,8 +310,34 @@ def _summary(found: Sequence[LogAccuracy]) -> tuple[str, ...]:
         f"{len(alone)} logs without: {percent(medians(alone, 'unseen'))}",
         f"prior, {len(wired)} logs: {percent(medians(wired, 'prior'))} "
         f"(NCCL's tables alone: {percent(medians(wired, 'tables'))}); "
-        f"{wild} logs with a point beyond a factor 2 from 16 MiB up{apart}",
-        f"band: {even} of {len(found)} logs have 75 to 88 % of their points inside, {above} more; of all points "
-        f"{percent(points('shared'), 0)}, of logs left out {percent(points('unseen'), 0)}, of platforms left out "
-        f"{percent(points('prior'), 0)}",
+        f"{len(wild)} logs with points beyond a factor 2 from 16 MiB up{which}{apart}",
+    )
+
+
+def band_scores(found: Sequence[LogAccuracy]) -> list[BandScores]:
+    """Return how the bands of each way of predicting hold.
+
+    The own band is learnt from the errors it then holds; how it does at sizes that no fit has seen is the second line.
+    """
+    partners, alone = [one for one in found if one.partner], [one for one in found if not one.partner]
+    ways = (
+        ("own log", "own", found),
+        ("left out, with a partner", "unseen", partners),
+        ("left out, without", "unseen", alone),
+        ("prior", "prior", found),
+    )
+    out = [judge_bands(name, [one.points(way) for one in logs]) for name, way, logs in ways if logs]
+    halves = [one for one in found if one.split]
+    return [
+        *out[:1],
+        *([judge_bands("own log, sizes left out", [one.split for one in halves])] if halves else []),
+        *out[1:],
+    ]
+
+
+def bands_section(found: Sequence[LogAccuracy]) -> Section:
+    """Return the table of how the bands hold."""
+    return Section(
+        title="Points of each log inside the band, by what the prediction rests on",
+        table=Table(headings=HEADINGS, rows=tuple(scores.cells for scores in band_scores(found)), left=(0,)),
     )

@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simulator.calibration.nccl_text import TextTable
+from simulator.calibration.nccl_text import TextTable, spelled
 from simulator.calibration.printed import Device, Header, PrintedRow, collective_in
 from simulator.errors import CalibrationError
 from simulator.units import parse
 
-__all__ = ["read_json"]
+__all__ = ["read_json", "read_reported"]
 
 
 def read_json(content: Any, name: str) -> list[TextTable]:
@@ -21,6 +21,8 @@ def read_json(content: Any, name: str) -> list[TextTable]:
     Raises:
         CalibrationError: it is no output of nccl-tests, or a value in it is of another type than it must be.
     """
+    if isinstance(content, list) and content and all(isinstance(row, Mapping) and "busBw" in row for row in content):
+        return read_reported(content, name)
     if not isinstance(content, Mapping) or not isinstance(content.get("results"), list):
         raise CalibrationError(f'{name}: is JSON, but not of nccl-tests -J: it has no list "results"')
     try:
@@ -37,9 +39,44 @@ def read_json(content: Any, name: str) -> list[TextTable]:
         what = f"no key {error}" if isinstance(error, KeyError) else str(error)
         raise CalibrationError(f"{name}: is JSON of nccl-tests, but cannot be read ({what[:120]})") from None
     counts = content.get("out_of_bounds")
-    if isinstance(counts, Mapping) and counts.get("okay") is False:
+    if isinstance(counts, Mapping) and str(counts.get("okay")).lower() == "false":
         groups = [[_marked(row) for row in group] for group in groups]
     return [TextTable(header, group, list(remarks)) for group in groups if group]
+
+
+def read_reported(content: Sequence[Mapping[str, Any]], name: str) -> list[TextTable]:
+    """Return the tables of what rccl-tests reports with -x FILE: one row per size and place, with names on everything.
+
+    Args:
+        content: rows with name, size, inPlace, time, algBw, busBw, wrong; ranks, nodes or gpus.
+        name: of the file.
+
+    Raises:
+        CalibrationError: a key is missing, or a value is no number.
+    """
+    found: dict[tuple[str, str], dict[float, PrintedRow]] = {}
+    headers: dict[tuple[str, str], Header] = {}
+    try:
+        for number, row in enumerate(content, 1):
+            table = (str(row.get("numCycle", 0)), collective_in(str(row["name"])))
+            headers.setdefault(table, Header(kind=table[1], ranks=int(row.get("ranks") or row.get("gpus") or 0)))
+            headers[table].nodes = int(row.get("nodes") or 0)
+            size, place = float(row["size"]), int(row.get("inPlace", 0))
+            triple = _triple({"time": row["time"], "alg_bw": row["algBw"], "bus_bw": row["busBw"]})
+            rows = found.setdefault(table, {})
+            old = rows.get(size)
+            pairs = [list(pair) for pair in (old.seconds, old.algorithm_bandwidth, old.bus_bandwidth)] if old else None
+            pairs = pairs or [[math.nan, math.nan] for _ in range(3)]
+            for pair, value in zip(pairs, triple, strict=True):
+                pair[place] = value
+            wrong = _number(row.get("wrong")) > 0 or bool(old and old.wrong)
+            seconds, algorithm, bus = ((first, second) for first, second in pairs)
+            if size > 0:
+                rows[size] = PrintedRow(size, seconds, algorithm, bus, wrong, number)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        what = f"no key {error}" if isinstance(error, KeyError) else str(error)
+        raise CalibrationError(f"{name}: is a report of rccl-tests, but cannot be read ({what[:120]})") from None
+    return [TextTable(headers[table], list(rows.values()), []) for table, rows in found.items() if rows]
 
 
 def _header(content: Mapping[str, Any]) -> Header:
@@ -47,7 +84,7 @@ def _header(content: Mapping[str, Any]) -> Header:
     header = Header(largest=float(config.get("maximum_bytes") or 0), gpus_per_process=int(config.get("ngpus") or 0))
     said = " ".join(str(argument) for argument in content.get("args") or ())
     header.kind = collective_in(said) or collective_in(str(content.get("name", "")))
-    for device in content.get("devices") or ():
+    for device in content.get("devices") or config.get("devices") or ():
         rank = int(device["rank"])
         bus = re.search(r"\[?([0-9A-Fa-f:.x]+)\]?", str(device.get("device_hex", rank)))
         header.devices[rank] = Device(
@@ -56,14 +93,18 @@ def _header(content: Mapping[str, Any]) -> Header:
             str(device.get("hostname", "")),
             bus.group(1) if bus else "",
             str(device.get("device_info", "")).strip(),
+            group=int(device.get("group", 0)),
         )
     for variable in content.get("env") or ():
         key, _, value = str(variable).partition("=")
         if key in ("NCCL_ALGO", "NCCL_PROTO") and re.fullmatch(r"\w+", value):
             setattr(header, "algorithm" if key == "NCCL_ALGO" else "protocol", value.lower())
     for key, label in (("nccl_version", "NCCL"), ("version", "nccl-tests JSON")):
-        if content.get(key) is not None:
-            header.versions[label] = str(content[key])
+        number = content.get(key)
+        if number is not None:
+            header.versions[label] = (
+                spelled(number) if key == "nccl_version" and isinstance(number, int) else str(number)
+            )
     return header
 
 
@@ -80,7 +121,7 @@ def _row(result: Mapping[str, Any], number: int, remarks: list[str]) -> PrintedR
         seconds=(triples[0][0], triples[1][0]),
         algorithm_bandwidth=(triples[0][1], triples[1][1]),
         bus_bandwidth=(triples[0][2], triples[1][2]),
-        wrong=any(str(count).strip().isdigit() and int(str(count)) > 0 for count in wrong),
+        wrong=any(_number(count) > 0 for count in wrong),
         line=number,
     )
 
@@ -92,6 +133,14 @@ def _triple(place: Any) -> Sequence[float]:
     rates = [float(place.get(key, math.nan)) for key in ("alg_bw", "bus_bw")]
     seconds = parse(f"{time} us", "s") if math.isfinite(time) and time > 0 else math.nan
     return (seconds, *(parse(f"{rate} GB/s", "B/s") if math.isfinite(rate) else math.nan for rate in rates))
+
+
+def _number(value: Any) -> float:
+    """Return a count as a number, 0 for "N/A" and the like."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return 0.0
 
 
 def _marked(row: PrintedRow) -> PrintedRow:

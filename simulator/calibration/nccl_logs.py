@@ -2,8 +2,8 @@
 machines.
 
 Columns of the index that are read: log_id, collective, gpu, gpus_per_node, nodes, ranks, intra, inter,
-nic_gbps_per_gpu, algo, proto, healthy, note.  The texts of gpu, intra and inter are matched by what they contain, so
-that new ones need no change here.
+nic_gbps_per_gpu, algo, proto, healthy, note, and platform, instance, machine, system or cluster where they name a rented
+machine.
 """
 
 from __future__ import annotations
@@ -18,94 +18,29 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.calibration.nccl_names import (
+    NONE,
+    architecture_of,
+    find_instance,
+    gpu_in,
+    link_of,
+    network_of,
+    rate_of,
+    rate_of_card,
+    usual_link,
+)
 from simulator.collectives.base import KINDS
 from simulator.errors import CalibrationError
 from simulator.hardware.fabric import Fabric, GroupPlacement, describe_group
-from simulator.hardware.link import load_link
 from simulator.units import parse
 
-__all__ = ["NcclLog", "describe_row", "load_index", "load_log", "single_process", "usual_link"]
+__all__ = ["NcclLog", "describe_row", "load_index", "load_log", "log_digest", "single_process"]
 
 _KINDS = {kind.replace("_", ""): kind for kind in KINDS}
 _ALGORITHMS = {"nvlstree": "nvls_tree"}
-_ARCHITECTURES = (
-    (r"rtx ?pro|rtx ?50|6000d|\bb[123]00|g?b[23]00", "blackwell"),
-    (r"rtx ?6000 ?ada|rtx ?40|l40|\bl4\b|\bl20\b", "ada"),
-    (r"gh200|h[128]00|h20\b", "hopper"),
-    (r"a[138]00|a30\b|a10g?\b|a16\b|a40|a[456]000|rtx ?30", "ampere"),
-    (r"v100", "volta"),
-    (r"p100|p40\b", "pascal"),
-    (r"\bt4\b|rtx ?20|quadro rtx", "turing"),
-    (r"mi35|mi4", "cdna4"),
-    (r"mi3", "cdna3"),
-    (r"mi2|mi1", "cdna2"),
-)
-_BY_LINK = (
-    (r"nvlink ?5|nvl\d\d", "blackwell"),
-    (r"nvlink ?4", "hopper"),
-    (r"nvlink ?3", "ampere"),
-    (r"nvlink ?[12]", "volta"),
-    (r"xgmi|infinity", "cdna3"),
-    (r"pcie|pci|shm", "ada"),
-)
-"""Generation of GPU -> by its name; of a GPU of unknown name by the link that it has."""
-_INSIDE = (
-    (r"gb[23]00", "nvlink5_nvl72"),
-    (r"gh200", "nvlink4_mesh"),
-    (r"b[123]00", "nvlink5_nvswitch"),
-    (
-        r"pcie|l40|\bl4\b|\bl20\b|a10g?\b|a30\b|a40\b|\ba16\b|a[456]000|t4\b|rtx pro|6000d|6000 ada|quadro|p40\b",
-        "pcie4",
-    ),
-    (r"h20\b|h[128]00", "nvlink4_nvswitch"),
-    (r"a[18]00", "nvlink3_nvswitch"),
-    (r"v100.*sxm3", "nvlink2_nvswitch"),
-    (r"v100.*sxm2|p100.*sxm2|v100", "nvlink2_cubemesh"),
-    (r"rtx ?[2345]0|geforce", "pcie_shm"),
-    (r"mi[1234]\d\d", "xgmi"),
-)
-"""Link inside a node that a GPU is usually sold with, by its name; the first that matches."""
-_NETWORKS = (
-    (r"tcpxo|fastrak", "tcpxo"),
-    (r"tcpx", "tcpx"),
-    (r"efa|\bsrd\b", "efa"),
-    (r"roce|spectrum|rdma.*ethernet|ethernet.*rdma", "roce"),
-    (r"^ib|infiniband|\b[xnhe]dr|quantum|mellanox|connectx|\bcx ?\d", "infiniband"),
-    (r"slingshot|cassini|\bss11", "slingshot"),
-    (r"opa|omni", "omnipath"),
-    (r"rdma|verbs", "roce"),
-    (r"tcp|socket|ethernet|gbe\b|\beth|vpc", "ethernet"),
-)
-_CARDS = (
-    (r"xdr", "800 Gb/s"),
-    (r"ndr ?200", "200 Gb/s"),
-    (r"ndr", "400 Gb/s"),
-    (r"hdr ?100", "100 Gb/s"),
-    (r"hdr", "200 Gb/s"),
-    (r"edr|^efa$|omni|opa", "100 Gb/s"),
-    (r"fdr", "56 Gb/s"),
-    (r"slingshot|cassini", "200 Gb/s"),
-)
-"""A card's rate, by the network's name."""
-_USUAL_CARDS = {
-    "hopper": "400 Gb/s",
-    "blackwell": "400 Gb/s",
-    "cdna3": "400 Gb/s",
-    "cdna4": "400 Gb/s",
-    "ampere": "200 Gb/s",
-}
-"""Network per GPU of machines whose index does not say it, by generation; others, and plain Ethernet, have 100 Gb/s."""
+_MACHINE = ("gpu", "platform", "instance", "machine", "system", "cluster", "inter")
+"""Columns that may name a rented machine."""
 _RACK = 72
-_NONE = ("none", "", "-", "n/a", "na", "no", "single node", "intra")
-
-
-def usual_link(gpu: str) -> str:
-    """Return the link inside a node that a GPU is usually sold with; "" for an unknown one.
-
-    >>> usual_link("NVIDIA H100 80GB HBM3"), usual_link("NVIDIA H100 PCIe"), usual_link("abacus")
-    ('nvlink4_nvswitch', 'pcie4', '')
-    """
-    return next((link for pattern, link in _INSIDE if re.search(pattern, gpu.lower())), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -168,6 +103,11 @@ def load_log(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return sizes, times
 
 
+def log_digest(path: Path) -> str:
+    """Return by which profiles know a log: the first 16 digits of the file's sha256."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
 def load_index(path: Path, healthy: bool = True) -> list[NcclLog]:
     """Return the logs of an index.csv whose CSVs lie beside it; `healthy` leaves out those marked otherwise.
 
@@ -191,7 +131,7 @@ def load_index(path: Path, healthy: bool = True) -> list[NcclLog]:
                 seconds=times,
                 algorithm="auto" if algorithm == "collnet" else algorithm,
                 protocol=protocol,
-                digest=hashlib.sha256(file_path.read_bytes()).hexdigest()[:16],
+                digest=log_digest(file_path),
                 single_process=single_process(row),
                 usable=_usable(row, algorithm, fabric),
             )
@@ -207,21 +147,27 @@ def describe_row(row: Mapping[str, str]) -> tuple[str, GroupPlacement, Fabric, s
     Raises:
         CalibrationError: the GPU, link or network cannot be told from the texts.
     """
-    gpu = row["gpu"]
+    instance = find_instance([row.get(name) or "" for name in _MACHINE])
+    gpu = gpu_in(row["gpu"] if row["gpu"].strip() or instance is None else instance.gpu)
     algorithm = re.sub(r"[^a-z0-9]", "", (row.get("algo") or "auto").lower())
     algorithm = "collnet" if algorithm.startswith(("collnet", "sharp")) else algorithm
     per_node, ranks = _counts(row)
     intra, inter = row["intra"].strip().lower(), row["inter"].strip().lower()
-    if intra in _NONE and per_node > 1:
+    if intra in NONE and per_node > 1:
         intra = usual_link(gpu)
     rack = _rack(intra, inter, gpu)
     domains = -(-ranks // (rack or per_node))
     domain = ranks // domains
-    technology, bandwidth, switched = _inside(intra, gpu)
-    architecture = _architecture(gpu, intra)
-    network = "" if domains == 1 else _network(inter, row["log_id"])
-    per_gpu = _nic(row, inter, per_node, architecture) if network else 0.0
-    card = max(per_gpu, _card(inter) or 0.0) if network == "infiniband" else per_gpu
+    technology, bandwidth, switched = link_of(intra, gpu)
+    if per_node > 1 and not technology:
+        raise CalibrationError(
+            f"the link between the {per_node} {gpu!r} of a node is not known; write it, such as pcie4"
+        )
+    architecture = architecture_of(gpu, intra)
+    network = "" if domains == 1 else network_of(inter, row["log_id"], instance)
+    stated = row.get("nic_gbps_per_gpu") or ""
+    per_gpu = rate_of(stated, inter, per_node, network, architecture, instance) if network else 0.0
+    card = max(per_gpu, rate_of_card(inter) or 0.0) if network in ("infiniband", "ethernet") else per_gpu
     fabric = Fabric(
         architecture=architecture,
         intra=technology,
@@ -293,62 +239,4 @@ def _rack(intra: str, inter: str, gpu: str) -> int:
     if named:
         return int(named.group(1))
     spans = re.search(r"mnnvl|imex|nvlink", inter) or "mnnvl" in intra
-    return _RACK if spans or (re.search(r"gb[23]00", gpu.lower()) and inter in _NONE) else 0
-
-
-def _architecture(gpu: str, intra: str) -> str:
-    for text, table in ((gpu.lower(), _ARCHITECTURES), (intra, _BY_LINK)):
-        for pattern, architecture in table:
-            if re.search(pattern, text):
-                return architecture
-    raise CalibrationError(
-        f"the generation of the GPU {gpu!r} is not known; write its usual name, such as H100-SXM5-80GB"
-    )
-
-
-def _inside(intra: str, gpu: str) -> tuple[str, float, bool]:
-    """Return (technology, bandwidth per GPU, switched) of the link inside a node."""
-    if found := re.search(r"nvlink ?(?:gen ?)?(\d)?|nvswitch|\bnv\d|nvl\d", intra):
-        usual = re.match(r"nvlink(\d)", usual_link(gpu))
-        generation = found.group(1) or (usual.group(1) if usual else "4")
-        return "nvlink", load_link(f"nvlink{min(int(generation), 5)}").bandwidth, not re.search("mesh|bridge", intra)
-    if re.search(r"xgmi|infinity", intra):
-        return "xgmi", load_link("xgmi3").bandwidth, False
-    if re.search(r"pci|shm", intra):
-        generation = re.search(r"pcie?[ _-]?(?:gen)?[ _-]?(\d)", intra)
-        number = min(max(int(generation.group(1)), 3), 5) if generation else 4
-        return "pcie", load_link(f"pcie{number}_x16").bandwidth, True
-    if intra in _NONE:
-        return "", load_link("pcie4_x16").bandwidth, True
-    raise CalibrationError(
-        f"the link inside the node, {intra!r}, is not known; write nvlink4_nvswitch, pcie4, xgmi or none"
-    )
-
-
-def _network(inter: str, log: str) -> str:
-    for pattern, technology in _NETWORKS:
-        if re.search(pattern, inter):
-            return technology
-    raise CalibrationError(
-        f"log {log}: the network {inter!r} is not known; write ib_ndr, roce, efa, tcp or slingshot11"
-    )
-
-
-def _card(inter: str) -> float | None:
-    """Return the bandwidth of one card by the network's name, None where it says nothing [B/s]."""
-    for pattern, rate in _CARDS:
-        if re.search(pattern, inter):
-            return parse(rate, "B/s")
-    said = re.search(r"(\d+) ?g(?:be|b/?s|bit/?s)?\b", inter)
-    return parse(f"{said.group(1)} Gb/s", "B/s") if said else None
-
-
-def _nic(row: Mapping[str, str], inter: str, per_node: int, architecture: str) -> float:
-    """Return the network bandwidth per GPU, one direction [B/s]: as stated, by the network's name, or as is usual."""
-    stated = (row.get("nic_gbps_per_gpu") or "").strip().lower()
-    if several := re.match(r"(\d+) ?x ?(\d+(?:\.\d+)?)", stated):
-        return parse(f"{int(several.group(1)) * float(several.group(2)) / per_node} Gb/s", "B/s")
-    if number := re.match(r"\d+(?:\.\d+)?", stated):
-        return parse(f"{number.group(0)} Gb/s", "B/s")
-    plain = _network(inter, row["log_id"]) == "ethernet"
-    return _card(inter) or parse("100 Gb/s" if plain else _USUAL_CARDS.get(architecture, "100 Gb/s"), "B/s")
+    return _RACK if spans or (re.search(r"gb[23]00", gpu.lower()) and inter in NONE) else 0

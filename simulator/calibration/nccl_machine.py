@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.calibration.nccl_logs import describe_row, single_process, usual_link
+from simulator.calibration.nccl_logs import describe_row, single_process
+from simulator.calibration.nccl_names import find_instance, usual_link
 from simulator.calibration.printed import Printed
 from simulator.collectives.base import KINDS
 from simulator.errors import CalibrationError
@@ -90,8 +91,12 @@ def place_table(table: Printed, machine: Machine, index: Mapping[str, str] | Non
     if machine.cluster:
         place, fabric = _on_cluster(table.name, machine.cluster, ranks, nodes)
     else:
-        row, assumed = _row(table, machine, kind, ranks, nodes)
+        row, assumed = _row(table, machine, kind, ranks * table.concurrent, nodes)
         _, place, fabric, _, _ = describe_row(row)
+        if table.concurrent > 1:  # the row is of the whole machines, the table of one communicator among several
+            domains = -(-ranks * table.concurrent // fabric.domain_size)
+            place = describe_group(ranks, domains, table.concurrent if domains > 1 else 1, place.level)
+            assumed.append(f"{table.concurrent} communicators side by side, as NCCL_TESTS_SPLIT makes them")
     plain = {"alltoall": "all_to_all", "sendrecv": "send_recv"}.get(kind, kind)
     if plain not in KINDS:
         raise CalibrationError(f"{table.name}: {kind!r} is no collective that is modelled: {', '.join(KINDS)}")
@@ -191,8 +196,11 @@ def _row(table: Printed, machine: Machine, kind: str, ranks: int, nodes: int) ->
         if not intra:
             raise CalibrationError(f"{table.name}: the link between {gpu} GPUs is not known; give --intra (pcie4, ...)")
         assumed.append(f"link inside the node: {intra}, as {gpu} is usually sold")
-    inter = machine.inter or ("none" if nodes == 1 else table.header.network)
-    if nodes > 1 and (not inter or not machine.nic):
+    instance = find_instance([gpu])
+    inter = machine.inter or ("none" if nodes == 1 else table.header.network or (instance.network if instance else ""))
+    if nodes > 1 and instance and not machine.nic:
+        assumed.append(f"network: that of {gpu}, {instance.source}")
+    elif nodes > 1 and (not inter or not machine.nic):
         said = f" (the log speaks of {table.header.network})" if table.header.network else ""
         raise CalibrationError(
             f"{table.name}: {nodes} nodes, but no line says how fast their network is{said}; give --inter and --nic, "

@@ -9,7 +9,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from simulator.calibration.bench_tables import read_bench_tables, read_csv_table
+from simulator.calibration.bench_tables import read_bench_tables, read_csv_table, read_report
 from simulator.calibration.nccl_json import read_json
 from simulator.calibration.nccl_text import TextTable, read_text
 from simulator.calibration.printed import Printed
@@ -35,7 +35,7 @@ def read_log(path: Path | str) -> list[Printed]:
     """
     path = Path(path)
     raw = _bytes(path)
-    text = _text(raw, path)
+    text = _unwrapped(_text(raw, path))
     tables = _tables(text, path)
     rows = sum(len(table.rows) for table in tables)
     if not rows:
@@ -85,6 +85,19 @@ def _text(raw: bytes, path: Path) -> str:
     return raw.decode("utf-8-sig", errors="replace")
 
 
+def _unwrapped(text: str) -> str:
+    """Return what a container said, where its runtime wrapped each line in JSON with the key "log"."""
+    if not text.lstrip().startswith('{"log":'):
+        return text
+    said = []
+    for line in text.splitlines():
+        try:
+            said.append(str(json.loads(line)["log"]).rstrip("\r\n"))
+        except (ValueError, KeyError, TypeError):
+            said.append(line)
+    return "\n".join(said)
+
+
 def _tables(text: str, path: Path) -> list[TextTable]:
     if text.lstrip()[:1] in "{[":
         try:
@@ -97,7 +110,7 @@ def _tables(text: str, path: Path) -> list[TextTable]:
     table = read_csv_table(text, str(path))
     if table is not None:
         return [table]
-    return read_text(text) or read_bench_tables(text)
+    return read_report(text, str(path)) or read_text(text) or read_bench_tables(text)
 
 
 def _why_empty(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from simulator.calibration.printed import Device, Header, PrintedRow, collective_in
 from simulator.units import in_unit, parse
 
-__all__ = ["TextTable", "read_text"]
+__all__ = ["TextTable", "read_text", "spelled"]
 
 _TYPES = {
     "int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16", "char", "int",
@@ -25,7 +25,7 @@ _TYPES = {
 _OPERATIONS = {"sum", "prod", "min", "max", "avg", "mulsum", "none", "all"}
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?\Z")
 _DEVICE = re.compile(
-    r"Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+(\d+)\s+on\s+(\S+)\s+device\s+\d+\s+\[([^\]]*)\]\s+(.*\S)"
+    r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+(\d+)\s+on\s+(\S+)\s+device\s+\d+\s+\[([^\]]*)\]\s+(.*\S)"
 )
 _OPTIONS = re.compile(r"nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+)\s+minBytes:?\s+(\d+)\s+maxBytes:?\s+(\d+)")
 _TEST = re.compile(r"Collective test starting:\s*(\S+)")
@@ -38,6 +38,7 @@ _NETWORK = re.compile(r"NET/(IB|OFI|Socket|FasTrak|GPUDirectTCPX)\b|Using networ
 _NETWORKS = {"ib": "ib", "ofi": "efa", "aws": "efa", "socket": "tcp", "fastrak": "tcpxo", "gpudirecttcpx": "tcpx"}
 _WRONG = re.compile(r"Out of bounds values\s*:\s*\d+\s+FAILED")
 _ELLIPSIS = re.compile(r"(?:^|[\s#|>:])(?:\.\.\.|…|<snip>|\[\.\.\.\])\s*(?:\x1b\[\d*m)?\s*$")
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _SLACK = 0.02
 """How far bytes / time may lie from the printed bandwidth, beyond its last digit [1]."""
 
@@ -53,7 +54,7 @@ class TextTable(NamedTuple):
 def read_text(text: str) -> list[TextTable]:
     """Return the tables of a text, in their order; none when it holds no row of nccl-tests."""
     reader = _Reader()
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(_COLOUR.sub("", text).splitlines(), 1):
         reader.take(number, line)
     reader.close()
     return reader.tables
@@ -72,6 +73,7 @@ class _Reader:
         self.rows: list[PrintedRow] = []
         self.remarks: list[str] = []
         self.ended = self.reads_devices = self.torn = False
+        self.begun = 0.0
 
     def close(self) -> None:
         """End the table being read, if it has rows."""
@@ -89,19 +91,30 @@ class _Reader:
 
     def take(self, number: int, line: str) -> None:
         """Read one line."""
-        row = _row(line, number)
+        row = self._row(line, number)
         if row is not None:
             if self.rows and (self.ended or 0 < row.message < self.rows[-1].message):
                 self._next_table(keeps_header=not self.ended)
             if row.message > 0:
                 self.rows.append(row)
             return
-        self.torn = bool(self.rows) and not self.ended and _is_torn(line)
+        self.torn = bool(self.rows) and not self.ended and (_is_torn(line) or _heart(line)[1] is not None)
         self._take_preamble(line)
         if "Avg bus bandwidth" in line or "Out of bounds values" in line:
             self.ended = self.ended or bool(self.rows)
             if _WRONG.search(line):
                 self.rows = [_wrong(row) for row in self.rows]
+
+    def _row(self, line: str, number: int) -> PrintedRow | None:
+        """Return the row of a line, or of its times alone where another process spoke between its size and them."""
+        row = _row(line, number)
+        if row is None and self.begun:
+            times = line.split()
+            if len(times) >= 3 and all(_NUMBER.match(word) for word in times[:3]):
+                row = _timed(self.begun, times, number)
+                row = row if row and _fits(self.begun, [float(word) for word in times[:2]]) else None
+        self.begun = 0.0 if row is not None else _size_of(line) or self.begun
+        return row
 
     def _next_table(self, keeps_header: bool) -> None:
         header = self.header
@@ -123,7 +136,7 @@ class _Reader:
         if found := _LIBRARY.search(line):
             header.versions["nccl-tests"] = found.group(1)
             if found.group(2):
-                header.versions["NCCL"] = _spelled(int(found.group(2)))
+                header.versions["NCCL"] = spelled(int(found.group(2)))
         if (found := _RUNNING.search(line)) and not re.search(r"[%<]", line):
             header.versions[found.group(1)] = found.group(2)
         for word, value in _FORCED.findall(line):
@@ -136,7 +149,9 @@ class _Reader:
         found = _DEVICE.search(line)
         if found:
             rank = int(found.group(1))
-            self.header.devices[rank] = Device(rank, int(found.group(2)), *found.group(3, 4, 5))
+            group = int(found.group(2) or 0)
+            host, bus, gpu = found.group(4, 5, 6)
+            self.header.devices[rank] = Device(rank, int(found.group(3)), host, bus, gpu, group)
             self.reads_devices = True
         elif self.reads_devices:
             self.reads_devices = False
@@ -145,16 +160,29 @@ class _Reader:
 
 def _row(line: str, number: int) -> PrintedRow | None:
     """Return the row that a line holds, None when it holds none."""
+    words, at, size = _heart(line)
+    if at is None:
+        return None
+    rest = words[at + 3 :]
+    if rest and rest[0].lower() in _OPERATIONS:
+        rest = rest[1:]
+    return _timed(size, rest, number)
+
+
+def _size_of(line: str) -> float:
+    """Return the size of a row whose times are missing because another process spoke into it; 0 for any other line."""
+    words, at, size = _heart(line)
+    return size if at is not None and not any(_NUMBER.match(word) and "." in word for word in words[at + 3 :]) else 0.0
+
+
+def _heart(line: str) -> tuple[list[str], int | None, float]:
+    """Return the words of a line, where a row's two counts and a number format stand, and its size [B]."""
     words = line.replace("|", " ").split()
     for i in range(len(words) - 2):
-        kind = words[i + 2].lower()
-        if kind in _TYPES and words[i].rpartition(":")[2].rpartition(">")[2].isdigit() and words[i + 1].isdigit():
-            size = float(words[i].rpartition(":")[2].rpartition(">")[2])
-            rest = words[i + 3 :]
-            if rest and rest[0].lower() in _OPERATIONS:
-                rest = rest[1:]
-            return _timed(size, rest, number)
-    return None
+        count = words[i].rpartition(":")[2].rpartition(">")[2].rpartition("]")[2]
+        if words[i + 2].lower() in _TYPES and count.isdigit() and words[i + 1].isdigit():
+            return words, i, float(count)
+    return words, None, 0.0
 
 
 def _timed(size: float, words: Sequence[str], number: int) -> PrintedRow | None:
@@ -170,6 +198,8 @@ def _timed(size: float, words: Sequence[str], number: int) -> PrintedRow | None:
     )
     places = [first] if second is None else [first, second]
     triples = [values[at : at + 3] for at in places] + [[math.nan] * 3] * (2 - len(places))
+    if not any(math.isfinite(_time(triple[0])) for triple in triples):
+        return None
     errors = [words[at + 3] for at in places if at + 3 < len(words)]
     return PrintedRow(
         message=size,
@@ -217,10 +247,10 @@ def _is_torn(line: str) -> bool:
     return len(words) in (1, 2, 3, 4, 5) and words[0].isdigit() and all(_NUMBER.match(word) for word in words[:2])
 
 
-def _spelled(code: int) -> str:
+def spelled(code: int) -> str:
     """Return NCCL's version of its number.
 
-    >>> _spelled(22907), _spelled(2708)
+    >>> spelled(22907), spelled(2708)
     ('2.29.7', '2.7.8')
     """
     major = 10000 if code >= 10000 else 1000

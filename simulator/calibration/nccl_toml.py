@@ -33,9 +33,15 @@ def export_profile(profile: Profile, path: Path) -> None:
     lines += [f'"{name}" = {_inline(value.model_dump())}' for name, value in profile.classes.items()]
     lines += ["", "# sha256 of each log, first 16 digits.", "[logs]"]
     lines += [f"{json.dumps(name)} = {json.dumps(digest)}" for name, digest in profile.logs.items()]
+    if profile.unseen:
+        lines += ["", "# How many times larger errors are on another machine of a platform, by size of the message."]
+        lines += ["[unseen]", *(f"{name} = {ratio}" for name, ratio in profile.unseen.items())]
+    if profile.own:
+        lines += ["", "# What is left over on the machine of each log: sigma by size of the message.", "[own]"]
+        lines += [f"{json.dumps(name)} = {_inline(own.model_dump())}" for name, own in profile.own.items()]
     lines += ["", "[sources]", *(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in profile.sources.items()), ""]
     path.write_text("\n".join(lines), encoding="utf-8")
 
 
 def _inline(values: dict[str, Any]) -> str:
-    return "{ " + ", ".join(f"{key} = {value}" for key, value in values.items()) + " }"
+    return "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in values.items()) + " }"

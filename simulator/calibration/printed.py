@@ -19,10 +19,15 @@ _PERF = (
     ("all_reduce", ("all_reduce", "allreduce")),
     ("all_gather", ("all_gather", "allgather")),
     ("reduce_scatter", ("reduce_scatter", "reducescatter")),
+    ("alltoallv", ("alltoallv",)),
     ("alltoall", ("alltoall", "all_to_all", "all2all")),
     ("sendrecv", ("sendrecv", "send_recv")),
     ("broadcast", ("broadcast",)),
     ("reduce", ("reduce",)),
+    ("gather", ("gather",)),
+    ("scatter", ("scatter",)),
+    ("hypercube", ("hypercube",)),
+    ("bisection", ("bisection",)),
 )
 _MOST_BY_FACTOR = 256
 """Beyond so many ranks the printed digits of the two bandwidths no longer tell them apart."""
@@ -30,13 +35,15 @@ _MOST_BY_FACTOR = 256
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One rank's line under "Using devices": rank, process, host, bus address, name of the GPU."""
+    """One rank's line under "Using devices": rank, process, host, bus address, name of the GPU, and the communicator it is
+    in where the job was split (NCCL_TESTS_SPLIT)."""
 
     rank: int
     process: int
     host: str
     bus: str
     gpu: str
+    group: int = 0
 
 
 @dataclass(slots=True)
@@ -53,6 +60,7 @@ class Header:
     gpus_per_process: int = 0
     largest: float = 0.0
     ranks: int = 0
+    nodes: int = 0
     algorithm: str = "auto"
     protocol: str = "auto"
     network: str = ""
@@ -101,13 +109,25 @@ class Printed:
         """How many took part, by the devices or else by bus over algorithm bandwidth; 0 when nothing tells."""
         header, counted = self.header, self._by_factor
         if header.ranks or (header.devices and not self.elided):
-            return header.ranks or len(header.devices)
+            return header.ranks or len(self._members)
         return counted
+
+    @property
+    def _members(self) -> list[Device]:
+        """The ranks of the communicator that the table is of: that of the first rank."""
+        devices = list(self.header.devices.values())
+        return [device for device in devices if device.group == devices[0].group]
+
+    @property
+    def concurrent(self) -> int:
+        """How many communicators ran side by side on the hosts of this one."""
+        hosts = {device.host for device in self._members}
+        return len({device.group for device in self.header.devices.values() if device.host in hosts}) or 1
 
     @property
     def elided(self) -> bool:
         """Whether devices are missing in the list: it says so, or the bandwidths are those of many more ranks."""
-        listed = len(self.header.devices)
+        listed = len(self._members)
         return self.header.elided or (0 < listed and 1.3 * listed < self._by_factor)
 
     @property
@@ -118,9 +138,9 @@ class Printed:
     def nodes(self) -> int:
         """On how many hosts, by the devices; 0 when they are not all listed."""
         header = self.header
-        if not header.devices:
-            return 0
-        hosts = [device.host for device in header.devices.values()]
+        if header.nodes or not header.devices:
+            return header.nodes
+        hosts = [device.host for device in self._members]
         if self.elided:
             per_host = hosts.count(hosts[0]) if len(set(hosts)) > 1 else 0
             return self.ranks // per_host if per_host and self.ranks % per_host == 0 else 0

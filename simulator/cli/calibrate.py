@@ -131,7 +131,7 @@ def _way_to_use(name: str) -> str:
 
 
 def _judge(files: list[Path], machine: Machine, everything: bool, as_json: bool) -> None:
-    from simulator.calibration.nccl_accuracy import accuracy_figures, accuracy_section, log_accuracies
+    from simulator.calibration.nccl_accuracy import accuracy_figures, accuracy_section, bands_section, log_accuracies
     from simulator.calibration.nccl_tool import collect_logs
 
     collected = collect_logs(files, machine, everything)
@@ -141,7 +141,7 @@ def _judge(files: list[Path], machine: Machine, everything: bool, as_json: bool)
     if as_json:
         print_json(accuracy_figures(found))
     else:
-        print_sections([accuracy_section(found)])
+        print_sections([accuracy_section(found), bands_section(found)])
 
 
 def _kernels(kind: str, files: list[Path], gpu: str, output: Path, as_json: bool) -> None:

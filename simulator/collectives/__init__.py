@@ -3,8 +3,8 @@
     kind, message, placement, cluster --> every algorithm and protocol that NCCL offers there --> the quickest of them
 
 Each algorithm is one file: its closed form, its transfers, its cost by NCCL's model.  Fitted multipliers correct the
-cost where a platform was measured; `sigma` then comes from that fit's residuals, else from those of the model without
-any fit.
+cost where a platform was measured; `sigma` is what such predictions miss on another machine of that platform, on the
+very machine where the cluster names the profile of its own logs, else on machines that nobody measured.
 """
 
 from __future__ import annotations
@@ -143,19 +143,27 @@ def _price(
         )
     best = min(offered, key=lambda candidate: candidate.seconds(message))
     measured = profile.calibrated and f"{best.algorithm}:{best.protocol}" in profile.pairs
-    sigma = profile.residual(kind, best.algorithm, message).sigma
-    if not profile.measured(kind, best.algorithm, best.protocol, message):
-        sigma = max(sigma, _pooled(fabric, place).residual(kind, best.algorithm, message).sigma)
     return CollectiveTime(
         seconds=best.seconds(message),
         algorithm=best.algorithm,
         protocol=best.protocol,
-        sigma=sigma,
+        sigma=_sigma(kind, message, place, fabric, best),
         calibrated=measured,
         class_name=f"{kind}:{best.algorithm}:{place.level}",
         profile=profile.name,
         method=best.method,
     )
+
+
+def _sigma(kind: str, message: float, place: GroupPlacement, fabric: Fabric, best: Candidate) -> float:
+    """Return the spread of a prediction: of the machine itself where the cluster names the profile made of its logs,
+    of machines of its kind where those measured such collectives, else at least of machines that nobody measured."""
+    profile = profile_of(fabric, place)
+    sigma = profile.residual(kind, best.algorithm, message).sigma
+    if not profile.measured(kind, best.algorithm, best.protocol, message):
+        return max(sigma, _pooled(fabric, place).residual(kind, best.algorithm, message).sigma)
+    own = profile.own_sigma(kind, message, place) if profile.name in fabric.calibration else None
+    return sigma if own is None else own
 
 
 @functools.lru_cache(maxsize=8192)

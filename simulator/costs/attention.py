@@ -44,6 +44,7 @@ def attention_seconds(
     coefficients: AttentionCoefficients,
     window: ArrayLike = 0,
     chunked: bool = False,
+    repeats: ArrayLike = np.inf,
 ) -> Array:
     """Return the time on the device of each kernel [s], without the host's launch; scalars and arrays broadcast.
 
@@ -60,6 +61,7 @@ def attention_seconds(
         coefficients: from `load_attention_coefficients`.
         window: under a causal mask, keys that a query sees at most, itself included; 0 = all before it.
         chunked: the window is a block of the sequence, not what lies behind the query.
+        repeats: how many of it a benchmark runs on a GPU that was idle before; inf = the load goes on, as in training.
 
     Raises:
         ProgramError: a size below 1 or an unknown direction.
@@ -104,7 +106,8 @@ def attention_seconds(
     rate = peak * numbers.rate * np.where(width > _WIDE, numbers.wide_rate, 1.0)
     compute = steps * work * gpu.streaming_multiprocessors / rate
     busy = 2.0 * _PRODUCTS[direction] * sequences * q_heads * scores * width / (peak * compute)
-    compute = compute / clock_share(np.maximum(busy, chosen.power_share), compute, gpu, coefficients.clock)
+    lasting = compute * np.asarray(repeats, np.float64)
+    compute = compute / clock_share(np.maximum(busy, chosen.power_share), lasting, gpu, coefficients.clock)
 
     tensors = _QUERY_TENSORS[direction] * q_heads * queries + _KEY_TENSORS[direction] * k_heads * keys
     traffic = BYTES_PER_ELEMENT[dtype] * sequences * tensors * width

@@ -10,6 +10,7 @@ and runs at a higher clock, so that lost efficiency is partly won back.  The num
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,11 +20,14 @@ from simulator.errors import ProgramError
 from simulator.hardware.compute_coefficients import BYTES_PER_ELEMENT, Clock, GemmCoefficients
 from simulator.hardware.gpu import Gpu
 
-__all__ = ["LAYOUTS", "clock_share", "gemm_calibrated", "gemm_class", "gemm_seconds", "gemm_sigma"]
+__all__ = ["BENCHMARK_REPEATS", "LAYOUTS", "clock_share", "gemm_calibrated", "gemm_class", "gemm_seconds", "gemm_sigma"]
 
 LAYOUTS = ("TN", "NN", "NT")
 """Forward (both operands run along the depth), gradient of the input, gradient of the weight."""
 
+BENCHMARK_REPEATS = 100.0
+"""Times that a benchmark runs a product in a row where its table does not say (SimuMax: 25 + 75; Transformer Engine, gemm_profiling:
+10 + 100; the search for best shapes of stas00/ml-engineering: 50 + 100)."""
 _DEPTH_STEP = 64.0
 _ROW_BYTES = 16.0
 Array = NDArray[np.float64]
@@ -36,6 +40,7 @@ def gemm_seconds(
     accumulates: ArrayLike,
     gpu: Gpu,
     coefficients: GemmCoefficients,
+    repeats: ArrayLike = math.inf,
 ) -> Array:
     """Return the time on the device of each product [s], without the host's launch.
 
@@ -46,6 +51,7 @@ def gemm_seconds(
         accumulates: per row, whether the product is added into an fp32 buffer (which is read and written).
         gpu: where it runs.
         coefficients: from `load_gemm_coefficients`.
+        repeats: how many of it a benchmark runs on a GPU that was idle before; inf = the load goes on, as in training.
 
     Raises:
         ProgramError: a size below 1 or an unknown layout.
@@ -77,7 +83,9 @@ def gemm_seconds(
     rate = peak * _issue_rate(c) * _alignment(sizes, layout, element, peak, gpu, c)
     compute = waves * rows * columns * depth * (2.0 * gpu.streaming_multiprocessors) / rate
     busy = 2.0 * batch * m * n * k / (peak * compute)
-    compute /= clock_share(busy, compute, gpu, c.clock)
+    lasting = compute * np.asarray(repeats, np.float64)
+    compute /= clock_share(busy * _draw(dtype, peak, gpu, c), lasting, gpu, c.clock)
+    compute /= np.array([c.scaled_rate if name == "fp8_scaled" else 1.0 for name in dtype])
 
     outputs = batch * m * n
     partial = np.where(parts > 1, 8.0 * parts * outputs, 0.0)
@@ -115,17 +123,31 @@ def clock_share(busy: Array, seconds: Array, gpu: Gpu, clock: Clock) -> Array:
     """Return the share of the full clock that the power limit leaves.
 
     Args:
-        busy: share of the tensor cores' peak in use at full clock.
-        seconds: time of the kernel at full clock [s].
+        busy: share of the tensor cores' peak in use at full clock, in the power of 16-bit products.
+        seconds: how long this load lasts at full clock, after a time of rest [s]; inf where it goes on.
     """
-    peaks = gpu.peak_flops
-    peak = max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0)) or peaks.get("fp32", 0.0) or max(peaks.values())
-    drawn = clock.full_clock_power * (peak / clock.reference_peak) * busy
+    drawn = clock.full_clock_power * (_half_peak(gpu) / clock.reference_peak) * busy
     share = np.minimum((gpu.power / drawn) ** clock.exponent, 1.0)
     if clock.boost_window == 0.0:
         return np.asarray(share)
-    ratio = (clock.boost_window * share / seconds) ** 4
+    ratio = (clock.boost_window * share / seconds) ** 4  # 0 where the load goes on
     return np.asarray(share ** (1.0 / (1.0 + ratio)))
+
+
+def _draw(dtype: Sequence[str], peak: Array, gpu: Gpu, c: GemmCoefficients) -> Array:
+    """What a fully busy tensor core draws in each row's format, in terms of the 16-bit formats.
+
+    An operation of 8 or 4 bits takes a part of the energy of one of 16 bits, and more of them are done in the time.
+    """
+    energy = {"fp8": c.fp8_energy, "fp8_scaled": c.fp8_energy, "fp4": c.fp4_energy}
+    half = _half_peak(gpu)
+    return np.array([energy[name] * p / half if name in energy else 1.0 for name, p in zip(dtype, peak, strict=True)])
+
+
+def _half_peak(gpu: Gpu) -> float:
+    """Peak of the 16-bit formats, or of fp32 or whatever there is [FLOP/s]."""
+    peaks = gpu.peak_flops
+    return max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0)) or peaks.get("fp32", 0.0) or max(peaks.values())
 
 
 def _issue_rate(c: GemmCoefficients) -> Array:

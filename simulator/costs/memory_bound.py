@@ -40,7 +40,8 @@ def memory_bound_seconds(
         read, written: bytes moved from and to memory.
         gpu: where it runs.
         coefficients: from `load_memory_bound_coefficients`.
-        access: of each kernel, "" (a stream), "layer", "gather", "loss", "scores" or "scores backward"; None = all are streams.
+        access: of each kernel, "" (a stream), "layer", "gather", "loss", "scores", "scores backward", "cast" or "transposed" (copies
+            that only some GPUs need); None = all are streams.
 
     Raises:
         ProgramError: a negative number of bytes.
@@ -58,7 +59,10 @@ def memory_bound_seconds(
     fixed = coefficients.start + coefficients.ramp
     share = coefficients.bandwidth_fraction if access is None else np.array([coefficients.fraction(a) for a in access])
     seconds = moved / (share * gpu.memory_bandwidth) + fixed
-    return np.where(moved > 0, seconds, 0.0)
+    needed = moved > 0
+    if access is not None and not gpu.transposes_narrow:
+        needed &= np.array([a != "transposed" for a in access], bool)
+    return np.where(needed, seconds, 0.0)
 
 
 def memory_bound_calibrated(gpu: Gpu, coefficients: MemoryBoundCoefficients) -> bool:

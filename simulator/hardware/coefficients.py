@@ -14,12 +14,13 @@ all platforms together (`nccl_any_rccl_...`: AMD's), for everything else.
 from __future__ import annotations
 
 import functools
+import math
 import os
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from simulator.hardware.fabric import Fabric
+from simulator.hardware.fabric import Fabric, GroupPlacement
 from simulator.specs import Count, Name, NamedSpec, Spec, load_named, names
 from simulator.units import Bytes, BytesPerSecond, Seconds
 
@@ -28,6 +29,7 @@ __all__ = [
     "AppliesTo",
     "CostTable",
     "Library",
+    "Own",
     "Pair",
     "Profile",
     "Residual",
@@ -127,8 +129,26 @@ class Residual(Spec):
     sigma: Annotated[float, Field(gt=0)]
 
 
+Sigma = Annotated[float, Field(gt=0)]
+
+
+class Own(Spec):
+    """What a profile leaves over on one of its own logs: sigma by size class, for that very group of that machine."""
+
+    kind: str
+    ranks: Count
+    nodes: Count
+    small: Sigma
+    middle: Sigma
+    large: Sigma
+
+
 class Profile(NamedSpec):
     """Fitted multipliers of one platform: `pairs` by "algorithm:protocol", `classes` by "kind:algorithm[:size class]".
+
+    The sigmas of `classes` are for another machine of this kind, those of `own`, by log, for the machine of that log;
+    `unseen` of a profile of all platforms is how many times larger, by size class, an error is on a platform's log left
+    out than on those fitted.
 
     `others` is what the platform's pairs have in common, for pairs that its logs do not hold.  `single_process_launch`
     [s] is what logs of ONE process that launches for all its GPUs (nccl-tests -g 8) lose on every call; training runs
@@ -142,6 +162,8 @@ class Profile(NamedSpec):
     classes: dict[str, Residual]
     everything: Residual
     logs: dict[str, str]
+    own: dict[str, Own] = Field(default_factory=dict)
+    unseen: dict[str, Annotated[float, Field(ge=1)]] = Field(default_factory=dict)
     others: Pair = Pair(latency=1.0, bandwidth=1.0, ramp=0.0)
     single_process_launch: Seconds = 0.0
     network_latency: dict[str, Seconds] = Field(default_factory=dict)
@@ -168,6 +190,22 @@ class Profile(NamedSpec):
         """Return how well such collectives are known at this size [B]; of a class never measured, how well all are."""
         name = f"{kind}:{algorithm}"
         return self.classes.get(f"{name}:{size_class(message)}") or self.classes.get(name, self.everything)
+
+    def own_sigma(self, kind: str, message: float, place: GroupPlacement, log: str = "") -> float | None:
+        """Return how well such collectives are known on the machine of a log; None where it did not measure them.
+
+        Args:
+            kind: the collective.
+            message: its size [B].
+            place: the group; one of another size or spread is not what was measured.
+            log: name of the log; "" = all logs are of the machine asked for.
+        """
+        if not self.size_range.smallest <= message <= self.size_range.largest:
+            return None
+        asked = (kind, place.ranks, place.nodes)
+        logs = [self.own[name] for name in ([log] if log else self.own) if name in self.own]
+        found = [getattr(one, size_class(message)) for one in logs if (one.kind, one.ranks, one.nodes) == asked]
+        return math.sqrt(sum(sigma**2 for sigma in found) / len(found)) if found else None
 
 
 @functools.lru_cache(maxsize=1)

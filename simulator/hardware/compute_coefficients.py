@@ -1,8 +1,9 @@
 """What GPUs achieve: the fitted numbers behind the prices of GEMMs, attention and memory-bound kernels.
 
-One file of `hardware_specs/calibrations` per kind of kernel and GPU (`gemm_b200_sxm.toml`) or architecture
-(`gemm_ampere.toml`).  The numbers are those of a mechanism (a rate, a depth, a tail), never a table of shapes, so a
-file also serves GPUs of its architecture that nobody measured; how far it can be trusted is part of it.
+One file of `hardware_specs/calibrations` per kind of kernel and GPU (`gemm_p100_16gb_pcie.toml`), chip
+(`gemm_blackwell_ultra.toml`) or architecture (`gemm_ampere.toml`).  The numbers are those of a mechanism (a rate, a
+depth, a tail), never a table of shapes, so a file also serves GPUs of its architecture that nobody measured; how far
+it can be trusted is part of it.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ BYTES_PER_ELEMENT = {
     "bf16": 2.0,
     "fp8": 1.0,
     "int8": 1.0,
+    "fp8_scaled": 1.0,
     "fp4": 0.5,
 }
-"""Bytes of one element by number format."""
+"""Bytes of one element by number format; fp8_scaled has scales per block beside it."""
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 """A number from 0 to 1."""
@@ -91,7 +93,8 @@ class Clock(Spec):
             parts of the architecture draw in proportion to their peaks.
         reference_peak: dense 16-bit peak that `full_clock_power` belongs to.
         exponent: of the ratio; 1/3 if power went with the cube of the clock, more where the voltage cannot fall.
-        boost_window: kernels much shorter than this keep their clock, for the power controller averages over longer.
+        boost_window: a load much shorter than this keeps the full clock after a time of rest, for the power controller averages
+            over longer.  It tells what benchmarks of repeated kernels measured; training never rests that long.
     """
 
     full_clock_power: Watts
@@ -134,6 +137,9 @@ class GemmCoefficients(_Calibration):
         bandwidth_fraction: achievable share of the memory bandwidth.
         start: fixed time of a kernel on the device.
         split_start: extra fixed time of the kernel that adds the parts.
+        scaled_rate: speed of 8-bit products with scales per block (fp8_scaled), which are rearranged before, relative to those with
+            one scale per tensor.
+        fp8_energy, fp4_energy: energy of an operation in these formats relative to one of 16 bits.
         misaligned_rate: rate of kernels whose rows are no multiple of 16 bytes, relative to aligned ones.
         fitted_smallest, fitted_largest: range of min(m, n, k) and of max(m, n, k) measured.
         clock: the clock under the power limit.
@@ -153,6 +159,9 @@ class GemmCoefficients(_Calibration):
     start: Seconds
     split_start: Seconds
     misaligned_rate: Fraction
+    scaled_rate: Fraction = 1.0
+    fp8_energy: Positive = 0.5
+    fp4_energy: Positive = 0.25
     fitted_smallest: Count
     fitted_largest: Count
     clock: Clock
@@ -237,7 +246,8 @@ class MemoryBoundCoefficients(_Calibration):
     Args:
         bandwidth_fraction: share of the data sheet's bandwidth that large kernels reach.
         gather_share: that share for kernels that read or write rows in another order, relative to a stream.
-        layer_share: the same for the small kernels of layers: norms, activations, residuals, rotary embedding, casts.
+        layer_share: the same for the small kernels of layers: norms, activations, residuals, rotary embedding.
+        cast_share: the same for kernels that quantise operands of products to 8 or 4 bits.
         loss_share: the same for a cross-entropy made of separate tensor operations.
         scores_backward_share: the same for the backward pass of a softmax over scores in memory.  It stands for the products
             around it too, whose reading of transposed scores is slower than their other traffic.
@@ -250,16 +260,19 @@ class MemoryBoundCoefficients(_Calibration):
     layer_share: Fraction
     loss_share: Fraction
     scores_backward_share: Fraction
+    cast_share: Fraction = 1.0
     start: Seconds
     ramp: Seconds
 
     def fraction(self, access: str) -> float:
         """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "gather", "loss",
-        "scores" or "scores backward"."""
+        "scores", "scores backward", "cast" or "transposed"."""
         shares = {
             "gather": self.gather_share,
             "layer": self.layer_share,
             "loss": self.loss_share,
+            "cast": self.cast_share,
+            "transposed": self.cast_share,
             "scores": self.layer_share,
             "scores backward": self.scores_backward_share,
         }
@@ -268,7 +281,7 @@ class MemoryBoundCoefficients(_Calibration):
 
 
 def load_gemm_coefficients(gpu: Gpu, name: str | None = None) -> GemmCoefficients:
-    """Return the GEMM numbers of a file, or else the GPU's own, its architecture's or the fallback's.
+    """Return the GEMM numbers of a file, or else the GPU's own, its chip's, its architecture's or the fallback's.
 
     Raises:
         SpecError: no such file, or it is wrong.
@@ -277,7 +290,7 @@ def load_gemm_coefficients(gpu: Gpu, name: str | None = None) -> GemmCoefficient
 
 
 def load_attention_coefficients(gpu: Gpu, name: str | None = None) -> AttentionCoefficients:
-    """Return the attention numbers of a file, or else the GPU's own, its architecture's or the fallback's.
+    """Return the attention numbers of a file, or else the GPU's own, its chip's, its architecture's or the fallback's.
 
     Raises:
         SpecError: no such file, or it is wrong.
@@ -286,7 +299,7 @@ def load_attention_coefficients(gpu: Gpu, name: str | None = None) -> AttentionC
 
 
 def load_memory_bound_coefficients(gpu: Gpu, name: str | None = None) -> MemoryBoundCoefficients:
-    """Return the memory-bound numbers of a file, or else the GPU's own, its architecture's or the fallback's.
+    """Return the memory-bound numbers of a file, or else the GPU's own, its chip's, its architecture's or the fallback's.
 
     Raises:
         SpecError: no such file, or it is wrong.
@@ -298,5 +311,5 @@ def _load(kind: str, gpu: Gpu, name: str | None, cls: type[S]) -> S:
     if name is not None:
         return load_named("calibrations", name, cls)
     known = names("calibrations")
-    wanted = (f"{kind}_{gpu.name}", f"{kind}_{gpu.architecture}")
+    wanted = (f"{kind}_{gpu.name}", f"{kind}_{gpu.chip}", f"{kind}_{gpu.architecture}")
     return load_named("calibrations", next((w for w in wanted if w in known), f"{kind}_any"), cls)

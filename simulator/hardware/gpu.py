@@ -29,7 +29,9 @@ class Gpu(NamedSpec):
 
     `peak_flops` are dense [FLOP/s] by number format; `memory` [B] is the capacity that the device reports, of which its driver
     keeps `driver_memory` [B] for itself; `launch_latency` [s] is the device's own pause between two kernels of one
-    stream.
+    stream; `chip` is the name of a chip that it shares with other GPUs and that calibrations may be named after;
+    `transposes_narrow` says whether its 8-bit products take operands along the depth only, so that gradients need
+    transposed copies.
     """
 
     vendor: Name
@@ -49,6 +51,7 @@ class Gpu(NamedSpec):
         "ascend",
         "gaudi",
     ]
+    chip: Name | None = None
     form: Name
     peak_flops: dict[Annotated[str, AfterValidator(_known_dtype)], FlopsPerSecond]
     memory: Bytes
@@ -59,6 +62,7 @@ class Gpu(NamedSpec):
     power: Watts
     boost_clock: Hertz
     launch_latency: Seconds
+    transposes_narrow: bool = True
 
     @model_validator(mode="after")
     def _check(self) -> Gpu:
@@ -74,7 +78,7 @@ class Gpu(NamedSpec):
         return self.memory - self.driver_memory
 
     def peak(self, dtype: str) -> float:
-        """Return the dense peak of a number format [FLOP/s].
+        """Return the dense peak of a number format [FLOP/s]; that of fp8_scaled is that of fp8.
 
         Raises:
             SpecError: this GPU has no peak for the format; the message lists those it has.
@@ -82,6 +86,7 @@ class Gpu(NamedSpec):
         >>> load_gpu("a100_80gb_sxm").peak("bf16")
         312000000000000.0
         """
+        dtype = "fp8" if dtype == "fp8_scaled" else dtype
         if dtype not in self.peak_flops:
             has = ", ".join(self.peak_flops)
             raise SpecError(f"GPU {self.name!r} has no peak for {dtype}. It has: {has}. Way out: another precision")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from simulator.lowering.parameters import Held, rank_chunks, rank_held
 from simulator.lowering.state import State
+from simulator.lowering.unit_parts import kept_tensors
 from simulator.program.program import Tensor
 
 __all__ = ["beside_states"]
@@ -20,6 +21,7 @@ def beside_states(state: State, rank: int) -> list[Tensor]:
         Tensor(name="GEMM workspace", category="workspace", bytes=_workspace(state)),
         Tensor(name="driver context and kernels", category="context", bytes=framework.context),
         *_beside_compute(state, held),
+        *_kept_gathered(state, rank),
         *(_fsdp_pools(state) if settled.zero_stage == 3 else _flat_copies(state, rank, held)),
         *_received_ahead(state, rank),
     ]
@@ -76,6 +78,15 @@ def _beside_compute(state: State, held: Held) -> list[Tensor]:
     if settled.framework.keeps_compute_gradients and settled.gradient_bytes > element:
         return [Tensor(name="gradients in the compute dtype", category="gradients", bytes=held.all * element)]
     return []
+
+
+def _kept_gathered(state: State, rank: int) -> list[Tensor]:
+    """Small tensors that ZeRO-3 does not drop, whole beside their shards."""
+    if state.settled.zero_stage < 3:
+        return []
+    kept = sum(kept_tensors(state, (kind for _, c in rank_chunks(state, rank) for kind in state.chunks[c].kinds)))
+    size = kept * state.settled.precision.element
+    return [Tensor(name="small tensors, kept gathered", category="gathered", bytes=size)] if size else []
 
 
 def _flat_copies(state: State, rank: int, held: Held) -> list[Tensor]:

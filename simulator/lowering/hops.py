@@ -25,9 +25,19 @@ Chain = tuple[int, ...]
 
 
 def gradient_link(
-    state: State, collective: str, name: str, message: float, group: tuple[str, ...], ranks: tuple[int, ...] = ()
+    state: State,
+    collective: str,
+    name: str,
+    message: float,
+    group: tuple[str, ...],
+    ranks: tuple[int, ...] = (),
+    slices: int = 0,
 ) -> int:
-    """Add a link that adds gradients; returns its item."""
+    """Add a link that adds gradients; returns its item.
+
+    Args:
+        slices: as in `Link`.
+    """
     return state.add_item(
         Link(
             name=f"{collective} {name}",
@@ -38,14 +48,19 @@ def gradient_link(
             pipeline_ranks=ranks,
             account="dp",
             collective=collective,
+            slices=slices,
         )
     )
 
 
-def links_of(state: State, name: str, held: Held) -> list[Chain]:
-    """Add the links that add the gradients of some weights: a chain for each part that has replicas of its own."""
+def links_of(state: State, name: str, held: Held, slices: int = 0) -> list[Chain]:
+    """Add the links that add the gradients of some weights: a chain for each part that has replicas of its own.
+
+    Args:
+        slices: of a reduce_scatter, as in `Link`.
+    """
     settled = state.settled
-    whole = settled.zero_stage == 0 or (settled.zero_stage == 1 and settled.framework.reduces_whole)
+    whole = settled.zero_stage == 0 or (settled.zero_stage < 3 and settled.framework.reduces_whole)
     chains = []
     for what, steps in held.hops(settled):
         items = []
@@ -53,7 +68,8 @@ def links_of(state: State, name: str, held: Held) -> list[Chain]:
             between = bool(settled.groups.copies) and group == settled.groups.copies
             collective = "all_reduce" if between or whole else "reduce_scatter"
             where = ", between copies" if between else ""
-            items.append(gradient_link(state, collective, f"{name}{what}{where}", count * settled.reduce_bytes, group))
+            size, cut = count * settled.reduce_bytes, slices if collective == "reduce_scatter" else 0
+            items.append(gradient_link(state, collective, f"{name}{what}{where}", size, group, slices=cut))
         chains.append(tuple(items))
     return chains
 

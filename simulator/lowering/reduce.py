@@ -1,10 +1,11 @@
 """Pass 6: gradient synchronisation: of replicas below ZeRO-3 (FSDP reduces in the pass `shard`), of lanes always.
 
 Replicas along the data-parallel axis and copies of a chunk in several lanes (Chimera) add their gradients: all_reduce under
-ZeRO-0, reduce_scatter under ZeRO-1 and 2, and under hybrid sharding a second hop between the copies of the shards; under ZeRO-3
-lanes all_reduce their shards.  With overlap a bucket is reduced as soon as the backward of its layers ends; without, everything
-after the rank's last backward.  ZeRO-2 keeps no full gradients, so it reduces after every microbatch; shards are added between
-copies after the last.  Embeddings shared by parts on different ranks add their gradients last.
+ZeRO-0, reduce_scatter under ZeRO-1 and 2 (all_reduce where the framework reduces whole buckets), and under hybrid sharding a
+second hop between the copies of the shards; under ZeRO-3 lanes all_reduce their shards.  With overlap a bucket is reduced as soon
+as the backward of its layers ends; without, everything after the rank's last backward.  ZeRO-2 keeps no full gradients, so it
+reduces after every microbatch; shards are added between copies after the last.  Embeddings shared by parts on different ranks add
+their gradients last.
 """
 
 from __future__ import annotations

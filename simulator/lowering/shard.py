@@ -19,7 +19,7 @@ from simulator.lowering.instances import UNITS
 from simulator.lowering.parameter_offload import add_shard_copies
 from simulator.lowering.parameters import group_held, words
 from simulator.lowering.state import Batch, State
-from simulator.lowering.unit_parts import UnitPart, gather_link, refetched, unit_parts
+from simulator.lowering.unit_parts import UnitPart, gather_link, unit_parts
 from simulator.lowering.windows import Windows, find_windows
 from simulator.program.program import COLLECTIVE
 
@@ -103,8 +103,9 @@ def _fsdp(state: State) -> None:
     frees = np.where(stays & layers, _same_unit(state, action, row, action + stays, at_end=True), row)
     gate = _gates(frees[gathers], rank[gathers], settled.fsdp_prefetch)
     g_of, g_part = _every_part(unit[gathers], parts, len(units))
-    twice = np.array(refetched(state, units), bool)[unit[gathers]] & (state.order.kind[action[gathers]] > 0)
-    times = np.where(twice[g_of], 2, 1)
+    twice, stays_there = np.array([(p.twice, p.gather < 0) for p in parts], bool).reshape(-1, 2).T
+    times = 1 + (twice[g_part] & (state.order.kind[action[gathers]] > 0)[g_of]).astype(np.int64)
+    times[stays_there[g_part]] = 0
     g_of, g_part = np.repeat(g_of, times), np.repeat(g_part, times)
     r_of, r_part = _every_part(unit[completes], parts, len(units))
     gate, g_action, g_row = gate[g_of], action[gathers][g_of], row[gathers][g_of]

@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.lowering.casts import add_casts
 from simulator.lowering.context import ring_attention, swap_heads
+from simulator.lowering.expert_rows import swap_rows, wait_for
 from simulator.lowering.expert_rules import Groups
 from simulator.lowering.fused_experts import FUSED_CASTS
 from simulator.lowering.joins import join_logits, sum_input_gradients
@@ -29,7 +31,8 @@ __all__ = ["ExpertSplit", "Splitter"]
 class ExpertSplit:
     """How experts are divided: `parallel` ranks deal them out, `tensor` ranks split each, the hottest has `imbalance` rows.
 
-    `exchange`: as in `Plan.expert_exchange`; `sorts`: whether rows that arrive are sorted by expert (several experts, from several ranks).
+    `count`: experts of a layer; `exchange`: as in `Plan.expert_exchange`; `sorts`: whether rows that arrive are sorted by expert
+    (several experts, from several ranks).
     """
 
     parallel: int
@@ -38,6 +41,7 @@ class ExpertSplit:
     exchange: str
     sorts: bool
     groups: Groups
+    count: int = 0
 
 
 class Splitter:
@@ -80,7 +84,7 @@ class Splitter:
             return self.experts.parallel * self.experts.tensor
         return self.t if operator.split in ("column", "row", "vocabulary", "lookup") else 1
 
-    def widest(self, part: LayerPart) -> tuple[float, float]:
+    def widest(self, part: LayerPart, plain_norm: bool) -> tuple[float, float]:
         """Bytes of the largest output of an operator, and of the gradients in and out of it.
 
         A weight gradient that is not added into its buffer by its product stands beside them for a moment; a norm in plain
@@ -94,7 +98,7 @@ class Splitter:
                 if o.has_weight and not self.style.fused_wgrad_accumulation:
                     gradient = max(gradient, n * k * self.e)
         widest = max(widest, part.input_bytes)
-        norm = 0.0 if self.style.fused_norm else part.input_bytes / self.factor("sequence") * (1.0 + 12.0 / self.e)
+        norm = part.input_bytes / self.factor("sequence") * (1.0 + 12.0 / self.e) if plain_norm else 0.0
         return widest, max(2 * widest + gradient, norm)
 
     def local(self, o: Operator) -> tuple[int, int, int, int]:
@@ -165,31 +169,23 @@ class Splitter:
             read=read / divide,
             written=written / divide,
             phase=phase,
-            launches=launches,
+            launches=launches + self.looped(o, phase),
             part=part,
         )
 
-    def quantise(
-        self, rows: Rows, label: str, elements: float, phase: str, fused: bool = False, dealt: int = 1
-    ) -> None:
-        """Cast a GEMM operand to the narrow format, as it stands and transposed (the weight gradient reads it the other way).
+    def looped(self, o: Operator, phase: str) -> int:
+        """Kernels of an operator that Python runs for one expert after another."""
+        return o.per_expert * (self.experts.count // self.experts.parallel) * (2 if phase == "backward" else 1)
 
-        With `fused` the kernel before writes the narrow copies, so only the writing counts.  Frameworks that cast apart read the
-        operand again behind every kernel, before it is gathered from `dealt` ranks, and the narrow copy for the transposed one.
-        """
-        narrow, apart = self.precision.quantised_element, self.style.casts_apart
-        if self.precision.quantises and not (self.style.fuses_experts and label in FUSED_CASTS):
-            rows.add(
-                label=f"{label} cast to {self.precision.gemm}",
-                work="memory_bound",
-                layout="layer",
-                dtype=self.dtype,
-                read=elements * (self.e / dealt + narrow) if apart else 0.0 if fused else elements * self.e,
-                written=2.0 * elements * narrow,
-                phase=phase,
-                launches=2 if apart else 0 if fused else 1,
-                part="input" if phase == "backward" else "",
-            )
+    def quantise(
+        self, rows: Rows, label: str, elements: float, phase: str, gathers: bool, after_norm: bool = False
+    ) -> None:
+        """Make narrow copies of a product's operand, where no kernel that runs anyway does it; `gathers`: before it is gathered."""
+        if not (self.style.fuses_experts and label in FUSED_CASTS):
+            part = "input" if phase == "backward" else ""
+            shards = self.t if gathers and self.sp else 1
+            apart = self.style.casts_apart
+            add_casts(rows, label, elements, self.precision, after_norm, shards, apart, phase=phase, part=part)
 
     def forward(self, rows: Rows, o: Operator, phase: str) -> None:
         """Write the forward rows of an operator."""
@@ -199,10 +195,10 @@ class Splitter:
                 self.collective(rows, "all_gather", self.gathered(o, o.shape[3]), phase, o.label)
             shape, narrow = self.local(o), o.has_weight and o.split not in ("vocabulary", "router")
             if narrow:
-                # the norm before a column-split layer writes narrow copies itself (LayerNormLinear of Transformer Engine)
-                fused = o.split == "column"
-                elements, dealt = float(shape[0] * shape[1] * shape[3]), self.t if fused and self.sp else 1
-                self.quantise(rows, o.label, elements, phase, fused, dealt)
+                # a norm stands before a column-split layer (LayerNormLinear of Transformer Engine)
+                column = o.split == "column"
+                elements = float(shape[0] * shape[1] * shape[3])
+                self.quantise(rows, o.label, elements, phase, gathers=column, after_norm=column)
             launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
             if piecewise:
                 gathered = self.gathered(o, o.shape[3]) if o.split == "column" else 0.0
@@ -223,7 +219,9 @@ class Splitter:
         elif o.work == "attention":
             self.attention(rows, o, phase, 4.0, o.launches)
         elif o.work in ("dispatch", "combine"):
-            self.swap_rows(rows, o, phase, o.work == "dispatch")
+            swap_rows(self, rows, o, phase, o.work == "dispatch")
+        elif o.work in ("counts", "wait"):
+            wait_for(self, rows, o, phase)
         elif o.work != "sort" or self.experts.sorts:
             if o.label == "cross entropy" and self.style.gathers_logits:
                 join_logits(self, rows, o, phase)
@@ -310,40 +308,6 @@ class Splitter:
                 beside=beside if self.exchange in ("ring", "hybrid") else -1,
             )
 
-    def swap_rows(self, rows: Rows, o: Operator, phase: str, outward: bool) -> None:
-        """Rows of tokens to the ranks of their experts (`outward`) or back.
-
-        Between expert-parallel ranks an all_to_all; where tensor parallelism splits experts, all of its ranks need all rows:
-        gathered outward, partial results summed back.  Without an all_to_all tokens go before they are copied.
-        """
-        x = self.experts
-        if x.parallel > 1 and not outward:
-            self.between_splits(rows, o, phase, outward, o.read * x.imbalance)
-        if x.parallel > 1:
-            rows.add(
-                label=f"{o.label} all_to_all",
-                kind=COLLECTIVE,
-                work="all_to_all",
-                layout=f"{x.exchange}:{o.copies}:{o.reach:g}" if x.exchange == "once_per_node" else "",
-                message=o.read / self.factor("sequence") * x.imbalance,
-                group=self.groups.expert,
-                dtype=self.dtype,
-                phase=phase,
-            )
-        if x.parallel == 1:
-            self.between_splits(rows, o, phase, outward, self.x)
-        elif outward:
-            self.between_splits(rows, o, phase, outward, o.read * x.imbalance)
-
-    def between_splits(self, rows: Rows, o: Operator, phase: str, outward: bool, message: float) -> None:
-        """The collective between ranks that split experts; nothing where experts are whole."""
-        if self.experts.tensor == 1:
-            return
-        if outward and self.sp:
-            self.collective(rows, "all_gather", message, phase, o.label)
-        elif not outward:
-            self.collective(rows, self.summed(), message, phase, o.label)
-
     def bias_share(self, o: Operator) -> float:
         """How many ways the output gradient that a bias gradient sums is divided."""
         if o.split.startswith("expert"):
@@ -363,7 +327,9 @@ class Splitter:
         elif o.work == "attention":
             self.attention(rows, o, "backward", 10.0, o.backward_launches)
         elif o.work in ("dispatch", "combine"):
-            self.swap_rows(rows, o, "backward", o.work == "combine")
+            swap_rows(self, rows, o, "backward", o.work == "combine")
+        elif o.work in ("counts", "wait"):
+            return
         elif o.work == "lookup":
             if self.sp:
                 self.collective(rows, "all_gather", self.x, "backward", o.label)
@@ -407,7 +373,7 @@ class Splitter:
         launches = LAUNCHES_PER_EXPERT * b if o.split.startswith("expert") else 1
         common = {"narrow": narrow, "launches": launches}
         if narrow:
-            self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward")
+            self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward", gathers=o.split == "row")
         name, dgrad = f"{o.label} input gradient", -1
         if piecewise:
             gathered = self.gathered(o, o.shape[2])
@@ -430,14 +396,16 @@ class Splitter:
             accumulates=fused,
             **common,
         )
-        if not fused:
+        if not fused:  # copied to the wider format first where the narrow gradient stands beside it
+            copied = self.gradient if self.style.keeps_compute_gradients and self.gradient > self.e else 0.0
             rows.add(
                 label=f"{o.label} gradient accumulation",
                 work="memory_bound",
                 dtype=self.dtype,
-                read=(self.e + self.gradient) * b * n * k,
-                written=self.gradient * b * n * k,
+                read=(self.e + self.gradient + copied) * b * n * k,
+                written=(self.gradient + copied) * b * n * k,
                 phase="backward",
                 part="weight",
+                launches=2 if copied else 1,
             )
         return wgrad

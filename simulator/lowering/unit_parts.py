@@ -1,7 +1,10 @@
 """What an FSDP unit is gathered and reduced as: its links, and the memory it takes while it stands unsharded.
 
 One part, two where experts are sharded over other ranks than the rest; one for every weight tensor in a framework that gathers
-by tensor (experts of one layer stay together).  ZeRO++ (arXiv 2306.10209) makes messages smaller:
+by tensor (experts of one layer stay together).  Of those, small ones may stay gathered, and what a recomputed forward leaves to a
+backward that follows soon is not fetched again (DeepSpeed: stage3_param_persistence_threshold, stage3_max_reuse_distance).
+
+ZeRO++ (arXiv 2306.10209) makes messages smaller:
 
     qwZ   weights travel as 8-bit integers in blocks                          1 byte per weight in place of 2
     hpZ   the second gather, in the backward pass, stays inside a node        a second copy of the weights per node
@@ -10,17 +13,20 @@ by tensor (experts of one layer stay together).  ZeRO++ (arXiv 2306.10209) makes
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from simulator.lowering.hops import Chain, gradient_link, links_of
 from simulator.lowering.parameters import Held, group_held, words
 from simulator.lowering.rows import Rows
+from simulator.lowering.settled import Settled
 from simulator.lowering.shard_rules import COPIES
 from simulator.lowering.state import State
 from simulator.program.program import COLLECTIVE, Link, OperatorTable, Tensor
 from simulator.workload.precision import BYTES_PER_ELEMENT
 
-__all__ = ["UnitPart", "gather_link", "quantising", "refetched", "unit_parts"]
+__all__ = ["UnitPart", "gather_link", "kept_tensors", "listed", "quantising", "unit_parts"]
 
 WEIGHT_BYTES, GRADIENT_BYTES = 1.0, 0.5
 """Bytes of a quantised weight and gradient on the wire."""
@@ -32,7 +38,8 @@ class UnitPart:
 
     Args:
         unit: which unit.
-        gather, gather_again: items of the gathers forward and backward.
+        gather, gather_again: items of the gathers forward and backward; -1 where it stays gathered.
+        twice: whether its backward gathers it twice, for the forward that is run again and for itself.
         name: what is gathered; `shard`: a rank's share of it [count].
         reduce: items of the reduction, hop by hop.
         weights, gradients: effects of standing unsharded.
@@ -41,6 +48,7 @@ class UnitPart:
     unit: int
     gather: int
     gather_again: int
+    twice: bool
     name: str
     shard: float
     reduce: Chain
@@ -48,7 +56,9 @@ class UnitPart:
     gradients: int
 
 
-def gather_link(state: State, what: str, message: float, group: tuple[str, ...], dtype: str = "") -> int:
+def gather_link(
+    state: State, what: str, message: float, group: tuple[str, ...], dtype: str = "", slices: int = 0
+) -> int:
     """Add a link that gathers weights; returns its item."""
     return state.add_item(
         Link(
@@ -60,8 +70,15 @@ def gather_link(state: State, what: str, message: float, group: tuple[str, ...],
             pipeline_ranks=(),
             account="dp",
             collective="all_gather",
+            slices=slices,
         )
     )
+
+
+def listed(settled: Settled, group: tuple[str, ...]) -> int:
+    """Return into how many tensors of a list a collective over these mesh axes is cut; 0 where it is one tensor."""
+    sizes = dict(settled.axes)
+    return math.prod(sizes[axis] for axis in group) if settled.framework.slice_time else 0
 
 
 def unit_parts(state: State, units: list[tuple[str, ...]]) -> list[UnitPart]:
@@ -69,17 +86,19 @@ def unit_parts(state: State, units: list[tuple[str, ...]]) -> list[UnitPart]:
     settled, found = state.settled, []
     for unit, kinds in enumerate(units):
         whole = kinds[0] if len(kinds) == 1 else words(kinds)
-        for piece, held in _pieces(state, kinds):
+        for piece, held, twice in _pieces(state, kinds):
             name = whole + piece
             chains = _reductions(state, name, held)
+            stays = bool(piece) and held.all < settled.framework.keeps_tensors_below
             for number, (what, count, group) in enumerate(held.parts(settled)):
-                gather, again = _gathers(state, f"weights of {name}{what}", count, group)
+                gather, again = (-1, -1) if stays else _gathers(state, f"weights of {name}{what}", count, group)
                 weights, gradients = count * settled.precision.element, count * settled.gradient_bytes
                 found.append(
                     UnitPart(
                         unit=unit,
                         gather=gather,
                         gather_again=again,
+                        twice=twice,
                         name=f"weights of {name}{what}",
                         shard=count / (settled.expert_shard_size if what else settled.shard_size),
                         reduce=chains[number],
@@ -90,21 +109,38 @@ def unit_parts(state: State, units: list[tuple[str, ...]]) -> list[UnitPart]:
     return found
 
 
-def _pieces(state: State, kinds: tuple[str, ...]) -> list[tuple[str, Held]]:
-    """(what it is, weights) of everything in a unit that is gathered apart from the rest."""
-    held = group_held(state, kinds)
-    tensors = [size for kind in kinds for size in state.costs[kind].tensors]
-    if not state.settled.framework.gathers_by_tensor or len(tensors) < 2:
-        return [("", held)]
-    pieces = [(f", tensor {number}", Held(size)) for number, size in enumerate(tensors, 1)]
-    return [*pieces, ("", Held(held.experts, held.experts))] if held.experts else pieces
+def _pieces(state: State, kinds: tuple[str, ...]) -> list[tuple[str, Held, bool]]:
+    """(what it is, weights, whether a backward fetches it twice) of everything in a unit that is gathered apart from the rest.
+
+    Hooks drop what the repeated forward of a layer fetched, unless few weights are used between this use and the next: those of the
+    modules behind, forward and backward.
+    """
+    held, habits = group_held(state, kinds), state.settled.framework
+    sizes = [size for kind in kinds for size in state.costs[kind].tensors]
+    repeats = habits.gathers_by_tensor and state.settled.recompute == "full" and state.settled.reshard_after_forward
+    repeats = repeats and not {"head", "embedding"} & set(kinds)
+    if not habits.gathers_by_tensor or len(sizes) < 2:
+        return [("", held, repeats and not habits.reuse_distance)]
+    pieces: list[tuple[str, Held, bool]] = []
+    for kind in kinds:
+        cost = state.costs[kind]
+        behind = sum(cost.tensors) + cost.expert_parameters
+        for size in cost.tensors:
+            behind -= size
+            twice = repeats and 2 * behind >= habits.reuse_distance
+            pieces.append((f", tensor {len(pieces) + 1}", Held(size), twice))
+    if held.experts:
+        pieces.append(("", Held(held.experts, held.experts), repeats and not habits.reuse_distance))
+    return pieces
 
 
-def refetched(state: State, units: list[tuple[str, ...]]) -> list[bool]:
-    """Per unit: whether its backward gathers twice, for the recomputed forward, whose hooks drop the weights, and for itself."""
-    settled = state.settled
-    twice = settled.framework.gathers_by_tensor and settled.recompute == "full" and settled.reshard_after_forward
-    return [twice and not {"head", "embedding"} & set(unit) for unit in units]
+def kept_tensors(state: State, kinds: Iterable[str]) -> list[float]:
+    """Return the sizes of the tensors of some layers that stay gathered, because they are small [count]."""
+    habits = state.settled.framework
+    if not habits.gathers_by_tensor:
+        return []
+    found = [state.costs[kind].tensors for kind in kinds]
+    return [size for sizes in found if len(sizes) > 1 for size in sizes if size < habits.keeps_tensors_below]
 
 
 def _stands(state: State, name: str, category: str, size: float) -> int:
@@ -116,17 +152,19 @@ def _gathers(state: State, what: str, count: float, group: tuple[str, ...]) -> t
     settled = state.settled
     narrow = settled.quantized_weights
     message = count * (WEIGHT_BYTES if narrow else settled.precision.element)
-    first = gather_link(state, what, message, group, "int8" if narrow else "")
+    dtype = "int8" if narrow else ""
+    first = gather_link(state, what, message, group, dtype, listed(settled, group))
     if not settled.secondary_shard_size:
         return first, first
     inner = tuple(axis for axis in group if axis != COPIES)
-    return first, gather_link(state, f"{what} from the secondary shards", message, inner, "int8" if narrow else "")
+    name = f"{what} from the secondary shards"
+    return first, gather_link(state, name, message, inner, dtype, listed(settled, inner))
 
 
 def _reductions(state: State, name: str, held: Held) -> list[Chain]:
     settled = state.settled
     if not settled.quantized_gradients:
-        return links_of(state, f"gradients of {name}", held)
+        return links_of(state, f"gradients of {name}", held, listed(settled, settled.groups.shards))
     chains: list[Chain] = []
     for what, count, group in held.parts(settled):
         inner = tuple(axis for axis in group if axis != COPIES)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from simulator.lowering.assign import Chunk
+from simulator.lowering.casts import add_casts
 from simulator.lowering.hops import REDUCING_LANES
 from simulator.lowering.offload import add_host_update
 from simulator.lowering.parameter_offload import add_shards_down
@@ -16,6 +17,7 @@ from simulator.lowering.parameters import Held, contents, rank_chunks, rank_held
 from simulator.lowering.reduce import meet_holders
 from simulator.lowering.rows import Rows
 from simulator.lowering.state import Batch, State
+from simulator.lowering.unit_parts import gather_link, kept_tensors, listed
 from simulator.program.program import COLLECTIVE, COMPUTE, Link, OperatorTable, Segment
 from simulator.workload.optimizers import OPTIMIZERS
 
@@ -78,6 +80,8 @@ def add_update(state: State) -> None:
     hosts, back = add_host_update(state, lambda held: _mine(state, held), rank, before)
     if settled.zero_stage in (1, 2) and not settled.overlap_parameters:
         _gather(state, rows, lane, hosts, back)
+    if settled.zero_stage == 3 and settled.framework.keeps_tensors_below:
+        _gather_kept(state, rows, lane)
     if settled.parameter_offload:
         on_host = [settled.optimizer_offload * _mine(state, rank_held(state, r)) for r in range(state.ranks)]
         add_shards_down(state, [rows, back] if len(hosts) else [rows], on_host)
@@ -198,16 +202,7 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
         phase="optimizer",
         launches=launches,
     )
-    if settled.precision.quantises:
-        rows.add(
-            label=f"cast weights to {settled.precision.gemm}",
-            work="memory_bound",
-            dtype=settled.precision.compute,
-            read=held.all * settled.precision.element,
-            written=2.0 * held.all * settled.precision.quantised_element,
-            phase="optimizer",
-            launches=max(1, int(tensors)),
-        )
+    add_casts(rows, "weights", held.all, settled.precision, phase="optimizer", launches=max(1, int(tensors)))
     if settled.reduce_dtype != settled.gradient_dtype and settled.reduces:
         wide, narrow, times = settled.gradient_bytes, settled.reduce_bytes, settled.reductions
         updated = _mine(state, held)
@@ -279,6 +274,27 @@ def _gather(state: State, updated: np.ndarray, lane: np.ndarray, hosts: np.ndarr
     state.wait(rows, updated[rank])
     if len(hosts):
         state.wait(rows, back[rank])
+
+
+def _gather_kept(state: State, updated: np.ndarray, lane: np.ndarray) -> None:
+    """Gather the small tensors that ZeRO-3 does not drop: all at once; from a list each is put together slice by slice."""
+    settled = state.settled
+    group = settled.groups.shards
+    for rank in range(state.ranks):
+        kept = kept_tensors(state, (kind for chunk in contents(state, rank) for kind in chunk.kinds))
+        if not kept or settled.shard_size == 1:
+            continue
+        item = gather_link(
+            state,
+            f"small tensors of rank {rank}",
+            sum(kept) * settled.precision.element,
+            group,
+            slices=(1 + len(kept)) * listed(settled, group),
+        )
+        row = state.add_rows(
+            Batch(item=np.array([item]), kind=COLLECTIVE, rank=np.array([rank]), streams=lane[[rank]][:, None])
+        )
+        state.wait(row, updated[[rank]])
 
 
 def weight_gathers(state: State, rank: int) -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from simulator.specs import NamedSpec, load_named
 from simulator.units import Bytes, Seconds
@@ -22,7 +22,7 @@ class Framework(NamedSpec):
     Kernels: attention, fused_*, norms_in_fp32, measures_accuracy, splits_qkv, dropout, joined_gate, casts_apart as in
     `KernelStyle`.
     Communication: gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
-    they are kept); reduces_whole (ZeRO-1 sums all gradients on all replicas, though each uses its shard only);
+    they are kept); reduces_whole (ZeRO-1 and 2 sum all gradients on all replicas, though each keeps its shard only);
     broadcasts_updates (ZeRO-1 deals out whole weight tensors; each owner broadcasts what it updated, one after the other);
     gradients_overlap and parameters_overlap (with compute);
     bucket_size; p2p "latency" (receives are posted ahead) or "blocking"; scatters_p2p (tensor-parallel ranks share the
@@ -33,13 +33,19 @@ class Framework(NamedSpec):
     all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations);
     ring_traced (the ring is part of a compiled graph: fp32 results are joined by one kernel, and every exchange is waited for
     where it starts).
-    Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange copies, sorts and sums rows itself); fuses_experts
+    Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange makes the copies of a token and sums
+    them itself); exchange_sorts (and delivers them sorted by expert, without a kernel of its own); fuses_experts
     (the grouped products apply the activation function and write narrow results themselves).
+    CUDA graphs: cuda_graphs, as in `Plan`, wherever a plan allows it.
+    Loss: loss_metrics (training metrics that evaluate it again of every microbatch's logits, each by plain torch).
     End of a step: clips_gradients by their global norm; post_validates (with a split backward ranks update without waiting
     for it, and check it afterwards).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; gathers_by_tensor (every
     weight tensor is gathered and reduced by collectives of its own, and under full recompute gathered once more, for hooks
-    of every module fetch and drop its weights; else a layer at a time); reshards_after_forward
+    of every module fetch and drop its weights; else a layer at a time); reuse_distance (what is used again before modules of so
+    many weights have run is not dropped); keeps_tensors_below (tensors of fewer weights are not dropped at all, and gathered
+    after the update); slice_time (gathers and reductions go through a list of tensors, one per rank: what the host takes to
+    make each of them and to start its copy from or to the flat message; 0 = no list); reshards_after_forward
     (if not, weights are gathered once per step and kept).
     gathers_logits: every tensor-parallel rank gathers all logits and computes the whole loss (else each its part of it).
     Memory habits: gathers_rotary (every layer gathers its tokens' cosines and sines from a table, and keeps them);
@@ -52,14 +58,16 @@ class Framework(NamedSpec):
     outputs of the last chunk); fsdp_root_unit (embedding, final norm and head are one FSDP unit, gathered from the first
     forward to the last backward); pipeline_keeps_unsharded (under pipeline parallelism FSDP gathers once per step and reduces
     once, so that whole weights and gradients stand in between); keeps_compute_gradients (gradients in the compute dtype stand
-    beside wider gradient buffers until the end of a microbatch's backward); flattens_gradients (the optimizer step copies its
-    gradients into flat tensors, and reduces through a flat buffer of bucket_size); makes_gradients (gradients are tensors that
-    the first backward makes and that stay, not parts of a buffer made before); weights_in_experts (the router's weights scale
-    the experts' inner activation, so their outputs need not be kept).
-    Host: launch_time per kernel launch; launch_wait (the host waits for every kernel before it launches the next one, as under
-    CUDA_LAUNCH_BLOCKING, and the GPU for so long for each; 0 = launches queue ahead of the GPU); message_wait (after a blocking
-    message the host synchronises with the GPU, which is idle until the next action's first kernel); step_time per optimizer step
-    spent with the GPU idle.
+    beside wider gradient buffers until the end of a microbatch's backward, and are cast and added to them in two passes);
+    flattens_gradients (the optimizer step copies its gradients into flat tensors, and reduces through a flat buffer of
+    bucket_size); makes_gradients (gradients are tensors that the first backward makes and that stay, not parts of a buffer
+    made before); weights_in_experts (the router's weights scale the experts' inner activation, so their outputs need not be
+    kept).
+    Host: launch_time per kernel launch; operator_time per operator that Python starts, and module_time per linear layer or
+    attention of the library, launches not counted (costs/host_time.py); launch_wait (the host waits for every kernel before it
+    launches the next one, as under CUDA_LAUNCH_BLOCKING, and the GPU for so long for each; 0 = launches queue ahead of the GPU);
+    message_wait (after a blocking message the host synchronises with the GPU, which is idle until the next action's first
+    kernel); step_time per optimizer step spent with the GPU idle.
     Updates on the CPU: fused_host_optimizer (one pass over all arrays, as DeepSpeed's CPU Adam; else a loop per operation);
     offloads_master_weights (the fp32 weights go with the states; else the GPU keeps its own and gets them back in fp32).
     Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries),
@@ -87,6 +95,7 @@ class Framework(NamedSpec):
     casts_apart: bool = False
     expert_exchange: Literal["all_to_all", "once_per_node"] = "all_to_all"
     exchange_permutes: bool = False
+    exchange_sorts: bool = False
     fuses_experts: bool = False
     gradient_dtype: Literal["fp32", "bf16", "fp16", "compute"]
     gradients_overlap: bool
@@ -118,7 +127,10 @@ class Framework(NamedSpec):
     flattens_gradients: bool
     makes_gradients: bool
     weights_in_experts: bool
+    cuda_graphs: Literal["none", "full_iteration"] = "none"
     launch_time: Seconds
+    operator_time: Seconds
+    module_time: Seconds
     launch_wait: Seconds = 0.0
     message_wait: Seconds = 0.0
     step_time: Seconds
@@ -133,6 +145,20 @@ class Framework(NamedSpec):
     reduces_whole: bool = False
     broadcasts_updates: bool = False
     gathers_by_tensor: bool = False
+    loss_metrics: int = Field(default=0, ge=0, le=16)
+    reuse_distance: int = Field(default=0, ge=0)
+    keeps_tensors_below: int = Field(default=0, ge=0)
+    slice_time: Seconds = 0.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Framework:
+        for name in ("reuse_distance", "keeps_tensors_below"):
+            if getattr(self, name) and not self.gathers_by_tensor:
+                raise ValueError(
+                    f"{name} is about weight tensors that are gathered one by one, but {name} = {getattr(self, name)} and "
+                    "gathers_by_tensor = false; leave it out"
+                )
+        return self
 
 
 def load_framework(name: str) -> Framework:

@@ -117,7 +117,7 @@ def _table(table: OperatorTable, number: int) -> list[str]:
                 text = _join(value)
             elif column in ("read", "written", "message"):
                 text = _bytes(float(value))
-            elif column in ("launches", "beside"):
+            elif column in ("launches", "beside", "captured"):
                 text = str(int(value))
             elif column == "flops":
                 text = _number(float(value))
@@ -131,9 +131,10 @@ def _table(table: OperatorTable, number: int) -> list[str]:
 def _link(link: Link) -> str:
     what = f"{KIND_NAMES[link.kind]} {_word(link.collective)}" if link.collective else KIND_NAMES[link.kind]
     ranks = ",".join(map(str, link.pipeline_ranks)) or "-"
+    slices = f" slices={link.slices}" if link.slices else ""
     return (
         f"{what} {_quote(link.name)} message={_bytes(link.message)} dtype={_word(link.dtype)} "
-        f"group={_join(link.group)} ranks={ranks} account={_word(link.account)}{' blocks' if link.blocks else ''}"
+        f"group={_join(link.group)} ranks={ranks} account={_word(link.account)}{slices}{' blocks' if link.blocks else ''}"
     )
 
 

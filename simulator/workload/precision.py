@@ -8,8 +8,18 @@ from simulator.errors import UnknownNameError
 
 __all__ = ["BYTES_PER_ELEMENT", "PRECISIONS", "Precision", "precision_named"]
 
-BYTES_PER_ELEMENT = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "fp4": 0.5}
-"""Bytes of one element of each number format."""
+BYTES_PER_ELEMENT = {
+    "fp64": 8,
+    "fp32": 4,
+    "tf32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "fp8": 1,
+    "int8": 1,
+    "fp8_scaled": 1,
+    "fp4": 0.5,
+}
+"""Bytes of one element of each number format; fp8_scaled has scales per block beside it (mxfp8, fp8_block)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +30,10 @@ class Precision:
         name: as users write it.
         compute: dtype of activations, attention, the head, and of the GEMMs unless `gemm` says otherwise.
         gemm: dtype of the operands of the linear layers; what is narrower than `compute` is quantised before each product.
-        scales_block: elements that share one scale: 0 one per tensor (fp8), 32 (mxfp8), 16 (nvfp4).
+        scale_bytes: bytes of scales per element: 0 where a tensor has one (fp8, fp8_current).
+        cast_reads: times that a tensor is read to quantise it: 2 where its maximum is found first.
+        norm_helps: whether a norm in front of a product saves one of these reads.
+        copies_alike: whether the operand of the weight gradient is the same numbers transposed (one scale per tensor).
         master_weights: whether an fp32 copy of the weights is kept beside the compute weights.
         loss_scaling: whether gradients are checked for overflow each step (fp16).
     """
@@ -28,7 +41,10 @@ class Precision:
     name: str
     compute: str
     gemm: str
-    scales_block: int
+    scale_bytes: float
+    cast_reads: int
+    norm_helps: bool
+    copies_alike: bool
     master_weights: bool
     loss_scaling: bool
 
@@ -45,17 +61,35 @@ class Precision:
     @property
     def quantised_element(self) -> float:
         """Bytes of one quantised element, its part of the scales included."""
-        return BYTES_PER_ELEMENT[self.gemm] + (1.0 / self.scales_block if self.scales_block else 0.0)
+        return BYTES_PER_ELEMENT[self.gemm] + self.scale_bytes
 
 
 def _plain(name: str, master_weights: bool, loss_scaling: bool = False) -> Precision:
     return Precision(
-        name=name, compute=name, gemm=name, scales_block=0, master_weights=master_weights, loss_scaling=loss_scaling
+        name=name,
+        compute=name,
+        gemm=name,
+        scale_bytes=0.0,
+        cast_reads=0,
+        norm_helps=False,
+        copies_alike=False,
+        master_weights=master_weights,
+        loss_scaling=loss_scaling,
     )
 
 
-def _narrow(name: str, gemm: str, block: int) -> Precision:
-    return Precision(name=name, compute="bf16", gemm=gemm, scales_block=block, master_weights=True, loss_scaling=False)
+def _narrow(name: str, gemm: str, scale_bytes: float, reads: int, norm_helps: bool) -> Precision:
+    return Precision(
+        name=name,
+        compute="bf16",
+        gemm=gemm,
+        scale_bytes=scale_bytes,
+        cast_reads=reads,
+        norm_helps=norm_helps,
+        copies_alike=scale_bytes == 0.0,
+        master_weights=True,
+        loss_scaling=False,
+    )
 
 
 PRECISIONS = {
@@ -63,12 +97,16 @@ PRECISIONS = {
     "tf32": _plain("tf32", False),
     "fp16": _plain("fp16", True, True),
     "bf16": _plain("bf16", True),
-    "fp8": _narrow("fp8", "fp8", 0),
-    "mxfp8": _narrow("mxfp8", "fp8", 32),
-    "nvfp4": _narrow("nvfp4", "fp4", 16),
+    "fp8": _narrow("fp8", "fp8", 0.0, 1, True),
+    "fp8_current": _narrow("fp8_current", "fp8", 0.0, 2, True),
+    "fp8_block": _narrow("fp8_block", "fp8_scaled", 4.0 / 128, 1, False),
+    "mxfp8": _narrow("mxfp8", "fp8_scaled", 1.0 / 32, 1, False),
+    "nvfp4": _narrow("nvfp4", "fp4", 1.0 / 16, 2, False),
 }
-"""What runs can be trained in.  fp8, mxfp8 and nvfp4 run their linear layers in 8 or 4 bits on bf16 activations (NVIDIA
-Transformer Engine documentation; OCP Microscaling Formats specification for blocks of 32)."""
+"""What runs can be trained in.  The last five run their linear layers in 8 or 4 bits on bf16 activations: fp8 with one scale per
+tensor from earlier steps (delayed scaling), fp8_current with one from the tensor itself, fp8_block with one per 128 (fp32), mxfp8 per
+32 (1 byte), nvfp4 per 16 (1 byte).  Source: NVIDIA TransformerEngine, docs/features/low_precision_training; OCP Microscaling Formats
+specification for blocks of 32."""
 
 
 def precision_named(name: str) -> Precision:

@@ -207,6 +207,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "optimizer_offload_overlap": ({"optimizer_offload": 1.0}, False, True),
     "activation_offload": ({}, None, 6),
     "parameter_offload": ({"zero_stage": 3}, 0.0, 0.5),
+    "cuda_graphs": ({}, "none", "full_iteration"),
     "rank_order": ({"tensor_parallel": 2}, ("tp", "dp", "pp"), ("dp", "tp", "pp")),
 }
 

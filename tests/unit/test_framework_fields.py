@@ -60,6 +60,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "casts_apart": switch({"precision": "fp8"}),
     "expert_exchange": (FINE_EXPERTS, '"all_to_all"', '"once_per_node"'),
     "exchange_permutes": switch(EXPERTS),
+    "exchange_sorts": switch(NARROW),
     "fuses_experts": switch(NARROW),
     "gradient_dtype": ({}, '"fp32"', '"bf16"'),
     "gradients_overlap": switch({}),
@@ -92,6 +93,9 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "makes_gradients": switch({**LLAMA, "plan": {"microbatch_size": 2}}),
     "weights_in_experts": switch(EXPERTS),
     "launch_time": ({"length": 128}, '"1 us"', '"9 us"'),
+    "operator_time": ({"length": 128}, '"1 us"', '"20 us"'),
+    "module_time": ({"length": 128}, '"1 us"', '"60 us"'),
+    "cuda_graphs": ({"length": 128}, '"none"', '"full_iteration"'),
     "launch_wait": ({}, '"0 us"', '"20 us"'),
     "message_wait": ({**PIPELINE, "profile": {"p2p": '"blocking"'}}, '"0 us"', '"300 us"'),
     "step_time": ({}, '"1 ms"', '"9 ms"'),
@@ -106,6 +110,14 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "reduces_whole": switch(ZERO),
     "broadcasts_updates": switch(ZERO),
     "gathers_by_tensor": switch(FSDP),
+    "loss_metrics": ({}, "0", "2"),
+    "reuse_distance": (
+        {"plan": {"zero_stage": 3, "recompute": "full"}, "profile": {"gathers_by_tensor": "true"}},
+        "0",
+        "1000000000",
+    ),
+    "keeps_tensors_below": ({**FSDP, "profile": {"gathers_by_tensor": "true"}}, "0", "100000"),
+    "slice_time": (FSDP, '"0 us"', '"7 us"'),
 }
 """Field -> a job in which it matters (profile: other keys of the profile), and two values in TOML words."""
 

@@ -136,10 +136,48 @@ def test_calibrated_means_this_architecture_and_number_format():
     assert gemm_class("bf16") == "gemm:bf16"
 
 
-def test_the_gpu_of_a_name_comes_before_its_architecture():
-    assert load_gemm_coefficients(load_gpu("b200_sxm")).name == "gemm_b200_sxm"
-    assert load_gemm_coefficients(load_gpu("gb200")).name == "gemm_blackwell"
-    assert load_gemm_coefficients(load_gpu("gb200"), "gemm_any").name == "gemm_any"
+def test_a_gpu_comes_before_its_chip_and_its_chip_before_its_architecture():
+    def taken(gpu, name=None):
+        return load_gemm_coefficients(load_gpu(gpu), name).name
+
+    assert ["gemm_p100_16gb_pcie"] == [taken("p100_16gb_pcie")]
+    assert ["gemm_blackwell_ultra"] * 2 == [taken("b300_sxm"), taken("gb300")]
+    assert ["gemm_blackwell"] * 2 == [taken("b200_sxm"), taken("gb200")]
+    assert taken("gb200", "gemm_any") == "gemm_any"
+
+
+def rate(gpu, dtype, repeats=np.inf, shape=(1, 8192, 8192, 8192)):
+    device = load_gpu(gpu)
+    numbers = load_gemm_coefficients(device)
+    time = gemm_seconds([shape], ["TN"], [dtype], [False], device, numbers, repeats)[0]
+    return 2.0 * shape[0] * shape[1] * shape[2] * shape[3] / time
+
+
+def test_products_that_go_on_lose_the_clock_that_a_short_benchmark_keeps():
+    # Transformer Engine's guide: 1800 TFLOP/s where the benchmark lasts 33 ms, 1530 where it lasts longer (B300, bf16).
+    shape = (1, 15872, 4096, 4096)
+    assert rate("b300_sxm", "bf16", 110, shape) > 1.1 * rate("b300_sxm", "bf16", np.inf, shape)
+    assert rate("b300_sxm", "bf16", 10**6, shape) == pytest.approx(rate("b300_sxm", "bf16", np.inf, shape), rel=1e-6)
+
+
+def test_more_power_gives_the_same_chip_a_higher_clock():
+    assert 1.1 < rate("gb300", "bf16") / rate("b300_sxm", "bf16") < 1400 / 1100 * 152 / 148 * 1.001
+    assert rate("gb200", "fp8") > 1.1 * rate("b200_sxm", "fp8")
+
+
+def test_narrow_operations_take_more_energy_than_their_peaks_promise():
+    device = load_gpu("h100_80gb_sxm")
+    numbers = load_gemm_coefficients(device)
+    cheap = numbers.model_copy(update={"fp8_energy": 0.4})
+    args = [(1, 16384, 16384, 16384)], ["TN"], ["fp8"], [False], device
+    assert gemm_seconds(*args, numbers)[0] > gemm_seconds(*args, cheap)[0]
+    # Azure/AI-benchmarking-guide: 1377 TFLOP/s.
+    assert rate("h100_80gb_sxm", "fp8", shape=args[0][0]) == pytest.approx(1377e12, rel=0.05)
+
+
+@pytest.mark.parametrize(("gpu", "share"), [("h200_141gb_sxm", 0.81), ("b300_sxm", 0.94)])
+def test_scales_per_block_cost_a_part_of_the_rate(gpu, share):
+    assert rate(gpu, "fp8_scaled") == pytest.approx(share * rate(gpu, "fp8"), rel=0.01)
 
 
 def test_bad_rows_are_refused_with_their_place():

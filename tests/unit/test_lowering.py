@@ -14,26 +14,7 @@ from simulator.program.program import COLLECTIVE, COMPUTE, TRANSFER, Link, Progr
 from simulator.program.spec import verify
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
-
-
-def workload(name: str = "gpt3_175b", batch: int = 16, length: int = 2048, precision: str = "bf16") -> Workload:
-    return Workload(model=load_model(name), sequence_length=length, global_batch_size=batch, precision=precision)
-
-
-def lowered(work: Workload, world: int, **plan: Any) -> Program:
-    program = lower(work, Plan(**plan), world)
-    verify(program)
-    return program
-
-
-def links(program: Program, collective: str) -> list[tuple[Link, int]]:
-    """Links of a kind with their number of rows."""
-    counts = np.bincount(program.item, minlength=len(program.items))
-    return [
-        (item, int(n))
-        for item, n in zip(program.items, counts, strict=True)
-        if isinstance(item, Link) and item.collective == collective
-    ]
+from tests.lowered import links, lowered, workload
 
 
 def operators(program: Program, phase: str, kind: int = COMPUTE) -> list[str]:
@@ -279,21 +260,6 @@ def test_a_framework_may_sum_all_gradients_in_fp32_though_each_rank_uses_its_sha
 
     (scattered, narrow), (summed, wide) = reduced("megatron_deepspeed"), reduced("scaling")
     assert ("reduce_scatter", "all_reduce", 2.0) == (scattered, summed, pytest.approx(wide / narrow, rel=0.01))
-
-
-def test_weights_that_modules_fetch_one_by_one_come_tensor_by_tensor() -> None:
-    """All of a layer's tensors, once forward, and twice backward where the forward is run again."""
-
-    def gathered(framework: str, **plan: Any) -> tuple[int, float]:
-        program = lowered(workload(batch=8), 8, zero_stage=3, framework=framework, **plan)
-        found = [(i, n) for i, n in links(program, "all_gather") if "weights of layer" in i.name]
-        return sum(n for _, n in found), sum(i.message * n for i, n in found)
-
-    layers, once = gathered("pytorch_fsdp", recompute="none")
-    tensors, same = gathered("deepspeed", recompute="none")
-    again, more = gathered("deepspeed", recompute="full")
-    assert (192, 12 * 192, 12 * 288) == (layers, tensors, again)
-    assert (pytest.approx(once), pytest.approx(1.5 * once)) == (same, more)
 
 
 def test_owners_of_whole_tensors_broadcast_what_they_updated() -> None:

@@ -78,6 +78,23 @@ def test_norms_forward_and_backward_take_the_measured_time():
         assert found == pytest.approx((eager + compiled) / 2, rel=0.15)
 
 
+def test_transposed_copies_cost_time_only_where_products_take_one_layout():
+    times = {}
+    for name in ("h100_80gb_sxm", "b200_sxm"):
+        gpu = load_gpu(name)
+        numbers = load_memory_bound_coefficients(gpu)
+        times[name] = memory_bound_seconds([0.0, 1e9], [1e9, 1e9], gpu, numbers, ["transposed", "cast"])
+    assert times["b200_sxm"][0] == 0.0 < times["b200_sxm"][1]
+    assert 0.4 < times["h100_80gb_sxm"][0] / times["h100_80gb_sxm"][1] < 0.6
+
+
+@pytest.mark.parametrize(("gpu", "share"), [("h200_141gb_sxm", 0.70), ("b300_sxm", 0.63)])
+def test_casts_reach_the_share_of_the_bandwidth_that_transformer_engine_measured(gpu, share):
+    device = load_gpu(gpu)
+    time = memory_bound_seconds([2e10], [1e10], device, load_memory_bound_coefficients(device), ["cast"])[0]
+    assert 3e10 / time / device.memory_bandwidth == pytest.approx(share, rel=0.02)
+
+
 def core_backward_seconds(name, maps, tokens, head):
     """Of PyTorch's attention with its scores in memory: four products and the softmax."""
     gpu = load_gpu(name)

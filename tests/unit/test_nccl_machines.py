@@ -14,6 +14,7 @@ from simulator.calibration.nccl_machine import Machine
 from simulator.calibration.nccl_tests import read_log
 from simulator.calibration.nccl_tool import collect_logs
 from simulator.cli import main
+from simulator.collectives import collective_seconds
 from simulator.errors import CalibrationError
 
 DATA = Path(__file__).parents[1] / "data"
@@ -55,8 +56,8 @@ def test_a_gpu_nobody_knows_takes_the_generation_of_its_link() -> None:
     [
         ("InfiniBand NDR", "infiniband", 50e9), ("IB-HDR100", "infiniband", 12.5e9), ("ib_xdr", "infiniband", 100e9),
         ("Quantum-2 NDR200", "infiniband", 25e9), ("RoCEv2 400G", "roce", 50e9), ("Spectrum-X", "roce", 50e9),
-        ("EFAv3 200 Gb/s", "efa", 25e9), ("GPUDirect-TCPXO", "tcpxo", 50e9), ("FasTrak", "tcpxo", 50e9),
-        ("gpudirect-tcpx", "tcpx", 50e9), ("TCP sockets, 25GbE", "ethernet", 3.125e9), ("ethernet", "ethernet", 12.5e9),
+        ("EFAv3 200 Gb/s", "efa", 25e9), ("GPUDirect-TCPXO", "tcpxo", 25e9), ("FasTrak", "tcpxo", 25e9),
+        ("gpudirect-tcpx", "tcpx", 12.5e9), ("TCP sockets, 25GbE", "ethernet", 3.125e9 / 8), ("ethernet", "ethernet", 12.5e9 / 8),
         ("HPE Slingshot-11", "slingshot", 25e9), ("Omni-Path 100", "omnipath", 12.5e9), ("RDMA", "roce", 50e9),
     ],
 )  # fmt: skip
@@ -65,6 +66,79 @@ def test_a_network_is_known_by_any_usual_spelling_and_its_rate_by_its_name(
 ) -> None:
     fabric = described(inter=inter, nic_gbps_per_gpu="")[2]
     assert (network, rate) == (fabric.network, fabric.network_bandwidth)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "inter", "architecture", "link", "network", "rate"),
+    [
+        ("BM.GPU.H100.8", "", "hopper", "nvlink", "roce", 400), ("Azure ND H100 v5", "", "hopper", "nvlink", "infiniband", 400),
+        ("Standard_ND96amsr_A100_v4", "ib", "ampere", "nvlink", "infiniband", 200), ("a3-megagpu-8g", "", "hopper", "nvlink", "tcpxo", 200),
+        ("a3-highgpu-8g", "", "hopper", "nvlink", "tcpx", 100), ("a3-ultragpu-8g", "gIB", "hopper", "nvlink", "roce", 400),
+        ("a4-highgpu-8g", "", "blackwell", "nvlink", "roce", 400), ("p4d.24xlarge", "", "ampere", "nvlink", "efa", 50),
+        ("p5.48xlarge", "efa", "hopper", "nvlink", "efa", 400), ("p5en.48xlarge", "", "hopper", "nvlink", "efa", 400),
+        ("p6-b300.48xlarge", "", "blackwell", "nvlink", "efa", 800), ("H100 SXM", "EFA", "hopper", "nvlink", "efa", 400),
+        ("A100", "EFA", "ampere", "nvlink", "efa", 50), ("g6e.48xlarge", "", "ada", "pcie", "efa", 50),
+        ("Nebius H200", "InfiniBand 3.2 Tbps", "hopper", "nvlink", "infiniband", 400), ("LUMI-G", "", "cdna2", "xgmi", "slingshot", 100),
+        ("8x NVIDIA L40S", "100GbE", "ada", "pcie", "ethernet", 12.5),
+        ("H100", "IB 3200Gb/s per node", "hopper", "nvlink", "infiniband", 400),
+        ("Tesla V100-SXM2-32GB", "4x EDR", "volta", "nvlink", "infiniband", 50),
+        ("NVIDIA H20", "8x400 RoCE", "hopper", "nvlink", "roce", 400),
+        ("gfx942 MI300X", "bnxt_re Thor2", "cdna3", "xgmi", "roce", 400), ("MI350X", "8 x 400G AINIC", "cdna4", "xgmi", "roce", 400),
+        ("NVIDIA H100 NVL", "ib_ndr", "hopper", "pcie", "infiniband", 400), ("NVIDIA A2", "ib hdr100", "ampere", "pcie", "infiniband", 100),
+    ],
+)  # fmt: skip
+def test_a_rented_machine_is_known_by_the_name_that_its_cloud_gives_it(
+    gpu: str, inter: str, architecture: str, link: str, network: str, rate: float
+) -> None:
+    fabric = described(gpu=gpu, intra="", inter=inter, nic_gbps_per_gpu="")[2]
+    assert (architecture, link, network) == (fabric.architecture, fabric.intra, fabric.network)
+    assert rate == pytest.approx(fabric.network_bandwidth * 8 / 1e9)
+
+
+def test_a_column_may_name_the_machine_and_the_row_its_gpu() -> None:
+    fabric = described(gpu="", platform="p5en.48xlarge", intra="", inter="", nic_gbps_per_gpu="")[2]
+    assert ("hopper", "efa", 50e9) == (fabric.architecture, fabric.network, fabric.network_bandwidth)
+
+
+def test_links_that_were_cut_for_export_and_old_ones_have_their_own_rate() -> None:
+    rates = {
+        gpu: described(gpu=gpu, intra="")[2].intra_bandwidth for gpu in ("H800", "A800-SXM4-80GB", "Tesla P100-SXM2")
+    }
+    assert {"H800": 200e9, "A800-SXM4-80GB": 200e9, "Tesla P100-SXM2": 80e9} == rates
+    assert 200e9 == described(gpu="NVIDIA H800", intra="nvlink4_nvswitch")[2].intra_bandwidth
+
+
+@pytest.mark.parametrize("gpu", ["Intel Gaudi2 HL-225", "Ascend 910B", "AWS Trainium trn1.32xlarge", "TPU v5e"])
+def test_an_accelerator_that_runs_another_library_is_refused_by_its_name(gpu: str) -> None:
+    with pytest.raises(CalibrationError, match="neither NCCL nor RCCL"):
+        described(gpu=gpu)
+
+
+def test_a_box_whose_link_nobody_knows_is_asked_for_it() -> None:
+    with pytest.raises(CalibrationError, match="link between the 8"):
+        described(gpu="NVIDIA GB10", intra="")
+
+
+PLATFORMS = (
+    ("L40S", "ethernet"), ("RTX 4090", "25GbE"), ("RTX 3090", "ib edr"), ("A40", "hdr"), ("H20", "roce"), ("MI250X", "ss11"),
+    ("MI210", "hdr"), ("B300", "xdr"), ("Tesla T4", "ethernet"), ("A100-PCIE-40GB", "hdr100"), ("H100 NVL", "ndr"),
+    ("Tesla P100-SXM2-16GB", "edr"), ("Quadro RTX 8000", "ethernet"), ("A800", "roce 4x200G"), ("RTX PRO 6000", "roce"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("gpu", "inter"), PLATFORMS)
+def test_a_platform_without_a_profile_gets_a_sensible_number(gpu: str, inter: str) -> None:
+    kind, place, fabric, _, _ = described(gpu=gpu, intra="", inter=inter, nic_gbps_per_gpu="")
+    times = [collective_seconds(kind, 4.0**k, place, fabric) for k in range(2, 17)]
+    seconds = [time.seconds for time in times]
+    assert seconds == sorted(seconds)
+    assert 10e-6 < seconds[0] < 1e-3
+    largest = 4.0**16
+    moved = largest / seconds[-1] / place.ranks_per_node
+    assert moved < fabric.network_bandwidth, "no more leaves a node than its cards carry"
+    wires = min(fabric.network_bandwidth, fabric.intra_bandwidth / place.ranks_per_node)
+    assert wires < (8 if fabric.peer_to_peer else 16) * moved
+    assert all(time.sigma > 0.03 for time in times)
 
 
 def test_numbers_come_in_many_forms() -> None:

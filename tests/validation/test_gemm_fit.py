@@ -42,7 +42,9 @@ def sizes(errors):
         ("a100_80gb_sxm", "reference", 0.05, 0.10),
         ("h100_80gb_sxm", "reference", 0.10, 0.20),
         ("h200_141gb_sxm", "reference", 0.10, 0.20),
-        ("b200_sxm", "hidden", 0.10, 0.30),
+        ("b300_sxm", "reference", 0.05, 0.08),
+        ("gb200", "reference", 0.05, 0.10),
+        ("b200_sxm", "rows", 0.12, 0.20),
     ],
 )
 def test_the_shipped_numbers_meet_the_measurements(gpu, model, median, p90):
@@ -51,6 +53,16 @@ def test_the_shipped_numbers_meet_the_measurements(gpu, model, median, p90):
     found = sizes(gemm_errors(rows, load_gemm_coefficients(gpus[gpu]), gpus))
     assert np.quantile(found, 0.5) < median
     assert np.quantile(found, 0.9) < p90
+
+
+def test_a_machine_measured_by_its_owner_has_numbers_of_its_own():
+    rows, gpus = of("b200_sxm")
+    rows = [x for x in rows if x.model.startswith("hidden")]
+    own = sizes(gemm_errors(rows, load_gemm_coefficients(gpus["b200_sxm"], "gemm_b200_simumax"), gpus))
+    other = gemm_errors(rows, load_gemm_coefficients(gpus["b200_sxm"]), gpus)
+    assert np.quantile(own, 0.5) < 0.10
+    assert np.quantile(own, 0.9) < 0.33
+    assert np.quantile(other, 0.5) < -0.1  # other B200 are faster
 
 
 def test_a_model_that_the_fit_never_saw_is_priced_as_well():
@@ -83,7 +95,7 @@ def test_a_fit_finds_the_numbers_that_made_the_measurements():
 
 
 def test_the_file_that_is_written_reads_back_the_same(tmp_path):
-    numbers = load_gemm_coefficients(load_gpu("b200_sxm"))
+    numbers = load_gemm_coefficients(load_gpu("b300_sxm"))
     path = tmp_path / "again.toml"
     path.write_text(gemm_toml(numbers, "how it was made"), encoding="utf-8")
     assert load_spec(path, GemmCoefficients) == numbers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.report.prediction import Prediction
-from simulator.studies.validation.placement import place, predict
+from simulator.studies.validation.placement import may_fit, place, predict
 from simulator.studies.validation.rows import CannotPlace, Row, text
 from simulator.studies.validation.scores import OUT_OF_MEMORY, Outcome
 
@@ -23,6 +23,7 @@ class Attempt:
         assumed: rules that filled in what the row leaves out.
         kind: kind of run.
         offloads: whether the run may move activations to the host, unseen here.
+        guessed: whether what it recomputes was guessed, as the least that may fit.
     """
 
     prediction: Prediction | None = None
@@ -31,6 +32,7 @@ class Attempt:
     assumed: tuple[str, ...] = ()
     kind: str = ""
     offloads: bool = False
+    guessed: bool = False
 
 
 def attempt(row: Row, everything: bool) -> Attempt:
@@ -45,13 +47,18 @@ def attempt(row: Row, everything: bool) -> Attempt:
         prediction, assumed = predict(placed)
     except CannotPlace as why:
         return Attempt(reason=why.reason, counts=why.counts, assumed=assumed, kind=kind)
-    return Attempt(prediction=prediction, assumed=assumed, kind=kind, offloads=placed.offloads)
+    guessed = placed.recompute is None
+    return Attempt(prediction=prediction, assumed=assumed, kind=kind, offloads=placed.offloads, guessed=guessed)
 
 
 def verdict_outcome(case: str, group: str, verdict: bool, tried: Attempt) -> Outcome:
     """Return the outcome of a row that says whether the run went out of memory."""
     full = tried.prediction is not None and not tried.prediction.fits
-    unseen = "more than fits, and the run may have moved activations to the host" if full and tried.offloads else ""
+    unseen = ""
+    if full and tried.offloads:
+        unseen = "more than fits, and the run may have moved activations to the host"
+    elif full and tried.guessed and tried.prediction is not None and may_fit(tried.prediction):
+        unseen = "more than fits by less than the band of memory, and what the run recomputed is not known"
     return Outcome(
         case_id=case,
         quantity=OUT_OF_MEMORY,

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from simulator.costs.attention import attention_seconds, attention_sigma
-from simulator.costs.gemm import LAYOUTS, gemm_seconds, gemm_sigma
+from simulator.costs.gemm import BENCHMARK_REPEATS, LAYOUTS, gemm_seconds, gemm_sigma
 from simulator.errors import SimulatorError
 from simulator.hardware.compute_coefficients import load_attention_coefficients, load_gemm_coefficients
+from simulator.hardware.gpu import Gpu
 from simulator.plan.framework import load_framework
 from simulator.report.prediction import QUANTILE
 from simulator.studies.validation.layers import layer_seconds, unfused_attention_seconds
@@ -21,6 +22,7 @@ from simulator.studies.validation.rows import CannotPlace, Row, count, flag, num
 from simulator.studies.validation.scores import Outcome
 from simulator.units import in_unit
 from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
+from simulator.workload.precision import precision_named
 
 __all__ = ["gemm_outcomes"]
 
@@ -96,7 +98,8 @@ def _priced(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
 
 def _gemm(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
     gpu, from_gpu = place_gpu(row)
-    dtype, from_dtype = place_precision({"precision": text(row, "dtype")})
+    precision, from_dtype = place_precision({"precision": text(row, "dtype")})
+    dtype = precision_named(precision).gemm
     sizes = [count(row, name) for name in ("m", "n", "k")]
     if None in sizes:
         raise CannotPlace("the row gives no m, n or k", counts=False)
@@ -110,14 +113,24 @@ def _gemm(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
     if layout not in LAYOUTS:
         raise CannotPlace(f"layout {layout[:20]!r} is none of {', '.join(LAYOUTS)}")
     accumulates = (number(row, "accumulate") or 0) > 0 and (grouped or text(row, "out_dtype") == "fp32")
-    coefficients = load_gemm_coefficients(gpu)
-    seconds = float(gemm_seconds([shape], [layout], [dtype], [accumulates], gpu, coefficients)[0])
+    coefficients = load_gemm_coefficients(gpu, _own(row, gpu, "gemm"))
+    seconds = float(gemm_seconds([shape], [layout], [dtype], [accumulates], gpu, coefficients, _repeats(row))[0])
     sigma = float(np.ravel(gemm_sigma([shape], [dtype], gpu, coefficients))[0])
     assumed: tuple[str, ...] = (*from_gpu, *from_dtype)
     host = shape[0] * LAUNCHES_PER_EXPERT * load_framework(_OF_GROUPS).launch_time if grouped else 0.0
     if host > seconds:
         seconds, assumed = host, (*assumed, f"bound by the host: a launch per group, as in {_OF_GROUPS}")
     return seconds, 2.0 * math.prod(shape), sigma, assumed
+
+
+def _own(row: Row, gpu: Gpu, kind: str) -> str | None:
+    """The calibration of this kind that was measured on the row's own machine, if there is one."""
+    machine = load_names().machine_of(text(row, "source"), gpu.name)
+    return next((name for name in machine.calibration if name.startswith(f"{kind}_")), None) if machine else None
+
+
+def _repeats(row: Row) -> float:
+    return number(row, "repeats") or BENCHMARK_REPEATS
 
 
 def _of_direction(shape: tuple[int, ...], direction: str) -> tuple[tuple[int, ...], str]:
@@ -132,13 +145,13 @@ def _of_direction(shape: tuple[int, ...], direction: str) -> tuple[tuple[int, ..
 
 def _attention(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
     gpu, assumed = place_gpu(row)
-    dtype, _ = place_precision({"precision": text(row, "dtype")})
+    dtype = precision_named(place_precision({"precision": text(row, "dtype")})[0]).compute
     length, heads, width = count(row, "seq_len"), count(row, "heads"), count(row, "head_dim")
     if length is None or heads is None or width is None:
         raise CannotPlace("the row gives no seq_len, heads or head_dim", counts=False)
     value_width = count(row, "v_head_dim") or width
     kv_heads, batch, causal = count(row, "kv_heads") or heads, count(row, "batch") or 1, bool(flag(row, "causal"))
-    coefficients = load_attention_coefficients(gpu)
+    coefficients = load_attention_coefficients(gpu, _own(row, gpu, "attention"))
     kernel, more = _kernel(row)
     halved = "flashattention" in text(row, "source").lower().replace(" ", "")
     work = 2.0 * batch * heads * length**2 * (width + value_width) * (0.5 if causal and halved else 1.0)
@@ -154,7 +167,8 @@ def _attention(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
         seconds, sigma, said = unfused_attention_seconds(row, [name for name, _ in passes])
         return seconds, work * sum(part for _, part in passes), sigma, (*said, *more)
     shape = (batch, heads, kv_heads, length, length, (width + value_width) / 2)
-    seconds = sum(float(attention_seconds(*shape, causal, p, kernel, dtype, gpu, coefficients)) for p, _ in passes)
+    common = (kernel, dtype, gpu, coefficients)
+    seconds = sum(float(attention_seconds(*shape, causal, p, *common, repeats=_repeats(row))) for p, _ in passes)
     sigma = float(np.ravel(attention_sigma(length, length, kernel, dtype, gpu, coefficients))[0])
     return seconds, work * sum(part for _, part in passes), sigma, (*assumed, *more)
 

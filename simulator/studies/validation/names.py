@@ -14,13 +14,15 @@ from typing import Literal
 from pydantic import Field
 
 from simulator.hardware.gpu import Gpu
-from simulator.specs import Name, Spec, data_roots, load_all, load_spec
+from simulator.specs import Name, Names, Spec, data_roots, load_all, load_spec
 from simulator.units import parse
 
 __all__ = ["FabricName", "NameTable", "find_gpu", "load_names", "release_of", "words_of"]
 
 _VENDORS = ("nvidia", "amd", "intel", "google", "huawei", "geforce", "tesla", "instinct", "quadro", "cloud")
 """Words of a GPU's name that say nothing of which one it is."""
+_EARLY = ("kepler", "pascal", "volta", "turing", "ampere")
+"""Architectures that codes of before 2023 ran on."""
 _NEAR = 0.01
 """Memories that are nearer to each other than this are the same."""
 MEMORY_TOLERANCE = 0.06
@@ -31,6 +33,14 @@ class FabricName(Spec):
     """The network technology of a source, and where that was read."""
 
     technology: Name
+    source: Name
+
+
+class SourceMachine(Spec):
+    """Calibrations measured on the machine of a source, for its runs with this GPU, and where that was read."""
+
+    gpu: Name
+    calibration: Names
     source: Name
 
 
@@ -50,6 +60,14 @@ class SourceKernel(Spec):
     source: Name
 
 
+class SourcePrecision(Spec):
+    """What a source means by its word for a precision, and where that was read."""
+
+    word: Name
+    precision: Name
+    source: Name
+
+
 class FrameworkSince(Spec):
     """A framework's profile on an architecture from a release on, and where that was read; releases are year.month."""
 
@@ -57,6 +75,41 @@ class FrameworkSince(Spec):
     architecture: Name
     framework: Name
     source: Name
+
+
+class Recipe(Spec):
+    """What a framework's published recipes set for a model on some GPUs, which no table of results prints.
+
+    Args:
+        framework, model: ours ("" = any), and what the model's name begins with in the table.
+        gpus: words, each the beginning of a GPU's name.
+        table: a part of the name of the table of results; "" = any.
+        since, until: releases, year.month.patch, both inclusive; "" = any.
+        profile: the framework's profile that holds; "" = its usual one.
+        cuda_graphs: as in `Plan`, scopes divided by commas; "" = the profile's habit.
+        recompute_modules: as in `Plan`, divided by commas; "" = none.
+        source: where that was read.
+    """
+
+    framework: str = ""
+    model: Name
+    gpus: Name
+    table: str = ""
+    since: str = ""
+    until: str = ""
+    profile: str = ""
+    cuda_graphs: str = ""
+    recompute_modules: str = ""
+    source: Name
+
+    def holds(self, framework: str, row: tuple[str, str, str, str]) -> bool:
+        """Return whether a row is meant: our name of its framework, and what it says of source, model, GPU and release."""
+        source, model, gpu, version = row
+        release, known = _release(version), {words_of(word) for word in self.gpus.split(",")}
+        begins = _plain(model).startswith(_plain(self.model)) and words_of(gpu)[:1] in known
+        late = not self.since or (bool(release) and release >= _release(self.since))
+        meant = self.framework in ("", framework) and self.table.lower() in source.lower()
+        return meant and begins and late and (not self.until or release <= _release(self.until))
 
 
 class SourceFramework(Spec):
@@ -77,6 +130,14 @@ class FrameworkUntil(Spec):
 
     until: Name
     architecture: Name
+    framework: Name
+    source: Name
+
+
+class FrameworkLater(Spec):
+    """The profile that a code's name means since a year, and on GPUs of architectures that are newer; where that was read."""
+
+    since: Name
     framework: Name
     source: Name
 
@@ -109,9 +170,12 @@ class NameTable(Spec):
     frameworks: dict[str, Name]
     framework_words: dict[str, Name]
     schedules: dict[str, Name]
+    framework_compiled: dict[str, Name] = Field(default_factory=dict)
+    framework_later: dict[str, FrameworkLater] = Field(default_factory=dict)
     attention: dict[str, Name]
     attention_of_source: dict[str, SourceKernel] = Field(default_factory=dict)
     framework_since: dict[str, FrameworkSince] = Field(default_factory=dict)
+    recipes: dict[str, Recipe] = Field(default_factory=dict)
     framework_until: dict[str, FrameworkUntil] = Field(default_factory=dict)
     framework_of_kernel: dict[str, Name] = Field(default_factory=dict)
     framework_of_precision: dict[str, Name] = Field(default_factory=dict)
@@ -121,7 +185,9 @@ class NameTable(Spec):
     recompute: dict[str, Name]
     recompute_of_source: dict[str, SourceRecompute] = Field(default_factory=dict)
     precisions: dict[str, Name]
+    precision_of_source: dict[str, SourcePrecision] = Field(default_factory=dict)
     fabrics: dict[str, FabricName]
+    machine_of_source: dict[str, SourceMachine] = Field(default_factory=dict)
     memory_of_source: dict[str, SourceMemory] = Field(default_factory=dict)
     memory_units: dict[str, Name]
 
@@ -134,12 +200,35 @@ class NameTable(Spec):
         return _plain_table(self, table).get(_plain(text))
 
     def framework_by_words(self, text: str) -> str | None:
-        """Return the framework of the first word of the table that a text has; long ones also inside another word."""
+        """Return the framework of the first entry of the table that a text has; long words also inside another word.
+
+        >>> load_names().framework_by_words("HF Accelerate + DeepSpeed ZeRO-3")
+        'hugging_face_deepspeed'
+        """
         words, plain = words_of(text), text.lower()
-        found = (
-            name for word, name in self.framework_words.items() if word in words or (len(word) > 5 and word in plain)
-        )
-        return next(found, None)
+
+        def said(word: str) -> bool:
+            return word in words or ((len(word) > 5 or not word.isalnum()) and word in plain)
+
+        return next((name for entry, name in self.framework_words.items() if all(map(said, entry.split(" + ")))), None)
+
+    def framework_as_built(self, framework: str, text: str) -> str:
+        """Return the profile of a framework whose text says that its layers are compiled or made of fused kernels.
+
+        >>> load_names().framework_as_built("pytorch_fsdp", "FSDP + torch.compile")
+        'pytorch_fsdp_fused'
+        """
+        plain = text.lower()
+        built = re.search(r"compile|fused kernels", plain) and not re.search(r"(without|no)[ -]torch.?compile", plain)
+        return self.framework_compiled.get(framework, framework) if built else framework
+
+    def framework_today(self, framework: str, words: str, architecture: str) -> FrameworkLater | None:
+        """Return what a code's name means for a run of these words (they may hold a year) on a GPU of this architecture."""
+        later = self.framework_later.get(framework)
+        if later is None:
+            return None
+        first, said = (re.findall(r"\b20[12]\d\b", text) for text in (later.since, words))
+        return later if architecture not in _EARLY or max(said, default="") >= first[0] else None
 
     def fabric_of(self, source: str) -> FabricName | None:
         """Return the network technology known for a source, by a part of its text."""
@@ -150,7 +239,7 @@ class NameTable(Spec):
         """Return the profile of a framework at a version such as "26.04.01" on an architecture, if it has one of its own.
 
         >>> names = load_names()
-        >>> names.framework_at("megatron_core", "24.07", "hopper"), names.framework_at("megatron_core", "25.02", "hopper")
+        >>> names.framework_at("nemo", "24.07", "hopper"), names.framework_at("nemo", "25.02", "hopper")
         ('nemo_2024', None)
         """
         release = release_of(version)
@@ -176,10 +265,20 @@ class NameTable(Spec):
         lowered = source.lower()
         return next((found for text, found in self.vocabulary_of_source.items() if text.lower() in lowered), None)
 
+    def recipe_of(self, framework: str, row: tuple[str, str, str, str]) -> Recipe | None:
+        """Return the recipe that a row (source, model, GPU, release) was made with, if it is known."""
+        return next((recipe for recipe in self.recipes.values() if recipe.holds(framework, row)), None)
+
     def recompute_of(self, source: str) -> SourceRecompute | None:
         """Return what a source recomputes where a row does not say, by a part of its text."""
         lowered = source.lower()
         return next((found for text, found in self.recompute_of_source.items() if text.lower() in lowered), None)
+
+    def machine_of(self, source: str, gpu: str) -> SourceMachine | None:
+        """Return the calibrations known for a source's machine with this GPU, by a part of its text."""
+        lowered = source.lower()
+        found = (m for text, m in self.machine_of_source.items() if text.lower() in lowered)
+        return next((m for m in found if m.gpu == gpu), None)
 
     def memory_of(self, source: str) -> SourceMemory | None:
         """Return what the peak memory of a source is known to count, by a part of its text."""
@@ -190,6 +289,12 @@ class NameTable(Spec):
         """Return what a source means by its word for an attention kernel, if it means something of its own."""
         lowered = source.lower()
         found = (k for text, k in self.attention_of_source.items() if text.lower() in lowered)
+        return next((k for k in found if _plain(k.word) == _plain(word)), None)
+
+    def precision_of(self, source: str, word: str) -> SourcePrecision | None:
+        """Return what a source means by its word for a precision, if it means something of its own."""
+        lowered = source.lower()
+        found = (k for text, k in self.precision_of_source.items() if text.lower() in lowered)
         return next((k for k in found if _plain(k.word) == _plain(word)), None)
 
     def __hash__(self) -> int:
@@ -283,6 +388,15 @@ def _same_memory(memory: float, gigabytes: float) -> bool:
 def _distance(memory: float, gigabytes: float) -> float:
     """How far a GPU's memory lies from what was said, decimal or binary, whichever is nearer [1]."""
     return min(abs(memory / parse(f"{gigabytes} {unit}", "B") - 1) for unit in ("GB", "GiB"))
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers of a release.
+
+    >>> _release("26.04.01") > _release("26.04")
+    True
+    """
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def _plain(text: str) -> str:

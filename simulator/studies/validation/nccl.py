@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from simulator.calibration.nccl_logs import NcclLog, describe_row, load_log, single_process
+from simulator.calibration.nccl_logs import NcclLog, describe_row, load_log, log_digest, single_process
 from simulator.collectives import collective_seconds, profile_of
 from simulator.errors import SimulatorError, SpecError
+from simulator.hardware.coefficients import Profile
 from simulator.report.prediction import QUANTILE
 from simulator.studies.validation.rows import Row, flag, text
 from simulator.studies.validation.scores import Outcome
 from simulator.units import in_unit
 
-__all__ = ["nccl_outcomes"]
+__all__ = ["OWN_LOG", "SAME_PLATFORM", "UNMEASURED", "nccl_outcomes"]
+
+OWN_LOG, SAME_PLATFORM, UNMEASURED = "a log the profile was fitted to", "another machine of its kind", "no profile"
+"""For what a band was made."""
 
 
 def nccl_outcomes(rows: list[dict[str, str]], index: Path, everything: bool = False) -> Iterator[list[Outcome]]:
@@ -53,9 +58,20 @@ def _log_outcomes(row: Row, index: Path, everything: bool) -> list[Outcome]:
         except (SimulatorError, ValueError) as error:
             out.append(_row(name, i, line, None, 0.0, str(error), True))
             continue
-        launch = profile_of(log.fabric, log.place).single_process_launch if log.single_process else 0.0
-        out.append(_row(name, i, line, time.seconds + launch, math.exp(QUANTILE * time.sigma), "", True))
+        profile = profile_of(log.fabric, log.place)
+        own = _own(profile, log, size)
+        launch = profile.single_process_launch if log.single_process else 0.0
+        factor = math.exp(QUANTILE * (own or time.sigma))
+        known = profile.measured(log.kind, time.algorithm, time.protocol, size)
+        band = OWN_LOG if own else SAME_PLATFORM if known else UNMEASURED
+        out.append(replace(_row(name, i, line, time.seconds + launch, factor, "", True), band_of=band))
     return out
+
+
+def _own(profile: Profile, log: NcclLog, size: float) -> float | None:
+    """Return the spread for the very machine of a log that the profile was fitted to; None for any other log."""
+    fitted = next((name for name, digest in profile.logs.items() if digest == log.digest), "")
+    return profile.own_sigma(log.kind, size, log.place, fitted) if fitted else None
 
 
 def _described(row: Row, path: Path) -> NcclLog:
@@ -72,6 +88,7 @@ def _described(row: Row, path: Path) -> NcclLog:
         seconds=times,
         algorithm=algorithm,
         protocol=protocol,
+        digest=log_digest(path),
         single_process=single_process(row),
     )
 

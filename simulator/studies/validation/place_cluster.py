@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.errors import SimulatorError
 from simulator.hardware.cluster import Cluster, ClusterSpec, Node, load_cluster, load_node
@@ -64,10 +64,15 @@ def place_cluster(row: Row) -> tuple[Cluster, tuple[str, ...]]:
         link,
         parse(f"{rate} Gb/s", "B/s") if rate and rate > 0 else None,
         technology,
-        "nvl72" in (text(row, "intra_link") + text(row, "gpu")).lower(),
+        "nvl72" in (text(row, "intra_link") + text(row, "gpu")).lower() or _in_racks_alone(gpu.name),
         needs,
     )
     cluster, more = _cluster_like(wanted)
+    machine = load_names().machine_of(text(row, "source"), gpu.name)
+    if machine is not None:
+        spec = cluster.spec.model_copy(update={"calibration": (*machine.calibration, *cluster.spec.calibration)})
+        cluster = replace(cluster, spec=spec)
+        more += (f"calibration {', '.join(machine.calibration)} ({machine.source})",)
     try:
         return cluster.resized(world), assumed + more
     except SimulatorError as error:
@@ -161,15 +166,33 @@ def _inner_link(row: Row, gpu: Gpu, ours: tuple[Node, ...]) -> tuple[Link, tuple
 @functools.lru_cache(maxsize=256)
 def _cluster_like(wanted: _Wanted) -> tuple[Cluster, tuple[str, ...]]:
     """Return a cluster of any size with these parts."""
+    technologies = (wanted.technology,) if wanted.technology else _usual_networks(wanted.gpu.name)
     for name in names("clusters"):
         cluster = load_cluster(name)
-        if _agrees(cluster, wanted):
-            note = () if wanted.rate or not wanted.needs_network else (f"network as in cluster {name}",)
-            return cluster, note
+        if _agrees(cluster, wanted, technologies):
+            said = (wanted.rate and "infiniband" in technologies) or wanted.technology or not wanted.needs_network
+            return cluster, () if said else (f"network as in cluster {name}",)
     return _built(wanted)
 
 
-def _agrees(cluster: Cluster, wanted: _Wanted) -> bool:
+@functools.lru_cache(maxsize=64)
+def _usual_networks(gpu: str) -> tuple[str, ...]:
+    """Technologies of the network of a row that names none: InfiniBand, or those of our clusters with a GPU never seen on it."""
+    ours = [cluster.network for name in names("clusters") if (cluster := load_cluster(name)).gpu.name == gpu]
+    found = {network.technology for network in ours if network is not None}
+    return tuple(sorted(found)) if found and "infiniband" not in found else ("infiniband",)
+
+
+@functools.lru_cache(maxsize=64)
+def _in_racks_alone(gpu: str) -> bool:
+    """Whether all our clusters with this GPU join nodes in racks by its inner link."""
+    ours = [
+        cluster.spec.nodes_per_rack for name in names("clusters") if (cluster := load_cluster(name)).gpu.name == gpu
+    ]
+    return bool(ours) and min(ours) > 1
+
+
+def _agrees(cluster: Cluster, wanted: _Wanted, technologies: tuple[str, ...]) -> bool:
     node = cluster.node
     if cluster.gpu != wanted.gpu or node.gpus != wanted.per_node or cluster.link.name != wanted.link.name:
         return False
@@ -179,7 +202,7 @@ def _agrees(cluster: Cluster, wanted: _Wanted) -> bool:
         return True
     if cluster.network is None or cluster.spec.oversubscription > 1:
         return False
-    if cluster.network.technology != (wanted.technology or "infiniband"):
+    if cluster.network.technology not in technologies:
         return False
     return wanted.rate is None or abs(cluster.network.bandwidth * node.nics / node.gpus / wanted.rate - 1) <= _SAME_RATE
 
@@ -193,7 +216,8 @@ def _built(wanted: _Wanted) -> tuple[Cluster, tuple[str, ...]]:
     rate = wanted.rate
     if rate is None and wanted.needs_network:
         other = next((n for n in ours if n.network_link), load_node("dgx_a100_80"))
-        rate = load_link(other.network_link).bandwidth * other.nics / other.gpus
+        link = load_link(other.network_link)
+        rate, technology = link.bandwidth * other.nics / other.gpus, wanted.technology or link.technology
         assumed = (f"network of {show(rate, 'B/s')} per GPU, as node {other.name}",)
     network, nics = (None, 0) if rate is None else _network(technology, rate, wanted.per_node)
     node = pattern.model_copy(

@@ -11,7 +11,9 @@ from pydantic import ValidationError
 
 from simulator.specs import load_all
 from simulator.studies.validation.names import load_names
+from simulator.studies.validation.place_special import letters, special_model
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
+from simulator.studies.validation.words import is_pretraining, sparse_layers
 from simulator.workload.model import Model
 
 __all__ = ["place_model"]
@@ -30,6 +32,10 @@ def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     Raises:
         CannotPlace: the row's model is of a kind not modelled, or its sizes are not given.
     """
+    _refuse_other_tasks(row)
+    special_one = special_model(row)
+    if special_one is not None:
+        return special_one[0], count(row, "seq_len") or special_one[0].sequence_length, special_one[1]
     _refuse_other_kinds(row)
     assumed: list[str] = []
     layers, hidden, length = (count(row, name) for name in ("arch_layers", "hidden", "seq_len"))
@@ -52,6 +58,8 @@ def place_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     name = text(row, "model") or "unnamed"
     style, why = _style((hidden, heads, kv_heads, ffn, gated), name)
     assumed += [why] if why else []
+    if _WINDOWED.search(text(row, "attn_type").lower()) and not (style and style.window):
+        assumed.append("attention to all tokens (the row gives no window)")
     special |= _habits(style, special.get("experts", 0), length, assumed) | _prediction(row, style, layers, assumed)
     if latent:
         special.pop("qk_norm", None)  # latents have norms of their own
@@ -88,12 +96,15 @@ def _blank_vocabulary(row: Row, assumed: list[str]) -> int:
     return vocabulary
 
 
-def _refuse_other_kinds(row: Row) -> None:
+def _refuse_other_tasks(row: Row) -> None:
     task = text(row, "task")
-    if task and task.lower() not in ("pretrain", "pretraining"):
+    if not is_pretraining(task):
         raise CannotPlace(f"task {task!r} is not modelled: only pretraining is", counts=False)
+
+
+def _refuse_other_kinds(row: Row) -> None:
     kind = text(row, "attn_type").lower()
-    if kind not in ("", "mha", "gqa", "mqa", "mla"):
+    if kind not in ("", "mha", "gqa", "mqa", "mla") and not _WINDOWED.search(kind):
         raise CannotPlace(f"attention of type {kind!r} is not modelled")
 
 
@@ -105,8 +116,8 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
     per_token, width = count(row, "moe_topk"), count(row, "moe_ffn_hidden")
     if per_token is None or width is None:
         raise CannotPlace("a mixture of experts needs moe_topk and moe_ffn_hidden", counts=False)
-    dense = int(number(row, "moe_dense_layers") or 0)
-    if not text(row, "moe_dense_layers"):
+    dense, every = sparse_layers(text(row, "moe_layer_freq")) or (int(number(row, "moe_dense_layers") or 0), 1)
+    if not text(row, "moe_dense_layers") and not text(row, "moe_layer_freq"):
         found = (
             m.dense_layers for m in load_all("models", Model).values() if (m.hidden, m.experts) == (hidden, experts)
         )
@@ -114,13 +125,16 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
         assumed.append(f"moe_dense_layers = {dense}")
     if dense >= layers:
         raise CannotPlace(f"moe_dense_layers = {dense} leave none of the {layers} layers with experts", counts=False)
-    assumed.append("experts equally popular")
+    drops = {"capacity_factor": 1.0} if "tokendrop" in letters(text(row, "model")) else {}
+    assumed.append("experts take equal rows and drop the rest" if drops else "experts equally popular")
     return {
+        **drops,
         "experts": int(experts),
         "experts_per_token": per_token,
         "expert_ffn": width,
         "shared_expert_ffn": int(number(row, "moe_shared_ffn") or 0),
         "dense_layers": dense,
+        "moe_every": every,
     }
 
 
@@ -134,6 +148,9 @@ def _latent(hidden: int, heads: int, assumed: list[str]) -> dict[str, Any]:
     return {"attention": "latent", **dict(zip(names, BLANK_LATENT, strict=True))}
 
 
+_WINDOWED = re.compile(r"swa|sliding|local|window")
+"""Kinds of attention whose windows only a model of ours tells; without one all tokens are attended to."""
+
 Layer = tuple[int, int, int, int, bool]
 """Hidden, heads, key/value heads, inner width, and whether the MLP is gated."""
 
@@ -142,7 +159,7 @@ def _style(layer: Layer, name: str) -> tuple[Model | None, str]:
     """Our model with the same layer (its number of layers may differ), the one called most alike; else of the same kind of MLP."""
     models = _by_shape().get(layer)
     if models:
-        said = _letters(name)
+        said = letters(name)
         return min(models, key=lambda m: (not _called(m, said), _odd(m), m.name)), ""
     norm, positions = ("RMS norm", "rotary") if layer[-1] else ("layer norm with biases", "learned")
     return None, f"{norm} and {positions} positions (no model of ours has this layer)"
@@ -152,7 +169,7 @@ def _habits(style: Model | None, experts: int, length: int, assumed: list[str]) 
     """What no table prints of a layer: windows and more norms."""
     if style is None:
         return {}
-    out: dict[str, Any] = {name: True for name in ("qk_norm", "post_norms") if getattr(style, name)}
+    out: dict[str, Any] = {name: True for name in ("qk_norm", "post_norms", "clamped_gate") if getattr(style, name)}
     if style.expert_groups and style.experts == experts:
         out |= {"expert_groups": style.expert_groups, "groups_per_token": style.groups_per_token}
     if style.window:
@@ -169,7 +186,7 @@ def _prediction(row: Row, style: Model | None, layers: int, assumed: list[str]) 
         return {"mtp_layers": int(said.group(1))} if int(said.group(1)) else {}
     names, code = load_names(), text(row, "framework")
     framework = names.find("frameworks", code) or names.framework_by_words(code) or ""
-    if style is None or not style.mtp_layers or layers != style.layers or framework != "megatron_core":
+    if style is None or not style.mtp_layers or layers != style.layers or framework not in ("megatron_core", "nemo"):
         return {}
     assumed.append(f"multi-token prediction as in {style.name}")
     return {"mtp_layers": style.mtp_layers}
@@ -177,15 +194,12 @@ def _prediction(row: Row, style: Model | None, layers: int, assumed: list[str]) 
 
 def _odd(model: Model) -> bool:
     """Whether a layer differs from the plain one of its sizes, so that a row must name the model to mean it."""
-    return model.window > 0 or model.positions not in ("learned", "rotary", "alibi") or model.capacity_factor > 0
+    more = model.qk_norm or model.post_norms or model.window > 0
+    return more or model.positions not in ("learned", "rotary", "alibi") or model.capacity_factor > 0
 
 
 def _called(model: Model, said: str) -> bool:
-    return any(_letters(n) in said or said in _letters(n) for n in (model.name, *model.aliases)) or model.family in said
-
-
-def _letters(name: str) -> str:
-    return "".join(c for c in name.lower() if c.isalnum())
+    return any(letters(n) in said or said in letters(n) for n in (model.name, *model.aliases)) or model.family in said
 
 
 @functools.lru_cache(maxsize=1)

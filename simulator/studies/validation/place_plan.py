@@ -12,9 +12,32 @@ from simulator.schedules.base import Shape
 from simulator.studies.validation.names import load_names, release_of
 from simulator.studies.validation.place_cluster import place_gpu
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
+from simulator.studies.validation.words import (
+    kernel_by_words,
+    layers_of_stages,
+    precision_by_words,
+    recompute_by_words,
+    schedule_by_words,
+    zero_stage,
+)
 from simulator.workload.model import Model
 
 __all__ = ["place_plan", "place_precision"]
+
+
+_SHARDING = (
+    "pytorch_fsdp",
+    "pytorch_fsdp_fused",
+    "llm_foundry",
+    "torchtitan",
+    "torchtitan_eager",
+    "automodel",
+    "jax_xla",
+)
+_MEGATRON_CORE = ("megatron_core", "nemo", "hai_llm")
+"""Frameworks whose rows mean ZeRO-3, and ZeRO-1, where they name no stage."""
+NEAR_BATCH = 0.05
+"""How far a batch may lie from a multiple of its microbatches to be taken for it [1]."""
 
 
 def place_precision(row: Row) -> tuple[str, tuple[str, ...]]:
@@ -26,7 +49,10 @@ def place_precision(row: Row) -> tuple[str, tuple[str, ...]]:
     name = text(row, "precision")
     if not name:
         return "bf16", ("precision = bf16",)
-    found = load_names().find("precisions", name)
+    own = load_names().precision_of(text(row, "source"), name)
+    if own is not None:
+        return own.precision, (f"{name} taken for {own.precision} ({own.source})",)
+    found = load_names().find("precisions", name) or precision_by_words(name)
     if found is None:
         raise CannotPlace(f"precision {name[:40]!r} is not modelled")
     return found, ()
@@ -38,16 +64,20 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     Raises:
         CannotPlace: sizes are missing or contradict each other, or the row uses what is not modelled.
     """
+    if re.search(r"activation-offload\w*=true", text(row, "quality_note").lower()):
+        raise CannotPlace("activations of single modules that move to the host are not modelled")
     assumed: list[str] = []
     tensor, pipeline, context = count(row, "tp") or 1, count(row, "pp") or 1, count(row, "cp") or 1
-    world = count(row, "n_gpus") or 1
+    world = count(row, "n_gpus")
+    if world is None:
+        raise CannotPlace("the row gives no n_gpus", counts=False)
     if world % (tensor * pipeline * context):
         raise CannotPlace(
             f"tp x pp x cp = {tensor} x {pipeline} x {context} does not divide the {world} GPUs", counts=False
         )
     replicas = world // (tensor * pipeline * context)
     said = count(row, "dp")
-    if said is not None and said != replicas:
+    if said is not None and said not in _replicas_as_printed(row, replicas, context):
         raise CannotPlace(f"tp x pp x dp = {tensor} x {pipeline} x {said} is not the {world} GPUs", counts=False)
     microbatch = count(row, "mbs")
     if microbatch is None:
@@ -56,8 +86,7 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     batch = count(row, "gbs") or replicas * microbatch * (count(row, "grad_accum") or 0)
     if not batch:
         raise CannotPlace("the row gives neither gbs nor grad_accum", counts=False)
-    if batch % (replicas * microbatch):
-        raise CannotPlace(f"gbs = {batch} is no multiple of dp x mbs = {replicas} x {microbatch}")
+    batch = _whole_batch(batch, replicas, microbatch, assumed)
     fields: dict[str, Any] = {
         "tensor_parallel": tensor,
         "pipeline_parallel": pipeline,
@@ -71,6 +100,7 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
     fields |= _gradient_dtype(row)
     fields |= _attention(row, assumed)
+    named = fields["framework"]
     own = load_names().framework_at(fields["framework"], text(row, "version"), place_gpu(row)[0].architecture)
     if own is not None:
         fields["framework"] = own
@@ -84,6 +114,7 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     if of_source is not None:
         fields["framework"] = of_source[0]
         assumed.append(f"framework {of_source[0]} ({of_source[1]})")
+    fields |= _recipe(row, named, assumed)
     fields |= _pieces(row, fields, assumed)
     if _overlap_off(row) and replicas > 1 and fields["zero_stage"] < 3:
         fields["overlap_gradients"] = False
@@ -94,12 +125,40 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     if _overlap_off(row) and "TP" in text(row, "overlap") and tensor > 1:
         fields["overlap_tensor_parallel"] = False
     recompute = _recompute(row, assumed)
+    if "recompute_modules" in fields:
+        recompute = "selective"
     fields |= _recompute_detail(row, recompute)
     if recompute == "selective" and load_framework(fields["framework"]).recompute == "operators":
         recompute = "operators"
         fields.pop("recompute_modules", None)
         assumed.append("recompute 'selective' is per operator in this framework")
     return fields, batch, recompute, tuple(assumed)
+
+
+def _replicas_as_printed(row: Row, replicas: int, context: int) -> set[int]:
+    """Return what tables call data parallelism: all replicas, with the context ranks of each, or without those that share experts."""
+    expert = count(row, "ep") or 1
+    printed = {replicas, replicas * context}
+    for shared in (expert, expert * context):
+        if replicas % shared == 0:
+            printed.add(replicas // shared)
+    return printed
+
+
+def _whole_batch(batch: int, replicas: int, microbatch: int, assumed: list[str]) -> int:
+    """Return the batch, or the nearest that whole microbatches make up where that is within a twentieth of it.
+
+    Raises:
+        CannotPlace: none is.
+    """
+    unit = replicas * microbatch
+    if batch % unit == 0:
+        return batch
+    nearest = max(1, round(batch / unit)) * unit
+    if abs(nearest - batch) > NEAR_BATCH * batch:
+        raise CannotPlace(f"gbs = {batch} is no multiple of dp x mbs = {replicas} x {microbatch}")
+    assumed.append(f"gbs = {nearest}, the nearest multiple of dp x mbs = {replicas} x {microbatch}")
+    return nearest
 
 
 def _experts(row: Row, model: Model, tensor: int, assumed: list[str]) -> dict[str, Any]:
@@ -117,6 +176,12 @@ def _experts(row: Row, model: Model, tensor: int, assumed: list[str]) -> dict[st
         split = 1 if recipe and expert > 1 else tensor
         why = "as the recipes of Megatron Bridge say" if recipe else "Megatron's habit"
         assumed.append(f"expert_tensor_parallel = {split} ({why})")
+    elif split not in (1, tensor):
+        whole = expert * split
+        expert, split = (whole // tensor, tensor) if whole % tensor == 0 else (whole, 1)
+        assumed.append(
+            f"experts over {expert} ranks and {split} slices: the same part of them as etp = {text(row, 'etp')}"
+        )
     fields = {"expert_parallel": expert, "expert_tensor_parallel": split}
     if expert > 1 or split == 1:
         fields["sequence_parallel"] = True
@@ -131,7 +196,13 @@ def _framework(row: Row, assumed: list[str]) -> str:
         found = load_names().framework_by_words(name)
         if found is None:
             found = "pytorch_fsdp" if number(row, "zero_stage") == 3 else "megatron_core"
+        found = load_names().framework_as_built(found, name)
         assumed.append(f"framework {name!r} taken for {found}")
+    said = " ".join((name, text(row, "version"), text(row, "attn_kernel")))
+    later = load_names().framework_today(found, said, place_gpu(row)[0].architecture)
+    if later is not None:
+        assumed.append(f"framework {later.framework} ({later.source})")
+        return later.framework
     return found
 
 
@@ -140,7 +211,10 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
     name, chunks = text(row, "schedule"), count(row, "vp")
     if pipeline == 1:
         return {}
-    found = load_names().find("schedules", name) if name else None
+    stages = _layout(row)
+    if stages is not None and len(stages) % pipeline == 0 and sum(stages) == model.layers:
+        chunks = len(stages) // pipeline
+    found = load_names().find("schedules", name) or schedule_by_words(name) if name else None
     wanted = found or name or ("interleaved_1f1b" if (chunks or 1) > 1 else "one_f_one_b")
     if wanted not in SCHEDULES:
         raise CannotPlace(f"no schedule {name!r}")
@@ -159,7 +233,8 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
     if chunks is None:
         chunks = 2
         assumed.append("2 chunks per rank (the depth of interleaving is not printed)")
-    split = _own_chunks(model, pipeline * chunks, assumed)
+    even = stages is None or len(stages) != pipeline * chunks or sum(stages) != model.layers
+    split = _own_chunks(model, pipeline * chunks, assumed) if even else {"layer_split": stages}
     if chunks > 1 and (microbatches % pipeline or (model.depth < pipeline * chunks and not split)):
         why = f"{microbatches} microbatches, {model.depth} layers on {pipeline} ranks"
         assumed.append(f"1f1b without interleaving ({chunks} chunks per rank cannot be: {why})")
@@ -178,10 +253,13 @@ def _own_chunks(model: Model, chunks: int, assumed: list[str]) -> dict[str, Any]
 
 
 def _uneven(row: Row, model: Model, pipeline: int) -> dict[str, Any]:
-    """Return the split of layers that the row's notes tell with Megatron's options for the first and the last rank.
+    """Return the split of layers that the row's notes tell with Megatron's options for the layout, or the first and the last rank.
 
     The rest goes round evenly; a last rank that is not named has as many layers as the first where it does not.
     """
+    stages = _layout(row)
+    if stages is not None and len(stages) == pipeline and sum(stages) == model.layers:
+        return {"layer_split": stages}
     said = {
         end: int(found.group(1))
         for end in ("first", "last")
@@ -199,6 +277,12 @@ def _uneven(row: Row, model: Model, pipeline: int) -> dict[str, Any]:
         return {}
     split = [ends["first"]] if "first" in ends else []
     return {"layer_split": (*split, *[rest] * middle, *([ends["last"]] if "last" in ends else []))}
+
+
+def _layout(row: Row) -> tuple[int, ...] | None:
+    """Return the layers of each stage that the row's notes tell as Megatron's --pipeline-model-parallel-layout."""
+    found = re.search(r"pipeline-model-parallel-layout=([^;\s]+)", text(row, "quality_note"))
+    return layers_of_stages(found.group(1)) if found else None
 
 
 def _gradient_dtype(row: Row) -> dict[str, Any]:
@@ -237,15 +321,9 @@ def _sharding(row: Row, framework: str, replicas: int, context: int, assumed: li
     Args:
         replicas: ranks that hold the same weights, the `context` ranks that share sequences among them.
     """
-    stage = count(row, "zero_stage") if text(row, "zero_stage") not in ("", "0") else 0
+    stage = zero_stage(text(row, "zero_stage"))
     if not text(row, "zero_stage"):
-        stage = (
-            3
-            if framework in ("pytorch_fsdp", "llm_foundry", "torchtitan")
-            else 1
-            if framework == "megatron_core"
-            else 0
-        )
+        stage = 3 if framework in _SHARDING else 1 if framework in _MEGATRON_CORE else 0
         if replicas > 1:
             assumed.append(f"zero_stage = {stage} (the framework's habit)")
     if stage is None or stage > 3:
@@ -270,9 +348,7 @@ def _attention(row: Row, assumed: list[str]) -> dict[str, Any]:
         return {"attention": own.kernel}
     found = names.find("attention", kernel)
     if found is None:
-        words = kernel.lower()
-        found = "unfused" if "unfused" in words else "flash3" if "flash3" in words or "v3" in words else None
-        found = found or ("flash2" if "flash" in words else None)
+        found = kernel_by_words(kernel)
         assumed.append(f"attention {kernel!r} taken for {found or 'the habit of the framework'}")
     note = names.find("attention_notes", kernel)
     if note:
@@ -292,6 +368,23 @@ def _pieces(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, A
         return {}
     assumed.append("tensor_parallel_splits = 4 (the default of Transformer Engine)")
     return {"tensor_parallel_splits": 4}
+
+
+def _recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:
+    """Return what the framework's recipe for this model and GPU sets, where results do not print it."""
+    said = (text(row, "source"), text(row, "model"), text(row, "gpu"), text(row, "version"))
+    found = load_names().recipe_of(framework, said)
+    if found is None:
+        return {}
+    out: dict[str, Any] = {"framework": found.profile} if found.profile else {}
+    if found.cuda_graphs:
+        scopes = tuple(scope.strip() for scope in found.cuda_graphs.split(","))
+        out["cuda_graphs"] = scopes[0] if scopes[0] in ("none", "full_iteration") else scopes
+    if found.recompute_modules:
+        out["recompute_modules"] = tuple(name.strip() for name in found.recompute_modules.split(","))
+    words = ", ".join(f"{name} = {value}" for name, value in out.items())
+    assumed.append(f"{words} ({found.source})")
+    return out
 
 
 def _overlap_off(row: Row) -> bool:
@@ -320,7 +413,7 @@ def _recompute(row: Row, assumed: list[str]) -> str | None:
             return None
         assumed.append(f"recompute = {known.recompute} ({known.source})")
         name = known.recompute
-    found = load_names().find("recompute", name)
+    found = load_names().find("recompute", name) or recompute_by_words(name)
     if found is None:
         raise CannotPlace(f"recompute {name[:40]!r} is not known: none, selective or full")
     return found

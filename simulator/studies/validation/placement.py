@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from simulator.errors import SimulatorError
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.run_residuals import run_kind
+from simulator.plan.framework import load_framework
 from simulator.plan.plan import Plan
 from simulator.report.prediction import Prediction
 from simulator.simulation import simulate
@@ -18,10 +19,11 @@ from simulator.studies.validation.names import load_names
 from simulator.studies.validation.place_cluster import place_cluster
 from simulator.studies.validation.place_model import place_model
 from simulator.studies.validation.place_plan import place_plan, place_precision
-from simulator.studies.validation.rows import CannotPlace, Row, text
+from simulator.studies.validation.rows import CannotPlace, Row, count, text
+from simulator.workload.model import Model
 from simulator.workload.workload import Workload
 
-__all__ = ["Placed", "group_of", "place", "predict", "sweep_of"]
+__all__ = ["Placed", "group_of", "may_fit", "place", "predict", "sweep_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,7 @@ class Placed:
 
     Args:
         fields: of the plan, without recompute.
-        recompute: none, selective or full; None = not known, the least that fits is taken.
+        recompute: none, selective or full; None = not known, the least that may fit is taken.
         assumed: the rules used, in words.
         offloads: whether the run may move activations to the host, unseen here.
     """
@@ -56,6 +58,7 @@ def place(row: Row) -> Placed:
         CannotPlace: why not.
     """
     model, length, from_model = place_model(row)
+    model, repeated = _heads_for_all(model, count(row, "tp") or 1)
     precision, from_precision = place_precision(row)
     fields, batch, recompute, from_plan = place_plan(row, model)
     cluster, from_cluster = place_cluster(row)
@@ -66,18 +69,28 @@ def place(row: Row) -> Placed:
         fields=fields,
         recompute=recompute,
         cluster=cluster,
-        assumed=(*from_model, *from_precision, *from_plan, *from_cluster),
+        assumed=(*from_model, *repeated, *from_precision, *from_plan, *from_cluster),
         offloads=habit is not None and habit.offloads and text(row, "recompute").lower() in ("", "unknown"),
     )
 
 
+def _heads_for_all(model: Model, tensor: int) -> tuple[Model, tuple[str, ...]]:
+    """Return the model with a key/value head for every tensor-parallel rank: fewer are copied (Megatron-LM's attention.py)."""
+    if model.attention == "latent" or model.kv_heads >= tensor or tensor % model.kv_heads or model.heads % tensor:
+        return model, ()
+    why = f"{model.kv_heads} key/value heads are copied to {tensor} tensor-parallel ranks"
+    return model.model_copy(update={"kv_heads": tensor}), (why,)
+
+
 def predict(placed: Placed) -> tuple[Prediction, tuple[str, ...]]:
-    """Return (prediction, all that was assumed); of an unknown recompute the least that fits.
+    """Return (prediction, all that was assumed); of an unknown recompute the least that may fit.
 
     Raises:
         CannotPlace: the simulator refuses the plan; the reason is its message.
     """
-    choices = (placed.recompute,) if placed.recompute else ("none", "selective", "full")
+    by_operator = load_framework(placed.fields["framework"]).recompute == "operators"
+    middle = "operators" if by_operator else "selective"
+    choices = (placed.recompute,) if placed.recompute else ("none", middle, "full")
     prediction, assumed = None, placed.assumed
     for choice in choices:
         try:
@@ -87,13 +100,19 @@ def predict(placed: Placed) -> tuple[Prediction, tuple[str, ...]]:
             raise CannotPlace(str(error)) from None
         except ValidationError as error:
             raise CannotPlace(str(error.errors()[0]["msg"])) from None
-        if prediction.fits:
+        if may_fit(prediction):
             break
     if placed.recompute is None:
-        assumed += (f"recompute = {choice} (the least that fits)",)
+        assumed += (f"recompute = {choice} (the least that may fit)",)
     if prediction is None:
         raise CannotPlace("nothing was simulated")
     return prediction, assumed
+
+
+def may_fit(prediction: Prediction) -> bool:
+    """Whether the memory may suffice: the run did run, so the low end of the band decides, not its middle."""
+    low = prediction.memory_band(prediction.fullest)[0]
+    return low <= prediction.capacities[prediction.fullest] and prediction.host_memory <= prediction.host_capacity
 
 
 def group_of(row: Row) -> str:

@@ -24,6 +24,28 @@ _KINDS = {
 """Columns by which a table is told, in this order."""
 
 
+_BLANK = frozenset(
+    (
+        "n/a",
+        "n.a.",
+        "na",
+        "-",
+        "--",
+        "–",
+        "—",
+        "?",
+        "nan",
+        "null",
+        "unknown",
+        "not stated",
+        "not given",
+        "unspecified",
+        "tbd",
+    )
+)
+"""Words that tables leave in a field they have nothing for."""
+
+
 class CannotPlace(Exception):
     """A row that is not predicted, and why.
 
@@ -86,8 +108,13 @@ def told_kind(rows: list[dict[str, str]], path: Path) -> str:
 
 
 def text(row: Row, column: str) -> str:
-    """Return a field's text, "" if the table has no such column."""
-    return row.get(column, "")
+    """Return a field's text, "" if the table has no such column or a word for nothing there.
+
+    >>> text({"vp": "n/a", "tp": "8"}, "vp"), text({"vp": "n/a", "tp": "8"}, "tp")
+    ('', '8')
+    """
+    word = row.get(column, "")
+    return "" if word.strip().lower() in _BLANK else word
 
 
 def number(row: Row, column: str) -> float | None:

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["OUT_OF_MEMORY", "Outcome", "Scores", "score", "scores_by_group", "spearman"]
+from simulator.report.bands import BandScores, judge_bands
+
+__all__ = ["OUT_OF_MEMORY", "Outcome", "Scores", "band_scores", "score", "scores_by_group", "spearman"]
 
 OUT_OF_MEMORY = "out_of_memory"
 """The quantity of a verdict: 1 = runs out of memory, 0 = fits.  It enters the table of verdicts, no mean error."""
@@ -41,6 +43,7 @@ class Outcome:
         rank: of a list with one value per rank; None else.
         sweep: rows with equal text vary only in their plan.
         kind: of the run (`run_kind`), "" else.
+        band_of: for what the band was made, where that differs between rows; "" else.
         terms: seconds by account, where a step was simulated; of a peak of memory the bytes by category.
     """
 
@@ -57,6 +60,7 @@ class Outcome:
     rank: int | None = None
     sweep: str = ""
     kind: str = ""
+    band_of: str = ""
     terms: tuple[tuple[str, float], ...] = ()
 
     @property
@@ -185,6 +189,16 @@ def scores_by_group(outcomes: Sequence[Outcome], in_sample: frozenset[str] = fro
     """Return the scores of each group, in order of first appearance; `in_sample` names groups that were used in a fit."""
     groups = dict.fromkeys(o.group for o in outcomes)
     return {group: score((o for o in outcomes if o.group == group), group in in_sample) for group in groups}
+
+
+def band_scores(outcomes: Iterable[Outcome]) -> list[BandScores]:
+    """Return the scores of the bands by what they were made for; none where no row says it."""
+    found: dict[str, dict[str, list[tuple[bool, float]]]] = {}
+    for o in outcomes:
+        if o.counts and o.band_of and o.measured is not None and o.low and o.high:
+            row = (o.low <= o.measured <= o.high, o.high / o.low)
+            found.setdefault(o.band_of, {}).setdefault(o.group, []).append(row)
+    return [judge_bands(name, list(groups.values())) for name, groups in found.items()]
 
 
 def spearman(outcomes: Iterable[Outcome]) -> tuple[float | None, int]:

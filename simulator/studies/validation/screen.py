@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from io import StringIO
 from statistics import median
 
+from simulator.report.bands import HEADINGS
 from simulator.report.table import Section, Table
-from simulator.studies.validation.scores import OUT_OF_MEMORY, Outcome, Scores, score
+from simulator.studies.validation.scores import OUT_OF_MEMORY, Outcome, Scores, band_scores, score
 from simulator.studies.validation.validate import NOT_FITTED, Validation
 
 __all__ = ["describe_validation", "markdown_table", "outcomes_csv"]
@@ -23,6 +24,9 @@ _MOST_RULES = 25
 def describe_validation(validation: Validation) -> list[Section]:
     """Return the sections that `dtsim validate` prints."""
     sections = [_errors(validation)]
+    bands = _bands(validation.outcomes)
+    if bands.rows:
+        sections.append(Section(title="Bands, by what they were made for", table=bands))
     worst = _worst(validation.outcomes)
     if worst.rows:
         sections.append(Section(title="Farthest off", table=worst))
@@ -128,6 +132,10 @@ def _scores(name: str, s: Scores) -> tuple[str, ...]:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}".replace("%", " %")
+
+
+def _bands(outcomes: Sequence[Outcome]) -> Table:
+    return Table(headings=HEADINGS, rows=tuple(scores.cells for scores in band_scores(outcomes)), left=(0,))
 
 
 def _worst(outcomes: Sequence[Outcome]) -> Table:

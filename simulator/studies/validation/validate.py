@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from simulator.studies.validation.published import published_outcomes
 from simulator.studies.validation.rows import Row, read_rows, told_kind
 from simulator.studies.validation.runs import run_outcomes
 from simulator.studies.validation.schedules import schedule_outcomes
-from simulator.studies.validation.scores import Outcome, Scores, score, scores_by_group
+from simulator.studies.validation.scores import Outcome, Scores, band_scores, score, scores_by_group
 
 __all__ = ["KINDS", "Table", "Validation", "load_table", "peak_errors", "run_errors", "without_own_source"]
 
@@ -114,6 +114,7 @@ class Validation:
             "rows": [o.to_dict() for o in self.outcomes],
             "summary": self.summary.to_dict(),
             "by_group": {name: scores.to_dict() for name, scores in self.by_group.items()},
+            "bands": [asdict(scores) for scores in band_scores(self.outcomes)],
             "by_quantity": {name: scores.to_dict() for name, scores in self.by_quantity.items()},
             "provenance": {
                 "version": __version__,

@@ -55,9 +55,9 @@ class Encoder(Transformer):
                 "pooler", "replicated", m.hidden, m.hidden, Saved(name="", bytes=0.0, region="whole"), True
             )
             out.append(replace(first, shape=(1, p.sequences, m.hidden, m.hidden), backward_read=0.0))
-        _, product, loss = p.head()
+        _, product, *loss = p.head()
         bias = m.vocabulary if m.head_transform else 0
-        return [*out, replace(product, parameters=product.parameters + bias), loss]
+        return [*out, replace(product, parameters=product.parameters + bias), *loss]
 
 
 def _activation(p: Pieces) -> Operator:

@@ -138,6 +138,11 @@ class Pieces:
         """Rows of all experts: every token k times, or what fills their capacity."""
         return round(self.t * self.m.experts_per_token * (self.m.capacity_factor or 1.0))
 
+    @property
+    def weights_apart(self) -> bool:
+        """Whether the router's weights scale experts' inner activation in kernels of their own: the fused one is for gates."""
+        return self.style.weights_in_experts and not (self.m.gated_mlp and self.style.fused_bias_activation)
+
     def mlp(self, label: str, width: int, region: str, keeps_input: bool = True) -> list[Operator]:
         """An MLP: up (and gate), activation function, down; on all the rows of experts where these share the work.
 
@@ -169,7 +174,39 @@ class Pieces:
             ):  # the seventh product of a layer, so one of those whose output is kept
                 down_out = Saved(name=f"{label} down output", bytes=t * m.hidden * e, region="sequence", idle=True)
                 last = replace(last, saved=(*last.saved, down_out))
-        return [first, self.activation(label, wide, region), last]
+        return [first, *self.clamps(label, wide, region), self.activation(label, wide, region), last]
+
+    def clamps(self, label: str, wide: float, region: str) -> list[Operator]:
+        """The clamps of both inputs of a gate, where they are kernels of their own; `wide` bytes each, in elements of e bytes.
+
+        Megatron-Core (fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl) clamps and joins in plain tensor operations,
+        then makes a number on the GPU, for which the host waits.  Of both inputs together, per element of one:
+
+            forward   two clamps, joining                       reads 4 e        writes 4 e
+            backward  parting; masks of one and of two limits,
+                      two choices by mask                       reads 7 e + 4    writes 4 e + 4
+        """
+        style = self.style
+        if not self.m.clamped_gate or (style.fused_bias_activation and not style.weights_in_experts):
+            return []
+        n, e = wide / self.e, self.e
+        clamp = Operator(
+            label=f"{label} clamp",
+            work="memory_bound",
+            access="stream",
+            split=region,
+            read=4 * e * n,
+            written=4 * e * n,
+            backward_read=(7 * e + 4) * n,
+            backward_written=(4 * e + 4) * n,
+            again=1.0,
+            saved=(Saved(name=f"{label} gate clamped", bytes=2 * wide, region=region, cheap=True),),
+            launches=3,
+            backward_launches=7,
+        )
+        if not style.weights_in_experts:
+            return [clamp]
+        return [clamp, Operator(label=f"{label} gate offset", work="wait", split=region, read=e)]
 
     def activation(self, label: str, wide: float, region: str) -> Operator:
         """The activation function of an MLP whose inner activation has `wide` bytes."""
@@ -192,9 +229,9 @@ class Pieces:
             saved=(
                 Saved(name=f"{before}{first}", bytes=wide, region=region),
                 *((Saved(name=f"{before}up output", bytes=wide, region=region, cheap=True),) if m.gated_mlp else ()),
-                *(  # a plain function's output is scaled by a kernel of its own, a gate's in the fused one
+                *(
                     (Saved(name=f"{before}output unweighted", bytes=wide, region=region, cheap=True),)
-                    if region == "expert" and self.style.weights_in_experts and not m.gated_mlp
+                    if region == "expert" and self.weights_apart
                     else ()
                 ),
                 *(
@@ -278,4 +315,28 @@ class Pieces:
             launches=(2 if self.style.fused_cross_entropy else 8) + (7 if measures else 0),
             backward_launches=1 if self.style.fused_cross_entropy else 4,
         )
-        return [self.norm("final norm"), product, loss]
+        return [self.norm("final norm"), product, loss, *self.metrics(logits)]
+
+    def metrics(self, logits: float) -> list[Operator]:
+        """Training metrics that evaluate the loss of the logits anew, after the backward and without gradients.
+
+        Each: a cast to fp32, then log-probabilities and their pick.  torch's kernel reads a row for its maximum, for its sum and to
+        write; a block of 1,024 threads per multiprocessor works on a row of some 200 kB, so that the rows under way stay in the L2
+        cache and memory is read once.
+        """
+        times = self.style.loss_metrics
+        if not times:
+            return []
+        return [
+            Operator(
+                label="training metrics",
+                work="memory_bound",
+                split="whole" if self.style.gathers_logits else "tensor",
+                read=0.0,
+                written=0.0,
+                backward_read=times * logits * (self.e + 4.0),
+                backward_written=times * logits * 8.0,
+                launches=0,
+                backward_launches=6 * times,
+            )
+        ]

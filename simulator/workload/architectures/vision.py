@@ -28,7 +28,7 @@ class Vision(Transformer):
             return self._patches(p)
         if kind != "head":
             return super().operators(p, kind)
-        norm, product, loss = p.head()
+        norm, product, *loss = p.head()
         share = p.sequences / p.t
         return [
             norm,
@@ -38,13 +38,16 @@ class Vision(Transformer):
                 parameters=product.parameters + p.m.vocabulary,
                 saved=(Saved(name="head input", bytes=p.sequences * p.m.hidden * p.e, region="whole"),),
             ),
-            replace(
-                loss,
-                read=loss.read * share,
-                written=loss.written * share,
-                backward_read=loss.backward_read * share,
-                backward_written=loss.backward_written * share,
-                saved=tuple(replace(s, bytes=s.bytes * share) for s in loss.saved),
+            *(
+                replace(
+                    o,
+                    read=o.read * share,
+                    written=o.written * share,
+                    backward_read=o.backward_read * share,
+                    backward_written=o.backward_written * share,
+                    saved=tuple(replace(s, bytes=s.bytes * share) for s in o.saved),
+                )
+                for o in loss
             ),
         ]
 

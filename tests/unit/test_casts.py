@@ -1,0 +1,85 @@
+"""What a user relies on in the kernels that quantise the operands of products."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.lowering import lower
+from simulator.lowering.casts import TRANSPOSED, add_casts
+from simulator.lowering.rows import Rows
+from simulator.plan.plan import Plan
+from simulator.program.program import Segment
+from simulator.workload.model import load_model
+from simulator.workload.precision import PRECISIONS, precision_named
+from simulator.workload.workload import Workload
+
+MILLION = 1e6
+
+
+def casts(name: str, after_norm: bool = False) -> list[dict[str, object]]:
+    rows = Rows("casts")
+    add_casts(rows, "x", MILLION, precision_named(name), after_norm=after_norm, phase="forward")
+    return rows.rows
+
+
+def moved(name: str, after_norm: bool = False) -> list[tuple[object, float, float]]:
+    """(access, bytes read and written per element) of each row."""
+    return [(r["layout"], r["read"] / MILLION, r["written"] / MILLION) for r in casts(name, after_norm)]
+
+
+@pytest.mark.parametrize("name", ["fp32", "tf32", "fp16", "bf16"])
+def test_wide_precisions_cast_nothing(name: str) -> None:
+    assert [] == casts(name)
+
+
+# NVIDIA TransformerEngine, docs/features/low_precision_training: passes over a tensor and copies by recipe.
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("fp8", [("cast", 2.0, 1.0), (TRANSPOSED, 0.0, 1.0)]),
+        ("fp8_current", [("cast", 4.0, 1.0), (TRANSPOSED, 0.0, 1.0)]),
+        ("fp8_block", [("cast", 2.0, 2.0 * (1 + 4 / 128))]),
+        ("mxfp8", [("cast", 2.0, 2.0 * (1 + 1 / 32))]),
+        ("nvfp4", [("cast", 4.0, 2.0 * (0.5 + 1 / 16))]),
+    ],
+)
+def test_a_recipe_reads_and_writes_what_it_says(name: str, expected: list[tuple[str, float, float]]) -> None:
+    assert expected == moved(name)
+
+
+def test_a_norm_writes_the_copy_of_one_recipe_and_finds_the_maximum_for_another() -> None:
+    assert [(TRANSPOSED, 1.0, 1.0)] == moved("fp8", after_norm=True)
+    assert [("cast", 2.0, 1.0), (TRANSPOSED, 0.0, 1.0)] == moved("fp8_current", after_norm=True)
+    for name in ("fp8_block", "mxfp8", "nvfp4"):
+        assert moved(name) == moved(name, after_norm=True)
+
+
+def test_a_kernel_is_launched_per_pass_and_the_second_copy_is_free_of_one() -> None:
+    assert [1, 0] == [r["launches"] for r in casts("fp8")]
+    assert [2, 0] == [r["launches"] for r in casts("fp8_current")]
+    assert [1] == [r["launches"] for r in casts("fp8", after_norm=True)]
+
+
+def test_every_narrow_recipe_is_priced_on_the_16_bit_activations_it_starts_from() -> None:
+    narrow = [p for p in PRECISIONS.values() if p.quantises]
+    assert {"fp8", "fp8_current", "fp8_block", "mxfp8", "nvfp4"} == {p.name for p in narrow}
+    assert all(p.compute == "bf16" and p.quantised_element < p.element for p in narrow)
+
+
+def test_what_is_gathered_is_quantised_where_it_lies_and_transposed_where_it_arrives() -> None:
+    rows = Rows("casts")
+    add_casts(rows, "x", MILLION, precision_named("fp8_current"), shards=4, phase="forward")
+    cast, transposed = rows.rows
+    assert (4.0 / 4 * MILLION, 1.0 / 4 * MILLION) == (cast["read"], cast["written"])
+    assert (MILLION, MILLION, 1) == (transposed["read"], transposed["written"], transposed["launches"])
+
+
+def test_sequence_parallel_layers_cast_their_part_of_the_tokens() -> None:
+    def read(sequence_parallel: bool) -> float:
+        work = Workload(model=load_model("llama3_8b"), sequence_length=4096, global_batch_size=8, precision="mxfp8")
+        plan = Plan(tensor_parallel=8, sequence_parallel=sequence_parallel)
+        tables = {t.name: t for item in lower(work, plan, 8).items if isinstance(item, Segment) for t, _ in item.pieces}
+        layer = tables["layer forward"]
+        return float(layer.read[layer.label.index("qkv cast to mxfp8")])
+
+    assert read(False) == pytest.approx(8 * read(True))

@@ -1,0 +1,315 @@
+"""Words that strangers' tables use for codes, number formats and kernels, and rows whose recompute is not known."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from simulator.studies.validation.attempt import attempt, verdict_outcome
+from simulator.studies.validation.placement import Placed, may_fit, place, predict
+from simulator.studies.validation.rows import CannotPlace
+
+ROW = {
+    "case_id": "test-1",
+    "source": "a table nobody knows",
+    "model": "gpt-1.3b",
+    "arch_layers": "24",
+    "hidden": "2048",
+    "heads": "16",
+    "kv_heads": "16",
+    "head_dim": "128",
+    "ffn_hidden": "8192",
+    "gated_mlp": "0",
+    "vocab": "51200",
+    "tied_emb": "1",
+    "seq_len": "2048",
+    "gpu": "A100-80GB-SXM",
+    "gpu_peak_bf16_tflops": "312",
+    "gpu_mem_gb": "80",
+    "gpus_per_node": "8",
+    "n_gpus": "16",
+    "intra_link": "NVLink3 600GB/s NVSwitch",
+    "inter_gbps_per_gpu": "200",
+    "precision": "bf16",
+    "tp": "2",
+    "pp": "2",
+    "dp": "4",
+    "zero_stage": "0",
+    "mbs": "2",
+    "gbs": "64",
+    "recompute": "none",
+    "schedule": "1F1B",
+    "framework": "Megatron-LM",
+}
+
+
+def placed(**changes: str) -> Placed:
+    return place({**ROW, **changes})
+
+
+@pytest.mark.parametrize(
+    ("framework", "zero", "expected"),
+    [
+        ("NeMo (Megatron-Core)", "1", "nemo"),
+        ("NeMo AutoModel (FSDP2)", "3", "automodel"),
+        ("MaxText (JAX)", "3", "jax_xla"),
+        ("Paxml", "3", "jax_xla"),
+        ("Levanter on TPU", "3", "jax_xla"),
+        ("llm.c (C/CUDA)", "1", "llm_c"),
+        ("HAI-LLM", "1", "hai_llm"),
+        ("OLMo-core", "3", "torchtitan"),
+        ("Primus (Megatron)", "1", "megatron_core"),
+        ("Primus / torchtitan", "3", "torchtitan"),
+        ("MindSpeed-LLM", "1", "megatron_core"),
+        ("PaddleNLP", "1", "megatron_core"),
+        ("ColossalAI", "1", "megatron_core"),
+        ("nanotron", "1", "megatron_core"),
+        ("veScale", "3", "torchtitan_eager"),
+        ("GPT-NeoX (fork)", "1", "megatron_deepspeed_bf16"),
+        ("Megatron-DeepSpeed (Microsoft)", "1", "megatron_deepspeed_bf16"),
+        ("HF Trainer", "3", "pytorch_fsdp"),
+        ("Axolotl (FSDP)", "3", "pytorch_fsdp"),
+        ("LLaMA-Factory + DeepSpeed ZeRO-3", "3", "hugging_face_deepspeed"),
+        ("HF Accelerate + DeepSpeed ZeRO-3 offload", "3", "hugging_face_deepspeed"),
+        ("LitGPT", "3", "pytorch_fsdp"),
+        ("PyTorch FSDP + torch.compile", "3", "pytorch_fsdp_fused"),
+        ("FSDP without torch.compile", "3", "pytorch_fsdp"),
+        ("nanoGPT (PyTorch DDP, torch.compile)", "0", "pytorch_ddp_compiled"),
+    ],
+)
+def test_codes_are_known_by_their_words(framework: str, zero: str, expected: str) -> None:
+    assert expected == placed(framework=framework, zero_stage=zero).fields["framework"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "megatron_lm"),
+        ({"gpu": "H100-80GB-SXM", "gpu_peak_bf16_tflops": "", "gpu_mem_gb": "", "intra_link": ""}, "megatron_core"),
+        ({"framework": "Megatron-LM (be85fc5d, 2026)"}, "megatron_core"),
+        ({"version": "June 2021"}, "megatron_lm"),
+        ({"framework": "DeepSpeed"}, "deepspeed"),
+        ({"framework": "DeepSpeed 0.14 (2024)"}, "hugging_face_deepspeed"),
+    ],
+)
+def test_the_name_of_megatron_lm_means_its_core_on_later_gpus_and_in_later_years(
+    changes: dict[str, str], expected: str
+) -> None:
+    row = placed(**{"framework": "Megatron-LM", **changes})
+    assert expected == row.fields["framework"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("float8", "fp8"),
+        ("FP8 (delayed scaling)", "fp8"),
+        ("FP8 (block-wise)", "fp8"),
+        ("bf16 mixed", "bf16"),
+        ("AMP fp16", "fp16"),
+        ("MXFP8", "mxfp8"),
+    ],
+)
+def test_words_for_precisions(words: str, expected: str) -> None:
+    assert expected == placed(precision=words).workload.precision
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("FlashAttention-2", "flash2"),
+        ("FlashAttention v3", "flash3"),
+        ("flash_attention_2 (ring)", "flash2"),
+        ("CK v3 fused", "te"),
+        ("cuDNN flash (TE)", "te"),
+        ("PyTorch SDPA (flash)", "sdpa"),
+        ("xformers memory efficient", "flash1"),
+        ("standard", "unfused"),
+        ("without flash", "unfused"),
+    ],
+)
+def test_words_for_attention_kernels(words: str, expected: str) -> None:
+    assert expected == placed(attn_kernel=words).fields["attention"]
+
+
+def test_a_run_of_unknown_recompute_that_fits_within_the_band_recomputes_nothing() -> None:
+    """A run that was published did run: a peak predicted a little above the memory does not mean that it recomputed."""
+    tight = {**ROW, "recompute": "unknown", "mbs": "12", "gbs": "96"}
+    prediction, assumed = predict(place(tight))
+    assert not prediction.fits
+    assert may_fit(prediction)
+    assert "recompute = none (the least that may fit)" in assumed
+    outcome = verdict_outcome("row", "group", False, attempt(tight, True))
+    assert (None, False) == (outcome.predicted, outcome.counts)
+    assert "what the run recomputed is not known" in outcome.reason
+
+
+def test_a_row_that_names_a_hybrid_of_ours_is_that_model() -> None:
+    sizes = {"arch_layers": "118", "hidden": "8192", "heads": "64", "kv_heads": "8", "ffn_hidden": "32768", "tp": "8"}
+    row = placed(**sizes, model="NemotronH-56B", attn_type="hybrid mamba2", pp="1", dp="2", seq_len="8192")
+    assert {"mamba2": 54, "none": 54, "full": 10} == dict(Counter(row.workload.model.layer_mixers))
+    with pytest.raises(CannotPlace, match="hybrid"):
+        placed(**{**sizes, "arch_layers": "60"}, model="NemotronH-56B", attn_type="hybrid mamba2", pp="1", dp="2")
+
+
+def test_encoders_and_encoder_decoders_are_known_by_their_families() -> None:
+    sizes = {
+        "hidden": "2048",
+        "heads": "32",
+        "kv_heads": "32",
+        "head_dim": "64",
+        "ffn_hidden": "5120",
+        "vocab": "32128",
+    }
+    t5 = placed(**sizes, model="T5-v1.1-xl", gated_mlp="1", tied_emb="0", seq_len="512", pp="1", dp="8").workload.model
+    assert ("encoder_decoder", 24, 24, 128) == (t5.architecture, t5.encoder_layers, t5.layers, t5.target_length)
+    assert pytest.approx(2.85e9, rel=0.02) == t5.parameters
+    bert = placed(model="bert-1.3b", seq_len="512").workload.model
+    assert ("encoder", 2048) == (bert.architecture, bert.hidden)
+    assert "architecture encoder as bert_large" in placed(model="BERT 1.3B", seq_len="512").assumed
+
+
+def test_a_layer_with_more_norms_is_meant_by_name_only() -> None:
+    """OLMo 2 has the sizes of Llama 2 and norms of queries and keys: a row of another name gets the plain layer."""
+    llama = {
+        "hidden": "4096",
+        "heads": "32",
+        "kv_heads": "32",
+        "head_dim": "128",
+        "ffn_hidden": "11008",
+        "gated_mlp": "1",
+    }
+    assert not placed(**llama, model="amber-7b").workload.model.qk_norm
+    assert placed(**llama, model="OLMo-2 7B").workload.model.qk_norm
+
+
+@pytest.mark.parametrize("nothing", ["n/a", "-", "unknown", "?", "NaN"])
+def test_words_for_nothing_are_blanks(nothing: str) -> None:
+    row = {
+        "vocab": nothing,
+        "recompute": nothing,
+        "schedule": nothing,
+        "precision": nothing,
+        "inter_gbps_per_gpu": nothing,
+    }
+    blank = placed(**dict.fromkeys(row, ""))
+    assert (blank.fields, blank.recompute, blank.cluster) == (placed(**row).fields, None, placed(**row).cluster)
+    assert "vocabulary = 50304" in placed(**row).assumed
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("Full (every layer)", "full"),
+        ("activation checkpointing", "full"),
+        ("True", "full"),
+        ("save_qkv_proj", "full"),
+        ("selective (attention)", "selective"),
+        ("op-level SAC", "selective"),
+        ("No recomputation", "none"),
+        ("0", "none"),
+    ],
+)
+def test_words_for_recompute(words: str, expected: str) -> None:
+    assert expected == placed(recompute=words).recompute
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("1F1B (non-interleaved)", "one_f_one_b"),
+        ("Interleaved 1F1B (Megatron)", "interleaved_1f1b"),
+        ("zero bubble", "zb_h1"),
+        ("AFAB", "gpipe"),
+        ("DualPipe (DeepSeek)", "dualpipe"),
+    ],
+)
+def test_words_for_schedules(words: str, expected: str) -> None:
+    assert expected == placed(schedule=words).fields["schedule"]
+
+
+@pytest.mark.parametrize(("words", "expected"), [("ZeRO-1", 1), ("3 (FSDP)", 3), ("FSDP", 3), ("DDP", 0), ("2.0", 2)])
+def test_words_for_sharding(words: str, expected: int) -> None:
+    assert expected == placed(zero_stage=words).fields["zero_stage"]
+    with pytest.raises(CannotPlace, match="zero_stage"):
+        placed(zero_stage="some of it")
+
+
+def test_data_parallelism_may_be_printed_with_its_context_or_expert_ranks() -> None:
+    assert 2 == placed(cp="2", dp="4").fields["context_parallel"]
+    experts = {"moe_experts": "8", "moe_topk": "2", "moe_ffn_hidden": "512", "ep": "4"}
+    assert 4 == placed(**experts, dp="1").fields["expert_parallel"]
+
+
+def test_a_batch_near_a_whole_number_of_microbatches_is_taken_for_it() -> None:
+    """GPT-NeoX-20B prints 1,538 sequences of 12 replicas with microbatches of 4."""
+    row = placed(gbs="1538", n_gpus="96", pp="4", dp="12", mbs="4")
+    assert 1536 == row.workload.global_batch_size
+    assert "gbs = 1536, the nearest multiple" in "; ".join(row.assumed)
+
+
+def test_key_value_heads_are_copied_where_tensor_parallelism_is_wider() -> None:
+    row = placed(kv_heads="1", gated_mlp="1")
+    assert 2 == row.workload.model.kv_heads
+    assert "1 key/value heads are copied to 2 tensor-parallel ranks" in row.assumed
+    assert predict(row)[0].step_time > 0
+
+
+@pytest.mark.parametrize("task", ["", "Pre-training", "pretrain (synthetic data)", "training"])
+def test_words_for_pretraining(task: str) -> None:
+    assert placed(task=task).workload.global_batch_size == 64
+
+
+def test_windows_that_no_number_gives_are_left_out_and_said() -> None:
+    assert "attention to all tokens (the row gives no window)" in placed(attn_type="sliding window").assumed
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cluster"),
+    [
+        ("AMD Instinct MI300X", "mi300x_roce"),
+        ("GB200", "gb200_nvl72"),
+        ("TPU v4", "tpu_v4_pod"),
+        ("Google TPU v5p", "tpu_v5p_pod"),
+        ("Intel Gaudi2", "gaudi2_x8"),
+        ("H100", "dgx_h100"),
+        ("RTX 3090", "rtx_3090_x8"),
+    ],
+)
+def test_a_gpu_alone_means_the_cluster_it_is_built_into(gpu: str, cluster: str) -> None:
+    blank = dict.fromkeys(
+        ("gpu_peak_bf16_tflops", "gpu_mem_gb", "gpus_per_node", "intra_link", "inter_gbps_per_gpu"), ""
+    )
+    assert cluster == placed(**blank, gpu=gpu).cluster.name
+
+
+def test_megatrons_layer_pattern_and_pipeline_layout_are_read() -> None:
+    experts = {"moe_experts": "8", "moe_topk": "2", "moe_ffn_hidden": "512", "moe_layer_freq": "([0]*3+[1]*21)"}
+    assert 3 == placed(**experts).workload.model.dense_layers
+    assert (1, 2) == tuple(
+        getattr(placed(**{**experts, "moe_layer_freq": "([0]+[1])*12"}).workload.model, name)
+        for name in ("dense_layers", "moe_every")
+    )
+    layout = placed(quality_note="pipeline-model-parallel-layout=Et*5|(tttt|)*4tttL; other").fields
+    assert (3, (5, 4, 4, 4, 4, 3)) == (layout["chunks_per_rank"], layout["layer_split"])
+
+
+def test_experts_cut_otherwise_than_the_rest_have_as_large_parts() -> None:
+    experts = {
+        "moe_experts": "8",
+        "moe_topk": "2",
+        "moe_ffn_hidden": "512",
+        "ep": "2",
+        "etp": "2",
+        "tp": "4",
+        "dp": "2",
+    }
+    row = placed(**experts)
+    assert (1, 4) == (row.fields["expert_parallel"], row.fields["expert_tensor_parallel"])
+    assert predict(row)[0].step_time > 0
+
+
+def test_what_moves_to_the_host_by_module_is_refused() -> None:
+    with pytest.raises(CannotPlace, match="move to the host"):
+        placed(quality_note="fine-grained-activation-offloading=True; x")

@@ -1,0 +1,48 @@
+"""Weights fetched tensor by tensor: which, how often, and what stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lowered import links, lowered, workload
+from tests.profiles import profile
+
+
+def test_weights_that_modules_fetch_one_by_one_come_tensor_by_tensor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a layer's tensors, once forward, and twice backward where the forward is run again."""
+
+    def gathered(framework: str, **plan: Any) -> tuple[int, float]:
+        program = lowered(workload(batch=8), 8, zero_stage=3, framework=framework, **plan)
+        found = [(i, n) for i, n in links(program, "all_gather") if "weights of layer" in i.name]
+        return sum(n for _, n in found), sum(i.message * n for i, n in found)
+
+    monkeypatch.chdir(tmp_path)
+    plain = profile(tmp_path, "by_tensor", "deepspeed", keeps_tensors_below=0, reuse_distance=0)
+    layers, once = gathered("pytorch_fsdp", recompute="none")
+    tensors, same = gathered(plain, recompute="none")
+    again, more = gathered(plain, recompute="full")
+    assert (192, 12 * 192, 12 * 288) == (layers, tensors, again)
+    assert (pytest.approx(once), pytest.approx(1.5 * once)) == (same, more)
+
+
+def test_tensors_used_again_soon_or_small_are_not_fetched_again() -> None:
+    """DeepSpeed of 2021 on GPT-3: 8 of a layer's 12 tensors are small and stay; the last product's matrix serves both passes."""
+    program = lowered(workload(batch=8), 8, zero_stage=3, framework="deepspeed_2021", recompute="full")
+    found = {i.name: (i, n) for i, n in links(program, "all_gather")}
+    layers = {name: n for name, (_, n) in found.items() if "weights of layer" in name}
+    assert [288, 288, 288, 192] == list(layers.values())
+    reduced = [n for i, n in links(program, "reduce_scatter") if "gradients of layer" in i.name]
+    assert [96] * 12 == reduced
+    kept, times = found["all_gather small tensors of rank 0"]
+    hidden = 12288
+    small = 96 * 13 + 2  # of a layer 13 times hidden: norms, biases of 3, 1, 4 and 1; and the last norm
+    assert (1, small * hidden * 2) == (times, kept.message)
+    standing = {t.name: t.bytes for t in program.resident[0].tensors}
+    assert standing["small tensors, kept gathered"] == kept.message
+    assert {8} == {i.slices for i, _ in found.values() if i is not kept}
+    assert 8 * (1 + 96 * 8 + 2) == kept.slices
