@@ -296,7 +296,9 @@ def _summary(found: Sequence[LogAccuracy]) -> tuple[str, ...]:
     wired = [one for one in found if one.log.fabric.peer_to_peer]
     partners, alone = [one for one in wired if one.partner], [one for one in wired if not one.partner]
     staged = [one for one in found if not one.log.fabric.peer_to_peer]
-    wild = sum(float(np.max(np.abs(one.prior[one.message >= _LARGE]), initial=0.0)) > np.log(2) for one in wired)
+    far = {one.log.name: int(np.sum(np.abs(one.prior[one.message >= _LARGE]) > np.log(2))) for one in wired}
+    wild = [f"{name} ({points})" for name, points in far.items() if points]
+    which = f": {', '.join(wild)}" if wild else ""
     twins = [one.twins for one in partners if one.twins is not None]
     spread = f"; their twins differ by {percent(float(np.median(twins)))}" if twins else ""
     apart = f"; {len(staged)} logs through host memory, apart: {percent(medians(staged, 'prior'))}" if staged else ""
@@ -308,7 +310,7 @@ def _summary(found: Sequence[LogAccuracy]) -> tuple[str, ...]:
         f"{len(alone)} logs without: {percent(medians(alone, 'unseen'))}",
         f"prior, {len(wired)} logs: {percent(medians(wired, 'prior'))} "
         f"(NCCL's tables alone: {percent(medians(wired, 'tables'))}); "
-        f"{wild} logs with a point beyond a factor 2 from 16 MiB up{apart}",
+        f"{len(wild)} logs with points beyond a factor 2 from 16 MiB up{which}{apart}",
     )
 
 

@@ -164,7 +164,7 @@ class Splitter:
         rows.add(
             label=o.label,
             work="memory_bound",
-            layout=o.access or "layer",
+            layout="scores backward" if o.access == "scores" and phase == "backward" else o.access or "layer",
             dtype=self.dtype,
             read=read / divide,
             written=written / divide,

@@ -93,7 +93,7 @@ class OperatorTable:
     """[n, 4]: batch, m, n, k of a gemm or attention; zeros else."""
     layout: tuple[str, ...]
     """Of a gemm: TN forward, NN input gradient, NT weight gradient; of attention: kernel:mask:kv_heads:keys; of a memory_bound row:
-    "layer", "gather", "loss", "waited" (the host waits for its end) or "" (a stream); "" else."""
+    "layer", "gather", "loss", "scores", "scores backward", "waited" (the host waits for its end) or "" (a stream); "" else."""
     dtype: tuple[str, ...]
     flops: NDArray[np.float64]
     read: NDArray[np.float64]

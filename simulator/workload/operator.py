@@ -65,7 +65,8 @@ class Operator:
         peers: ranks that hold the other queries of the same sequences (context parallelism).
         copies: rows that dispatch and combine make of each token; `reach`: the share of the experts' groups that it may use.
         access: how a memory-bound kernel walks memory where it is not a small kernel of a layer: "stream" (long passes),
-            "gather" (rows in another order) or "loss" (the separate tensor operations of a cross-entropy).
+            "gather" (rows in another order), "loss" (the separate tensor operations of a cross-entropy) or "scores" (a fused
+            softmax over attention scores in memory; its backward pass is "scores backward").
         has_weight: whether the GEMM's right operand is a weight (else both operands are activations).
         products: separate products that make up a GEMM with a weight, each with an equal part of its columns.
         gathers: whether a column-split product's output is gathered again.

@@ -40,7 +40,8 @@ def test_any_algorithm_rises_with_the_message_and_keeps_to_the_wires(name: str) 
         except PlanError:
             continue
         priced += 1
-        assert np.all(np.diff(times) > 0), (kind, place)
+        assert np.all(np.diff(times) >= 0), (kind, place)
+        assert times[-1] > times[len(times) // 2] > times[0], (kind, place)
         assert all(0 < c.bandwidth < math.inf and c.latency > 0 for c in candidates(kind, place, fabric, name))
     assert priced > 0
 

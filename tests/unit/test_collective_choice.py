@@ -139,3 +139,17 @@ def test_wrong_questions_are_answered_with_the_way_out() -> None:
         collective_seconds("all_reduce", -1.0, place, A100)
     with pytest.raises(PlanError, match="8 GPUs"):
         collective_seconds("all_reduce", 1.0, describe_group(16), A100)
+
+
+def test_a_send_inside_a_node_starts_on_few_channels_and_gets_more() -> None:
+    """sendrecv of eight B200: 791, 797, 808 and 858 us for 64 to 512 MiB, then in proportion."""
+    fabric = fabric_of(load_cluster("hgx_b200", 8))
+    eight = [collective_seconds("send_recv", 2.0**k * MIB, describe_group(8), fabric).seconds for k in range(5, 13)]
+    assert eight[1] == pytest.approx(2 * eight[0], rel=0.05)
+    assert eight[1:5] == pytest.approx([eight[1]] * 4, rel=0.05)
+    assert eight[6] == pytest.approx(2 * eight[5], rel=0.05)
+    two = [collective_seconds("send_recv", size * MIB, describe_group(2), fabric).seconds for size in (64, 4096)]
+    assert two[0] < eight[1] / 3, "two ranks have sixteen channels for each other from the start"
+    assert two[1] == pytest.approx(eight[7], rel=0.01)
+    across = candidates("send_recv", describe_group(16, 2), fabric_of(load_cluster("hgx_b200", 16)))
+    assert not across[0].medium, "between nodes the cards decide"
