@@ -69,10 +69,14 @@ def read_bench_tables(text: str) -> list[TextTable]:
 
 
 def _cells(line: str) -> list[str]:
-    """Return the cells of a line: between pipes, or where none stands, between tabs or wide gaps."""
+    """Return the cells of a line: between pipes, or where none stands, tabs, wide gaps or commas."""
     plain = line.strip()
-    cells = plain.strip("|").split("|") if "|" in plain else re.split(r"\s*\t\s*|\s{2,}", plain)
-    return [cell.strip() for cell in cells] if len(cells) > 2 or "|" in plain else []
+    if "|" in plain:
+        return [cell.strip() for cell in plain.strip("|").split("|")]
+    cells = re.split(r"\s*\t\s*|\s{2,}", plain)
+    if len(cells) < 3 and " " not in plain:
+        cells = re.split(r"[,;]", plain)
+    return [cell.strip() for cell in cells] if len(cells) > 2 else []
 
 
 def _inherited(header: Header, used: bool) -> Header:

@@ -29,7 +29,7 @@ from simulator.calibration.nccl_names import (
     rate_of_card,
     usual_link,
 )
-from simulator.collectives.base import KINDS
+from simulator.collectives.base import KINDS, PROTOCOLS
 from simulator.errors import CalibrationError
 from simulator.hardware.fabric import Fabric, GroupPlacement, describe_group
 from simulator.units import parse
@@ -37,7 +37,8 @@ from simulator.units import parse
 __all__ = ["NcclLog", "describe_row", "load_index", "load_log", "log_digest", "single_process"]
 
 _KINDS = {kind.replace("_", ""): kind for kind in KINDS}
-_ALGORITHMS = {"nvlstree": "nvls_tree"}
+_ALGORITHMS = {name.replace("_", ""): name for name in ("ring", "tree", "nvls", "nvls_tree", "pat", "collnet")}
+"""Algorithms that a table can say were forced; any other text, such as a list, leaves the choice to NCCL."""
 _MACHINE = ("gpu", "platform", "instance", "machine", "system", "cluster", "inter")
 """Columns that may name a rented machine."""
 _RACK = 72
@@ -148,11 +149,13 @@ def describe_row(row: Mapping[str, str]) -> tuple[str, GroupPlacement, Fabric, s
         CalibrationError: the GPU, link or network cannot be told from the texts.
     """
     instance = find_instance([row.get(name) or "" for name in _MACHINE])
-    gpu = gpu_in(row["gpu"] if row["gpu"].strip() or instance is None else instance.gpu)
+    said = (row.get("gpu") or "").strip()
+    gpu = gpu_in(said if said or instance is None else instance.gpu)
     algorithm = re.sub(r"[^a-z0-9]", "", (row.get("algo") or "auto").lower())
     algorithm = "collnet" if algorithm.startswith(("collnet", "sharp")) else algorithm
+    protocol = re.sub(r"[^a-z0-9]", "", (row.get("proto") or "").lower())
     per_node, ranks = _counts(row)
-    intra, inter = row["intra"].strip().lower(), row["inter"].strip().lower()
+    intra, inter = ((row.get(name) or "").strip().lower() for name in ("intra", "inter"))
     if intra in NONE and per_node > 1:
         intra = usual_link(gpu)
     rack = _rack(intra, inter, gpu)
@@ -190,8 +193,8 @@ def describe_row(row: Mapping[str, str]) -> tuple[str, GroupPlacement, Fabric, s
         kind,
         describe_group(ranks, domains, level="rack" if rack and domains == 1 else None),
         fabric,
-        _ALGORITHMS.get(algorithm, algorithm),
-        (row.get("proto") or "auto").strip().lower(),
+        _ALGORITHMS.get(algorithm, "auto"),
+        protocol if protocol in PROTOCOLS else "auto",
     )
 
 

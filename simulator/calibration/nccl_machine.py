@@ -114,13 +114,13 @@ def _by_index(row: Mapping[str, str]) -> Placed:
         kind, place, fabric, algorithm, protocol = describe_row(row)
     except (KeyError, ValueError) as error:
         raise CalibrationError(f"{row['log_id']}: its row of the index cannot be read ({error})") from None
-    healthy = row.get("healthy", "true").lower() != "false"
-    complaint = "" if healthy else f"the index marks it unhealthy ({row.get('note', '')[:90]})"
+    healthy = (row.get("healthy") or "true").strip().lower() not in ("false", "0", "no", "off")
+    complaint = "" if healthy else f"the index marks it unhealthy ({(row.get('note') or '')[:90]})"
     if algorithm == "collnet":
         healthy, complaint = False, "SHARP adds in the network, which profiles do not cover"
     elif fabric.network and not row.get("nic_gbps_per_gpu"):
         healthy, complaint = False, "the index does not say how fast its network cards are"
-    elif "noisy" in row.get("note", ""):
+    elif "noisy" in (row.get("note") or ""):
         healthy, complaint = False, "the index calls its times noisy"
     algorithm = "auto" if algorithm == "collnet" else algorithm
     return Placed(

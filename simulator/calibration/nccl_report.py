@@ -14,7 +14,8 @@ from simulator.calibration.nccl_logs import NcclLog
 from simulator.calibration.nccl_tool import Collected
 from simulator.collectives import bus_factor, collective_seconds, profile_of
 from simulator.errors import SimulatorError, SpecError
-from simulator.hardware.coefficients import Profile
+from simulator.hardware.coefficients import SIZE_CLASSES, Profile
+from simulator.report.prediction import QUANTILE
 from simulator.report.table import Section, Table, percent
 from simulator.units import in_unit, show
 
@@ -65,6 +66,9 @@ def fit_figures(profile: Profile, collected: Collected) -> dict[str, Any]:
                 "median_error": float(np.median(far)),
                 "p95_error": float(np.quantile(far, 0.95)),
                 "median_error_before": _before(log),
+                "band": {
+                    name: float(np.expm1(QUANTILE * getattr(profile.own[log.name], name))) for name in SIZE_CLASSES
+                },
                 "sha256": profile.logs[log.name],
             }
         )
@@ -105,6 +109,7 @@ def _sections(profile: Profile, collected: Collected) -> list[Section]:
             "" if one["median_error_before"] is None else percent(one["median_error_before"]),
             percent(one["median_error"]),
             percent(one["p95_error"]),
+            " ".join(f"{100 * width:.0f}" for width in one["band"].values()) + " %",
         )
         for one in figures["logs"]
     )
@@ -117,9 +122,14 @@ def _sections(profile: Profile, collected: Collected) -> list[Section]:
         Section(
             title=f"{profile.name} ({where}): {profile.everything.points} times, error p50 "
             f"{percent(profile.everything.residual_p50)}, p95 {percent(profile.everything.residual_p95)}; "
-            f"band from sigma {profile.everything.sigma:.3f}, widened to unseen logs",
+            f"band of another machine of this kind from sigma {profile.everything.sigma:.3f}",
             table=Table(
-                headings=("log", "ranks/nodes", "times", "sizes", "p50 before", "p50", "p95"), rows=rows, left=(0, 1)
+                headings=("log", "ranks/nodes", "times", "sizes", "p50 before", "p50", "p95", "80 % here"),
+                rows=rows,
+                left=(0, 1),
+            ),
+            below=(
+                "80 % here: half the band on this very machine, for messages below 64 KiB, below 16 MiB and larger",
             ),
         ),
         Section(

@@ -38,6 +38,9 @@ _NETWORK = re.compile(r"NET/(IB|OFI|Socket|FasTrak|GPUDirectTCPX)\b|Using networ
 _NETWORKS = {"ib": "ib", "ofi": "efa", "aws": "efa", "socket": "tcp", "fastrak": "tcpxo", "gpudirecttcpx": "tcpx"}
 _WRONG = re.compile(r"Out of bounds values\s*:\s*\d+\s+FAILED")
 _ELLIPSIS = re.compile(r"(?:^|[\s#|>:])(?:\.\.\.|…|<snip>|\[\.\.\.\])\s*(?:\x1b\[\d*m)?\s*$")
+_OTHER_SEPARATORS = re.compile(r"[,;&]")
+_FEW_WORDS = 6
+"""A row has more words; it may have been exported with other separators than spaces."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _SLACK = 0.02
 """How far bytes / time may lie from the printed bandwidth, beyond its last digit [1]."""
@@ -182,6 +185,8 @@ def _heart(line: str) -> tuple[list[str], int | None, float]:
         count = words[i].rpartition(":")[2].rpartition(">")[2].rpartition("]")[2]
         if words[i + 2].lower() in _TYPES and count.isdigit() and words[i + 1].isdigit():
             return words, i, float(count)
+    if len(_OTHER_SEPARATORS.findall(line)) >= _FEW_WORDS:
+        return _heart(_OTHER_SEPARATORS.sub(" ", line))
     return words, None, 0.0
 
 

@@ -18,6 +18,7 @@ def export_profile(profile: Profile, path: Path) -> None:
         "# Written by simulator.calibration.nccl; do not edit.",
         f"name = {json.dumps(profile.name)}",
         f'size_range = {{ smallest = "{sizes.smallest:.0f} B", largest = "{sizes.largest:.0f} B" }}',
+        *(["one_machine = true"] if profile.one_machine else []),
         f"everything = {_inline(profile.everything.model_dump())}",
         f"others = {_inline(profile.others.model_dump())}",
         f'single_process_launch = "{profile.single_process_launch:.3g} s"',

@@ -126,7 +126,9 @@ def fit_profiles(collected: Collected, name: str) -> list[Profile]:
         platforms[platform_of(log)].append(log)
     ordered = sorted(platforms.values(), key=lambda logs: -sum(len(log.message) for log in logs))
     names = _names(ordered, name)
-    return [_documented(fit_platform(logs, own), collected.versions) for logs, own in zip(ordered, names, strict=True)]
+    return [
+        _documented(fit_platform(logs, own), logs, collected.versions) for logs, own in zip(ordered, names, strict=True)
+    ]
 
 
 def _names(platforms: Sequence[Sequence[NcclLog]], name: str) -> list[str]:
@@ -138,12 +140,21 @@ def _names(platforms: Sequence[Sequence[NcclLog]], name: str) -> list[str]:
     return names
 
 
-def _documented(profile: Profile, versions: Mapping[str, str]) -> Profile:
-    """Add who fitted it, when, and with what; and which libraries the logs name."""
+def _documented(profile: Profile, logs: Sequence[NcclLog], versions: Mapping[str, str]) -> Profile:
+    """Add who fitted it, when, and with what; which libraries the logs name; and whether all are of one kind of wires, so
+    that a cluster which names the profile can be the machine they were made on."""
     tools = ", ".join([f"dtsim {__version__}", *(f"{package} {version(package)}" for package in ("numpy", "scipy"))])
     said = [f"{log}: {text}" for log in profile.logs if (text := versions.get(log, ""))]
     libraries = "; ".join(said) or "no log names its library"
     made = f"fitted by dtsim calibrate nccl on {datetime.date.today().isoformat()} ({tools}) to the logs listed"
     return profile.model_copy(
-        update={"sources": {"*": made, "logs": re.sub(r"\s+", " ", f"versions of the libraries: {libraries}")}}
+        update={
+            "one_machine": len({_wires(log) for log in logs}) == 1,
+            "sources": {"*": made, "logs": re.sub(r"\s+", " ", f"versions of the libraries: {libraries}")},
+        }
     )
+
+
+def _wires(log: NcclLog) -> tuple[object, ...]:
+    fabric = log.fabric
+    return fabric.architecture, fabric.intra_bandwidth, fabric.network, fabric.network_bandwidth, fabric.card_bandwidth

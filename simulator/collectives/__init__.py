@@ -162,7 +162,8 @@ def _sigma(kind: str, message: float, place: GroupPlacement, fabric: Fabric, bes
     sigma = profile.residual(kind, best.algorithm, message).sigma
     if not profile.measured(kind, best.algorithm, best.protocol, message):
         return max(sigma, _pooled(fabric, place).residual(kind, best.algorithm, message).sigma)
-    own = profile.own_sigma(kind, message, place) if profile.name in fabric.calibration else None
+    here = profile.one_machine and profile.name in fabric.calibration
+    own = profile.own_sigma(kind, message, place) if here else None
     return sigma if own is None else own
 
 

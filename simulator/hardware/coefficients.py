@@ -146,7 +146,8 @@ class Own(Spec):
 class Profile(NamedSpec):
     """Fitted multipliers of one platform: `pairs` by "algorithm:protocol", `classes` by "kind:algorithm[:size class]".
 
-    The sigmas of `classes` are for another machine of this kind, those of `own`, by log, for the machine of that log;
+    The sigmas of `classes` are for another machine of this kind, those of `own`, by log, for the machine of that log,
+    which a cluster that names the profile is where `one_machine` says that all logs are of one;
     `unseen` of a profile of all platforms is how many times larger, by size class, an error is on a platform's log left
     out than on those fitted.
 
@@ -163,6 +164,7 @@ class Profile(NamedSpec):
     everything: Residual
     logs: dict[str, str]
     own: dict[str, Own] = Field(default_factory=dict)
+    one_machine: bool = False
     unseen: dict[str, Annotated[float, Field(ge=1)]] = Field(default_factory=dict)
     others: Pair = Pair(latency=1.0, bandwidth=1.0, ramp=0.0)
     single_process_launch: Seconds = 0.0

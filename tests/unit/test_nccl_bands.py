@@ -13,7 +13,8 @@ from simulator.calibration.nccl_accuracy import band_scores, log_accuracies
 from simulator.calibration.nccl_bands import own_of
 from simulator.calibration.nccl_logs import NcclLog, load_index
 from simulator.calibration.nccl_toml import export_profile
-from simulator.collectives import collective_seconds
+from simulator.calibration.nccl_tool import Collected, fit_profiles
+from simulator.collectives import collective_seconds, profile_of
 from simulator.hardware.coefficients import Profile, size_class
 from simulator.hardware.fabric import describe_group
 from simulator.report.bands import judge_bands
@@ -23,6 +24,7 @@ from simulator.studies.validation.rows import read_rows
 from simulator.studies.validation.scores import band_scores as outcome_bands
 
 INDEX = Path(__file__).parents[1] / "data" / "nccl_logs" / "index.csv"
+SHIPPED = "nccl_hopper_nvlink_infiniband"
 LOGS = {log.name: log for log in load_index(INDEX)}
 H100 = LOGS["h100_2x8_ibndr_309a_all_reduce"]
 
@@ -69,7 +71,7 @@ def test_a_cluster_that_names_the_profile_of_its_own_logs_is_surer_than_its_twin
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "hardware_specs" / "calibrations"
     folder.mkdir(parents=True)
-    profile = fit_platform([H100], "nccl_ours")
+    (profile,) = fit_profiles(Collected(logs=(H100,), remarks=(), refused=(), versions={}), "nccl_ours")
     export_profile(profile, folder / "nccl_ours.toml")
     ours = replace(H100.fabric, calibration=("nccl_ours",))
     size = 2.0**26
@@ -77,6 +79,8 @@ def test_a_cluster_that_names_the_profile_of_its_own_logs_is_surer_than_its_twin
     assert mine.sigma == pytest.approx(profile.own[H100.name].large)
     fitted = fit_nccl([H100], "nccl_plain", applies_to=platform_of(H100))
     assert profile.everything.sigma > fitted.everything.sigma, "one log says nothing of another machine"
+    shipped = collective_seconds("all_reduce", size, H100.place, replace(ours, calibration=(SHIPPED,)))
+    assert profile_of(H100.fabric, H100.place).residual("all_reduce", shipped.algorithm, size).sigma == shipped.sigma
     wider = describe_group(64, 8)
     assert collective_seconds("all_reduce", size, wider, ours).sigma > mine.sigma, "eight nodes were not measured"
 

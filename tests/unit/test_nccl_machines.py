@@ -119,6 +119,17 @@ def test_a_box_whose_link_nobody_knows_is_asked_for_it() -> None:
         described(gpu="NVIDIA GB10", intra="")
 
 
+def test_columns_may_be_missing_and_lists_of_algorithms_leave_the_choice_to_nccl() -> None:
+    bare = {
+        name: ROW[name]
+        for name in ("log_id", "collective", "gpu", "gpus_per_node", "ranks", "inter", "nic_gbps_per_gpu")
+    }
+    kind, place, fabric, algorithm, protocol = describe_row(bare)
+    assert ("all_reduce", 2, "nvlink", "auto", "auto") == (kind, place.nodes, fabric.intra, algorithm, protocol)
+    assert ("auto", "auto") == described(algo="Ring,Tree", proto="LL128/Simple")[3:]
+    assert ("nvls_tree", "ll128") == described(algo="NVLS-Tree", proto=" LL128 ")[3:]
+
+
 PLATFORMS = (
     ("L40S", "ethernet"), ("RTX 4090", "25GbE"), ("RTX 3090", "ib edr"), ("A40", "hdr"), ("H20", "roce"), ("MI250X", "ss11"),
     ("MI210", "hdr"), ("B300", "xdr"), ("Tesla T4", "ethernet"), ("A100-PCIE-40GB", "hdr100"), ("H100 NVL", "ndr"),

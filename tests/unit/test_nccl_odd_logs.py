@@ -297,6 +297,20 @@ def test_tests_of_no_collective_are_refused_by_name(tmp_path: Path, name: str) -
     assert name.removesuffix("_perf") in collected.refused[0]
 
 
+@pytest.mark.parametrize("mark", [",", ";", " & "])
+def test_rows_exported_with_other_separators(tmp_path: Path, mark: str) -> None:
+    lines = [mark.join(line.split()) for line in PLAIN[17:-4]]
+    (table,) = read(tmp_path, "\n".join(lines), "allreduce.log")
+    check(table, nodes=0)
+
+
+def test_a_spreadsheet_with_sizes_in_words(tmp_path: Path) -> None:
+    lines = ["size,time_us,busbw", *(f"{size // 1024}K,{microseconds(size)},1.0" for size in SIZES)]
+    (table,) = read(tmp_path, "\n".join(lines), "all_reduce.csv")
+    assert SIZES == [row.message for row in table.rows]
+    assert microseconds(SIZES[0]) * 1e-6 == pytest.approx(table.rows[0].seconds[0])
+
+
 DEEPSPEED = [
     "---- Performance of all_reduce on 8 devices ---------------------------------------------------------",
     "Size (Bytes)        Description                   Duration            Throughput (Gbps)             BusBW (Gbps)",
