@@ -65,8 +65,8 @@ def test_a_layer_of_the_22b_model_takes_what_the_paper_measured(
 @pytest.mark.parametrize(
     ("dtype", "direction", "time_ms", "tolerance"),
     [
-        ("bf16", "fwd", "4.3269", 0.08),
-        ("bf16", "bwd", "7.6843", 0.08),
+        ("bf16", "fwd", "4.3269", 0.1),
+        ("bf16", "bwd", "7.6843", 0.1),
         ("fp8-blockwise", "fwd", "3.7883", 0.15),
         ("fp8-blockwise", "bwd", "6.6182", 0.15),
     ],
