@@ -59,14 +59,14 @@ def test_a_layer_of_the_22b_model_takes_what_the_paper_measured(
     found = outcome(LAYER | {"direction": direction, "notes": notes, "time_ms": str(milliseconds)})
     assert found.quantity == "time_ms"
     assert found.error is not None
-    assert abs(found.error) < 0.03
+    assert abs(found.error) < 0.05
 
 
 @pytest.mark.parametrize(
     ("dtype", "direction", "time_ms", "tolerance"),
     [
-        ("bf16", "fwd", "4.3269", 0.08),
-        ("bf16", "bwd", "7.6843", 0.08),
+        ("bf16", "fwd", "4.3269", 0.1),
+        ("bf16", "bwd", "7.6843", 0.1),
         ("fp8-blockwise", "fwd", "3.7883", 0.15),
         ("fp8-blockwise", "bwd", "6.6182", 0.15),
     ],
