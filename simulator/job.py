@@ -50,13 +50,14 @@ class WorkloadChoice(Spec):
 
 
 class ClusterChoice(Spec):
-    """The table [cluster] of a job file."""
+    """The table [cluster] of a job file; `gpu_spread` in place of the cluster's own."""
 
     name: str
     gpus: Annotated[int, Field(ge=1, le=10**7)] | None = None
     parts: Annotated[
         tuple[Part, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
     ] = ()
+    gpu_spread: Annotated[float, Field(ge=0, le=0.5)] | None = None
 
 
 class JobFile(Spec):
@@ -229,6 +230,11 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
     if workload.decoder_length and not workload.target_length:
         assumptions.append(f"target_length = {workload.decoder_length} (the model's)")
     jitter = spec.jitter or cluster.spec.jitter
+    if jitter is not None and "gpus" in jitter.causes:
+        cluster = _with_spread(cluster, 0.0)
+        assumptions.append("cluster.gpu_spread = 0: [jitter] gpus says how GPUs differ")
+    elif spec.cluster.gpu_spread is not None:
+        cluster = _with_spread(cluster, spec.cluster.gpu_spread)
     if jitter is not None:
         assumptions.append("step times are without the noise of [jitter]; dtsim run adds p50, p95 and their causes")
     return Job(
@@ -241,6 +247,10 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
         notes=spec.notes or "",
         jitter=jitter,
     )
+
+
+def _with_spread(cluster: Cluster, sigma: float) -> Cluster:
+    return replace(cluster, spec=cluster.spec.model_copy(update={"gpu_spread": sigma}))
 
 
 def _model(spec: JobFile, place: str) -> Model:

@@ -49,15 +49,17 @@ def _chain(segment: Segment, machine: Machine, axes: tuple[tuple[str, int], ...]
 
 @functools.lru_cache(maxsize=4096)
 def _nodes(table: OperatorTable, machine: Machine, axes: tuple[tuple[str, int], ...]) -> tuple[Node, ...]:
-    """The parts of a layer: cut at the exchanges of experts; all other collectives belong to the compute they interrupt."""
+    """The parts of a layer: cut at the exchanges of experts' rows, each with its weights; all other collectives belong to the
+    compute they interrupt."""
     seconds = price_table(table, machine, axes).rows
     out: list[Node] = []
     for i, value in enumerate(np.asarray(seconds).tolist()):
-        exchange = table.kind[i] == COLLECTIVE and account_of(table.group[i]) == ACCOUNTS[ACCOUNTS.index("ep")]
-        if out and not exchange and not out[-1][0]:
-            out[-1] = (False, out[-1][1] + value)
+        rows = bool(table.kind[i] == COLLECTIVE) and table.work[i] == "all_to_all"
+        exchange = rows and account_of(table.group[i]) == ACCOUNTS[ACCOUNTS.index("ep")]
+        if out and exchange == out[-1][0]:
+            out[-1] = (exchange, out[-1][1] + value)
         else:
-            out.append((bool(exchange), value))
+            out.append((exchange, value))
     return tuple(out)
 
 

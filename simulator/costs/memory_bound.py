@@ -4,7 +4,8 @@
 
 The share is smaller for the small kernels of layers (a norm's backward sums over rows and columns at once), for kernels that
 read or write rows in another order (tokens sorted by expert) and for a cross-entropy of separate tensor operations, whose
-reductions along the vocabulary and whose indexing move more than they need.
+reductions along the vocabulary and whose indexing move more than they need, and for the backward pass of a softmax whose
+scores are in memory.
 The ramp is the time in which traffic comes up to speed and dies away: a kernel of 1 MB never reaches the memory's
 speed.
 """
@@ -39,8 +40,8 @@ def memory_bound_seconds(
         read, written: bytes moved from and to memory.
         gpu: where it runs.
         coefficients: from `load_memory_bound_coefficients`.
-        access: of each kernel, "" (a stream), "layer", "gather", "loss", "cast" or "transposed" (copies that only some GPUs need);
-            None = all are streams.
+        access: of each kernel, "" (a stream), "layer", "gather", "loss", "scores", "scores backward", "cast" or "transposed" (copies
+            that only some GPUs need); None = all are streams.
 
     Raises:
         ProgramError: a negative number of bytes.

@@ -10,6 +10,7 @@ import numpy as np
 from simulator.collectives import collective_seconds
 from simulator.costs.fused_pairs import hidden_seconds
 from simulator.costs.host import host_seconds
+from simulator.costs.host_time import NO_HOST, HostTimes, host_times, table_time
 from simulator.costs.memory_bound import MEMORY_BOUND_CLASS, memory_bound_calibrated, memory_bound_sigma
 from simulator.costs.slices import slice_seconds
 from simulator.costs.tables import ClassTime, Machine, machine_of, placement_text, price_table
@@ -26,6 +27,9 @@ __all__ = ["HOST_CLASS", "HOST_SIGMA", "price"]
 HOST_CLASS = "host"
 HOST_SIGMA = 0.3
 """Spread of launch times between hosts: traces show medians of 3 to 6 us, i.e. exp(+-0.3) around 4 us."""
+
+SMALL_WAIT = 0.05
+"""A block that waits for its host for less than this part of its kernels' time is not called host-bound."""
 
 
 class _Columns:
@@ -48,8 +52,8 @@ class _Columns:
 def price(program: Program, cluster: Cluster) -> Prices:
     """Return the seconds of every item of `program` on `cluster`.
 
-    Segments: the sum of their kernels and exposed collectives, or the host's launches where these take longer (design 5b G);
-    where the host waits for every kernel, both.
+    Segments: the sum of their kernels and exposed collectives, and what the GPU waits for the host (`costs/host_time.py`, design 5b G);
+    where the host waits for every kernel, its time for each launch.
     Transfers: bytes over bandwidth hold the streams, the rest of the time is latency; so is what hosts need after a message that
     blocks.  Collectives: the quickest algorithm and
     protocol on the wires that their group has.  Copies and updates on the host: `costs/host.py`.
@@ -65,17 +69,14 @@ def price(program: Program, cluster: Cluster) -> Prices:
         )
     machine = machine_of(cluster)
     host = load_framework(program.framework) if program.framework else None
-    launch, wait, again, step = (
-        (s / cluster.pace.host for s in (host.launch_time, host.launch_wait, host.message_wait, host.step_time))
-        if host
-        else (0.0, 0.0, 0.0, 0.0)
-    )
+    times = host_times(host, cluster.node.host, cluster.pace.host) if host else NO_HOST
+    again, step = (s / cluster.pace.host for s in (host.message_wait, host.step_time)) if host else (0.0, 0.0)
     columns = _Columns(len(program.items))
     for i, item in enumerate(program.items):
         if isinstance(item, Segment | FusedSegment):
             fuses = isinstance(item, FusedSegment) and host is not None and host.fuses_pairs
             fixed = step if isinstance(item, Segment) and item.synchronises else 0.0
-            _segment(columns, i, item, machine, program.axes, (launch, wait), fixed, fuses)
+            _segment(columns, i, item, machine, program.axes, times, fixed, fuses)
         else:
             _link(columns, i, item, machine, program.axes, cluster)
             if item.blocks and again:
@@ -110,16 +111,12 @@ def _segment(
     item: Segment | FusedSegment,
     machine: Machine,
     axes: tuple[tuple[str, int], ...],
-    launch: tuple[float, float],
+    times: HostTimes,
     fixed: float,
     fuses: bool,
 ) -> None:
-    """Price a segment; with `fuses` the communication of a pair hides under its compute (design 5b C).
-
-    Args:
-        launch: seconds of the host per launch, and seconds that the GPU waits for each where launches do not queue.
-    """
-    kernels, launches = 0.0, 0
+    """Price a segment; with `fuses` the communication of a pair hides under its compute (design 5b C)."""
+    kernels, ahead, behind, launches = 0.0, 0.0, 0.0, 0
     resource = np.zeros(len(RESOURCE_KINDS))
     noted: list[str] = []
     for table, count in item.pieces:
@@ -127,6 +124,11 @@ def _segment(
         noted += priced.crossings
         kernels += count * priced.seconds
         launches += count * priced.launches
+        work = table_time(table, machine, axes, times)
+        if work.joint:
+            behind += count * (work.joint - work.device)
+        else:
+            ahead += count * (work.host - work.device)
         columns.account[i] += count * priced.account
         resource += count * priced.resource
         for name, time in priced.classes.items():
@@ -137,9 +139,9 @@ def _segment(
             hidden_seconds(item.first, item.second, machine, axes), float(columns.account[i, ACCOUNTS.index("ep")])
         )
         kernels -= saved
+        ahead += saved
         _hide(columns, i, saved)
-    rate, wait = launch
-    waiting = launches * wait if wait else max(0.0, launches * rate - kernels)
+    waiting = launches * times.blocked if times.blocked else max(0.0, ahead) + behind
     host = waiting + fixed
     columns.account[i, ACCOUNTS.index("host")] += host
     total = kernels + host
@@ -148,7 +150,8 @@ def _segment(
         columns.note(i, HOST_CLASS, host, HOST_SIGMA, True)
     if total:
         columns.share[i] = resource / total
-    columns.model[i] = (BLOCKED if wait else HOST_BOUND) if waiting else "kernels"
+    bound = HOST_BOUND if waiting > SMALL_WAIT * kernels else "kernels"
+    columns.model[i] = BLOCKED if times.blocked and waiting else bound
     columns.placement[i] = "; ".join(dict.fromkeys(noted))
 
 

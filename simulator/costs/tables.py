@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +76,7 @@ def machine_of(cluster: Cluster) -> Machine:
         attention=load_attention_coefficients(gpu, named.get("attention")),
         memory_bound=load_memory_bound_coefficients(gpu, named.get("memory_bound")),
         slowdown=load_interference(named.get("interference", "interference")).matrix(RESOURCE_KINDS),
-        pace=cluster.pace,
+        pace=replace(cluster.pace, clock=cluster.pace.clock / (1.0 + cluster.slowest_gpu)),
     )
 
 

@@ -84,7 +84,7 @@ class NoisyStep:
     @functools.cached_property
     def exposed(self) -> Floats:
         """Per item of the prices: seconds of collectives inside a segment."""
-        out: Floats = self.prices.account[:, [ACCOUNTS.index(name) for name in ("tp", "cp", "ep")]].sum(axis=1)
+        out: Floats = self.prices.account[:, [ACCOUNTS.index(name) for name in ("tp", "cp", "ep", "dp")]].sum(axis=1)
         return out
 
     @functools.cached_property

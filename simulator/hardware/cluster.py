@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simulator.errors import SpecError
 from simulator.hardware.gpu import Gpu, load_gpu
+from simulator.hardware.gpu_spread import load_gpu_spread, longer_by
 from simulator.hardware.jitter import Jitter
 from simulator.hardware.link import Link, load_link
 from simulator.hardware.parts import NORMAL, Pace, Part
@@ -58,7 +59,8 @@ class ClusterSpec(NamedSpec):
     `oversubscription` is the loss of bandwidth above the leaf switches (1 = none).  `network_latency` [s] adds to the
     NIC link's own.  `in_network_reduction`: the fabric's switches add up (SHARP).  `calibration` names fitted data
     files; empty = uncalibrated.  `parts`: GPUs, machines and links that differ from the rest.  `jitter`: how much its steps
-    vary.
+    vary.  `gpu_spread`: standard deviation of the speed of its GPUs, the slowest of which sets the pace; by default that of
+    calibrations/gpu_spread.toml.
 
     `topology` "rails" (leaf r holds card r of the nodes of a pod) or "leaf_spine" (a leaf holds all cards of a pod's
     nodes) says which flows share which switches; then `oversubscription` is felt by flows that leave their leaf only,
@@ -81,6 +83,7 @@ class ClusterSpec(NamedSpec):
         tuple[Part, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
     ] = ()
     jitter: Jitter | None = None
+    gpu_spread: Annotated[float, Field(ge=0, le=0.5)] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> ClusterSpec:
@@ -144,6 +147,17 @@ class Cluster:
     def gpus_per_node(self) -> int:
         """GPUs that the job uses on each node (of a job smaller than a node: all of the job)."""
         return min(self.node.gpus, self.world_size)
+
+    @property
+    def gpu_spread(self) -> float:
+        """Standard deviation of the speed of its GPUs, relative to their mean."""
+        own = self.spec.gpu_spread
+        return load_gpu_spread().sigma if own is None else own
+
+    @property
+    def slowest_gpu(self) -> float:
+        """By which part the slowest of its GPUs is expected to take longer over products and attention than the middle one."""
+        return longer_by(self.gpu_spread, self.world_size)
 
     @property
     def calibration(self) -> tuple[str, ...]:

@@ -249,6 +249,8 @@ class MemoryBoundCoefficients(_Calibration):
         layer_share: the same for the small kernels of layers: norms, activations, residuals, rotary embedding.
         cast_share: the same for kernels that quantise operands of products to 8 or 4 bits.
         loss_share: the same for a cross-entropy made of separate tensor operations.
+        scores_backward_share: the same for the backward pass of a softmax over scores in memory.  It stands for the products
+            around it too, whose reading of transposed scores is slower than their other traffic.
         start: fixed time of a kernel on the device.
         ramp: time in which a kernel's traffic comes up to speed and dies away again.
     """
@@ -257,18 +259,22 @@ class MemoryBoundCoefficients(_Calibration):
     gather_share: Fraction
     layer_share: Fraction
     loss_share: Fraction
+    scores_backward_share: Fraction
     cast_share: Fraction = 1.0
     start: Seconds
     ramp: Seconds
 
     def fraction(self, access: str) -> float:
-        """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "gather", "loss", "cast"."""
+        """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "gather", "loss",
+        "scores", "scores backward", "cast" or "transposed"."""
         shares = {
             "gather": self.gather_share,
             "layer": self.layer_share,
             "loss": self.loss_share,
             "cast": self.cast_share,
             "transposed": self.cast_share,
+            "scores": self.layer_share,
+            "scores backward": self.scores_backward_share,
         }
         relative = shares.get(access, 1.0)
         return self.bandwidth_fraction * relative

@@ -13,7 +13,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.specs import NamedSpec, load_named
 from simulator.units import Seconds
 
-__all__ = ["Host", "HostCoefficients", "host_of", "load_host_coefficients"]
+__all__ = ["Host", "HostCoefficients", "host_of", "host_pace", "load_host_coefficients"]
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Spread = Annotated[float, Field(gt=0, le=3)]
@@ -21,13 +21,17 @@ Spread = Annotated[float, Field(gt=0, le=3)]
 
 class HostCoefficients(NamedSpec):
     """What hosts reach: `copy_fraction` of the link's bandwidth by copies of pinned memory, after `copy_start` [s] of the driver;
-    `stream_fraction` of the memory's bandwidth by loops over arrays; sigmas of log(measured / priced)."""
+    `stream_fraction` of the memory's bandwidth by loops over arrays; sigmas of log(measured / priced).  `arm_pace`: how fast Arm servers
+    run the Python and the dispatch of a framework beside x86 servers, whose times its profile gives [1]; `training_pace`: how fast
+    operators are started in a training step beside a loop of one operator, which is what profiles give [1]."""
 
     copy_fraction: Fraction
     copy_start: Seconds
     stream_fraction: Fraction
     copy_sigma: Spread
     stream_sigma: Spread
+    arm_pace: Fraction
+    training_pace: Fraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,15 @@ class Host:
 def load_host_coefficients(name: str = "host") -> HostCoefficients:
     """Return the file calibrations/host.toml."""
     return load_named("calibrations", name, HostCoefficients)
+
+
+def host_pace(kind: str) -> float:
+    """Return how fast a kind of host ("intel", "amd", "arm") runs a framework's thread, 1 = as its profile says.
+
+    >>> host_pace("amd"), host_pace("arm") < 1.0
+    (1.0, True)
+    """
+    return load_host_coefficients().arm_pace if kind == "arm" else 1.0
 
 
 def host_of(cluster: Cluster) -> Host:

@@ -98,6 +98,7 @@ def _cost(held: float) -> LayerCost:
         launches=np.zeros(0, np.int64),
         part=(),
         beside=np.zeros(0, np.int32),
+        captured=np.zeros(0, np.int8),
     )
     share = Tensor(name="activations", category="activations", bytes=held)
     return LayerCost(

@@ -11,6 +11,10 @@
 
 A norm in front of a product writes the copies of fp8 itself and finds the maximum of fp8_current on its way.
 
+With fp8 (delayed scaling) the maxima of a pass over a chunk are reduced over all ranks that hold its weights before the pass ends:
+TransformerEngine quantization.py, reduce_and_update_fp8_tensors, over Megatron-Core's group of tensor, context and data parallelism
+(parallel_state.get_amax_reduction_group).  A small message, but one that all replicas wait for in every microbatch.
+
 Under sequence parallelism each rank quantises the tokens it has, and what is gathered is narrow.
 
 Source: NVIDIA TransformerEngine, docs/features/low_precision_training (fp8_current_scaling, mxfp8, nvfp4: passes over the tensor and
@@ -20,12 +24,14 @@ module/base.py, grad_output_preprocess: cast, gather, then transpose.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from simulator.lowering.rows import Rows
+from simulator.program.program import COLLECTIVE, OperatorTable
 from simulator.workload.precision import Precision
 
-__all__ = ["TRANSPOSED", "add_casts"]
+__all__ = ["TRANSPOSED", "add_casts", "maxima_table"]
 
 TRANSPOSED = "transposed"
 """Access of the bytes that only GPUs write whose 8-bit products take operands along the depth only."""
@@ -79,3 +85,39 @@ def add_casts(
             written=narrow * elements,
             **{**common, "launches": 1 if alone else 0},
         )
+
+
+_PRODUCTS_PER_LAYER = 4
+"""Attention's two and the MLP's two, as Transformer Engine's modules count."""
+
+
+@functools.lru_cache(maxsize=256)
+def maxima_table(layers: int, group: tuple[str, ...], direction: str) -> OperatorTable:
+    """Return the end of a pass with delayed scaling: maxima are joined, reduced, and made into scales.
+
+    Args:
+        layers: of the chunk.
+        group: mesh axes of the ranks that agree.
+        direction: "forward" (maxima of inputs and weights) or "backward" (of gradients).
+    """
+    size = 4.0 * layers * _PRODUCTS_PER_LAYER * (2 if direction == "forward" else 1)
+    rows = Rows(f"maxima {direction}")
+    common = {
+        "work": "memory_bound",
+        "dtype": "fp32",
+        "phase": direction,
+        "part": "input" if direction == "backward" else "",
+    }
+    rows.add(label="join maxima", read=size, written=size, **common)
+    rows.add(
+        label="maxima all_reduce",
+        kind=COLLECTIVE,
+        work="all_reduce",
+        message=size,
+        group=group,
+        dtype="fp32",
+        phase=direction,
+        part=common["part"],
+    )
+    rows.add(label="scales from maxima", read=size, written=size, **common)
+    return rows.table()

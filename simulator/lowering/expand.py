@@ -9,6 +9,7 @@ import functools
 from dataclasses import dataclass, replace
 
 from simulator.lowering.fused_experts import with_kernels
+from simulator.lowering.graphs import graph_inputs, started_by
 from simulator.lowering.loss_memory import loss_marks
 from simulator.lowering.recompute import Recompute, dropped, policies_of, policy_named, runs_again
 from simulator.lowering.rows import Rows
@@ -70,6 +71,7 @@ def layer_costs(
         exchange=settled.expert_exchange,
         sorts=1 < settled.expert_parallel < workload.model.experts,
         groups=settled.groups,
+        count=workload.model.experts,
     )
     source = length or workload.sequence_length
     target = workload.decoder_length
@@ -95,6 +97,7 @@ def layer_costs(
             settled.gradient_bytes,
             0.0 if workload.document_length is None else workload.attended,
             settled.tensor_parallel_splits,
+            settled.cuda_graphs,
         )
         for kind in layer_kinds(workload.model)
         for ending in (policies_of(settled.recomputes) if is_layer(kind) else ("",))
@@ -137,6 +140,7 @@ def _layer_cost(
     gradient_bytes: int,
     attended: float,
     splits: int,
+    graphs: tuple[str, ...],
 ) -> LayerCost:
     part = ARCHITECTURES.get(model.architecture).part(
         model, kind, sequences, length, precision, style, vocabulary, context, peers[0], source
@@ -163,13 +167,19 @@ def _layer_cost(
         recompute = Recompute("none")
     forward, backward = Rows(f"{kind}{ending} forward"), Rows(f"{kind}{ending} backward")
     operators = with_kernels(part.operators, style, experts.parallel > 1)
-    for operator in operators:
-        split.forward(forward, operator, "forward")
-    for operator in with_kernels(runs_again(part, recompute), style, experts.parallel > 1):
-        split.forward(backward, operator, "recompute")
-    for operator in reversed(operators):
-        split.backward(backward, operator)
+    repeated = with_kernels(runs_again(part, recompute), style, experts.parallel > 1)
+    starts = started_by(part.operators, graphs, is_layer(kind))
+    for rows, chosen, write in (
+        (forward, operators, lambda rows, o: split.forward(rows, o, "forward")),
+        (backward, repeated, lambda rows, o: split.forward(rows, o, "recompute")),
+        (backward, operators[::-1], split.backward),
+    ):
+        for operator in chosen:
+            first = len(rows.rows)
+            write(rows, operator)
+            rows.mark(first, starts[operator.label])
     saved, again = _saved(part, split, recompute, ending)
+    saved += graph_inputs(saved, starts, part.input_bytes / split.factor("sequence"))
     if kind == "head":
         logits, gradient = (
             float(sequences * length * vocabulary),

@@ -1,9 +1,9 @@
 """Which operators of a layer with experts have no kernel of their own, because others do their work.
 
-Where the exchange between ranks that share experts copies tokens, delivers rows sorted by expert and sums them on the way back
-(HybridEP), there is nothing to permute.  Where the grouped products apply the activation function and write narrow results
-themselves, both ways (cuDNN's fused grouped MLP), the activation function, weighted biases and the casts of what lies between the two
-products are gone.  What is kept for backward stays the same.
+Where the exchange between ranks that share experts copies tokens and sums them on the way back (HybridEP), there is nothing to permute
+in front of it; where it also delivers rows sorted by expert, nothing to sort behind it.  Where the grouped products apply the
+activation function and write narrow results themselves, both ways (cuDNN's fused grouped MLP), the activation function, weighted
+biases and the casts of what lies between the two products are gone.  What is kept for backward stays the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ __all__ = ["FUSED_CASTS", "with_kernels"]
 FUSED_CASTS = ("expert down", "expert up output gradient")
 """Operands between the two products of experts: the second's input, and the gradient of the first's output."""
 _PERMUTES = ("permute", "unpermute")
-_INSIDE = ("expert swiglu", "expert gelu", "expert weighted biases")
+_INSIDE = (
+    "expert clamp",
+    "expert gate offset",
+    "expert swiglu",
+    "expert gelu",
+    "expert weighted activation",
+    "expert weighted biases",
+)
 
 
 def with_kernels(operators: Sequence[Operator], style: KernelStyle, shared: bool) -> tuple[Operator, ...]:
@@ -26,10 +33,11 @@ def with_kernels(operators: Sequence[Operator], style: KernelStyle, shared: bool
     Args:
         shared: whether ranks share the experts, so that rows are exchanged.
     """
-    sorted_on_the_way = style.exchange_permutes and shared
+    copied, sorted_too = style.exchange_permutes and shared, style.exchange_sorts and shared
     return tuple(
         o
         for o in operators
         if not (style.fuses_experts and o.label in _INSIDE)
-        and not (sorted_on_the_way and (o.work == "sort" or o.label in _PERMUTES))
+        and not (copied and o.label in _PERMUTES)
+        and not (sorted_too and o.work == "sort")
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.lowering.assign import Chunk
+from simulator.lowering.casts import maxima_table
 from simulator.lowering.expand import LayerCost
 from simulator.lowering.state import Batch, State
 from simulator.lowering.unit_parts import quantising
@@ -23,6 +24,8 @@ __all__ = ["BUCKETS", "UNBROKEN", "UNITS", "add_instances", "layers_of", "offloa
 
 UNBROKEN, UNITS, BUCKETS = 0, 1, 2
 _DIRECTION = ("forward", "backward", "backward", "backward")
+_WEIGHT_GRADIENT = 3
+"""Number of the action that does the weight gradients of a split backward."""
 
 
 def layers_of(chunk: Chunk, direction: str) -> list[str]:
@@ -159,9 +162,22 @@ def _segments(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -
         if variant == UNITS:
             before, after = quantising(state, group, kind)
             pieces = [(t, 1) for t in (before,) if t] + pieces + [(t, 1) for t in (after,) if t]
+        if number == len(pieces_of) - 1:
+            pieces += _maxima(state, chunk, kind)
         label = name if len(pieces_of) == 1 else f"{name}, part {number}"
         out.append(Segment(name=label, pieces=tuple(pieces), phase=direction))
     return tuple(out)
+
+
+def _maxima(state: State, chunk: Chunk, kind: int) -> list[tuple[OperatorTable, int]]:
+    """What ends a pass over a chunk under delayed scaling; the weight gradients of a split backward find no maxima."""
+    settled = state.settled
+    sizes = dict(settled.axes)
+    axes = dict.fromkeys((*settled.replica_axes, *settled.groups.context, *settled.groups.tensor))
+    group = tuple(axis for axis in axes if sizes.get(axis, 1) > 1)
+    if not settled.precision.shares_maxima or not group or not chunk.layers or kind == _WEIGHT_GRADIENT:
+        return []
+    return [(maxima_table(chunk.layers, group, _DIRECTION[kind]), 1)]
 
 
 def table_of(cost: LayerCost, kind: int) -> OperatorTable:

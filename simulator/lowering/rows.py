@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.program.program import COMPUTE, OperatorTable
+from simulator.program.program import COMPUTE, EAGER, OperatorTable
 
 __all__ = ["Rows"]
 
@@ -22,6 +22,11 @@ class Rows:
         """Append a row; returns its index."""
         self.rows.append(row)
         return len(self.rows) - 1
+
+    def mark(self, first: int, captured: int) -> None:
+        """Say of all rows from the first-th on what starts them."""
+        for row in self.rows[first:]:
+            row["captured"] = captured
 
     def table(self, half: str = "") -> OperatorTable:
         """Return the table, or one half of a split backward: weight gradients apart from all else."""
@@ -57,4 +62,5 @@ class Rows:
             launches=column("launches", 1, np.int64),
             part=words("part", ""),
             beside=column("beside", -1, np.int32),
+            captured=column("captured", EAGER, np.int8),
         )

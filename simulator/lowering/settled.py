@@ -17,6 +17,7 @@ from simulator.lowering.context_rules import check_context, with_ring
 from simulator.lowering.degrees import count_microbatches, count_replicas, nearest_divisor
 from simulator.lowering.effect_rules import check_effects
 from simulator.lowering.expert_rules import Groups, check_experts, with_experts
+from simulator.lowering.graphs import graphs_of
 from simulator.lowering.model_rules import check_model
 from simulator.lowering.offload_rules import check_offload
 from simulator.lowering.plan_rules import check_reduce_dtype
@@ -91,6 +92,7 @@ class Settled:
     optimizer_offload_overlap: bool = False
     activation_offload: int = 0
     parameter_offload: float = 0.0
+    cuda_graphs: tuple[str, ...] = ()
 
     @property
     def replica_axes(self) -> tuple[str, ...]:
@@ -289,6 +291,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         optimizer_offload_overlap=plan.optimizer_offload_overlap,
         activation_offload=plan.activation_offload or 0,
         parameter_offload=plan.parameter_offload,
+        cuda_graphs=graphs_of(workload, plan, framework, recomputes.kind),
         expert_parallel=plan.expert_parallel,
         expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,
         expert_exchange=plan.expert_exchange or framework.expert_exchange,

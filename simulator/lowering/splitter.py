@@ -12,6 +12,7 @@ from typing import Any
 
 from simulator.lowering.casts import add_casts
 from simulator.lowering.context import ring_attention, swap_heads
+from simulator.lowering.expert_rows import swap_rows, wait_for
 from simulator.lowering.expert_rules import Groups
 from simulator.lowering.fused_experts import FUSED_CASTS
 from simulator.lowering.joins import join_logits, sum_input_gradients
@@ -30,7 +31,8 @@ __all__ = ["ExpertSplit", "Splitter"]
 class ExpertSplit:
     """How experts are divided: `parallel` ranks deal them out, `tensor` ranks split each, the hottest has `imbalance` rows.
 
-    `exchange`: as in `Plan.expert_exchange`; `sorts`: whether rows that arrive are sorted by expert (several experts, from several ranks).
+    `count`: experts of a layer; `exchange`: as in `Plan.expert_exchange`; `sorts`: whether rows that arrive are sorted by expert
+    (several experts, from several ranks).
     """
 
     parallel: int
@@ -39,6 +41,7 @@ class ExpertSplit:
     exchange: str
     sorts: bool
     groups: Groups
+    count: int = 0
 
 
 class Splitter:
@@ -161,14 +164,18 @@ class Splitter:
         rows.add(
             label=o.label,
             work="memory_bound",
-            layout=o.access or "layer",
+            layout="scores backward" if o.access == "scores" and phase == "backward" else o.access or "layer",
             dtype=self.dtype,
             read=read / divide,
             written=written / divide,
             phase=phase,
-            launches=launches,
+            launches=launches + self.looped(o, phase),
             part=part,
         )
+
+    def looped(self, o: Operator, phase: str) -> int:
+        """Kernels of an operator that Python runs for one expert after another."""
+        return o.per_expert * (self.experts.count // self.experts.parallel) * (2 if phase == "backward" else 1)
 
     def quantise(
         self, rows: Rows, label: str, elements: float, phase: str, gathers: bool, after_norm: bool = False
@@ -212,7 +219,9 @@ class Splitter:
         elif o.work == "attention":
             self.attention(rows, o, phase, 4.0, o.launches)
         elif o.work in ("dispatch", "combine"):
-            self.swap_rows(rows, o, phase, o.work == "dispatch")
+            swap_rows(self, rows, o, phase, o.work == "dispatch")
+        elif o.work in ("counts", "wait"):
+            wait_for(self, rows, o, phase)
         elif o.work != "sort" or self.experts.sorts:
             if o.label == "cross entropy" and self.style.gathers_logits:
                 join_logits(self, rows, o, phase)
@@ -299,40 +308,6 @@ class Splitter:
                 beside=beside if self.exchange in ("ring", "hybrid") else -1,
             )
 
-    def swap_rows(self, rows: Rows, o: Operator, phase: str, outward: bool) -> None:
-        """Rows of tokens to the ranks of their experts (`outward`) or back.
-
-        Between expert-parallel ranks an all_to_all; where tensor parallelism splits experts, all of its ranks need all rows:
-        gathered outward, partial results summed back.  Without an all_to_all tokens go before they are copied.
-        """
-        x = self.experts
-        if x.parallel > 1 and not outward:
-            self.between_splits(rows, o, phase, outward, o.read * x.imbalance)
-        if x.parallel > 1:
-            rows.add(
-                label=f"{o.label} all_to_all",
-                kind=COLLECTIVE,
-                work="all_to_all",
-                layout=f"{x.exchange}:{o.copies}:{o.reach:g}" if x.exchange == "once_per_node" else "",
-                message=o.read / self.factor("sequence") * x.imbalance,
-                group=self.groups.expert,
-                dtype=self.dtype,
-                phase=phase,
-            )
-        if x.parallel == 1:
-            self.between_splits(rows, o, phase, outward, self.x)
-        elif outward:
-            self.between_splits(rows, o, phase, outward, o.read * x.imbalance)
-
-    def between_splits(self, rows: Rows, o: Operator, phase: str, outward: bool, message: float) -> None:
-        """The collective between ranks that split experts; nothing where experts are whole."""
-        if self.experts.tensor == 1:
-            return
-        if outward and self.sp:
-            self.collective(rows, "all_gather", message, phase, o.label)
-        elif not outward:
-            self.collective(rows, self.summed(), message, phase, o.label)
-
     def bias_share(self, o: Operator) -> float:
         """How many ways the output gradient that a bias gradient sums is divided."""
         if o.split.startswith("expert"):
@@ -352,7 +327,9 @@ class Splitter:
         elif o.work == "attention":
             self.attention(rows, o, "backward", 10.0, o.backward_launches)
         elif o.work in ("dispatch", "combine"):
-            self.swap_rows(rows, o, "backward", o.work == "combine")
+            swap_rows(self, rows, o, "backward", o.work == "combine")
+        elif o.work in ("counts", "wait"):
+            return
         elif o.work == "lookup":
             if self.sp:
                 self.collective(rows, "all_gather", self.x, "backward", o.label)

@@ -33,8 +33,10 @@ class Framework(NamedSpec):
     all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations);
     ring_traced (the ring is part of a compiled graph: fp32 results are joined by one kernel, and every exchange is waited for
     where it starts).
-    Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange copies, sorts and sums rows itself); fuses_experts
+    Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange makes the copies of a token and sums
+    them itself); exchange_sorts (and delivers them sorted by expert, without a kernel of its own); fuses_experts
     (the grouped products apply the activation function and write narrow results themselves).
+    CUDA graphs: cuda_graphs, as in `Plan`, wherever a plan allows it.
     Loss: loss_metrics (training metrics that evaluate it again of every microbatch's logits, each by plain torch).
     End of a step: clips_gradients by their global norm; post_validates (with a split backward ranks update without waiting
     for it, and check it afterwards).
@@ -61,10 +63,11 @@ class Framework(NamedSpec):
     bucket_size); makes_gradients (gradients are tensors that the first backward makes and that stay, not parts of a buffer
     made before); weights_in_experts (the router's weights scale the experts' inner activation, so their outputs need not be
     kept).
-    Host: launch_time per kernel launch; launch_wait (the host waits for every kernel before it launches the next one, as under
-    CUDA_LAUNCH_BLOCKING, and the GPU for so long for each; 0 = launches queue ahead of the GPU); message_wait (after a blocking
-    message the host synchronises with the GPU, which is idle until the next action's first kernel); step_time per optimizer step
-    spent with the GPU idle.
+    Host: launch_time per kernel launch; operator_time per operator that Python starts, and module_time per linear layer or
+    attention of the library, launches not counted (costs/host_time.py); launch_wait (the host waits for every kernel before it
+    launches the next one, as under CUDA_LAUNCH_BLOCKING, and the GPU for so long for each; 0 = launches queue ahead of the GPU);
+    message_wait (after a blocking message the host synchronises with the GPU, which is idle until the next action's first
+    kernel); step_time per optimizer step spent with the GPU idle.
     Updates on the CPU: fused_host_optimizer (one pass over all arrays, as DeepSpeed's CPU Adam; else a loop per operation);
     offloads_master_weights (the fp32 weights go with the states; else the GPU keeps its own and gets them back in fp32).
     Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries),
@@ -92,6 +95,7 @@ class Framework(NamedSpec):
     casts_apart: bool = False
     expert_exchange: Literal["all_to_all", "once_per_node"] = "all_to_all"
     exchange_permutes: bool = False
+    exchange_sorts: bool = False
     fuses_experts: bool = False
     gradient_dtype: Literal["fp32", "bf16", "fp16", "compute"]
     gradients_overlap: bool
@@ -123,7 +127,10 @@ class Framework(NamedSpec):
     flattens_gradients: bool
     makes_gradients: bool
     weights_in_experts: bool
+    cuda_graphs: Literal["none", "full_iteration"] = "none"
     launch_time: Seconds
+    operator_time: Seconds
+    module_time: Seconds
     launch_wait: Seconds = 0.0
     message_wait: Seconds = 0.0
     step_time: Seconds

@@ -84,6 +84,8 @@ class Plan(Spec):
         post_validation: ranks update and begin the next step without waiting for the global gradient norm, which is checked
             afterwards (Zero Bubble).
         dropout: whether the model is trained with dropout.
+        cuda_graphs: what is started by CUDA graphs: "none", "full_iteration", or parts of layers: attn, mlp, moe_router,
+            moe_preprocess, moe; None = the framework's habit, where the plan allows it.
         rank_order: mesh axes from consecutive ranks outward.
         framework: name of the framework profile.
     """
@@ -138,6 +140,12 @@ class Plan(Spec):
     clip_gradients: bool | None = None
     post_validation: bool | None = None
     dropout: bool | None = None
+    cuda_graphs: Annotated[
+        Literal["none", "full_iteration"]
+        | tuple[Literal["attn", "mlp", "moe", "moe_router", "moe_preprocess"], ...]
+        | None,
+        BeforeValidator(_listed),
+    ] = None
     rank_order: Annotated[tuple[Literal["tp", "cp", "dp", "pp"], ...] | None, BeforeValidator(_listed)] = None
     framework: str = "megatron_core"
 

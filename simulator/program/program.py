@@ -33,8 +33,12 @@ __all__ = [
     "COMPUTE",
     "COPIES",
     "COPY",
+    "EAGER",
+    "IN_LAYER_GRAPH",
+    "IN_STEP_GRAPH",
     "KIND_NAMES",
     "TRANSFER",
+    "WAITED",
     "Block",
     "Effect",
     "FusedSegment",
@@ -50,6 +54,12 @@ KIND_NAMES = ("compute", "transfer", "collective", "copy")
 
 COPIES = ("", "to_host", "to_device", "host_update")
 """What a copy may be: not told, over the host link one way or the other, or the CPU's own work."""
+
+WAITED = "waited"
+"""Layout of a memory-bound row whose end the host waits for before it goes on."""
+
+EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH = 0, 1, 2
+"""What starts an operator: the host, a CUDA graph of a part of its layer, or one of the whole step."""
 
 CATEGORIES = (
     "weights",
@@ -83,7 +93,7 @@ class OperatorTable:
     """[n, 4]: batch, m, n, k of a gemm or attention; zeros else."""
     layout: tuple[str, ...]
     """Of a gemm: TN forward, NN input gradient, NT weight gradient; of attention: kernel:mask:kv_heads:keys; of a memory_bound row:
-    "layer", "gather", "loss" or "" (a stream); "" else."""
+    "layer", "gather", "loss", "scores", "scores backward", "waited" (the host waits for its end) or "" (a stream); "" else."""
     dtype: tuple[str, ...]
     flops: NDArray[np.float64]
     read: NDArray[np.float64]
@@ -97,6 +107,8 @@ class OperatorTable:
     """Which half of a split backward the row belongs to: "input", "weight" or ""."""
     beside: NDArray[np.int32]
     """Of a collective: the compute row of this table it runs beside (overlapped); -1 when everything waits for it."""
+    captured: NDArray[np.int8]
+    """What starts the row: EAGER, IN_LAYER_GRAPH or IN_STEP_GRAPH."""
 
     def __len__(self) -> int:
         return len(self.label)

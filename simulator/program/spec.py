@@ -22,6 +22,8 @@ from simulator.program.program import (
     COMPUTE,
     COPIES,
     COPY,
+    EAGER,
+    IN_STEP_GRAPH,
     KIND_NAMES,
     TRANSFER,
     Link,
@@ -252,12 +254,21 @@ def _amounts_are_finite(program: Program) -> None:
                 _table_is_sound(table)
 
 
+_OPERATOR_COLUMNS = (
+    "kind", "work", "shape", "layout", "dtype", "group", "phase", "launches", "part", "beside", "captured",
+)  # fmt: skip
+
+
 def _table_is_sound(table: OperatorTable) -> None:
-    for name in ("kind", "work", "shape", "layout", "dtype", "group", "phase", "launches", "part", "beside"):
+    for name in _OPERATOR_COLUMNS:
         if len(getattr(table, name)) != len(table):
             raise ProgramError(f"columns of operators are equally long: {name} of {table.name!r} is not {len(table)}")
     if len(table) and not (table.beside.min() >= -1 and table.beside.max() < len(table)):
         raise ProgramError(f"beside names a row of its own table or -1: see {table.name!r}")
+    if len(table) and not (table.captured.min() >= EAGER and table.captured.max() <= IN_STEP_GRAPH):
+        raise ProgramError(
+            f"operators are started by the host (0), a layer's graph (1) or a step's (2): see {table.name!r}"
+        )
     for name in ("flops", "read", "written", "message"):
         values: NDArray[np.float64] = getattr(table, name)
         if len(values) != len(table) or not (np.isfinite(values).all() and (values >= 0).all()):

@@ -117,7 +117,7 @@ def _table(table: OperatorTable, number: int) -> list[str]:
                 text = _join(value)
             elif column in ("read", "written", "message"):
                 text = _bytes(float(value))
-            elif column in ("launches", "beside"):
+            elif column in ("launches", "beside", "captured"):
                 text = str(int(value))
             elif column == "flops":
                 text = _number(float(value))

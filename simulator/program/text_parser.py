@@ -72,6 +72,7 @@ OPERATOR_COLUMNS = (
     "launches",
     "part",
     "beside",
+    "captured",
 )
 
 _ACTION = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
@@ -222,6 +223,7 @@ class _Reader:
         values: dict[str, Any] = {"label": line.text("label"), "kind": read_kind(line.word("kind"))}
         readers: dict[str, Callable[[str, str], Any]] = {
             "beside": read_whole,
+            "captured": read_whole,
             "shape": read_shape,
             "group": read_group,
             "flops": read_number,
@@ -356,6 +358,7 @@ _ARRAYS: dict[str, Any] = {
     "message": np.float64,
     "launches": np.int64,
     "beside": np.int32,
+    "captured": np.int8,
 }
 _LIMITS = {"action": 6, "lane": 2**7, "part": 2**15, "count": 2**7, "slice": 2**15, "slices": 2**15}
 

@@ -221,6 +221,7 @@ def measure(
     facts = {
         "engine": trace.engine,
         "flush": _flush_words(window, unrolled),
+        "slowest_gpu": {"spread": cluster.gpu_spread, "of": cluster.world_size, "longer": cluster.slowest_gpu},
         "kind_of_run": kind,
         "runs_of_this_kind": {"median_error": model.median, "n": model.runs, "sources": model.sources},
         "calibration": {

@@ -150,6 +150,12 @@ def sure_section(prediction: Prediction) -> Section:
         lines.append(
             f"host-bound (the CPU launches too slowly): {', '.join(blocks[:4])}{', ...' if len(blocks) > 4 else ''}"
         )
+    slowest = facts.get("slowest_gpu", {})
+    if slowest.get("longer"):
+        lines.append(
+            f"the slowest of {slowest['of']:,} GPUs is taken to need {percent(slowest['longer'])} more for products and attention "
+            f"than the middle one (cluster.gpu_spread {percent(slowest['spread'])})"
+        )
     lines += [f"assumed: {text}" for text in facts.get("assumptions", ())]
     lines.append(
         f"engine {facts.get('engine')}, {np.int64(prediction.program.size):,} rows; {facts.get('flush')}; dtsim {facts.get('version')}"

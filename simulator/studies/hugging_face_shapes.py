@@ -181,7 +181,7 @@ def _experts(c: Config) -> Table:
     if groups > 1 and used and used < groups:
         table |= {"expert_groups": groups, "groups_per_token": used}
     if c.kind == "gpt_oss":
-        table |= {"linear_bias": True, "qkv_bias": True}
+        table |= {"linear_bias": True, "qkv_bias": True, "clamped_gate": True}
     if c.count("num_nextn_predict_layers"):
         table["mtp_layers"] = c.whole("num_nextn_predict_layers")
     if c.kind.startswith("deepseek"):

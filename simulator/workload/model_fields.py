@@ -63,7 +63,8 @@ class ModelFields(NamedSpec):
 
     `sequence_length` [tokens] is that of pretraining: the default of jobs, and the limit where positions are learned.
     `kv_heads` defaults to `heads`, `head_dim` to hidden / heads.  `qkv_bias`: biases of the query, key and value
-    projections; `linear_bias`: of all other linear layers.  `gated_mlp`: three matrices (SwiGLU) in place of two.
+    projections; `linear_bias`: of all other linear layers.  `gated_mlp`: three matrices (SwiGLU) in place of two;
+    `clamped_gate`: what enters the gate is clamped (GPT-OSS).
     `parameters_published`: what the authors print, for comparison only.
 
     Mixture of experts: `experts` MLPs of width `expert_ffn` (default: `ffn`), of which each token sees `experts_per_token`,
@@ -101,6 +102,7 @@ class ModelFields(NamedSpec):
     head_dim: Width = 0
     ffn: Annotated[int, Field(ge=1, le=10**7)]
     gated_mlp: bool
+    clamped_gate: bool = False
     norm: Literal["layer_norm", "rms_norm"]
     positions: Literal["learned", "rotary", "alibi", "relative_bias", "transformer_xl", "none"]
     tied_embeddings: bool
@@ -225,6 +227,8 @@ class ModelFields(NamedSpec):
             raise ValueError(
                 f"experts_per_token must lie in 1..experts, but it is {self.experts_per_token} of {self.experts}"
             )
+        if self.clamped_gate and not self.gated_mlp:
+            raise ValueError("clamped_gate clamps what enters a gate, but gated_mlp = false; leave it out")
         if self.capacity_factor and not self.experts:
             raise ValueError(
                 f"capacity_factor = {self.capacity_factor} belongs to a mixture of experts, but experts = 0; leave it out"

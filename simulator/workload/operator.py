@@ -42,7 +42,8 @@ class Operator:
     Args:
         label: name within its layer.
         work: gemm, attention, memory_bound, lookup; dispatch or combine (exchange of rows between ranks that share experts,
-            `read` bytes unsplit) or sort (a memory-bound kernel that runs only after such an exchange).
+            `read` bytes unsplit), sort (a memory-bound kernel that runs only after such an exchange) counts (rows per expert, for
+            which the host waits) or wait (it waits for a small copy); nothing of the last two runs backward.
         shape: (batch, m, n, k) of the forward product; for attention (sequences, heads, sequence_length, head_dim); for experts
             (experts, rows over all of them, n, k).
         split: how tensor parallelism divides it: "column" (n), "row" (k), "heads" (batch), "vocabulary" (column of the head),
@@ -52,7 +53,8 @@ class Operator:
         backward_read, backward_written: the same backward.
         parameters: weights it owns, unsplit [count]; `small_parameters` of them are not divided by tensor parallelism.
         saved: tensors kept for backward.
-        launches, backward_launches: kernels started on the host.
+        launches, backward_launches: kernels started on the host; `per_expert` more forward, and twice as many backward, for each
+            expert of the rank.
         selective: recomputed in backward under selective recompute (attention core).
         again: part of it that is recomputed under per-operator recompute: memory-bound kernels and every second product.
         kernel: attention kernel name; "" else.
@@ -63,7 +65,8 @@ class Operator:
         peers: ranks that hold the other queries of the same sequences (context parallelism).
         copies: rows that dispatch and combine make of each token; `reach`: the share of the experts' groups that it may use.
         access: how a memory-bound kernel walks memory where it is not a small kernel of a layer: "stream" (long passes),
-            "gather" (rows in another order) or "loss" (the separate tensor operations of a cross-entropy).
+            "gather" (rows in another order), "loss" (the separate tensor operations of a cross-entropy) or "scores" (a fused
+            softmax over attention scores in memory; its backward pass is "scores backward").
         has_weight: whether the GEMM's right operand is a weight (else both operands are activations).
         products: separate products that make up a GEMM with a weight, each with an equal part of its columns.
         gathers: whether a column-split product's output is gathered again.
@@ -82,6 +85,7 @@ class Operator:
     saved: tuple[Saved, ...] = ()
     launches: int = 1
     backward_launches: int = 1
+    per_expert: int = 0
     selective: bool = False
     again: float = 0.0
     kernel: str = ""
@@ -144,7 +148,8 @@ class KernelStyle:
         joined_gate: gate and up projection of a gated MLP are one product; else two, each with its own gradient of the input.
         repeats_keys: keys and values are repeated for every query head before attention.
         fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
-        exchange_permutes: the exchange of rows between experts copies, sorts and sums them itself.
+        exchange_permutes: the exchange of rows between experts makes the copies of tokens and sums them itself.
+        exchange_sorts: it also delivers rows sorted by expert, and takes them so.
         ring_in_fp32: partial results of ring attention are joined by plain fp32 operations.
         ring_traced: the ring is part of a compiled graph, which waits for every exchange where it starts.
         casts_apart: operands are quantised by kernels of their own, the transposed copy from the narrow one.
@@ -179,6 +184,7 @@ class KernelStyle:
     casts_apart: bool = False
     fuses_experts: bool = False
     exchange_permutes: bool = False
+    exchange_sorts: bool = False
     gathers_logits: bool = False
     gathers_rotary: bool = False
     copies_attention_output: bool = False

@@ -59,6 +59,11 @@ class Precision:
         return self.gemm != self.compute
 
     @property
+    def shares_maxima(self) -> bool:
+        """Whether ranks agree on the maxima of tensors after each pass, for the scales of later ones (delayed scaling)."""
+        return self.copies_alike and self.cast_reads == 1
+
+    @property
     def quantised_element(self) -> float:
         """Bytes of one quantised element, its part of the scales included."""
         return BYTES_PER_ELEMENT[self.gemm] + self.scale_bytes

@@ -87,9 +87,15 @@ def test_a_framework_profile_cannot_scale_a_time() -> None:
     bad = {name: list(parts(hint)) for name, hint in own.items() if not set(parts(hint)) <= allowed}
 
     assert {} == bad
-    assert {"launch_time", "launch_wait", "message_wait", "slice_time", "step_time"} == {
-        name for name, hint in own.items() if "s" in set(parts(hint))
-    }
+    assert {
+        "launch_time",
+        "launch_wait",
+        "message_wait",
+        "module_time",
+        "operator_time",
+        "slice_time",
+        "step_time",
+    } == {name for name, hint in own.items() if "s" in set(parts(hint))}
 
 
 def test_the_times_of_a_framework_are_the_hosts_and_cited() -> None:

@@ -175,7 +175,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "schedule": ({"pipeline_parallel": 2}, "gpipe", "1f1b"),
     "overlap_gradients": ({}, True, False),
     "overlap_parameters": ({"zero_stage": 1}, True, False),
-    "overlap_tensor_parallel": ({"tensor_parallel": 2}, True, False),
+    "overlap_tensor_parallel": ({"tensor_parallel": 2, "microbatch_size": 8}, True, False),
     "bucket_size": ({}, 1e6, 1e9),
     "gradient_dtype": ({}, "fp32", "bf16"),
     "p2p": ({"pipeline_parallel": 2}, "latency", "blocking"),
@@ -207,6 +207,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "optimizer_offload_overlap": ({"optimizer_offload": 1.0}, False, True),
     "activation_offload": ({}, None, 6),
     "parameter_offload": ({"zero_stage": 3}, 0.0, 0.5),
+    "cuda_graphs": ({}, "none", "full_iteration"),
     "rank_order": ({"tensor_parallel": 2}, ("tp", "dp", "pp"), ("dp", "tp", "pp")),
 }
 

@@ -12,6 +12,8 @@ from simulator.program.program import Segment
 from simulator.workload.model import load_model
 from simulator.workload.precision import PRECISIONS, precision_named
 from simulator.workload.workload import Workload
+from tests.lowered import lowered
+from tests.lowered import workload as gpt
 
 MILLION = 1e6
 
@@ -83,3 +85,37 @@ def test_sequence_parallel_layers_cast_their_part_of_the_tokens() -> None:
         return float(layer.read[layer.label.index("qkv cast to mxfp8")])
 
     assert read(False) == pytest.approx(8 * read(True))
+
+
+def maxima(precision: str, gpus: int = 8, **plan: object) -> list[tuple[str, str, tuple[str, ...], float]]:
+    """(segment, phase, group, message [B]) of every reduction of maxima in a program."""
+    program = lowered(gpt(precision=precision), gpus, framework="megatron_core", **plan)
+    return [
+        (item.name[0], table.phase[i], table.group[i], float(table.message[i]))
+        for item in program.items
+        if isinstance(item, Segment)
+        for table, _ in item.pieces
+        for i, label in enumerate(table.label)
+        if label == "maxima all_reduce"
+    ]
+
+
+def test_delayed_scaling_reduces_maxima_over_all_ranks_that_hold_a_chunk_in_every_pass() -> None:
+    found = maxima("fp8", tensor_parallel=2, pipeline_parallel=2)
+    assert {"forward", "backward"} == {phase for _, phase, _, _ in found}
+    assert {("dp", "tp")} == {group for _, _, group, _ in found}
+    assert all(0 < message < 1e4 for *_, message in found)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8_current", "mxfp8", "nvfp4"])
+def test_other_recipes_need_no_maxima_of_earlier_steps(precision: str) -> None:
+    assert [] == maxima(precision, tensor_parallel=2, pipeline_parallel=2)
+
+
+def test_one_gpu_agrees_with_itself() -> None:
+    assert [] == maxima("fp8", gpus=1)
+
+
+def test_the_weight_gradients_of_a_split_backward_find_no_maxima() -> None:
+    found = maxima("fp8", pipeline_parallel=2, schedule="zb_h1")
+    assert {"F", "B", "I"} >= {action for action, *_ in found} >= {"F", "I"}

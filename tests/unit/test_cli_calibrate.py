@@ -82,7 +82,15 @@ def test_a_profile_changes_the_predictions_of_a_cluster_that_names_it(dtsim: Any
 
     def step(cluster: str) -> float:
         job = ("run", "--model", "gpt3_1_3b", "--cluster", cluster, "--set", "cluster.gpus=8")
-        plan = ("--set", "plan.tensor_parallel=8", "--set", "workload.global_batch_size=8", "--json")
+        plan = (
+            "--set",
+            "plan.tensor_parallel=8",
+            "--set",
+            "workload.global_batch_size=8",
+            "--set",
+            "plan.microbatch_size=4",
+            "--json",
+        )
         return float(json.loads(dtsim(*job, *plan)[1])["step_time_s"]["value"])
 
     assert step("mine") > 1.02 * step("other")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from simulator.costs.gemm import gemm_seconds
 from simulator.costs.memory_bound import memory_bound_calibrated, memory_bound_seconds, memory_bound_sigma
 from simulator.errors import ProgramError
-from simulator.hardware.compute_coefficients import load_memory_bound_coefficients
+from simulator.hardware.compute_coefficients import load_gemm_coefficients, load_memory_bound_coefficients
 from simulator.hardware.gpu import load_gpu
 
 
@@ -92,3 +93,32 @@ def test_casts_reach_the_share_of_the_bandwidth_that_transformer_engine_measured
     device = load_gpu(gpu)
     time = memory_bound_seconds([2e10], [1e10], device, load_memory_bound_coefficients(device), ["cast"])[0]
     assert 3e10 / time / device.memory_bandwidth == pytest.approx(share, rel=0.02)
+
+
+def core_backward_seconds(name, maps, tokens, head):
+    """Of PyTorch's attention with its scores in memory: four products and the softmax."""
+    gpu = load_gpu(name)
+    gemm, memory = load_gemm_coefficients(gpu), load_memory_bound_coefficients(gpu)
+    wide, deep = (maps, tokens, tokens, head), (maps, tokens, head, tokens)
+    products = gemm_seconds([wide, deep, deep, deep], ["NN", "NT", "NN", "NT"], ["bf16"] * 4, [False] * 4, gpu, gemm)
+    scores = float(maps * tokens * tokens)
+    softmax = memory_bound_seconds([4 * scores], [2 * scores], gpu, memory, ["scores backward"])
+    return float(products.sum() + softmax[0])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tokens", "teraflops"),
+    [
+        # Dao-AILab/flash-attention, pull request 2688 (H100) and issue 1589 (B200): 16,384 tokens, 32 heads of 64, no mask.
+        ("h100_80gb_sxm", 2048, 65.18),
+        ("h100_80gb_sxm", 4096, 68.12),
+        ("h100_80gb_sxm", 8192, 69.67),
+        ("b200_sxm", 2048, 168.6),
+        ("b200_sxm", 4096, 178.36),
+        ("b200_sxm", 8192, 176.59),
+    ],
+)
+def test_attention_with_scores_in_memory_goes_backward_in_the_measured_time(gpu, tokens, teraflops):
+    maps = 16384 // tokens * 32
+    measured = 2.5 * 4.0 * 64 * maps * tokens**2 / (teraflops * 1e12)
+    assert core_backward_seconds(gpu, maps, tokens, 64) == pytest.approx(measured, rel=0.1)

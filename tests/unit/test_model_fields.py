@@ -34,6 +34,7 @@ FIELDS: dict[str, tuple[str, dict[str, Any], Any, Any, dict[str, Any]]] = {
     "head_dim": (LLAMA, {}, 64, 128, {}),
     "ffn": (GPT, {}, 4096, 2048, {}),
     "gated_mlp": (GPT, {}, False, True, {}),
+    "clamped_gate": (MOE, {}, False, True, {}),
     "norm": (GPT, {}, "layer_norm", "rms_norm", {}),
     "positions": (LLAMA, {}, "rotary", "alibi", {}),
     "tied_embeddings": (GPT, {}, True, False, {}),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.costs.host_time import host_rows, host_times
 from simulator.costs.price import price
 from simulator.costs.tables import machine_of, overlapped, price_table
 from simulator.errors import PlanError, SpecError
@@ -37,8 +38,8 @@ def test_accounts_of_a_segment_sum_to_its_occupancy() -> None:
             assert prices.class_share[i].sum() == pytest.approx(prices.occupancy[i], rel=1e-12)
 
 
-def test_small_work_runs_at_the_hosts_launch_rate() -> None:
-    """Block seconds = max(kernels, launches x launch time) (design 5b G)."""
+def test_small_work_runs_at_the_hosts_rate() -> None:
+    """Block seconds = max(kernels, what the host works), here a profile's launches and Python (design 5b G)."""
     tiny = load_model("gpt2_124m").model_copy(
         update={"hidden": 64, "heads": 1, "kv_heads": 1, "ffn": 256, "vocabulary": 1000}
     )
@@ -46,10 +47,13 @@ def test_small_work_runs_at_the_hosts_launch_rate() -> None:
     program = lower(work, Plan(framework="pytorch_ddp"), 1)
     prices = price(program, load_cluster("h100_x8", 1))
     forward = next(i for i, item in enumerate(program.items) if isinstance(item, Segment) and item.phase == "forward")
+    times = host_times(load_framework("pytorch_ddp"), "intel", 1.0)
+    host = sum(float(host_rows(t, times).sum()) * n for t, n in program.items[forward].pieces)
     launches = sum(int(t.launches.sum()) * n for t, n in program.items[forward].pieces)
+    assert host > 3 * launches * times.launch
     assert "host-bound" == prices.model[forward]
     assert prices.account[forward, ACCOUNTS.index("host")] > 0
-    assert prices.occupancy[forward] == pytest.approx(launches * load_framework("pytorch_ddp").launch_time, rel=1e-12)
+    assert prices.occupancy[forward] == pytest.approx(host, rel=1e-12)
     large = program_of("gpt2_124m", 1, 64, 1024, framework="pytorch_ddp", microbatch_size=64)
     assert "kernels" == price(large, load_cluster("h100_x8", 1)).model[0]
 

@@ -270,9 +270,10 @@ def test_a_row_has_no_other_columns() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ("flops=-5 beside=-1", "flops of operators is finite and not negative, one per row: see 't'"),
-        ("flops=nan beside=-1", "flops of operators is finite"),
-        ("flops=5 beside=1", "beside names a row of its own table or -1: see 't'"),
+        ("flops=-5 beside=-1 captured=0", "flops of operators is finite and not negative, one per row: see 't'"),
+        ("flops=nan beside=-1 captured=0", "flops of operators is finite"),
+        ("flops=5 beside=1 captured=0", "beside names a row of its own table or -1: see 't'"),
+        ("flops=5 beside=-1 captured=3", "started by the host (0), a layer's graph (1) or a step's (2): see 't'"),
     ],
 )
 def test_segments_with_broken_operators_are_named(values: str, message: str) -> None:

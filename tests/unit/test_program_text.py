@@ -67,6 +67,7 @@ def operators() -> OperatorTable:
         launches=np.array([1, 0]),
         part=("", "input"),
         beside=np.array([-1, 0], np.int32),
+        captured=np.array([0, 2], np.int8),
     )
 
 

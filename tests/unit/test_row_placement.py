@@ -227,27 +227,6 @@ def test_a_source_may_mean_another_kernel_by_its_word() -> None:
     assert "flash1" == placed(attn_kernel="flash", source="MosaicML llm-foundry tables").fields["attention"]
 
 
-def test_a_source_may_mean_another_recipe_by_its_word() -> None:
-    assert "fp8" == placed(precision="fp8").workload.precision
-    bridge = placed(precision="fp8", source="NVIDIA Megatron-Bridge performance summary")
-    assert "fp8_current" == bridge.workload.precision
-    assert any(rule.startswith("fp8 taken for fp8_current") for rule in bridge.assumed)
-    assert ["fp8_current", "fp8_block"] == [placed(precision=p).workload.precision for p in ("fp8-cs", "fp8-blockwise")]
-
-
-def test_a_source_that_measured_its_machine_is_priced_with_its_numbers() -> None:
-    b200 = {
-        "gpu": "B200-SXM",
-        "gpu_mem_gb": "180",
-        "gpu_peak_bf16_tflops": "2250",
-        "intra_link": "NVLink5 1800GB/s NVSwitch",
-    }
-    other, own = (placed(**b200, source=source).cluster for source in ("somebody", "SimuMax B200 release"))
-    assert "gemm_b200_simumax" in own.calibration
-    assert "gemm_b200_simumax" not in other.calibration
-    assert own.gpu == other.gpu
-
-
 def test_context_parallel_and_narrow_rows_are_placed() -> None:
     row = placed(cp="2", dp="", precision="fp8-mx")
     assert (2, "mxfp8") == (row.fields["context_parallel"], row.workload.precision)

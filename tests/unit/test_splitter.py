@@ -42,3 +42,23 @@ def test_plain_operations_are_streams_and_fused_kernels_are_not() -> None:
         assert "stream" == plain.layout[plain.label.index(label)]
         assert "layer" == fused.layout[fused.label.index(label)]
         assert plain.read[plain.label.index(label)] > fused.read[fused.label.index(label)]
+
+
+@pytest.mark.parametrize(
+    ("framework", "forward_access"), [("megatron_lm_2021", "scores"), ("scaling_torch_attention", "layer")]
+)
+def test_a_fused_softmax_over_scores_in_memory_goes_backward_slower(framework: str, forward_access: str) -> None:
+    work = Workload(model=load_model("gpt3_175b"), sequence_length=2048, global_batch_size=8)
+    program = lower(work, Plan(framework=framework, recompute="full", tensor_parallel=8), 8)
+    seen = {}
+    for item in program.items:
+        for table, _ in item.pieces if isinstance(item, Segment) else ():
+            for label, layout, phase in zip(table.label, table.layout, table.phase, strict=True):
+                if label == "softmax":
+                    seen.setdefault(str(phase), set()).add(layout)
+    assert seen
+    backward = "scores backward" if forward_access == "scores" else "layer"
+    for phase, layouts in seen.items():
+        assert layouts == {backward if phase == "backward" else forward_access}, phase
+    assert "backward" in seen
+    assert len(seen) > 1

@@ -62,6 +62,40 @@ def test_a_layer_of_the_22b_model_takes_what_the_paper_measured(
     assert abs(found.error) < 0.05
 
 
+@pytest.mark.parametrize(
+    ("dtype", "direction", "time_ms", "tolerance"),
+    [
+        ("bf16", "fwd", "4.3269", 0.1),
+        ("bf16", "bwd", "7.6843", 0.1),
+        ("fp8-blockwise", "fwd", "3.7883", 0.15),
+        ("fp8-blockwise", "bwd", "6.6182", 0.15),
+    ],
+)
+def test_a_layer_of_experts_takes_what_megatrons_own_benchmark_says(
+    dtype: str, direction: str, time_ms: str, tolerance: float
+) -> None:
+    """Eight experts on eight H100, without biases, with a plain activation function: its weights are kernels of their own."""
+    row = {
+        "source": "Megatron-LM MoE layer performance baseline",
+        "gpu": "H100-80GB-SXM",
+        "op": "moe_layer",
+        "batch": "1",
+        "dtype": dtype,
+        "seq_len": "4096",
+        "hidden": "4096",
+        "ffn": "14336",
+        "experts": "8",
+        "topk": "2",
+        "tp": "1",
+        "ep": "8",
+        "software": "NCCL all-to-all dispatcher",
+    }
+    found = outcome({**row, "direction": direction, "time_ms": time_ms})
+    assert found.predicted is not None
+    assert found.measured == pytest.approx(found.predicted, rel=tolerance)
+    assert any("no biases" in rule for rule in found.assumed)
+
+
 def test_products_of_many_small_groups_take_the_host_time_per_group() -> None:
     """Measured 261 and 276 TFLOP/s for 160 groups of 154 rows: 9 us each, whatever their size."""
     for direction, measured in (("fwd", 261.0), ("bwd_grad_act", 276.0)):

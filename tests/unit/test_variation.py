@@ -27,7 +27,7 @@ def varied(*settings: str, name: str = "gpt3_175b", samples: int = 60, **more: A
 def test_the_slow_steps_are_slower_than_half_of_them_and_all_slower_than_without_noise() -> None:
     found = varied(*NOISE)
     assert found.quantile(0.95) >= found.quantile(0.5) > found.quiet
-    assert simulate_job(load_job("gpt3_175b", SMALL)).step_time == found.quiet
+    assert simulate_job(load_job("gpt3_175b", (*SMALL, "cluster.gpu_spread=0"))).step_time == found.quiet
 
 
 def test_the_same_seed_gives_the_same_answer_to_the_last_bit() -> None:

@@ -7,6 +7,7 @@ priced as in every simulation.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,6 +29,7 @@ _PHASES = {"fwd": "forward", "forward": "forward", "bwd": "backward", "backward"
 _EXPERTS = (
     "router",
     "choice of experts",
+    "token counts",
     "permute",
     "dispatch",
     "sort",
@@ -40,6 +42,7 @@ _EXPERTS = (
 _SCORES = ("attention scores", "softmax", "attention context")
 _PLAIN = {"framework": "scaling_torch_attention", "attention": "unfused"}
 """Plan of a framework whose attention is plain PyTorch operations."""
+_NO_BIASES = "no biases: Megatron-Core's grouped products are measured without (tests/functional_tests/test_cases/common/moe_perf)"
 
 
 def layer_seconds(row: Row) -> tuple[float, float, tuple[str, ...]]:
@@ -81,9 +84,13 @@ def unfused_attention_seconds(row: Row, phases: Sequence[str]) -> tuple[float, f
 
 def _priced(run: Row, **changes: str) -> tuple[Program, Prices, Cluster, tuple[str, ...]]:
     placed = place(run)
+    workload = placed.workload
+    if run.get("moe_experts") and workload.model.linear_bias:
+        workload = replace(workload, model=workload.model.model_copy(update={"linear_bias": False}))
+        placed = replace(placed, workload=workload, assumed=(*placed.assumed, _NO_BIASES))
     fields = {**placed.fields, **changes, "recompute": placed.recompute, "layer_split": (1,) * _RANKS}
     try:
-        program = lower(placed.workload, Plan(**fields), placed.cluster.world_size)
+        program = lower(workload, Plan(**fields), placed.cluster.world_size)
         prices = price(program, placed.cluster)
     except (SimulatorError, ValueError) as error:
         raise CannotPlace(str(error)) from None

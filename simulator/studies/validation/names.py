@@ -77,6 +77,41 @@ class FrameworkSince(Spec):
     source: Name
 
 
+class Recipe(Spec):
+    """What a framework's published recipes set for a model on some GPUs, which no table of results prints.
+
+    Args:
+        framework, model: ours ("" = any), and what the model's name begins with in the table.
+        gpus: words, each the beginning of a GPU's name.
+        table: a part of the name of the table of results; "" = any.
+        since, until: releases, year.month.patch, both inclusive; "" = any.
+        profile: the framework's profile that holds; "" = its usual one.
+        cuda_graphs: as in `Plan`, scopes divided by commas; "" = the profile's habit.
+        recompute_modules: as in `Plan`, divided by commas; "" = none.
+        source: where that was read.
+    """
+
+    framework: str = ""
+    model: Name
+    gpus: Name
+    table: str = ""
+    since: str = ""
+    until: str = ""
+    profile: str = ""
+    cuda_graphs: str = ""
+    recompute_modules: str = ""
+    source: Name
+
+    def holds(self, framework: str, row: tuple[str, str, str, str]) -> bool:
+        """Return whether a row is meant: our name of its framework, and what it says of source, model, GPU and release."""
+        source, model, gpu, version = row
+        release, known = _release(version), {words_of(word) for word in self.gpus.split(",")}
+        begins = _plain(model).startswith(_plain(self.model)) and words_of(gpu)[:1] in known
+        late = not self.since or (bool(release) and release >= _release(self.since))
+        meant = self.framework in ("", framework) and self.table.lower() in source.lower()
+        return meant and begins and late and (not self.until or release <= _release(self.until))
+
+
 class SourceFramework(Spec):
     """Profiles that a source's runs have from one of its versions on, in place of the usual ones, and where that was read.
 
@@ -140,6 +175,7 @@ class NameTable(Spec):
     attention: dict[str, Name]
     attention_of_source: dict[str, SourceKernel] = Field(default_factory=dict)
     framework_since: dict[str, FrameworkSince] = Field(default_factory=dict)
+    recipes: dict[str, Recipe] = Field(default_factory=dict)
     framework_until: dict[str, FrameworkUntil] = Field(default_factory=dict)
     framework_of_kernel: dict[str, Name] = Field(default_factory=dict)
     framework_of_precision: dict[str, Name] = Field(default_factory=dict)
@@ -228,6 +264,10 @@ class NameTable(Spec):
         """Return the vocabulary of a source's models where a row does not say, by a part of its text."""
         lowered = source.lower()
         return next((found for text, found in self.vocabulary_of_source.items() if text.lower() in lowered), None)
+
+    def recipe_of(self, framework: str, row: tuple[str, str, str, str]) -> Recipe | None:
+        """Return the recipe that a row (source, model, GPU, release) was made with, if it is known."""
+        return next((recipe for recipe in self.recipes.values() if recipe.holds(framework, row)), None)
 
     def recompute_of(self, source: str) -> SourceRecompute | None:
         """Return what a source recomputes where a row does not say, by a part of its text."""
@@ -348,6 +388,15 @@ def _same_memory(memory: float, gigabytes: float) -> bool:
 def _distance(memory: float, gigabytes: float) -> float:
     """How far a GPU's memory lies from what was said, decimal or binary, whichever is nearer [1]."""
     return min(abs(memory / parse(f"{gigabytes} {unit}", "B") - 1) for unit in ("GB", "GiB"))
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers of a release.
+
+    >>> _release("26.04.01") > _release("26.04")
+    True
+    """
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def _plain(text: str) -> str:

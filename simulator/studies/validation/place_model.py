@@ -125,8 +125,10 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
         assumed.append(f"moe_dense_layers = {dense}")
     if dense >= layers:
         raise CannotPlace(f"moe_dense_layers = {dense} leave none of the {layers} layers with experts", counts=False)
-    assumed.append("experts equally popular")
+    drops = {"capacity_factor": 1.0} if "tokendrop" in letters(text(row, "model")) else {}
+    assumed.append("experts take equal rows and drop the rest" if drops else "experts equally popular")
     return {
+        **drops,
         "experts": int(experts),
         "experts_per_token": per_token,
         "expert_ffn": width,
@@ -167,7 +169,7 @@ def _habits(style: Model | None, experts: int, length: int, assumed: list[str]) 
     """What no table prints of a layer: windows and more norms."""
     if style is None:
         return {}
-    out: dict[str, Any] = {name: True for name in ("qk_norm", "post_norms") if getattr(style, name)}
+    out: dict[str, Any] = {name: True for name in ("qk_norm", "post_norms", "clamped_gate") if getattr(style, name)}
     if style.expert_groups and style.experts == experts:
         out |= {"expert_groups": style.expert_groups, "groups_per_token": style.groups_per_token}
     if style.window:

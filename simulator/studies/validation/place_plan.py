@@ -100,6 +100,7 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
     fields |= _gradient_dtype(row)
     fields |= _attention(row, assumed)
+    named = fields["framework"]
     own = load_names().framework_at(fields["framework"], text(row, "version"), place_gpu(row)[0].architecture)
     if own is not None:
         fields["framework"] = own
@@ -113,6 +114,7 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     if of_source is not None:
         fields["framework"] = of_source[0]
         assumed.append(f"framework {of_source[0]} ({of_source[1]})")
+    fields |= _recipe(row, named, assumed)
     fields |= _pieces(row, fields, assumed)
     if _overlap_off(row) and replicas > 1 and fields["zero_stage"] < 3:
         fields["overlap_gradients"] = False
@@ -123,6 +125,8 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     if _overlap_off(row) and "TP" in text(row, "overlap") and tensor > 1:
         fields["overlap_tensor_parallel"] = False
     recompute = _recompute(row, assumed)
+    if "recompute_modules" in fields:
+        recompute = "selective"
     fields |= _recompute_detail(row, recompute)
     if recompute == "selective" and load_framework(fields["framework"]).recompute == "operators":
         recompute = "operators"
@@ -364,6 +368,23 @@ def _pieces(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, A
         return {}
     assumed.append("tensor_parallel_splits = 4 (the default of Transformer Engine)")
     return {"tensor_parallel_splits": 4}
+
+
+def _recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:
+    """Return what the framework's recipe for this model and GPU sets, where results do not print it."""
+    said = (text(row, "source"), text(row, "model"), text(row, "gpu"), text(row, "version"))
+    found = load_names().recipe_of(framework, said)
+    if found is None:
+        return {}
+    out: dict[str, Any] = {"framework": found.profile} if found.profile else {}
+    if found.cuda_graphs:
+        scopes = tuple(scope.strip() for scope in found.cuda_graphs.split(","))
+        out["cuda_graphs"] = scopes[0] if scopes[0] in ("none", "full_iteration") else scopes
+    if found.recompute_modules:
+        out["recompute_modules"] = tuple(name.strip() for name in found.recompute_modules.split(","))
+    words = ", ".join(f"{name} = {value}" for name, value in out.items())
+    assumed.append(f"{words} ({found.source})")
+    return out
 
 
 def _overlap_off(row: Row) -> bool:

@@ -2,7 +2,7 @@
 
 For T tokens, hidden h, E experts of inner width f_e, k per token:
 
-    router [h -> E] - choice of k - permute (T -> k T rows) - dispatch - sort - up [h -> f_e or 2 f_e] - activation
+    router [h -> E] - choice of k - token counts - permute (T -> k T rows) - dispatch - sort - up [h -> f_e or 2 f_e] - activation
            - down [f_e -> h] - sort back - combine - unpermute (k T -> T rows, weighted)      beside it: shared expert
 
 Dispatch and combine are the exchanges between the ranks that share the experts (lowering/splitter.py writes them).  Bytes kept
@@ -26,6 +26,9 @@ LAUNCHES_PER_EXPERT = 2
 on one of several streams.  MooreThreads/SimuMax, configs/system/b200_*.json: products of 40 to 160 groups take at least 8.6 to
 9.2 us per group whatever their size, twice a launch of 4 us."""
 
+_COUNT_KERNELS = 12
+"""Kernels and copies between the choice of experts and the moment at which the host knows how many rows each expert has."""
+
 _LOGIT = 4.0
 """Bytes of a router's logit: the choice is made in fp32 in every framework."""
 
@@ -45,12 +48,13 @@ def experts(p: Pieces) -> list[Operator]:
     return [
         p.linear("router", "router", m.experts, m.hidden, router_in, m.linear_bias),
         _choice(p),
+        *([] if m.capacity_factor else [_counts(p)]),
         _moving("permute", "sequence", p.t * m.hidden * p.e, copies),
         Operator(
             label="dispatch", work="dispatch", split="copies", read=copies, copies=m.experts_per_token, reach=reach
         ),
         _moving("sort by expert", "copies", copies, copies, "sort"),
-        *p.mlp("expert", m.expert_ffn, "expert"),
+        *_weighted(p),
         *([_weighted_biases(p)] if m.linear_bias and p.style.weights_in_experts else []),
         _moving("sort back", "copies", copies, copies, "sort"),
         Operator(label="combine", work="combine", split="copies", read=copies, copies=m.experts_per_token, reach=reach),
@@ -67,6 +71,33 @@ def experts(p: Pieces) -> list[Operator]:
         ),
         *shared,
     ]
+
+
+def _weighted(p: Pieces) -> list[Operator]:
+    """The MLP of experts; behind its activation function the router's weights, where no kernel applies both (Megatron-Core,
+    TEGroupedMLP.bias_act_func): they are in fp32, so the product is too and is cast back, for n = k T f_e values of e bytes:
+
+        forward   product, cast                                   reads (e + 4) n       writes (e + 4) n
+        backward  cast, product and cast for the activation,
+                  product and sum for the weights                 reads (2 e + 16) n    writes (e + 12) n
+    """
+    operators = p.mlp("expert", p.m.expert_ffn, "expert")
+    if not p.weights_apart:
+        return operators
+    n, e = float(p.expert_rows * p.m.expert_ffn), p.e
+    weights = Operator(
+        label="expert weighted activation",
+        work="memory_bound",
+        access="stream",
+        split="expert",
+        read=n * (e + 4),
+        written=n * (e + 4),
+        backward_read=n * (2 * e + 16),
+        backward_written=n * (e + 12),
+        launches=2,
+        backward_launches=5,
+    )
+    return [*operators[:-1], weights, operators[-1]]
 
 
 def _weighted_biases(p: Pieces) -> Operator:
@@ -86,13 +117,14 @@ def _weighted_biases(p: Pieces) -> Operator:
         written=n * (e + 12),
         backward_read=n * (2 * e + 20),
         backward_written=n * (2 * e + 12),
-        launches=4,
-        backward_launches=8,
+        launches=2,
+        backward_launches=3,
+        per_expert=2,
     )
 
 
 def _choice(p: Pieces) -> Operator:
-    """Softmax over the experts, the k largest, their weights and the count of rows per expert: passes over T x E numbers."""
+    """Softmax over the experts, the k largest, their weights and the loss that balances them: passes over T x E numbers."""
     logits = _LOGIT * p.t * p.m.experts
     return Operator(
         label="choice of experts",
@@ -103,8 +135,19 @@ def _choice(p: Pieces) -> Operator:
         backward_read=2 * logits,
         backward_written=2 * logits,
         saved=(Saved(name="router weights and choice", bytes=3 * logits, region="sequence"),),
-        launches=6,
-        backward_launches=4,
+        launches=12,
+        backward_launches=8,
+    )
+
+
+def _counts(p: Pieces) -> Operator:
+    """Rows per expert and per rank, summed from the choice and copied to the host, which sizes buffers and products by them.
+
+    Where experts have a fixed capacity, sizes are known and nothing is counted.  Megatron-LM, moe/token_dispatcher.py, preprocess:
+    sums and casts of the map of chosen experts, counts of all ranks gathered, sums and slices of those, copies to the host.
+    """
+    return Operator(
+        label="token counts", work="counts", split="sequence", read=2.0 * p.t * p.m.experts, launches=_COUNT_KERNELS
     )
 
 

@@ -138,6 +138,11 @@ class Pieces:
         """Rows of all experts: every token k times, or what fills their capacity."""
         return round(self.t * self.m.experts_per_token * (self.m.capacity_factor or 1.0))
 
+    @property
+    def weights_apart(self) -> bool:
+        """Whether the router's weights scale experts' inner activation in kernels of their own: the fused one is for gates."""
+        return self.style.weights_in_experts and not (self.m.gated_mlp and self.style.fused_bias_activation)
+
     def mlp(self, label: str, width: int, region: str, keeps_input: bool = True) -> list[Operator]:
         """An MLP: up (and gate), activation function, down; on all the rows of experts where these share the work.
 
@@ -169,7 +174,39 @@ class Pieces:
             ):  # the seventh product of a layer, so one of those whose output is kept
                 down_out = Saved(name=f"{label} down output", bytes=t * m.hidden * e, region="sequence", idle=True)
                 last = replace(last, saved=(*last.saved, down_out))
-        return [first, self.activation(label, wide, region), last]
+        return [first, *self.clamps(label, wide, region), self.activation(label, wide, region), last]
+
+    def clamps(self, label: str, wide: float, region: str) -> list[Operator]:
+        """The clamps of both inputs of a gate, where they are kernels of their own; `wide` bytes each, in elements of e bytes.
+
+        Megatron-Core (fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl) clamps and joins in plain tensor operations,
+        then makes a number on the GPU, for which the host waits.  Of both inputs together, per element of one:
+
+            forward   two clamps, joining                       reads 4 e        writes 4 e
+            backward  parting; masks of one and of two limits,
+                      two choices by mask                       reads 7 e + 4    writes 4 e + 4
+        """
+        style = self.style
+        if not self.m.clamped_gate or (style.fused_bias_activation and not style.weights_in_experts):
+            return []
+        n, e = wide / self.e, self.e
+        clamp = Operator(
+            label=f"{label} clamp",
+            work="memory_bound",
+            access="stream",
+            split=region,
+            read=4 * e * n,
+            written=4 * e * n,
+            backward_read=(7 * e + 4) * n,
+            backward_written=(4 * e + 4) * n,
+            again=1.0,
+            saved=(Saved(name=f"{label} gate clamped", bytes=2 * wide, region=region, cheap=True),),
+            launches=3,
+            backward_launches=7,
+        )
+        if not style.weights_in_experts:
+            return [clamp]
+        return [clamp, Operator(label=f"{label} gate offset", work="wait", split=region, read=e)]
 
     def activation(self, label: str, wide: float, region: str) -> Operator:
         """The activation function of an MLP whose inner activation has `wide` bytes."""
@@ -192,9 +229,9 @@ class Pieces:
             saved=(
                 Saved(name=f"{before}{first}", bytes=wide, region=region),
                 *((Saved(name=f"{before}up output", bytes=wide, region=region, cheap=True),) if m.gated_mlp else ()),
-                *(  # a plain function's output is scaled by a kernel of its own, a gate's in the fused one
+                *(
                     (Saved(name=f"{before}output unweighted", bytes=wide, region=region, cheap=True),)
-                    if region == "expert" and self.style.weights_in_experts and not m.gated_mlp
+                    if region == "expert" and self.weights_apart
                     else ()
                 ),
                 *(

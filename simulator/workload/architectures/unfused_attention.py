@@ -46,6 +46,7 @@ def unfused(p: Pieces, operands: tuple[Saved, ...], keys: int, bias: list[Operat
             label=f"{label}softmax",
             work="memory_bound",
             split="tensor",
+            access="scores" if fused else "",
             read=scores * (e if fused else e + 13),
             written=scores * (e if fused else e + 12),
             backward_read=scores * (2 * e if fused else e + 17),

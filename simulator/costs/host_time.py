@@ -1,0 +1,137 @@
+"""Seconds of the host's thread that starts an operator table's kernels, and what the GPU waits for it.
+
+A framework's thread runs through Python, dispatches every operator and launches its kernels, ahead of the GPU:
+
+    kernel      launch_time                                         each
+    operator    operator_time       each kernel that no module of a library starts; a weight's gradient twice: its place in the graph
+                                    of gradients, and the hook that notes it for its bucket
+    module      module_time         a linear layer or attention, forward or backward; rows in another order; a collective.
+                                    A linear layer that quantises counts twice
+
+The thread stays ahead as long as the GPU has more to do than it.  Where it needs a result to go on, such as the counts of rows of
+experts (`waited` in the table), it waits for the GPU, and both start anew together.  Between two such points, with
+h_i the host's and d_i the GPU's seconds of kernel i, kernel i starts when its launch is done and kernel i - 1 has ended, so that the
+last one ends after
+
+    T = max over k of (h_1 + ... + h_k + d_k + ... + d_n)
+
+Without such a point, over many layers, that is the larger of both sums.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costs.tables import Machine, TablePrice, price_table
+from simulator.hardware.host import host_pace, load_host_coefficients
+from simulator.plan.framework import Framework
+from simulator.program.program import COLLECTIVE, EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH, WAITED, OperatorTable
+from simulator.workload.precision import BYTES_PER_ELEMENT
+
+__all__ = ["NO_HOST", "HostTimes", "TableTime", "host_rows", "host_times", "interval", "table_time"]
+
+_PER_WEIGHT = 2
+"""Operators for each weight tensor whose gradient is done (Megatron-LM, distributed_data_parallel.py: a hook per parameter)."""
+_NARROW = 2.0
+"""Bytes of an element below which a product's operands were quantised."""
+_QUANTISING_MODULES = 2
+"""A quantising linear layer keeps the host at least twice as long as one in 16 bits (NVIDIA/TransformerEngine issue 761)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTimes:
+    """Seconds of the host per kernel launch, per operator, per module; `blocked`: what the GPU waits for each launch where these
+    do not queue (0 = they do)."""
+
+    launch: float = 0.0
+    operator: float = 0.0
+    module: float = 0.0
+    blocked: float = 0.0
+
+
+NO_HOST = HostTimes()
+"""A host that costs nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableTime:
+    """One run through a table: what the GPU computes and the host works [s], and `joint`, what both take where the host waits
+    for counts on the way (each run follows another one of its kind); 0 where it does not wait."""
+
+    device: float
+    host: float
+    joint: float
+
+
+def host_times(framework: Framework, kind: str, pace: float) -> HostTimes:
+    """Return the times of a framework on a host, operators and modules as slow as they are in a training step.
+
+    Args:
+        kind: of host, as its node's file says ("intel", "arm", ...).
+        pace: speed of this host beside others of its kind.
+    """
+    factor = pace * host_pace(kind)
+    busy = factor * load_host_coefficients().training_pace
+    return HostTimes(
+        launch=framework.launch_time / factor,
+        operator=framework.operator_time / busy,
+        module=framework.module_time / busy,
+        blocked=framework.launch_wait / factor,
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def table_time(
+    table: OperatorTable, machine: Machine, axes: tuple[tuple[str, int], ...], times: HostTimes
+) -> TableTime:
+    """Return what a run through a table takes of both."""
+    priced: TablePrice = price_table(table, machine, axes)
+    host = host_rows(table, times)
+    waits = np.array([layout == WAITED for layout in table.layout], np.bool_) & (table.captured != IN_STEP_GRAPH)
+    joint = 0.0
+    if waits.any():
+        last = np.flatnonzero(waits)
+        for first, end in zip(np.roll(last, 1), last, strict=True):
+            rows = np.arange(first + 1, end + 1 + (len(table) if end <= first else 0)) % len(table)
+            joint += interval(host[rows], priced.rows[rows])
+    return TableTime(device=priced.seconds, host=float(host.sum()), joint=joint)
+
+
+def interval(host: NDArray[np.float64], device: NDArray[np.float64]) -> float:
+    """Return when the last of some kernels ends that the host starts in turn, both beginning at 0 [s].
+
+    >>> interval(np.array([1.0, 1.0, 1.0]), np.array([5.0, 5.0, 5.0])), interval(np.full(3, 5.0), np.ones(3))
+    (16.0, 16.0)
+    """
+    if not len(host):
+        return 0.0
+    return float((np.cumsum(host) + np.cumsum(device[::-1])[::-1]).max())
+
+
+def host_rows(table: OperatorTable, times: HostTimes) -> NDArray[np.float64]:
+    """Return the host's seconds of each row of a table; what a CUDA graph starts costs one module where the graph begins."""
+    out = np.zeros(len(table))
+    before = EAGER
+    for i, (launches, captured) in enumerate(zip(table.launches.tolist(), table.captured.tolist(), strict=True)):
+        if captured == IN_LAYER_GRAPH and before != IN_LAYER_GRAPH:
+            out[i] = times.launch + times.module
+        elif captured == EAGER and launches:
+            out[i] = launches * times.launch + _python(table, i, launches, times)
+        before = captured
+    return out
+
+
+def _python(table: OperatorTable, i: int, launches: int, times: HostTimes) -> float:
+    """The host's seconds of a row beside its launches."""
+    if table.kind[i] == COLLECTIVE:
+        return times.module
+    if table.work[i] not in ("gemm", "attention"):
+        return times.module if table.layout[i] == "gather" else launches * times.operator
+    if table.part[i] == "weight":
+        weights = int(table.shape[i, 0]) if launches > 1 and table.work[i] == "gemm" else 1
+        return _PER_WEIGHT * weights * times.operator
+    return (_QUANTISING_MODULES if BYTES_PER_ELEMENT[table.dtype[i]] < _NARROW else 1) * times.module

@@ -1,0 +1,114 @@
+"""The host's thread: what it costs to start operators from Python, and what a GPU waits where the host waits for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.costs.host_time import HostTimes, host_rows, host_times, interval, table_time
+from simulator.costs.tables import machine_of
+from simulator.hardware.cluster import load_cluster
+from simulator.hardware.host import load_host_coefficients
+from simulator.lowering import lower
+from simulator.plan.framework import load_framework
+from simulator.plan.plan import Plan
+from simulator.program.program import IN_STEP_GRAPH, OperatorTable, Program, Segment
+from simulator.simulation import simulate
+from simulator.workload.model import load_model
+from simulator.workload.workload import Workload
+
+TIMES = HostTimes(launch=1e-6, operator=10e-6, module=100e-6)
+
+
+def program_of(name: str, world: int = 8, **plan: Any) -> Program:
+    return lower(Workload(model=load_model(name), sequence_length=1024, global_batch_size=16), Plan(**plan), world)
+
+
+def table(program: Program, name: str) -> OperatorTable:
+    return next(t for i in program.items if isinstance(i, Segment) for t, _ in i.pieces if t.name == name)
+
+
+def test_kernels_start_when_launched_and_when_the_one_before_has_ended() -> None:
+    """The closed form against a walk through the queue."""
+    random = np.random.default_rng(7)
+    for size in (1, 2, 5, 40):
+        host, device = random.exponential(1.0, size), random.exponential(1.0, size)
+        launched, ended = 0.0, 0.0
+        for h, d in zip(host, device, strict=True):
+            launched += h
+            ended = max(launched, ended) + d
+        assert interval(host, device) == pytest.approx(ended, rel=1e-12)
+    assert interval(np.zeros(0), np.zeros(0)) == 0.0
+
+
+def test_the_price_of_a_row_is_its_launches_and_its_python() -> None:
+    layer = table(program_of("gpt3_1_3b", framework="megatron_core"), "layer backward")
+    rows = dict(zip(layer.label, host_rows(layer, TIMES).tolist(), strict=True))
+    launches = dict(zip(layer.label, layer.launches.tolist(), strict=True))
+    assert 101e-6 == pytest.approx(rows["qkv input gradient"])  # a linear layer is one module
+    assert 21e-6 == pytest.approx(rows["qkv weight gradient"])  # its place in the graph of gradients, and a hook
+    assert launches["attention norm"] * 11e-6 == pytest.approx(rows["attention norm"])  # plain operators
+
+
+def test_a_quantising_layer_keeps_the_host_twice_as_long() -> None:
+    work = Workload(model=load_model("gpt3_1_3b"), sequence_length=1024, global_batch_size=16, precision="fp8")
+    narrow = table(lower(work, Plan(framework="megatron_core"), 8), "layer forward")
+    wide = table(program_of("gpt3_1_3b", framework="megatron_core"), "layer forward")
+    of = [host_rows(t, TIMES)[t.label.index("qkv")] for t in (wide, narrow)]
+    assert 100e-6 == pytest.approx(of[1] - of[0])
+
+
+def test_the_gpu_waits_where_the_host_waits_for_counts() -> None:
+    """Rows behind the wait cannot be started while the GPU still computes what stands before it."""
+    found = table(program_of("mixtral_8x7b", expert_parallel=8), "moe layer forward")
+    cluster = load_cluster("dgx_h100", 8)
+    machine, axes = machine_of(cluster), program_of("mixtral_8x7b", expert_parallel=8).axes
+    waits = table_time(found, machine, axes, TIMES)
+    assert waits.joint > max(waits.host, waits.device)
+    assert waits.joint < waits.host + waits.device
+    free = table_time(replace(found, layout=tuple(x.replace("waited", "") for x in found.layout)), machine, axes, TIMES)
+    assert 0.0 == free.joint
+    assert free.host == pytest.approx(waits.host)
+    graphed = replace(found, captured=np.full(len(found), IN_STEP_GRAPH, np.int8))
+    assert (0.0, 0.0) == (
+        table_time(graphed, machine, axes, TIMES).joint,
+        table_time(graphed, machine, axes, TIMES).host,
+    )
+
+
+def test_a_slower_host_and_a_training_step_take_longer() -> None:
+    framework, numbers = load_framework("megatron_core"), load_host_coefficients()
+    x86, arm = (host_times(framework, kind, 1.0) for kind in ("intel", "arm"))
+    assert framework.launch_time == x86.launch == pytest.approx(arm.launch * numbers.arm_pace)
+    assert framework.module_time / numbers.training_pace == pytest.approx(x86.module)
+    assert x86.module / arm.module == pytest.approx(numbers.arm_pace)
+    assert host_times(framework, "amd", 0.5).operator == pytest.approx(2 * x86.operator)
+
+
+def test_small_layers_wait_for_the_host_and_large_ones_do_not() -> None:
+    """Tensor parallelism over 8 GPUs at one sequence leaves too little for each kernel; a large batch hides the same host."""
+    cluster = load_cluster("dgx_h100", 8)
+    work = Workload(model=load_model("gpt3_1_3b"), sequence_length=2048, global_batch_size=64)
+    small, large = (
+        simulate(work, Plan(tensor_parallel=8, framework="megatron_core", microbatch_size=m), cluster) for m in (1, 16)
+    )
+    assert small.breakdown["host"] > 0.2 * small.step_time
+    assert large.breakdown["host"] < 0.05 * large.step_time
+
+
+def test_eager_mixtures_with_many_small_experts_wait_for_the_host() -> None:
+    """Qwen3-30B-A3B in fp8, one sequence per microbatch: eager runs are far slower than the kernels' time; graphs spare most.
+
+    Megatron-Bridge, skills/nemo-mbridge-perf-cuda-graphs/card.yaml: graphs take a fifth to a quarter off the step on B200.
+    """
+    cluster = load_cluster("hgx_b200", 8)
+    work = Workload(model=load_model("qwen3_30b_a3b"), sequence_length=4096, global_batch_size=128, precision="mxfp8")
+    plan: dict[str, Any] = {"expert_parallel": 8, "zero_stage": 1, "framework": "megatron_bridge"}
+    eager, graphed = (
+        simulate(work, Plan(**plan, cuda_graphs=g), cluster) for g in ("none", ("attn", "moe_router", "moe_preprocess"))
+    )
+    assert 0.1 < 1 - graphed.step_time / eager.step_time < 0.6
+    assert graphed.breakdown["host"] < eager.breakdown["host"]

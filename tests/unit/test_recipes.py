@@ -1,0 +1,66 @@
+"""Recipes: what the published settings of a run say that its table of results does not print."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.studies.validation.placement import place
+
+QWEN = {
+    "case_id": "test-1",
+    "tied_emb": "0",
+    "gpus_per_node": "8",
+    "zero_stage": "1",
+    "precision": "mxfp8",
+    "schedule": "1F1B",
+    "source": "NVIDIA Megatron-Bridge performance summary",
+    "framework": "NeMo/Megatron-Bridge (Megatron-Core)",
+    "model": "Qwen3-30B-A3B",
+    "arch_layers": "48",
+    "hidden": "2048",
+    "heads": "32",
+    "kv_heads": "4",
+    "head_dim": "128",
+    "ffn_hidden": "6144",
+    "gated_mlp": "1",
+    "vocab": "151936",
+    "seq_len": "4096",
+    "moe_experts": "128",
+    "moe_topk": "8",
+    "moe_ffn_hidden": "768",
+    "moe_dense_layers": "0",
+    "gpu": "B200-SXM",
+    "gpu_peak_bf16_tflops": "",
+    "gpu_mem_gb": "",
+    "intra_link": "",
+    "n_gpus": "8",
+    "tp": "1",
+    "pp": "1",
+    "dp": "8",
+    "ep": "8",
+    "mbs": "4",
+    "gbs": "512",
+    "recompute": "unknown",
+}
+
+
+@pytest.mark.parametrize(
+    ("version", "profile", "graphs"),
+    [
+        ("26.02", "megatron_bridge", None),
+        ("26.02.01", "megatron_bridge_hybridep", ("attn", "moe_router", "moe_preprocess")),
+        ("26.04.01", "megatron_bridge_hybridep", ("attn", "moe_router", "moe_preprocess")),
+        ("26.06", "megatron_bridge_26_06", None),
+        ("", "megatron_bridge", None),
+    ],
+)
+def test_recipes_say_what_tables_do_not_print(version: str, profile: str, graphs: tuple[str, ...] | None) -> None:
+    row = place({**QWEN, "version": version})
+    assert (profile, graphs) == (row.fields["framework"], row.fields.get("cuda_graphs"))
+    assert (graphs is not None) == ("qwen3_workload_base_configs.py" in "; ".join(row.assumed))
+
+
+def test_runs_that_drop_tokens_give_experts_equal_rows() -> None:
+    drops, keeps = (place({**QWEN, "model": name}) for name in ("Qwen3-30B-A3B [tokendrop, EP8]", "Qwen3-30B-A3B"))
+    assert (1.0, 0.0) == (drops.workload.model.capacity_factor, keeps.workload.model.capacity_factor)
+    assert "experts take equal rows and drop the rest" in drops.assumed
