@@ -283,7 +283,6 @@ def fit_pairs(
     free = free if fits_hops else []
     index = [free.index(log.fabric.network) if log.fabric.network in free else -1 for log in logs]
     usual = np.array([max(load_cost_table().network_latency.get(name, 0.0), _LEAST_HOP) for name in free])
-    seen = np.array([_sight([log for log in logs if log.fabric.network == name])[0] for name in free])
     quickest = min((float(log.seconds.min()) for log in logs if log.single_process), default=0.0)
     weights = [_weights(log) * np.sqrt(vote) for log, vote in zip(logs, votes or [1.0] * len(logs), strict=True)]
 
@@ -308,7 +307,7 @@ def fit_pairs(
         out = _soft(np.log(np.concatenate(best) / seconds) / _NOISE) * weight
         pairs = x[3 : 3 + size] / np.tile(sight * _SPREAD, len(names))
         held = [x[:3] / (sight * _SHARED), pairs, x[3 + size : 4 + size] + 1.0]
-        return np.concatenate([out, *held, x[4 + size :] / (_HOPS * seen)])
+        return np.concatenate([out, *held, x[4 + size :] / _HOPS])
 
     first = np.zeros((len(starts), 4 + size + len(free)))
     first[:, :2], first[:, 3 + size] = starts, -1.0

@@ -117,7 +117,7 @@ _USUAL_CARDS = {
 _USUAL_EFA = {"ampere": "50 Gb/s", "volta": "12.5 Gb/s", "turing": "12.5 Gb/s", "ada": "50 Gb/s"}
 """Network per GPU of machines whose index does not say it, by generation; others, and plain Ethernet, have 100 Gb/s;
 EFA by the machines that AWS rents: p4d, p3dn, g4dn, g6e, and 400 Gb/s on those since."""
-_XGMI = {"cdna2": "xgmi2", "cdna4": "xgmi4"}
+_XGMI = {"cdna2": "xgmi2"}
 _SEVERAL = re.compile(r"\b(\d+) ?[x*] ?(\d+(?:\.\d+)?)")
 _WHOLE = re.compile(r"(\d+(?:\.\d+)?) ?(t(?=b|\b)|g(?=b(?:it)?/?p?s?(?: ?/ ?| per )(?:node|host|server|machine)))")
 """The cards of a whole machine: 8x400, 3.2 Tb/s, 3200 Gb/s per node."""
