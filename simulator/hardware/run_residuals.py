@@ -46,16 +46,19 @@ def load_run_residuals() -> RunResiduals:
     return load_named("calibrations", "run_residuals", RunResiduals)
 
 
-def run_kind(axes: dict[str, int], sharded: bool) -> str:
+def run_kind(axes: dict[str, int], sharded: bool, sparse: bool = False) -> str:
     """Return the kind of a run: what its time mostly depends on.
 
     Args:
         axes: mesh axes and sizes.
         sharded: whether weights are gathered layer by layer (FSDP, ZeRO-3).
+        sparse: whether the model has experts, whose small products, exchanges and host work err most.
 
     >>> run_kind({"tp": 8, "dp": 1, "pp": 8}, False)
     'pipeline'
     """
+    if sparse:
+        return "experts"
     if axes.get("pp", 1) > 1:
         return "pipeline"
     if sharded:

@@ -210,7 +210,7 @@ def measure(
     sigmas = _sigma_classes(program, prices, trace, window)
     residuals = load_run_residuals()
     gathered = any(t.category == "gathered" for effect in program.effects for t in effect.tensors)
-    kind = run_kind(dict(program.axes), gathered)
+    kind = run_kind(dict(program.axes), gathered, workload.model.experts > 0)
     model = residuals.of(kind)
     priced = math.hypot(*sigmas.values())
     step = window.step_time

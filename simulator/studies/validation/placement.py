@@ -48,7 +48,7 @@ class Placed:
     def kind(self) -> str:
         """The kind of run, as in the residuals of whole runs."""
         axes = {"tp": self.fields["tensor_parallel"], "pp": self.fields["pipeline_parallel"]}
-        return run_kind(axes, self.fields["zero_stage"] == 3)
+        return run_kind(axes, self.fields["zero_stage"] == 3, self.workload.model.experts > 0)
 
 
 def place(row: Row) -> Placed:

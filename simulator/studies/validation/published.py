@@ -83,7 +83,7 @@ def _outcome(case: str, citation: str, job: Job) -> Outcome:
         "measured": job.measured_step_time,
         "assumed": job.assumptions,
         "sweep": sweep,
-        "kind": run_kind(axes, job.plan.zero_stage == 3),
+        "kind": run_kind(axes, job.plan.zero_stage == 3, job.workload.model.experts > 0),
     }
     try:
         prediction = simulate_job(job)
