@@ -240,7 +240,7 @@ def test_the_gain_of_exchanges_beside_another_microbatch_is_the_measured_one(
         (beside.breakdown["host"] - plain.breakdown["host"]),
     )
     assert spared - waits == pytest.approx(plain.step_time - beside.step_time, rel=0.01)
-    assert 0 <= waits < 0.2 * spared  # less to do for the GPU, as much as before for the host
+    assert -1e-9 < waits < 0.2 * spared  # less to do for the GPU, as much as before for the host
 
 
 def test_combined_1f1b_has_one_more_forward_in_flight_and_costs_no_bubble() -> None:

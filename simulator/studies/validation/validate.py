@@ -32,8 +32,9 @@ PEAK = "peak_memory_bytes"
 KINDS = ("runs", "memory", "nccl", "gemm", "schedules")
 PUBLISHED = "published runs shipped with the simulator"
 NOT_FITTED = (
-    "prices come from micro-benchmarks, data sheets and documents; no price was fitted to a step time. "
-    "Of whole runs only the width of the band was learnt (calibrations/run_residuals.toml)"
+    "prices come from micro-benchmarks, data sheets and documents; of GPUs and networks none was fitted to a step time, of hosts one "
+    "number was (training_pace of calibrations/host.toml, on host-bound runs). Besides, only the width of the band was learnt from "
+    "whole runs (calibrations/run_residuals.toml)"
 )
 
 
