@@ -18,9 +18,26 @@ Degree = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Layers = Annotated[int, Field(strict=True, ge=0, le=100_000)]
 
 
+GRAPH_PARTS = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")
+"""Parts of layers that CUDA graphs may start, as Megatron-Core's --cuda-graph-scope names them."""
+_WHOLE_GRAPHS = ("none", "full_iteration")
+
+
 def _listed(value: Any) -> Any:
     """A TOML list as a tuple."""
     return tuple(value) if isinstance(value, list) else value
+
+
+def _graphs(value: Any) -> Any:
+    """What CUDA graphs start: none, full_iteration, or parts of layers as a tuple; one part may stand alone."""
+    if value is None or value in _WHOLE_GRAPHS:
+        return value
+    parts = (value,) if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not all(part in GRAPH_PARTS for part in parts):
+        raise ValueError(
+            f"expected {' or '.join(_WHOLE_GRAPHS)}, or a list of parts of layers such as ['attn']: {', '.join(GRAPH_PARTS)}"
+        )
+    return tuple(parts)
 
 
 class Plan(Spec):
@@ -140,12 +157,7 @@ class Plan(Spec):
     clip_gradients: bool | None = None
     post_validation: bool | None = None
     dropout: bool | None = None
-    cuda_graphs: Annotated[
-        Literal["none", "full_iteration"]
-        | tuple[Literal["attn", "mlp", "moe", "moe_router", "moe_preprocess"], ...]
-        | None,
-        BeforeValidator(_listed),
-    ] = None
+    cuda_graphs: Annotated[str | tuple[str, ...] | None, BeforeValidator(_graphs)] = None
     rank_order: Annotated[tuple[Literal["tp", "cp", "dp", "pp"], ...] | None, BeforeValidator(_listed)] = None
     framework: str = "megatron_core"
 

@@ -130,3 +130,11 @@ def test_graphs_of_parts_do_not_take_packed_documents() -> None:
     with pytest.raises(PlanError, match="packed documents"):
         settle(work, Plan(cuda_graphs=("attn",)), 8)
     settle(work, Plan(cuda_graphs="full_iteration"), 8)
+
+
+def test_one_part_may_stand_alone_and_another_word_gets_one_message() -> None:
+    assert ("attn",) == Plan(cuda_graphs="attn").cuda_graphs == Plan(cuda_graphs=["attn"]).cuda_graphs
+    for wrong in ("foo", ["attn", "foo"], 3):
+        with pytest.raises(ValueError, match="expected none or full_iteration, or a list of parts of layers") as caught:
+            Plan(cuda_graphs=wrong)
+        assert 1 == len(caught.value.errors())
