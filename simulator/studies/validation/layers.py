@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from simulator.costs.memory_bound import memory_bound_seconds
 from simulator.costs.price import price
 from simulator.costs.tables import machine_of, price_table
 from simulator.errors import SimulatorError
@@ -20,7 +21,7 @@ from simulator.plan.plan import Plan
 from simulator.program.prices import Prices
 from simulator.program.program import Program, Segment
 from simulator.studies.validation.placement import place
-from simulator.studies.validation.rows import CannotPlace, Row, count, text
+from simulator.studies.validation.rows import CannotPlace, Row, count, flag, text
 
 __all__ = ["layer_seconds", "unfused_attention_seconds"]
 
@@ -40,8 +41,8 @@ _EXPERTS = (
 )
 """How the labels of a mixture's operators begin (workload/architectures/experts.py)."""
 _SCORES = ("attention scores", "softmax", "attention context")
-_PLAIN = {"framework": "scaling_torch_attention", "attention": "unfused"}
-"""Plan of a framework whose attention is plain PyTorch operations."""
+_PLAIN = {"framework": "megatron_lm_2021", "attention": "unfused"}
+"""Plan of a framework that keeps scores in memory: a product that scales, one softmax kernel, a product."""
 _NO_BIASES = "no biases: Megatron-Core's grouped products are measured without (tests/functional_tests/test_cases/common/moe_perf)"
 
 
@@ -62,7 +63,9 @@ def layer_seconds(row: Row) -> tuple[float, float, tuple[str, ...]]:
 
 
 def unfused_attention_seconds(row: Row, phases: Sequence[str]) -> tuple[float, float, tuple[str, ...]]:
-    """Return (seconds, sigma, what was assumed) of attention that keeps its scores in memory, as plain PyTorch operations.
+    """Return (seconds, sigma, what was assumed) of attention that keeps its scores in memory, as benchmarks write it in PyTorch.
+
+    The first product scales (baddbmm), a causal mask is added by a kernel of its own, softmax is one kernel.
 
     Args:
         phases: "forward", "backward" or both.
@@ -75,10 +78,14 @@ def unfused_attention_seconds(row: Row, phases: Sequence[str]) -> tuple[float, f
     program, prices, cluster, assumed = _priced(run, **_PLAIN)
     items = [_block(program, phase) for phase in phases]
     seconds = sum(_of_labels(program, item, cluster, _SCORES) for item in items)
+    if flag(row, "causal") and "forward" in phases:
+        machine = machine_of(cluster)
+        scores = 2.0 * (count(row, "batch") or 1) * (count(row, "heads") or 1) * (count(row, "seq_len") or 1) ** 2
+        seconds += float(memory_bound_seconds([scores], [scores], machine.gpu, machine.memory_bound)[0])
     return (
         seconds,
         _sigma(prices, items[-1]),
-        (*assumed, "scores kept in memory: scale, mask and softmax are separate kernels"),
+        (*assumed, "scores kept in memory: a causal mask is added by a kernel of its own, softmax is one"),
     )
 
 
