@@ -17,7 +17,7 @@ from simulator.report.prediction import QUANTILE
 from simulator.studies.validation.layers import layer_seconds, unfused_attention_seconds
 from simulator.studies.validation.names import load_names, words_of
 from simulator.studies.validation.place_cluster import place_gpu
-from simulator.studies.validation.place_plan import place_precision
+from simulator.studies.validation.place_framework import place_precision
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
 from simulator.studies.validation.scores import Outcome
 from simulator.units import in_unit

@@ -10,19 +10,17 @@ from simulator.plan.framework import load_framework
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
 from simulator.studies.validation.names import load_names, release_of
-from simulator.studies.validation.place_cluster import place_gpu
-from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
+from simulator.studies.validation.place_framework import named_framework, place_attention, profile_of_run, recipe
+from simulator.studies.validation.rows import CannotPlace, Row, count, flag, text
 from simulator.studies.validation.words import (
-    kernel_by_words,
     layers_of_stages,
-    precision_by_words,
     recompute_by_words,
     schedule_by_words,
     zero_stage,
 )
 from simulator.workload.model import Model
 
-__all__ = ["place_plan", "place_precision"]
+__all__ = ["place_plan"]
 
 
 _SHARDING = (
@@ -38,26 +36,6 @@ _MEGATRON_CORE = ("megatron_core", "nemo", "hai_llm")
 """Frameworks whose rows mean ZeRO-3, and ZeRO-1, where they name no stage."""
 NEAR_BATCH = 0.05
 """How far a batch may lie from a multiple of its microbatches to be taken for it [1]."""
-
-
-def place_precision(row: Row) -> tuple[str, tuple[str, ...]]:
-    """Return (precision, what was assumed).
-
-    Raises:
-        CannotPlace: a precision that is not modelled.
-    """
-    name = text(row, "precision")
-    if not name:
-        old = text(row, "gpu") != "" and "bf16" not in place_gpu(row)[0].peak_flops
-        blank = "fp16" if old else "bf16"
-        return blank, (f"precision = {blank}",)
-    own = load_names().precision_of(text(row, "source"), name)
-    if own is not None:
-        return own.precision, (f"{name} taken for {own.precision} ({own.source})",)
-    found = load_names().find("precisions", name) or precision_by_words(name)
-    if found is None:
-        raise CannotPlace(f"precision {name[:40]!r} is not modelled")
-    return found, ()
 
 
 def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, tuple[str, ...]]:
@@ -97,26 +75,14 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         "sequence_parallel": bool(flag(row, "seq_parallel")) and tensor > 1,
     }
     fields |= _experts(row, model, tensor, assumed)
-    fields["framework"] = _framework(row, assumed)
+    fields["framework"] = named_framework(row, assumed)
     fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
     fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
     fields |= _gradient_dtype(row)
-    fields |= _attention(row, assumed)
+    fields |= place_attention(row, assumed)
     named = fields["framework"]
-    own = load_names().framework_at(fields["framework"], text(row, "version"), place_gpu(row)[0].architecture)
-    if own is not None:
-        fields["framework"] = own
-        assumed.append(f"framework {own} (version {text(row, 'version')})")
-    variant = load_names().find("framework_of_kernel", f"{fields['framework']} {text(row, 'attn_kernel')}")
-    if variant is None:
-        variant = load_names().find("framework_of_precision", f"{fields['framework']} {place_precision(row)[0]}")
-    if variant is not None:
-        fields["framework"] = variant
-    of_source = load_names().framework_of(text(row, "source"), fields["framework"], text(row, "version"))
-    if of_source is not None:
-        fields["framework"] = of_source[0]
-        assumed.append(f"framework {of_source[0]} ({of_source[1]})")
-    fields |= _recipe(row, named, assumed)
+    fields["framework"] = profile_of_run(row, named, assumed)
+    fields |= recipe(row, named, assumed)
     fields |= _pieces(row, fields, assumed)
     if _overlap_off(row) and replicas > 1 and fields["zero_stage"] < 3:
         fields["overlap_gradients"] = False
@@ -189,23 +155,6 @@ def _experts(row: Row, model: Model, tensor: int, assumed: list[str]) -> dict[st
         fields["sequence_parallel"] = True
         assumed.append("sequence_parallel (experts are dealt out)")
     return fields
-
-
-def _framework(row: Row, assumed: list[str]) -> str:
-    name = text(row, "framework")
-    found = load_names().find("frameworks", name) if name else None
-    if found is None:
-        found = load_names().framework_by_words(name)
-        if found is None:
-            found = "pytorch_fsdp" if number(row, "zero_stage") == 3 else "megatron_core"
-        found = load_names().framework_as_built(found, name)
-        assumed.append(f"framework {name!r} taken for {found}")
-    said = " ".join((name, text(row, "version"), text(row, "attn_kernel")))
-    later = load_names().framework_today(found, said, place_gpu(row)[0].architecture)
-    if later is not None:
-        assumed.append(f"framework {later.framework} ({later.source})")
-        return later.framework
-    return found
 
 
 def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed: list[str]) -> dict[str, Any]:
@@ -340,24 +289,6 @@ def _sharding(row: Row, framework: str, replicas: int, context: int, assumed: li
     return {"zero_stage": stage if replicas > 1 else 0}
 
 
-def _attention(row: Row, assumed: list[str]) -> dict[str, Any]:
-    names, kernel = load_names(), text(row, "attn_kernel")
-    if not kernel:
-        return {}
-    own = names.kernel_of(text(row, "source"), kernel)
-    if own is not None:
-        assumed.append(f"attention {kernel!r} is {own.kernel} ({own.source})")
-        return {"attention": own.kernel}
-    found = names.find("attention", kernel)
-    if found is None:
-        found = kernel_by_words(kernel)
-        assumed.append(f"attention {kernel!r} taken for {found or 'the habit of the framework'}")
-    note = names.find("attention_notes", kernel)
-    if note:
-        assumed.append(f"attention {kernel!r}: {note}")
-    return {"attention": found} if found else {}
-
-
 def _pieces(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, Any]:
     """Return how products are cut where the row says that tensor-parallel collectives run beside them: Megatron's four pieces.
 
@@ -370,23 +301,6 @@ def _pieces(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, A
         return {}
     assumed.append("tensor_parallel_splits = 4 (the default of Transformer Engine)")
     return {"tensor_parallel_splits": 4}
-
-
-def _recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:
-    """Return what the framework's recipe for this model and GPU sets, where results do not print it."""
-    said = (text(row, "source"), text(row, "model"), text(row, "gpu"), text(row, "version"))
-    found = load_names().recipe_of(framework, said)
-    if found is None:
-        return {}
-    out: dict[str, Any] = {"framework": found.profile} if found.profile else {}
-    if found.cuda_graphs:
-        scopes = tuple(scope.strip() for scope in found.cuda_graphs.split(","))
-        out["cuda_graphs"] = scopes[0] if scopes[0] in ("none", "full_iteration") else scopes
-    if found.recompute_modules:
-        out["recompute_modules"] = tuple(name.strip() for name in found.recompute_modules.split(","))
-    words = ", ".join(f"{name} = {value}" for name, value in out.items())
-    assumed.append(f"{words} ({found.source})")
-    return out
 
 
 def _overlap_off(row: Row) -> bool:

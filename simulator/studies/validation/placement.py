@@ -17,8 +17,9 @@ from simulator.report.prediction import Prediction
 from simulator.simulation import simulate
 from simulator.studies.validation.names import load_names
 from simulator.studies.validation.place_cluster import place_cluster
+from simulator.studies.validation.place_framework import place_precision
 from simulator.studies.validation.place_model import place_model
-from simulator.studies.validation.place_plan import place_plan, place_precision
+from simulator.studies.validation.place_plan import place_plan
 from simulator.studies.validation.rows import CannotPlace, Row, count, text
 from simulator.workload.model import Model
 from simulator.workload.workload import Workload

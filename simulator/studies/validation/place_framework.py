@@ -1,0 +1,104 @@
+"""The framework of a row: its profile by name, release, kernel, number format and source, and what its recipes set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.studies.validation.names import load_names
+from simulator.studies.validation.place_cluster import place_gpu
+from simulator.studies.validation.rows import CannotPlace, Row, number, text
+from simulator.studies.validation.words import kernel_by_words, precision_by_words
+
+__all__ = ["named_framework", "place_attention", "place_precision", "profile_of_run", "recipe"]
+
+
+def place_precision(row: Row) -> tuple[str, tuple[str, ...]]:
+    """Return (precision, what was assumed).
+
+    Raises:
+        CannotPlace: a precision that is not modelled.
+    """
+    name = text(row, "precision")
+    if not name:
+        old = text(row, "gpu") != "" and "bf16" not in place_gpu(row)[0].peak_flops
+        blank = "fp16" if old else "bf16"
+        return blank, (f"precision = {blank}",)
+    own = load_names().precision_of(text(row, "source"), name)
+    if own is not None:
+        return own.precision, (f"{name} taken for {own.precision} ({own.source})",)
+    found = load_names().find("precisions", name) or precision_by_words(name)
+    if found is None:
+        raise CannotPlace(f"precision {name[:40]!r} is not modelled")
+    return found, ()
+
+
+def named_framework(row: Row, assumed: list[str]) -> str:
+    """Return the profile that a row's words for its framework mean; what is guessed is added to `assumed`."""
+    name = text(row, "framework")
+    found = load_names().find("frameworks", name) if name else None
+    if found is None:
+        found = load_names().framework_by_words(name)
+        if found is None:
+            found = "pytorch_fsdp" if number(row, "zero_stage") == 3 else "megatron_core"
+        found = load_names().framework_as_built(found, name)
+        assumed.append(f"framework {name!r} taken for {found}")
+    said = " ".join((name, text(row, "version"), text(row, "attn_kernel")))
+    later = load_names().framework_today(found, said, place_gpu(row)[0].architecture)
+    if later is not None:
+        assumed.append(f"framework {later.framework} ({later.source})")
+        return later.framework
+    return found
+
+
+def profile_of_run(row: Row, named: str, assumed: list[str]) -> str:
+    """Return the profile of a framework as this run had it: by release and GPU, attention kernel, number format, then source."""
+    names, found = load_names(), named
+    own = names.framework_at(found, text(row, "version"), place_gpu(row)[0].architecture)
+    if own is not None:
+        found = own
+        assumed.append(f"framework {own} (version {text(row, 'version')})")
+    variant = names.find("framework_of_kernel", f"{found} {text(row, 'attn_kernel')}")
+    if variant is None:
+        variant = names.find("framework_of_precision", f"{found} {place_precision(row)[0]}")
+    found = variant or found
+    of_source = names.framework_of(text(row, "source"), found, text(row, "version"))
+    if of_source is not None:
+        found = of_source[0]
+        assumed.append(f"framework {of_source[0]} ({of_source[1]})")
+    return found
+
+
+def place_attention(row: Row, assumed: list[str]) -> dict[str, Any]:
+    """Return the attention kernel that a row names, as a field of the plan; {} leaves it to the framework."""
+    names, kernel = load_names(), text(row, "attn_kernel")
+    if not kernel:
+        return {}
+    own = names.kernel_of(text(row, "source"), kernel)
+    if own is not None:
+        assumed.append(f"attention {kernel!r} is {own.kernel} ({own.source})")
+        return {"attention": own.kernel}
+    found = names.find("attention", kernel)
+    if found is None:
+        found = kernel_by_words(kernel)
+        assumed.append(f"attention {kernel!r} taken for {found or 'the habit of the framework'}")
+    note = names.find("attention_notes", kernel)
+    if note:
+        assumed.append(f"attention {kernel!r}: {note}")
+    return {"attention": found} if found else {}
+
+
+def recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:
+    """Return what the framework's recipe for this model and GPU sets, where results do not print it."""
+    said = (text(row, "source"), text(row, "model"), text(row, "gpu"), text(row, "version"))
+    found = load_names().recipe_of(framework, said)
+    if found is None:
+        return {}
+    out: dict[str, Any] = {"framework": found.profile} if found.profile else {}
+    if found.cuda_graphs:
+        scopes = tuple(scope.strip() for scope in found.cuda_graphs.split(","))
+        out["cuda_graphs"] = scopes[0] if scopes[0] in ("none", "full_iteration") else scopes
+    if found.recompute_modules:
+        out["recompute_modules"] = tuple(name.strip() for name in found.recompute_modules.split(","))
+    words = ", ".join(f"{name} = {value}" for name, value in out.items())
+    assumed.append(f"{words} ({found.source})")
+    return out
