@@ -34,8 +34,8 @@ def links_that_slow(program: Program, prices: Prices) -> NDArray[np.int64] | Non
     rows = np.flatnonzero(computes)
     if not _one_compute_stream_per_rank(program, rows):
         return None
-    on_compute = np.asarray(used[np.unique(program.item[rows])].any(axis=0))
-    links = np.asarray(used[np.unique(program.item[~computes])].any(axis=0))
+    on_compute = np.asarray(used[_occurs(program.item[rows], len(used))].any(axis=0))
+    links = np.asarray(used[_occurs(program.item[~computes], len(used))].any(axis=0))
     if (slowed & np.outer(links, links)).any():
         return None
     # items of links that slow compute, or are slowed by it
@@ -46,10 +46,18 @@ def links_that_slow(program: Program, prices: Prices) -> NDArray[np.int64] | Non
     return np.flatnonzero(~computes & acts[program.item])
 
 
+def _occurs(numbers: NDArray[np.int32], count: int) -> NDArray[np.bool_]:
+    """[count] whether each number occurs: quicker than sorting them."""
+    out = np.zeros(count, bool)
+    out[numbers] = True
+    return out
+
+
 def _one_compute_stream_per_rank(program: Program, rows: NDArray[np.int64]) -> bool:
     if (np.diff(program.stream_offsets)[rows] != 1).any():
         return False
-    ranks = program.stream_rank[np.unique(program.streams[program.stream_offsets[rows]])]
+    streams = program.streams[program.stream_offsets[rows]]
+    ranks = program.stream_rank[_occurs(streams, len(program.stream_rank))]
     return len(np.unique(ranks)) == len(ranks)
 
 

@@ -18,10 +18,10 @@ def emit(state: State, name: str) -> Program:
 
     def column(key: str, dtype: Any) -> Any:
         parts = [np.broadcast_to(np.asarray(getattr(b, key)), (len(b.item),)) for b in batches]
-        return _frozen(np.concatenate(parts).astype(dtype))
+        return _frozen(np.concatenate(parts, dtype=dtype, casting="unsafe"))
 
     width = np.concatenate([(b.streams >= 0).sum(axis=1) for b in batches])
-    streams = np.concatenate([b.streams[b.streams >= 0] for b in batches])
+    streams = np.concatenate([b.streams[b.streams >= 0] for b in batches], dtype=np.int32, casting="unsafe")
     after_offsets, after = _waits(state)
     start, end, mark = _edges(state)
     order = state.order
@@ -49,7 +49,7 @@ def emit(state: State, name: str) -> Program:
         step=column("step", np.int32),
         part=column("part", np.int16),
         stream_offsets=_frozen(np.concatenate([[0], np.cumsum(width)]).astype(np.int64)),
-        streams=_frozen(streams.astype(np.int32)),
+        streams=_frozen(streams),
         after_offsets=after_offsets,
         after=after,
         stream_rank=_frozen(np.array([r for r, _ in state.streams], np.int32)),
@@ -84,26 +84,13 @@ def _lane(state: State) -> Any:
 
 
 def _waits(state: State) -> tuple[Any, Any]:
-    """Join the waits into a ragged column, each row's in the order in which they were added.
+    """Join the waits into a ragged column, each row's in the order in which they were added."""
+    from simulator.lowering import emit_kernel
 
-    Within one batch a row mostly waits once; then its place is known without sorting.
-    """
-    counts = [np.bincount(rows, minlength=state.rows) for rows, _ in state.waits]
-    offsets = np.zeros(state.rows + 1, np.int64)
-    for count in counts:
-        offsets[1:] += count
-    np.cumsum(offsets, out=offsets)
-    cursor, after = offsets[:-1].copy(), np.empty(int(offsets[-1]), np.int32)
-    for (rows, on), count in zip(state.waits, counts, strict=True):
-        if count.max(initial=0) > 1:
-            order = np.argsort(rows, kind="stable")
-            rows, on = rows[order], on[order]
-            first = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]])
-            again = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))
-            after[cursor[rows] + again] = on
-        else:
-            after[cursor[rows]] = on
-        cursor += count
+    none = np.zeros(0, np.int64)
+    rows, on = (np.concatenate([none, *(pair[i] for pair in state.waits)]).astype(np.int64, copy=False) for i in (0, 1))
+    join: Any = emit_kernel.join_waits
+    offsets, after = join(rows, on, state.rows)
     return _frozen(offsets), _frozen(after)
 
 
