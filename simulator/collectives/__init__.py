@@ -157,10 +157,13 @@ def _price(
 
 def _sigma(kind: str, message: float, place: GroupPlacement, fabric: Fabric, best: Candidate) -> float:
     """Return the spread of a prediction: of the machine itself where the cluster names the profile made of its logs,
-    of machines of its kind where those measured such collectives, else at least of machines that nobody measured."""
+    of machines of its kind where those measured such collectives or their kin, else at least of machines that nobody measured."""
     profile = profile_of(fabric, place)
     sigma = profile.residual(kind, best.algorithm, message).sigma
     if not profile.measured(kind, best.algorithm, best.protocol, message):
+        kin = profile.kin_sigma(kind, best.algorithm, best.protocol, message)
+        if kin is not None:
+            return kin
         return max(sigma, _pooled(fabric, place).residual(kind, best.algorithm, message).sigma)
     here = profile.one_machine and profile.name in fabric.calibration
     own = profile.own_sigma(kind, message, place) if here else None

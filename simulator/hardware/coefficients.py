@@ -53,6 +53,8 @@ Caps = dict[str, Annotated[tuple[BytesPerSecond, BytesPerSecond, BytesPerSecond]
 Factors = Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], BeforeValidator(_to_tuple)]
 Latencies = dict[str, Seconds]
 
+Sigma = Annotated[float, Field(gt=0)]
+
 
 class CostTable(NamedSpec):
     """The constants of NCCL's tuning model; `hardware_specs/calibrations/nccl_prior.toml` explains each table."""
@@ -76,6 +78,7 @@ class CostTable(NamedSpec):
     plateau: dict[str, float]
     network_latency: dict[str, Seconds]
     tree_medium: dict[str, Factors]
+    between_kinds: Sigma
 
     def generation_of(self, fabric: Fabric) -> str:
         """Return the GPU generation whose constants a fabric's GPUs take."""
@@ -129,9 +132,6 @@ class Residual(Spec):
     sigma: Annotated[float, Field(gt=0)]
 
 
-Sigma = Annotated[float, Field(gt=0)]
-
-
 class Own(Spec):
     """What a profile leaves over on one of its own logs: sigma by size class, for that very group of that machine."""
 
@@ -141,6 +141,10 @@ class Own(Spec):
     small: Sigma
     middle: Sigma
     large: Sigma
+
+
+RING_KIN = ("all_gather", "reduce_scatter", "all_reduce")
+"""Kinds of which a ring sends the same pieces over the same wires."""
 
 
 class Profile(NamedSpec):
@@ -192,6 +196,18 @@ class Profile(NamedSpec):
         """Return how well such collectives are known at this size [B]; of a class never measured, how well all are."""
         name = f"{kind}:{algorithm}"
         return self.classes.get(f"{name}:{size_class(message)}") or self.classes.get(name, self.everything)
+
+    def kin_sigma(self, kind: str, algorithm: str, protocol: str, message: float) -> float | None:
+        """Return how well a kind that the logs do not hold is known by its kin; None where it has none.
+
+        A ring's all_gather, reduce_scatter and all_reduce send the same pieces over the same wires (the last both ways): what
+        one of them shows of a platform holds for the others but for what kinds of one machine differ by.
+        """
+        if algorithm != "ring" or kind not in RING_KIN:
+            return None
+        kin = [k for k in RING_KIN if k != kind and self.measured(k, algorithm, protocol, message)]
+        found = [self.residual(k, algorithm, message).sigma ** 2 for k in kin]
+        return math.sqrt(sum(found) / len(found) + load_cost_table().between_kinds ** 2) if found else None
 
     def own_sigma(self, kind: str, message: float, place: GroupPlacement, log: str = "") -> float | None:
         """Return how well such collectives are known on the machine of a log; None where it did not measure them.

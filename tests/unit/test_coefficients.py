@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -83,3 +84,15 @@ def test_a_kind_that_a_platforms_logs_do_not_hold_is_no_surer_than_anywhere() ->
     assert "all_to_all" not in held
     time = collective_seconds("all_to_all", 2.0**24, TWO_NODES, fabric)
     assert time.sigma >= pooled_profile("fabric").residual("all_to_all", time.algorithm, 2.0**24).sigma
+
+
+def test_a_rings_kin_tell_how_well_an_unmeasured_kind_is_known() -> None:
+    """H100 on RoCE has logs of all_gather only; its ring sends the same pieces for reduce_scatter, its tree does not."""
+    fabric, size = wires("meta_h100_roce"), 2.0**30
+    profile = profile_of(fabric, TWO_NODES)
+    assert not {"reduce_scatter:ring", "all_reduce:ring"} & set(profile.classes)
+    kin = collective_seconds("all_gather", size, TWO_NODES, fabric, "ring", "simple").sigma
+    found = collective_seconds("reduce_scatter", size, TWO_NODES, fabric, "ring", "simple").sigma
+    assert kin < found == pytest.approx(math.hypot(kin, load_cost_table().between_kinds))
+    unlike = collective_seconds("all_reduce", size, TWO_NODES, fabric, "tree", "simple").sigma
+    assert unlike >= pooled_profile("fabric").residual("all_reduce", "tree", size).sigma
