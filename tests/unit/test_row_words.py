@@ -7,45 +7,9 @@ from collections import Counter
 import pytest
 
 from simulator.studies.validation.attempt import attempt, verdict_outcome
-from simulator.studies.validation.placement import Placed, may_fit, place, predict
+from simulator.studies.validation.placement import may_fit, place, predict
 from simulator.studies.validation.rows import CannotPlace
-
-ROW = {
-    "case_id": "test-1",
-    "source": "a table nobody knows",
-    "model": "gpt-1.3b",
-    "arch_layers": "24",
-    "hidden": "2048",
-    "heads": "16",
-    "kv_heads": "16",
-    "head_dim": "128",
-    "ffn_hidden": "8192",
-    "gated_mlp": "0",
-    "vocab": "51200",
-    "tied_emb": "1",
-    "seq_len": "2048",
-    "gpu": "A100-80GB-SXM",
-    "gpu_peak_bf16_tflops": "312",
-    "gpu_mem_gb": "80",
-    "gpus_per_node": "8",
-    "n_gpus": "16",
-    "intra_link": "NVLink3 600GB/s NVSwitch",
-    "inter_gbps_per_gpu": "200",
-    "precision": "bf16",
-    "tp": "2",
-    "pp": "2",
-    "dp": "4",
-    "zero_stage": "0",
-    "mbs": "2",
-    "gbs": "64",
-    "recompute": "none",
-    "schedule": "1F1B",
-    "framework": "Megatron-LM",
-}
-
-
-def placed(**changes: str) -> Placed:
-    return place({**ROW, **changes})
+from tests.rows import ROW, placed
 
 
 @pytest.mark.parametrize(
