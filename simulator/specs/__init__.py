@@ -21,7 +21,7 @@ from simulator.specs.loading import (
     load_spec,
     validate_spec,
 )
-from simulator.specs.toml_text import key_lines, read_toml
+from simulator.specs.toml_text import key_lines, read_text, read_toml
 
 __all__ = [
     "KINDS",
@@ -37,6 +37,7 @@ __all__ = [
     "load_named",
     "load_spec",
     "names",
+    "read_text",
     "read_toml",
     "validate_spec",
 ]

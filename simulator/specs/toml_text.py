@@ -31,26 +31,27 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     return parse_toml(read_text(path), path)
 
 
-def read_text(path: Path | str) -> str:
-    """Return the text of a small file.
+def read_text(path: Path | str, what: str = "TOML file") -> str:
+    """Return the text of a small file; `what` it should be is named in messages.
 
     Raises:
         SpecError: no file, a directory, too large, or not UTF-8.
     """
     place = shown_path(path)
     if os.path.isdir(path):
-        raise SpecError(f"{place}: is a directory; expected a TOML file")
+        raise SpecError(f"{place}: is a directory; expected a {what}")
     try:
         with open(path, "rb") as file:
             raw = file.read(_MAX_FILE + 1)
     except (OSError, ValueError) as error:
         raise SpecError(f"{place}: cannot be read ({reason_of(error)})") from None
     if len(raw) > _MAX_FILE:
-        raise SpecError(f"{place}: is larger than 1 MiB; expected a small TOML file")
+        raise SpecError(f"{place}: is larger than 1 MiB; expected a small {what}")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SpecError(f"{place}: is no text file (byte {error.start} is not UTF-8); expected TOML") from None
+        kind = what.removesuffix(" file")
+        raise SpecError(f"{place}: is no text file (byte {error.start} is not UTF-8); expected {kind}") from None
 
 
 def parse_toml(text: str, path: Path | str) -> dict[str, Any]:

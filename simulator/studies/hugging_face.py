@@ -7,12 +7,11 @@ The file is data: it is parsed, checked key by key, and nothing in it is run.  W
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from simulator.errors import SpecError
-from simulator.specs import validate_spec
+from simulator.specs import read_text, validate_spec
 from simulator.studies.hugging_face_shapes import Config, shape_of, types
 from simulator.workload.model import Model
 
@@ -20,8 +19,6 @@ __all__ = ["KNOWN_TYPES", "model_from_config"]
 
 KNOWN_TYPES = types()
 """Values of `model_type` that can be read."""
-
-_LARGEST = 2**20
 
 
 def model_from_config(path: str | Path) -> dict[str, Any]:
@@ -46,17 +43,9 @@ def model_from_config(path: str | Path) -> dict[str, Any]:
 
 
 def _read(path: str | Path) -> dict[str, Any]:
-    if os.path.isdir(path):
-        raise SpecError(f"{path}: is a directory; expected a config.json")
+    text = read_text(path, "config.json")
     try:
-        with open(path, "rb") as file:
-            raw = file.read(_LARGEST + 1)
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
-    if len(raw) > _LARGEST:
-        raise SpecError(f"{path}: is larger than 1 MiB; expected a small config.json")
-    try:
-        config = json.loads(raw)
+        config = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{path}: is no JSON: {str(error)[:200] or 'nested too deeply'}") from None
     if not isinstance(config, dict):

@@ -331,49 +331,28 @@ def test_a_source_may_say_once_what_its_rows_recompute() -> None:
     assert "full" == placed(source="NVIDIA Megatron-Bridge performance summary", recompute="full").recompute
 
 
-@pytest.mark.parametrize(
-    ("gpu", "version", "expected"),
-    [
-        ("B200-SXM", "26.04.01", "megatron_bridge"),
-        ("B200-SXM", "26.06", "megatron_bridge_26_06"),
-        ("B200-SXM", "27.01.02", "megatron_bridge_26_06"),
-        ("B200-SXM", "", "megatron_bridge"),
-        ("H100-80GB-SXM", "26.08", "megatron_bridge"),
-    ],
-)
-def test_a_framework_changes_with_its_releases(gpu: str, version: str, expected: str) -> None:
-    row = placed(
-        framework="NeMo/Megatron-Bridge (Megatron-Core)",
-        version=version,
-        gpu=gpu,
-        gpu_peak_bf16_tflops="",
-        gpu_mem_gb="",
-        intra_link="",
-    )
-    assert expected == row.fields["framework"]
+BRIDGE, NEMO = "NeMo/Megatron-Bridge (Megatron-Core)", "NeMo (Megatron-Core)"
 
 
 @pytest.mark.parametrize(
-    ("gpu", "version", "expected"),
+    ("framework", "gpu", "version", "expected"),
     [
-        ("H100-80GB-SXM", "24.07a", "nemo_2024"),
-        ("H100-80GB-SXM", "launcher-2024", "nemo_2024"),
-        ("H100-80GB-SXM", "24.11.1", "nemo"),
-        ("H100-80GB-SXM", "25.02", "nemo"),
-        ("H100-80GB-SXM", "v4.0", "nemo"),
-        ("A100-80GB-SXM", "24.07a", "nemo"),
+        (BRIDGE, "B200-SXM", "26.04.01", "megatron_bridge"),
+        (BRIDGE, "B200-SXM", "26.06", "megatron_bridge_26_06"),
+        (BRIDGE, "B200-SXM", "27.01.02", "megatron_bridge_26_06"),
+        (BRIDGE, "B200-SXM", "", "megatron_bridge"),
+        (BRIDGE, "H100-80GB-SXM", "26.08", "megatron_bridge"),
+        (NEMO, "H100-80GB-SXM", "24.07a", "nemo_2024"),
+        (NEMO, "H100-80GB-SXM", "launcher-2024", "nemo_2024"),
+        (NEMO, "H100-80GB-SXM", "24.11.1", "nemo"),
+        (NEMO, "H100-80GB-SXM", "25.02", "nemo"),
+        (NEMO, "H100-80GB-SXM", "v4.0", "nemo"),
+        (NEMO, "A100-80GB-SXM", "24.07a", "nemo"),
     ],
 )
-def test_a_framework_has_a_profile_of_its_own_before_a_release(gpu: str, version: str, expected: str) -> None:
-    row = placed(
-        framework="NeMo (Megatron-Core)",
-        version=version,
-        gpu=gpu,
-        gpu_peak_bf16_tflops="",
-        gpu_mem_gb="",
-        intra_link="",
-    )
-    assert expected == row.fields["framework"]
+def test_a_framework_changes_with_its_releases(framework: str, gpu: str, version: str, expected: str) -> None:
+    blank = {"gpu_peak_bf16_tflops": "", "gpu_mem_gb": "", "intra_link": ""}
+    assert expected == placed(framework=framework, version=version, gpu=gpu, **blank).fields["framework"]
 
 
 def test_words_for_library_attention_leave_the_kernel_to_the_gpu() -> None:
