@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 __all__ = [
+    "BYTES_PER_ELEMENT",
     "GIB",
     "Bytes",
     "BytesPerSecond",
@@ -34,6 +35,19 @@ __all__ = [
     "parse",
     "show",
 ]
+
+BYTES_PER_ELEMENT = {
+    "fp64": 8,
+    "fp32": 4,
+    "tf32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "fp8": 1,
+    "int8": 1,
+    "fp8_scaled": 1,
+    "fp4": 0.5,
+}
+"""Bytes of one element of each number format; fp8_scaled has scales per block beside it (mxfp8, fp8_block)."""
 
 GIB = float(2**30)
 """Bytes in one GiB; memory is shown in GiB."""

@@ -17,8 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from simulator.costs.gemm import clock_share
 from simulator.errors import ProgramError
-from simulator.hardware.compute_coefficients import BYTES_PER_ELEMENT, AttentionCoefficients
+from simulator.hardware.compute_coefficients import AttentionCoefficients
 from simulator.hardware.gpu import Gpu
+from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = ["attention_calibrated", "attention_class", "attention_seconds", "attention_sigma"]
 
@@ -110,7 +111,7 @@ def attention_seconds(
     compute = compute / clock_share(np.maximum(busy, chosen.power_share), lasting, gpu, coefficients.clock)
 
     tensors = _QUERY_TENSORS[direction] * q_heads * queries + _KEY_TENSORS[direction] * k_heads * keys
-    traffic = BYTES_PER_ELEMENT[dtype] * sequences * tensors * width
+    traffic = float(BYTES_PER_ELEMENT[dtype]) * sequences * tensors * width
     memory = traffic / (coefficients.bandwidth_fraction * gpu.memory_bandwidth)
     return np.asarray(np.maximum(compute, memory) + coefficients.start)
 

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simulator.errors import ProgramError
-from simulator.hardware.compute_coefficients import BYTES_PER_ELEMENT, Clock, GemmCoefficients
+from simulator.hardware.compute_coefficients import Clock, GemmCoefficients
 from simulator.hardware.gpu import Gpu
+from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = ["BENCHMARK_REPEATS", "LAYOUTS", "clock_share", "gemm_calibrated", "gemm_class", "gemm_seconds", "gemm_sigma"]
 
@@ -72,7 +73,7 @@ def gemm_seconds(
     batch, m, n, k = sizes.T
     added = np.asarray(accumulates, bool)
     peak = np.array([gpu.peak(d) for d in dtype])
-    element = np.array([BYTES_PER_ELEMENT[d] for d in dtype])
+    element = np.array([BYTES_PER_ELEMENT[d] for d in dtype], np.float64)
     gradient = np.array([name == "NT" for name in layout])
     rows, columns, parts = c.choices
 

@@ -30,7 +30,7 @@ from simulator.costs.tables import Machine, TablePrice, price_table
 from simulator.hardware.host import host_pace, load_host_coefficients
 from simulator.plan.framework import Framework
 from simulator.program.program import COLLECTIVE, EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH, WAITED, OperatorTable
-from simulator.workload.precision import BYTES_PER_ELEMENT
+from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = ["NO_HOST", "HostTimes", "TableTime", "host_rows", "host_times", "interval", "table_time"]
 

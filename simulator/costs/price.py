@@ -55,8 +55,8 @@ def price(program: Program, cluster: Cluster) -> Prices:
     Segments: the sum of their kernels and exposed collectives, and what the GPU waits for the host (`costs/host_time.py`, design 5b G);
     where the host waits for every kernel, its time for each launch.
     Transfers: bytes over bandwidth hold the streams, the rest of the time is latency; so is what hosts need after a message that
-    blocks.  Collectives: the quickest algorithm and
-    protocol on the wires that their group has.  Copies and updates on the host: `costs/host.py`.
+    blocks.  Collectives: the quickest algorithm and protocol on the wires that their group has.  Copies and updates on the host:
+    `costs/host.py`.
 
     Raises:
         PlanError: a group leaves the node of a cluster without network.

@@ -39,7 +39,7 @@ from simulator.hardware.interference import load_interference
 from simulator.hardware.parts import NORMAL, Pace
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, account_of
 from simulator.program.program import COLLECTIVE, COMPUTE, OperatorTable
-from simulator.workload.precision import BYTES_PER_ELEMENT
+from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = ["ClassTime", "Machine", "TablePrice", "machine_of", "overlapped", "price_table"]
 

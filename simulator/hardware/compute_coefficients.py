@@ -21,7 +21,6 @@ from simulator.specs import Count, Name, NamedSpec, Names, Spec, load_named, nam
 from simulator.units import FlopsPerSecond, Seconds, Watts
 
 __all__ = [
-    "BYTES_PER_ELEMENT",
     "AttentionCoefficients",
     "AttentionKernel",
     "AttentionPass",
@@ -33,19 +32,6 @@ __all__ = [
     "load_gemm_coefficients",
     "load_memory_bound_coefficients",
 ]
-
-BYTES_PER_ELEMENT = {
-    "fp64": 8.0,
-    "fp32": 4.0,
-    "tf32": 4.0,
-    "fp16": 2.0,
-    "bf16": 2.0,
-    "fp8": 1.0,
-    "int8": 1.0,
-    "fp8_scaled": 1.0,
-    "fp4": 0.5,
-}
-"""Bytes of one element by number format; fp8_scaled has scales per block beside it."""
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 """A number from 0 to 1."""

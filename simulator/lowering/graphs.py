@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from simulator.errors import PlanError
 from simulator.plan.framework import Framework
-from simulator.plan.plan import Plan
+from simulator.plan.plan import WHOLE_STEP, Plan
 from simulator.program.program import EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH, Tensor
 from simulator.workload.model import Model
 from simulator.workload.operator import Operator
@@ -28,7 +28,6 @@ from simulator.workload.workload import Workload
 
 __all__ = ["STASH", "graph_inputs", "graphs_of", "started_by"]
 
-WHOLE = "full_iteration"
 STASH = 1.2
 """Room for the rows of experts that a whole step's graph keeps for backward, over their mean: the number of rows is not known when
 it is recorded (NVIDIA-NeMo/Megatron-Bridge, set_full_iter_cg_configs: moe_paged_stash_buffer_size_factor_cuda = 1.2)."""
@@ -65,8 +64,8 @@ def started_by(operators: Sequence[Operator], scopes: tuple[str, ...], in_layer:
         in_layer: whether they are a layer's, not those of the embedding or the head.
     """
     labels = [o.label for o in operators]
-    if WHOLE in scopes or not scopes or not in_layer:
-        return dict.fromkeys(labels, IN_STEP_GRAPH if WHOLE in scopes else EAGER)
+    if WHOLE_STEP in scopes or not scopes or not in_layer:
+        return dict.fromkeys(labels, IN_STEP_GRAPH if WHOLE_STEP in scopes else EAGER)
     middle = labels.index("mlp norm") if "mlp norm" in labels else len(labels)
     sparse = "router" in labels
     out = {}
@@ -122,7 +121,7 @@ def _check(scopes: tuple[str, ...], workload: Workload, plan: Plan, framework: F
                 f"{said} and {name} = {getattr(plan, name)}",
                 f"leave {name} out, or cuda_graphs = 'none'",
             )
-    if WHOLE not in scopes:
+    if WHOLE_STEP not in scopes:
         _check_parts(scopes, workload, plan, recompute, refuse, said)
     elif workload.model.experts and not _fixed_sizes(workload.model, plan, framework):
         refuse(

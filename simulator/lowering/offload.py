@@ -19,8 +19,8 @@ from simulator.lowering.parameters import Held, rank_held
 from simulator.lowering.rows import Rows
 from simulator.lowering.state import Batch, State
 from simulator.program.program import COMPUTE, COPY, Link, Segment, Tensor
+from simulator.units import BYTES_PER_ELEMENT
 from simulator.workload.optimizers import OPTIMIZERS
-from simulator.workload.precision import BYTES_PER_ELEMENT
 
 __all__ = ["COPY_BACK_LANE", "COPY_LANE", "add_copies", "add_host_update", "copy_link", "device_bytes", "host_tensors"]
 

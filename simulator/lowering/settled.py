@@ -29,8 +29,9 @@ from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import AXES, Plan
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
+from simulator.units import BYTES_PER_ELEMENT
 from simulator.workload.operator import KernelStyle
-from simulator.workload.precision import BYTES_PER_ELEMENT, Precision
+from simulator.workload.precision import Precision
 from simulator.workload.workload import Workload
 
 __all__ = ["Settled", "settle"]

@@ -20,9 +20,10 @@ from simulator.lowering.piecewise import write_in_pieces
 from simulator.lowering.rows import Rows
 from simulator.lowering.scores import scores_left
 from simulator.program.program import COLLECTIVE
+from simulator.units import BYTES_PER_ELEMENT
 from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
 from simulator.workload.operator import KernelStyle, LayerPart, Operator
-from simulator.workload.precision import BYTES_PER_ELEMENT, Precision
+from simulator.workload.precision import Precision
 
 __all__ = ["ExpertSplit", "Splitter"]
 

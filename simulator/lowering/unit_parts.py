@@ -24,7 +24,7 @@ from simulator.lowering.settled import Settled
 from simulator.lowering.shard_rules import COPIES
 from simulator.lowering.state import State
 from simulator.program.program import COLLECTIVE, Link, OperatorTable, Tensor
-from simulator.workload.precision import BYTES_PER_ELEMENT
+from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = ["UnitPart", "gather_link", "kept_tensors", "listed", "quantising", "unit_parts"]
 

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from simulator.specs import Spec
 from simulator.units import Bytes
 
-__all__ = ["AXES", "Plan"]
+__all__ = ["AXES", "GRAPH_PARTS", "WHOLE_STEP", "Plan"]
 
 AXES = ("tp", "cp", "dp", "pp")
 """Mesh axes, innermost (consecutive ranks) first: the order Megatron-LM uses."""
@@ -20,7 +20,9 @@ Layers = Annotated[int, Field(strict=True, ge=0, le=100_000)]
 
 GRAPH_PARTS = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")
 """Parts of layers that CUDA graphs may start, as Megatron-Core's --cuda-graph-scope names them."""
-_WHOLE_GRAPHS = ("none", "full_iteration")
+WHOLE_STEP = "full_iteration"
+"""One graph of the whole step's forward and backward."""
+_WHOLE_GRAPHS = ("none", WHOLE_STEP)
 
 
 def _listed(value: Any) -> Any:

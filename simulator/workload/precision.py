@@ -5,21 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.errors import UnknownNameError
+from simulator.units import BYTES_PER_ELEMENT
 
-__all__ = ["BYTES_PER_ELEMENT", "PRECISIONS", "Precision", "precision_named"]
-
-BYTES_PER_ELEMENT = {
-    "fp64": 8,
-    "fp32": 4,
-    "tf32": 4,
-    "fp16": 2,
-    "bf16": 2,
-    "fp8": 1,
-    "int8": 1,
-    "fp8_scaled": 1,
-    "fp4": 0.5,
-}
-"""Bytes of one element of each number format; fp8_scaled has scales per block beside it (mxfp8, fp8_block)."""
+__all__ = ["PRECISIONS", "Precision", "precision_named"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,7 +96,7 @@ def recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:
     out: dict[str, Any] = {"framework": found.profile} if found.profile else {}
     if found.cuda_graphs:
         scopes = tuple(scope.strip() for scope in found.cuda_graphs.split(","))
-        out["cuda_graphs"] = scopes[0] if scopes[0] in ("none", "full_iteration") else scopes
+        out["cuda_graphs"] = scopes if len(scopes) > 1 else scopes[0]
     if found.recompute_modules:
         out["recompute_modules"] = tuple(name.strip() for name in found.recompute_modules.split(","))
     words = ", ".join(f"{name} = {value}" for name, value in out.items())

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import os
+
 from pydantic import ValidationError
 
-from simulator.specs import load_all
+from simulator.specs import load_all, names
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, text
 from simulator.workload.model import Model, load_model
 
@@ -35,26 +38,33 @@ def special_model(row: Row) -> tuple[Model, tuple[str, ...]] | None:
     if not said:
         return None
     if count(row, "arch_layers") is None and count(row, "hidden") is None:
-        known = next((model for model in load_all("models", Model).values() if said in _names_of(model)), None)
+        known = next(iter(_called(said)), None)
         return None if known is None else (known, (f"sizes of {known.name} (the row gives none)",))
-    named = _mixed(said)
+    named = next((model for model in _called(said) if _is_mixed(model)), None)
     if named is not None and (count(row, "arch_layers"), count(row, "hidden")) == (named.layers, named.hidden):
         return named, (f"layers as in {named.name}",)
     pattern = next((name for starts, name in FAMILIES if said.startswith(starts)), None)
     return None if pattern is None else _resized(row, load_model(pattern))
 
 
-def _mixed(said: str) -> Model | None:
-    """Our model of this name whose layers have other mixers than attention, or none."""
+def _is_mixed(model: Model) -> bool:
+    """Whether layers have other mixers than attention."""
+    return model.architecture == "transformer" and bool(set(model.layer_mixers) - _ATTENTION)
+
+
+def _called(said: str) -> list[Model]:
+    """Our models of this name or alias, told by its letters and digits."""
+    return _by_letters(os.getcwd(), tuple(names("models"))).get(said, [])
+
+
+@functools.lru_cache(maxsize=4)
+def _by_letters(folder: str, known: tuple[str, ...]) -> dict[str, list[Model]]:
+    """All models by the letters of their names; made once for a working directory and what it knows."""
+    found: dict[str, list[Model]] = {}
     for model in load_all("models", Model).values():
-        other = model.architecture == "transformer" and set(model.layer_mixers) - _ATTENTION
-        if other and said in _names_of(model):
-            return model
-    return None
-
-
-def _names_of(model: Model) -> set[str]:
-    return {letters(name) for name in (model.name, *model.aliases)}
+        for name in {letters(name) for name in (model.name, *model.aliases)}:
+            found.setdefault(name, []).append(model)
+    return found
 
 
 def _resized(row: Row, pattern: Model) -> tuple[Model, tuple[str, ...]]:
