@@ -8,8 +8,9 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import Field
 
@@ -18,6 +19,8 @@ from simulator.specs import Name, Names, Spec, data_roots, load_all, load_spec
 from simulator.units import parse
 
 __all__ = ["FabricName", "NameTable", "find_gpu", "load_names", "release_of", "words_of"]
+
+T = TypeVar("T")
 
 _VENDORS = ("nvidia", "amd", "intel", "google", "huawei", "geforce", "tesla", "instinct", "quadro", "cloud")
 """Words of a GPU's name that say nothing of which one it is."""
@@ -232,8 +235,7 @@ class NameTable(Spec):
 
     def fabric_of(self, source: str) -> FabricName | None:
         """Return the network technology known for a source, by a part of its text."""
-        lowered = source.lower()
-        return next((fabric for text, fabric in self.fabrics.items() if text.lower() in lowered), None)
+        return next(_said_of(self.fabrics, source), None)
 
     def framework_at(self, framework: str, version: str, architecture: str) -> str | None:
         """Return the profile of a framework at a version such as "26.04.01" on an architecture, if it has one of its own.
@@ -254,16 +256,14 @@ class NameTable(Spec):
 
     def framework_of(self, source: str, framework: str, version: str) -> tuple[str, str] | None:
         """Return (profile, where that was read) that a source has of its own at a version, by a part of its text."""
-        lowered = source.lower()
-        known = next((k for text, k in self.framework_of_source.items() if text.lower() in lowered), None)
+        known = next(_said_of(self.framework_of_source, source), None)
         if known is None or framework not in known.frameworks or version < known.since:
             return None
         return known.frameworks[framework], known.source
 
     def vocabulary_of(self, source: str) -> SourceVocabulary | None:
         """Return the vocabulary of a source's models where a row does not say, by a part of its text."""
-        lowered = source.lower()
-        return next((found for text, found in self.vocabulary_of_source.items() if text.lower() in lowered), None)
+        return next(_said_of(self.vocabulary_of_source, source), None)
 
     def recipe_of(self, framework: str, row: tuple[str, str, str, str]) -> Recipe | None:
         """Return the recipe that a row (source, model, GPU, release) was made with, if it is known."""
@@ -271,34 +271,34 @@ class NameTable(Spec):
 
     def recompute_of(self, source: str) -> SourceRecompute | None:
         """Return what a source recomputes where a row does not say, by a part of its text."""
-        lowered = source.lower()
-        return next((found for text, found in self.recompute_of_source.items() if text.lower() in lowered), None)
+        return next(_said_of(self.recompute_of_source, source), None)
 
     def machine_of(self, source: str, gpu: str) -> SourceMachine | None:
         """Return the calibrations known for a source's machine with this GPU, by a part of its text."""
-        lowered = source.lower()
-        found = (m for text, m in self.machine_of_source.items() if text.lower() in lowered)
-        return next((m for m in found if m.gpu == gpu), None)
+        return next((m for m in _said_of(self.machine_of_source, source) if m.gpu == gpu), None)
 
     def memory_of(self, source: str) -> SourceMemory | None:
         """Return what the peak memory of a source is known to count, by a part of its text."""
-        lowered = source.lower()
-        return next((known for text, known in self.memory_of_source.items() if text.lower() in lowered), None)
+        return next(_said_of(self.memory_of_source, source), None)
 
     def kernel_of(self, source: str, word: str) -> SourceKernel | None:
         """Return what a source means by its word for an attention kernel, if it means something of its own."""
-        lowered = source.lower()
-        found = (k for text, k in self.attention_of_source.items() if text.lower() in lowered)
+        found = _said_of(self.attention_of_source, source)
         return next((k for k in found if _plain(k.word) == _plain(word)), None)
 
     def precision_of(self, source: str, word: str) -> SourcePrecision | None:
         """Return what a source means by its word for a precision, if it means something of its own."""
-        lowered = source.lower()
-        found = (k for text, k in self.precision_of_source.items() if text.lower() in lowered)
+        found = _said_of(self.precision_of_source, source)
         return next((k for k in found if _plain(k.word) == _plain(word)), None)
 
     def __hash__(self) -> int:
         return id(self)
+
+
+def _said_of(table: dict[str, T], source: str) -> Iterator[T]:
+    """Entries of a table whose key is a part of a source's text, in the order of the table."""
+    lowered = source.lower()
+    return (entry for text, entry in table.items() if text.lower() in lowered)
 
 
 @functools.lru_cache(maxsize=2)
