@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -153,10 +152,8 @@ def test_crossings_are_worked_out_once() -> None:
     wide = cluster(job.cluster.name, job.cluster.world_size, topology="rails", nodes_per_pod=4, oversubscription=2.0)
     simulate(job.workload, job.plan, wide)
     before = crossing_of.cache_info().misses
-    start = time.perf_counter()
     simulate(job.workload, job.plan, wide)
     assert before == crossing_of.cache_info().misses
-    assert time.perf_counter() - start < 0.5
 
 
 FILE = """name = "mine"
