@@ -28,7 +28,8 @@ class Walk:
     def __init__(self, order: PipelineOrder, placement: Placement, times: dict[str, float], latency: float) -> None:
         self.order, self.placement, self.latency = order, placement, latency
         self.chunks, lane_of = placement.chunks, placement.lane_of.tolist()
-        self.homes = [placement.rank_of[lane].tolist() for lane in lane_of]  # of each microbatch, the rank of each chunk
+        self.homes = [placement.rank_of[lane].tolist() for lane in lane_of]
+        """Of each microbatch: the rank of each chunk."""
         share = placement.ranks / placement.chunks
         self.times = {kind: times[kind] * share for kind in times} | {"B": (times["I"] + times["W"]) * share}
         self.ended: dict[tuple[str, int, int], dict[int, tuple[float, int]]] = {}

@@ -139,10 +139,10 @@ def _fits(content: Array, level: Array, waiting: Array, new: int, old: int, cap:
     """Whether moving what stands in slot `old` to the free slot `new` keeps the level within the cap."""
     moved = content[old]
     if explicit:
+        highest = level[new]
         for slot in range(new, old):
-            if moved <= 1 and level[slot] >= cap:
-                return False
-        return True
+            highest = max(highest, level[slot])
+        return moved > 1 or highest < cap
     now = level[new - 1] if new > 0 else 0
     held = waiting[new - 1] if new > 0 else 0
     for slot in range(new, len(content)):
