@@ -15,6 +15,7 @@ from simulator.studies.validation.rows import CannotPlace, Row, count, flag, tex
 from simulator.studies.validation.words import (
     layers_of_stages,
     recompute_by_words,
+    recompute_policy,
     schedule_by_words,
     zero_stage,
 )
@@ -31,6 +32,9 @@ _SHARDING = (
     "torchtitan_eager",
     "automodel",
     "jax_xla",
+    "maxtext",
+    "paxml",
+    "paxml_2023",
 )
 _MEGATRON_CORE = ("megatron_core", "nemo", "hai_llm")
 """Frameworks whose rows mean ZeRO-3, and ZeRO-1, where they name no stage."""
@@ -96,6 +100,9 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     if "recompute_modules" in fields:
         recompute = "selective"
     fields |= _recompute_detail(row, recompute)
+    policy = recompute_policy(f"{text(row, 'recompute')} {text(row, 'recompute_detail')}")
+    if policy is not None:
+        recompute, fields["recompute_policy"] = "policy", policy
     if recompute == "selective" and load_framework(fields["framework"]).recompute == "operators":
         recompute = "operators"
         fields.pop("recompute_modules", None)
