@@ -87,6 +87,8 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     named = fields["framework"]
     fields["framework"] = profile_of_run(row, named, assumed)
     fields |= recipe(row, named, assumed)
+    if fields.get("attention") == "te" and load_framework(fields["framework"]).attention.startswith("te"):
+        fields.pop("attention")  # the library by its name: the profile knows its year
     fields |= _pieces(row, fields, assumed)
     if _overlap_off(row) and replicas > 1 and fields["zero_stage"] < 3:
         fields["overlap_gradients"] = False
