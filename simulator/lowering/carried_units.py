@@ -13,6 +13,8 @@ of copies on the device.
 
 from __future__ import annotations
 
+from typing import Any
+
 from simulator.lowering.casts import add_casts
 from simulator.lowering.parameters import group_held
 from simulator.lowering.rows import Rows
@@ -37,7 +39,7 @@ def carried(state: State, group: tuple[str, ...], kind: int) -> tuple[OperatorTa
         return None, None
     count = group_held(state, group).all
     part = ("", "input", "input", "weight")[kind]
-    common = {"phase": "backward" if kind else "forward", "part": part}
+    common: dict[str, Any] = {"phase": "backward" if kind else "forward", "part": part}
     before, after = Rows("weights of a turn"), Rows("gradients of a turn")
     if kind == 0 or (kind in _BACKWARD and settled.reshard_after_forward):
         if habits.carries_gathered:
@@ -49,5 +51,5 @@ def carried(state: State, group: tuple[str, ...], kind: int) -> tuple[OperatorTa
     return before.table() if before.rows else None, after.table() if after.rows else None
 
 
-def _copy(rows: Rows, what: str, size: float, dtype: str, common: dict[str, str]) -> None:
+def _copy(rows: Rows, what: str, size: float, dtype: str, common: dict[str, Any]) -> None:
     rows.add(label=f"{what} to the next turn", work="memory_bound", dtype=dtype, read=size, written=size, **common)

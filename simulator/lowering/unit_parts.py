@@ -1,8 +1,9 @@
 """What an FSDP unit is gathered and reduced as: its links, and the memory it takes while it stands unsharded.
 
-One part, two where experts are sharded over other ranks than the rest; one for every weight tensor in a framework that gathers
-by tensor (experts of one layer stay together), or for as many as fit a bucket (XLA's combiners of collectives).  Of those, small ones may stay gathered, and what a recomputed forward leaves to a
-backward that follows soon is not fetched again (DeepSpeed: stage3_param_persistence_threshold, stage3_max_reuse_distance).
+One part, two where experts are sharded over other ranks than the rest; one for every weight tensor in a framework that gathers by
+tensor (experts of one layer stay together), or for as many as fit a bucket (XLA's combiners of collectives).  Of those, small ones
+may stay gathered, and what a recomputed forward leaves to a backward that follows soon is not fetched again (DeepSpeed:
+stage3_param_persistence_threshold, stage3_max_reuse_distance).
 
 ZeRO++ (arXiv 2306.10209) makes messages smaller:
 

@@ -42,14 +42,15 @@ class Framework(NamedSpec):
     End of a step: clips_gradients by their global norm; post_validates (with a split backward ranks update without waiting
     for it, and check it afterwards).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; gathers_by_tensor (every
-    weight tensor is gathered and reduced by collectives of its own, and under full recompute gathered once more, for hooks
-    of every module fetch and drop its weights; else a layer at a time); reuse_distance (what is used again before modules of so
-    many weights have run is not dropped); gather_bucket (tensors are gathered and reduced together up to this many gathered bytes, a
-    larger one alone; 0 = all of a unit); carries_gathered (a loop over layers hands gathered weights and gradients on to its next turn, by
-    a copy of each); casts_gathered (narrow copies of gathered weights are made after every gather, not once per step); keeps_tensors_below (tensors of fewer weights are not dropped at all, and gathered
-    after the update); slice_time (gathers and reductions go through a list of tensors, one per rank: what the host takes to
-    make each of them and to start its copy from or to the flat message; 0 = no list); reshards_after_forward
-    (if not, weights are gathered once per step and kept).
+    weight tensor is gathered and reduced by collectives of its own, and under full recompute gathered once more, for hooks of
+    every module fetch and drop its weights; else a layer at a time); reuse_distance (what is used again before modules of so
+    many weights have run is not dropped); gather_bucket (tensors are gathered and reduced together up to this many gathered
+    bytes, a larger one alone; 0 = all of a unit); carries_gathered (a loop over layers hands gathered weights and gradients on
+    to its next turn, by a copy of each); casts_gathered (narrow copies of gathered weights are made after every gather, not
+    once per step); keeps_tensors_below (tensors of fewer weights are not dropped at all, and gathered after the update);
+    slice_time (gathers and reductions go through a list of tensors, one per rank: what the host takes to make each of them and
+    to start its copy from or to the flat message; 0 = no list); reshards_after_forward (if not, weights are gathered once per
+    step and kept).
     gathers_logits: every tensor-parallel rank gathers all logits and computes the whole loss (else each its part of it).
     Memory habits: gathers_rotary (every layer gathers its tokens' cosines and sines from a table, and keeps them);
     copies_attention_output (attention kernels of batch-first tensors in a sequence-first layer: the output

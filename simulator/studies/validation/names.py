@@ -250,7 +250,11 @@ class NameTable(Spec):
             return None
         if since is not None and since.architecture == architecture and release >= (release_of(since.since) or release):
             return since.framework
-        if until is not None and until.architecture in ("any", architecture) and release < (release_of(until.until) or release):
+        if (
+            until is not None
+            and until.architecture in ("any", architecture)
+            and release < (release_of(until.until) or release)
+        ):
             return until.framework
         return None
 

@@ -95,7 +95,11 @@ def recompute_policy(said: str) -> str | None:
     """
     plain = said.lower()
     named = re.findall(r"policy\W+([a-z0-9_]+)", plain) + re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)+", plain)
-    known = {alias: policy.name for policy in load_all("recompute_policies", RecomputePolicy).values() for alias in policy.aliases}
+    known = {
+        alias: policy.name
+        for policy in load_all("recompute_policies", RecomputePolicy).values()
+        for alias in policy.aliases
+    }
     known |= {name: name for name in names("recompute_policies")}
     return next((known[name] for name in named if name in known), None)
 
