@@ -70,11 +70,13 @@ def _received_ahead(state: State, rank: int) -> list[Tensor]:
 
 
 def _beside_compute(state: State, held: Held) -> list[Tensor]:
-    """Whole gradients that stand beside the buffers or shards: in the compute dtype, or not yet reduced."""
+    """Whole gradients that stand beside the buffers or shards: not yet reduced, in flat buckets, or in the compute dtype."""
     settled = state.settled
     element = settled.precision.element
     if settled.reduces_once:
         return [Tensor(name="unsharded gradients", category="gradients", bytes=held.all * settled.gradient_bytes)]
+    if settled.framework.keeps_buckets and settled.zero_stage == 0 and settled.reduces:
+        return [Tensor(name="buckets of gradients", category="gradients", bytes=held.all * settled.gradient_bytes)]
     if settled.framework.keeps_compute_gradients and settled.gradient_bytes > element:
         return [Tensor(name="gradients in the compute dtype", category="gradients", bytes=held.all * element)]
     return []

@@ -5,6 +5,7 @@
                              the softmax (DTensor's split loss: also the exponentials), beside the saved log-probabilities
 
 In the plain form the 16-bit logits stand too, held by whoever called the model, or freed and too small to be used again.
+In chunks, forward and backward of one chunk after the other run in the forward, and nothing of it is left for the backward.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ def loss_marks(
         gradient: bytes of the head's weight gradient on one rank.
     """
     split = tensor > 1 and not style.gathers_logits
-    logits = logits / tensor if split else logits
+    logits = (logits / tensor if split else logits) / style.loss_chunks
     broken = _broken(logits, gradient) if style.makes_gradients else ()
     if style.fused_cross_entropy or style.in_place_cross_entropy:
         forward, backward, output = element, element, 0.0
     else:
         forward, backward, output = element + _FP32, _FP32 * (3.0 if split else 2.0), element
+    if style.loss_chunks > 1:
+        return _tensor("head workspace, a chunk", "workspace", logits * max(forward, backward + output)), ()
     return (
         (*_tensor("head workspace", "workspace", logits * forward), *broken),
         (

@@ -18,7 +18,7 @@ from simulator.lowering.reduce import meet_holders
 from simulator.lowering.rows import Rows
 from simulator.lowering.state import Batch, State
 from simulator.lowering.unit_parts import gather_link, kept_tensors, listed
-from simulator.program.program import COLLECTIVE, COMPUTE, Link, OperatorTable, Segment
+from simulator.program.program import COLLECTIVE, COMPUTE, Link, OperatorTable, Segment, Tensor
 from simulator.workload.optimizers import OPTIMIZERS
 
 __all__ = ["add_update", "optimizer_bytes", "tensors_held", "update_segments", "weight_gathers"]
@@ -77,6 +77,7 @@ def add_update(state: State) -> None:
         rank, before = np.arange(state.ranks), np.full(state.ranks, joined[0])
     rows = _compute(state, _segments(state, (_optimizer_table,), "optimizer", synchronises=True), compute)
     state.wait(rows[rank], before)
+    state.touch("mark", rows, [state.effect(_listed_results(state, r)) for r in range(state.ranks)])
     hosts, back = add_host_update(state, lambda held: _mine(state, held), rank, before)
     if settled.zero_stage in (1, 2) and not settled.overlap_parameters:
         _gather(state, rows, lane, hosts, back)
@@ -154,6 +155,19 @@ def _segments(
 def _mine(state: State, held: Held, stage: int = 1) -> float:
     """Weights of which this rank keeps the states that a ZeRO stage shards [count]."""
     return held.sharded(state.settled) if state.settled.zero_stage >= stage else held.all
+
+
+def _listed_results(state: State, rank: int) -> tuple[Tensor, ...]:
+    """What an update over lists of tensors makes on its way: one result per weight, as wide as the moments.
+
+    torch.optim documents "about sizeof(params) more peak memory" for its foreach form: roots of all second moments stand at once.
+    """
+    settled, numbers = state.settled, state.workload.numbers
+    if not settled.framework.updates_in_lists:
+        return ()
+    mine = _mine(state, rank_held(state, rank)) * (1.0 - settled.optimizer_offload)
+    width = 4.0 if numbers.master_weights else float(numbers.element)
+    return (Tensor(name="results of the update", category="workspace", bytes=mine * width),)
 
 
 def _norm_table(state: State, held: Held, small: float, tensors: float) -> OperatorTable:

@@ -28,6 +28,7 @@ _SHARDING = (
     "pytorch_fsdp_fused",
     "llm_foundry",
     "torchtitan",
+    "torchtitan_2025",
     "torchtitan_eager",
     "automodel",
     "jax_xla",

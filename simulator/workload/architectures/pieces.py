@@ -311,11 +311,17 @@ class Pieces:
             written=logits * written,
             backward_read=logits * back_read,
             backward_written=logits * back_written,
-            saved=(Saved(name="logits", bytes=logits * kept, region=region, category="logits"),),
+            saved=(self._kept_of_loss(logits * kept, region),),
             launches=(2 if self.style.fused_cross_entropy else 8) + (7 if measures else 0),
             backward_launches=1 if self.style.fused_cross_entropy else 4,
         )
         return [self.norm("final norm"), product, loss, *self.metrics(logits)]
+
+    def _kept_of_loss(self, logits: float, region: str) -> Saved:
+        """What stands from the loss to its backward: logits, or, made chunk by chunk, the gradient of the head's input."""
+        if self.style.loss_chunks > 1:
+            return Saved(name="gradient of the head's input", bytes=float(self.t) * self.m.hidden * self.e, region="sequence")
+        return Saved(name="logits", bytes=logits, region=region, category="logits")
 
     def metrics(self, logits: float) -> list[Operator]:
         """Training metrics that evaluate the loss of the logits anew, after the backward and without gradients.
