@@ -1,5 +1,6 @@
 """What stands on a GPU while the loss runs: logits, their fp32 copies and gradients, and places that they leave behind.
 
+    fused and in place       nothing but the 16-bit logits, which their gradients replace (llm.c, Transformer Engine)
     in place (Megatron)      16-bit logits, or their gradients in the same place, beside the saved softmax
     plain (torch)            forward logits in 16 bits and fp32; backward the fp32 gradients of the picked log-probabilities and of
                              the softmax (DTensor's split loss: also the exponentials), beside the saved log-probabilities
@@ -33,7 +34,8 @@ def loss_marks(
     logits = (logits / tensor if split else logits) / style.loss_chunks
     broken = _broken(logits, gradient) if style.makes_gradients else ()
     if style.fused_cross_entropy or style.in_place_cross_entropy:
-        forward, backward, output = element, element, 0.0
+        both = style.fused_cross_entropy and style.in_place_cross_entropy
+        forward, backward, output = (0.0, 0.0, 0.0) if both else (element, element, 0.0)
     else:
         forward, backward, output = element + _FP32, _FP32 * (3.0 if split else 2.0), element
     if style.loss_chunks > 1:

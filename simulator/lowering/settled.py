@@ -238,6 +238,8 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     gradient: str = plan.gradient_dtype or framework.gradient_dtype
     if gradient == "compute" or not numbers.master_weights:
         gradient = numbers.compute
+    elif framework.shards_in_master_precision and plan.zero_stage < 3 and not plan.gradient_dtype:
+        gradient = "fp32"  # autocast: gradients are as wide as the weights; narrow reductions are FSDP's
     check_reduce_dtype(plan, gradient, replicas * plan.context_parallel * schedule.replicas)
     waits = schedule.flush and not post_validates
     multiple = framework.vocabulary_multiple * plan.tensor_parallel
