@@ -142,6 +142,7 @@ class KernelStyle:
         splits_qkv: queries, keys and values are parts of one tensor; their gradients are copied into one (attention that keeps
             its scores does so everywhere).
         fused_cross_entropy: cross-entropy computed without a full fp32 copy of the logits.
+        widens_fused_loss: that one still makes fp32 logits, and exponentials beside them, which it keeps.
         loss_chunks: parts of the tokens whose logits stand one after the other; of more than one the gradient of the head's input
             is kept in place of the logits.
         in_place_cross_entropy: an unfused cross-entropy reuses the fp32 copy of the logits for softmax and gradient.
@@ -176,6 +177,7 @@ class KernelStyle:
     measures_accuracy: bool = False
     splits_qkv: bool = False
     fused_cross_entropy: bool = False
+    widens_fused_loss: bool = False
     loss_chunks: int = 1
     in_place_cross_entropy: bool = True
     fused_wgrad_accumulation: bool = True

@@ -20,7 +20,7 @@ _OPTIMIZERS = (
 _OF_16_BITS = r"\b(all|everything|states?|full|pure|true)[ -](in )?(bf16|bfloat16)\b|\b(bf16|bfloat16)[ -_]true\b"
 """Words for training without anything wider than 16 bits, in the notes of a row whose precision says bf16 alone."""
 _IN_CHUNKS = r"liger|fused[ -]linear[ -]cross|cut[ -]cross|chunked loss|loss (is )?in chunks"
-_FUSED_LOSS = r"fused cross[ -]?entropy|chunked cross[ -]?entropy"
+_FUSED_LOSS = r"fused cross[ -]?entropy|chunked cross[ -]?entropy|cross[-_ ]entropy[-_ ]loss[-_ ]fusion(=true)?(?!=)|\bloss fusion"
 _TOKENS = r"chunks? of ([\d,]+) tokens|(\d+) chunks"
 CHUNKS = 8
 """Parts of a loss in chunks where nothing tells how many (torchtitan docs: "8 chunks" before lengths were given)."""

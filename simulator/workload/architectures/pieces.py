@@ -294,7 +294,9 @@ class Pieces:
         region = "whole" if self.style.gathers_logits else "tensor"
         head_in = Saved(name="head input", bytes=t * m.hidden * e, region=self.gathered)
         product = self.linear("head", "vocabulary", self.vocabulary, m.hidden, head_in, False)
-        if self.style.fused_cross_entropy:
+        if self.style.fused_cross_entropy and self.style.widens_fused_loss:  # maximum; exponential and sum; divide
+            read, written, back_read, back_written, kept = 2 * e + 4.0, 8.0, 4.0, e, 4.0
+        elif self.style.fused_cross_entropy:
             read, written, back_read, back_written, kept = 2 * e, 0.0, e, e, e
         else:  # cast to fp32; maximum; subtract; exponential; sum; divide - backward scales the softmax and casts it back
             read, written, back_read, back_written, kept = e + 20.0, 16.0, 8.0, 4.0 + e, 4.0
