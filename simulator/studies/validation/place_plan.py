@@ -27,8 +27,10 @@ __all__ = ["place_plan"]
 _SHARDING = (
     "pytorch_fsdp",
     "pytorch_fsdp_fused",
+    "hugging_face_liger",
     "llm_foundry",
     "torchtitan",
+    "torchtitan_2025",
     "torchtitan_eager",
     "automodel",
     "jax_xla",
@@ -38,6 +40,8 @@ _SHARDING = (
 )
 _MEGATRON_CORE = ("megatron_core", "nemo", "hai_llm")
 """Frameworks whose rows mean ZeRO-3, and ZeRO-1, where they name no stage."""
+_REPLICATED = {"pytorch_fsdp": "pytorch_ddp", "pytorch_fsdp_fused": "pytorch_ddp_compiled", "hugging_face_liger": "pytorch_ddp_compiled"}
+"""Profiles of codes that shard, and what they are where the states of all replicas are whole."""
 NEAR_BATCH = 0.05
 """How far a batch may lie from a multiple of its microbatches to be taken for it [1]."""
 
@@ -78,10 +82,11 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         "microbatch_size": microbatch,
         "sequence_parallel": bool(flag(row, "seq_parallel")) and tensor > 1,
     }
-    fields |= _experts(row, model, tensor, assumed)
+    fields |= _experts(row, model, tensor, replicas * context, assumed)
     fields["framework"] = named_framework(row, assumed)
     fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
     fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
+    fields["framework"] = _replicated(fields, replicas * context, assumed)
     fields |= _gradient_dtype(row)
     fields |= place_attention(row, assumed)
     named = fields["framework"]
@@ -112,6 +117,15 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     return fields, batch, recompute, tuple(assumed)
 
 
+def _replicated(fields: dict[str, Any], replicas: int, assumed: list[str]) -> str:
+    """Return the framework of a run that shards nothing: torch codes then run under DistributedDataParallel."""
+    name: str = fields["framework"]
+    if name not in _REPLICATED or fields["zero_stage"] or replicas == 1:
+        return name
+    assumed.append(f"framework {_REPLICATED[name]} (nothing is sharded)")
+    return _REPLICATED[name]
+
+
 def _replicas_as_printed(row: Row, replicas: int, context: int) -> set[int]:
     """Return what tables call data parallelism: all replicas, with the context ranks of each, or without those that share experts."""
     expert = count(row, "ep") or 1
@@ -138,8 +152,8 @@ def _whole_batch(batch: int, replicas: int, microbatch: int, assumed: list[str])
     return nearest
 
 
-def _experts(row: Row, model: Model, tensor: int, assumed: list[str]) -> dict[str, Any]:
-    """Return how experts are dealt out; of a dense model nothing."""
+def _experts(row: Row, model: Model, tensor: int, replicas: int, assumed: list[str]) -> dict[str, Any]:
+    """Return how experts are dealt out over `replicas` ranks of each tensor-parallel slice; of a dense model nothing."""
     expert = count(row, "ep") or 1
     if not model.experts:
         if expert > 1:
@@ -150,8 +164,9 @@ def _experts(row: Row, model: Model, tensor: int, assumed: list[str]) -> dict[st
     split = count(row, "etp")
     if split is None:
         recipe = "bridge" in text(row, "framework").lower()
-        split = 1 if recipe and expert > 1 else tensor
-        why = "as the recipes of Megatron Bridge say" if recipe else "Megatron's habit"
+        whole = replicas % expert == 0
+        split = 1 if (recipe and expert > 1) or not whole else tensor
+        why = "as the recipes of Megatron Bridge say" if recipe else "Megatron's habit" if whole else "too few replicas for more"
         assumed.append(f"expert_tensor_parallel = {split} ({why})")
     elif split not in (1, tensor):
         whole = expert * split
