@@ -184,8 +184,10 @@ class NameTable(Spec):
     framework_of_precision: dict[str, Name] = Field(default_factory=dict)
     framework_of_source: dict[str, SourceFramework] = Field(default_factory=dict)
     vocabulary_of_source: dict[str, SourceVocabulary] = Field(default_factory=dict)
+    sequence_parallel_habit: dict[str, Name] = Field(default_factory=dict)
     attention_notes: dict[str, Name] = Field(default_factory=dict)
     recompute: dict[str, Name]
+    recompute_policies: dict[str, Name] = Field(default_factory=dict)
     recompute_of_source: dict[str, SourceRecompute] = Field(default_factory=dict)
     precisions: dict[str, Name]
     precision_of_source: dict[str, SourcePrecision] = Field(default_factory=dict)

@@ -72,10 +72,10 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         "pipeline_parallel": pipeline,
         "context_parallel": context,
         "microbatch_size": microbatch,
-        "sequence_parallel": bool(flag(row, "seq_parallel")) and tensor > 1,
+        "framework": named_framework(row, assumed),
     }
+    fields["sequence_parallel"] = tensor > 1 and _sequence_parallel(row, fields["framework"], assumed)
     fields |= _experts(row, model, tensor, assumed)
-    fields["framework"] = named_framework(row, assumed)
     fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
     fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
     fields |= _gradient_dtype(row)
@@ -93,7 +93,10 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     if _overlap_off(row) and "TP" in text(row, "overlap") and tensor > 1:
         fields["overlap_tensor_parallel"] = False
     recompute = _recompute(row, assumed)
-    if "recompute_modules" in fields:
+    policy = _policy(row, model, assumed)
+    if policy is not None:
+        recompute, fields["recompute_modules"] = policy
+    if fields.get("recompute_modules"):
         recompute = "selective"
     fields |= _recompute_detail(row, recompute)
     if recompute == "selective" and load_framework(fields["framework"]).recompute == "operators":
@@ -155,6 +158,16 @@ def _experts(row: Row, model: Model, tensor: int, assumed: list[str]) -> dict[st
         fields["sequence_parallel"] = True
         assumed.append("sequence_parallel (experts are dealt out)")
     return fields
+
+
+def _sequence_parallel(row: Row, framework: str, assumed: list[str]) -> bool:
+    """Return whether activations between tensor-parallel products are split: as printed, else by the framework's habit."""
+    said = flag(row, "seq_parallel")
+    habit = load_names().sequence_parallel_habit.get(framework)
+    if said is not None or habit is None:
+        return bool(said)
+    assumed.append(f"sequence_parallel ({habit})")
+    return True
 
 
 def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed: list[str]) -> dict[str, Any]:
@@ -319,6 +332,19 @@ def _recompute_detail(row: Row, recompute: str | None) -> dict[str, Any]:
     if recompute == "full" and method and layers:
         return {"recompute_method": method.group(1), "recompute_layers": int(layers.group(1))}
     return {}
+
+
+def _policy(row: Row, model: Model, assumed: list[str]) -> tuple[str, tuple[str, ...] | None] | None:
+    """Return (recompute, its modules) of the policy of rematerialization that a row names, None where it names none we know."""
+    said = re.search(r"remat_policy\W+(\w+)", text(row, "recompute_detail"))
+    made = load_names().recompute_policies.get(said.group(1)) if said else None
+    if said is None or made is None:
+        return None
+    assumed.append(f"the remat policy {said.group(1)} makes again: {made}")
+    if made == "full":
+        return "full", None
+    names = (name.strip() for name in made.split(","))
+    return "selective", tuple("moe" if name == "mlp" and model.experts else name for name in names)
 
 
 def _recompute(row: Row, assumed: list[str]) -> str | None:
