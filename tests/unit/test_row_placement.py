@@ -229,6 +229,8 @@ def test_a_mixture_of_experts_is_placed_with_its_plan() -> None:
         3
         == placed(**{**moe, "moe_experts": "256", "moe_dense_layers": "", "hidden": "7168"}).workload.model.dense_layers
     )
+    maverick = placed(**{**moe, "moe_experts": "128", "moe_dense_layers": "", "hidden": "5120"}).workload.model
+    assert (0, 2) == (maverick.dense_layers, maverick.moe_every), "as our model of that width and those experts"
 
 
 def test_latent_attention_has_the_widths_of_our_model_of_that_size() -> None:
