@@ -190,6 +190,7 @@ class NameTable(Spec):
     framework_of_precision: dict[str, Name] = Field(default_factory=dict)
     framework_of_source: dict[str, SourceFramework] = Field(default_factory=dict)
     vocabulary_of_source: dict[str, SourceVocabulary] = Field(default_factory=dict)
+    sequence_parallel_habit: dict[str, Name] = Field(default_factory=dict)
     attention_notes: dict[str, Name] = Field(default_factory=dict)
     recompute: dict[str, Name]
     recompute_of_source: dict[str, SourceRecompute] = Field(default_factory=dict)
@@ -228,7 +229,9 @@ class NameTable(Spec):
         'pytorch_fsdp_fused'
         """
         plain = text.lower()
-        built = re.search(r"compile|fused kernels", plain) and not re.search(r"(without|no)[ -]torch.?compile|thunder", plain)
+        built = re.search(r"compile|fused kernels", plain) and not re.search(
+            r"(without|no)[ -]torch.?compile|thunder", plain
+        )
         return self.framework_compiled.get(framework, framework) if built else framework
 
     def framework_today(self, framework: str, words: str, architecture: str, where: str = "") -> FrameworkLater | None:
