@@ -413,3 +413,7 @@ def test_a_named_remat_policy_says_what_is_made_again() -> None:
     assert (kept.recompute, kept.fields["recompute_policy"]) == ("policy", "save_dot_with_context_except_mlp")
     assert placed(**maxtext, recompute_detail="remat_policy=full").recompute == "full"
     assert placed(**maxtext, recompute_detail="remat_policy=of_our_own").recompute == "full"
+
+
+def test_no_experts_may_be_written_as_a_zero() -> None:
+    assert 0 == placed(moe_experts="0", framework="Megatron-LM").workload.model.experts
