@@ -198,7 +198,9 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     check_offload(plan)
     gathers = framework.gathers_logits if plan.vocabulary_parallel_loss is None else not plan.vocabulary_parallel_loss
     fused = _or(plan.fused_cross_entropy, framework.fused_cross_entropy)
-    style = _style(framework, plan.attention, _or(plan.dropout, framework.dropout), gathers, fused, plan.loss_chunks or 1)
+    style = _style(
+        framework, plan.attention, _or(plan.dropout, framework.dropout), gathers, fused, plan.loss_chunks or 1
+    )
     check_loss(plan, style)
     check_context(workload.model, plan, style.attention == "unfused")
     check_documents(workload, style, schedule)
@@ -343,7 +345,9 @@ def _style(
     """The kernels of a framework's profile, which has a key for every field of the style; what the plan settled comes on top."""
     habits = {f.name: getattr(framework, f.name) for f in fields(KernelStyle) if f.name != "loss_chunks"}
     settled = {"attention": attention or framework.attention, "dropout": dropout}
-    return KernelStyle(**{**habits, **settled, "gathers_logits": gathers, "fused_cross_entropy": fused, "loss_chunks": chunks})
+    return KernelStyle(
+        **{**habits, **settled, "gathers_logits": gathers, "fused_cross_entropy": fused, "loss_chunks": chunks}
+    )
 
 
 def _check_shapes(workload: Workload, plan: Plan) -> None:

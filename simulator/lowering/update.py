@@ -23,7 +23,16 @@ from simulator.lowering.unit_parts import gather_link, kept_tensors, listed
 from simulator.program.program import COLLECTIVE, COMPUTE, Link, OperatorTable, Segment, Tensor
 from simulator.workload.optimizers import OPTIMIZERS
 
-__all__ = ["add_update", "gradients_dropped", "kept_gradient", "listed_results", "optimizer_bytes", "tensors_held", "update_segments", "weight_gathers"]
+__all__ = [
+    "add_update",
+    "gradients_dropped",
+    "kept_gradient",
+    "listed_results",
+    "optimizer_bytes",
+    "tensors_held",
+    "update_segments",
+    "weight_gathers",
+]
 
 TENSORS_PER_LAYER = 12
 """Weight tensors of a transformer layer, norms and biases included; sets the kernel launches of an unfused optimizer."""

@@ -228,7 +228,9 @@ class NameTable(Spec):
         'pytorch_fsdp_fused'
         """
         plain = text.lower()
-        built = re.search(r"compile|fused kernels", plain) and not re.search(r"(without|no)[ -]torch.?compile|thunder", plain)
+        built = re.search(r"compile|fused kernels", plain) and not re.search(
+            r"(without|no)[ -]torch.?compile|thunder", plain
+        )
         return self.framework_compiled.get(framework, framework) if built else framework
 
     def framework_today(self, framework: str, words: str, architecture: str, where: str = "") -> FrameworkLater | None:

@@ -36,7 +36,11 @@ _SHARDING = (
 )
 _MEGATRON_CORE = ("megatron_core", "nemo", "hai_llm")
 """Frameworks whose rows mean ZeRO-3, and ZeRO-1, where they name no stage."""
-_REPLICATED = {"pytorch_fsdp": "pytorch_ddp", "pytorch_fsdp_fused": "pytorch_ddp_compiled", "hugging_face_liger": "pytorch_ddp_compiled"}
+_REPLICATED = {
+    "pytorch_fsdp": "pytorch_ddp",
+    "pytorch_fsdp_fused": "pytorch_ddp_compiled",
+    "hugging_face_liger": "pytorch_ddp_compiled",
+}
 """Profiles of codes that shard, and what they are where the states of all replicas are whole."""
 NEAR_BATCH = 0.05
 """How far a batch may lie from a multiple of its microbatches to be taken for it [1]."""
@@ -68,6 +72,9 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         microbatch, why = _blank_microbatch(row, pipeline, replicas)
         assumed.append(f"microbatch_size = {microbatch}{why}")
     batch = count(row, "gbs") or replicas * microbatch * (count(row, "grad_accum") or 0)
+    if not batch and text(row, "peak_mem") and not text(row, "step_time_s"):
+        batch = 2 * pipeline * replicas * microbatch  # peaks hardly depend on it, once the pipeline is full
+        assumed.append(f"gbs = {batch}: {2 * pipeline} microbatches")
     if not batch:
         raise CannotPlace("the row gives neither gbs nor grad_accum", counts=False)
     batch = _whole_batch(batch, replicas, microbatch, assumed)
@@ -155,9 +162,15 @@ def _experts(row: Row, model: Model, tensor: int, replicas: int, assumed: list[s
     split = count(row, "etp")
     if split is None:
         recipe = "bridge" in text(row, "framework").lower()
-        whole = replicas % expert == 0
-        split = 1 if (recipe and expert > 1) or not whole else tensor
-        why = "as the recipes of Megatron Bridge say" if recipe else "Megatron's habit" if whole else "too few replicas for more"
+        fits = replicas % expert == 0
+        split = 1 if (recipe and expert > 1) or not fits else tensor
+        why = (
+            "as the recipes of Megatron Bridge say"
+            if recipe
+            else "Megatron's habit"
+            if fits
+            else "too few replicas for more"
+        )
         assumed.append(f"expert_tensor_parallel = {split} ({why})")
     elif split not in (1, tensor):
         whole = expert * split

@@ -322,7 +322,9 @@ class Pieces:
     def _kept_of_loss(self, logits: float, region: str) -> Saved:
         """What stands from the loss to its backward: logits, or, made chunk by chunk, the gradient of the head's input."""
         if self.style.loss_chunks > 1:
-            return Saved(name="gradient of the head's input", bytes=float(self.t) * self.m.hidden * self.e, region="sequence")
+            return Saved(
+                name="gradient of the head's input", bytes=float(self.t) * self.m.hidden * self.e, region="sequence"
+            )
         return Saved(name="logits", bytes=logits, region=region, category="logits")
 
     def metrics(self, logits: float) -> list[Operator]:
