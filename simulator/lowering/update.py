@@ -249,7 +249,8 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
         phase="optimizer",
         launches=launches,
     )
-    add_casts(rows, "weights", held.all, settled.precision, phase="optimizer", launches=max(1, int(tensors)))
+    if not (settled.framework.casts_gathered and settled.zero_stage == 3):
+        add_casts(rows, "weights", held.all, settled.precision, phase="optimizer", launches=max(1, int(tensors)))
     if settled.reduce_dtype != settled.gradient_dtype and settled.reduces:
         wide, narrow, times = settled.gradient_bytes, settled.reduce_bytes, settled.reductions
         updated = _mine(state, held)

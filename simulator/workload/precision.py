@@ -97,13 +97,11 @@ PRECISIONS = {
     "mxfp8": _narrow("mxfp8", "fp8_scaled", 1.0 / 32, 1, False),
     "nvfp4": _narrow("nvfp4", "fp4", 1.0 / 16, 2, False),
 }
-"""What runs can be trained in.  bf16_true keeps nothing wider than 16 bits: weights, gradients and the optimizer's moments are bf16
-(PyTorch Lightning's bf16-true, torchtune's and Hugging Face's models loaded in bf16).
-
-The last five run their linear layers in 8 or 4 bits on bf16 activations: fp8 with one scale per
-tensor from earlier steps (delayed scaling), fp8_current with one from the tensor itself, fp8_block with one per 128 (fp32), mxfp8 per
-32 (1 byte), nvfp4 per 16 (1 byte).  Source: NVIDIA TransformerEngine, docs/features/low_precision_training; OCP Microscaling Formats
-specification for blocks of 32."""
+"""What runs can be trained in.  bf16_true keeps nothing wider than 16 bits: weights, gradients and the optimizer's moments are
+bf16 (PyTorch Lightning's bf16-true, torchtune's and Hugging Face's models loaded in bf16).  The last five run their linear
+layers in 8 or 4 bits on bf16 activations: fp8 with one scale per tensor from earlier steps (delayed scaling), fp8_current
+with one from the tensor itself, fp8_block with one per 128 (fp32), mxfp8 per 32 (1 byte), nvfp4 per 16 (1 byte).  Source:
+NVIDIA TransformerEngine, docs/features/low_precision_training; OCP Microscaling Formats specification for blocks of 32."""
 
 
 def precision_named(name: str) -> Precision:

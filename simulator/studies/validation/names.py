@@ -129,7 +129,7 @@ class SourceFramework(Spec):
 
 
 class FrameworkUntil(Spec):
-    """A framework's profile on an architecture before a release, and where that was read; releases are year.month."""
+    """A framework's profile on an architecture ("any") before a release, and where that was read; releases are year.month."""
 
     until: Name
     architecture: Name
@@ -190,6 +190,7 @@ class NameTable(Spec):
     framework_of_precision: dict[str, Name] = Field(default_factory=dict)
     framework_of_source: dict[str, SourceFramework] = Field(default_factory=dict)
     vocabulary_of_source: dict[str, SourceVocabulary] = Field(default_factory=dict)
+    sequence_parallel_habit: dict[str, Name] = Field(default_factory=dict)
     attention_notes: dict[str, Name] = Field(default_factory=dict)
     recompute: dict[str, Name]
     recompute_of_source: dict[str, SourceRecompute] = Field(default_factory=dict)
@@ -265,7 +266,11 @@ class NameTable(Spec):
             return None
         if since is not None and since.architecture == architecture and release >= (release_of(since.since) or release):
             return since.framework
-        if until is not None and until.architecture == architecture and release < (release_of(until.until) or release):
+        if (
+            until is not None
+            and until.architecture in ("any", architecture)
+            and release < (release_of(until.until) or release)
+        ):
             return until.framework
         return None
 

@@ -15,6 +15,7 @@ from simulator.studies.validation.rows import CannotPlace, Row, count, flag, tex
 from simulator.studies.validation.words import (
     layers_of_stages,
     recompute_by_words,
+    recompute_policy,
     schedule_by_words,
     zero_stage,
 )
@@ -33,6 +34,9 @@ _SHARDING = (
     "torchtitan_eager",
     "automodel",
     "jax_xla",
+    "maxtext",
+    "paxml",
+    "paxml_2023",
 )
 _MEGATRON_CORE = ("megatron_core", "nemo", "hai_llm")
 """Frameworks whose rows mean ZeRO-3, and ZeRO-1, where they name no stage."""
@@ -83,10 +87,10 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         "pipeline_parallel": pipeline,
         "context_parallel": context,
         "microbatch_size": microbatch,
-        "sequence_parallel": bool(flag(row, "seq_parallel")) and tensor > 1,
+        "framework": named_framework(row, assumed),
     }
+    fields["sequence_parallel"] = tensor > 1 and _sequence_parallel(row, fields["framework"], assumed)
     fields |= _experts(row, model, tensor, replicas * context, assumed)
-    fields["framework"] = named_framework(row, assumed)
     fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
     fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
     fields["framework"] = _replicated(fields, replicas * context, assumed)
@@ -95,6 +99,8 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     named = fields["framework"]
     fields["framework"] = profile_of_run(row, named, assumed)
     fields |= recipe(row, named, assumed)
+    if fields.get("attention") == "te" and load_framework(fields["framework"]).attention.startswith("te"):
+        fields.pop("attention")  # the library by its name: the profile knows its year
     fields |= _pieces(row, fields, assumed)
     if _overlap_off(row) and replicas > 1 and fields["zero_stage"] < 3:
         fields["overlap_gradients"] = False
@@ -105,9 +111,12 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     if _overlap_off(row) and "TP" in text(row, "overlap") and tensor > 1:
         fields["overlap_tensor_parallel"] = False
     recompute = _recompute(row, assumed)
-    if "recompute_modules" in fields:
+    if fields.get("recompute_modules"):
         recompute = "selective"
     fields |= _recompute_detail(row, recompute)
+    policy = recompute_policy(f"{text(row, 'recompute')} {text(row, 'recompute_detail')}")
+    if policy is not None:
+        recompute, fields["recompute_policy"] = "policy", policy
     if recompute == "selective" and load_framework(fields["framework"]).recompute == "operators":
         recompute = "operators"
         fields.pop("recompute_modules", None)
@@ -183,6 +192,16 @@ def _experts(row: Row, model: Model, tensor: int, replicas: int, assumed: list[s
         fields["sequence_parallel"] = True
         assumed.append("sequence_parallel (experts are dealt out)")
     return fields
+
+
+def _sequence_parallel(row: Row, framework: str, assumed: list[str]) -> bool:
+    """Return whether activations between tensor-parallel products are split: as printed, else by the framework's habit."""
+    said = flag(row, "seq_parallel")
+    habit = load_names().sequence_parallel_habit.get(framework)
+    if said is not None or habit is None:
+        return bool(said)
+    assumed.append(f"sequence_parallel ({habit})")
+    return True
 
 
 def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed: list[str]) -> dict[str, Any]:

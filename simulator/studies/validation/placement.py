@@ -34,7 +34,7 @@ class Placed:
 
     Args:
         fields: of the plan, without recompute.
-        recompute: none, selective or full; None = not known, the least that may fit is taken.
+        recompute: none, selective or full, "policy" (a field names it); None = not known, the least that may fit is taken.
         assumed: the rules used, in words.
         offloads: whether the run may move activations to the host, unseen here.
     """
@@ -100,7 +100,7 @@ def predict(placed: Placed) -> tuple[Prediction, tuple[str, ...]]:
     prediction, assumed = None, placed.assumed
     for choice in choices:
         try:
-            plan = Plan(**{**placed.fields, "recompute": choice})
+            plan = Plan(**{**placed.fields, "recompute": None if choice == "policy" else choice})
             prediction = simulate(placed.workload, plan, placed.cluster)
         except SimulatorError as error:
             raise CannotPlace(str(error)) from None

@@ -261,7 +261,11 @@ class Pieces:
         )
 
     def embedding(self) -> list[Operator]:
-        """Token (and position) lookup; backward scatters gradients."""
+        """Token (and position) lookup; backward scatters gradients.
+
+        Or a product of one-hot rows, which are written for it, with the table, and back with the gradient: the rows of the table
+        are summed by a product then, and only positions are looked up.
+        """
         m, t, e = self.m, self.t, self.e
         x = t * m.hidden * e
         positions = m.sequence_length * m.hidden if m.positions == "learned" else 0
@@ -270,15 +274,18 @@ class Pieces:
         saved = [Saved(name="token ids", bytes=8.0 * t, region="whole")]
         if mask:
             saved.append(Saved(name="embedding dropout mask", bytes=mask, region="sequence"))
+        rows = t * self.vocabulary * e if self.style.embeds_by_product else 0.0
+        looked = (2.0 if positions else 1.0) if not rows else float(bool(positions))
         return [
             Operator(
                 label="embedding",
                 work="lookup",
                 split="lookup",
-                read=x * (2 if positions else 1),
-                written=x * (2 if positions else 1) + mask,
-                backward_read=2 * x + mask,
-                backward_written=2 * x,
+                shape=(1, t, m.hidden, self.vocabulary) if rows else (0, 0, 0, 0),
+                read=x * looked,
+                written=x * looked + mask,
+                backward_read=2 * x * (looked if rows else 1.0) + mask,
+                backward_written=2 * x * (looked if rows else 1.0),
                 parameters=self.vocabulary * m.hidden + positions + biases,
                 small_parameters=positions + biases,
                 saved=tuple(saved),
