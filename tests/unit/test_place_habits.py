@@ -84,3 +84,17 @@ def test_a_table_of_peaks_needs_no_batch_and_takes_fine_tuning_of_all_weights() 
     assert place(row).workload.global_batch_size > 0
     with pytest.raises(CannotPlace, match="task"):
         place({**row, "task": "dpo"})
+
+
+def test_an_unknown_gpu_of_a_table_of_peaks_needs_its_memory_alone() -> None:
+    row = {
+        **ROW,
+        "gpu": "Titan RTX",
+        "gpu_mem_gb": "24",
+        "gpu_peak_bf16_tflops": "",
+        "intra_link": "",
+        "step_time_s": "",
+    }
+    assert 24e9 == place({**row, "peak_mem": "20", "mem_unit": "GB", "mem_kind": "nvidia-smi"}).cluster.gpu.memory
+    with pytest.raises(CannotPlace, match="not known"):
+        place({**row, "step_time_s": "3"})

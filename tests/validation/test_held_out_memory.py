@@ -21,12 +21,12 @@ def outcomes() -> list[Outcome]:
 
 
 def test_the_errors_are_those_that_the_documents_state(outcomes: list[Outcome]) -> None:
-    """docs/accuracy.md, peaks nobody tuned on: 3.8 % over 75 peaks, 3.6 % over 17 sources, no bias."""
+    """docs/accuracy.md, peaks nobody tuned on: 3.7 % over 79 peaks, 3.5 % over 18 sources, no bias."""
     peaks = [o for o in outcomes if o.quantity != OUT_OF_MEMORY and o.measured is not None]
     assert [] == [(o.case_id, o.reason) for o in peaks if o.predicted is None]
     medians = [s.median_ape for s in scores_by_group(peaks).values() if s.median_ape is not None]
     scores = score(peaks)
-    assert len(medians) == 17
+    assert len(medians) == 18
     assert (scores.median_ape or 1.0) <= 0.045
     assert median(medians) <= 0.045
     assert -0.03 <= (scores.bias or -1.0) <= 0.03
@@ -34,9 +34,9 @@ def test_the_errors_are_those_that_the_documents_state(outcomes: list[Outcome]) 
 
 def test_what_fits_and_what_does_not_is_told(outcomes: list[Outcome]) -> None:
     said = [(o.measured, o.predicted) for o in outcomes if o.quantity == OUT_OF_MEMORY and o.predicted is not None]
-    assert len(said) >= 105
+    assert len(said) >= 118
     assert [said.count((1.0, 0.0)), said.count((0.0, 1.0))] <= [2, 1]
-    assert said.count((1.0, 1.0)) >= 18
+    assert said.count((1.0, 1.0)) >= 24
 
 
 def test_every_row_says_where_it_was_read() -> None:
