@@ -132,7 +132,6 @@ class FrameworkUntil(Spec):
     """A framework's profile on an architecture before a release, and where that was read; releases are year.month."""
 
     until: Name
-    architecture: Name
     framework: Name
     source: Name
 
@@ -247,12 +246,12 @@ class NameTable(Spec):
         ('nemo_2024', None)
         """
         release = release_of(version)
-        since, until = self.framework_since.get(framework), self.framework_until.get(framework)
+        since, until = self.framework_since.get(framework), self.framework_until.get(f"{framework} {architecture}")
         if release is None:
             return None
         if since is not None and since.architecture == architecture and release >= (release_of(since.since) or release):
             return since.framework
-        if until is not None and until.architecture == architecture and release < (release_of(until.until) or release):
+        if until is not None and release < (release_of(until.until) or release):
             return until.framework
         return None
 
