@@ -410,7 +410,7 @@ def test_a_named_remat_policy_says_what_is_made_again() -> None:
         "schedule": "",
     }
     kept = placed(**maxtext, recompute_detail="remat_policy=save_dot_with_context_except_mlp")
-    assert (kept.recompute, kept.fields["recompute_modules"]) == ("selective", ("mlp", "layernorm"))
+    assert (kept.recompute, kept.fields["recompute_policy"]) == ("policy", "save_dot_with_context_except_mlp")
     assert placed(**maxtext, recompute_detail="remat_policy=full").recompute == "full"
     assert placed(**maxtext, recompute_detail="remat_policy=of_our_own").recompute == "full"
 
@@ -420,3 +420,7 @@ def test_gpus_of_before_flash_attention_keep_their_scores() -> None:
     assert placed(**volta, framework="NeMo").fields["attention"] == "unfused"
     assert "attention" not in placed(framework="NeMo").fields
     assert placed(**volta, framework="NeMo", attn_kernel="flash_attention").fields["attention"] == "flash2"
+
+
+def test_no_experts_may_be_written_as_a_zero() -> None:
+    assert 0 == placed(moe_experts="0", framework="Megatron-LM").workload.model.experts

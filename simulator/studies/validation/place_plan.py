@@ -21,6 +21,7 @@ from simulator.studies.validation.rows import CannotPlace, Row, count, flag, tex
 from simulator.studies.validation.words import (
     layers_of_stages,
     recompute_by_words,
+    recompute_policy,
     schedule_by_words,
     zero_stage,
 )
@@ -32,14 +33,25 @@ __all__ = ["place_plan"]
 _SHARDING = (
     "pytorch_fsdp",
     "pytorch_fsdp_fused",
+    "hugging_face_liger",
     "llm_foundry",
     "torchtitan",
+    "torchtitan_2025",
     "torchtitan_eager",
     "automodel",
     "jax_xla",
+    "maxtext",
+    "paxml",
+    "paxml_2023",
 )
 _MEGATRON_CORE = ("megatron_core", "nemo", "hai_llm")
 """Frameworks whose rows mean ZeRO-3, and ZeRO-1, where they name no stage."""
+_REPLICATED = {
+    "pytorch_fsdp": "pytorch_ddp",
+    "pytorch_fsdp_fused": "pytorch_ddp_compiled",
+    "hugging_face_liger": "pytorch_ddp_compiled",
+}
+"""Profiles of codes that shard, and what they are where the states of all replicas are whole."""
 NEAR_BATCH = 0.05
 """How far a batch may lie from a multiple of its microbatches to be taken for it [1]."""
 
@@ -81,9 +93,10 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         "framework": named_framework(row, assumed),
     }
     fields["sequence_parallel"] = tensor > 1 and _sequence_parallel(row, fields["framework"], assumed)
-    fields |= _experts(row, model, tensor, assumed)
+    fields |= _experts(row, model, tensor, replicas * context, assumed)
     fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
     fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
+    fields["framework"] = _replicated(fields, replicas * context, assumed)
     fields |= _gradient_dtype(row)
     fields |= place_attention(row, assumed)
     named = fields["framework"]
@@ -91,6 +104,8 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     if "attention" not in fields:
         fields |= attention_before_flash(row, fields["framework"], assumed)
     fields |= recipe(row, named, assumed)
+    if fields.get("attention") == "te" and load_framework(fields["framework"]).attention.startswith("te"):
+        fields.pop("attention")  # the library by its name: the profile knows its year
     fields |= _pieces(row, fields, assumed)
     if _overlap_off(row) and replicas > 1 and fields["zero_stage"] < 3:
         fields["overlap_gradients"] = False
@@ -101,17 +116,26 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     if _overlap_off(row) and "TP" in text(row, "overlap") and tensor > 1:
         fields["overlap_tensor_parallel"] = False
     recompute = _recompute(row, assumed)
-    policy = _policy(row, model, assumed)
-    if policy is not None:
-        recompute, fields["recompute_modules"] = policy
     if fields.get("recompute_modules"):
         recompute = "selective"
     fields |= _recompute_detail(row, recompute)
+    policy = recompute_policy(f"{text(row, 'recompute')} {text(row, 'recompute_detail')}")
+    if policy is not None:
+        recompute, fields["recompute_policy"] = "policy", policy
     if recompute == "selective" and load_framework(fields["framework"]).recompute == "operators":
         recompute = "operators"
         fields.pop("recompute_modules", None)
         assumed.append("recompute 'selective' is per operator in this framework")
     return fields, batch, recompute, tuple(assumed)
+
+
+def _replicated(fields: dict[str, Any], replicas: int, assumed: list[str]) -> str:
+    """Return the framework of a run that shards nothing: torch codes then run under DistributedDataParallel."""
+    name: str = fields["framework"]
+    if name not in _REPLICATED or fields["zero_stage"] or replicas == 1:
+        return name
+    assumed.append(f"framework {_REPLICATED[name]} (nothing is sharded)")
+    return _REPLICATED[name]
 
 
 def _replicas_as_printed(row: Row, replicas: int, context: int) -> set[int]:
@@ -140,8 +164,8 @@ def _whole_batch(batch: int, replicas: int, microbatch: int, assumed: list[str])
     return nearest
 
 
-def _experts(row: Row, model: Model, tensor: int, assumed: list[str]) -> dict[str, Any]:
-    """Return how experts are dealt out; of a dense model nothing."""
+def _experts(row: Row, model: Model, tensor: int, replicas: int, assumed: list[str]) -> dict[str, Any]:
+    """Return how experts are dealt out over `replicas` ranks of each tensor-parallel slice; of a dense model nothing."""
     expert = count(row, "ep") or 1
     if not model.experts:
         if expert > 1:
@@ -152,8 +176,15 @@ def _experts(row: Row, model: Model, tensor: int, assumed: list[str]) -> dict[st
     split = count(row, "etp")
     if split is None:
         recipe = "bridge" in text(row, "framework").lower()
-        split = 1 if recipe and expert > 1 else tensor
-        why = "as the recipes of Megatron Bridge say" if recipe else "Megatron's habit"
+        whole = replicas % expert == 0
+        split = 1 if (recipe and expert > 1) or not whole else tensor
+        why = (
+            "as the recipes of Megatron Bridge say"
+            if recipe
+            else "Megatron's habit"
+            if whole
+            else "too few replicas for more"
+        )
         assumed.append(f"expert_tensor_parallel = {split} ({why})")
     elif split not in (1, tensor):
         whole = expert * split
@@ -340,19 +371,6 @@ def _recompute_detail(row: Row, recompute: str | None) -> dict[str, Any]:
     if recompute == "full" and method and layers:
         return {"recompute_method": method.group(1), "recompute_layers": int(layers.group(1))}
     return {}
-
-
-def _policy(row: Row, model: Model, assumed: list[str]) -> tuple[str, tuple[str, ...] | None] | None:
-    """Return (recompute, its modules) of the policy of rematerialization that a row names, None where it names none we know."""
-    said = re.search(r"remat_policy\W+(\w+)", text(row, "recompute_detail"))
-    made = load_names().recompute_policies.get(said.group(1)) if said else None
-    if said is None or made is None:
-        return None
-    assumed.append(f"the remat policy {said.group(1)} makes again: {made}")
-    if made == "full":
-        return "full", None
-    names = (name.strip() for name in made.split(","))
-    return "selective", tuple("moe" if name == "mlp" and model.experts else name for name in names)
 
 
 def _recompute(row: Row, assumed: list[str]) -> str | None:
