@@ -10,7 +10,13 @@ from simulator.plan.framework import load_framework
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
 from simulator.studies.validation.names import load_names, release_of
-from simulator.studies.validation.place_framework import named_framework, place_attention, profile_of_run, recipe
+from simulator.studies.validation.place_framework import (
+    attention_before_flash,
+    named_framework,
+    place_attention,
+    profile_of_run,
+    recipe,
+)
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, text
 from simulator.studies.validation.words import (
     layers_of_stages,
@@ -98,6 +104,8 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     fields |= place_attention(row, assumed)
     named = fields["framework"]
     fields["framework"] = profile_of_run(row, named, assumed)
+    if "attention" not in fields:
+        fields |= attention_before_flash(row, fields["framework"], assumed)
     fields |= recipe(row, named, assumed)
     if fields.get("attention") == "te" and load_framework(fields["framework"]).attention.startswith("te"):
         fields.pop("attention")  # the library by its name: the profile knows its year
