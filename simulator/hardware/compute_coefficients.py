@@ -115,7 +115,8 @@ class GemmCoefficients(_Calibration):
         tiles: output tiles the library chooses from; the first is the reference of `small_tile_loss`.
         splits: into how many parts the depth may be cut (split-K).
         split_depth: least depth of a part.
-        issue_efficiency: share of the clock's peak that the reference tile reaches with an endless depth.
+        issue_efficiency: share of the data sheet's peak that the reference tile reaches with an endless depth; above 1 where cards
+            keep a higher clock than their data sheet's.
         prologue: start and end of a tile, in steps of depth; `gradient_prologue` is added for weight gradients.
         small_tile_loss: loss of smaller tiles, per percent of extra operand traffic per output element.
         wave_softening: 0: a last, partial wave costs a whole one; 1: work is spread evenly (stream-K).
@@ -135,7 +136,7 @@ class GemmCoefficients(_Calibration):
     tiles: Tiles
     splits: Counts
     split_depth: Count
-    issue_efficiency: Fraction
+    issue_efficiency: Positive
     prologue: NotNegative
     gradient_prologue: NotNegative
     small_tile_loss: NotNegative
