@@ -145,6 +145,14 @@ class FrameworkLater(Spec):
     source: Name
 
 
+class FrameworkEarlier(Spec):
+    """The profile that a code's name meant until a year, and where that was read."""
+
+    until: Name
+    framework: Name
+    source: Name
+
+
 class SourceVocabulary(Spec):
     """Rows of the embedding of a source's models where its table does not say, and where that was read."""
 
@@ -175,6 +183,8 @@ class NameTable(Spec):
     schedules: dict[str, Name]
     framework_compiled: dict[str, Name] = Field(default_factory=dict)
     framework_later: dict[str, FrameworkLater] = Field(default_factory=dict)
+    framework_earlier: dict[str, FrameworkEarlier] = Field(default_factory=dict)
+    words_since: dict[str, Name] = Field(default_factory=dict)
     attention: dict[str, Name]
     attention_of_source: dict[str, SourceKernel] = Field(default_factory=dict)
     framework_since: dict[str, FrameworkSince] = Field(default_factory=dict)
@@ -225,13 +235,21 @@ class NameTable(Spec):
         built = re.search(r"compile|fused kernels", plain) and not re.search(r"(without|no)[ -]torch.?compile", plain)
         return self.framework_compiled.get(framework, framework) if built else framework
 
-    def framework_today(self, framework: str, words: str, architecture: str) -> FrameworkLater | None:
+    def framework_today(self, framework: str, words: str, architecture: str) -> FrameworkLater | FrameworkEarlier | None:
         """Return what a code's name means for a run of these words (they may hold a year) on a GPU of this architecture."""
-        later = self.framework_later.get(framework)
-        if later is None:
-            return None
-        first, said = (re.findall(r"\b20[12]\d\b", text) for text in (later.since, words))
-        return later if architecture not in _EARLY or max(said, default="") >= first[0] else None
+        later, earlier, year = self.framework_later.get(framework), self.framework_earlier.get(framework), self.year_of(words)
+        if later is not None and (architecture not in _EARLY or year >= _years(later.since)[0]):
+            return later
+        return earlier if earlier is not None and year and year <= _years(earlier.until)[0] else None
+
+    def year_of(self, words: str) -> str:
+        """Return the latest year that words tell, or that what they name is of; "" if they tell none.
+
+        >>> load_names().year_of("Megatron-LM (2021)"), load_names().year_of("llama2-7b flash attention 2")
+        ('2021', '2023')
+        """
+        told = (year for word, since in self.words_since.items() if word in words.lower() for year in _years(since))
+        return max((*_years(words), *told), default="")
 
     def fabric_of(self, source: str) -> FabricName | None:
         """Return the network technology known for a source, by a part of its text."""
@@ -293,6 +311,10 @@ class NameTable(Spec):
 
     def __hash__(self) -> int:
         return id(self)
+
+
+def _years(text: str) -> list[str]:
+    return re.findall(r"\b20[12]\d\b", text)
 
 
 def _said_of(table: dict[str, T], source: str) -> Iterator[T]:
