@@ -126,6 +126,7 @@ class GemmCoefficients(_Calibration):
         split_start: extra fixed time of the kernel that adds the parts.
         scaled_rate: speed of 8-bit products with scales per block (fp8_scaled), which are rearranged before, relative to those with
             one scale per tensor.
+        fp32_rate: speed of fp32 products, on the cores outside the tensor cores, relative to what issue_efficiency gives them.
         fp8_energy, fp4_energy: energy of an operation in these formats relative to one of 16 bits.
         misaligned_rate: rate of kernels whose rows are no multiple of 16 bytes, relative to aligned ones.
         fitted_smallest, fitted_largest: range of min(m, n, k) and of max(m, n, k) measured.
@@ -147,6 +148,7 @@ class GemmCoefficients(_Calibration):
     split_start: Seconds
     misaligned_rate: Fraction
     scaled_rate: Fraction = 1.0
+    fp32_rate: Positive = 1.0
     fp8_energy: Positive = 0.5
     fp4_energy: Positive = 0.25
     fitted_smallest: Count

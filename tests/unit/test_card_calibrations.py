@@ -40,6 +40,16 @@ def test_large_products_of_cards_run_as_benchmarks_measured_them(name: str, size
     assert 2 * size**3 / seconds[0] == pytest.approx(tera * 1e12, rel=0.15)
 
 
+@pytest.mark.parametrize(
+    ("name", "tera"), [("a100_40gb_sxm", 18.5), ("v100_16gb_sxm2", 14.4), ("a40_48gb", 23.7), ("rtx_4090", 54.0)]
+)
+def test_products_in_fp32_run_at_a_rate_of_their_own(name: str, tera: float) -> None:
+    gpu = load_gpu(name)
+    for size in (8192, 8193):
+        seconds = gemm_seconds([(1, size, size, size)], ["NN"], ["fp32"], [False], gpu, load_gemm_coefficients(gpu))
+        assert 2 * size**3 / seconds[0] == pytest.approx(tera * 1e12, rel=0.08)
+
+
 @pytest.mark.parametrize(("name", "forward", "backward"), [("rtx_a5000", 81.7, 74.8), ("mi250x_gcd", 84.9, 62.4)])
 def test_attention_of_cards_runs_as_benchmarks_measured_it(name: str, forward: float, backward: float) -> None:
     gpu, work = load_gpu(name), 4 * 4 * 4096**2 * 32 * 64

@@ -235,9 +235,15 @@ class NameTable(Spec):
         built = re.search(r"compile|fused kernels", plain) and not re.search(r"(without|no)[ -]torch.?compile", plain)
         return self.framework_compiled.get(framework, framework) if built else framework
 
-    def framework_today(self, framework: str, words: str, architecture: str) -> FrameworkLater | FrameworkEarlier | None:
+    def framework_today(
+        self, framework: str, words: str, architecture: str
+    ) -> FrameworkLater | FrameworkEarlier | None:
         """Return what a code's name means for a run of these words (they may hold a year) on a GPU of this architecture."""
-        later, earlier, year = self.framework_later.get(framework), self.framework_earlier.get(framework), self.year_of(words)
+        later, earlier, year = (
+            self.framework_later.get(framework),
+            self.framework_earlier.get(framework),
+            self.year_of(words),
+        )
         if later is not None and (architecture not in _EARLY or year >= _years(later.since)[0]):
             return later
         return earlier if earlier is not None and year and year <= _years(earlier.until)[0] else None
