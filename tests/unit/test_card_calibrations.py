@@ -47,7 +47,7 @@ def test_products_in_fp32_run_at_a_rate_of_their_own(name: str, tera: float) -> 
     gpu = load_gpu(name)
     for size in (8192, 8193):
         seconds = gemm_seconds([(1, size, size, size)], ["NN"], ["fp32"], [False], gpu, load_gemm_coefficients(gpu))
-        assert 2 * size**3 / seconds[0] == pytest.approx(tera * 1e12, rel=0.08)
+        assert 2 * size**3 / seconds[0] == pytest.approx(tera * 1e12, rel=0.12)
 
 
 @pytest.mark.parametrize(("name", "forward", "backward"), [("rtx_a5000", 81.7, 74.8), ("mi250x_gcd", 84.9, 62.4)])
