@@ -104,8 +104,45 @@ def add_second_hops(state: State, rows: np.ndarray, items: Sequence[int], rank: 
     some = some[np.argsort(rows[some], kind="stable")]
     if not len(some):
         return
+    if state.settled.framework.copies_bucket:
+        some = _joined(state, numbers, some, rank)
     lane = state.lanes(COPY_LANE)
     second = state.add_rows(
         Batch(item=numbers[some], kind=COLLECTIVE, rank=rank[some], streams=lane[rank[some]][:, None])
     )
     state.wait(second, rows[some])
+
+
+def _joined(state: State, items: np.ndarray, some: np.ndarray, rank: np.ndarray) -> np.ndarray:
+    """Put all_reduces between copies together while no more than the bucket comes together; changes `items` of those that stay.
+
+    Args:
+        some: places of the reductions, in running order.
+    """
+    most, stays = state.settled.framework.copies_bucket, set()
+    open_since: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+    for place in some.tolist():
+        link = state.items[int(items[place])]
+        assert isinstance(link, Link)
+        key = (int(rank[place]), link.group)
+        bucket = open_since.setdefault(key, [])
+        held = sum(_message(state, int(items[p])) for p in bucket)
+        if bucket and held + link.message > most:
+            stays.add(_close(state, items, bucket, link.group))
+            bucket.clear()
+        bucket.append(place)
+    stays |= {_close(state, items, bucket, key[1]) for key, bucket in open_since.items()}
+    return some[np.isin(some, list(stays))]
+
+
+def _message(state: State, item: int) -> float:
+    link = state.items[item]
+    return link.message if isinstance(link, Link) else 0.0
+
+
+def _close(state: State, items: np.ndarray, bucket: list[int], group: tuple[str, ...]) -> int:
+    """Make one link of a bucket, in the place of its last reduction; returns that place."""
+    if len(bucket) > 1:
+        size = sum(_message(state, int(items[p])) for p in bucket)
+        items[bucket[-1]] = gradient_link(state, "all_reduce", f"{len(bucket)} buckets, between copies", size, group)
+    return bucket[-1]
