@@ -122,27 +122,28 @@ def _joined(state: State, items: np.ndarray, some: np.ndarray, rank: np.ndarray)
     most, stays = state.settled.framework.copies_bucket, set()
     open_since: dict[tuple[int, tuple[str, ...]], list[int]] = {}
     for place in some.tolist():
-        link = state.items[int(items[place])]
-        assert isinstance(link, Link)
-        key = (int(rank[place]), link.group)
-        bucket = open_since.setdefault(key, [])
-        held = sum(_message(state, int(items[p])) for p in bucket)
+        link = _link(state, int(items[place]))
+        bucket = open_since.setdefault((int(rank[place]), link.group), [])
+        held = sum(_link(state, int(items[p])).message for p in bucket)
         if bucket and held + link.message > most:
-            stays.add(_close(state, items, bucket, link.group))
+            stays.add(_close(state, items, bucket))
             bucket.clear()
         bucket.append(place)
-    stays |= {_close(state, items, bucket, key[1]) for key, bucket in open_since.items()}
+    stays |= {_close(state, items, bucket) for bucket in open_since.values()}
     return some[np.isin(some, list(stays))]
 
 
-def _message(state: State, item: int) -> float:
-    link = state.items[item]
-    return link.message if isinstance(link, Link) else 0.0
+def _link(state: State, number: int) -> Link:
+    item = state.items[number]
+    if not isinstance(item, Link):
+        raise TypeError(f"item {number} of a second hop is a {type(item).__name__}, not a link")
+    return item
 
 
-def _close(state: State, items: np.ndarray, bucket: list[int], group: tuple[str, ...]) -> int:
+def _close(state: State, items: np.ndarray, bucket: list[int]) -> int:
     """Make one link of a bucket, in the place of its last reduction; returns that place."""
-    if len(bucket) > 1:
-        size = sum(_message(state, int(items[p])) for p in bucket)
-        items[bucket[-1]] = gradient_link(state, "all_reduce", f"{len(bucket)} buckets, between copies", size, group)
+    links = [_link(state, int(items[place])) for place in bucket]
+    if len(links) > 1:
+        name = f"{len(links)} buckets, between copies"
+        items[bucket[-1]] = gradient_link(state, "all_reduce", name, sum(x.message for x in links), links[0].group)
     return bucket[-1]
