@@ -78,6 +78,8 @@ class Plan(Spec):
         recompute_layers: how many, as the method says.
         attention: attention kernel, in place of the framework's.
         fused_cross_entropy: whether the loss is computed without an fp32 copy of all logits; None = the framework's habit.
+        loss_chunks: parts of a microbatch's tokens that pass head and loss one after the other, forward and backward at once, so that
+            the logits of one part stand at a time (Liger's fused linear cross entropy, torchtitan's chunked loss); None = 1.
         vocabulary_parallel_loss: whether each tensor-parallel rank computes its part of the loss, or gathers all logits.
         overlap_gradients: reduce gradients beside the backward pass; "bubbles": copies of a chunk on several pipeline ranks only
             where those ranks idle afterwards (the optimised eager synchronisation of Chimera).
@@ -139,6 +141,7 @@ class Plan(Spec):
     recompute_layers: Degree | None = None
     attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "te_2024", "sdpa"] | None = None
     fused_cross_entropy: bool | None = None
+    loss_chunks: Degree | None = None
     vocabulary_parallel_loss: bool | None = None
     overlap_gradients: bool | Literal["bubbles"] | None = None
     overlap_parameters: bool | None = None

@@ -27,7 +27,7 @@ from tests.rows import ROW, placed
         ("Primus (Megatron)", "1", "megatron_core"),
         ("Primus / torchtitan", "3", "torchtitan"),
         ("MindSpeed-LLM", "1", "megatron_core"),
-        ("PaddleNLP", "1", "megatron_core"),
+        ("PaddleNLP", "1", "paddlenlp"),
         ("ColossalAI", "1", "megatron_core"),
         ("nanotron", "1", "megatron_core"),
         ("veScale", "3", "torchtitan_eager"),

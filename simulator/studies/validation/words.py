@@ -38,6 +38,7 @@ _PRECISIONS = (
     (r"mx.?fp8|fp8.?mx", "mxfp8"),
     (r"fp4", "nvfp4"),
     (r"fp8|float8|e4m3", "fp8"),
+    (r"(pure|full|true|all)[ -_](bf16|bfloat16)|(bf16|bfloat16)[ -_]\(?(pure|true|only)", "bf16_true"),
     (r"bf16|bfloat16", "bf16"),
     (r"fp16|float16|half", "fp16"),
     (r"tf32", "tf32"),
@@ -72,8 +73,8 @@ def kernel_by_words(said: str) -> str | None:
 def precision_by_words(said: str) -> str | None:
     """Return the number format of the products that a text names; the narrowest, for mixed precision keeps the wider ones elsewhere.
 
-    >>> precision_by_words("fp32+fp8"), precision_by_words("bf16 (fp32 master weights)")
-    ('fp8', 'bf16')
+    >>> precision_by_words("fp32+fp8"), precision_by_words("bf16 (fp32 master weights)"), precision_by_words("pure bf16")
+    ('fp8', 'bf16', 'bf16_true')
     """
     return _first(_PRECISIONS, said)
 
