@@ -18,7 +18,7 @@ from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import GroupPlacement, place_group, place_hop
 from simulator.hardware.host import host_of
-from simulator.plan.framework import load_framework
+from simulator.plan.framework import Framework, load_framework
 from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, RESOURCE_KINDS, Prices
 from simulator.program.program import COPY, TRANSFER, FusedSegment, Link, Program, Segment
 
@@ -70,7 +70,7 @@ def price(program: Program, cluster: Cluster) -> Prices:
     machine = machine_of(cluster)
     host = load_framework(program.framework) if program.framework else None
     times = host_times(host, cluster.node.host, cluster.pace.host) if host else NO_HOST
-    again, step = (s / cluster.pace.host for s in (host.message_wait, host.step_time)) if host else (0.0, 0.0)
+    again, step = (s / cluster.pace.host for s in (_message_wait(host, program), host.step_time)) if host else (0.0, 0.0)
     columns = _Columns(len(program.items))
     for i, item in enumerate(program.items):
         if isinstance(item, Segment | FusedSegment):
@@ -103,6 +103,13 @@ def price(program: Program, cluster: Cluster) -> Prices:
         placement=tuple(columns.placement),
         calibrated=tuple(t.calibrated for t in totals),
     )
+
+
+def _message_wait(host: Framework, program: Program) -> float:
+    """How long a message that blocks keeps the GPU waiting for the host [s]; where only the description of a divided activation makes
+    it wait, not at all without tensor parallelism."""
+    divided = dict(program.axes).get("tp", 1) > 1
+    return host.message_wait if divided or not host.partitions_activations else 0.0
 
 
 def _segment(

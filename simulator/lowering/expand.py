@@ -216,7 +216,7 @@ def _tensors(operator: Operator, split: Splitter, norm: str) -> tuple[float, ...
     if operator.work == "gemm":
         batch, _, n, k = operator.shape
         main = batch * n * k
-        parts = [main / split.weights(operator) / operator.products] * operator.products
+        parts = [main / split.weights(operator) * width / n for width in operator.widths]
         bias = operator.parameters - main
         if bias:
             parts.append(bias if operator.small_parameters else bias / split.weights(operator))

@@ -19,16 +19,17 @@ __all__ = ["Framework", "load_framework"]
 class Framework(NamedSpec):
     """How a training framework behaves.
 
-    Kernels: attention, fused_*, norms_in_fp32, measures_accuracy, splits_qkv, dropout, joined_gate, casts_apart as in
-    `KernelStyle`.
+    Kernels: attention, fused_*, norms_in_fp32, norm_sums_apart, measures_accuracy, splits_qkv, dropout, joined_gate, joined_qkv,
+    plain_gate, casts_apart as in `KernelStyle`.
     Communication: gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
     they are kept); reduces_whole (ZeRO-1 and 2 sum all gradients on all replicas, though each keeps its shard only);
     broadcasts_updates (ZeRO-1 deals out whole weight tensors; each owner broadcasts what it updated, one after the other);
     gradients_overlap and parameters_overlap (with compute);
     bucket_size; p2p "latency" (receives are posted ahead) or "blocking"; scatters_p2p (tensor-parallel ranks share the
-    sending); tensor_parallel_overlap (input-gradient collective beside the weight-gradient GEMM); fuses_pairs (forward and
-    backward of two microbatches interleaved, so that the communication of one hides under the compute of the other; else
-    one after the other); separate_communicators (gathers and reductions do not queue behind each other).
+    sending, and gather what they receive); partitions_activations (they keep no more than their parts of a chunk's output either,
+    and gather it again before its backward); tensor_parallel_overlap (input-gradient collective beside the weight-gradient GEMM);
+    fuses_pairs (forward and backward of two microbatches interleaved, so that the communication of one hides under the compute of
+    the other; else one after the other); separate_communicators (gathers and reductions do not queue behind each other).
     Attention: repeats_keys (keys and values are repeated for every query head before the kernel, so that kernel and exchange see
     all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations);
     ring_traced (the ring is part of a compiled graph: fp32 results are joined by one kernel, and every exchange is waited for
@@ -103,6 +104,7 @@ class Framework(NamedSpec):
     bucket_size: Bytes
     p2p: Literal["latency", "blocking"]
     scatters_p2p: bool
+    partitions_activations: bool = False
     tensor_parallel_overlap: bool
     fuses_pairs: bool
     separate_communicators: bool
@@ -141,6 +143,9 @@ class Framework(NamedSpec):
     grouped_workspace: Bytes
     communicator: Bytes
     joined_gate: bool = True
+    joined_qkv: bool = True
+    norm_sums_apart: bool = False
+    plain_gate: bool = False
     reduction_dtype: Literal["fp32", "bf16", "fp16", "gradient"] = "gradient"
     reduces_whole: bool = False
     broadcasts_updates: bool = False

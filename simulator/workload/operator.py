@@ -51,6 +51,7 @@ class Operator:
             "expert column" and "expert row" (over the experts' own ranks), else a region of `Saved` (memory-bound kernels).
         read, written: bytes moved forward by a memory-bound kernel (a GEMM's follow from its shape).
         backward_read, backward_written: the same backward.
+        sums_read: bytes that a kernel of its own reads once more backward, for sums over tokens (a norm's weights).
         parameters: weights it owns, unsplit [count]; `small_parameters` of them are not divided by tensor parallelism.
         saved: tensors kept for backward.
         launches, backward_launches: kernels started on the host; `per_expert` more forward, and twice as many backward, for each
@@ -65,10 +66,12 @@ class Operator:
         peers: ranks that hold the other queries of the same sequences (context parallelism).
         copies: rows that dispatch and combine make of each token; `reach`: the share of the experts' groups that it may use.
         access: how a memory-bound kernel walks memory where it is not a small kernel of a layer: "stream" (long passes),
-            "gather" (rows in another order), "loss" (the separate tensor operations of a cross-entropy) or "scores" (a fused
-            softmax over attention scores in memory; its backward pass is "scores backward").
+            "gather" (rows in another order), "loss" (the separate tensor operations of a cross-entropy), "scores" (a fused
+            softmax over attention scores in memory; its backward pass is "scores backward") or "flash layout" (copies that only
+            FlashAttention's kernels need).
         has_weight: whether the GEMM's right operand is a weight (else both operands are activations).
         products: separate products that make up a GEMM with a weight, each with an equal part of its columns.
+        columns: of each of them where they differ, unsplit; () = equal parts.
         gathers: whether a column-split product's output is gathered again.
     """
 
@@ -80,6 +83,7 @@ class Operator:
     written: float = 0.0
     backward_read: float = 0.0
     backward_written: float = 0.0
+    sums_read: float = 0.0
     parameters: int = 0
     small_parameters: int = 0
     saved: tuple[Saved, ...] = ()
@@ -101,7 +105,13 @@ class Operator:
     access: str = ""
     has_weight: bool = True
     products: int = 1
+    columns: tuple[int, ...] = ()
     gathers: bool = False
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Columns of each separate product, unsplit."""
+        return self.columns or (self.shape[2] // self.products,) * self.products
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +156,10 @@ class KernelStyle:
         fused_wgrad_accumulation: weight gradients are added into the gradient buffer by the GEMM itself.
         dropout: whether dropout masks are made and kept.
         joined_gate: gate and up projection of a gated MLP are one product; else two, each with its own gradient of the input.
+        joined_qkv: queries, keys and values are one product; else three, as in codes of Llama (models of learned positions stay with
+            GPT-2's one).
+        norm_sums_apart: the sums over tokens of a LayerNorm's backward are a kernel of their own, which reads both operands again.
+        plain_gate: a gate is joined by plain tensor operations, even where bias and activation function are one kernel.
         repeats_keys: keys and values are repeated for every query head before attention.
         fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
         exchange_permutes: the exchange of rows between experts makes the copies of tokens and sums them itself.
@@ -178,6 +192,9 @@ class KernelStyle:
     fused_wgrad_accumulation: bool = True
     dropout: bool = False
     joined_gate: bool = True
+    joined_qkv: bool = True
+    norm_sums_apart: bool = False
+    plain_gate: bool = False
     repeats_keys: bool = False
     ring_in_fp32: bool = False
     ring_traced: bool = False

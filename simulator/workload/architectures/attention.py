@@ -54,6 +54,8 @@ def _standard(p: Pieces) -> list[Operator]:
     qkv_in = Saved(name="qkv input", bytes=p.t * m.hidden * p.kept, region=p.gathered, cheap=True)
     gate = query if m.attention_gate else 0
     product = p.linear("qkv", "column", query + gate + 2 * kv, m.hidden, qkv_in, m.qkv_bias)
+    if not p.style.joined_qkv and m.positions != "learned":
+        product = replace(product, products=3, columns=(query + gate, kv, kv))
     out = [product]
     if m.qk_norm:
         out.append(_head_norm(p, query + kv))
@@ -181,6 +183,7 @@ def core(p: Pieces, keys: int = 0, tokens: int = 0, label: str = "", causal: boo
                 backward_launches=3,
             ),
             *([copies] if copies else []),
+            *_flash_copies(p, tokens, groups, label),
         ]
     if m.positions == "transformer_xl":
         bias = transformer_xl(p, keys)
@@ -209,6 +212,33 @@ def _copies(p: Pieces, tokens: int, groups: int, label: str) -> Operator | None:
         backward_launches=(1 if out else 0) + (3 if parts else 0),
         selective=True,
     )
+
+
+def _flash_copies(p: Pieces, tokens: int, groups: int, label: str) -> list[Operator]:
+    """Copies of Transformer Engine around FlashAttention, which it takes where cuDNN's kernel is not to be had (before Hopper).
+
+    Sequence-first queries, keys and values that are parts of one tensor are put in the kernel's order; so are their gradients,
+    and these are joined again.  A trace of Megatron-Core 0.20 on A100 (johnny19436/dp-tp-pp-lab, profiles/nsys_dp2_stats.txt) shows
+    each once per layer and microbatch: prepare_kernel_fwd, prepare_kernel_bwd, CatArrayBatchedCopy.
+    """
+    if not p.style.copies_attention_output or p.style.attention not in ("te", "te_2024") or p.m.attention == "latent":
+        return []
+    moved = (p.t * p.m.heads * p.m.head_dim + tokens * groups * (p.m.head_dim + p.m.value_head_dim)) * p.e
+    return [
+        Operator(
+            label=f"{label}attention operands copied",
+            work="memory_bound",
+            access="flash layout",
+            split="tensor",
+            read=moved,
+            written=moved,
+            backward_read=2 * moved,
+            backward_written=2 * moved,
+            launches=0,
+            backward_launches=0,
+            selective=True,
+        )
+    ]
 
 
 def _repeated(p: Pieces, tokens: int) -> Operator:
