@@ -60,7 +60,9 @@ def memory_bound_seconds(
     share = coefficients.bandwidth_fraction if access is None else np.array([coefficients.fraction(a) for a in access])
     seconds = moved / (share * gpu.memory_bandwidth) + fixed
     needed = moved > 0
-    left_out = {a for a, out in (("transposed", not gpu.transposes_narrow), ("norm sums", coefficients.sums_in_layer)) if out}
+    left_out = {
+        a for a, out in (("transposed", not gpu.transposes_narrow), ("norm sums", coefficients.sums_in_layer)) if out
+    }
     if access is not None and left_out:
         needed &= np.array([a not in left_out for a in access], bool)
     return np.where(needed, seconds, 0.0)

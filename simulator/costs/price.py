@@ -70,7 +70,9 @@ def price(program: Program, cluster: Cluster) -> Prices:
     machine = machine_of(cluster)
     host = load_framework(program.framework) if program.framework else None
     times = host_times(host, cluster.node.host, cluster.pace.host) if host else NO_HOST
-    again, step = (s / cluster.pace.host for s in (_message_wait(host, program), host.step_time)) if host else (0.0, 0.0)
+    again, step = (
+        (s / cluster.pace.host for s in (_message_wait(host, program), host.step_time)) if host else (0.0, 0.0)
+    )
     columns = _Columns(len(program.items))
     for i, item in enumerate(program.items):
         if isinstance(item, Segment | FusedSegment):

@@ -339,7 +339,7 @@ class Splitter:
             self.kernel(rows, o, o.backward_read, o.backward_written, "backward", o.backward_launches, "input")
             if o.sums_read:
                 sums = replace(o, label=f"{o.label} sums", access="norm sums")
-                self.kernel(rows, sums, o.sums_read, 0.0, "backward", 1, "weight")
+                self.kernel(rows, sums, o.sums_read, 0.0, "backward", 0, "weight")  # one of the norm's launches
             if o.label == "cross entropy" and self.style.gathers_logits:
                 join_logits(self, rows, o, "backward")
 

@@ -195,3 +195,19 @@ def test_only_what_is_added_into_fp32_pays_for_reading_and_writing_it() -> None:
     added = 8 * 4096 * 22016 / cluster.gpu.memory_bandwidth
     extra = rows["mlp up weight gradient"] - rows["mlp up"]
     assert 0.3 * added < extra < added
+
+
+@pytest.mark.parametrize(("cluster", "copies"), [("dgx_a100", True), ("dgx_h100", False), ("mi300x_x8", False)])
+def test_transformer_engine_copies_operands_only_where_it_takes_flash_attention(cluster: str, copies: bool) -> None:
+    program = program_of("gpt2_355m", 8, 16, 1024, framework="megatron_core")
+    machine = machine_of(load_cluster(cluster, 8))
+    found = [
+        float(price_table(table, machine, program.axes).rows[j])
+        for item in program.items
+        if isinstance(item, Segment)
+        for table, _ in item.pieces
+        for j, label in enumerate(table.label)
+        if label == "attention operands copied"
+    ]
+    assert found
+    assert copies == all(found) == any(found)

@@ -88,22 +88,28 @@ def _rotary(p: Pieces, read: float, written: float) -> Operator:
         forward   x cos 1, 1; negated half 1/2, 1/2; join 1, 1; times sin 1, 1; sum 2, 1           = 5.5, 4.5
         backward  times sin 1, 1; negated half 1/2, 1/2; each half set into zeros 1, 3; their sum 2, 1;
                   times cos 1, 1; sum of both ways 2, 1                                            = 7.5, 7.5
+
+    Of a part of each head alone that share of them; then it is joined with the rest (1, 1), and backward both parts are set into
+    zeros and summed (3, 4).
     """
-    fused = p.style.fused_rotary
+    fused, share = p.style.fused_rotary, p.m.rotary_share
+    part = share < 1.0
+    forward = (1.0, 1.0) if fused else (5.5 * share + part, 4.5 * share + part)
+    backward = (1.0, 1.0) if fused else (7.5 * share + 3 * part, 7.5 * share + 4 * part)
     kept = Saved(name="cosines and sines", bytes=4.0 * p.t * p.m.head_dim * p.e, region="whole", cheap=True)
     return Operator(
         saved=(kept,) if p.style.gathers_rotary else (),
         label="rotary",
         work="memory_bound",
         split="tensor",
-        read=read * (1.0 if fused else 5.5),
-        written=written * (1.0 if fused else 4.5),
-        backward_read=written * (1.0 if fused else 7.5),
-        backward_written=read * (1.0 if fused else 7.5),
+        read=read * forward[0],
+        written=written * forward[1],
+        backward_read=written * backward[0],
+        backward_written=read * backward[1],
         access="" if fused else "stream",
         again=1.0,
-        launches=2 if fused else 10,
-        backward_launches=2 if fused else 18,
+        launches=2 if fused else 10 + 2 * part,
+        backward_launches=2 if fused else 18 + 10 * part,
     )
 
 

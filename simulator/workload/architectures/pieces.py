@@ -98,7 +98,7 @@ class Pieces:
                 ),
             ),
             launches=(2 if wide else 1) if fused else 7,
-            backward_launches=(3 if wide else 2) - apart if fused else 17,
+            backward_launches=(3 if wide else 2) if fused else 17,
         )
 
     def linear(
