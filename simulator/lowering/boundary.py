@@ -18,7 +18,10 @@ from simulator.lowering.rows import Rows
 from simulator.lowering.state import State
 from simulator.program.program import COLLECTIVE, OperatorTable
 
-__all__ = ["received"]
+__all__ = ["RECEIVED", "received"]
+
+RECEIVED = ("received", "own output")
+"""How the labels of these operators begin: of what arrives, and of the output that is kept in parts."""
 
 _FORWARD, _WEIGHT_GRADIENT = 0, 3
 """Numbers of the actions that begin with activations, and with nothing that was received."""
@@ -52,7 +55,7 @@ def _gathers(
 ) -> OperatorTable:
     rows = Rows(f"received {phase}")
     part = "input" if phase == "backward" else ""
-    for what in ("received", "own output")[:times]:
+    for what in RECEIVED[:times]:
         rows.add(
             label=f"{what} all_gather",
             kind=COLLECTIVE,
