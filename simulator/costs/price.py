@@ -20,7 +20,7 @@ from simulator.hardware.fabric import GroupPlacement, place_group, place_hop
 from simulator.hardware.host import host_of
 from simulator.plan.framework import Framework, load_framework
 from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, RESOURCE_KINDS, Prices
-from simulator.program.program import COPY, TRANSFER, FusedSegment, Link, Program, Segment
+from simulator.program.program import COPY, SYNCHRONISED, TRANSFER, FusedSegment, Link, Program, Segment
 
 __all__ = ["HOST_CLASS", "HOST_SIGMA", "price"]
 
@@ -125,7 +125,7 @@ def _segment(
     fuses: bool,
 ) -> None:
     """Price a segment; with `fuses` the communication of a pair hides under its compute (design 5b C)."""
-    kernels, ahead, behind, launches = 0.0, 0.0, 0.0, 0
+    kernels, ahead, behind, launches, stops = 0.0, 0.0, 0.0, 0, 0
     resource = np.zeros(len(RESOURCE_KINDS))
     noted: list[str] = []
     for table, count in item.pieces:
@@ -133,6 +133,7 @@ def _segment(
         noted += priced.crossings
         kernels += count * priced.seconds
         launches += count * priced.launches
+        stops += count * table.layout.count(SYNCHRONISED)
         work = table_time(table, machine, axes, times)
         if work.joint:
             behind += count * (work.joint - work.device)
@@ -151,6 +152,7 @@ def _segment(
         ahead += saved
         _hide(columns, i, saved)
     waiting = launches * times.blocked if times.blocked else max(0.0, ahead) + behind
+    waiting += stops * times.synchronised
     host = waiting + fixed
     columns.account[i, ACCOUNTS.index("host")] += host
     total = kernels + host

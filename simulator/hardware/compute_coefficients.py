@@ -185,9 +185,11 @@ class AttentionKernel(Spec):
         measured: whether measurements stand behind it on this architecture.
         power_share: part of the clock's full_clock_power that the kernel draws at full clock however few of its cycles are
             products, since exponentials and the traffic of tiles fill the others; 0 = in proportion to its products.
+        head_dims: widths of heads that it was compiled for; others are padded to the next one.  () = any.
     """
 
     measured: bool
+    head_dims: Counts = ()
     power_share: NotNegative = 0.0
     forward: AttentionPass
     backward: AttentionPass

@@ -2,11 +2,7 @@
 
 Megatron-LM (mpu.gather_split_1d_tensor) gathers what it receives: activations before a forward, gradients before a backward.
 DeepSpeed's PartitionedTensor does so too, and gathers the chunk's own output once more before its backward, because only the
-parts were kept.  `torch.distributed.all_gather` into a list of tensors fills a flat one and copies the parts out of it.  Passes
-over the whole tensor, for each gather:
-
-    list of tensors          reads 1    writes 1
-    PartitionedTensor        reads 2    writes 3     (zeros first; a clone of the result)
+parts were kept.
 """
 
 from __future__ import annotations
@@ -14,9 +10,10 @@ from __future__ import annotations
 import functools
 
 from simulator.lowering.assign import Chunk
+from simulator.lowering.joins import gather_pieces
 from simulator.lowering.rows import Rows
 from simulator.lowering.state import State
-from simulator.program.program import COLLECTIVE, OperatorTable
+from simulator.program.program import OperatorTable
 
 __all__ = ["RECEIVED", "received"]
 
@@ -54,26 +51,6 @@ def _gathers(
     size: float, times: int, partitioned: bool, group: tuple[str, ...], dtype: str, phase: str
 ) -> OperatorTable:
     rows = Rows(f"received {phase}")
-    part = "input" if phase == "backward" else ""
     for what in RECEIVED[:times]:
-        rows.add(
-            label=f"{what} all_gather",
-            kind=COLLECTIVE,
-            work="all_gather",
-            message=size,
-            group=group,
-            dtype=dtype,
-            phase=phase,
-            part=part,
-        )
-        rows.add(
-            label=f"{what} copies",
-            work="memory_bound",
-            dtype=dtype,
-            read=(2 if partitioned else 1) * size,
-            written=(3 if partitioned else 1) * size,
-            phase=phase,
-            launches=3 if partitioned else 1,
-            part=part,
-        )
+        gather_pieces(rows, what, size, group, dtype, phase, partitioned)
     return rows.table()

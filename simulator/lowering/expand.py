@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 from simulator.lowering.fused_experts import with_kernels
 from simulator.lowering.graphs import graph_inputs, started_by
+from simulator.lowering.joins import gather_pieces
 from simulator.lowering.loss_memory import loss_marks
 from simulator.lowering.recompute import Recompute, dropped, policies_of, policy_named, runs_again
-from simulator.lowering.rows import Rows
+from simulator.lowering.rows import Rows, synchronise
 from simulator.lowering.settled import Settled
 from simulator.lowering.splitter import ExpertSplit, Splitter
 from simulator.program.program import OperatorTable, Tensor
@@ -98,6 +99,7 @@ def layer_costs(
             0.0 if workload.document_length is None else workload.attended,
             settled.tensor_parallel_splits,
             settled.cuda_graphs,
+            settled.framework.layer_wait > 0,
         )
         for kind in layer_kinds(workload.model)
         for ending in (policies_of(settled.recomputes) if is_layer(kind) else ("",))
@@ -141,6 +143,7 @@ def _layer_cost(
     attended: float,
     splits: int,
     graphs: tuple[str, ...],
+    synchronised: bool,
 ) -> LayerCost:
     part = ARCHITECTURES.get(model.architecture).part(
         model, kind, sequences, length, precision, style, vocabulary, context, peers[0], source
@@ -166,6 +169,8 @@ def _layer_cost(
     elif not is_layer(kind):
         recompute = Recompute("none")
     forward, backward = Rows(f"{kind}{ending} forward"), Rows(f"{kind}{ending} backward")
+    if split.divides(recompute.kind) and not ending:
+        gather_pieces(backward, "layer input", part.input_bytes, split.groups.tensor, precision.compute, "recompute")
     operators = with_kernels(part.operators, style, experts.parallel > 1)
     repeated = with_kernels(runs_again(part, recompute), style, experts.parallel > 1)
     starts = started_by(part.operators, graphs, is_layer(kind))
@@ -178,6 +183,9 @@ def _layer_cost(
             first = len(rows.rows)
             write(rows, operator)
             rows.mark(first, starts[operator.label])
+    if synchronised and recompute.kind == "full":
+        synchronise(forward, "forward")
+        synchronise(backward, "backward")
     saved, again = _saved(part, split, recompute, ending)
     saved += graph_inputs(saved, starts, part.input_bytes / split.factor("sequence"))
     if kind == "head":
@@ -245,7 +253,7 @@ def _saved(
                 (again if (i, j) in out else kept).append(tensor)
     together = recompute.layers if recompute.method == "uniform" else 1
     if recompute.kind == "full":
-        size = part.input_bytes / split.factor("sequence")
+        size = part.input_bytes / (split.t if split.divides(recompute.kind) else split.factor("sequence"))
         kept = [] if ending else [Tensor(name="layer input", category="activations", bytes=size)]
         again += [Tensor(name="layer input", category="activations", bytes=size)] if together > 1 else []
     if together > 1:

@@ -1,16 +1,46 @@
-"""Rows of tensor-parallel code that is less joined than Megatron's: logits gathered whole, gate and up as products of their own."""
+"""Rows of tensor-parallel code that joins what others keep joined: gathered logits, gate and up as products of their own, activations
+that arrive or are kept in parts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from simulator.lowering.rows import Rows
+from simulator.program.program import COLLECTIVE
 from simulator.workload.operator import Operator
 
 if TYPE_CHECKING:
     from simulator.lowering.splitter import Splitter
 
-__all__ = ["join_logits", "sum_input_gradients"]
+__all__ = ["gather_pieces", "join_logits", "sum_input_gradients"]
+
+_LIST, _PARTITIONED = (1, 1), (2, 3)
+"""Passes (read, written) over a tensor that is gathered: torch.distributed.all_gather into a list of tensors fills a flat one and
+copies the parts out of it; DeepSpeed clears a tensor before, and clones it behind."""
+
+
+def gather_pieces(
+    rows: Rows, what: str, size: float, group: tuple[str, ...], dtype: str, phase: str, partitioned: bool = True
+) -> None:
+    """Put a tensor together that every tensor-parallel rank holds a part of.
+
+    Args:
+        what: it is.
+        size: of the whole [B].
+        partitioned: by DeepSpeed's code; else by a list of tensors alone.
+    """
+    part = "" if phase == "forward" else "input"
+    common = {"dtype": dtype, "phase": phase, "part": part}
+    rows.add(label=f"{what} all_gather", kind=COLLECTIVE, work="all_gather", message=size, group=group, **common)
+    read, written = _PARTITIONED if partitioned else _LIST
+    rows.add(
+        label=f"{what} copies",
+        work="memory_bound",
+        read=read * size,
+        written=written * size,
+        launches=max(read, written),
+        **common,
+    )
 
 
 def join_logits(split: Splitter, rows: Rows, o: Operator, phase: str) -> None:

@@ -79,6 +79,10 @@ class Splitter:
             return self.t if self.sp else 1
         return 1 if region == "whole" else self.t
 
+    def divides(self, recompute: str) -> bool:
+        """Whether of the inputs of layers that run again each tensor-parallel rank keeps its part."""
+        return recompute == "full" and self.style.divides_checkpoints and self.t > 1 and not self.sp
+
     def weights(self, operator: Operator) -> int:
         """How many ways the operator's weights are divided."""
         if operator.split in ("expert column", "expert row"):

@@ -151,6 +151,7 @@ class KernelStyle:
         measures_accuracy: accuracy and perplexity of every microbatch are computed from its logits, beside the loss.
         splits_qkv: queries, keys and values are parts of one tensor; their gradients are copied into one (attention that keeps
             its scores does so everywhere).
+        packs_qkv: before a fused kernel queries, keys and values are each put in batch-first order and then packed into one tensor.
         fused_cross_entropy: cross-entropy computed without a full fp32 copy of the logits.
         in_place_cross_entropy: an unfused cross-entropy reuses the fp32 copy of the logits for softmax and gradient.
         fused_wgrad_accumulation: weight gradients are added into the gradient buffer by the GEMM itself.
@@ -173,6 +174,7 @@ class KernelStyle:
         makes_gradients: weight gradients are made by the first backward, in places that the freed logits leave.
         weights_in_experts: the router's weights scale the experts' inner activation, not their outputs.
         keeps_gathered_inputs: the gathered input of a column-split product is kept, not gathered again in backward.
+        divides_checkpoints: of a recomputed layer's input each tensor-parallel rank keeps its part, and gathers it before the backward.
         keeps_idle_products: per-operator recompute keeps a layer's last product too.
         keeps_compute_gradients: gradients are made in the compute dtype, and added to wider ones in passes of their own.
         loss_metrics: how often the loss of a microbatch is evaluated again, for training metrics.
@@ -187,6 +189,7 @@ class KernelStyle:
     norms_in_fp32: bool = False
     measures_accuracy: bool = False
     splits_qkv: bool = False
+    packs_qkv: bool = False
     fused_cross_entropy: bool = False
     in_place_cross_entropy: bool = True
     fused_wgrad_accumulation: bool = True
@@ -208,6 +211,7 @@ class KernelStyle:
     makes_gradients: bool = False
     weights_in_experts: bool = False
     keeps_gathered_inputs: bool = False
+    divides_checkpoints: bool = False
     keeps_idle_products: bool = False
     keeps_compute_gradients: bool = False
     loss_metrics: int = 0

@@ -114,7 +114,7 @@ def test_fields_of_standard_attention_are_refused_with_latent(field: str) -> Non
 
 @pytest.mark.parametrize("name", [GPT, LATENT])
 def test_a_share_of_rotary_positions_is_refused_where_there_are_none(name: str) -> None:
-    with pytest.raises(ValidationError, match="rotary_share = 0.5 belongs to"):
+    with pytest.raises(ValidationError, match=r"rotary_share = 0\.5 belongs to"):
         Model.model_validate(load_model(name).model_dump() | {"rotary_share": 0.5})
 
 

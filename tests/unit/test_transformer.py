@@ -269,3 +269,4 @@ def test_gradients_of_a_split_tensor_are_copied_into_one_and_several_sequences_a
     assert (2.0 * 4096 * width, 2.0 * 4096 * (2 * width + 2 * kv)) == copies(
         2, splits_qkv=True, copies_attention_output=True
     )
+    assert (2 * 2.0 * 2048 * (width + 2 * kv), 0.0) == copies(1, packs_qkv=True)

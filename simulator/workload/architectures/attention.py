@@ -198,23 +198,24 @@ def core(p: Pieces, keys: int = 0, tokens: int = 0, label: str = "", causal: boo
 
 def _copies(p: Pieces, tokens: int, groups: int, label: str) -> Operator | None:
     """Copies around a fused kernel: its output into the layer's order of several sequences, and the gradients of queries, keys
-    and values into the one tensor that they were split off from."""
+    and values into the one tensor that they were split off from; before it, both into batch-first order and into one tensor."""
     m, style = p.m, p.style
     moves = style.copies_attention_output and style.attention in ("flash1", "flash2") and p.sequences > 1
     out = p.t * m.heads * m.value_head_dim * p.e if moves else 0.0
     split = style.splits_qkv and m.attention != "latent" and not label
-    parts = (p.t * m.heads * m.head_dim + tokens * groups * (m.head_dim + m.value_head_dim)) * p.e if split else 0.0
-    if not out and not parts:
+    whole = (p.t * m.heads * m.head_dim + tokens * groups * (m.head_dim + m.value_head_dim)) * p.e
+    parts, packed = whole if split else 0.0, 2 * whole if style.packs_qkv and not label else 0.0
+    if not out and not parts and not packed:
         return None
     return Operator(
         label=f"{label}attention copies",
         work="memory_bound",
         split="tensor",
-        read=out,
-        written=out,
+        read=out + packed,
+        written=out + packed,
         backward_read=out + parts,
         backward_written=out + parts,
-        launches=1 if out else 0,
+        launches=(1 if out else 0) + (4 if packed else 0),
         backward_launches=(1 if out else 0) + (3 if parts else 0),
         selective=True,
     )
