@@ -41,7 +41,7 @@ def memory_bound_seconds(
         gpu: where it runs.
         coefficients: from `load_memory_bound_coefficients`.
         access: of each kernel, "" (a stream), "layer", "norm sums", "flash layout", "gather", "loss", "scores", "scores backward",
-            "cast" or "transposed" (copies that only some GPUs need); None = all are streams.
+            "cast", "stack" or "transposed" (copies that only some GPUs need); None = all are streams.
 
     Raises:
         ProgramError: a negative number of bytes.

@@ -241,6 +241,7 @@ class MemoryBoundCoefficients(_Calibration):
         loss_share: the same for a cross-entropy made of separate tensor operations.
         scores_backward_share: the same for the backward pass of a softmax over scores in memory.  It stands for the products
             around it too, whose reading of transposed scores is slower than their other traffic.
+        stack_share: the same for copies into a slice of a larger array, as XLA's kernel for it makes them: a number at a time.
         start: fixed time of a kernel on the device.
         ramp: time in which a kernel's traffic comes up to speed and dies away again.
     """
@@ -252,12 +253,13 @@ class MemoryBoundCoefficients(_Calibration):
     sums_in_layer: bool = False
     scores_backward_share: Fraction
     cast_share: Fraction = 1.0
+    stack_share: Fraction = 1.0
     start: Seconds
     ramp: Seconds
 
     def fraction(self, access: str) -> float:
         """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "gather", "loss",
-        "norm sums", "flash layout", "scores", "scores backward", "cast" or "transposed"."""
+        "norm sums", "flash layout", "scores", "scores backward", "cast", "stack" or "transposed"."""
         shares = {
             "gather": self.gather_share,
             "layer": self.layer_share,
@@ -265,6 +267,7 @@ class MemoryBoundCoefficients(_Calibration):
             "flash layout": self.layer_share,
             "loss": self.loss_share,
             "cast": self.cast_share,
+            "stack": self.stack_share,
             "transposed": self.cast_share,
             "scores": self.layer_share,
             "scores backward": self.scores_backward_share,

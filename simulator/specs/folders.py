@@ -19,6 +19,7 @@ KINDS = {
     "clusters": ("hardware_specs", "cluster"),
     "calibrations": ("hardware_specs", "calibration"),
     "frameworks": ("hardware_specs", "framework"),
+    "recompute_policies": ("hardware_specs", "recompute policy"),
     "models": ("workloads", "model"),
     "jobs": ("workloads", "job"),
     "published": ("workloads", "published table"),

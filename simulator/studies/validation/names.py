@@ -129,7 +129,7 @@ class SourceFramework(Spec):
 
 
 class FrameworkUntil(Spec):
-    """A framework's profile on an architecture before a release, and where that was read; releases are year.month."""
+    """A framework's profile on an architecture ("any") before a release, and where that was read; releases are year.month."""
 
     until: Name
     architecture: Name
@@ -138,9 +138,15 @@ class FrameworkUntil(Spec):
 
 
 class FrameworkLater(Spec):
-    """The profile that a code's name means since a year, and on GPUs of architectures that are newer; where that was read."""
+    """The profile that a code's name means since a year or a month, and on GPUs that are newer; where that was read.
+
+    Args:
+        since: a year, such as "the year 2023", or a month, "2025-04".
+        newer: architectures of GPUs that came later; () = all since 2023.
+    """
 
     since: Name
+    newer: Names = ()
     framework: Name
     source: Name
 
@@ -184,6 +190,7 @@ class NameTable(Spec):
     framework_of_precision: dict[str, Name] = Field(default_factory=dict)
     framework_of_source: dict[str, SourceFramework] = Field(default_factory=dict)
     vocabulary_of_source: dict[str, SourceVocabulary] = Field(default_factory=dict)
+    sequence_parallel_habit: dict[str, Name] = Field(default_factory=dict)
     attention_notes: dict[str, Name] = Field(default_factory=dict)
     recompute: dict[str, Name]
     recompute_of_source: dict[str, SourceRecompute] = Field(default_factory=dict)
@@ -222,14 +229,23 @@ class NameTable(Spec):
         'pytorch_fsdp_fused'
         """
         plain = text.lower()
-        built = re.search(r"compile|fused kernels", plain) and not re.search(r"(without|no)[ -]torch.?compile", plain)
+        built = re.search(r"compile|fused kernels", plain) and not re.search(
+            r"(without|no)[ -]torch.?compile|thunder", plain
+        )
         return self.framework_compiled.get(framework, framework) if built else framework
 
-    def framework_today(self, framework: str, words: str, architecture: str) -> FrameworkLater | None:
-        """Return what a code's name means for a run of these words (they may hold a year) on a GPU of this architecture."""
+    def framework_today(self, framework: str, words: str, architecture: str, where: str = "") -> FrameworkLater | None:
+        """Return what a code's name means for a run of these words (they may hold a year) on a GPU of this architecture.
+
+        Args:
+            where: it was published, which may hold a month.
+        """
         later = self.framework_later.get(framework)
         if later is None:
             return None
+        if later.newer:
+            late = _month(f"{words} {where}") >= _month(later.since)
+            return later if late or architecture in later.newer else None
         first, said = (re.findall(r"\b20[12]\d\b", text) for text in (later.since, words))
         return later if architecture not in _EARLY or max(said, default="") >= first[0] else None
 
@@ -250,7 +266,11 @@ class NameTable(Spec):
             return None
         if since is not None and since.architecture == architecture and release >= (release_of(since.since) or release):
             return since.framework
-        if until is not None and until.architecture == architecture and release < (release_of(until.until) or release):
+        if (
+            until is not None
+            and until.architecture in ("any", architecture)
+            and release < (release_of(until.until) or release)
+        ):
             return until.framework
         return None
 
@@ -309,6 +329,12 @@ def load_names() -> NameTable:
         if path.is_file():
             return load_spec(path, NameTable)
     return load_spec("hardware_specs/names.toml", NameTable)
+
+
+def _month(text: str) -> str:
+    """The latest month that a text holds, as 202504; "" for none."""
+    found = re.findall(r"(?<!\d)(20[12]\d)[-_./ ]?(0[1-9]|1[0-2])(?!\d)", text)
+    return max((year + month for year, month in found), default="")
 
 
 def release_of(text: str) -> tuple[int, int] | None:

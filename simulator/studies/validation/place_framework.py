@@ -6,6 +6,7 @@ from typing import Any
 
 from simulator.studies.validation.names import load_names
 from simulator.studies.validation.place_cluster import place_gpu
+from simulator.studies.validation.place_habits import keeps_16_bits
 from simulator.studies.validation.rows import CannotPlace, Row, number, text
 from simulator.studies.validation.words import kernel_by_words, precision_by_words
 
@@ -29,6 +30,8 @@ def place_precision(row: Row) -> tuple[str, tuple[str, ...]]:
     found = load_names().find("precisions", name) or precision_by_words(name)
     if found is None:
         raise CannotPlace(f"precision {name[:40]!r} is not modelled")
+    if found == "bf16" and keeps_16_bits(row):
+        return "bf16_true", ("weights, gradients and moments in bf16 (the row's own words)",)
     return found, ()
 
 
@@ -43,7 +46,8 @@ def named_framework(row: Row, assumed: list[str]) -> str:
         found = load_names().framework_as_built(found, name)
         assumed.append(f"framework {name!r} taken for {found}")
     said = " ".join((name, text(row, "version"), text(row, "attn_kernel")))
-    later = load_names().framework_today(found, said, place_gpu(row)[0].architecture)
+    where = " ".join((text(row, "source"), text(row, "source_loc")))
+    later = load_names().framework_today(found, said, place_gpu(row)[0].architecture, where)
     if later is not None:
         assumed.append(f"framework {later.framework} ({later.source})")
         return later.framework

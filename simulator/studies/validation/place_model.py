@@ -118,11 +118,10 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
         raise CannotPlace("a mixture of experts needs moe_topk and moe_ffn_hidden", counts=False)
     dense, every = sparse_layers(text(row, "moe_layer_freq")) or (int(number(row, "moe_dense_layers") or 0), 1)
     if not text(row, "moe_dense_layers") and not text(row, "moe_layer_freq"):
-        found = (
-            m.dense_layers for m in load_all("models", Model).values() if (m.hidden, m.experts) == (hidden, experts)
-        )
-        dense = min(next(found, 0), layers - 1)
-        assumed.append(f"moe_dense_layers = {dense}")
+        ours = (m for m in load_all("models", Model).values() if (m.hidden, m.experts) == (hidden, experts))
+        known = next(ours, None)
+        dense, every = (min(known.dense_layers, layers - 1), known.moe_every) if known else (0, 1)
+        assumed.append(f"moe_dense_layers = {dense}{f', experts in every {every}th layer' if every > 1 else ''}")
     if dense >= layers:
         raise CannotPlace(f"moe_dense_layers = {dense} leave none of the {layers} layers with experts", counts=False)
     drops = {"capacity_factor": 1.0} if "tokendrop" in letters(text(row, "model")) else {}

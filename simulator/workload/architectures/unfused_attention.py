@@ -18,6 +18,8 @@ def unfused(p: Pieces, operands: tuple[Saved, ...], keys: int, bias: list[Operat
 
     Backward of the transposition: gradients of queries, keys and values joined, 3 passes; those of the first two times the scale
     of the scores (the derivative of torch.baddbmm is a product and a multiplication), 2.
+    A fused one keeps the format of the products: forward e, e; backward 2 e, e.  By reductions (XLA's fusions end where a sum over
+    a row does) it is three kernels forward and two backward: 3 e, e; backward 4 e, e.
 
     Args:
         operands: queries, keys and values as they are kept.
@@ -30,6 +32,8 @@ def unfused(p: Pieces, operands: tuple[Saved, ...], keys: int, bias: list[Operat
     scores = float(maps) * s * keys
     drop = p.style.dropout
     fused = p.style.fused_softmax
+    passes = 3 if fused and p.style.softmax_by_reductions else 1
+    kernels = (passes, 2 if passes > 1 else 1) if fused else (4, 4)
     saved = [Saved(name=f"{label}softmax output", bytes=scores * e, region="tensor", droppable=True)]
     operators = [
         Operator(
@@ -49,14 +53,14 @@ def unfused(p: Pieces, operands: tuple[Saved, ...], keys: int, bias: list[Operat
             label=f"{label}softmax",
             work="memory_bound",
             split="tensor",
-            access="scores" if fused else "",
-            read=scores * (e if fused else e + 13),
+            access="scores" if fused and passes == 1 else "",
+            read=scores * (passes * e if fused else e + 13),
             written=scores * (e if fused else e + 12),
-            backward_read=scores * (2 * e if fused else e + 17),
+            backward_read=scores * (2 * kernels[1] * e if fused else e + 17),
             backward_written=scores * (e if fused else e + 12),
             saved=tuple(saved),
-            launches=1 if fused else 4,
-            backward_launches=1 if fused else 4,
+            launches=kernels[0],
+            backward_launches=kernels[1],
             selective=True,
         ),
     ]
