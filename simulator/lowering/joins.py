@@ -63,20 +63,21 @@ def join_logits(split: Splitter, rows: Rows, o: Operator, phase: str) -> None:
 
 
 def sum_input_gradients(split: Splitter, rows: Rows, o: Operator, size: float) -> None:
-    """Add the input gradients of separate products.
+    """Add the input gradients of separate products: two at a time, or all in one kernel where additions are fused.
 
     Args:
         size: bytes of one of them.
     """
     sums = o.products - 1
     if sums:
+        read, kernels = (sums + 1, 1) if split.style.fused_residual else (2 * sums, sums)
         rows.add(
             label=f"{o.label} input gradients summed",
             work="memory_bound",
             dtype=split.dtype,
-            read=2.0 * size * sums,
-            written=size * sums,
+            read=read * size,
+            written=kernels * size,
             phase="backward",
             part="input",
-            launches=sums,
+            launches=kernels,
         )
