@@ -53,16 +53,23 @@ def named_framework(row: Row, assumed: list[str]) -> str:
     if found is None:
         found = load_names().framework_by_words(name)
         if found is None:
-            found = "pytorch_fsdp" if number(row, "zero_stage") == 3 else "megatron_core"
+            found = _unknown(row)
         found = load_names().framework_as_built(found, name)
         assumed.append(f"framework {name!r} taken for {found}")
-    said = " ".join((name, text(row, "version"), text(row, "attn_kernel")))
+    said = " ".join((name, text(row, "version"), text(row, "attn_kernel"), text(row, "model")))
     where = " ".join((text(row, "source"), text(row, "source_loc")))
     later = load_names().framework_today(found, said, place_gpu(row)[0].architecture, where)
     if later is not None:
         assumed.append(f"framework {later.framework} ({later.source})")
         return later.framework
     return found
+
+
+def _unknown(row: Row) -> str:
+    """The profile of a framework that nobody knows; GPUs that FlashAttention does not run on are of Megatron-LM's time."""
+    if number(row, "zero_stage") == 3:
+        return "pytorch_fsdp"
+    return "megatron_lm" if place_gpu(row)[0].architecture in ("pascal", "volta", "turing") else "megatron_core"
 
 
 def profile_of_run(row: Row, named: str, assumed: list[str]) -> str:

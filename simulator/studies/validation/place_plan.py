@@ -82,6 +82,9 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         microbatch, why = _blank_microbatch(row, pipeline, replicas)
         assumed.append(f"microbatch_size = {microbatch}{why}")
     batch = count(row, "gbs") or replicas * microbatch * (count(row, "grad_accum") or 0)
+    if not batch and text(row, "peak_mem") and not text(row, "step_time_s"):
+        batch = 2 * pipeline * replicas * microbatch  # peaks hardly depend on it, once the pipeline is full
+        assumed.append(f"gbs = {batch}: {2 * pipeline} microbatches")
     if not batch:
         raise CannotPlace("the row gives neither gbs nor grad_accum", counts=False)
     batch = _whole_batch(batch, replicas, microbatch, assumed)
@@ -176,13 +179,13 @@ def _experts(row: Row, model: Model, tensor: int, replicas: int, assumed: list[s
     split = count(row, "etp")
     if split is None:
         recipe = "bridge" in text(row, "framework").lower()
-        whole = replicas % expert == 0
-        split = 1 if (recipe and expert > 1) or not whole else tensor
+        fits = replicas % expert == 0
+        split = 1 if (recipe and expert > 1) or not fits else tensor
         why = (
             "as the recipes of Megatron Bridge say"
             if recipe
             else "Megatron's habit"
-            if whole
+            if fits
             else "too few replicas for more"
         )
         assumed.append(f"expert_tensor_parallel = {split} ({why})")
