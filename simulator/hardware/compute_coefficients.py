@@ -115,7 +115,8 @@ class GemmCoefficients(_Calibration):
         tiles: output tiles the library chooses from; the first is the reference of `small_tile_loss`.
         splits: into how many parts the depth may be cut (split-K).
         split_depth: least depth of a part.
-        issue_efficiency: share of the clock's peak that the reference tile reaches with an endless depth.
+        issue_efficiency: share of the data sheet's peak that the reference tile reaches with an endless depth; above 1 where cards
+            keep a higher clock than their data sheet's.
         prologue: start and end of a tile, in steps of depth; `gradient_prologue` is added for weight gradients.
         small_tile_loss: loss of smaller tiles, per percent of extra operand traffic per output element.
         wave_softening: 0: a last, partial wave costs a whole one; 1: work is spread evenly (stream-K).
@@ -125,6 +126,7 @@ class GemmCoefficients(_Calibration):
         split_start: extra fixed time of the kernel that adds the parts.
         scaled_rate: speed of 8-bit products with scales per block (fp8_scaled), which are rearranged before, relative to those with
             one scale per tensor.
+        fp32_rate: speed of fp32 products, on the cores outside the tensor cores, relative to what issue_efficiency gives them.
         fp8_energy, fp4_energy: energy of an operation in these formats relative to one of 16 bits.
         misaligned_rate: rate of kernels whose rows are no multiple of 16 bytes, relative to aligned ones.
         fitted_smallest, fitted_largest: range of min(m, n, k) and of max(m, n, k) measured.
@@ -135,7 +137,7 @@ class GemmCoefficients(_Calibration):
     tiles: Tiles
     splits: Counts
     split_depth: Count
-    issue_efficiency: Fraction
+    issue_efficiency: Positive
     prologue: NotNegative
     gradient_prologue: NotNegative
     small_tile_loss: NotNegative
@@ -146,6 +148,7 @@ class GemmCoefficients(_Calibration):
     split_start: Seconds
     misaligned_rate: Fraction
     scaled_rate: Fraction = 1.0
+    fp32_rate: Positive = 1.0
     fp8_energy: Positive = 0.5
     fp4_energy: Positive = 0.25
     fitted_smallest: Count

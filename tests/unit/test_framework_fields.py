@@ -48,7 +48,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "fused_norm": switch(LLAMA),
     "norms_in_fp32": switch({}),
     "measures_accuracy": switch({}),
-    "softmax_by_reductions": switch({"profile": {"attention": '"unfused"'}}),
+    "softmax_by_reductions": switch({"profile": {"attention": '"unfused"', "fused_softmax": "true"}}),
     "stacks_saved": switch({}),
     "embeds_by_product": switch({}),
     "prunes_recompute": switch({"plan": {"recompute": "full"}}),
