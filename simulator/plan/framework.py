@@ -45,8 +45,9 @@ class Framework(NamedSpec):
     weight tensor is gathered and reduced by collectives of its own, and under full recompute gathered once more, for hooks of
     every module fetch and drop its weights; else a layer at a time); reuse_distance (what is used again before modules of so
     many weights have run is not dropped); gather_bucket (tensors are gathered and reduced together up to this many gathered
-    bytes, a larger one alone; 0 = all of a unit); carries_gathered (a loop over layers hands gathered weights and gradients on
-    to its next turn, by a copy of each); casts_gathered (narrow copies of gathered weights are made after every gather, not
+    bytes, a larger one alone; 0 = all of a unit); copies_bucket (under hybrid sharding the all_reduces between copies are put
+    together up to this size; 0 = one for every unit); carries_gathered (a loop over layers hands gathered weights and gradients
+    on to its next turn, by a copy of each); casts_gathered (narrow copies of gathered weights are made after every gather, not
     once per step); keeps_tensors_below (tensors of fewer weights are not dropped at all, and gathered after the update);
     slice_time (gathers and reductions go through a list of tensors, one per rank: what the host takes to make each of them and
     to start its copy from or to the flat message; 0 = no list); reshards_after_forward (if not, weights are gathered once per
@@ -168,6 +169,7 @@ class Framework(NamedSpec):
     reuse_distance: int = Field(default=0, ge=0)
     keeps_tensors_below: int = Field(default=0, ge=0)
     gather_bucket: Bytes = 0.0
+    copies_bucket: Bytes = 0.0
     carries_gathered: bool = False
     casts_gathered: bool = False
     slice_time: Seconds = 0.0

@@ -121,6 +121,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
         "1000000000",
     ),
     "gather_bucket": (FSDP, '"0 MiB"', '"8 MiB"'),
+    "copies_bucket": ({"plan": {"zero_stage": 3, "shard_size": 2}}, '"0 MiB"', '"64 MiB"'),
     "carries_gathered": switch(FSDP),
     "casts_gathered": switch({**FSDP, "precision": "fp8"}),
     "keeps_tensors_below": ({**FSDP, "profile": {"gathers_by_tensor": "true"}}, "0", "100000"),

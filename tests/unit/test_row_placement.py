@@ -415,5 +415,12 @@ def test_a_named_remat_policy_says_what_is_made_again() -> None:
     assert placed(**maxtext, recompute_detail="remat_policy=of_our_own").recompute == "full"
 
 
+def test_gpus_of_before_flash_attention_keep_their_scores() -> None:
+    volta = {"gpu": "V100-SXM2-32GB", "gpu_mem_gb": "32", "gpu_peak_bf16_tflops": "125", "precision": "fp16"}
+    assert placed(**volta, framework="NeMo").fields["attention"] == "unfused"
+    assert "attention" not in placed(framework="NeMo").fields
+    assert placed(**volta, framework="NeMo", attn_kernel="flash_attention").fields["attention"] == "flash2"
+
+
 def test_no_experts_may_be_written_as_a_zero() -> None:
     assert 0 == placed(moe_experts="0", framework="Megatron-LM").workload.model.experts

@@ -86,10 +86,9 @@ class SourceFramework(Spec):
 
 
 class FrameworkUntil(Spec):
-    """A framework's profile on an architecture ("any") before a release, and where that was read; releases are year.month."""
+    """A framework's profile before a release, and where that was read; releases are year.month."""
 
     until: Name
-    architecture: Name
     framework: Name
     source: Name
 

@@ -184,16 +184,13 @@ class NameTable(Spec):
         ('nemo_2024', None)
         """
         release = release_of(version)
-        since, until = self.framework_since.get(framework), self.framework_until.get(framework)
+        since, table = self.framework_since.get(framework), self.framework_until
+        until = table.get(f"{framework} {architecture}") or table.get(f"{framework} any")
         if release is None:
             return None
         if since is not None and since.architecture == architecture and release >= (release_of(since.since) or release):
             return since.framework
-        if (
-            until is not None
-            and until.architecture in ("any", architecture)
-            and release < (release_of(until.until) or release)
-        ):
+        if until is not None and release < (release_of(until.until) or release):
             return until.framework
         return None
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from simulator.plan.framework import load_framework
 from simulator.studies.validation.names import load_names
 from simulator.studies.validation.place_cluster import place_gpu
 from simulator.studies.validation.place_habits import keeps_16_bits
 from simulator.studies.validation.rows import CannotPlace, Row, number, text
 from simulator.studies.validation.words import kernel_by_words, precision_by_words
 
-__all__ = ["named_framework", "place_attention", "place_precision", "profile_of_run", "recipe"]
+__all__ = [
+    "attention_before_flash",
+    "named_framework",
+    "place_attention",
+    "place_precision",
+    "profile_of_run",
+    "recipe",
+]
+
+_BEFORE_FLASH = ("kepler", "pascal", "volta", "turing")
+"""Architectures that FlashAttention (Dao-AILab/flash-attention README: 2 needs Ampere) and Transformer Engine leave out."""
 
 
 def place_precision(row: Row) -> tuple[str, tuple[str, ...]]:
@@ -96,6 +107,14 @@ def place_attention(row: Row, assumed: list[str]) -> dict[str, Any]:
     if note:
         assumed.append(f"attention {kernel!r}: {note}")
     return {"attention": found} if found else {}
+
+
+def attention_before_flash(row: Row, profile: str, assumed: list[str]) -> dict[str, Any]:
+    """Return plain attention where a profile's habit is a kernel that the row's GPU came too early for; else {}."""
+    if place_gpu(row)[0].architecture not in _BEFORE_FLASH or load_framework(profile).attention in ("unfused", "sdpa"):
+        return {}
+    assumed.append("attention = unfused (FlashAttention and Transformer Engine start with Ampere)")
+    return {"attention": "unfused"}
 
 
 def recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:

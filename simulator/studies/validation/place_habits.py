@@ -13,7 +13,7 @@ __all__ = ["keeps_16_bits", "place_loss", "place_optimizer"]
 
 _WORDS = ("framework", "optimizer", "recompute_detail", "zero_stage", "overlap", "quality_note", "task")
 _OPTIMIZERS = (
-    (r"8-?bit[ -](paged[ -])?adam|adam\w*[ _-]?8-?bit", "adam_8bit"),
+    (r"8-?bit[ -](paged[ -])?(adam|optim)|adam\w*[ _-]?8-?bit|\b(bnb|bitsandbytes)\b[^;]*optim", "adam_8bit"),
     (r"adafactor", "adafactor"),
     (r"\bsgd\b", "sgd"),
 )

@@ -13,7 +13,7 @@ from simulator.specs import load_all
 from simulator.studies.validation.names import load_names
 from simulator.studies.validation.place_special import letters, special_model
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
-from simulator.studies.validation.words import is_pretraining, sparse_layers
+from simulator.studies.validation.words import is_pretraining, sparse_layers, trains_all_weights
 from simulator.workload.model import Model
 
 __all__ = ["place_model"]
@@ -97,8 +97,10 @@ def _blank_vocabulary(row: Row, assumed: list[str]) -> int:
 
 
 def _refuse_other_tasks(row: Row) -> None:
-    task = text(row, "task")
-    if not is_pretraining(task):
+    task, code = text(row, "task"), text(row, "framework")
+    if re.search(r"\bq?(lora|dora)\b|\bpeft\b", code.lower()):
+        raise CannotPlace(f"adapters ({code[:40]!r}) are not modelled: only training of all weights is", counts=False)
+    if not is_pretraining(task) and not (text(row, "peak_mem") and trains_all_weights(task)):
         raise CannotPlace(f"task {task!r} is not modelled: only pretraining is", counts=False)
 
 

@@ -10,7 +10,13 @@ from simulator.plan.framework import load_framework
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
 from simulator.studies.validation.names import load_names, release_of
-from simulator.studies.validation.place_framework import named_framework, place_attention, profile_of_run, recipe
+from simulator.studies.validation.place_framework import (
+    attention_before_flash,
+    named_framework,
+    place_attention,
+    profile_of_run,
+    recipe,
+)
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, text
 from simulator.studies.validation.words import (
     layers_of_stages,
@@ -76,6 +82,9 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         microbatch, why = _blank_microbatch(row, pipeline, replicas)
         assumed.append(f"microbatch_size = {microbatch}{why}")
     batch = count(row, "gbs") or replicas * microbatch * (count(row, "grad_accum") or 0)
+    if not batch and text(row, "peak_mem") and not text(row, "step_time_s"):
+        batch = 2 * pipeline * replicas * microbatch  # peaks hardly depend on it, once the pipeline is full
+        assumed.append(f"gbs = {batch}: {2 * pipeline} microbatches")
     if not batch:
         raise CannotPlace("the row gives neither gbs nor grad_accum", counts=False)
     batch = _whole_batch(batch, replicas, microbatch, assumed)
@@ -95,6 +104,8 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     fields |= place_attention(row, assumed)
     named = fields["framework"]
     fields["framework"] = profile_of_run(row, named, assumed)
+    if "attention" not in fields:
+        fields |= attention_before_flash(row, fields["framework"], assumed)
     fields |= recipe(row, named, assumed)
     if fields.get("attention") == "te" and load_framework(fields["framework"]).attention.startswith("te"):
         fields.pop("attention")  # the library by its name: the profile knows its year
@@ -168,13 +179,13 @@ def _experts(row: Row, model: Model, tensor: int, replicas: int, assumed: list[s
     split = count(row, "etp")
     if split is None:
         recipe = "bridge" in text(row, "framework").lower()
-        whole = replicas % expert == 0
-        split = 1 if (recipe and expert > 1) or not whole else tensor
+        fits = replicas % expert == 0
+        split = 1 if (recipe and expert > 1) or not fits else tensor
         why = (
             "as the recipes of Megatron Bridge say"
             if recipe
             else "Megatron's habit"
-            if whole
+            if fits
             else "too few replicas for more"
         )
         assumed.append(f"expert_tensor_parallel = {split} ({why})")

@@ -76,7 +76,8 @@ def place(row: Row) -> Placed:
         recompute=recompute,
         cluster=cluster,
         assumed=(*from_model, *repeated, *from_precision, *from_plan, *from_optimizer, *from_cluster),
-        offloads=habit is not None and habit.offloads and text(row, "recompute").lower() in ("", "unknown"),
+        offloads=(habit is not None and habit.offloads and text(row, "recompute").lower() in ("", "unknown"))
+        or "offload" in f"{text(row, 'recompute')} {text(row, 'recompute_detail')}".lower(),
     )
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "recompute_policy",
     "schedule_by_words",
     "sparse_layers",
+    "trains_all_weights",
     "zero_stage",
 ]
 
@@ -140,6 +141,18 @@ def is_pretraining(said: str) -> bool:
     """
     plain = re.sub(r"[^a-z]", "", said.lower())
     return plain in ("", "train", "training") or plain.startswith("pretrain")
+
+
+def trains_all_weights(said: str) -> bool:
+    """Whether a task is fine-tuning of all weights, which holds in memory what pretraining does.
+
+    >>> trains_all_weights("SFT (full)"), trains_all_weights("qlora"), trains_all_weights("dpo")
+    (True, False, False)
+    """
+    plain = said.lower()
+    return bool(re.search(r"\bsft\b|full|fine-?tun|instruct", plain)) and not re.search(
+        r"lora|dora|peft|adapter|dpo|ppo|grpo", plain
+    )
 
 
 def sparse_layers(said: str) -> tuple[int, int] | None:
