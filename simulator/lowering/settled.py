@@ -241,8 +241,8 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     gradient: str = plan.gradient_dtype or framework.gradient_dtype
     if gradient == "compute" or not numbers.master_weights:
         gradient = numbers.compute
-    elif framework.shards_in_master_precision and plan.zero_stage < 3 and not plan.gradient_dtype:
-        gradient = "fp32"  # autocast: gradients are as wide as the weights; narrow reductions are FSDP's
+    elif _keeps_wide_gradients(framework, plan):
+        gradient = "fp32"
     check_reduce_dtype(plan, gradient, replicas * plan.context_parallel * schedule.replicas)
     waits = schedule.flush and not post_validates
     multiple = framework.vocabulary_multiple * plan.tensor_parallel
@@ -319,6 +319,15 @@ def _messages(framework: Framework, schedule: Any) -> str:
 
 def _or(value: Any, habit: Any) -> Any:
     return habit if value is None else value
+
+
+def _keeps_wide_gradients(framework: Framework, plan: Plan) -> bool:
+    """Whether gradients are as wide as the fp32 weights, as under autocast: narrow reductions are those of FSDP.
+
+    A compiled program that casts gathered weights beside their products adds what the products make, before it is widened.
+    """
+    narrow = framework.casts_gathered or plan.zero_stage == 3 or plan.gradient_dtype is not None
+    return framework.shards_in_master_precision and not narrow
 
 
 def _size(plan: Plan, axis: str, replicas: int) -> int:
