@@ -33,7 +33,10 @@ def count_replicas(plan: Plan, world_size: int, cluster_name: str) -> int:
     if inner * replicas != world_size:
         way = f"data_parallel = {world_size // inner}"
         if world_size % inner:
-            tensor = nearest_divisor(world_size, t)
+            twos = (
+                world_size & -world_size
+            )  # the largest power of two in the world: heads are rarely dealt to anything else
+            tensor = t if world_size % t == 0 else nearest_divisor(twos, t)
             pipeline = nearest_divisor(world_size // tensor, p)
             replicas_left = world_size // (tensor * pipeline)
             way = f"tensor_parallel = {tensor}, pipeline_parallel = {pipeline}, data_parallel = {replicas_left}"
