@@ -6,10 +6,11 @@ import math
 import re
 from typing import Any
 
+from simulator.studies.validation.names import load_names
 from simulator.studies.validation.rows import Row, text
 from simulator.workload.model import Model
 
-__all__ = ["keeps_16_bits", "place_loss", "place_optimizer"]
+__all__ = ["keeps_16_bits", "place_dropout", "place_loss", "place_optimizer"]
 
 _WORDS = ("framework", "optimizer", "recompute_detail", "zero_stage", "overlap", "quality_note", "task")
 _OPTIMIZERS = (
@@ -47,6 +48,20 @@ def place_optimizer(row: Row) -> tuple[str, tuple[str, ...]]:
     """
     found = next((name for pattern, name in _OPTIMIZERS if re.search(pattern, _said(row))), None)
     return (found, (f"optimizer {found} (the row's own words)",)) if found else ("adam", ())
+
+
+def place_dropout(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return (fields of the plan, what was assumed): dropout as the row's words say, or as its model's configuration has it.
+
+    >>> place_dropout({"quality_note": "dropout 0.1"})[0], place_dropout({"quality_note": "no dropout"})[0]
+    ({'dropout': True}, {'dropout': False})
+    """
+    said = _said(row)
+    if "dropout" in said:
+        with_it = not re.search(r"\b(no|without) dropout|dropout (of )?0(\.0*)?(?![.\d])", said)
+        return {"dropout": with_it}, (f"dropout = {with_it} (the row's own words)".lower(),)
+    known = load_names().dropout_of(text(row, "model"), text(row, "framework"))
+    return ({"dropout": True}, (f"dropout ({known.source})",)) if known else ({}, ())
 
 
 def place_loss(row: Row, model: Model, tokens: int) -> dict[str, Any]:
