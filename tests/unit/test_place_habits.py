@@ -37,6 +37,7 @@ def test_a_loss_in_chunks_is_counted_as_its_library_does() -> None:
     assert 5 == place_loss({"quality_note": "loss in chunks of 8,192 tokens"}, model, 40_000)["loss_chunks"]
     assert {"fused_cross_entropy": True} == place_loss({"quality_note": "chunked cross entropy"}, model, 4096)
     assert {} == place_loss({"quality_note": "plain"}, model, 4096)
+    assert {"fused_cross_entropy": False} == place_loss({"quality_note": "loss outside the graph"}, model, 4096)
 
 
 def test_a_month_in_a_sources_text_tells_the_profile_of_its_time() -> None:

@@ -22,6 +22,8 @@ _OF_16_BITS = r"\b(all|everything|states?|full|pure|true)[ -](in )?(bf16|bfloat1
 """Words for training without anything wider than 16 bits, in the notes of a row whose precision says bf16 alone."""
 _IN_CHUNKS = r"liger|fused[ -]linear[ -]cross|cut[ -]cross|chunked loss|loss (is )?in chunks"
 _FUSED_LOSS = r"fused cross[ -]?entropy|chunked cross[ -]?entropy|cross[-_ ]entropy[-_ ]loss[-_ ]fusion(=true)?(?!=)|\bloss fusion"
+_LOSS_APART = r"loss (is |stands )?outside"
+"""Words for a compiled model whose loss is computed by the caller."""
 _TOKENS = r"chunks? of ([\d,]+) tokens|(\d+) chunks"
 CHUNKS = 8
 """Parts of a loss in chunks where nothing tells how many (torchtitan docs: "8 chunks" before lengths were given)."""
@@ -74,6 +76,8 @@ def place_loss(row: Row, model: Model, tokens: int) -> dict[str, Any]:
     model, rounded so that a chunk has a power of two of tokens.
     """
     said = _said(row)
+    if re.search(_LOSS_APART, said):
+        return {"fused_cross_entropy": False}
     if not re.search(_IN_CHUNKS, said):
         return {"fused_cross_entropy": True} if re.search(_FUSED_LOSS, said) else {}
     told = re.search(_TOKENS, said)
