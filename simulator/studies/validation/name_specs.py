@@ -9,6 +9,7 @@ from pydantic import Field
 from simulator.specs import Name, Names, Spec
 
 __all__ = [
+    "DropoutOfModel",
     "FabricName",
     "FrameworkEarlier",
     "FrameworkLater",
@@ -28,6 +29,13 @@ class FabricName(Spec):
     """The network technology of a source, and where that was read."""
 
     technology: Name
+    source: Name
+
+
+class DropoutOfModel(Spec):
+    """Words of codes that build a model from its published configuration, which trains with dropout, and where that was read."""
+
+    builders: Name
     source: Name
 
 

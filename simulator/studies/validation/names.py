@@ -17,6 +17,7 @@ from pydantic import Field
 from simulator.hardware.gpu import Gpu
 from simulator.specs import Name, Spec, data_roots, load_all, load_spec
 from simulator.studies.validation.name_specs import (
+    DropoutOfModel,
     FabricName,
     FrameworkEarlier,
     FrameworkLater,
@@ -103,6 +104,7 @@ class NameTable(Spec):
     framework_of_source: dict[str, SourceFramework] = Field(default_factory=dict)
     vocabulary_of_source: dict[str, SourceVocabulary] = Field(default_factory=dict)
     sequence_parallel_habit: dict[str, Name] = Field(default_factory=dict)
+    dropout_of_model: dict[str, DropoutOfModel] = Field(default_factory=dict)
     attention_notes: dict[str, Name] = Field(default_factory=dict)
     recompute: dict[str, Name]
     recompute_of_source: dict[str, SourceRecompute] = Field(default_factory=dict)
@@ -212,6 +214,13 @@ class NameTable(Spec):
     def recompute_of(self, source: str) -> SourceRecompute | None:
         """Return what a source recomputes where a row does not say, by a part of its text."""
         return next(_said_of(self.recompute_of_source, source), None)
+
+    def dropout_of(self, model: str, framework: str) -> DropoutOfModel | None:
+        """Return why a model of this name trains with dropout under a code of this name; None where nothing says so."""
+        known = next((d for begin, d in self.dropout_of_model.items() if _plain(model).startswith(_plain(begin))), None)
+        if known is None or not set(words_of(known.builders)) & set(words_of(framework)):
+            return None
+        return known
 
     def machine_of(self, source: str, gpu: str) -> SourceMachine | None:
         """Return the calibrations known for a source's machine with this GPU, by a part of its text."""
