@@ -116,10 +116,13 @@ class GemmCoefficients(_Calibration):
         splits: into how many parts the depth may be cut (split-K).
         split_depth: least depth of a part.
         issue_efficiency: share of the clock's peak that the reference tile reaches with an endless depth.
+        issue_reference: FLOP per cycle and multiprocessor, in 16-bit formats, of the GPUs that issue_efficiency, prologue and
+            small_tile_loss were measured on: on slower tensor cores they lose less; 0 = the same loss everywhere.
         prologue: start and end of a tile, in steps of depth; `gradient_prologue` is added for weight gradients.
         small_tile_loss: loss of smaller tiles, per percent of extra operand traffic per output element.
         wave_softening: 0: a last, partial wave costs a whole one; 1: work is spread evenly (stream-K).
         exposed_output: share of the output's memory time that compute does not hide.
+        exposed_accumulation: the same for products that are added to what is in memory, which is read first; 0 = as exposed_output.
         bandwidth_fraction: achievable share of the memory bandwidth.
         start: fixed time of a kernel on the device.
         split_start: extra fixed time of the kernel that adds the parts.
@@ -136,11 +139,13 @@ class GemmCoefficients(_Calibration):
     splits: Counts
     split_depth: Count
     issue_efficiency: Fraction
+    issue_reference: NotNegative = 0.0
     prologue: NotNegative
     gradient_prologue: NotNegative
     small_tile_loss: NotNegative
     wave_softening: Fraction
     exposed_output: NotNegative
+    exposed_accumulation: NotNegative = 0.0
     bandwidth_fraction: Fraction
     start: Seconds
     split_start: Seconds
@@ -183,11 +188,13 @@ class AttentionKernel(Spec):
 
     Args:
         measured: whether measurements stand behind it on this architecture.
+        instruction_share: part of the peak that the kernel's instructions can reach (older ones than the architecture's own).
         power_share: part of the clock's full_clock_power that the kernel draws at full clock however few of its cycles are
             products, since exponentials and the traffic of tiles fill the others; 0 = in proportion to its products.
     """
 
     measured: bool
+    instruction_share: Fraction = 1.0
     power_share: NotNegative = 0.0
     forward: AttentionPass
     backward: AttentionPass
@@ -203,6 +210,7 @@ class AttentionCoefficients(_Calibration):
         bandwidth_fraction: achievable share of the memory bandwidth.
         start: fixed time of a kernel on the device.
         fitted_shortest, fitted_longest: range of sequence lengths measured.
+        issue_reference: as in `GemmCoefficients`: on slower tensor cores a kernel loses less beside its products.
         clock: the clock under the power limit.
     """
 
@@ -212,6 +220,7 @@ class AttentionCoefficients(_Calibration):
     start: Seconds
     fitted_shortest: Count
     fitted_longest: Count
+    issue_reference: NotNegative = 0.0
     clock: Clock
 
     def kernel(self, name: str) -> AttentionKernel:
@@ -233,6 +242,7 @@ class MemoryBoundCoefficients(_Calibration):
         bandwidth_fraction: share of the data sheet's bandwidth that large kernels reach.
         gather_share: that share for kernels that read or write rows in another order, relative to a stream.
         layer_share: the same for the small kernels of layers: norms, activations, residuals, rotary embedding.
+        layer_backward_share: the same for their backward passes, which sum over rows and columns at once; 0 = as layer_share.
         cast_share: the same for kernels that quantise operands of products to 8 or 4 bits.
         loss_share: the same for a cross-entropy made of separate tensor operations.
         scores_backward_share: the same for the backward pass of a softmax over scores in memory.  It stands for the products
@@ -244,6 +254,7 @@ class MemoryBoundCoefficients(_Calibration):
     bandwidth_fraction: Fraction
     gather_share: Fraction
     layer_share: Fraction
+    layer_backward_share: Fraction = 0.0
     loss_share: Fraction
     scores_backward_share: Fraction
     cast_share: Fraction = 1.0
@@ -251,11 +262,12 @@ class MemoryBoundCoefficients(_Calibration):
     ramp: Seconds
 
     def fraction(self, access: str) -> float:
-        """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "gather", "loss",
-        "scores", "scores backward", "cast" or "transposed"."""
+        """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "layer backward", "gather",
+        "loss", "scores", "scores backward", "cast" or "transposed"."""
         shares = {
             "gather": self.gather_share,
             "layer": self.layer_share,
+            "layer backward": self.layer_backward_share or self.layer_share,
             "loss": self.loss_share,
             "cast": self.cast_share,
             "transposed": self.cast_share,

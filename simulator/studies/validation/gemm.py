@@ -130,7 +130,7 @@ def _own(row: Row, gpu: Gpu, kind: str) -> str | None:
 
 
 def _repeats(row: Row) -> float:
-    return number(row, "repeats") or BENCHMARK_REPEATS
+    return number(row, "repeats") or load_names().repeats_of(text(row, "software")) or BENCHMARK_REPEATS
 
 
 def _of_direction(shape: tuple[int, ...], direction: str) -> tuple[tuple[int, ...], str]:
