@@ -106,7 +106,8 @@ def attention_seconds(
     steps = tiles * (scores / owned + overhead + edge) / gpu.streaming_multiprocessors
     longest = np.where(narrow, np.minimum(loop, span + 2.0 * edge), loop) + overhead
     steps = np.maximum(steps + numbers.tail * longest, longest)
-    work = 2.0 * _PRODUCTS[direction] * numbers.tile * (width + numbers.softmax_cost * pace)
+    softmax = numbers.softmax_cost * pace * _narrow(peak, dtype, gpu)
+    work = 2.0 * _PRODUCTS[direction] * numbers.tile * (width + softmax)
     rate = peak * _rate(numbers.rate, chosen.instruction_share, pace) * np.where(width > _WIDE, numbers.wide_rate, 1.0)
     compute = steps * work * gpu.streaming_multiprocessors / rate
     busy = 2.0 * _PRODUCTS[direction] * sequences * q_heads * scores * width / (peak * compute)
@@ -117,6 +118,11 @@ def attention_seconds(
     traffic = float(BYTES_PER_ELEMENT[dtype]) * sequences * tensors * width
     memory = traffic / (coefficients.bandwidth_fraction * gpu.memory_bandwidth)
     return np.asarray(np.maximum(compute, memory) + coefficients.start)
+
+
+def _narrow(peak: float, dtype: str, gpu: Gpu) -> float:
+    """How many times a format's products are faster than those of 16 bits, which the softmax beside them is not."""
+    return peak / gpu.peak("bf16") if BYTES_PER_ELEMENT[dtype] < 2 else 1.0
 
 
 def _rate(measured: float, instructions: float, pace: Array) -> Array:

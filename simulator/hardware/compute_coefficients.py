@@ -128,6 +128,7 @@ class GemmCoefficients(_Calibration):
         split_start: extra fixed time of the kernel that adds the parts.
         scaled_rate: speed of 8-bit products with scales per block (fp8_scaled), which are rearranged before, relative to those with
             one scale per tensor.
+        fp4_sigma: sigma of 4-bit products, whose measurements differ by more than those of wider formats; 0 = as the others.
         fp8_energy, fp4_energy: energy of an operation in these formats relative to one of 16 bits.
         misaligned_rate: rate of kernels whose rows are no multiple of 16 bytes, relative to aligned ones.
         fitted_smallest, fitted_largest: range of min(m, n, k) and of max(m, n, k) measured.
@@ -153,6 +154,7 @@ class GemmCoefficients(_Calibration):
     scaled_rate: Fraction = 1.0
     fp8_energy: Positive = 0.5
     fp4_energy: Positive = 0.25
+    fp4_sigma: NotNegative = 0.0
     fitted_smallest: Count
     fitted_largest: Count
     clock: Clock

@@ -166,9 +166,11 @@ class SourceRecompute(Spec):
 
 
 class SoftwareRepeats(Spec):
-    """How often the benchmark of a library runs a kernel in a row on a GPU that was idle before, and where that was read."""
+    """How often the benchmark of a library runs a kernel in a row on a GPU that was idle before (on one GPU alone where it is named),
+    and where that was read."""
 
     repeats: float = Field(ge=1.0)
+    gpu: str = ""
     source: Name
 
 
@@ -289,10 +291,10 @@ class NameTable(Spec):
         """Return what the peak memory of a source is known to count, by a part of its text."""
         return next(_said_of(self.memory_of_source, source), None)
 
-    def repeats_of(self, software: str) -> float | None:
+    def repeats_of(self, software: str, gpu: str) -> float | None:
         """Return how often the benchmark of a library runs a kernel in a row, by a part of the software's name."""
-        known = next(_said_of(self.repeats_of_software, software), None)
-        return known.repeats if known else None
+        known = _said_of(self.repeats_of_software, software)
+        return next((x.repeats for x in known if x.gpu in ("", gpu)), None)
 
     def kernel_of(self, source: str, word: str) -> SourceKernel | None:
         """Return what a source means by its word for an attention kernel, if it means something of its own."""
