@@ -42,7 +42,9 @@ class WorkloadChoice(Spec):
     model: str | None = None
     sequence_length: Tokens | None = None
     global_batch_size: Sequences | None = None
-    precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8_current", "fp8_block", "mxfp8", "nvfp4"] = "bf16"
+    precision: Literal[
+        "fp32", "tf32", "fp16", "bf16", "bf16_true", "fp8", "fp8_current", "fp8_block", "mxfp8", "nvfp4"
+    ] = "bf16"
     optimizer: str = "adam"
     document_length: Tokens | None = None
     document_spread: Annotated[float, Field(ge=0, le=100)] = 0.0

@@ -116,6 +116,7 @@ def memory_bound_toml(coefficients: MemoryBoundCoefficients, header: str) -> str
         "loss_share",
         "cast_share",
         "scores_backward_share",
+        "stack_share",
     ):
         lines.append(f"{key} = {toml_value(getattr(c, key))}")
     lines += [f"start = {toml_value(show(c.start, 's'))}", f"ramp = {toml_value(show(c.ramp, 's'))}", "", "[residuals]"]

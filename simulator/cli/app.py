@@ -9,6 +9,7 @@ The verbs read options and print; what they print is computed in `studies` and `
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import sys
@@ -49,12 +50,7 @@ class _Verbs(TyperGroup):
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in VERBS:
-            return None
-        module = importlib.import_module(f"simulator.cli.{cmd_name}")
-        app = _plain_app()
-        app.command(name=cmd_name, context_settings=_SETTINGS)(module.command)
-        return typer.main.get_command(app)
+        return _verb(cmd_name) if cmd_name in VERBS else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Verbs"):
@@ -71,6 +67,15 @@ def _plain_app(**options: Any) -> typer.Typer:
     )
 
 
+@functools.cache
+def _verb(name: str) -> Any:
+    """A verb as a command; made once, for a program may call `main` often."""
+    app = _plain_app()
+    app.command(name=name, context_settings=_SETTINGS)(importlib.import_module(f"simulator.cli.{name}").command)
+    return typer.main.get_command(app)
+
+
+@functools.cache
 def _group() -> Any:
     app = _plain_app(cls=_Verbs)
 

@@ -97,7 +97,7 @@ def gemm_seconds(
     waves = (1.0 - c.wave_softening) * np.ceil(waves) + c.wave_softening * np.maximum(waves, 1.0)
     pace = tensor_pace(peak, element, gpu, c.issue_reference)
     depth = np.ceil(k / parts / _DEPTH_STEP) * _DEPTH_STEP + (c.prologue + c.gradient_prologue * gradient) * pace
-    rate = peak * _issue_rate(c, pace) * _alignment(sizes, layout, element, peak, gpu, c)
+    rate = peak * _issue_rate(c, pace, dtype) * _alignment(sizes, layout, dtype, element, peak, gpu, c)
     compute = waves * rows * columns * depth * (2.0 * gpu.streaming_multiprocessors) / rate
     busy = 2.0 * batch * m * n * k / (peak * compute)
     lasting = compute * np.asarray(repeats, np.float64)
@@ -190,21 +190,31 @@ def tensor_pace(peak: ArrayLike, element: ArrayLike, gpu: Gpu, reference: float)
     return np.asarray(np.minimum(own / reference, 1.0))
 
 
-def _issue_rate(c: GemmCoefficients, pace: Array) -> Array:
+def _issue_rate(c: GemmCoefficients, pace: Array, dtype: Sequence[str]) -> Array:
+    """Share of the peak that is issued; outside the tensor cores what fp32_rate measured stands in place of a pace."""
     rows, columns, _ = c.choices
     reference = 1.0 / c.tiles[0][0] + 1.0 / c.tiles[0][1]
     extra = np.maximum(1.0 / rows + 1.0 / columns - reference, 0.0)
-    idle = (1.0 / c.issue_efficiency - 1.0) * pace
-    return np.asarray(1.0 / ((1.0 + idle) * (1.0 + c.small_tile_loss * 100.0 * extra * pace)))
+    plain = np.array([name == "fp32" for name in dtype])
+    idle = (1.0 / c.issue_efficiency - 1.0) * np.where(plain, 1.0, pace)
+    return np.asarray(
+        np.where(plain, c.fp32_rate, 1.0) / ((1.0 + idle) * (1.0 + c.small_tile_loss * 100.0 * extra * pace))
+    )
 
 
 def _alignment(
-    sizes: Array, layout: Sequence[str], element: Array, peak: Array, gpu: Gpu, c: GemmCoefficients
+    sizes: Array,
+    layout: Sequence[str],
+    dtype: Sequence[str],
+    element: Array,
+    peak: Array,
+    gpu: Gpu,
+    c: GemmCoefficients,
 ) -> Array:
     """1 where the rows of all three matrices start at multiples of 16 bytes, else the rate that is left.
 
     A plain product keeps the tensor cores, with kernels that load less at a time.  A batched one leaves them: it runs on the
-    cores for fp32, in which all 16-bit products are summed.
+    cores for fp32, in which all 16-bit products are summed.  Products in fp32 run there in any case, and load single numbers.
     """
     batch, m, n, k = sizes.T
     code = np.array([LAYOUTS.index(name) for name in layout])
@@ -212,6 +222,7 @@ def _alignment(
     right = np.where(code == 0, k, n)
     odd = (left * element % _ROW_BYTES != 0) | (right * element % _ROW_BYTES != 0)
     odd |= n * np.maximum(element, 2.0) % _ROW_BYTES != 0
+    odd &= np.array([name != "fp32" for name in dtype])
     plain = np.minimum(gpu.peak_flops.get("fp32", np.inf) / peak, c.misaligned_rate)
     return np.where(odd, np.where(batch > 1, plain, c.misaligned_rate), 1.0)
 

@@ -115,7 +115,8 @@ class GemmCoefficients(_Calibration):
         tiles: output tiles the library chooses from; the first is the reference of `small_tile_loss`.
         splits: into how many parts the depth may be cut (split-K).
         split_depth: least depth of a part.
-        issue_efficiency: share of the clock's peak that the reference tile reaches with an endless depth.
+        issue_efficiency: share of the data sheet's peak that the reference tile reaches with an endless depth; above 1 where cards
+            keep a higher clock than their data sheet's.
         issue_reference: FLOP per cycle and multiprocessor, in 16-bit formats, of the GPUs that issue_efficiency, prologue and
             small_tile_loss were measured on: on slower tensor cores they lose less; 0 = the same loss everywhere.
         prologue: start and end of a tile, in steps of depth; `gradient_prologue` is added for weight gradients.
@@ -128,6 +129,7 @@ class GemmCoefficients(_Calibration):
         split_start: extra fixed time of the kernel that adds the parts.
         scaled_rate: speed of 8-bit products with scales per block (fp8_scaled), which are rearranged before, relative to those with
             one scale per tensor.
+        fp32_rate: speed of fp32 products, on the cores outside the tensor cores, relative to what issue_efficiency gives them.
         fp4_sigma: sigma of 4-bit products, whose measurements differ by more than those of wider formats; 0 = as the others.
         fp8_energy, fp4_energy: energy of an operation in these formats relative to one of 16 bits.
         misaligned_rate: rate of kernels whose rows are no multiple of 16 bytes, relative to aligned ones.
@@ -139,7 +141,7 @@ class GemmCoefficients(_Calibration):
     tiles: Tiles
     splits: Counts
     split_depth: Count
-    issue_efficiency: Fraction
+    issue_efficiency: Positive
     issue_reference: NotNegative = 0.0
     prologue: NotNegative
     gradient_prologue: NotNegative
@@ -152,6 +154,7 @@ class GemmCoefficients(_Calibration):
     split_start: Seconds
     misaligned_rate: Fraction
     scaled_rate: Fraction = 1.0
+    fp32_rate: Positive = 1.0
     fp8_energy: Positive = 0.5
     fp4_energy: Positive = 0.25
     fp4_sigma: NotNegative = 0.0
@@ -249,6 +252,7 @@ class MemoryBoundCoefficients(_Calibration):
         loss_share: the same for a cross-entropy made of separate tensor operations.
         scores_backward_share: the same for the backward pass of a softmax over scores in memory.  It stands for the products
             around it too, whose reading of transposed scores is slower than their other traffic.
+        stack_share: the same for copies into a slice of a larger array, as XLA's kernel for it makes them: a number at a time.
         start: fixed time of a kernel on the device.
         ramp: time in which a kernel's traffic comes up to speed and dies away again.
     """
@@ -260,18 +264,20 @@ class MemoryBoundCoefficients(_Calibration):
     loss_share: Fraction
     scores_backward_share: Fraction
     cast_share: Fraction = 1.0
+    stack_share: Fraction = 1.0
     start: Seconds
     ramp: Seconds
 
     def fraction(self, access: str) -> float:
         """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "layer backward", "gather",
-        "loss", "scores", "scores backward", "cast" or "transposed"."""
+        "loss", "scores", "scores backward", "cast", "stack" or "transposed"."""
         shares = {
             "gather": self.gather_share,
             "layer": self.layer_share,
             "layer backward": self.layer_backward_share or self.layer_share,
             "loss": self.loss_share,
             "cast": self.cast_share,
+            "stack": self.stack_share,
             "transposed": self.cast_share,
             "scores": self.layer_share,
             "scores backward": self.scores_backward_share,

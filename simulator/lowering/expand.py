@@ -13,6 +13,7 @@ from simulator.lowering.graphs import graph_inputs, started_by
 from simulator.lowering.loss_memory import loss_marks
 from simulator.lowering.recompute import Recompute, dropped, policies_of, policy_named, runs_again
 from simulator.lowering.rows import Rows
+from simulator.lowering.saved_values import kept_values
 from simulator.lowering.settled import Settled
 from simulator.lowering.splitter import ExpertSplit, Splitter
 from simulator.program.program import OperatorTable, Tensor
@@ -179,6 +180,8 @@ def _layer_cost(
             write(rows, operator)
             rows.mark(first, starts[operator.label])
     saved, again = _saved(part, split, recompute, ending)
+    if style.stacks_saved and is_layer(kind):
+        _stack(forward, saved, precision.compute)
     saved += graph_inputs(saved, starts, part.input_bytes / split.factor("sequence"))
     if kind == "head":
         logits, gradient = (
@@ -207,6 +210,20 @@ def _layer_cost(
         else 0.0,
         tensors=tuple(size for o in part.operators for size in _tensors(o, split, model.norm)),
     )
+
+
+def _stack(rows: Rows, saved: tuple[Tensor, ...], dtype: str) -> None:
+    """Copy what a layer keeps into the stacks of all layers, where layers are turns of one loop."""
+    for tensor in saved:
+        rows.add(
+            label=f"{tensor.name} to its stack",
+            work="memory_bound",
+            layout="stack",
+            dtype=dtype,
+            read=tensor.bytes,
+            written=tensor.bytes,
+            phase="forward",
+        )
 
 
 def _tensors(operator: Operator, split: Splitter, norm: str) -> tuple[float, ...]:
@@ -244,9 +261,13 @@ def _saved(
                 tensor = Tensor(name=s.name, category=s.category, bytes=s.bytes / split.factor(s.region))
                 (again if (i, j) in out else kept).append(tensor)
     together = recompute.layers if recompute.method == "uniform" else 1
-    if recompute.kind == "full":
+    if recompute.kind in ("full", "policy"):
         size = part.input_bytes / split.factor("sequence")
         kept = [] if ending else [Tensor(name="layer input", category="activations", bytes=size)]
+        kept += [
+            Tensor(name=value.name, category="activations", bytes=value.bytes / split.factor(value.region))
+            for value in kept_values(part, recompute.saves, split.e)
+        ]
         again += [Tensor(name="layer input", category="activations", bytes=size)] if together > 1 else []
     if together > 1:
         again = [replace(tensor, bytes=together * tensor.bytes) for tensor in again]

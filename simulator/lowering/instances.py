@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.lowering.assign import Chunk
+from simulator.lowering.carried_units import carried
 from simulator.lowering.casts import maxima_table
 from simulator.lowering.expand import LayerCost
 from simulator.lowering.state import Batch, State
@@ -160,8 +161,8 @@ def _segments(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -
             else:
                 pieces.append((table, 1))
         if variant == UNITS:
-            before, after = quantising(state, group, kind)
-            pieces = [(t, 1) for t in (before,) if t] + pieces + [(t, 1) for t in (after,) if t]
+            for before, after in (quantising(state, group, kind), carried(state, group, kind)):
+                pieces = [(t, 1) for t in (before,) if t] + pieces + [(t, 1) for t in (after,) if t]
         if number == len(pieces_of) - 1:
             pieces += _maxima(state, chunk, kind)
         label = name if len(pieces_of) == 1 else f"{name}, part {number}"

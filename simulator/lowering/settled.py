@@ -198,7 +198,9 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     check_offload(plan)
     gathers = framework.gathers_logits if plan.vocabulary_parallel_loss is None else not plan.vocabulary_parallel_loss
     fused = _or(plan.fused_cross_entropy, framework.fused_cross_entropy)
-    style = _style(framework, plan.attention, _or(plan.dropout, framework.dropout), gathers, fused)
+    style = _style(
+        framework, plan.attention, _or(plan.dropout, framework.dropout), gathers, fused, plan.loss_chunks or 1
+    )
     check_loss(plan, style)
     check_context(workload.model, plan, style.attention == "unfused")
     check_documents(workload, style, schedule)
@@ -238,6 +240,8 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     gradient: str = plan.gradient_dtype or framework.gradient_dtype
     if gradient == "compute" or not numbers.master_weights:
         gradient = numbers.compute
+    elif framework.shards_in_master_precision and plan.zero_stage < 3 and not plan.gradient_dtype:
+        gradient = "fp32"  # autocast: gradients are as wide as the weights; narrow reductions are FSDP's
     check_reduce_dtype(plan, gradient, replicas * plan.context_parallel * schedule.replicas)
     waits = schedule.flush and not post_validates
     multiple = framework.vocabulary_multiple * plan.tensor_parallel
@@ -335,11 +339,15 @@ def _rank_order(plan: Plan) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=64)
-def _style(framework: Framework, attention: str | None, dropout: bool, gathers: bool, fused: bool) -> KernelStyle:
+def _style(
+    framework: Framework, attention: str | None, dropout: bool, gathers: bool, fused: bool, chunks: int
+) -> KernelStyle:
     """The kernels of a framework's profile, which has a key for every field of the style; what the plan settled comes on top."""
-    habits = {f.name: getattr(framework, f.name) for f in fields(KernelStyle)}
+    habits = {f.name: getattr(framework, f.name) for f in fields(KernelStyle) if f.name != "loss_chunks"}
     settled = {"attention": attention or framework.attention, "dropout": dropout}
-    return KernelStyle(**{**habits, **settled, "gathers_logits": gathers, "fused_cross_entropy": fused})
+    return KernelStyle(
+        **{**habits, **settled, "gathers_logits": gathers, "fused_cross_entropy": fused, "loss_chunks": chunks}
+    )
 
 
 def _check_shapes(workload: Workload, plan: Plan) -> None:

@@ -16,6 +16,7 @@ from simulator.lowering.expert_rows import swap_rows, wait_for
 from simulator.lowering.expert_rules import Groups
 from simulator.lowering.fused_experts import FUSED_CASTS
 from simulator.lowering.joins import join_logits, sum_input_gradients
+from simulator.lowering.one_hot import look_up_by_product
 from simulator.lowering.piecewise import write_in_pieces
 from simulator.lowering.rows import Rows
 from simulator.lowering.scores import scores_left
@@ -228,6 +229,7 @@ class Splitter:
                 join_logits(self, rows, o, phase)
             self.kernel(rows, o, o.read, o.written, phase, o.launches)
             if o.work == "lookup":
+                look_up_by_product(self, rows, o, phase)
                 self.collective(rows, self.summed(), self.x, phase, o.label)
             elif o.label == "cross entropy" and not self.style.gathers_logits:
                 for what in ("maximum", "target", "sum"):
@@ -334,6 +336,7 @@ class Splitter:
         elif o.work == "lookup":
             if self.sp:
                 self.collective(rows, "all_gather", self.x, "backward", o.label)
+            look_up_by_product(self, rows, o, "backward")
             self.kernel(rows, o, o.backward_read, o.backward_written, "backward", o.backward_launches, "weight")
         elif o.work != "sort" or self.experts.sorts:
             self.kernel(rows, o, o.backward_read, o.backward_written, "backward", o.backward_launches, "input")

@@ -19,8 +19,9 @@ __all__ = ["Framework", "load_framework"]
 class Framework(NamedSpec):
     """How a training framework behaves.
 
-    Kernels: attention, fused_*, norms_in_fp32, measures_accuracy, splits_qkv, dropout, joined_gate, casts_apart as in
-    `KernelStyle`.
+    Kernels: attention, fused_*, norms_in_fp32, measures_accuracy, splits_qkv, softmax_by_reductions, stacks_saved,
+    embeds_by_product, dropout, joined_gate, casts_apart as in `KernelStyle`.
+    Recompute: prunes_recompute (a compiler drops what no backward reads from a forward that runs again).
     Communication: gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
     they are kept); reduces_whole (ZeRO-1 and 2 sum all gradients on all replicas, though each keeps its shard only);
     broadcasts_updates (ZeRO-1 deals out whole weight tensors; each owner broadcasts what it updated, one after the other);
@@ -41,12 +42,16 @@ class Framework(NamedSpec):
     End of a step: clips_gradients by their global norm; post_validates (with a split backward ranks update without waiting
     for it, and check it afterwards).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; gathers_by_tensor (every
-    weight tensor is gathered and reduced by collectives of its own, and under full recompute gathered once more, for hooks
-    of every module fetch and drop its weights; else a layer at a time); reuse_distance (what is used again before modules of so
-    many weights have run is not dropped); keeps_tensors_below (tensors of fewer weights are not dropped at all, and gathered
-    after the update); slice_time (gathers and reductions go through a list of tensors, one per rank: what the host takes to
-    make each of them and to start its copy from or to the flat message; 0 = no list); reshards_after_forward
-    (if not, weights are gathered once per step and kept).
+    weight tensor is gathered and reduced by collectives of its own, and under full recompute gathered once more, for hooks of
+    every module fetch and drop its weights; else a layer at a time); reuse_distance (what is used again before modules of so
+    many weights have run is not dropped); gather_bucket (tensors are gathered and reduced together up to this many gathered
+    bytes, a larger one alone; 0 = all of a unit); copies_bucket (under hybrid sharding the all_reduces between copies are put
+    together up to this size; 0 = one for every unit); carries_gathered (a loop over layers hands gathered weights and gradients
+    on to its next turn, by a copy of each); casts_gathered (narrow copies of gathered weights are made after every gather, not
+    once per step); keeps_tensors_below (tensors of fewer weights are not dropped at all, and gathered after the update);
+    slice_time (gathers and reductions go through a list of tensors, one per rank: what the host takes to make each of them and
+    to start its copy from or to the flat message; 0 = no list); reshards_after_forward (if not, weights are gathered once per
+    step and kept).
     gathers_logits: every tensor-parallel rank gathers all logits and computes the whole loss (else each its part of it).
     Memory habits: gathers_rotary (every layer gathers its tokens' cosines and sines from a table, and keeps them);
     copies_attention_output (attention kernels of batch-first tensors in a sequence-first layer: the output
@@ -62,7 +67,13 @@ class Framework(NamedSpec):
     flattens_gradients (the optimizer step copies its gradients into flat tensors, and reduces through a flat buffer of
     bucket_size); makes_gradients (gradients are tensors that the first backward makes and that stay, not parts of a buffer
     made before); weights_in_experts (the router's weights scale the experts' inner activation, so their outputs need not be
-    kept).
+    kept); updates_in_lists (the optimizer runs one operation after the other over the list of all tensors, as torch's "foreach"
+    form does, so that a result as large as all weights stands during the update); keeps_buckets (gradients stand beside the
+    buckets in which replicas add them, as under DistributedDataParallel); drops_gradients (an update frees the gradients, and
+    the first backward of the next step makes them anew while activations go, so that a step of one microbatch holds one or the
+    other); states_break_places (the first update makes the moments in places that the first step's activations left, so that
+    the next step's find them broken up and take others); widens_fused_loss (a fused cross entropy still works on fp32 copies:
+    exponentials stand beside the widened logits, as in Megatron-Core's compiled one).
     Host: launch_time per kernel launch; operator_time per operator that Python starts, and module_time per linear layer or
     attention of the library, launches not counted (costs/host_time.py); launch_wait (the host waits for every kernel before it
     launches the next one, as under CUDA_LAUNCH_BLOCKING, and the GPU for so long for each; 0 = launches queue ahead of the GPU);
@@ -84,6 +95,10 @@ class Framework(NamedSpec):
     norms_in_fp32: bool = False
     measures_accuracy: bool = False
     splits_qkv: bool = False
+    softmax_by_reductions: bool = False
+    stacks_saved: bool = False
+    embeds_by_product: bool = False
+    prunes_recompute: bool = False
     fused_cross_entropy: bool
     in_place_cross_entropy: bool
     fused_wgrad_accumulation: bool
@@ -127,6 +142,11 @@ class Framework(NamedSpec):
     flattens_gradients: bool
     makes_gradients: bool
     weights_in_experts: bool
+    updates_in_lists: bool = False
+    keeps_buckets: bool = False
+    drops_gradients: bool = False
+    states_break_places: bool = False
+    widens_fused_loss: bool = False
     cuda_graphs: Literal["none", "full_iteration"] = "none"
     launch_time: Seconds
     operator_time: Seconds
@@ -148,10 +168,16 @@ class Framework(NamedSpec):
     loss_metrics: int = Field(default=0, ge=0, le=16)
     reuse_distance: int = Field(default=0, ge=0)
     keeps_tensors_below: int = Field(default=0, ge=0)
+    gather_bucket: Bytes = 0.0
+    copies_bucket: Bytes = 0.0
+    carries_gathered: bool = False
+    casts_gathered: bool = False
     slice_time: Seconds = 0.0
 
     @model_validator(mode="after")
     def _check(self) -> Framework:
+        if self.gather_bucket and self.gathers_by_tensor:
+            raise ValueError("gather_bucket puts tensors together, but gathers_by_tensor = true; leave one of them out")
         for name in ("reuse_distance", "keeps_tensors_below"):
             if getattr(self, name) and not self.gathers_by_tensor:
                 raise ValueError(

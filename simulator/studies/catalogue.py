@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,9 @@ FAMILIES = {
     "architectures": ("simulator.workload.architectures", "ARCHITECTURES"),
 }
 """Kind -> module and name of a plug-in family."""
+
+_WIDEST = 100
+"""Characters of a value in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,7 @@ class Member:
 
     def sections(self) -> list[Section]:
         """Return the member to read."""
-        rows = tuple((key, _said(value), self._source(key)) for key, value in _flat(self.facts))
+        rows = tuple(row for key, value in _flat(self.facts) for row in self._rows(key, value))
         title = f"{self.kind[:-1] if self.kind.endswith('s') else self.kind} {self.name} ({self.place})"
         out = [Section(title=title, table=Table(headings=("", "", ""), rows=rows, left=(0, 1, 2)))]
         if self.derived:
@@ -72,6 +76,12 @@ class Member:
         if self.picture:
             out.append(Section(title="looks like", lines=tuple(self.picture.split("\n"))))
         return out
+
+    def _rows(self, key: str, value: Any) -> Iterator[tuple[str, str, str]]:
+        """A line of key, value and source; long text goes on below."""
+        first, *more = textwrap.wrap(_said(value), _WIDEST) or [""]
+        yield key, first, self._source(key)
+        yield from (("", text, "") for text in more)
 
     def _source(self, key: str) -> str:
         """Return the number of a key's source: its own, that of a table it lies in, or that of all others."""
@@ -139,7 +149,9 @@ def _brief(kind: str, name: str) -> str:
     data = read_toml(find_spec(kind, name))
     peaks = data.get("peak_flops")
     templates: dict[str, Callable[[], str]] = {
-        "models": lambda: f"{data['layers']} layers, hidden {data['hidden']}, {data.get('parameters_published', '')}",
+        "models": lambda: (
+            f"{data['layers']} layers, hidden {data['hidden']}, {_rounded(data.get('parameters_published', ''))}"
+        ),
         "gpus": lambda: (
             f"{data['memory']}, {data['memory_bandwidth']}, bf16 {peaks.get('bf16', '-') if peaks else '-'}"
         ),
@@ -157,6 +169,12 @@ def _brief(kind: str, name: str) -> str:
     except (KeyError, AttributeError, TypeError):
         text = "(its file is wrong: dtsim show says how)"
     return text if len(text) <= 110 else text[:107] + "..."
+
+
+def _rounded(quantity: str) -> str:
+    """A quantity as a file has it, with at most four digits: a paper may give every one of them."""
+    number, _, unit = str(quantity).partition(" ")
+    return f"{float(number):.4g} {unit}" if unit else str(quantity)
 
 
 def show_member(kind: str, name: str, settings: Sequence[str] = ()) -> Member:
@@ -307,8 +325,7 @@ def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 def _said(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = ", ".join(map(_said, value)) if isinstance(value, list) else str(value)
-    return text if len(text) <= 100 else text[:97] + "..."
+    return ", ".join(map(_said, value)) if isinstance(value, list) else str(value)
 
 
 def program_text(job: str, settings: Sequence[str], rows: int) -> tuple[list[str], int]:

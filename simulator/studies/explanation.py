@@ -131,7 +131,7 @@ class Explanation:
             p = trial.outcome
             if p is not None:
                 verdict = "fits" if p.fits else "does not fit"
-                gain = f"{now / p.step_time - 1.0:+.1%}".replace("%", " %")
+                gain = percent(now / p.step_time - 1.0, signed=True)
                 rows.append((trial.change.name, show(p.step_time, "s"), gain, show(p.peak_memory, "B"), verdict))
         line = (
             f"{best.change.name}: {' '.join(f'--set {s}' for s in best.change.settings)}"

@@ -141,7 +141,13 @@ class KernelStyle:
         measures_accuracy: accuracy and perplexity of every microbatch are computed from its logits, beside the loss.
         splits_qkv: queries, keys and values are parts of one tensor; their gradients are copied into one (attention that keeps
             its scores does so everywhere).
+        softmax_by_reductions: a fused softmax is three kernels: the maximum, the sum, and the quotient, each of which reads the scores.
+        stacks_saved: layers are turns of one loop, and what each keeps is copied into stacks of all layers.
+        embeds_by_product: the embedding is a product of one-hot rows with the table.
         fused_cross_entropy: cross-entropy computed without a full fp32 copy of the logits.
+        widens_fused_loss: that one still makes fp32 logits, and exponentials beside them, which it keeps.
+        loss_chunks: parts of the tokens whose logits stand one after the other; of more than one the gradient of the head's input
+            is kept in place of the logits.
         in_place_cross_entropy: an unfused cross-entropy reuses the fp32 copy of the logits for softmax and gradient.
         fused_wgrad_accumulation: weight gradients are added into the gradient buffer by the GEMM itself.
         dropout: whether dropout masks are made and kept.
@@ -173,7 +179,12 @@ class KernelStyle:
     norms_in_fp32: bool = False
     measures_accuracy: bool = False
     splits_qkv: bool = False
+    softmax_by_reductions: bool = False
+    stacks_saved: bool = False
+    embeds_by_product: bool = False
     fused_cross_entropy: bool = False
+    widens_fused_loss: bool = False
+    loss_chunks: int = 1
     in_place_cross_entropy: bool = True
     fused_wgrad_accumulation: bool = True
     dropout: bool = False

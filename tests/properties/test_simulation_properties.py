@@ -201,6 +201,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "vocabulary_parallel_loss": ({"tensor_parallel": 2}, True, False),
     "gradient_reduce_dtype": ({}, None, "bf16"),
     "recompute_modules": ({"recompute": "selective"}, None, ("mlp",)),
+    "recompute_policy": ({}, "save_qkv_proj", "minimal"),
     "recompute_method": ({"recompute": "full", "recompute_layers": 3}, "block", "every"),
     "recompute_layers": ({"recompute": "full", "recompute_method": "uniform"}, 2, 3),
     "optimizer_offload": ({}, 0.0, 0.5),

@@ -33,6 +33,11 @@ HABITS: dict[str, dict[str, Any]] = {
     "pipeline_keeps_unsharded": {**PIPELINE, "plan": {**PIPELINE["plan"], "zero_stage": 3}},
     "keeps_compute_gradients": {**SHARDED, "plan": {**SHARDED["plan"], "gradient_dtype": "fp32"}},
     "flattens_gradients": SHARDED,
+    "updates_in_lists": FSDP,
+    "keeps_buckets": {"model": "llama3_2_1b", "plan": {"data_parallel": 8}, "batch": 8},
+    "drops_gradients": FSDP,
+    "states_break_places": FSDP,
+    "widens_fused_loss": {**TENSOR, "plan": {**TENSOR["plan"], "fused_cross_entropy": True}},
     "weights_in_experts": {"model": "mixtral_8x7b", "plan": {"data_parallel": 8, "expert_parallel": 8}, "batch": 8},
 }
 

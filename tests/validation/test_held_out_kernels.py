@@ -20,7 +20,9 @@ FITTED = (
     "pytorch pull request 156203",
     "ROCm/flash-attention issue 142",
     "YHs_Sample issue 4",
-    *(f"torch-performance-test-data issue {issue}" for issue in (78, 79, 107, 120, 124, 140, 185)),
+    "ring-attention issue 10",
+    "rocm-libraries issue 9453",
+    *(f"torch-performance-test-data issue {issue}" for issue in (78, 79, 107, 120, 124, 140, 180, 185)),
 )
 """Ends of the places whose rows a calibration or a constant was fitted to, after a first prediction."""
 
@@ -47,12 +49,12 @@ def errors() -> dict[str, list[tuple[float, bool]]]:
 @pytest.mark.parametrize(
     ("kind", "points", "median", "p90", "band"),
     [
-        ("gemm", 126, 0.13, 0.45, 0.75),
+        ("gemm", 120, 0.14, 0.46, 0.72),
         ("grouped_gemm", 26, 0.14, 0.47, 0.65),
-        ("attention", 81, 0.10, 0.33, 0.65),
-        ("unfused", 23, 0.12, 0.30, 0.70),
+        ("attention", 71, 0.13, 0.33, 0.62),
+        ("unfused", 15, 0.16, 0.49, 0.55),
         ("streams", 14, 0.15, 0.33, 0.65),
-        ("fitted", 106, 0.06, 0.15, 0.93),
+        ("fitted", 130, 0.06, 0.17, 0.92),
     ],
 )
 def test_kernels_are_priced_as_well_as_they_were(

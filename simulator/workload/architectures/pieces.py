@@ -261,7 +261,11 @@ class Pieces:
         )
 
     def embedding(self) -> list[Operator]:
-        """Token (and position) lookup; backward scatters gradients."""
+        """Token (and position) lookup; backward scatters gradients.
+
+        Or a product of one-hot rows, which are written for it, with the table, and back with the gradient: the rows of the table
+        are summed by a product then, and only positions are looked up.
+        """
         m, t, e = self.m, self.t, self.e
         x = t * m.hidden * e
         positions = m.sequence_length * m.hidden if m.positions == "learned" else 0
@@ -270,15 +274,18 @@ class Pieces:
         saved = [Saved(name="token ids", bytes=8.0 * t, region="whole")]
         if mask:
             saved.append(Saved(name="embedding dropout mask", bytes=mask, region="sequence"))
+        rows = t * self.vocabulary * e if self.style.embeds_by_product else 0.0
+        looked = (2.0 if positions else 1.0) if not rows else float(bool(positions))
         return [
             Operator(
                 label="embedding",
                 work="lookup",
                 split="lookup",
-                read=x * (2 if positions else 1),
-                written=x * (2 if positions else 1) + mask,
-                backward_read=2 * x + mask,
-                backward_written=2 * x,
+                shape=(1, t, m.hidden, self.vocabulary) if rows else (0, 0, 0, 0),
+                read=x * looked,
+                written=x * looked + mask,
+                backward_read=2 * x * (looked if rows else 1.0) + mask,
+                backward_written=2 * x * (looked if rows else 1.0),
                 parameters=self.vocabulary * m.hidden + positions + biases,
                 small_parameters=positions + biases,
                 saved=tuple(saved),
@@ -294,7 +301,9 @@ class Pieces:
         region = "whole" if self.style.gathers_logits else "tensor"
         head_in = Saved(name="head input", bytes=t * m.hidden * e, region=self.gathered)
         product = self.linear("head", "vocabulary", self.vocabulary, m.hidden, head_in, False)
-        if self.style.fused_cross_entropy:
+        if self.style.fused_cross_entropy and self.style.widens_fused_loss:  # maximum; exponential and sum; divide
+            read, written, back_read, back_written, kept = 2 * e + 4.0, 8.0, 4.0, e, 4.0
+        elif self.style.fused_cross_entropy:
             read, written, back_read, back_written, kept = 2 * e, 0.0, e, e, e
         else:  # cast to fp32; maximum; subtract; exponential; sum; divide - backward scales the softmax and casts it back
             read, written, back_read, back_written, kept = e + 20.0, 16.0, 8.0, 4.0 + e, 4.0
@@ -311,11 +320,19 @@ class Pieces:
             written=logits * written,
             backward_read=logits * back_read,
             backward_written=logits * back_written,
-            saved=(Saved(name="logits", bytes=logits * kept, region=region, category="logits"),),
+            saved=(self._kept_of_loss(logits * kept, region),),
             launches=(2 if self.style.fused_cross_entropy else 8) + (7 if measures else 0),
             backward_launches=1 if self.style.fused_cross_entropy else 4,
         )
         return [self.norm("final norm"), product, loss, *self.metrics(logits)]
+
+    def _kept_of_loss(self, logits: float, region: str) -> Saved:
+        """What stands from the loss to its backward: logits, or, made chunk by chunk, the gradient of the head's input."""
+        if self.style.loss_chunks > 1:
+            return Saved(
+                name="gradient of the head's input", bytes=float(self.t) * self.m.hidden * self.e, region="sequence"
+            )
+        return Saved(name="logits", bytes=logits, region=region, category="logits")
 
     def metrics(self, logits: float) -> list[Operator]:
         """Training metrics that evaluate the loss of the logits anew, after the backward and without gradients.

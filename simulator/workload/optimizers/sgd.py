@@ -1,4 +1,4 @@
-"""Stochastic gradient descent with momentum."""
+"""Stochastic gradient descent with momentum, as wide as the weights that are updated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Sgd"]
 
 
 class Sgd(Optimizer):
-    """SGD with one fp32 momentum per parameter."""
+    """SGD with one momentum per parameter."""
 
     name = "sgd"
     aliases = ("momentum",)
@@ -19,9 +19,9 @@ class Sgd(Optimizer):
         master = 4.0 if master_weights else float(weight_bytes)
         rewritten = float(weight_bytes) if master_weights else 0.0
         return OptimizerCost(
-            state=4.0,
-            read=4.0 + master + gradient_bytes,
-            written=4.0 + master + rewritten,
+            state=master,
+            read=2 * master + gradient_bytes,
+            written=2 * master + rewritten,
             flops=4.0,
             fused_launches=2,
             separate=32.0,  # momentum 8 + 12, step 12
