@@ -190,7 +190,8 @@ def listed_results(state: State, rank: int) -> float:
     if not settled.framework.updates_in_lists:
         return 0.0
     mine = _mine(state, rank_held(state, rank)) * (1.0 - settled.optimizer_offload)
-    return mine * (4.0 if numbers.master_weights else float(numbers.element))
+    times = OPTIMIZERS.get(state.workload.optimizer).listed_results
+    return times * mine * (4.0 if numbers.master_weights else float(numbers.element))
 
 
 def gradients_dropped(settled: Settled) -> bool:

@@ -198,6 +198,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "context_parallel_inner": ({"context_parallel": 8, "context_parallel_kind": "hybrid"}, 2, 4),
     "tensor_parallel_splits": ({"tensor_parallel": 2, "sequence_parallel": True}, None, 2),
     "fused_cross_entropy": ({}, False, True),
+    "loss_chunks": ({}, None, 8),
     "vocabulary_parallel_loss": ({"tensor_parallel": 2}, True, False),
     "gradient_reduce_dtype": ({}, None, "bf16"),
     "recompute_modules": ({"recompute": "selective"}, None, ("mlp",)),

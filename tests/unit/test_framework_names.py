@@ -25,7 +25,7 @@ from simulator.studies.validation.names import load_names
         ("llm.c", "llm_c"),
         ("NVIDIA DeepLearningExamples BERT (PyTorch 1.5)", "nvidia_bert"),
         ("metaseq (fairscale FSDP)", "metaseq"),
-        ("OneFlow 0.3.5", "megatron_lm"),
+        ("OneFlow 0.3.5", "oneflow"),
     ],
 )
 def test_a_framework_is_found_by_the_words_that_tell_it_from_its_neighbours(said: str, expected: str) -> None:

@@ -16,6 +16,7 @@ class Adam8bit(Optimizer):
     name = "adam_8bit"
     aliases = ("adamw_8bit", "adam8bit", "adamw8bit")
     source = "Dettmers et al., arXiv 2110.02861, section 2; pytorch/ao torchao/optim/README.md (block of 256)"
+    listed_results = 0  # a kernel of its own per tensor
 
     def cost(self, weight_bytes: int, gradient_bytes: int, master_weights: bool) -> OptimizerCost:
         """See `Optimizer.cost`.
