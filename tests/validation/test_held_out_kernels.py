@@ -42,7 +42,10 @@ def errors() -> dict[str, list[tuple[float, bool]]]:
         held = outcome.low <= outcome.measured <= outcome.high
         kind = row["op"] if row["op"] in ("gemm", "grouped_gemm", "attention") else "streams"
         kind = "unfused" if "unfused" in row["software"] else kind
-        found["fitted" if row["source_loc"].endswith(FITTED) else kind].append((float(error), held))
+        ratio = row["software"] == "torch sdpa" and row["source_loc"].endswith(
+            "triton issue 507"
+        )  # to FlashAttention-2 beside it
+        found["fitted" if ratio or row["source_loc"].endswith(FITTED) else kind].append((float(error), held))
     return found
 
 
@@ -51,10 +54,10 @@ def errors() -> dict[str, list[tuple[float, bool]]]:
     [
         ("gemm", 120, 0.14, 0.46, 0.72),
         ("grouped_gemm", 26, 0.14, 0.47, 0.65),
-        ("attention", 71, 0.13, 0.33, 0.62),
+        ("attention", 61, 0.13, 0.33, 0.62),
         ("unfused", 15, 0.16, 0.49, 0.55),
         ("streams", 14, 0.15, 0.33, 0.65),
-        ("fitted", 130, 0.06, 0.17, 0.92),
+        ("fitted", 140, 0.06, 0.17, 0.92),
     ],
 )
 def test_kernels_are_priced_as_well_as_they_were(
