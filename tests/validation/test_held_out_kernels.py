@@ -42,8 +42,8 @@ def errors() -> dict[str, list[tuple[float, bool]]]:
         held = outcome.low <= outcome.measured <= outcome.high
         kind = row["op"] if row["op"] in ("gemm", "grouped_gemm", "attention") else "streams"
         kind = "unfused" if "unfused" in row["software"] else kind
-        ratio = row["software"] == "torch sdpa" and row["source_loc"].endswith(
-            "triton issue 507"
+        ratio = (
+            row["software"] == "torch sdpa" and "triton issue 507" in row["source_loc"]
         )  # to FlashAttention-2 beside it
         found["fitted" if ratio or row["source_loc"].endswith(FITTED) else kind].append((float(error), held))
     return found
@@ -57,7 +57,7 @@ def errors() -> dict[str, list[tuple[float, bool]]]:
         ("attention", 61, 0.13, 0.33, 0.62),
         ("unfused", 15, 0.16, 0.49, 0.55),
         ("streams", 14, 0.15, 0.33, 0.65),
-        ("fitted", 140, 0.06, 0.17, 0.92),
+        ("fitted", 143, 0.06, 0.20, 0.91),
     ],
 )
 def test_kernels_are_priced_as_well_as_they_were(
