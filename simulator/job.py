@@ -238,7 +238,9 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
     elif spec.cluster.gpu_spread is not None:
         cluster = _with_spread(cluster, spec.cluster.gpu_spread)
     if jitter is not None:
-        assumptions.append("step times are without the noise of [jitter]; dtsim run adds p50, p95 and their causes")
+        assumptions.append(
+            "the step time is without the noise of [jitter]; dtsim run has p50, p95 and their causes beside it"
+        )
     return Job(
         name=spec.name if spec.name != "job" else name,
         workload=workload,

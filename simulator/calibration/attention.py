@@ -249,6 +249,7 @@ def attention_toml(coefficients: AttentionCoefficients, header: str) -> str:
         lines += ["", f"[kernels.{name}]", f"measured = {toml_value(kernel.measured)}"]
         lines += [f"instruction_share = {kernel.instruction_share!r}"] if kernel.instruction_share < 1.0 else []
         lines += [f"power_share = {kernel.power_share!r}"] if kernel.power_share else []
+        lines += [f"head_dims = {list(kernel.head_dims)}"] if kernel.head_dims else []
         for direction in ("forward", "backward"):
             numbers = getattr(kernel, direction).model_dump()
             lines += ["", f"[kernels.{name}.{direction}]"]

@@ -19,7 +19,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from simulator.errors import SimulatorError
+from simulator.errors import SimulatorError, UnknownNameError
 
 __all__ = ["VERBS", "main"]
 
@@ -50,7 +50,9 @@ class _Verbs(TyperGroup):
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return _verb(cmd_name) if cmd_name in VERBS else None
+        if cmd_name not in VERBS:
+            raise UnknownNameError("verb", cmd_name[:100], VERBS)
+        return _verb(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Verbs"):

@@ -5,6 +5,7 @@
 Each thread block owns a tile of queries (backward: of keys) and loops over the other side.  Under a causal mask tiles
 see half of it on average, but the longest loop, which the last tiles wait for, stays whole: with few heads per GPU the
 tail is what costs.  A sliding window ends every loop at its width, and masks half a tile more at its far edge.
+Heads of a width that a kernel was not compiled for are padded to the next one that it was.
 The softmax is work that does not grow with the head dimension, so short heads are slower; it takes the cycles of other units, as the start
 of a loop does, so slower tensor cores make both cheaper beside them.  Its exponentials draw power too: a
 kernel whose products fill a third of the cycles still meets the power limit of a card that is capped below the full one.
@@ -106,11 +107,12 @@ def attention_seconds(
     steps = tiles * (scores / owned + overhead + edge) / gpu.streaming_multiprocessors
     longest = np.where(narrow, np.minimum(loop, span + 2.0 * edge), loop) + overhead
     steps = np.maximum(steps + numbers.tail * longest, longest)
+    padded = _padded(width, chosen.head_dims)
     softmax = numbers.softmax_cost * pace * _narrow(peak, dtype, gpu)
-    work = 2.0 * _PRODUCTS[direction] * numbers.tile * (width + softmax)
-    rate = peak * _rate(numbers.rate, chosen.instruction_share, pace) * np.where(width > _WIDE, numbers.wide_rate, 1.0)
+    work = 2.0 * _PRODUCTS[direction] * numbers.tile * (padded + softmax)
+    rate = peak * _rate(numbers.rate, chosen.instruction_share, pace) * np.where(padded > _WIDE, numbers.wide_rate, 1.0)
     compute = steps * work * gpu.streaming_multiprocessors / rate
-    busy = 2.0 * _PRODUCTS[direction] * sequences * q_heads * scores * width / (peak * compute)
+    busy = 2.0 * _PRODUCTS[direction] * sequences * q_heads * scores * padded / (peak * compute)
     lasting = compute * np.asarray(repeats, np.float64)
     compute = compute / clock_share(np.maximum(busy, chosen.power_share), lasting, gpu, coefficients.clock)
 
@@ -130,6 +132,17 @@ def _rate(measured: float, instructions: float, pace: Array) -> Array:
     instructions stay as slow beside the peak as they are, what they wait for counts for less."""
     idle = instructions / measured - 1.0
     return np.asarray(np.where(pace < 1.0, instructions / (1.0 + idle * pace), measured) if idle > 0.0 else measured)
+
+
+def _padded(width: Array, known: tuple[int, ...]) -> Array:
+    """Return the widths of heads as the kernel computes them; one beyond all it knows stays as it is.
+
+    >>> _padded(np.array([64.0, 80.0, 300.0]), (32, 64, 96, 128)).tolist()
+    [64.0, 96.0, 300.0]
+    """
+    sizes = np.array([*sorted(known), np.inf])
+    found = sizes[np.searchsorted(sizes, width)]
+    return np.where(np.isfinite(found), found, width)
 
 
 def _reach(end: Array, span: Array, chunked: bool) -> Array:

@@ -196,10 +196,12 @@ class AttentionKernel(Spec):
         instruction_share: part of the peak that the kernel's instructions can reach (older ones than the architecture's own).
         power_share: part of the clock's full_clock_power that the kernel draws at full clock however few of its cycles are
             products, since exponentials and the traffic of tiles fill the others; 0 = in proportion to its products.
+        head_dims: widths of heads that it was compiled for; others are padded to the next one.  () = any.
     """
 
     measured: bool
     instruction_share: Fraction = 1.0
+    head_dims: Counts = ()
     power_share: NotNegative = 0.0
     forward: AttentionPass
     backward: AttentionPass
@@ -249,6 +251,8 @@ class MemoryBoundCoefficients(_Calibration):
         layer_share: the same for the small kernels of layers: norms, activations, residuals, rotary embedding.
         layer_backward_share: the same for their backward passes, which sum over rows and columns at once; 0 = as layer_share.
         cast_share: the same for kernels that quantise operands of products to 8 or 4 bits.
+        sums_in_layer: whether layer_share was measured on norms whose backward reads its operands twice, by the bytes of reading
+            them once: the second reading ("norm sums") is in it then.
         loss_share: the same for a cross-entropy made of separate tensor operations.
         scores_backward_share: the same for the backward pass of a softmax over scores in memory.  It stands for the products
             around it too, whose reading of transposed scores is slower than their other traffic.
@@ -262,6 +266,7 @@ class MemoryBoundCoefficients(_Calibration):
     layer_share: Fraction
     layer_backward_share: Fraction = 0.0
     loss_share: Fraction
+    sums_in_layer: bool = False
     scores_backward_share: Fraction
     cast_share: Fraction = 1.0
     stack_share: Fraction = 1.0
@@ -270,11 +275,13 @@ class MemoryBoundCoefficients(_Calibration):
 
     def fraction(self, access: str) -> float:
         """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "layer backward", "gather",
-        "loss", "scores", "scores backward", "cast", "stack" or "transposed"."""
+        "loss", "norm sums", "flash layout", "scores", "scores backward", "cast", "stack" or "transposed"."""
         shares = {
             "gather": self.gather_share,
             "layer": self.layer_share,
             "layer backward": self.layer_backward_share or self.layer_share,
+            "norm sums": self.layer_share,
+            "flash layout": self.layer_share,
             "loss": self.loss_share,
             "cast": self.cast_share,
             "stack": self.stack_share,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.lowering.assign import Chunk
+from simulator.lowering.boundary import received
 from simulator.lowering.carried_units import carried
 from simulator.lowering.casts import maxima_table
 from simulator.lowering.expand import LayerCost
@@ -153,7 +154,7 @@ def _segments(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -
     name += " + head" if chunk.head else ""
     out = []
     for number, group in enumerate(pieces_of):
-        pieces: list[tuple[OperatorTable, int]] = []
+        pieces = received(state, chunk, kind, scale) if number == 0 else []
         for layer in group:
             table = table_of(state.scales[scale][layer], kind)
             if pieces and pieces[-1][0] is table:

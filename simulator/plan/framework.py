@@ -19,17 +19,18 @@ __all__ = ["Framework", "load_framework"]
 class Framework(NamedSpec):
     """How a training framework behaves.
 
-    Kernels: attention, fused_*, norms_in_fp32, measures_accuracy, splits_qkv, softmax_by_reductions, stacks_saved,
-    embeds_by_product, dropout, joined_gate, casts_apart as in `KernelStyle`.
+    Kernels: attention, fused_*, norms_in_fp32, norm_sums_apart, measures_accuracy, splits_qkv, packs_qkv, softmax_by_reductions,
+    stacks_saved, embeds_by_product, dropout, joined_gate, joined_qkv, plain_gate, casts_apart as in `KernelStyle`.
     Recompute: prunes_recompute (a compiler drops what no backward reads from a forward that runs again).
     Communication: gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
     they are kept); reduces_whole (ZeRO-1 and 2 sum all gradients on all replicas, though each keeps its shard only);
     broadcasts_updates (ZeRO-1 deals out whole weight tensors; each owner broadcasts what it updated, one after the other);
     gradients_overlap and parameters_overlap (with compute);
     bucket_size; p2p "latency" (receives are posted ahead) or "blocking"; scatters_p2p (tensor-parallel ranks share the
-    sending); tensor_parallel_overlap (input-gradient collective beside the weight-gradient GEMM); fuses_pairs (forward and
-    backward of two microbatches interleaved, so that the communication of one hides under the compute of the other; else
-    one after the other); separate_communicators (gathers and reductions do not queue behind each other).
+    sending, and gather what they receive); partitions_activations (they keep no more than their parts of a chunk's output either,
+    and gather it again before its backward); tensor_parallel_overlap (input-gradient collective beside the weight-gradient GEMM);
+    fuses_pairs (forward and backward of two microbatches interleaved, so that the communication of one hides under the compute of
+    the other; else one after the other); separate_communicators (gathers and reductions do not queue behind each other).
     Attention: repeats_keys (keys and values are repeated for every query head before the kernel, so that kernel and exchange see
     all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations);
     ring_traced (the ring is part of a compiled graph: fp32 results are joined by one kernel, and every exchange is waited for
@@ -56,7 +57,8 @@ class Framework(NamedSpec):
     Memory habits: gathers_rotary (every layer gathers its tokens' cosines and sines from a table, and keeps them);
     copies_attention_output (attention kernels of batch-first tensors in a sequence-first layer: the output
     projection keeps its own copy of their output); keeps_gathered_inputs (what sequence parallelism gathers for a product is
-    kept for its backward, not gathered again); keeps_idle_products (per-operator recompute also keeps a layer's last product,
+    kept for its backward, not gathered again); divides_checkpoints (of a recomputed layer's input each tensor-parallel rank keeps its
+    part, and gathers it before the backward); keeps_idle_products (per-operator recompute also keeps a layer's last product,
     which nothing reads); copies_gathered (FSDP gathers and reduces through buffers of streams of their own, whose memory the
     allocator keeps apart); keeps_outputs (a pipeline rank keeps the output of every microbatch in
     flight until its backward); receives_ahead (receive buffers of all microbatches of a step stand through it, and so do the
@@ -78,7 +80,8 @@ class Framework(NamedSpec):
     attention of the library, launches not counted (costs/host_time.py); launch_wait (the host waits for every kernel before it
     launches the next one, as under CUDA_LAUNCH_BLOCKING, and the GPU for so long for each; 0 = launches queue ahead of the GPU);
     message_wait (after a blocking message the host synchronises with the GPU, which is idle until the next action's first
-    kernel); step_time per optimizer step spent with the GPU idle.
+    kernel); layer_wait (the same at the end of every recomputed layer, forward and backward); step_time per optimizer step spent
+    with the GPU idle.
     Updates on the CPU: fused_host_optimizer (one pass over all arrays, as DeepSpeed's CPU Adam; else a loop per operation);
     offloads_master_weights (the fp32 weights go with the states; else the GPU keeps its own and gets them back in fp32).
     Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries),
@@ -95,6 +98,7 @@ class Framework(NamedSpec):
     norms_in_fp32: bool = False
     measures_accuracy: bool = False
     splits_qkv: bool = False
+    packs_qkv: bool = False
     softmax_by_reductions: bool = False
     stacks_saved: bool = False
     embeds_by_product: bool = False
@@ -118,6 +122,7 @@ class Framework(NamedSpec):
     bucket_size: Bytes
     p2p: Literal["latency", "blocking"]
     scatters_p2p: bool
+    partitions_activations: bool = False
     tensor_parallel_overlap: bool
     fuses_pairs: bool
     separate_communicators: bool
@@ -132,6 +137,7 @@ class Framework(NamedSpec):
     gathers_rotary: bool
     copies_attention_output: bool
     keeps_gathered_inputs: bool
+    divides_checkpoints: bool = False
     keeps_idle_products: bool
     copies_gathered: bool
     keeps_outputs: bool
@@ -153,6 +159,7 @@ class Framework(NamedSpec):
     module_time: Seconds
     launch_wait: Seconds = 0.0
     message_wait: Seconds = 0.0
+    layer_wait: Seconds = 0.0
     step_time: Seconds
     fused_host_optimizer: bool = False
     offloads_master_weights: bool = False
@@ -161,6 +168,9 @@ class Framework(NamedSpec):
     grouped_workspace: Bytes
     communicator: Bytes
     joined_gate: bool = True
+    joined_qkv: bool = True
+    norm_sums_apart: bool = False
+    plain_gate: bool = False
     reduction_dtype: Literal["fp32", "bf16", "fp16", "gradient"] = "gradient"
     reduces_whole: bool = False
     broadcasts_updates: bool = False

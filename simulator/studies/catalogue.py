@@ -64,7 +64,8 @@ class Member:
     def sections(self) -> list[Section]:
         """Return the member to read."""
         rows = tuple(row for key, value in _flat(self.facts) for row in self._rows(key, value))
-        title = f"{self.kind[:-1] if self.kind.endswith('s') else self.kind} {self.name} ({self.place})"
+        one = f"{self.kind[:-3]}y" if self.kind.endswith("ies") else self.kind.removesuffix("s")
+        title = f"{one} {self.name} ({self.place})"
         out = [Section(title=title, table=Table(headings=("", "", ""), rows=rows, left=(0, 1, 2)))]
         if self.derived:
             out.append(
@@ -97,11 +98,11 @@ def kind_named(text: str) -> str:
     Raises:
         UnknownNameError: no such kind.
 
-    >>> kind_named("gpu"), kind_named("schedules")
-    ('gpus', 'schedules')
+    >>> kind_named("gpu"), kind_named("schedules"), kind_named("recompute_policy")
+    ('gpus', 'schedules', 'recompute_policies')
     """
     known = [*FILE_KINDS, *FAMILIES, "collectives", "kinds", "engines"]
-    for kind in (text, text.lower(), text.lower() + "s"):
+    for kind in (text, text.lower(), text.lower() + "s", text.lower().removesuffix("y") + "ies"):
         if kind in known:
             return kind
     raise UnknownNameError("kind", text[:100], known)
@@ -163,6 +164,7 @@ def _brief(kind: str, name: str) -> str:
         "jobs": lambda: str(data.get("notes", "")),
         "frameworks": lambda: str(data.get("notes", "")),
         "calibrations": lambda: str(data.get("notes", "")),
+        "recompute_policies": lambda: str(data.get("notes", "")),
     }
     try:
         text = templates[kind]() if kind in templates else ""
@@ -258,8 +260,14 @@ def _derived(kind: str, path: str, settings: Sequence[str]) -> dict[str, str]:
     from simulator.hardware.cluster import load_node
     from simulator.hardware.link import load_link
     from simulator.plan.framework import load_framework
+    from simulator.plan.recompute_policy import load_recompute_policy
 
-    checks: dict[str, Callable[[str], Any]] = {"nodes": load_node, "links": load_link, "frameworks": load_framework}
+    checks: dict[str, Callable[[str], Any]] = {
+        "nodes": load_node,
+        "links": load_link,
+        "frameworks": load_framework,
+        "recompute_policies": load_recompute_policy,
+    }
     if kind in checks:
         checks[kind](path)
     return {}

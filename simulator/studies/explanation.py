@@ -103,7 +103,7 @@ class Explanation:
         p = self.prediction
         rows = tuple((name, show(s, "s"), percent(s / p.step_time)) for name, s in list(self.classes.items())[:8])
         blocks = p.provenance["host_bound"]
-        leaving = sorted({re.sub(r" ?\d+( to \d+)?", "", name) for name in p.provenance["placement"]})
+        leaving = sorted({re.sub(r"( of rank)? \d+( to \d+)?", "", name) for name in p.provenance["placement"]})
         return Section(
             title="what binds: the longest chain of work and messages, by what sets its speed",
             table=Table(headings=("", "", ""), rows=rows),

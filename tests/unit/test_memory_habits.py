@@ -25,6 +25,7 @@ HABITS: dict[str, dict[str, Any]] = {
     "gathers_rotary": TENSOR,
     "keeps_gathered_inputs": TENSOR,
     "makes_gradients": {**TENSOR, "plan": {**TENSOR["plan"], "microbatch_size": 2}, "length": 8192},
+    "divides_checkpoints": {"model": "llama3_8b", "plan": {"tensor_parallel": 4, "recompute": "full"}, "batch": 2},
     "keeps_idle_products": {**TENSOR, "plan": {"recompute": "operators"}},
     "copies_gathered": FSDP,
     "fsdp_root_unit": FSDP,

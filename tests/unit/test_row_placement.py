@@ -389,6 +389,7 @@ def test_products_in_pieces_are_placed_from_a_rows_own_words() -> None:
     ("framework", "said", "expected"),
     [
         ("torchtitan", "", True),
+        ("torchtitan 2025-06", "", True),
         ("NeMo (Megatron-Core)", "", True),
         ("torchtitan", "0", False),
         ("Megatron-LM", "", False),

@@ -31,7 +31,7 @@ from tests.rows import ROW, placed
         ("ColossalAI", "1", "megatron_core"),
         ("nanotron", "1", "megatron_core"),
         ("veScale", "3", "torchtitan_eager"),
-        ("GPT-NeoX (fork)", "1", "megatron_deepspeed_bf16"),
+        ("GPT-NeoX (fork)", "1", "gpt_neox_bf16"),
         ("Megatron-DeepSpeed (Microsoft)", "1", "megatron_deepspeed_bf16"),
         ("HF Trainer", "3", "pytorch_fsdp"),
         ("Axolotl (FSDP)", "3", "pytorch_fsdp"),

@@ -75,11 +75,11 @@ class Recipe(Spec):
     def holds(self, framework: str, row: tuple[str, str, str, str]) -> bool:
         """Return whether a row is meant: our name of its framework, and what it says of source, model, GPU and release."""
         source, model, gpu, version = row
-        release, known = _release(version), {words_of(word) for word in self.gpus.split(",")}
+        release, known = release_of(version), {words_of(word) for word in self.gpus.split(",")}
         begins = _plain(model).startswith(_plain(self.model)) and words_of(gpu)[:1] in known
-        late = not self.since or (bool(release) and release >= _release(self.since))
+        late = not self.since or (bool(release) and release >= release_of(self.since))
         meant = self.framework in ("", framework) and self.table.lower() in source.lower()
-        return meant and begins and late and (not self.until or release <= _release(self.until))
+        return meant and begins and late and (not self.until or release <= release_of(self.until))
 
 
 class NameTable(Spec):
@@ -188,11 +188,11 @@ class NameTable(Spec):
         release = release_of(version)
         since, table = self.framework_since.get(framework), self.framework_until
         until = table.get(f"{framework} {architecture}") or table.get(f"{framework} any")
-        if release is None:
+        if not release:
             return None
-        if since is not None and since.architecture == architecture and release >= (release_of(since.since) or release):
+        if since is not None and since.architecture == architecture and release >= release_of(since.since):
             return since.framework
-        if until is not None and release < (release_of(until.until) or release):
+        if until is not None and release < release_of(until.until):
             return until.framework
         return None
 
@@ -268,14 +268,16 @@ def _month(text: str) -> str:
     return max((year + month for year, month in found), default="")
 
 
-def release_of(text: str) -> tuple[int, int] | None:
-    """Return year and month of "26.04.01" or "release 26.04", or the start of a year that stands alone; None for others.
+def release_of(text: str) -> tuple[int, ...]:
+    """Return year, month and patch of "26.04.01" or "release 26.04", or the start of a year that stands alone; () for others.
 
-    >>> release_of("24.07a"), release_of("launcher-2024"), release_of("v4.0")
-    ((24, 7), (24, 0), None)
+    >>> release_of("26.04.01"), release_of("24.07a"), release_of("launcher-2024"), release_of("v4.0")
+    ((26, 4, 1), (24, 7), (24, 0), ())
     """
-    month, year = re.match(r"(?:release )?(\d\d)\.(\d+)", text), re.search(r"\b20(\d\d)\b", text)
-    return (int(month[1]), int(month[2])) if month else (int(year[1]), 0) if year else None
+    month, year = re.match(r"(?:release )?(\d\d)\.(\d+)(?:\.(\d+))?", text), re.search(r"\b20(\d\d)\b", text)
+    if month:
+        return tuple(int(part) for part in month.groups() if part)
+    return (int(year[1]), 0) if year else ()
 
 
 def words_of(text: str) -> tuple[str, ...]:
@@ -345,15 +347,6 @@ def _same_memory(memory: float, gigabytes: float) -> bool:
 def _distance(memory: float, gigabytes: float) -> float:
     """How far a GPU's memory lies from what was said, decimal or binary, whichever is nearer [1]."""
     return min(abs(memory / parse(f"{gigabytes} {unit}", "B") - 1) for unit in ("GB", "GiB"))
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """The numbers of a release.
-
-    >>> _release("26.04.01") > _release("26.04")
-    True
-    """
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def _plain(text: str) -> str:

@@ -161,7 +161,7 @@ def _verdicts(validation: Validation) -> Table:
     for name, s in {**validation.by_group, "all": validation.summary}.items():
         v = s.out_of_memory
         if any(v[key] for key in ("tp", "fp", "fn", "tn")):
-            shares = ("-" if v[key] is None else percent(v[key], 0) for key in ("precision", "recall"))
+            shares = ("-" if (part := v[key]) is None else percent(part, 0) for key in ("precision", "recall"))
             rows.append((_short(name), *(str(v[key]) for key in ("tp", "fp", "fn", "tn")), *shares))
     return Table(headings=heads, rows=tuple(rows))
 

@@ -54,6 +54,10 @@ class Pieces:
                       sum of both ways, cast      reads 8, 4                            writes 4, e
                       in all                      reads 5 e + 44                        writes 3 e + 32
 
+        The sums over tokens of a LayerNorm's backward may be a kernel of its own, which reads x and dy again (PyTorch's
+        layer_norm_kernel.cu and apex' layer_norm_cuda_kernel.cu: one kernel for gammas and betas, one for dx; Transformer Engine's
+        and apex' FastLayerNorm add them up in passing).
+
         One kernel on a residual stream that is cast to fp32 before: forward reads e, 4 and writes 4, e; backward reads e, 4
         and writes 4, and the cast of the gradient reads 4 and writes e.
         """
@@ -69,6 +73,7 @@ class Pieces:
             if fused
             else (2 * e + 16, 2 * e + 12, 5 * e + 44, 3 * e + 32)
         )
+        apart = fused and self.style.norm_sums_apart
         return Operator(
             label=label,
             work="memory_bound",
@@ -77,6 +82,7 @@ class Pieces:
             written=elements * written,
             backward_read=elements * back_read,
             backward_written=elements * back_written,
+            sums_read=elements * (e + (cast or e)) if apart else 0.0,
             access="" if fused else "stream",
             parameters=weights,
             small_parameters=weights,
@@ -209,10 +215,21 @@ class Pieces:
         return [clamp, Operator(label=f"{label} gate offset", work="wait", split=region, read=e)]
 
     def activation(self, label: str, wide: float, region: str) -> Operator:
-        """The activation function of an MLP whose inner activation has `wide` bytes."""
+        """The activation function of an MLP whose inner activation has `wide` bytes.
+
+        A gate in plain tensor operations, in passes over one half of its input: the function 1, 1 and the product 2, 1 forward;
+        backward the product's two gradients 4, 2 and the function's 2, 1, and joining the halves 2, 2 where they are one tensor.
+        Biases are added before, 2 and 2 for both halves; their gradient is summed by the linear layer.
+        """
         m = self.m
-        passes = 1 if self.style.fused_bias_activation or not (m.linear_bias or m.gated_mlp) else 2
+        fused = self.style.fused_bias_activation and not (m.gated_mlp and self.style.plain_gate)
+        passes = 1 if fused or not (m.linear_bias or m.gated_mlp) else 2
         activation_in = wide * (2 if m.gated_mlp else 1)
+        traffic = [activation_in * passes, wide * passes, (activation_in + wide) * passes, activation_in * passes]
+        if m.gated_mlp and passes > 1:
+            halves = 2 if self.style.joined_gate or region == "expert" else 0
+            biases = 2 if m.linear_bias else 0
+            traffic = [wide * n for n in (3 + biases, 2 + biases, 6 + halves, 3 + halves)]
         name = "swiglu" if m.gated_mlp else "gelu"
         before = "" if label == "mlp" else f"{label} "
         first = "gate output" if m.gated_mlp else "activation function input"
@@ -220,10 +237,10 @@ class Pieces:
             label=f"{before}{name}",
             work="memory_bound",
             split=region,
-            read=activation_in * passes,
-            written=wide * passes,
-            backward_read=(activation_in + wide) * passes,
-            backward_written=activation_in * passes,
+            read=traffic[0],
+            written=traffic[1],
+            backward_read=traffic[2],
+            backward_written=traffic[3],
             access="stream" if m.gated_mlp and passes > 1 else "",  # an error function takes longer than its bytes
             again=1.0,
             saved=(

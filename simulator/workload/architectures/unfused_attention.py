@@ -16,6 +16,8 @@ def unfused(p: Pieces, operands: tuple[Saved, ...], keys: int, bias: list[Operat
         forward   cast e, 4; masked fill 4 + 1, 4; softmax 4, 4; cast 4, e       reads e + 13    writes 12 + e
         backward  cast e, 4; softmax 8, 4; masked fill 4 + 1, 4; cast 4, e       reads e + 17    writes 12 + e
 
+    Backward of the transposition: gradients of queries, keys and values joined, 3 passes; those of the first two times the scale
+    of the scores (the derivative of torch.baddbmm is a product and a multiplication), 2.
     A fused one keeps the format of the products: forward e, e; backward 2 e, e.  By reductions (XLA's fusions end where a sum over
     a row does) it is three kernels forward and two backward: 3 e, e; backward 4 e, e.
 
@@ -99,9 +101,9 @@ def unfused(p: Pieces, operands: tuple[Saved, ...], keys: int, bias: list[Operat
             split="tensor",
             read=x,
             written=x,
-            backward_read=4 * x,
-            backward_written=4 * x,
-            backward_launches=4,
+            backward_read=5 * x,
+            backward_written=5 * x,
+            backward_launches=5,
             selective=True,
         )
     )
