@@ -15,6 +15,7 @@ __all__ = [
     "FrameworkLater",
     "FrameworkSince",
     "FrameworkUntil",
+    "SoftwareRepeats",
     "SourceFramework",
     "SourceKernel",
     "SourceMachine",
@@ -140,4 +141,13 @@ class SourceRecompute(Spec):
 
     recompute: Name
     offloads: bool = False
+    source: Name
+
+
+class SoftwareRepeats(Spec):
+    """How often the benchmark of a library runs a kernel in a row on a GPU that was idle before (on one GPU alone where it is named),
+    and where that was read."""
+
+    repeats: float = Field(ge=1.0)
+    gpu: str = ""
     source: Name

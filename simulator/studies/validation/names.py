@@ -23,6 +23,7 @@ from simulator.studies.validation.name_specs import (
     FrameworkLater,
     FrameworkSince,
     FrameworkUntil,
+    SoftwareRepeats,
     SourceFramework,
     SourceKernel,
     SourceMachine,
@@ -114,6 +115,7 @@ class NameTable(Spec):
     machine_of_source: dict[str, SourceMachine] = Field(default_factory=dict)
     memory_of_source: dict[str, SourceMemory] = Field(default_factory=dict)
     memory_units: dict[str, Name]
+    repeats_of_software: dict[str, SoftwareRepeats] = Field(default_factory=dict)
 
     def find(self, table: str, text: str) -> str | None:
         """Return our name for a text in one of the tables, by its letters and digits alone; None when it is not there.
@@ -229,6 +231,11 @@ class NameTable(Spec):
     def memory_of(self, source: str) -> SourceMemory | None:
         """Return what the peak memory of a source is known to count, by a part of its text."""
         return next(_said_of(self.memory_of_source, source), None)
+
+    def repeats_of(self, software: str, gpu: str) -> float | None:
+        """Return how often the benchmark of a library runs a kernel in a row, by a part of the software's name."""
+        known = _said_of(self.repeats_of_software, software)
+        return next((x.repeats for x in known if x.gpu in ("", gpu)), None)
 
     def kernel_of(self, source: str, word: str) -> SourceKernel | None:
         """Return what a source means by its word for an attention kernel, if it means something of its own."""
