@@ -40,6 +40,7 @@ from simulator.hardware.coefficients import (
     Profile,
     Residual,
     library_of,
+    load_cost_table,
     pooled_name,
     pooled_profile,
     size_class,
@@ -214,9 +215,9 @@ def fit_common(platforms: dict[Key, list[NcclLog]], name: str) -> tuple[Profile,
 
     def error(share: float) -> float:
         far = [
-            residuals(log, _part(fit, share).pairs, 0.0, fit.hops)
+            residuals(log, _part(fit, share).pairs, fit.launch, fit.hops)
             for log in everyone
-            if not log.single_process and (fit := abroad[platform_of(log)])
+            if (fit := abroad[platform_of(log)])
         ]
         return float(np.median([np.median(np.abs(one)) for one in far])) if far else 0.0
 
@@ -233,7 +234,7 @@ def _common_pairs(platforms: dict[Key, list[NcclLog]], without: Key | None) -> P
     """
     some = {key: group for key, group in platforms.items() if key != without}
     if not some:
-        return PairFit(pairs={}, others=PRIOR, launch=0.0, hops={})
+        return PairFit(pairs={}, others=PRIOR, launch=load_cost_table().single_process_launch, hops={})
     some = {key: group for key, group in some.items() if key[3]} or some
     logs = _of_several([log for group in some.values() for log in group])
     counts = Counter(platform_of(log) for log in logs)

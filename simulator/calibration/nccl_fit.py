@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.calibration.nccl_bands import own_of
+from simulator.calibration.nccl_launch import host_seconds
 from simulator.calibration.nccl_logs import NcclLog
 from simulator.collectives import ALGORITHMS, PRIOR, level_of
 from simulator.errors import CalibrationError
@@ -60,6 +61,8 @@ STARTS = ((0.0, 0.0), (1.0, -0.3), (-0.5, 0.0))
 """Where a fit starts (log latency, log bandwidth of the platform): there are several valleys."""
 _HOPS, _LEAST_HOP = 1.0, parse("2 us", "s")
 """How far a network's latency is expected to lie from its data sheet (log), which counts as at least this."""
+_LAUNCH = 0.3
+"""How far what one process takes to launch for one of its GPUs is expected to lie from the usual (log)."""
 _FEW = 6
 """Points of which a size class of its own is made."""
 _NOISE = 0.1
@@ -134,9 +137,10 @@ def fit_nccl(
 def predict(log: NcclLog, pairs: Pairs, launch: float = 0.0, hops: Hops | None = None) -> NDArray[np.float64]:
     """Return the seconds of the log's messages by a profile's multipliers; pairs that it lacks keep NCCL's constants.
 
-    `launch` [s] is added where one process launched for all ranks; `hops` None = the data sheets'.
+    `launch` [s] per GPU bounds them from below where one process launched for all ranks of a node; `hops` None = the
+    data sheets'.
     """
-    return _choose(_terms(log), pairs, _hop(log, hops))[0] + (launch if log.single_process else 0.0)
+    return np.maximum(_choose(_terms(log), pairs, _hop(log, hops))[0], host_seconds(log, launch))
 
 
 def pairs_chosen(log: NcclLog, pairs: Pairs, hops: Hops | None = None) -> list[tuple[str, str]]:
@@ -244,8 +248,8 @@ def _choose(terms: list[_Term], pairs: Pairs, hop: float) -> tuple[NDArray[np.fl
 
 @dataclass(frozen=True, slots=True)
 class PairFit:
-    """Multipliers of the pairs; those of any other pair; launch [s] of logs that one process ran for all ranks; latency
-    of networks."""
+    """Multipliers of the pairs; those of any other pair; launch [s] per GPU of logs that one process ran for all ranks;
+    latency of networks."""
 
     pairs: Pairs
     others: Pair
@@ -283,7 +287,7 @@ def fit_pairs(
     free = free if fits_hops else []
     index = [free.index(log.fabric.network) if log.fabric.network in free else -1 for log in logs]
     usual = np.array([max(load_cost_table().network_latency.get(name, 0.0), _LEAST_HOP) for name in free])
-    quickest = min((float(log.seconds.min()) for log in logs if log.single_process), default=0.0)
+    usual_launch = load_cost_table().single_process_launch
     weights = [_weights(log) * np.sqrt(vote) for log, vote in zip(logs, votes or [1.0] * len(logs), strict=True)]
 
     sight = _sight(logs)
@@ -298,25 +302,26 @@ def fit_pairs(
         values = multipliers(x)
         values = np.stack([np.exp(values[:, 0]), np.exp(values[:, 1]), np.abs(values[:, 2])], 1)
         networks = usual * np.exp(x[4 + size :])
-        launch = np.exp(x[3 + size]) * quickest
+        launch = float(np.exp(x[3 + size])) * usual_launch
         best = [
-            stack.seconds(values, known[i] if index[i] < 0 else networks[index[i]])
-            + (launch if logs[i].single_process else 0.0)
+            np.maximum(
+                stack.seconds(values, known[i] if index[i] < 0 else networks[index[i]]), host_seconds(logs[i], launch)
+            )
             for i, stack in enumerate(stacks)
         ]
         out = _soft(np.log(np.concatenate(best) / seconds) / _NOISE) * weight
         pairs = x[3 : 3 + size] / np.tile(sight * _SPREAD, len(names))
-        held = [x[:3] / (sight * _SHARED), pairs, x[3 + size : 4 + size] + 1.0]
+        held = [x[:3] / (sight * _SHARED), pairs, x[3 + size : 4 + size] / _LAUNCH]
         return np.concatenate([out, *held, x[4 + size :] / _HOPS])
 
     first = np.zeros((len(starts), 4 + size + len(free)))
-    first[:, :2], first[:, 3 + size] = starts, -1.0
+    first[:, :2] = starts
     found = min((least_squares(misses, x, method="trf", max_nfev=60) for x in first), key=lambda fit: fit.cost).x
     fitted = dict(zip(free, (usual * np.exp(found[4 + size :])).tolist(), strict=True))
     return PairFit(
         pairs={name: _from_logs(*row) for name, row in zip(names, multipliers(found), strict=True)},
         others=_from_logs(found[0], min(found[1], 0.0), 0.0),
-        launch=float(np.exp(found[3 + size])) * quickest,
+        launch=float(np.exp(found[3 + size])) * usual_launch,
         hops={**(hops or {}), **fitted},
     )
 

@@ -79,6 +79,8 @@ class CostTable(NamedSpec):
     network_latency: dict[str, Seconds]
     tree_medium: dict[str, Factors]
     between_kinds: Sigma
+    single_process_launch: Seconds
+    point_to_point_call: Seconds
 
     def generation_of(self, fabric: Fabric) -> str:
         """Return the GPU generation whose constants a fabric's GPUs take."""
@@ -156,8 +158,8 @@ class Profile(NamedSpec):
     out than on those fitted.
 
     `others` is what the platform's pairs have in common, for pairs that its logs do not hold.  `single_process_launch`
-    [s] is what logs of ONE process that launches for all its GPUs (nccl-tests -g 8) lose on every call; training runs
-    one process per GPU, so it stands here only to explain those logs.  `network_latency` [s] by network technology is what
+    [s] is what ONE process that launches for all its GPUs (nccl-tests -g 8) takes for each of them; training runs one
+    process per GPU, so it stands here only to explain those logs.  `network_latency` [s] by network technology is what
     a hop takes beyond NCCL's constants; of a technology not named the cost table's.
     """
 

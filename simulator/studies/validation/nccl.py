@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from simulator.calibration.nccl_launch import host_seconds
 from simulator.calibration.nccl_logs import NcclLog, describe_row, load_log, log_digest, single_process
 from simulator.collectives import collective_seconds, profile_of
 from simulator.errors import SimulatorError, SpecError
@@ -60,11 +61,11 @@ def _log_outcomes(row: Row, index: Path, everything: bool) -> list[Outcome]:
             continue
         profile = profile_of(log.fabric, log.place)
         own = _own(profile, log, size)
-        launch = profile.single_process_launch if log.single_process else 0.0
+        seconds = max(time.seconds, host_seconds(log, profile.single_process_launch))
         factor = math.exp(QUANTILE * (own or time.sigma))
         known = profile.measured(log.kind, time.algorithm, time.protocol, size)
         band = OWN_LOG if own else SAME_PLATFORM if known else UNMEASURED
-        out.append(replace(_row(name, i, line, time.seconds + launch, factor, "", True), band_of=band))
+        out.append(replace(_row(name, i, line, seconds, factor, "", True), band_of=band))
     return out
 
 
