@@ -117,7 +117,16 @@ _USUAL_CARDS = {
 _USUAL_EFA = {"ampere": "50 Gb/s", "volta": "12.5 Gb/s", "turing": "12.5 Gb/s", "ada": "50 Gb/s"}
 """Network per GPU of machines whose index does not say it, by generation; others, and plain Ethernet, have 100 Gb/s;
 EFA by the machines that AWS rents: p4d, p3dn, g4dn, g6e, and 400 Gb/s on those since."""
-_XGMI = {"cdna2": "xgmi2"}
+_NVLINK_OF = {"pascal": "1", "volta": "2", "turing": "2", "ampere": "3", "hopper": "4", "blackwell": "5"}
+"""Generation of NVLink, by that of the GPU."""
+_XGMI = {"cdna2": "xgmi2", "cdna4": "xgmi4"}
+"""Links of AMD's GPUs, by generation; of others xgmi3."""
+_BRIDGED = (
+    (r"a40\b|a[456]000|a[45]500|3090|a10\b", "nvlink3_bridge"),
+    (r"a30\b", "nvlink3_a30"),
+    (r"2080|rtx ?[5-8]000(?! ?ada)|titan ?rtx|quadro rtx", "nvlink2_bridge"),
+)
+"""NVLink that a bridge puts between cards of fewer links than their generation's largest, by the card's name."""
 _SEVERAL = re.compile(r"\b(\d+) ?[x*] ?(\d+(?:\.\d+)?)")
 _WHOLE = re.compile(r"(\d+(?:\.\d+)?) ?(t(?=b|\b)|g(?=b(?:it)?/?p?s?(?: ?/ ?| per )(?:node|host|server|machine)))")
 """The cards of a whole machine: 8x400, 3.2 Tb/s, 3200 Gb/s per node."""
@@ -201,8 +210,12 @@ def link_of(intra: str, gpu: str) -> tuple[str, float, bool]:
     if found := re.search(r"nvlink ?-?(?:v|gen ?)?(\d)?|nvswitch|\bnv\d|nvl\d", intra):
         if named := re.match(r"nvlink\d_[ah]800", usual):
             return "nvlink", load_link(named.group(0)).bandwidth, not re.search("mesh|bridge", intra)
+        few = next((link for pattern, link in _BRIDGED if re.search(pattern, gpu_in(gpu).lower())), "")
+        if few:
+            return "nvlink", load_link(few).bandwidth, False
         known = re.match(r"nvlink(\d)", usual)
-        generation = found.group(1) or (known.group(1) if known else "4")
+        usual_generation = known.group(1) if known else _NVLINK_OF.get(architecture_of(gpu, intra), "4")
+        generation = found.group(1) or usual_generation
         return "nvlink", load_link(f"nvlink{min(int(generation), 5)}").bandwidth, not re.search("mesh|bridge", intra)
     if re.search(r"xgmi|infinity|\bif\b", intra):
         link = _XGMI.get(architecture_of(gpu, intra), "xgmi3")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.calibration.nccl import predict
-from simulator.calibration.nccl_launch import host_seconds
+from simulator.calibration.nccl_launch import host_seconds, with_host
 from simulator.calibration.nccl_logs import NcclLog
 from simulator.calibration.nccl_tool import Collected
 from simulator.collectives import bus_factor, collective_seconds, profile_of
@@ -42,12 +42,12 @@ def _before(log: NcclLog) -> float | None:
     try:
         host = host_seconds(log, profile_of(log.fabric, log.place).single_process_launch)
         seconds = [
-            max(collective_seconds(log.kind, size, log.place, log.fabric, log.algorithm, log.protocol).seconds, host)
+            collective_seconds(log.kind, size, log.place, log.fabric, log.algorithm, log.protocol).seconds
             for size in log.message
         ]
     except SimulatorError:
         return None
-    return float(np.median(np.abs(np.array(seconds) / log.seconds - 1)))
+    return float(np.median(np.abs(with_host(seconds, host) / log.seconds - 1)))
 
 
 def fit_figures(profile: Profile, collected: Collected) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def _price(
             profile=profile.name,
         )
     best = min(offered, key=lambda candidate: candidate.seconds(message))
-    measured = profile.calibrated and f"{best.algorithm}:{best.protocol}" in profile.pairs
+    measured = profile.calibrated and profile.holds(f"{best.algorithm}:{best.protocol}")
     return CollectiveTime(
         seconds=best.seconds(message),
         algorithm=best.algorithm,
@@ -193,6 +193,8 @@ def candidates(
     found = []
     for member in chosen:
         names = [name for name in member.protocols if kind in member.kinds and protocol in ("auto", name)]
+        if place.nodes > 1 and algorithm == "auto":
+            names = [name for name in names if protocol == name or table.offers(fabric.network, member.name, name)]
         if not any(member.cost(kind, place, fabric, table, name) for name in names):
             continue
         placed, method = placed_with_crossing(member, kind, place, fabric)

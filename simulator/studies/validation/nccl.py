@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from simulator.calibration.nccl_launch import host_seconds
+from simulator.calibration.nccl_launch import host_seconds, with_host
 from simulator.calibration.nccl_logs import NcclLog, describe_row, load_log, log_digest, single_process
 from simulator.collectives import collective_seconds, profile_of
 from simulator.errors import SimulatorError, SpecError
@@ -61,7 +61,7 @@ def _log_outcomes(row: Row, index: Path, everything: bool) -> list[Outcome]:
             continue
         profile = profile_of(log.fabric, log.place)
         own = _own(profile, log, size)
-        seconds = max(time.seconds, host_seconds(log, profile.single_process_launch))
+        seconds = float(with_host(time.seconds, host_seconds(log, profile.single_process_launch)))
         factor = math.exp(QUANTILE * (own or time.sigma))
         known = profile.measured(log.kind, time.algorithm, time.protocol, size)
         band = OWN_LOG if own else SAME_PLATFORM if known else UNMEASURED
