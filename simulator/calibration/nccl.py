@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.calibration.nccl_apart import LeftOut, Spreads, at_least, left_out, of_platform, spreads, widened
 from simulator.calibration.nccl_fit import (
     STARTS,
     Key,
@@ -29,7 +30,6 @@ from simulator.calibration.nccl_fit import (
 )
 from simulator.calibration.nccl_kin import by_kin, fit_kin, kin_of, with_kin
 from simulator.calibration.nccl_logs import NcclLog
-from simulator.calibration.nccl_machines import LeftOut, at_least, left_out, of_platform, spreads, widened
 from simulator.calibration.nccl_toml import export_profile
 from simulator.collectives import PRIOR, level_of
 from simulator.errors import CalibrationError
@@ -110,7 +110,7 @@ def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
             kin = fit_kin(key, platforms, common.pairs, common.network_latency)
             strangers.append(by_kin(everyone, kin, _name(key), key, _name(kinless[key])))
     usual = spreads([one for _, found in shipped for one in found])
-    out = [widened(profile, of_platform(found, usual)) for profile, found in shipped]
+    out = [widened(profile, _apart(profile, found, usual)) for profile, found in shipped]
     commons = [at_least(common, usual).model_copy(update={"unseen": usual}) for common in commons]
     return out + strangers + commons
 
@@ -131,7 +131,14 @@ def fit_platform(logs: Sequence[NcclLog], name: str) -> Profile:
     pooled = pooled_profile(*pool_of(logs[0]))
     centre = pooled.pairs
     profile = fit_nccl(logs, name, centre, key, hops=pooled.network_latency)
-    return widened(profile, of_platform(left_out(logs, centre, pooled.network_latency), pooled.unseen))
+    return widened(profile, _apart(profile, left_out(logs, centre, pooled.network_latency), pooled.unseen))
+
+
+def _apart(profile: Profile, found: LeftOut, usual: Spreads) -> Spreads:
+    """Return how far machines of a platform lie apart; those that talk through host memory at least as far as hosts do."""
+    apart = of_platform(found, usual)
+    direct = profile.applies_to is None or profile.applies_to.peer_to_peer
+    return apart if direct else {name: max(sigma, load_cost_table().between_hosts) for name, sigma in apart.items()}
 
 
 def points_of(log: NcclLog, chosen: NDArray[np.bool_]) -> NcclLog:

@@ -164,7 +164,8 @@ def _sigma(kind: str, message: float, place: GroupPlacement, fabric: Fabric, bes
         kin = profile.kin_sigma(kind, best.algorithm, best.protocol, message)
         if kin is not None:
             return kin
-        return max(sigma, _pooled(fabric, place).residual(kind, best.algorithm, message).sigma)
+        least = load_cost_table().between_hosts if not fabric.peer_to_peer and place.ranks_per_node > 1 else 0.0
+        return max(sigma, least, _pooled(fabric, place).residual(kind, best.algorithm, message).sigma)
     here = profile.one_machine and profile.name in fabric.calibration
     own = profile.own_sigma(kind, message, place) if here else None
     return sigma if own is None else own

@@ -80,6 +80,7 @@ class CostTable(NamedSpec):
     network_latency: dict[str, Seconds]
     tree_medium: dict[str, Factors]
     between_kinds: Sigma
+    between_hosts: Sigma
     single_process_launch: Seconds
     point_to_point_call: Seconds
     plugin_algorithms: dict[str, Words]

@@ -65,8 +65,17 @@ def _log_outcomes(row: Row, index: Path, everything: bool) -> list[Outcome]:
         factor = math.exp(QUANTILE * (own or time.sigma))
         known = profile.measured(log.kind, time.algorithm, time.protocol, size)
         band = OWN_LOG if own else SAME_PLATFORM if known else UNMEASURED
-        out.append(replace(_row(name, i, line, seconds, factor, "", True), band_of=band))
+        assumed = (f"{'prior' if band is UNMEASURED else 'profile'} {profile.name}: {band}", *_rate_taken(row, log))
+        out.append(replace(_row(name, i, line, seconds, factor, "", True), band_of=band, assumed=assumed))
     return out
+
+
+def _rate_taken(row: Row, log: NcclLog) -> tuple[str, ...]:
+    """Return what was taken for network cards whose rate the index does not say."""
+    if not log.fabric.network or text(row, "nic_gbps_per_gpu"):
+        return ()
+    rate = in_unit(log.fabric.network_bandwidth, "Gb/s", "B/s")
+    return (f"the index does not say how fast the network is: {rate:g} Gb/s per GPU",)
 
 
 def _own(profile: Profile, log: NcclLog, size: float) -> float | None:

@@ -11,6 +11,7 @@ from simulator.errors import SimulatorError
 from simulator.hardware.cluster import Cluster, ClusterSpec, Node, load_cluster, load_node
 from simulator.hardware.gpu import Gpu, load_gpu
 from simulator.hardware.link import Link, load_link
+from simulator.hardware.words import generation_in
 from simulator.specs import load_all, names
 from simulator.studies.validation.names import find_gpu, load_names
 from simulator.studies.validation.rows import CannotPlace, Row, count, number, text
@@ -100,7 +101,8 @@ def place_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]]:
         )
     flops = parse(f"{peak} TFLOP/s", "FLOP/s")
     vendor = "amd" if re.search(r"amd|instinct|mi\d{3}|xgmi", (name + text(row, "intra_link")).lower()) else "nvidia"
-    like = [g for g in load_all("gpus", Gpu).values() if g.vendor == vendor]
+    everyone, generation = load_all("gpus", Gpu).values(), generation_in(name)
+    like = [g for g in everyone if g.architecture == generation] or [g for g in everyone if g.vendor == vendor]
     pattern = min(like, key=lambda g: (abs(math.log(_half(g) / flops)), g.name))
     factor = flops / _half(pattern)
     gpu = pattern.model_copy(
