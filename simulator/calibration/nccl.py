@@ -74,8 +74,9 @@ def pool_of(log: NcclLog) -> tuple[Literal["node", "fabric"], Library]:
     return level, library_of(log.fabric.architecture, level)
 
 
-_SHARES = (0.25, 0.5, 0.75, 1.0)
-"""How far the common profiles may go from NCCL's constants towards the fit of all platforms."""
+_SHARE = 0.5
+"""How far common profiles go from NCCL's constants towards the fit of all platforms, in logs: of a quarter to the whole way,
+platforms left out are missed by the same mean within 2 points."""
 
 
 def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
@@ -97,13 +98,13 @@ def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
                 platforms[platform_of(log)].append(log)
         if not platforms:
             continue
-        common, share = fit_common(platforms, pooled_name(level, library))
+        common = fit_common(platforms, pooled_name(level, library))
         for key, group in sorted(platforms.items()):
             kin = fit_kin(key, platforms, common.pairs, common.network_latency)
             centre = common.pairs | kin
             profile = with_kin(fit_nccl(group, _name(key), centre, key, hops=common.network_latency), kin)
             shipped.append((profile, left_out(group, centre, common.network_latency)))
-        everyone = _judged_abroad(common, platforms, share)
+        everyone = _judged_abroad(common, platforms)
         commons.append(everyone)
         kinless = {kin_key: key for key in platforms if (kin_key := kin_of(key)) and kin_key not in platforms}
         for key in sorted(kinless):
@@ -152,27 +153,11 @@ def _of_several(logs: Sequence[NcclLog]) -> list[NcclLog]:
     return [log for log in logs if counts[log.kind] > 1] or list(logs)
 
 
-def fit_common(platforms: dict[Key, list[NcclLog]], name: str) -> tuple[Profile, float]:
-    """Return the profile of all platforms together, and how far it goes from NCCL's constants towards the fit.
-
-    Each platform has one vote, however many logs it has.  The share of the way is the one with the least error on
-    platforms left out whole.
-    """
+def fit_common(platforms: dict[Key, list[NcclLog]], name: str) -> Profile:
+    """Return the profile of all platforms together; each has one vote, however many logs it has."""
     everyone = [log for group in platforms.values() for log in group]
-    abroad = {key: _common_pairs(platforms, key) for key in platforms}
-
-    def error(share: float) -> float:
-        far = [
-            residuals(log, _part(fit, share).pairs, fit.launch, fit.hops)
-            for log in everyone
-            if (fit := abroad[platform_of(log)])
-        ]
-        return float(np.median([np.median(np.abs(one)) for one in far])) if far else 0.0
-
-    share = min(_SHARES, key=error) if len(platforms) > 1 else 1.0
-    fit = _part(_common_pairs(platforms, None), share)
-    profile = fit_nccl(everyone, name, fit=fit)
-    return profile, share
+    fit = _common_pairs(platforms, None)
+    return fit_nccl(everyone, name, fit=_part(fit) if len(platforms) > 1 else fit)
 
 
 def _common_pairs(platforms: dict[Key, list[NcclLog]], without: Key | None) -> PairFit:
@@ -195,38 +180,38 @@ def _fit_together(logs: tuple[NcclLog, ...], votes: tuple[float, ...]) -> PairFi
     return fit_pairs(logs, {}, STARTS[:1], votes, fits_hops=True)
 
 
-def common_without(platforms: dict[Key, list[NcclLog]], without: Key, share: float) -> Profile:
-    """Return the profile for a platform by the others: its kin's if there is one; `share` as `fit_common` found it."""
-    fit = _abroad(platforms, without, share)
+def common_without(platforms: dict[Key, list[NcclLog]], without: Key) -> Profile:
+    """Return the profile for a platform by the others: its kin's if there is one."""
+    fit = _abroad(platforms, without)
     seen = [log for key, group in platforms.items() if key != without for log in group] or platforms[without]
     return fit_nccl(seen, "nccl_abroad", fit=fit)
 
 
-def _abroad(platforms: dict[Key, list[NcclLog]], without: Key, share: float) -> PairFit:
+def _abroad(platforms: dict[Key, list[NcclLog]], without: Key) -> PairFit:
     """Return what a platform without logs would be predicted by: all others together, and its kin."""
-    fit = _part(_common_pairs(platforms, without), share)
+    fit = _part(_common_pairs(platforms, without))
     kin = fit_kin(without, platforms, fit.pairs, fit.hops)
     return replace(fit, pairs=fit.pairs | kin)
 
 
-def _part(fit: PairFit, share: float) -> PairFit:
-    """Return a fit that goes only a share of the way from NCCL's constants."""
+def _part(fit: PairFit) -> PairFit:
+    """Return a fit that goes only a part of the way from NCCL's constants."""
     pairs = {
         name: Pair(
-            latency=round(pair.latency**share, 4),
-            bandwidth=round(pair.bandwidth**share, 4),
-            ramp=round(pair.ramp * share, 4),
+            latency=round(pair.latency**_SHARE, 4),
+            bandwidth=round(pair.bandwidth**_SHARE, 4),
+            ramp=round(pair.ramp * _SHARE, 4),
         )
         for name, pair in fit.pairs.items()
     }
     return PairFit(pairs=pairs, others=fit.others, launch=fit.launch, hops=fit.hops)
 
 
-def _judged_abroad(common: Profile, platforms: dict[Key, list[NcclLog]], share: float) -> Profile:
+def _judged_abroad(common: Profile, platforms: dict[Key, list[NcclLog]]) -> Profile:
     """Return the common profile with the residuals that platforms show when they are left out of its fit."""
     errors: dict[str, NDArray[np.float64]] = {}
     for key, group in platforms.items():
-        fit = _abroad(platforms, key, share)
+        fit = _abroad(platforms, key)
         errors |= {log.name: residuals(log, fit.pairs, fit.launch, fit.hops) for log in group}
     logs = [log for group in platforms.values() for log in group]
     return common.model_copy(

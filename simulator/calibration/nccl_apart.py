@@ -7,6 +7,7 @@ Logs of one source on the same wires are of one machine: they say nothing of ano
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,8 +31,9 @@ Spreads = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class _Miss:
-    """One log: message sizes [B], and log(predicted / measured) by a fit to other machines, and to it alone."""
+    """One log: its machine, message sizes [B], and log(predicted / measured) by a fit to other machines, and to it alone."""
 
+    machine: tuple[object, ...]
     sizes: NDArray[np.float64]
     outside: NDArray[np.float64]
     alone: NDArray[np.float64]
@@ -59,7 +61,7 @@ def left_out(group: Sequence[NcclLog], centre: Pairs, hops: Hops) -> LeftOut:
         if known.any():
             fits = [fit_pairs(logs, centre, STARTS, hops=hops) for logs in (rest, [left])]
             errors = [residuals(left, fit.pairs, fit.launch, fit.hops)[known] for fit in fits]
-            out.append(_Miss(left.message[known], *errors))
+            out.append(_Miss(machine_of(left), left.message[known], *errors))
     return out
 
 
@@ -71,15 +73,17 @@ def of_platform(found: LeftOut, usual: Spreads) -> Spreads:
 
 def spreads(found: LeftOut) -> Spreads:
     """Return the sigma between machines by size class: what is missed beyond a fit to the machine itself, so that most
-    machines are held."""
+    machines are held; each has one vote, however many logs it has."""
     out = {}
     for name in SIZE_CLASSES:
-        apart = []
+        apart: dict[tuple[object, ...], list[float]] = defaultdict(list)
         for miss in found:
             mine = np.array([size_class(size) == name for size in miss.sizes], bool)
             if mine.any():
-                apart.append(np.sqrt(max(sigma_of(miss.outside[mine]) ** 2 - sigma_of(miss.alone[mine]) ** 2, 0.0)))
-        out[name] = round(float(np.quantile(apart, _HELD)), 4) if apart else 0.0
+                more = sigma_of(miss.outside[mine]) ** 2 - sigma_of(miss.alone[mine]) ** 2
+                apart[miss.machine].append(max(more, 0.0) ** 0.5)
+        votes = [float(np.median(some)) for some in apart.values()]
+        out[name] = round(float(np.quantile(votes, _HELD)), 4) if votes else 0.0
     return out
 
 

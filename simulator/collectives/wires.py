@@ -17,6 +17,7 @@ __all__ = [
     "least_volume_ceiling",
     "lowest_bandwidth",
     "offers_ll128",
+    "peers_latency",
     "ring_bandwidth",
     "span",
     "wire_ceiling",
@@ -111,3 +112,10 @@ def hop_latency(
     own = table.hop_latency[technology][algorithm][protocol]
     spans = algorithm == "ring" and place.nodes > 1
     return max(own, table.host_overhead[fabric.host][protocol]) if spans else own
+
+
+def peers_latency(peers: int, protocol: str, place: GroupPlacement, fabric: Fabric, table: CostTable) -> float:
+    """Return the seconds that sends to `peers` outside the node take to start: the host's part for each, the network's once,
+    as they travel at the same time."""
+    beyond = fabric.network_latency * (2 if protocol == "simple" else 1)
+    return peers * (hop_latency("pairwise", protocol, "outer", place, fabric, table) - beyond) + beyond
