@@ -33,6 +33,7 @@ class Term:
     room: float
 
     def seconds(self, latency: float, bandwidth: float, ramp: float, hop: float) -> NDArray[np.float64]:
+        """Return the seconds [s] per point, by the multipliers of its pair."""
         fixed, wire = (self.latency + self.hops * hop) * latency, self.wire / min(bandwidth, self.room)
         return np.asarray(fixed + wire + ramp * np.sqrt(fixed * wire))
 
@@ -56,6 +57,7 @@ class Stack:
 
 
 def stacked(terms: Sequence[Term], names: Sequence[str]) -> Stack:
+    """Return terms as arrays; `names` says in which order their pairs count."""
     return Stack(
         pair=np.array([names.index(term.pair) for term in terms]),
         latency=np.array([term.latency for term in terms]),
@@ -67,6 +69,11 @@ def stacked(terms: Sequence[Term], names: Sequence[str]) -> Stack:
 
 @functools.lru_cache(maxsize=1024)
 def terms_of(log: NcclLog) -> list[Term]:
+    """Return every algorithm and protocol that the library could have chosen for a log.
+
+    Raises:
+        CalibrationError: there is none.
+    """
     table, out = load_cost_table(), []
     slower = replace(log.fabric, network_latency=log.fabric.network_latency + 1.0)
     everyone = (member for member in ALGORITHMS if member.automatic)

@@ -30,6 +30,7 @@ class Words(Spec):
     usual_efa: dict[str, Name]
     xgmi: dict[str, Name]
     nvlink: dict[str, Name]
+    sources: dict[str, str]
 
     def find(self, section: Section, text: str) -> str:
         """Return what a text means by one of the sections, "" for nothing.
