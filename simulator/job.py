@@ -42,7 +42,9 @@ class WorkloadChoice(Spec):
     model: str | None = None
     sequence_length: Tokens | None = None
     global_batch_size: Sequences | None = None
-    precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8_current", "fp8_block", "mxfp8", "nvfp4"] = "bf16"
+    precision: Literal[
+        "fp32", "tf32", "fp16", "bf16", "bf16_true", "fp8", "fp8_current", "fp8_block", "mxfp8", "nvfp4"
+    ] = "bf16"
     optimizer: str = "adam"
     document_length: Tokens | None = None
     document_spread: Annotated[float, Field(ge=0, le=100)] = 0.0
@@ -236,7 +238,9 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
     elif spec.cluster.gpu_spread is not None:
         cluster = _with_spread(cluster, spec.cluster.gpu_spread)
     if jitter is not None:
-        assumptions.append("step times are without the noise of [jitter]; dtsim run adds p50, p95 and their causes")
+        assumptions.append(
+            "the step time is without the noise of [jitter]; dtsim run has p50, p95 and their causes beside it"
+        )
     return Job(
         name=spec.name if spec.name != "job" else name,
         workload=workload,

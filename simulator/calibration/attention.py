@@ -247,6 +247,7 @@ def attention_toml(coefficients: AttentionCoefficients, header: str) -> str:
     for name, kernel in c.kernels.items():
         lines += ["", f"[kernels.{name}]", f"measured = {toml_value(kernel.measured)}"]
         lines += [f"power_share = {kernel.power_share!r}"] if kernel.power_share else []
+        lines += [f"head_dims = {list(kernel.head_dims)}"] if kernel.head_dims else []
         for direction in ("forward", "backward"):
             numbers = getattr(kernel, direction).model_dump()
             lines += ["", f"[kernels.{name}.{direction}]"]

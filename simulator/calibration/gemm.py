@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 BOUNDS: dict[str, tuple[float, float]] = {
-    "issue_efficiency": (0.4, 1.0),
+    "issue_efficiency": (0.4, 1.2),
     "prologue": (0.0, 600.0),
     "gradient_prologue": (0.0, 400.0),
     "small_tile_loss": (0.0, 1.0),

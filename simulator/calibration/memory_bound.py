@@ -114,6 +114,7 @@ def memory_bound_toml(coefficients: MemoryBoundCoefficients, header: str) -> str
         "layer_share",
         "loss_share",
         "scores_backward_share",
+        "stack_share",
     ):
         lines.append(f"{key} = {toml_value(getattr(c, key))}")
     lines += [f"start = {toml_value(show(c.start, 's'))}", f"ramp = {toml_value(show(c.ramp, 's'))}", "", "[residuals]"]

@@ -30,7 +30,6 @@ _DEVICE = re.compile(
 _OPTIONS = re.compile(r"nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+)\s+minBytes:?\s+(\d+)\s+maxBytes:?\s+(\d+)")
 _TEST = re.compile(r"Collective test starting:\s*(\S+)")
 _COMMAND = re.compile(r"\b((?:all|reduce|broadcast|sendrecv|gather|scatter|hypercube|alltoall)\w*)_perf(?:_mpi)?\b")
-_HEADING = re.compile(r"\bsize\b.*\bcount\b.*\btype\b.*\btime\b")
 _LIBRARY = re.compile(r"nccl-tests version\s+(\S+)(?:.*nccl-library=(\d+))?")
 _RUNNING = re.compile(r"\b([NR]CCL) version\s*:?\s+v?(\d+\.\d+[.\w]*)")
 _FORCED = re.compile(r"NCCL_(ALGO|PROTO)(?:=| set by environment to )\s*\"?'?([\w^:;,]+)")

@@ -9,6 +9,7 @@ The verbs read options and print; what they print is computed in `studies` and `
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from simulator.errors import SimulatorError
+from simulator.errors import SimulatorError, UnknownNameError
 
 __all__ = ["VERBS", "main"]
 
@@ -50,11 +51,8 @@ class _Verbs(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in VERBS:
-            return None
-        module = importlib.import_module(f"simulator.cli.{cmd_name}")
-        app = _plain_app()
-        app.command(name=cmd_name, context_settings=_SETTINGS)(module.command)
-        return typer.main.get_command(app)
+            raise UnknownNameError("verb", cmd_name[:100], VERBS)
+        return _verb(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Verbs"):
@@ -71,6 +69,15 @@ def _plain_app(**options: Any) -> typer.Typer:
     )
 
 
+@functools.cache
+def _verb(name: str) -> Any:
+    """A verb as a command; made once, for a program may call `main` often."""
+    app = _plain_app()
+    app.command(name=name, context_settings=_SETTINGS)(importlib.import_module(f"simulator.cli.{name}").command)
+    return typer.main.get_command(app)
+
+
+@functools.cache
 def _group() -> Any:
     app = _plain_app(cls=_Verbs)
 

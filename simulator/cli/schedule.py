@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli.options import JsonOption
 from simulator.cli.output import json_text, warn_if_cold, wrote
 from simulator.errors import PlanError, SpecError, UnknownNameError
 
@@ -21,7 +22,9 @@ FORMATS = ("ascii", "json", "torch-csv", "torch-csv-comms", "png")
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="A schedule (dtsim list schedules), or your own order: FILE.csv.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A schedule (dtsim list schedules), or your own order: FILE.csv.")
+    ],
     ranks: Annotated[int | None, typer.Option("-p", "--ranks", help="Pipeline ranks (a file has its own).")] = None,
     microbatches: Annotated[int | None, typer.Option("-m", "--microbatches", help="Microbatches of one step.")] = None,
     chunks: Annotated[int | None, typer.Option("-v", "--chunks", help="Chunks per rank. [1]")] = None,
@@ -38,6 +41,7 @@ def command(
     form: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))] = "ascii",
     output: Annotated[str | None, typer.Option("--output", help="Write to this file (png: schedule.png).")] = None,
     engine: Annotated[str, typer.Option("--engine", help="compiled or simpy.")] = "compiled",
+    as_json: JsonOption = False,
 ) -> None:
     """Show a pipeline schedule alone: times are of one microbatch on one rank's whole share.
 
@@ -48,6 +52,9 @@ def command(
 
     if form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
+    if as_json and form not in ("ascii", "json"):
+        raise SpecError(f"--json is --format json, but --format {form} came with it. Leave one out")
+    form = "json" if as_json else form
     halves = _halves(backward, input_grad, weight_grad)
     shape = _shape(name, ranks, microbatches, chunks)
     if name == "auto":
@@ -157,12 +164,13 @@ def _answer(figures: ScheduleFigures) -> dict[str, object]:
 def _text(figures: ScheduleFigures, form: str) -> str:
     if form == "json":
         return json_text(_answer(figures))
+    from simulator.report.table import percent
     from simulator.report.timeline import render_timeline
 
     peaks = ", ".join(f"{peak:g}" for peak in figures.peak_activations)
     picture = render_timeline(figures.program, figures.trace)
     return (
-        f"{picture}\n\n{figures.schedule}: makespan {figures.makespan:g}, bubble {figures.bubble_fraction:.1%} of the time "
+        f"{picture}\n\n{figures.schedule}: makespan {figures.makespan:g}, bubble {percent(figures.bubble_fraction)} of the time "
         f"(idle / busy {figures.bubble_overhead:.3f}), {figures.messages:g} messages\n"
         f"peak activations per rank (microbatches on one rank's share): {peaks}"
     )

@@ -62,13 +62,14 @@ def _text(found: AutomaticSchedule, form: str) -> str:
         return json_text(found.to_dict() | {"provenance": {"version": __version__, "engine": found.trace.engine}})
     if form == "torch-csv":
         return found.order.to_text(torch=True).rstrip("\n")
+    from simulator.report.table import percent
     from simulator.report.timeline import render_timeline
 
     peaks = ", ".join(f"{peak:g}" for peak in found.peak_activations)
     return (
         f"{render_timeline(found.program, found.trace)}\n\n"
-        f"auto: makespan {found.makespan:g}, bubble {found.bubble_fraction:.1%} of the time (idle / busy "
-        f"{found.bubble_overhead:.3f}); at most {found.gap:.1%} above the best possible ({found.lower_bound:g} or more)\n"
+        f"auto: makespan {found.makespan:g}, bubble {percent(found.bubble_fraction)} of the time (idle / busy "
+        f"{found.bubble_overhead:.3f}); at most {percent(found.gap)} above the best possible ({found.lower_bound:g} or more)\n"
         f"peak activations per rank (microbatches on one rank's share): {peaks}; limit {found.memory_limit:g}\n"
         f"found by: {found.policy}"
     )

@@ -5,6 +5,7 @@
 Each thread block owns a tile of queries (backward: of keys) and loops over the other side.  Under a causal mask tiles
 see half of it on average, but the longest loop, which the last tiles wait for, stays whole: with few heads per GPU the
 tail is what costs.  A sliding window ends every loop at its width, and masks half a tile more at its far edge.
+Heads of a width that a kernel was not compiled for are padded to the next one that it was.
 The softmax is work that does not grow with the head dimension, so short heads are slower.  Its exponentials draw power too: a
 kernel whose products fill a third of the cycles still meets the power limit of a card that is capped below the full one.
 Attention that keeps its scores in memory is no kernel of its own: it is two products and a softmax.
@@ -103,10 +104,11 @@ def attention_seconds(
     steps = tiles * (scores / owned + numbers.overhead + edge) / gpu.streaming_multiprocessors
     longest = np.where(narrow, np.minimum(loop, span + 2.0 * edge), loop) + numbers.overhead
     steps = np.maximum(steps + numbers.tail * longest, longest)
-    work = 2.0 * _PRODUCTS[direction] * numbers.tile * (width + numbers.softmax_cost)
-    rate = peak * numbers.rate * np.where(width > _WIDE, numbers.wide_rate, 1.0)
+    padded = _padded(width, chosen.head_dims)
+    work = 2.0 * _PRODUCTS[direction] * numbers.tile * (padded + numbers.softmax_cost)
+    rate = peak * numbers.rate * np.where(padded > _WIDE, numbers.wide_rate, 1.0)
     compute = steps * work * gpu.streaming_multiprocessors / rate
-    busy = 2.0 * _PRODUCTS[direction] * sequences * q_heads * scores * width / (peak * compute)
+    busy = 2.0 * _PRODUCTS[direction] * sequences * q_heads * scores * padded / (peak * compute)
     lasting = compute * np.asarray(repeats, np.float64)
     compute = compute / clock_share(np.maximum(busy, chosen.power_share), lasting, gpu, coefficients.clock)
 
@@ -114,6 +116,17 @@ def attention_seconds(
     traffic = float(BYTES_PER_ELEMENT[dtype]) * sequences * tensors * width
     memory = traffic / (coefficients.bandwidth_fraction * gpu.memory_bandwidth)
     return np.asarray(np.maximum(compute, memory) + coefficients.start)
+
+
+def _padded(width: Array, known: tuple[int, ...]) -> Array:
+    """Return the widths of heads as the kernel computes them; one beyond all it knows stays as it is.
+
+    >>> _padded(np.array([64.0, 80.0, 300.0]), (32, 64, 96, 128)).tolist()
+    [64.0, 96.0, 300.0]
+    """
+    sizes = np.array([*sorted(known), np.inf])
+    found = sizes[np.searchsorted(sizes, width)]
+    return np.where(np.isfinite(found), found, width)
 
 
 def _reach(end: Array, span: Array, chunked: bool) -> Array:

@@ -81,7 +81,8 @@ def gemm_seconds(
     waves = tiles / gpu.streaming_multiprocessors
     waves = (1.0 - c.wave_softening) * np.ceil(waves) + c.wave_softening * np.maximum(waves, 1.0)
     depth = np.ceil(k / parts / _DEPTH_STEP) * _DEPTH_STEP + c.prologue + c.gradient_prologue * gradient
-    rate = peak * _issue_rate(c) * _alignment(sizes, layout, element, peak, gpu, c)
+    rate = peak * _issue_rate(c) * _alignment(sizes, layout, dtype, element, peak, gpu, c)
+    rate = rate * np.array([c.fp32_rate if name == "fp32" else 1.0 for name in dtype])
     compute = waves * rows * columns * depth * (2.0 * gpu.streaming_multiprocessors) / rate
     busy = 2.0 * batch * m * n * k / (peak * compute)
     lasting = compute * np.asarray(repeats, np.float64)
@@ -159,12 +160,18 @@ def _issue_rate(c: GemmCoefficients) -> Array:
 
 
 def _alignment(
-    sizes: Array, layout: Sequence[str], element: Array, peak: Array, gpu: Gpu, c: GemmCoefficients
+    sizes: Array,
+    layout: Sequence[str],
+    dtype: Sequence[str],
+    element: Array,
+    peak: Array,
+    gpu: Gpu,
+    c: GemmCoefficients,
 ) -> Array:
     """1 where the rows of all three matrices start at multiples of 16 bytes, else the rate that is left.
 
     A plain product keeps the tensor cores, with kernels that load less at a time.  A batched one leaves them: it runs on the
-    cores for fp32, in which all 16-bit products are summed.
+    cores for fp32, in which all 16-bit products are summed.  Products in fp32 run there in any case, and load single numbers.
     """
     batch, m, n, k = sizes.T
     code = np.array([LAYOUTS.index(name) for name in layout])
@@ -172,6 +179,7 @@ def _alignment(
     right = np.where(code == 0, k, n)
     odd = (left * element % _ROW_BYTES != 0) | (right * element % _ROW_BYTES != 0)
     odd |= n * np.maximum(element, 2.0) % _ROW_BYTES != 0
+    odd &= np.array([name != "fp32" for name in dtype])
     plain = np.minimum(gpu.peak_flops.get("fp32", np.inf) / peak, c.misaligned_rate)
     return np.where(odd, np.where(batch > 1, plain, c.misaligned_rate), 1.0)
 

@@ -45,12 +45,13 @@ _QUANTISING_MODULES = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTimes:
     """Seconds of the host per kernel launch, per operator, per module; `blocked`: what the GPU waits for each launch where these
-    do not queue (0 = they do)."""
+    do not queue (0 = they do); `synchronised`: what it waits after each synchronised layer."""
 
     launch: float = 0.0
     operator: float = 0.0
     module: float = 0.0
     blocked: float = 0.0
+    synchronised: float = 0.0
 
 
 NO_HOST = HostTimes()
@@ -81,6 +82,7 @@ def host_times(framework: Framework, kind: str, pace: float) -> HostTimes:
         operator=framework.operator_time / busy,
         module=framework.module_time / busy,
         blocked=framework.launch_wait / factor,
+        synchronised=framework.layer_wait / factor,
     )
 
 

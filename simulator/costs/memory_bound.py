@@ -40,8 +40,8 @@ def memory_bound_seconds(
         read, written: bytes moved from and to memory.
         gpu: where it runs.
         coefficients: from `load_memory_bound_coefficients`.
-        access: of each kernel, "" (a stream), "layer", "gather", "loss", "scores", "scores backward", "cast" or "transposed" (copies
-            that only some GPUs need); None = all are streams.
+        access: of each kernel, "" (a stream), "layer", "norm sums", "flash layout", "gather", "loss", "scores", "scores backward",
+            "cast", "stack" or "transposed" (copies that only some GPUs need); None = all are streams.
 
     Raises:
         ProgramError: a negative number of bytes.
@@ -60,8 +60,11 @@ def memory_bound_seconds(
     share = coefficients.bandwidth_fraction if access is None else np.array([coefficients.fraction(a) for a in access])
     seconds = moved / (share * gpu.memory_bandwidth) + fixed
     needed = moved > 0
-    if access is not None and not gpu.transposes_narrow:
-        needed &= np.array([a != "transposed" for a in access], bool)
+    left_out = {
+        a for a, out in (("transposed", not gpu.transposes_narrow), ("norm sums", coefficients.sums_in_layer)) if out
+    }
+    if access is not None and left_out:
+        needed &= np.array([a not in left_out for a in access], bool)
     return np.where(needed, seconds, 0.0)
 
 

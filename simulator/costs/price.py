@@ -18,9 +18,9 @@ from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import GroupPlacement, place_group, place_hop
 from simulator.hardware.host import host_of
-from simulator.plan.framework import load_framework
+from simulator.plan.framework import Framework, load_framework
 from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, RESOURCE_KINDS, Prices
-from simulator.program.program import COPY, TRANSFER, FusedSegment, Link, Program, Segment
+from simulator.program.program import COPY, SYNCHRONISED, TRANSFER, FusedSegment, Link, Program, Segment
 
 __all__ = ["HOST_CLASS", "HOST_SIGMA", "price"]
 
@@ -70,7 +70,9 @@ def price(program: Program, cluster: Cluster) -> Prices:
     machine = machine_of(cluster)
     host = load_framework(program.framework) if program.framework else None
     times = host_times(host, cluster.node.host, cluster.pace.host) if host else NO_HOST
-    again, step = (s / cluster.pace.host for s in (host.message_wait, host.step_time)) if host else (0.0, 0.0)
+    again, step = (
+        (s / cluster.pace.host for s in (_message_wait(host, program), host.step_time)) if host else (0.0, 0.0)
+    )
     columns = _Columns(len(program.items))
     for i, item in enumerate(program.items):
         if isinstance(item, Segment | FusedSegment):
@@ -105,6 +107,13 @@ def price(program: Program, cluster: Cluster) -> Prices:
     )
 
 
+def _message_wait(host: Framework, program: Program) -> float:
+    """How long a message that blocks keeps the GPU waiting for the host [s]; where only the description of a divided activation makes
+    it wait, not at all without tensor parallelism."""
+    divided = dict(program.axes).get("tp", 1) > 1
+    return host.message_wait if divided or not host.partitions_activations else 0.0
+
+
 def _segment(
     columns: _Columns,
     i: int,
@@ -116,7 +125,7 @@ def _segment(
     fuses: bool,
 ) -> None:
     """Price a segment; with `fuses` the communication of a pair hides under its compute (design 5b C)."""
-    kernels, ahead, behind, launches = 0.0, 0.0, 0.0, 0
+    kernels, ahead, behind, launches, stops = 0.0, 0.0, 0.0, 0, 0
     resource = np.zeros(len(RESOURCE_KINDS))
     noted: list[str] = []
     for table, count in item.pieces:
@@ -124,6 +133,7 @@ def _segment(
         noted += priced.crossings
         kernels += count * priced.seconds
         launches += count * priced.launches
+        stops += count * table.layout.count(SYNCHRONISED)
         work = table_time(table, machine, axes, times)
         if work.joint:
             behind += count * (work.joint - work.device)
@@ -142,6 +152,7 @@ def _segment(
         ahead += saved
         _hide(columns, i, saved)
     waiting = launches * times.blocked if times.blocked else max(0.0, ahead) + behind
+    waiting += stops * times.synchronised
     host = waiting + fixed
     columns.account[i, ACCOUNTS.index("host")] += host
     total = kernels + host

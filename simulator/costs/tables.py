@@ -183,6 +183,8 @@ def _kernels(table: OperatorTable, machine: Machine) -> Iterator[Priced]:
         gpu, numbers = machine.gpu, machine.memory_bound
         access = [table.layout[i] for i in rows]
         values = memory_bound_seconds(table.read[rows], table.written[rows], gpu, numbers, access)
+        if gpu.vendor != "nvidia" or not machine.attention.libraries.get("te", "").startswith("flash"):
+            values = np.where([a == "flash layout" for a in access], 0.0, values)
         fixed = memory_bound_seconds([1.0], [0.0], gpu, numbers)[0]
         values = values + np.where(values > 0, (table.launches[rows] - 1) * fixed, 0.0)
         sigma = np.full(len(rows), memory_bound_sigma(gpu, numbers))

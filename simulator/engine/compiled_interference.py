@@ -123,11 +123,12 @@ def _flow(  # type: ignore[no-untyped-def]
         tree[node] = node - leaves if node >= leaves else tree[2 * node]
     row_of, mask_of, runs = np.zeros(slots, np.int32), np.zeros(slots, np.int32), np.zeros(slots, np.bool_)
     left, since, factor, due = np.zeros(slots), np.zeros(slots), np.zeros(slots), np.zeros(leaves)
-    room = np.zeros(rank_count + 1, np.int32)
+    room, widest = np.zeros(rank_count + 1, np.int32), 0
     for stream in range(slots):
         room[stream_rank[stream]] += 1
+        widest = max(widest, room[stream_rank[stream]])
     # Per rank the slots that run there.
-    on_rank, crowd = np.empty((rank_count, room.max()), np.int32), np.zeros(rank_count, np.int32)
+    on_rank, crowd = np.empty((rank_count, widest), np.int32), np.zeros(rank_count, np.int32)
     once, twice = np.zeros(rank_count, np.int32), np.zeros(rank_count, np.int32)  # bits of kinds at work there
     dirty, is_dirty, dirty_count = np.empty(rank_count, np.int32), np.zeros(rank_count, np.bool_), 0
     fresh, fresh_count = np.empty(slots, np.int32), 0  # slots that started at this instant
@@ -195,7 +196,7 @@ def _flow(  # type: ignore[no-untyped-def]
                     slot = streams[stream_offsets[row]]
                     row_of[slot], due[slot] = row, start[row]
                     keys[slot] = due[slot]
-                    _settle(keys, tree, slot)
+                    _settle(keys, tree, np.int64(slot))
                 else:
                     begun[begins] = row
                     begins += 1
@@ -259,7 +260,7 @@ def _flow(  # type: ignore[no-untyped-def]
                     due[slot] = now + left[slot] * worst
                     if due[slot] < keys[slot]:  # a later end is found out when the old one comes
                         keys[slot] = due[slot]
-                        _settle(keys, tree, slot)
+                        _settle(keys, tree, np.int64(slot))
         dirty_count, fresh_count = 0, 0
         # 5. The next row that ends or may start; several at one instant come one by one, with no time between.
         if taken >= 0 and keys[taken] == np.inf:

@@ -145,7 +145,9 @@ def _settle_replicas(  # type: ignore[no-untyped-def]
             for d in range(count):
                 ready[d] = latest[group[d]]
         if len(start):
-            start[row] = ready
+            begun = start[row]
+            for d in range(count):
+                begun[d] = ready[d]
         ended = end[row]
         for d in range(count):
             ended[d] += ready[d]

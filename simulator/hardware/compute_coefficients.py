@@ -115,7 +115,8 @@ class GemmCoefficients(_Calibration):
         tiles: output tiles the library chooses from; the first is the reference of `small_tile_loss`.
         splits: into how many parts the depth may be cut (split-K).
         split_depth: least depth of a part.
-        issue_efficiency: share of the clock's peak that the reference tile reaches with an endless depth.
+        issue_efficiency: share of the data sheet's peak that the reference tile reaches with an endless depth; above 1 where cards
+            keep a higher clock than their data sheet's.
         prologue: start and end of a tile, in steps of depth; `gradient_prologue` is added for weight gradients.
         small_tile_loss: loss of smaller tiles, per percent of extra operand traffic per output element.
         wave_softening: 0: a last, partial wave costs a whole one; 1: work is spread evenly (stream-K).
@@ -125,6 +126,7 @@ class GemmCoefficients(_Calibration):
         split_start: extra fixed time of the kernel that adds the parts.
         scaled_rate: speed of 8-bit products with scales per block (fp8_scaled), which are rearranged before, relative to those with
             one scale per tensor.
+        fp32_rate: speed of fp32 products, on the cores outside the tensor cores, relative to what issue_efficiency gives them.
         fp8_energy, fp4_energy: energy of an operation in these formats relative to one of 16 bits.
         misaligned_rate: rate of kernels whose rows are no multiple of 16 bytes, relative to aligned ones.
         fitted_smallest, fitted_largest: range of min(m, n, k) and of max(m, n, k) measured.
@@ -135,7 +137,7 @@ class GemmCoefficients(_Calibration):
     tiles: Tiles
     splits: Counts
     split_depth: Count
-    issue_efficiency: Fraction
+    issue_efficiency: Positive
     prologue: NotNegative
     gradient_prologue: NotNegative
     small_tile_loss: NotNegative
@@ -146,6 +148,7 @@ class GemmCoefficients(_Calibration):
     split_start: Seconds
     misaligned_rate: Fraction
     scaled_rate: Fraction = 1.0
+    fp32_rate: Positive = 1.0
     fp8_energy: Positive = 0.5
     fp4_energy: Positive = 0.25
     fitted_smallest: Count
@@ -185,9 +188,11 @@ class AttentionKernel(Spec):
         measured: whether measurements stand behind it on this architecture.
         power_share: part of the clock's full_clock_power that the kernel draws at full clock however few of its cycles are
             products, since exponentials and the traffic of tiles fill the others; 0 = in proportion to its products.
+        head_dims: widths of heads that it was compiled for; others are padded to the next one.  () = any.
     """
 
     measured: bool
+    head_dims: Counts = ()
     power_share: NotNegative = 0.0
     forward: AttentionPass
     backward: AttentionPass
@@ -234,9 +239,12 @@ class MemoryBoundCoefficients(_Calibration):
         gather_share: that share for kernels that read or write rows in another order, relative to a stream.
         layer_share: the same for the small kernels of layers: norms, activations, residuals, rotary embedding.
         cast_share: the same for kernels that quantise operands of products to 8 or 4 bits.
+        sums_in_layer: whether layer_share was measured on norms whose backward reads its operands twice, by the bytes of reading
+            them once: the second reading ("norm sums") is in it then.
         loss_share: the same for a cross-entropy made of separate tensor operations.
         scores_backward_share: the same for the backward pass of a softmax over scores in memory.  It stands for the products
             around it too, whose reading of transposed scores is slower than their other traffic.
+        stack_share: the same for copies into a slice of a larger array, as XLA's kernel for it makes them: a number at a time.
         start: fixed time of a kernel on the device.
         ramp: time in which a kernel's traffic comes up to speed and dies away again.
     """
@@ -245,19 +253,24 @@ class MemoryBoundCoefficients(_Calibration):
     gather_share: Fraction
     layer_share: Fraction
     loss_share: Fraction
+    sums_in_layer: bool = False
     scores_backward_share: Fraction
     cast_share: Fraction = 1.0
+    stack_share: Fraction = 1.0
     start: Seconds
     ramp: Seconds
 
     def fraction(self, access: str) -> float:
         """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "gather", "loss",
-        "scores", "scores backward", "cast" or "transposed"."""
+        "norm sums", "flash layout", "scores", "scores backward", "cast", "stack" or "transposed"."""
         shares = {
             "gather": self.gather_share,
             "layer": self.layer_share,
+            "norm sums": self.layer_share,
+            "flash layout": self.layer_share,
             "loss": self.loss_share,
             "cast": self.cast_share,
+            "stack": self.stack_share,
             "transposed": self.cast_share,
             "scores": self.layer_share,
             "scores backward": self.scores_backward_share,

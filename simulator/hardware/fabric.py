@@ -107,13 +107,12 @@ class GroupPlacement:
     @property
     def text(self) -> str:
         """How many replicas leave the node, in words."""
+        left = "rack" if self.level == "rack" else "node"
+        if self.replicas == 1:
+            return f"leaves the {left}" if self.leaving else f"in one {self.level}"
         if not self.leaving:
-            return (
-                f"all {self.replicas} replicas stay in the {self.level}"
-                if self.replicas > 1
-                else f"in one {self.level}"
-            )
-        return f"{self.leaving} of {self.replicas} replicas leave the {'node' if self.level != 'rack' else 'rack'}"
+            return f"all {self.replicas} replicas stay in the {self.level}"
+        return f"{self.leaving} of {self.replicas} replicas leave the {left}"
 
     def inner_bandwidth(self, fabric: Fabric) -> float:
         """Return what one member can send to its peers in the domain, all together, one direction [B/s]."""

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 
 from simulator.lowering.fused_experts import with_kernels
 from simulator.lowering.graphs import graph_inputs, started_by
+from simulator.lowering.joins import gather_pieces
 from simulator.lowering.loss_memory import loss_marks
 from simulator.lowering.recompute import Recompute, dropped, policies_of, policy_named, runs_again
-from simulator.lowering.rows import Rows
+from simulator.lowering.rows import Rows, synchronise
+from simulator.lowering.saved_values import kept_values
 from simulator.lowering.settled import Settled
 from simulator.lowering.splitter import ExpertSplit, Splitter
 from simulator.program.program import OperatorTable, Tensor
@@ -98,6 +100,7 @@ def layer_costs(
             0.0 if workload.document_length is None else workload.attended,
             settled.tensor_parallel_splits,
             settled.cuda_graphs,
+            settled.framework.layer_wait > 0,
         )
         for kind in layer_kinds(workload.model)
         for ending in (policies_of(settled.recomputes) if is_layer(kind) else ("",))
@@ -141,6 +144,7 @@ def _layer_cost(
     attended: float,
     splits: int,
     graphs: tuple[str, ...],
+    synchronised: bool,
 ) -> LayerCost:
     part = ARCHITECTURES.get(model.architecture).part(
         model, kind, sequences, length, precision, style, vocabulary, context, peers[0], source
@@ -166,6 +170,8 @@ def _layer_cost(
     elif not is_layer(kind):
         recompute = Recompute("none")
     forward, backward = Rows(f"{kind}{ending} forward"), Rows(f"{kind}{ending} backward")
+    if split.divides(recompute.kind) and not ending:
+        gather_pieces(backward, "layer input", part.input_bytes, split.groups.tensor, precision.compute, "recompute")
     operators = with_kernels(part.operators, style, experts.parallel > 1)
     repeated = with_kernels(runs_again(part, recompute), style, experts.parallel > 1)
     starts = started_by(part.operators, graphs, is_layer(kind))
@@ -178,7 +184,12 @@ def _layer_cost(
             first = len(rows.rows)
             write(rows, operator)
             rows.mark(first, starts[operator.label])
+    if synchronised and recompute.kind == "full":
+        synchronise(forward, "forward")
+        synchronise(backward, "backward")
     saved, again = _saved(part, split, recompute, ending)
+    if style.stacks_saved and is_layer(kind):
+        _stack(forward, saved, precision.compute)
     saved += graph_inputs(saved, starts, part.input_bytes / split.factor("sequence"))
     if kind == "head":
         logits, gradient = (
@@ -209,6 +220,20 @@ def _layer_cost(
     )
 
 
+def _stack(rows: Rows, saved: tuple[Tensor, ...], dtype: str) -> None:
+    """Copy what a layer keeps into the stacks of all layers, where layers are turns of one loop."""
+    for tensor in saved:
+        rows.add(
+            label=f"{tensor.name} to its stack",
+            work="memory_bound",
+            layout="stack",
+            dtype=dtype,
+            read=tensor.bytes,
+            written=tensor.bytes,
+            phase="forward",
+        )
+
+
 def _tensors(operator: Operator, split: Splitter, norm: str) -> tuple[float, ...]:
     """Sizes of the weight tensors of an operator on one GPU, those of routed experts left out [count]."""
     if not operator.parameters or operator.split.startswith("expert"):
@@ -216,7 +241,7 @@ def _tensors(operator: Operator, split: Splitter, norm: str) -> tuple[float, ...
     if operator.work == "gemm":
         batch, _, n, k = operator.shape
         main = batch * n * k
-        parts = [main / split.weights(operator) / operator.products] * operator.products
+        parts = [main / split.weights(operator) * width / n for width in operator.widths]
         bias = operator.parameters - main
         if bias:
             parts.append(bias if operator.small_parameters else bias / split.weights(operator))
@@ -244,9 +269,13 @@ def _saved(
                 tensor = Tensor(name=s.name, category=s.category, bytes=s.bytes / split.factor(s.region))
                 (again if (i, j) in out else kept).append(tensor)
     together = recompute.layers if recompute.method == "uniform" else 1
-    if recompute.kind == "full":
-        size = part.input_bytes / split.factor("sequence")
+    if recompute.kind in ("full", "policy"):
+        size = part.input_bytes / (split.t if split.divides(recompute.kind) else split.factor("sequence"))
         kept = [] if ending else [Tensor(name="layer input", category="activations", bytes=size)]
+        kept += [
+            Tensor(name=value.name, category="activations", bytes=value.bytes / split.factor(value.region))
+            for value in kept_values(part, recompute.saves, split.e)
+        ]
         again += [Tensor(name="layer input", category="activations", bytes=size)] if together > 1 else []
     if together > 1:
         again = [replace(tensor, bytes=together * tensor.bytes) for tensor in again]

@@ -161,10 +161,10 @@ def _check_parts(
             f"{said} and model.capacity_factor = 0: all rows sent to an expert are taken",
             "['moe_router', 'moe_preprocess'], or a model.capacity_factor",
         )
-    if recompute == "full":
+    if recompute in ("full", "policy"):
         refuse(
             "graphs of parts of layers cannot run again under full recompute",
-            f"{said} and recompute = 'full'",
+            f"{said} and recompute = {recompute!r}",
             "recompute = 'selective', or cuda_graphs = 'full_iteration'",
         )
     if "moe_router" in scopes and "moe" in (plan.recompute_modules or ()):

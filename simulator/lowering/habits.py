@@ -9,6 +9,7 @@ from __future__ import annotations
 from simulator.lowering.parameters import Held, rank_chunks, rank_held
 from simulator.lowering.state import State
 from simulator.lowering.unit_parts import kept_tensors
+from simulator.lowering.update import gradients_dropped, kept_gradient, listed_results, optimizer_bytes
 from simulator.program.program import Tensor
 
 __all__ = ["beside_states"]
@@ -22,8 +23,9 @@ def beside_states(state: State, rank: int) -> list[Tensor]:
         Tensor(name="driver context and kernels", category="context", bytes=framework.context),
         *_beside_compute(state, held),
         *_kept_gathered(state, rank),
-        *(_fsdp_pools(state) if settled.zero_stage == 3 else _flat_copies(state, rank, held)),
+        *(_fsdp_pools(state, held) if settled.zero_stage == 3 else _flat_copies(state, rank, held)),
         *_received_ahead(state, rank),
+        *_broken_places(state, rank, held),
     ]
     groups = _communicators(settled.axes)
     if groups:
@@ -70,11 +72,13 @@ def _received_ahead(state: State, rank: int) -> list[Tensor]:
 
 
 def _beside_compute(state: State, held: Held) -> list[Tensor]:
-    """Whole gradients that stand beside the buffers or shards: in the compute dtype, or not yet reduced."""
+    """Whole gradients that stand beside the buffers or shards: not yet reduced, in flat buckets, or in the compute dtype."""
     settled = state.settled
     element = settled.precision.element
     if settled.reduces_once:
         return [Tensor(name="unsharded gradients", category="gradients", bytes=held.all * settled.gradient_bytes)]
+    if settled.framework.keeps_buckets and settled.zero_stage == 0 and settled.reduces:
+        return [Tensor(name="buckets of gradients", category="gradients", bytes=held.all * settled.gradient_bytes)]
     if settled.framework.keeps_compute_gradients and settled.gradient_bytes > element:
         return [Tensor(name="gradients in the compute dtype", category="gradients", bytes=held.all * element)]
     return []
@@ -115,7 +119,25 @@ def _flat_copies(state: State, rank: int, held: Held) -> list[Tensor]:
     return [Tensor(name="flat copies of gradients, place idle", category="fragmentation", bytes=size)]
 
 
-def _fsdp_pools(state: State) -> list[Tensor]:
+def _broken_places(state: State, rank: int, held: Held) -> list[Tensor]:
+    """Places of the first step's activations, in which its update put moments and results: the next step needs others.
+
+    As much as the update makes, and not more than the activations took; without pipelines, where one microbatch's stand at a time.
+    """
+    settled = state.settled
+    if not settled.framework.states_break_places or settled.pipeline_parallel > 1:
+        return []
+    master = 4.0 if state.workload.numbers.master_weights else 0.0
+    mine = held.sharded(settled) if settled.zero_stage else held.all
+    late = mine * (optimizer_bytes(state) - master) * (1.0 - settled.optimizer_offload) + listed_results(state, rank)
+    kinds = [kind for chunk in state.chunks for kind in chunk.kinds]
+    marks = [state.costs[kind].forward_mark for kind in kinds] + [state.costs[kind].backward_mark for kind in kinds]
+    kept = sum(tensor.bytes for kind in kinds for tensor in state.costs[kind].saved)
+    taken = kept + max(sum(tensor.bytes for tensor in mark) for mark in marks)
+    return [Tensor(name="places broken up by the first update", category="fragmentation", bytes=min(late, taken))]
+
+
+def _fsdp_pools(state: State, held: Held) -> list[Tensor]:
     """What the streams that gather and reduce keep for themselves: the allocator hands no block of one stream to another."""
     settled = state.settled
     if not settled.framework.copies_gathered:
@@ -126,9 +148,12 @@ def _fsdp_pools(state: State) -> list[Tensor]:
     whole = [state.costs[kind].parameters for kind in ends]
     sizes.append(sum(whole) if settled.framework.fsdp_root_unit and settled.pipeline_parallel == 1 else max(whole))
     gathered = max(max(sizes), (1 + settled.fsdp_prefetch) * max(sizes[:-1])) * settled.precision.element
+    reducing = max(sizes) * settled.gradient_bytes
+    if gradients_dropped(settled):
+        reducing += held.sharded(settled) * kept_gradient(
+            state
+        )  # shards of gradients come from the stream that reduces
     return [
         Tensor(name="buffers of the gathering stream", category="fragmentation", bytes=gathered),
-        Tensor(
-            name="buffers of the reducing stream", category="fragmentation", bytes=max(sizes) * settled.gradient_bytes
-        ),
+        Tensor(name="buffers of the reducing stream", category="fragmentation", bytes=reducing),
     ]

@@ -104,8 +104,46 @@ def add_second_hops(state: State, rows: np.ndarray, items: Sequence[int], rank: 
     some = some[np.argsort(rows[some], kind="stable")]
     if not len(some):
         return
+    if state.settled.framework.copies_bucket:
+        some = _joined(state, numbers, some, rank)
     lane = state.lanes(COPY_LANE)
     second = state.add_rows(
         Batch(item=numbers[some], kind=COLLECTIVE, rank=rank[some], streams=lane[rank[some]][:, None])
     )
     state.wait(second, rows[some])
+
+
+def _joined(state: State, items: np.ndarray, some: np.ndarray, rank: np.ndarray) -> np.ndarray:
+    """Put all_reduces between copies together while no more than the bucket comes together; changes `items` of those that stay.
+
+    Args:
+        some: places of the reductions, in running order.
+    """
+    most, stays = state.settled.framework.copies_bucket, set()
+    open_since: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+    for place in some.tolist():
+        link = _link(state, int(items[place]))
+        bucket = open_since.setdefault((int(rank[place]), link.group), [])
+        held = sum(_link(state, int(items[p])).message for p in bucket)
+        if bucket and held + link.message > most:
+            stays.add(_close(state, items, bucket))
+            bucket.clear()
+        bucket.append(place)
+    stays |= {_close(state, items, bucket) for bucket in open_since.values()}
+    return some[np.isin(some, list(stays))]
+
+
+def _link(state: State, number: int) -> Link:
+    item = state.items[number]
+    if not isinstance(item, Link):
+        raise TypeError(f"item {number} of a second hop is a {type(item).__name__}, not a link")
+    return item
+
+
+def _close(state: State, items: np.ndarray, bucket: list[int]) -> int:
+    """Make one link of a bucket, in the place of its last reduction; returns that place."""
+    links = [_link(state, int(items[place])) for place in bucket]
+    if len(links) > 1:
+        name = f"{len(links)} buckets, between copies"
+        items[bucket[-1]] = gradient_link(state, "all_reduce", name, sum(x.message for x in links), links[0].group)
+    return bucket[-1]

@@ -12,6 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.lowering.assign import Chunk
+from simulator.lowering.boundary import received
+from simulator.lowering.carried_units import carried
 from simulator.lowering.casts import maxima_table
 from simulator.lowering.expand import LayerCost
 from simulator.lowering.state import Batch, State
@@ -152,7 +154,7 @@ def _segments(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -
     name += " + head" if chunk.head else ""
     out = []
     for number, group in enumerate(pieces_of):
-        pieces: list[tuple[OperatorTable, int]] = []
+        pieces = received(state, chunk, kind, scale) if number == 0 else []
         for layer in group:
             table = table_of(state.scales[scale][layer], kind)
             if pieces and pieces[-1][0] is table:
@@ -160,8 +162,8 @@ def _segments(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -
             else:
                 pieces.append((table, 1))
         if variant == UNITS:
-            before, after = quantising(state, group, kind)
-            pieces = [(t, 1) for t in (before,) if t] + pieces + [(t, 1) for t in (after,) if t]
+            for before, after in (quantising(state, group, kind), carried(state, group, kind)):
+                pieces = [(t, 1) for t in (before,) if t] + pieces + [(t, 1) for t in (after,) if t]
         if number == len(pieces_of) - 1:
             pieces += _maxima(state, chunk, kind)
         label = name if len(pieces_of) == 1 else f"{name}, part {number}"

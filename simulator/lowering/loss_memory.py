@@ -1,10 +1,13 @@
 """What stands on a GPU while the loss runs: logits, their fp32 copies and gradients, and places that they leave behind.
 
+    fused and in place       nothing but the 16-bit logits, which their gradients replace (llm.c, Transformer Engine)
+    fused, in fp32           16-bit and fp32 logits beside the exponentials that are kept (Megatron-Core)
     in place (Megatron)      16-bit logits, or their gradients in the same place, beside the saved softmax
     plain (torch)            forward logits in 16 bits and fp32; backward the fp32 gradients of the picked log-probabilities and of
                              the softmax (DTensor's split loss: also the exponentials), beside the saved log-probabilities
 
 In the plain form the 16-bit logits stand too, held by whoever called the model, or freed and too small to be used again.
+In chunks, forward and backward of one chunk after the other run in the forward, and nothing of it is left for the backward.
 """
 
 from __future__ import annotations
@@ -29,12 +32,17 @@ def loss_marks(
         gradient: bytes of the head's weight gradient on one rank.
     """
     split = tensor > 1 and not style.gathers_logits
-    logits = logits / tensor if split else logits
+    logits = (logits / tensor if split else logits) / style.loss_chunks
     broken = _broken(logits, gradient) if style.makes_gradients else ()
     if style.fused_cross_entropy or style.in_place_cross_entropy:
-        forward, backward, output = element, element, 0.0
+        both = style.fused_cross_entropy and style.in_place_cross_entropy
+        forward, backward, output = (0.0, 0.0, 0.0) if both else (element, element, 0.0)
+        if style.fused_cross_entropy and style.widens_fused_loss:
+            forward, backward = element + _FP32, element
     else:
         forward, backward, output = element + _FP32, _FP32 * (3.0 if split else 2.0), element
+    if style.loss_chunks > 1:
+        return _tensor("head workspace, a chunk", "workspace", logits * max(forward, backward + output)), ()
     return (
         (*_tensor("head workspace", "workspace", logits * forward), *broken),
         (

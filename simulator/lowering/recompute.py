@@ -3,6 +3,7 @@
     full         all operators of a layer; its input is kept
     selective    the attention core, or the modules that the plan names
     operators    memory-bound kernels and every second matrix product
+    policy       what the backward pass needs beside the values that the policy names (`saved_values.py`)
 
 Which layers (`recompute_method` with n = `recompute_layers`):
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from simulator.lowering.assign import Chunk
+from simulator.lowering.saved_values import repeated
 from simulator.workload.operator import LayerPart, Operator
 
 __all__ = [
@@ -42,8 +44,10 @@ class Recompute:
     """What is recomputed.
 
     Args:
-        kind: none, selective, operators or full.
+        kind: none, selective, operators, policy or full.
         modules: of "selective"; () = the attention core.
+        policy, saves: name of a policy and the values that it keeps.
+        prunes: whether "full" makes again only what the backward pass needs, as "policy" does.
         method, layers: which layers; "" = all, each from its own input.
     """
 
@@ -51,6 +55,9 @@ class Recompute:
     modules: tuple[str, ...] = ()
     method: str = ""
     layers: int = 0
+    policy: str = ""
+    saves: tuple[str, ...] = ()
+    prunes: bool = False
 
     @property
     def text(self) -> str:
@@ -61,7 +68,7 @@ class Recompute:
         """
         which = {"block": f"block of {self.layers} layers", "every": f"every {self.layers}. layer"}
         which["uniform"] = f"{self.layers} layers at a time"
-        more = [", ".join(self.modules)] if self.modules else []
+        more = [", ".join(self.modules) or self.policy] if self.modules or self.policy else []
         more += [which[self.method]] if self.method else []
         return f"{self.kind} ({'; '.join(more)})" if more else self.kind
 
@@ -98,6 +105,9 @@ def policy_named(ending: str, recompute: Recompute) -> Recompute:
 
 def runs_again(part: LayerPart, recompute: Recompute) -> list[Operator]:
     """Return the operators that run again before the backward of a layer, forward order."""
+    if recompute.kind == "policy" or recompute.prunes:
+        chosen = repeated(part, recompute.saves)
+        return [o for i, o in enumerate(part.operators) if i in chosen]
     if recompute.kind == "full":
         return list(part.operators)
     if recompute.kind == "operators":
@@ -111,7 +121,7 @@ def runs_again(part: LayerPart, recompute: Recompute) -> list[Operator]:
 def dropped(part: LayerPart, recompute: Recompute) -> set[tuple[int, int]]:
     """Return (operator, saved tensor) of what is not kept between forward and backward."""
     saved = [(i, j) for i, o in enumerate(part.operators) for j in range(len(o.saved))]
-    if recompute.kind == "full":
+    if recompute.kind in ("full", "policy"):
         return set(saved)
     if recompute.kind == "operators":
         return {(i, j) for i, j in saved if part.operators[i].saved[j].cheap}

@@ -6,6 +6,7 @@ from simulator.errors import PlanError
 from simulator.lowering.recompute import Recompute, runs_again
 from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
+from simulator.plan.recompute_policy import load_recompute_policy
 from simulator.workload.architectures import ARCHITECTURES
 from simulator.workload.operator import KernelStyle
 from simulator.workload.workload import Workload
@@ -22,11 +23,19 @@ def settle_recompute(workload: Workload, plan: Plan, framework: Framework, slice
     Raises:
         PlanError: a setting that could have no effect, or more layers than a chunk has.
     """
+    kind: str = plan.recompute or framework.recompute
+    policy = load_recompute_policy(plan.recompute_policy) if plan.recompute_policy else None
+    if policy is not None:
+        _check_policy(plan)
+        kind = "policy"
     found = Recompute(
-        plan.recompute or framework.recompute,
+        kind,
         plan.recompute_modules or (),
         plan.recompute_method or "",
         plan.recompute_layers or 0,
+        policy.name if policy else "",
+        policy.saves if policy else (),
+        kind == "full" and framework.prunes_recompute and plan.recompute_method != "uniform",
     )
     chunks = plan.pipeline_parallel * (1 if slices else plan.chunks_per_rank)
     largest = max(plan.layer_split) if plan.layer_split else -(-workload.model.layers // chunks)
@@ -34,6 +43,20 @@ def settle_recompute(workload: Workload, plan: Plan, framework: Framework, slice
     if found.modules:
         _check_modules(found, workload)
     return found
+
+
+def _check_policy(plan: Plan) -> None:
+    """Refuse what a policy stands in place of.
+
+    Raises:
+        PlanError: with the rule, the values and a way out.
+    """
+    for name in ("recompute", "recompute_modules"):
+        if getattr(plan, name) is not None:
+            raise PlanError(
+                f"recompute_policy says what is kept and what is made again, but {name} = {getattr(plan, name)!r} is given "
+                f"beside recompute_policy = {plan.recompute_policy!r}. Way out: leave {name} out."
+            )
 
 
 def _check_modules(recompute: Recompute, workload: Workload) -> None:

@@ -20,7 +20,7 @@ from simulator.lowering.offload import device_bytes, host_tensors
 from simulator.lowering.parameters import Held, rank_chunks, rank_held
 from simulator.lowering.settled import Settled
 from simulator.lowering.state import State
-from simulator.lowering.update import optimizer_bytes
+from simulator.lowering.update import gradients_dropped, optimizer_bytes
 from simulator.plan.zero import model_states
 from simulator.program.program import Tensor
 
@@ -134,7 +134,11 @@ def _resident(state: State, rank: int, older: int) -> list[Tensor]:
             bytes=states.weights + experts.weights - weight * gathered_shard(state, held),
         ),
         Tensor(name="older versions of the weights", category="weights", bytes=stashed),
-        Tensor(name="gradient buffers", category="gradients", bytes=states.gradients + experts.gradients),
+        Tensor(
+            name="gradient buffers",
+            category="gradients",
+            bytes=0.0 if gradients_dropped(settled) else states.gradients + experts.gradients,
+        ),
         Tensor(
             name="optimizer states",
             category="optimizer_states",

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from simulator.program.program import COMPUTE, EAGER, OperatorTable
+from simulator.program.program import COMPUTE, EAGER, SYNCHRONISED, OperatorTable
 
-__all__ = ["Rows"]
+__all__ = ["Rows", "synchronise"]
 
 
 class Rows:
@@ -64,3 +64,17 @@ class Rows:
             beside=column("beside", -1, np.int32),
             captured=column("captured", EAGER, np.int8),
         )
+
+
+def synchronise(rows: Rows, phase: str) -> None:
+    """Let the host wait for the GPU here, before it starts what follows."""
+    part = "input" if phase == "backward" else ""
+    rows.add(
+        label="layer synchronised",
+        work="memory_bound",
+        layout=SYNCHRONISED,
+        phase=phase,
+        part=part,
+        launches=0,
+        dtype="fp32",
+    )

@@ -14,7 +14,7 @@ from typing import Any
 from simulator.errors import PlanError
 from simulator.lowering.asynchronous_rules import UNROLLED, check_asynchronous, post_validation
 from simulator.lowering.context_rules import check_context, with_ring
-from simulator.lowering.degrees import count_microbatches, count_replicas, nearest_divisor
+from simulator.lowering.degrees import count_microbatches, count_replicas
 from simulator.lowering.effect_rules import check_effects
 from simulator.lowering.expert_rules import Groups, check_experts, with_experts
 from simulator.lowering.graphs import graphs_of
@@ -23,6 +23,7 @@ from simulator.lowering.offload_rules import check_offload
 from simulator.lowering.plan_rules import check_reduce_dtype
 from simulator.lowering.recompute import Recompute
 from simulator.lowering.recompute_rules import settle_recompute
+from simulator.lowering.shape_rules import check_shapes
 from simulator.lowering.shard_rules import check_shards, check_units, with_shards
 from simulator.lowering.workload_rules import check_documents, check_loss
 from simulator.plan.framework import Framework, load_framework
@@ -190,7 +191,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     """
     framework = load_framework(plan.framework)
     replicas = count_replicas(plan, world_size, cluster_name)
-    _check_shapes(workload, plan)
+    check_shapes(workload, plan)
     check_experts(workload.model, plan)
     microbatches = count_microbatches(workload, plan, replicas)
     schedule = _schedule(plan, microbatches)
@@ -198,7 +199,9 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     check_offload(plan)
     gathers = framework.gathers_logits if plan.vocabulary_parallel_loss is None else not plan.vocabulary_parallel_loss
     fused = _or(plan.fused_cross_entropy, framework.fused_cross_entropy)
-    style = _style(framework, plan.attention, _or(plan.dropout, framework.dropout), gathers, fused)
+    style = _style(
+        framework, plan.attention, _or(plan.dropout, framework.dropout), gathers, fused, plan.loss_chunks or 1
+    )
     check_loss(plan, style)
     check_context(workload.model, plan, style.attention == "unfused")
     check_documents(workload, style, schedule)
@@ -238,6 +241,8 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     gradient: str = plan.gradient_dtype or framework.gradient_dtype
     if gradient == "compute" or not numbers.master_weights:
         gradient = numbers.compute
+    elif _keeps_wide_gradients(framework, plan):
+        gradient = "fp32"
     check_reduce_dtype(plan, gradient, replicas * plan.context_parallel * schedule.replicas)
     waits = schedule.flush and not post_validates
     multiple = framework.vocabulary_multiple * plan.tensor_parallel
@@ -316,6 +321,15 @@ def _or(value: Any, habit: Any) -> Any:
     return habit if value is None else value
 
 
+def _keeps_wide_gradients(framework: Framework, plan: Plan) -> bool:
+    """Whether gradients are as wide as the fp32 weights, as under autocast: narrow reductions are those of FSDP.
+
+    A compiled program that casts gathered weights beside their products adds what the products make, before it is widened.
+    """
+    narrow = framework.casts_gathered or plan.zero_stage == 3 or plan.gradient_dtype is not None
+    return framework.shards_in_master_precision and not narrow
+
+
 def _size(plan: Plan, axis: str, replicas: int) -> int:
     sizes = {"tp": plan.tensor_parallel, "cp": plan.context_parallel, "dp": replicas, "pp": plan.pipeline_parallel}
     return sizes[axis]
@@ -335,71 +349,15 @@ def _rank_order(plan: Plan) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=64)
-def _style(framework: Framework, attention: str | None, dropout: bool, gathers: bool, fused: bool) -> KernelStyle:
+def _style(
+    framework: Framework, attention: str | None, dropout: bool, gathers: bool, fused: bool, chunks: int
+) -> KernelStyle:
     """The kernels of a framework's profile, which has a key for every field of the style; what the plan settled comes on top."""
-    habits = {f.name: getattr(framework, f.name) for f in fields(KernelStyle)}
+    habits = {f.name: getattr(framework, f.name) for f in fields(KernelStyle) if f.name != "loss_chunks"}
     settled = {"attention": attention or framework.attention, "dropout": dropout}
-    return KernelStyle(**{**habits, **settled, "gathers_logits": gathers, "fused_cross_entropy": fused})
-
-
-def _check_shapes(workload: Workload, plan: Plan) -> None:
-    model, t = workload.model, plan.tensor_parallel
-    for name, value in (("heads", model.heads), ("kv_heads", model.kv_heads), ("ffn", model.ffn)):
-        if value % t:
-            raise PlanError(
-                f"tensor_parallel must divide the model's {name}, but {value} / {t} is no whole number "
-                f"(model {model.name!r}). Nearest: tensor_parallel = {nearest_divisor(value, t)}."
-            )
-    if plan.sequence_parallel and t == 1:
-        raise PlanError(
-            "sequence_parallel splits norms over the tensor-parallel group, but tensor_parallel = 1. "
-            "Way out: sequence_parallel = false, or tensor_parallel > 1."
-        )
-    if plan.overlap_tensor_parallel is not None and t == 1:
-        raise PlanError(
-            "overlap_tensor_parallel is about collectives of the tensor-parallel group, but tensor_parallel = 1. "
-            "Way out: leave overlap_tensor_parallel out, or tensor_parallel > 1."
-        )
-    c = plan.context_parallel
-    if plan.context_parallel_kind is not None and c == 1:
-        raise PlanError(
-            f"context_parallel_kind = {plan.context_parallel_kind!r} matters only between ranks that share a sequence, but "
-            "context_parallel = 1. Way out: leave it out, or context_parallel > 1."
-        )
-    if workload.sequence_length % (2 * c) and c > 1:
-        raise PlanError(
-            "context_parallel cuts a sequence into two pieces per rank, which must be whole tokens, but "
-            f"{workload.sequence_length} / (2 x {c}) is no whole number. Nearest: sequence_length = "
-            f"{max(1, round(workload.sequence_length / (2 * c))) * 2 * c}."
-        )
-    if plan.context_parallel_kind == "ulysses" and model.kv_heads % (t * c):
-        raise PlanError(
-            "ulysses deals heads out over the ranks that share a sequence, so tensor_parallel x context_parallel must divide "
-            f"the model's kv_heads, but {model.kv_heads} / ({t} x {c}) is no whole number. Way out: context_parallel_kind = "
-            "'ring'."
-        )
-    if plan.context_parallel_kind == "ulysses" and plan.attention == "unfused":
-        raise PlanError(
-            "ulysses is built around a fused attention kernel, but attention = 'unfused'. Way out: attention = 'flash2'."
-        )
-    if plan.sequence_parallel and (workload.sequence_length // c) % t:
-        raise PlanError(
-            f"sequence_parallel needs a sequence_length that tensor_parallel divides, but {workload.sequence_length} / "
-            f"{t * c} is no whole number. Nearest: sequence_length = {max(1, round(workload.sequence_length / (t * c))) * t * c}."
-        )
-    if model.positions == "learned" and workload.sequence_length > model.sequence_length:
-        raise PlanError(
-            f"the model's position table ends at {model.sequence_length} tokens, but sequence_length = "
-            f"{workload.sequence_length}. Nearest: sequence_length = {model.sequence_length}."
-        )
-    if plan.layer_split is not None:
-        chunks = plan.pipeline_parallel * (1 if SCHEDULES.get(plan.schedule or "1f1b").slices else plan.chunks_per_rank)
-        if len(plan.layer_split) != chunks or sum(plan.layer_split) != model.depth:
-            raise PlanError(
-                f"layer_split must give {chunks} chunks (pipeline_parallel x chunks_per_rank) that sum to the model's "
-                f"{model.depth} layers, but it has {len(plan.layer_split)} entries that sum to {sum(plan.layer_split)}. "
-                "Way out: leave layer_split out for a balanced split."
-            )
+    return KernelStyle(
+        **{**habits, **settled, "gathers_logits": gathers, "fused_cross_entropy": fused, "loss_chunks": chunks}
+    )
 
 
 def _schedule(plan: Plan, microbatches: int) -> Any:

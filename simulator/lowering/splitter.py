@@ -7,7 +7,7 @@ all_gather.  Experts are dealt out over their own ranks: rows go there and back 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.lowering.casts import add_casts
@@ -16,6 +16,7 @@ from simulator.lowering.expert_rows import swap_rows, wait_for
 from simulator.lowering.expert_rules import Groups
 from simulator.lowering.fused_experts import FUSED_CASTS
 from simulator.lowering.joins import join_logits, sum_input_gradients
+from simulator.lowering.one_hot import look_up_by_product
 from simulator.lowering.piecewise import write_in_pieces
 from simulator.lowering.rows import Rows
 from simulator.lowering.scores import scores_left
@@ -78,6 +79,10 @@ class Splitter:
         if region == "sequence":
             return self.t if self.sp else 1
         return 1 if region == "whole" else self.t
+
+    def divides(self, recompute: str) -> bool:
+        """Whether of the inputs of layers that run again each tensor-parallel rank keeps its part."""
+        return recompute == "full" and self.style.divides_checkpoints and self.t > 1 and not self.sp
 
     def weights(self, operator: Operator) -> int:
         """How many ways the operator's weights are divided."""
@@ -208,8 +213,8 @@ class Splitter:
                 return
             b, m, n, k = shape
             layout = "TN" if o.has_weight else "NN"
-            for _ in range(o.products):
-                each = (b, m, n // o.products, k)
+            for width in o.widths:
+                each = (b, m, width * n // o.shape[2], k)
                 row = self.product(rows, o.label, each, layout, phase, launches=launches, narrow=narrow)
             if o.peers > 1:
                 self.exchange_keys(rows, o, phase, row)
@@ -228,6 +233,7 @@ class Splitter:
                 join_logits(self, rows, o, phase)
             self.kernel(rows, o, o.read, o.written, phase, o.launches)
             if o.work == "lookup":
+                look_up_by_product(self, rows, o, phase)
                 self.collective(rows, self.summed(), self.x, phase, o.label)
             elif o.label == "cross entropy" and not self.style.gathers_logits:
                 for what in ("maximum", "target", "sum"):
@@ -334,9 +340,13 @@ class Splitter:
         elif o.work == "lookup":
             if self.sp:
                 self.collective(rows, "all_gather", self.x, "backward", o.label)
+            look_up_by_product(self, rows, o, "backward")
             self.kernel(rows, o, o.backward_read, o.backward_written, "backward", o.backward_launches, "weight")
         elif o.work != "sort" or self.experts.sorts:
             self.kernel(rows, o, o.backward_read, o.backward_written, "backward", o.backward_launches, "input")
+            if o.sums_read:
+                sums = replace(o, label=f"{o.label} sums", access="norm sums")
+                self.kernel(rows, sums, o.sums_read, 0.0, "backward", 0, "weight")  # one of the norm's launches
             if o.label == "cross entropy" and self.style.gathers_logits:
                 join_logits(self, rows, o, "backward")
 
@@ -348,8 +358,9 @@ class Splitter:
         if o.split == "row" and self.sp and not piecewise:
             self.collective(rows, "all_gather", self.gathered(o, o.shape[2]), "backward", o.label)
         wide = o.shape[1] * o.shape[3] * self.e
-        for i in range(o.products):
-            wgrad = self.product_backward(rows, o, (b, m, n // o.products, k), column and self.sp and i == 0, piecewise)
+        for i, width in enumerate(o.widths):
+            each = (b, m, width * n // o.shape[2], k)
+            wgrad = self.product_backward(rows, o, each, column and self.sp and i == 0, piecewise)
             if column and not (self.sp and i + 1 < o.products):
                 self.collective(rows, self.summed(), wide, "backward", o.label, beside=wgrad)
         sum_input_gradients(self, rows, o, wide)

@@ -1,8 +1,9 @@
 """What an FSDP unit is gathered and reduced as: its links, and the memory it takes while it stands unsharded.
 
-One part, two where experts are sharded over other ranks than the rest; one for every weight tensor in a framework that gathers
-by tensor (experts of one layer stay together).  Of those, small ones may stay gathered, and what a recomputed forward leaves to a
-backward that follows soon is not fetched again (DeepSpeed: stage3_param_persistence_threshold, stage3_max_reuse_distance).
+One part, two where experts are sharded over other ranks than the rest; one for every weight tensor in a framework that gathers by
+tensor (experts of one layer stay together), or for as many as fit a bucket (XLA's combiners of collectives).  Of those, small ones
+may stay gathered, and what a recomputed forward leaves to a backward that follows soon is not fetched again (DeepSpeed:
+stage3_param_persistence_threshold, stage3_max_reuse_distance).
 
 ZeRO++ (arXiv 2306.10209) makes messages smaller:
 
@@ -119,6 +120,8 @@ def _pieces(state: State, kinds: tuple[str, ...]) -> list[tuple[str, Held, bool]
     sizes = [size for kind in kinds for size in state.costs[kind].tensors]
     repeats = habits.gathers_by_tensor and state.settled.recompute == "full" and state.settled.reshard_after_forward
     repeats = repeats and not {"head", "embedding"} & set(kinds)
+    if habits.gather_bucket:
+        return _bucketed(held, sizes, habits.gather_bucket / state.settled.precision.element)
     if not habits.gathers_by_tensor or len(sizes) < 2:
         return [("", held, repeats and not habits.reuse_distance)]
     pieces: list[tuple[str, Held, bool]] = []
@@ -132,6 +135,18 @@ def _pieces(state: State, kinds: tuple[str, ...]) -> list[tuple[str, Held, bool]
     if held.experts:
         pieces.append(("", Held(held.experts, held.experts), repeats and not habits.reuse_distance))
     return pieces
+
+
+def _bucketed(held: Held, sizes: list[float], most: float) -> list[tuple[str, Held, bool]]:
+    """The weight tensors of a unit, put together while no more than `most` weights come together; experts of a layer as one."""
+    groups: list[float] = []
+    for size in sizes:
+        if groups and groups[-1] + size <= most:
+            groups[-1] += size
+        else:
+            groups.append(size)
+    found = [(f", part {number + 1}", Held(size), False) for number, size in enumerate(groups)]
+    return [*found, *([("", Held(held.experts, held.experts), False)] if held.experts else [])]
 
 
 def kept_tensors(state: State, kinds: Iterable[str]) -> list[float]:

@@ -11,17 +11,28 @@ import numpy as np
 from simulator.lowering.assign import Chunk
 from simulator.lowering.casts import add_casts
 from simulator.lowering.hops import REDUCING_LANES
+from simulator.lowering.host_shards import shard_bytes
 from simulator.lowering.offload import add_host_update
 from simulator.lowering.parameter_offload import add_shards_down
 from simulator.lowering.parameters import Held, contents, rank_chunks, rank_held, small_parameters
 from simulator.lowering.reduce import meet_holders
 from simulator.lowering.rows import Rows
+from simulator.lowering.settled import Settled
 from simulator.lowering.state import Batch, State
 from simulator.lowering.unit_parts import gather_link, kept_tensors, listed
-from simulator.program.program import COLLECTIVE, COMPUTE, Link, OperatorTable, Segment
+from simulator.program.program import COLLECTIVE, COMPUTE, Link, OperatorTable, Segment, Tensor
 from simulator.workload.optimizers import OPTIMIZERS
 
-__all__ = ["add_update", "optimizer_bytes", "tensors_held", "update_segments", "weight_gathers"]
+__all__ = [
+    "add_update",
+    "gradients_dropped",
+    "kept_gradient",
+    "listed_results",
+    "optimizer_bytes",
+    "tensors_held",
+    "update_segments",
+    "weight_gathers",
+]
 
 TENSORS_PER_LAYER = 12
 """Weight tensors of a transformer layer, norms and biases included; sets the kernel launches of an unfused optimizer."""
@@ -36,6 +47,11 @@ def optimizer_bytes(state: State) -> float:
         numbers.element, state.settled.gradient_bytes, numbers.master_weights
     )
     return cost.state + (4.0 if numbers.master_weights else 0.0)
+
+
+def kept_gradient(state: State) -> float:
+    """Bytes per weight of the gradients that are kept; beside fp32 shards that are the only copy of the weights they are fp32."""
+    return 4.0 if shard_bytes(state) > state.settled.precision.element else float(state.settled.gradient_bytes)
 
 
 def tensors_held(state: State, rank: int) -> int:
@@ -77,6 +93,7 @@ def add_update(state: State) -> None:
         rank, before = np.arange(state.ranks), np.full(state.ranks, joined[0])
     rows = _compute(state, _segments(state, (_optimizer_table,), "optimizer", synchronises=True), compute)
     state.wait(rows[rank], before)
+    state.touch("mark", rows, [state.effect(_stands_in_update(state, r)) for r in range(state.ranks)])
     hosts, back = add_host_update(state, lambda held: _mine(state, held), rank, before)
     if settled.zero_stage in (1, 2) and not settled.overlap_parameters:
         _gather(state, rows, lane, hosts, back)
@@ -156,6 +173,37 @@ def _mine(state: State, held: Held, stage: int = 1) -> float:
     return held.sharded(state.settled) if state.settled.zero_stage >= stage else held.all
 
 
+def _stands_in_update(state: State, rank: int) -> tuple[Tensor, ...]:
+    """Gradients that stand beside activations in no step, and what an update over lists of tensors makes on its way."""
+    found = [("results of the update", "workspace", listed_results(state, rank))]
+    if gradients_dropped(state.settled):
+        found.append(("gradients", "gradients", _mine(state, rank_held(state, rank), 2) * kept_gradient(state)))
+    return tuple(Tensor(name=name, category=category, bytes=size) for name, category, size in found if size)
+
+
+def listed_results(state: State, rank: int) -> float:
+    """Bytes of the results that an update over lists of tensors makes: one per weight, as wide as the moments.
+
+    torch.optim documents "about sizeof(params) more peak memory" for its foreach form: roots of all second moments stand at once.
+    """
+    settled, numbers = state.settled, state.workload.numbers
+    if not settled.framework.updates_in_lists:
+        return 0.0
+    mine = _mine(state, rank_held(state, rank)) * (1.0 - settled.optimizer_offload)
+    times = OPTIMIZERS.get(state.workload.optimizer).listed_results
+    return times * mine * (4.0 if numbers.master_weights else float(numbers.element))
+
+
+def gradients_dropped(settled: Settled) -> bool:
+    """Whether gradients stand during the update only: freed by it, and made while the activations of the one microbatch go.
+
+    Of the layers whose gradients stand the activations are gone, so the peak lies at one end of the backward: all activations, or
+    all gradients.  With more microbatches those of the first stand beside the activations of the next.
+    """
+    alone = settled.microbatches == 1 and settled.pipeline_parallel == 1
+    return settled.framework.drops_gradients and alone and settled.optimizer_offload == 0.0
+
+
 def _norm_table(state: State, held: Held, small: float, tensors: float) -> OperatorTable:
     """Local part of the gradient norm, overflow check and unscaling, and the sum of the norms' gradients under SP."""
     settled = state.settled
@@ -202,7 +250,8 @@ def _optimizer_table(state: State, held: Held, small: float, tensors: float) -> 
         phase="optimizer",
         launches=launches,
     )
-    add_casts(rows, "weights", held.all, settled.precision, phase="optimizer", launches=max(1, int(tensors)))
+    if not (settled.framework.casts_gathered and settled.zero_stage == 3):
+        add_casts(rows, "weights", held.all, settled.precision, phase="optimizer", launches=max(1, int(tensors)))
     if settled.reduce_dtype != settled.gradient_dtype and settled.reduces:
         wide, narrow, times = settled.gradient_bytes, settled.reduce_bytes, settled.reductions
         updated = _mine(state, held)

@@ -72,6 +72,11 @@ def check_loss(plan: Plan, style: KernelStyle) -> None:
             "vocabulary_parallel_loss is about logits that tensor-parallel ranks share, but tensor_parallel = 1. Way out: leave it "
             "out, or tensor_parallel > 1."
         )
+    if plan.loss_chunks is not None and style.gathers_logits:
+        raise PlanError(
+            "a loss in chunks never gathers all logits, but loss_chunks is set and the ranks of tensor_parallel gather them. Way "
+            "out: vocabulary_parallel_loss = true, or leave loss_chunks out."
+        )
     if style.fused_cross_entropy and style.gathers_logits:
         raise PlanError(
             "a fused cross entropy never gathers all logits, but fused_cross_entropy = true and vocabulary_parallel_loss = false. "

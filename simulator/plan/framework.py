@@ -19,16 +19,18 @@ __all__ = ["Framework", "load_framework"]
 class Framework(NamedSpec):
     """How a training framework behaves.
 
-    Kernels: attention, fused_*, norms_in_fp32, measures_accuracy, splits_qkv, dropout, joined_gate, casts_apart as in
-    `KernelStyle`.
+    Kernels: attention, fused_*, norms_in_fp32, norm_sums_apart, measures_accuracy, splits_qkv, packs_qkv, softmax_by_reductions,
+    stacks_saved, embeds_by_product, dropout, joined_gate, joined_qkv, plain_gate, casts_apart as in `KernelStyle`.
+    Recompute: prunes_recompute (a compiler drops what no backward reads from a forward that runs again).
     Communication: gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
     they are kept); reduces_whole (ZeRO-1 and 2 sum all gradients on all replicas, though each keeps its shard only);
     broadcasts_updates (ZeRO-1 deals out whole weight tensors; each owner broadcasts what it updated, one after the other);
     gradients_overlap and parameters_overlap (with compute);
     bucket_size; p2p "latency" (receives are posted ahead) or "blocking"; scatters_p2p (tensor-parallel ranks share the
-    sending); tensor_parallel_overlap (input-gradient collective beside the weight-gradient GEMM); fuses_pairs (forward and
-    backward of two microbatches interleaved, so that the communication of one hides under the compute of the other; else
-    one after the other); separate_communicators (gathers and reductions do not queue behind each other).
+    sending, and gather what they receive); partitions_activations (they keep no more than their parts of a chunk's output either,
+    and gather it again before its backward); tensor_parallel_overlap (input-gradient collective beside the weight-gradient GEMM);
+    fuses_pairs (forward and backward of two microbatches interleaved, so that the communication of one hides under the compute of
+    the other; else one after the other); separate_communicators (gathers and reductions do not queue behind each other).
     Attention: repeats_keys (keys and values are repeated for every query head before the kernel, so that kernel and exchange see
     all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations);
     ring_traced (the ring is part of a compiled graph: fp32 results are joined by one kernel, and every exchange is waited for
@@ -41,17 +43,22 @@ class Framework(NamedSpec):
     End of a step: clips_gradients by their global norm; post_validates (with a split backward ranks update without waiting
     for it, and check it afterwards).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; gathers_by_tensor (every
-    weight tensor is gathered and reduced by collectives of its own, and under full recompute gathered once more, for hooks
-    of every module fetch and drop its weights; else a layer at a time); reuse_distance (what is used again before modules of so
-    many weights have run is not dropped); keeps_tensors_below (tensors of fewer weights are not dropped at all, and gathered
-    after the update); slice_time (gathers and reductions go through a list of tensors, one per rank: what the host takes to
-    make each of them and to start its copy from or to the flat message; 0 = no list); reshards_after_forward
-    (if not, weights are gathered once per step and kept).
+    weight tensor is gathered and reduced by collectives of its own, and under full recompute gathered once more, for hooks of
+    every module fetch and drop its weights; else a layer at a time); reuse_distance (what is used again before modules of so
+    many weights have run is not dropped); gather_bucket (tensors are gathered and reduced together up to this many gathered
+    bytes, a larger one alone; 0 = all of a unit); copies_bucket (under hybrid sharding the all_reduces between copies are put
+    together up to this size; 0 = one for every unit); carries_gathered (a loop over layers hands gathered weights and gradients
+    on to its next turn, by a copy of each); casts_gathered (narrow copies of gathered weights are made after every gather, not
+    once per step); keeps_tensors_below (tensors of fewer weights are not dropped at all, and gathered after the update);
+    slice_time (gathers and reductions go through a list of tensors, one per rank: what the host takes to make each of them and
+    to start its copy from or to the flat message; 0 = no list); reshards_after_forward (if not, weights are gathered once per
+    step and kept).
     gathers_logits: every tensor-parallel rank gathers all logits and computes the whole loss (else each its part of it).
     Memory habits: gathers_rotary (every layer gathers its tokens' cosines and sines from a table, and keeps them);
     copies_attention_output (attention kernels of batch-first tensors in a sequence-first layer: the output
     projection keeps its own copy of their output); keeps_gathered_inputs (what sequence parallelism gathers for a product is
-    kept for its backward, not gathered again); keeps_idle_products (per-operator recompute also keeps a layer's last product,
+    kept for its backward, not gathered again); divides_checkpoints (of a recomputed layer's input each tensor-parallel rank keeps its
+    part, and gathers it before the backward); keeps_idle_products (per-operator recompute also keeps a layer's last product,
     which nothing reads); copies_gathered (FSDP gathers and reduces through buffers of streams of their own, whose memory the
     allocator keeps apart); keeps_outputs (a pipeline rank keeps the output of every microbatch in
     flight until its backward); receives_ahead (receive buffers of all microbatches of a step stand through it, and so do the
@@ -62,12 +69,19 @@ class Framework(NamedSpec):
     flattens_gradients (the optimizer step copies its gradients into flat tensors, and reduces through a flat buffer of
     bucket_size); makes_gradients (gradients are tensors that the first backward makes and that stay, not parts of a buffer
     made before); weights_in_experts (the router's weights scale the experts' inner activation, so their outputs need not be
-    kept).
+    kept); updates_in_lists (the optimizer runs one operation after the other over the list of all tensors, as torch's "foreach"
+    form does, so that a result as large as all weights stands during the update); keeps_buckets (gradients stand beside the
+    buckets in which replicas add them, as under DistributedDataParallel); drops_gradients (an update frees the gradients, and
+    the first backward of the next step makes them anew while activations go, so that a step of one microbatch holds one or the
+    other); states_break_places (the first update makes the moments in places that the first step's activations left, so that
+    the next step's find them broken up and take others); widens_fused_loss (a fused cross entropy still works on fp32 copies:
+    exponentials stand beside the widened logits, as in Megatron-Core's compiled one).
     Host: launch_time per kernel launch; operator_time per operator that Python starts, and module_time per linear layer or
     attention of the library, launches not counted (costs/host_time.py); launch_wait (the host waits for every kernel before it
     launches the next one, as under CUDA_LAUNCH_BLOCKING, and the GPU for so long for each; 0 = launches queue ahead of the GPU);
     message_wait (after a blocking message the host synchronises with the GPU, which is idle until the next action's first
-    kernel); step_time per optimizer step spent with the GPU idle.
+    kernel); layer_wait (the same at the end of every recomputed layer, forward and backward); step_time per optimizer step spent
+    with the GPU idle.
     Updates on the CPU: fused_host_optimizer (one pass over all arrays, as DeepSpeed's CPU Adam; else a loop per operation);
     offloads_master_weights (the fp32 weights go with the states; else the GPU keeps its own and gets them back in fp32).
     Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries),
@@ -84,6 +98,11 @@ class Framework(NamedSpec):
     norms_in_fp32: bool = False
     measures_accuracy: bool = False
     splits_qkv: bool = False
+    packs_qkv: bool = False
+    softmax_by_reductions: bool = False
+    stacks_saved: bool = False
+    embeds_by_product: bool = False
+    prunes_recompute: bool = False
     fused_cross_entropy: bool
     in_place_cross_entropy: bool
     fused_wgrad_accumulation: bool
@@ -103,6 +122,7 @@ class Framework(NamedSpec):
     bucket_size: Bytes
     p2p: Literal["latency", "blocking"]
     scatters_p2p: bool
+    partitions_activations: bool = False
     tensor_parallel_overlap: bool
     fuses_pairs: bool
     separate_communicators: bool
@@ -117,6 +137,7 @@ class Framework(NamedSpec):
     gathers_rotary: bool
     copies_attention_output: bool
     keeps_gathered_inputs: bool
+    divides_checkpoints: bool = False
     keeps_idle_products: bool
     copies_gathered: bool
     keeps_outputs: bool
@@ -127,12 +148,18 @@ class Framework(NamedSpec):
     flattens_gradients: bool
     makes_gradients: bool
     weights_in_experts: bool
+    updates_in_lists: bool = False
+    keeps_buckets: bool = False
+    drops_gradients: bool = False
+    states_break_places: bool = False
+    widens_fused_loss: bool = False
     cuda_graphs: Literal["none", "full_iteration"] = "none"
     launch_time: Seconds
     operator_time: Seconds
     module_time: Seconds
     launch_wait: Seconds = 0.0
     message_wait: Seconds = 0.0
+    layer_wait: Seconds = 0.0
     step_time: Seconds
     fused_host_optimizer: bool = False
     offloads_master_weights: bool = False
@@ -141,6 +168,9 @@ class Framework(NamedSpec):
     grouped_workspace: Bytes
     communicator: Bytes
     joined_gate: bool = True
+    joined_qkv: bool = True
+    norm_sums_apart: bool = False
+    plain_gate: bool = False
     reduction_dtype: Literal["fp32", "bf16", "fp16", "gradient"] = "gradient"
     reduces_whole: bool = False
     broadcasts_updates: bool = False
@@ -148,10 +178,16 @@ class Framework(NamedSpec):
     loss_metrics: int = Field(default=0, ge=0, le=16)
     reuse_distance: int = Field(default=0, ge=0)
     keeps_tensors_below: int = Field(default=0, ge=0)
+    gather_bucket: Bytes = 0.0
+    copies_bucket: Bytes = 0.0
+    carries_gathered: bool = False
+    casts_gathered: bool = False
     slice_time: Seconds = 0.0
 
     @model_validator(mode="after")
     def _check(self) -> Framework:
+        if self.gather_bucket and self.gathers_by_tensor:
+            raise ValueError("gather_bucket puts tensors together, but gathers_by_tensor = true; leave one of them out")
         for name in ("reuse_distance", "keeps_tensors_below"):
             if getattr(self, name) and not self.gathers_by_tensor:
                 raise ValueError(

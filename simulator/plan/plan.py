@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from simulator.specs import Spec
+from simulator.specs import Name, Spec
 from simulator.units import Bytes
 
 __all__ = ["AXES", "GRAPH_PARTS", "WHOLE_STEP", "Plan"]
@@ -71,11 +71,15 @@ class Plan(Spec):
         recompute: none, selective (attention core), operators (memory-bound kernels and every second matrix product, as
             torchtitan's selective mode does) or full (every layer from its input).
         recompute_modules: what selective recompute makes again, in place of the attention core.
+        recompute_policy: name of a policy (hardware_specs/recompute_policies): the values that it names and the layer's input are
+            kept, what the backward pass needs beside them is made again; in place of recompute.
         recompute_method: which layers of a chunk recompute: its first recompute_layers ("block"), "every" n-th one, or all, so many
             at a time from one input ("uniform"); None = all, each from its own.
         recompute_layers: how many, as the method says.
         attention: attention kernel, in place of the framework's.
         fused_cross_entropy: whether the loss is computed without an fp32 copy of all logits; None = the framework's habit.
+        loss_chunks: parts of a microbatch's tokens that pass head and loss one after the other, forward and backward at once, so that
+            the logits of one part stand at a time (Liger's fused linear cross entropy, torchtitan's chunked loss); None = 1.
         vocabulary_parallel_loss: whether each tensor-parallel rank computes its part of the loss, or gathers all logits.
         overlap_gradients: reduce gradients beside the backward pass; "bubbles": copies of a chunk on several pipeline ranks only
             where those ranks idle afterwards (the optimised eager synchronisation of Chimera).
@@ -132,10 +136,12 @@ class Plan(Spec):
         tuple[Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"], ...] | None,
         BeforeValidator(_listed),
     ] = None
+    recompute_policy: Name | None = None
     recompute_method: Literal["block", "every", "uniform"] | None = None
     recompute_layers: Degree | None = None
     attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "te_2024", "sdpa"] | None = None
     fused_cross_entropy: bool | None = None
+    loss_chunks: Degree | None = None
     vocabulary_parallel_loss: bool | None = None
     overlap_gradients: bool | Literal["bubbles"] | None = None
     overlap_parameters: bool | None = None

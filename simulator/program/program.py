@@ -37,6 +37,7 @@ __all__ = [
     "IN_LAYER_GRAPH",
     "IN_STEP_GRAPH",
     "KIND_NAMES",
+    "SYNCHRONISED",
     "TRANSFER",
     "WAITED",
     "Block",
@@ -57,6 +58,9 @@ COPIES = ("", "to_host", "to_device", "host_update")
 
 WAITED = "waited"
 """Layout of a memory-bound row whose end the host waits for before it goes on."""
+
+SYNCHRONISED = "synchronised"
+"""Layout of a memory-bound row that moves nothing: here the host waits for the GPU, and the GPU for what the host does next."""
 
 EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH = 0, 1, 2
 """What starts an operator: the host, a CUDA graph of a part of its layer, or one of the whole step."""

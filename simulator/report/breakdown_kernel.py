@@ -131,7 +131,7 @@ def _links_after(
     """Rows of links that end after `until` of a rank they involve: rank r's are entries first[r]:first[r + 1]."""
     first = np.zeros(len(until) + 1, np.int64)
     found = np.empty(0, np.int32)
-    place = first[:-1].copy()
+    place = np.zeros(len(until), np.int64)
     for counting in (True, False):
         for row in range(len(account)):
             if account[row] < 0:
@@ -145,9 +145,10 @@ def _links_after(
                         found[place[rank]] = row
                         place[rank] += 1
         if counting:
-            first = np.cumsum(first)
-            found = np.empty(first[-1], np.int32)
-            place = first[:-1].copy()
+            for rank in range(len(until)):
+                first[rank + 1] += first[rank]
+                place[rank] = first[rank]
+            found = np.empty(first[len(until)], np.int32)
     return first, found
 
 

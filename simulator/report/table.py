@@ -73,13 +73,13 @@ def bar(fraction: float, width: int = 24) -> str:
     return (_FULL * (eighths // 8) + _PARTS[eighths % 8]).rstrip()
 
 
-def percent(fraction: float, digits: int = 1) -> str:
-    """Return a fraction as text.
+def percent(fraction: float, digits: int = 1, signed: bool = False) -> str:
+    """Return a fraction as text, always with its sign where `signed`.
 
-    >>> percent(0.123)
-    '12.3 %'
+    >>> percent(0.123), percent(0.016, signed=True)
+    ('12.3 %', '+1.6 %')
     """
-    return f"{fraction:.{digits}%}".replace("%", " %")
+    return f"{fraction:{'+' if signed else ''}.{digits}%}".replace("%", " %")
 
 
 def render_sections(sections: Iterable[Section], bold: bool = False) -> str:

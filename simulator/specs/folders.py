@@ -19,6 +19,7 @@ KINDS = {
     "clusters": ("hardware_specs", "cluster"),
     "calibrations": ("hardware_specs", "calibration"),
     "frameworks": ("hardware_specs", "framework"),
+    "recompute_policies": ("hardware_specs", "recompute policy"),
     "models": ("workloads", "model"),
     "jobs": ("workloads", "job"),
     "published": ("workloads", "published table"),
@@ -30,15 +31,19 @@ _ALIASES = re.compile(r"^aliases\s*=\s*\[([^\]]*)\]", re.MULTILINE)
 
 def data_roots() -> list[Path]:
     """Return the folders that may hold `hardware_specs` and `workloads`: the working directory, the package's own."""
-    own, here = _own_root(), Path.cwd()
+    return [Path(root) for root in _roots()]
+
+
+def _roots() -> list[str]:
+    own, here = _own_root(), os.getcwd()
     return [own] if here == own else [here, own]
 
 
 @functools.cache
-def _own_root() -> Path:
+def _own_root() -> str:
     package = Path(__file__).resolve().parents[1]
     installed = package / "_data"
-    return installed if installed.is_dir() else package.parent
+    return str(installed if installed.is_dir() else package.parent)
 
 
 def names(kind: str) -> list[str]:
@@ -115,15 +120,25 @@ def spec_files(kind: str) -> dict[str, Path]:
 def _folders(kind: str) -> list[str]:
     if kind not in KINDS:
         raise UnknownNameError("kind of data file", kind, KINDS)
-    return [os.path.join(root, KINDS[kind][0], kind) for root in data_roots()]
+    return [os.path.join(root, KINDS[kind][0], kind) for root in _roots()]
 
 
 def _file_called(kind: str, name: str) -> Path | None:
     """The data file whose stem is exactly `name`: a file system that ignores case does not decide."""
+    file = f"{name}.toml"
     for folder in _folders(kind):
-        if name and os.path.exists(os.path.join(folder, f"{name}.toml")) and f"{name}.toml" in os.listdir(folder):
-            return Path(folder, f"{name}.toml")
+        path = os.path.join(folder, file)
+        if not name or not os.path.exists(path):
+            continue
+        if file in _listed(folder, os.stat(folder).st_mtime_ns) or file in os.listdir(folder):
+            return Path(path)
     return None
+
+
+@functools.lru_cache(maxsize=64)
+def _listed(folder: str, changed: int) -> frozenset[str]:
+    """The files of a folder as of its last change: a search asks for the same dozen names thousands of times."""
+    return frozenset(os.listdir(folder))
 
 
 def _plain(name: str) -> str:

@@ -159,6 +159,14 @@ def list_schedule(
 
 
 @njit(cache=True, nogil=True)
+def _copy(values: Array, to: Array) -> None:
+    """Copy a matrix: `to[:] = values`, which numba compiles for seconds."""
+    for i in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            to[i, j] = values[i, j]
+
+
+@njit(cache=True, nogil=True)
 def search(
     held: Array,
     times: Array,
@@ -199,10 +207,10 @@ def search(
                 changed[2 + np.random.randint(0, 2), rank] = np.random.randint(0, 2)
             else:
                 turned[rank, np.random.randint(0, size)] = np.random.randint(0, 4)
-        trial[:] = turned
+        _copy(turned, trial)
         makespan = list_schedule(held, times, transfer, limit, m, changed, trial, kinds, which, numbers, arrival)
         if makespan <= best:
             best = makespan
-            policy[:] = changed
-            twists[:] = turned
+            _copy(changed, policy)
+            _copy(turned, twists)
     return best

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,9 @@ FAMILIES = {
     "architectures": ("simulator.workload.architectures", "ARCHITECTURES"),
 }
 """Kind -> module and name of a plug-in family."""
+
+_WIDEST = 100
+"""Characters of a value in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +63,9 @@ class Member:
 
     def sections(self) -> list[Section]:
         """Return the member to read."""
-        rows = tuple((key, _said(value), self._source(key)) for key, value in _flat(self.facts))
-        title = f"{self.kind[:-1] if self.kind.endswith('s') else self.kind} {self.name} ({self.place})"
+        rows = tuple(row for key, value in _flat(self.facts) for row in self._rows(key, value))
+        one = f"{self.kind[:-3]}y" if self.kind.endswith("ies") else self.kind.removesuffix("s")
+        title = f"{one} {self.name} ({self.place})"
         out = [Section(title=title, table=Table(headings=("", "", ""), rows=rows, left=(0, 1, 2)))]
         if self.derived:
             out.append(
@@ -72,6 +77,12 @@ class Member:
         if self.picture:
             out.append(Section(title="looks like", lines=tuple(self.picture.split("\n"))))
         return out
+
+    def _rows(self, key: str, value: Any) -> Iterator[tuple[str, str, str]]:
+        """A line of key, value and source; long text goes on below."""
+        first, *more = textwrap.wrap(_said(value), _WIDEST) or [""]
+        yield key, first, self._source(key)
+        yield from (("", text, "") for text in more)
 
     def _source(self, key: str) -> str:
         """Return the number of a key's source: its own, that of a table it lies in, or that of all others."""
@@ -87,11 +98,11 @@ def kind_named(text: str) -> str:
     Raises:
         UnknownNameError: no such kind.
 
-    >>> kind_named("gpu"), kind_named("schedules")
-    ('gpus', 'schedules')
+    >>> kind_named("gpu"), kind_named("schedules"), kind_named("recompute_policy")
+    ('gpus', 'schedules', 'recompute_policies')
     """
     known = [*FILE_KINDS, *FAMILIES, "collectives", "kinds", "engines"]
-    for kind in (text, text.lower(), text.lower() + "s"):
+    for kind in (text, text.lower(), text.lower() + "s", text.lower().removesuffix("y") + "ies"):
         if kind in known:
             return kind
     raise UnknownNameError("kind", text[:100], known)
@@ -139,7 +150,9 @@ def _brief(kind: str, name: str) -> str:
     data = read_toml(find_spec(kind, name))
     peaks = data.get("peak_flops")
     templates: dict[str, Callable[[], str]] = {
-        "models": lambda: f"{data['layers']} layers, hidden {data['hidden']}, {data.get('parameters_published', '')}",
+        "models": lambda: (
+            f"{data['layers']} layers, hidden {data['hidden']}, {_rounded(data.get('parameters_published', ''))}"
+        ),
         "gpus": lambda: (
             f"{data['memory']}, {data['memory_bandwidth']}, bf16 {peaks.get('bf16', '-') if peaks else '-'}"
         ),
@@ -151,12 +164,19 @@ def _brief(kind: str, name: str) -> str:
         "jobs": lambda: str(data.get("notes", "")),
         "frameworks": lambda: str(data.get("notes", "")),
         "calibrations": lambda: str(data.get("notes", "")),
+        "recompute_policies": lambda: str(data.get("notes", "")),
     }
     try:
         text = templates[kind]() if kind in templates else ""
     except (KeyError, AttributeError, TypeError):
         text = "(its file is wrong: dtsim show says how)"
     return text if len(text) <= 110 else text[:107] + "..."
+
+
+def _rounded(quantity: str) -> str:
+    """A quantity as a file has it, with at most four digits: a paper may give every one of them."""
+    number, _, unit = str(quantity).partition(" ")
+    return f"{float(number):.4g} {unit}" if unit else str(quantity)
 
 
 def show_member(kind: str, name: str, settings: Sequence[str] = ()) -> Member:
@@ -240,8 +260,14 @@ def _derived(kind: str, path: str, settings: Sequence[str]) -> dict[str, str]:
     from simulator.hardware.cluster import load_node
     from simulator.hardware.link import load_link
     from simulator.plan.framework import load_framework
+    from simulator.plan.recompute_policy import load_recompute_policy
 
-    checks: dict[str, Callable[[str], Any]] = {"nodes": load_node, "links": load_link, "frameworks": load_framework}
+    checks: dict[str, Callable[[str], Any]] = {
+        "nodes": load_node,
+        "links": load_link,
+        "frameworks": load_framework,
+        "recompute_policies": load_recompute_policy,
+    }
     if kind in checks:
         checks[kind](path)
     return {}
@@ -307,8 +333,7 @@ def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 def _said(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = ", ".join(map(_said, value)) if isinstance(value, list) else str(value)
-    return text if len(text) <= 100 else text[:97] + "..."
+    return ", ".join(map(_said, value)) if isinstance(value, list) else str(value)
 
 
 def program_text(job: str, settings: Sequence[str], rows: int) -> tuple[list[str], int]:

@@ -171,7 +171,8 @@ def _can_be(job: Job, change: Change) -> bool:
 def _memory_changes(now: Settled) -> Iterator[Change]:
     for kind in ("none", "selective", "operators", "full"):
         if kind != now.recompute:
-            none = {"recompute_modules": None, "recompute_method": None, "recompute_layers": None}
+            rest = ("recompute_modules", "recompute_policy", "recompute_method", "recompute_layers")
+            none: dict[str, Any] = dict.fromkeys(rest)
             yield Change(name=f"recompute {kind}", plan={"recompute": kind} | none)
     if now.tensor_parallel > 1:
         word = "without" if now.sequence_parallel else "with"

@@ -141,7 +141,7 @@ class CollectiveFigures:
         time = self.time
         known = "calibrated" if time.calibrated else "uncalibrated: no logs of this platform"
         return Section(
-            title=f"{self.kind} of {show(self.message, 'B')} over {self.place.ranks} ranks of {self.cluster}: "
+            title=f"{self.kind} of {show(self.message, 'B')} over {_ranks(self.place)} of {self.cluster}: "
             f"{show(time.seconds, 's')} (80 % band: {show(low, 's')} to {show(high, 's')})",
             lines=(
                 f"bus bandwidth {show(self.bus_bandwidth, 'B/s')}, algorithm bandwidth {show(self.algorithm_bandwidth, 'B/s')}",
@@ -232,6 +232,10 @@ def collective_table(
     return [collective_figures(kind, size, cluster, ranks, nodes, algorithm, protocol, groups) for size in messages]
 
 
+def _ranks(place: GroupPlacement) -> str:
+    return f"{place.ranks} rank{'s' if place.ranks != 1 else ''}"
+
+
 def sizes_between(smallest: float, largest: float) -> list[float]:
     """Return the sizes from one to the other, each twice the last [B].
 
@@ -266,7 +270,7 @@ def table_sections(rows: Sequence[CollectiveFigures]) -> list[Section]:
     reasons = [row.why for row in rows if row.why]
     return [
         Section(
-            title=f"{first.kind} over {first.place.ranks} ranks of {first.cluster}, {first.place.text}; profile "
+            title=f"{first.kind} over {_ranks(first.place)} of {first.cluster}, {first.place.text}; profile "
             f"{first.time.profile}{known}",
             table=Table(
                 headings=("message", "time", "80 % band", "algorithm", "protocol", "algbw", "busbw", ""),

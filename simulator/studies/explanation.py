@@ -103,7 +103,7 @@ class Explanation:
         p = self.prediction
         rows = tuple((name, show(s, "s"), percent(s / p.step_time)) for name, s in list(self.classes.items())[:8])
         blocks = p.provenance["host_bound"]
-        leaving = sorted({re.sub(r" ?\d+( to \d+)?", "", name) for name in p.provenance["placement"]})
+        leaving = sorted({re.sub(r"( of rank)? \d+( to \d+)?", "", name) for name in p.provenance["placement"]})
         return Section(
             title="what binds: the longest chain of work and messages, by what sets its speed",
             table=Table(headings=("", "", ""), rows=rows),
@@ -131,7 +131,7 @@ class Explanation:
             p = trial.outcome
             if p is not None:
                 verdict = "fits" if p.fits else "does not fit"
-                gain = f"{now / p.step_time - 1.0:+.1%}".replace("%", " %")
+                gain = percent(now / p.step_time - 1.0, signed=True)
                 rows.append((trial.change.name, show(p.step_time, "s"), gain, show(p.peak_memory, "B"), verdict))
         line = (
             f"{best.change.name}: {' '.join(f'--set {s}' for s in best.change.settings)}"

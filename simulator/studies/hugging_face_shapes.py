@@ -69,6 +69,18 @@ class Config:
             raise SpecError(f"{self.path}: {key}: expected true or false, got {str(value)[:40]}")
         return value
 
+    def share(self, *keys: str) -> float:
+        """Return the first of these keys that is there, a number above zero and at most one; 1 when absent.
+
+        Raises:
+            SpecError: it is no such number.
+        """
+        key = next((k for k in keys if self.data.get(k) is not None), "")
+        value = self.data.get(key, 1.0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+            raise SpecError(f"{self.path}: {key}: expected a number above 0 and at most 1, got {str(value)[:40]}")
+        return float(value)
+
     def words(self, key: str) -> list[str]:
         """Return a list of words; [] when absent.
 
@@ -115,6 +127,8 @@ def _llama(c: Config) -> Table:
     }
     if c.data.get("head_dim") is not None:
         table["head_dim"] = c.whole("head_dim")
+    if c.share("partial_rotary_factor") < 1.0:
+        table["rotary_share"] = c.share("partial_rotary_factor")
     if c.kind in ("qwen3", "qwen3_moe", "gemma3_text", "olmo2") or c.flag("use_qk_norm", False):
         table["qk_norm"] = c.kind != "llama4_text"
     if c.kind in ("gemma2", "gemma3_text"):
@@ -208,7 +222,7 @@ def _gpt(c: Config) -> Table:
         positions = "alibi"
     few = 1 if falcon and c.flag("multi_query", True) and not c.flag("new_decoder_architecture", False) else heads
     default = 2048 if kind in ("bloom", "falcon") else None
-    return {
+    table: Table = {
         "layers": c.whole("n_layer", "num_hidden_layers"),
         "hidden": hidden,
         "heads": heads,
@@ -223,6 +237,9 @@ def _gpt(c: Config) -> Table:
         "linear_bias": bias,
         "qkv_bias": c.flag("attention_bias", True) if kind == "gpt_neox" else bias,
     }
+    if kind == "gpt_neox" and c.share("rotary_pct", "partial_rotary_factor") < 1.0:
+        table["rotary_share"] = c.share("rotary_pct", "partial_rotary_factor")
+    return table
 
 
 def _encoder(c: Config) -> Table:

@@ -157,7 +157,7 @@ _COMMENTS = {
     "model": "dtsim list models; or a table [model] in this file",
     "sequence_length": "tokens per sequence",
     "global_batch_size": "sequences per step, over all replicas: a multiple of data_parallel x microbatch_size",
-    "precision": "fp32, tf32, fp16 or bf16",
+    "precision": "fp32, tf32, fp16, bf16, or what the GPU has of fp8, mxfp8, nvfp4",
     "optimizer": "dtsim list optimizers",
     "tensor_parallel": "GPUs that share every layer; best within a node",
     "pipeline_parallel": "groups of layers, one behind the other",
@@ -191,7 +191,7 @@ def _text(data: dict[str, Any], prediction: Prediction) -> str:
         if table == "plan":
             lines += [
                 '# chunks_per_rank = 2  # model chunks per pipeline rank, with schedule = "interleaved_1f1b"',
-                "# attention = 'flash2'  # in place of the framework's kernel",
+                '# attention = "flash2"  # in place of the kernel that the framework takes',
                 "# overlap_gradients = true  # reduce gradients beside the backward pass",
             ]
     lines += [

@@ -10,7 +10,7 @@ from simulator.errors import SpecError
 from simulator.job import Job
 from simulator.program.critical import critical_path
 from simulator.report.prediction import QUANTILE, WHOLE_RUNS, Prediction
-from simulator.report.table import Section, Table
+from simulator.report.table import Section, Table, percent
 from simulator.units import show
 
 __all__ = ["Judgement", "Term", "class_seconds", "judge_step_time", "measured_time"]
@@ -91,7 +91,8 @@ class Judgement:
         """Return the judgement to read."""
         side = "slower" if self.gap > 0 else "faster"
         verdict = "inside the 80 % band" if self.inside else "OUTSIDE the 80 % band"
-        title = f"measured {show(self.measured, 's')}: predicted {show(self.predicted, 's')} is {self.error:+.1%} off, {verdict}"
+        off = percent(self.error, signed=True)
+        title = f"measured {show(self.measured, 's')}: predicted {show(self.predicted, 's')} is {off} off, {verdict}"
         if self.inside:
             return Section(title=title)
         rows = tuple(

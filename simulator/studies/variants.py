@@ -11,6 +11,8 @@ from itertools import product
 
 from simulator.errors import SimulatorError, SpecError
 from simulator.job import Job, check_keys, job_from_names, load_job
+from simulator.schedules import SCHEDULES
+from simulator.schedules.own_schedule import is_order_file
 from simulator.studies.changes import Change, changed
 from simulator.studies.sizes import MOST_VARIANTS
 
@@ -41,11 +43,13 @@ def variants(
 
     Raises:
         SpecError: a setting is malformed, or there are too many combinations.
-        UnknownNameError: no job has a key of this name.
+        UnknownNameError: no job has a key of this name, or no schedule has one of these.
 
     >>> variants(["gpipe"], [0, 1], ["cluster=dgx_h100"])[1]
     ('plan.schedule=gpipe', 'plan.zero_stage=1', 'cluster.name=dgx_h100')
     """
+    if schedules and not any(is_order_file(name) or name in SCHEDULES for name in schedules):
+        SCHEDULES.get(schedules[0])
     axes = [[f"plan.schedule={name}" for name in schedules], [f"plan.zero_stage={stage}" for stage in stages]]
     for setting in settings:
         key, equals, text = setting.partition("=")
@@ -65,12 +69,13 @@ def variants(
 
 
 def named(asked: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return a name for every variant: the settings in which they differ.
+    """Return a name for every variant: the settings in which they differ; of one alone all of them.
 
     >>> named([("plan.zero_stage=0", "plan.p2p=latency"), ("plan.zero_stage=1", "plan.p2p=latency")])
     ['zero_stage 0', 'zero_stage 1']
     """
-    varied = [i for i in range(len(asked[0])) if len({settings[i] for settings in asked}) > 1] if asked else []
+    alone = len(asked) == 1
+    varied = [i for i in range(len(asked[0])) if alone or len({settings[i] for settings in asked}) > 1] if asked else []
 
     def short(setting: str) -> str:
         return (

@@ -115,8 +115,8 @@ class Variation:
             )
             for cause in sorted(self.without, key=lambda cause: -self.adds(cause, _TAIL))
         )
-        ranks = [f"pipeline rank {rank} of replica {replica} {percent(part)}" for (rank, replica), part in self.ranks]
-        links = [f"{name} {percent(part)}" for name, part in self.links]
+        ranks = [f"pipeline rank {rank} of replica {replica} ({percent(part)})" for (rank, replica), part in self.ranks]
+        links = [f"{name} ({percent(part)})" for name, part in self.links]
         below = [f"longest chain of the slowest steps, by who computes: {', '.join(ranks)}"]
         below += [f"by collective or message: {', '.join(links)}"] if links else []
         below += ["interference is that of the step without noise (a large world)"] if self.frozen else []

@@ -86,6 +86,7 @@ class ModelFields(NamedSpec):
     2.2.2): it reaches fewer places where tokens cross the network once per node.
     `capacity_factor`: rows that an expert takes, in shares of an even distribution; fuller ones drop tokens, emptier ones are padded
     (GShard, arXiv 2006.16668); 0 = no token is dropped.
+    `rotary_share`: part of each head that the rotary embedding turns (GPT-NeoX, arXiv 2204.06745, section 2.1.1).
     `positions` "relative_bias": a learned bias per distance and head (T5); "transformer_xl": sinusoids of the distance, projected
     once a layer and multiplied with the queries (Transformer-XL, arXiv 1901.02860).
     Encoder: `token_types` rows of a second embedding, `head_transform`: a dense layer and norm before the output, `pooler`: a dense
@@ -105,6 +106,7 @@ class ModelFields(NamedSpec):
     clamped_gate: bool = False
     norm: Literal["layer_norm", "rms_norm"]
     positions: Literal["learned", "rotary", "alibi", "relative_bias", "transformer_xl", "none"]
+    rotary_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     tied_embeddings: bool
     vocabulary: Annotated[int, Field(ge=1, le=10**7)]
     sequence_length: Annotated[int, Field(ge=1, le=10**8)]
@@ -171,6 +173,10 @@ class ModelFields(NamedSpec):
             )
         if self.heads % self.kv_heads:
             raise ValueError(f"heads must be a multiple of kv_heads, but {self.heads} is none of {self.kv_heads}")
+        if self.rotary_share < 1.0 and (self.positions != "rotary" or self.attention == "latent"):
+            raise ValueError(
+                f'rotary_share = {self.rotary_share} belongs to positions = "rotary" of standard attention; leave it out'
+            )
         self._check_experts()
         self._check_latent()
         self._check_mixers()

@@ -51,6 +51,7 @@ class Operator:
             "expert column" and "expert row" (over the experts' own ranks), else a region of `Saved` (memory-bound kernels).
         read, written: bytes moved forward by a memory-bound kernel (a GEMM's follow from its shape).
         backward_read, backward_written: the same backward.
+        sums_read: bytes that a kernel of its own reads once more backward, for sums over tokens (a norm's weights).
         parameters: weights it owns, unsplit [count]; `small_parameters` of them are not divided by tensor parallelism.
         saved: tensors kept for backward.
         launches, backward_launches: kernels started on the host; `per_expert` more forward, and twice as many backward, for each
@@ -65,10 +66,12 @@ class Operator:
         peers: ranks that hold the other queries of the same sequences (context parallelism).
         copies: rows that dispatch and combine make of each token; `reach`: the share of the experts' groups that it may use.
         access: how a memory-bound kernel walks memory where it is not a small kernel of a layer: "stream" (long passes),
-            "gather" (rows in another order), "loss" (the separate tensor operations of a cross-entropy) or "scores" (a fused
-            softmax over attention scores in memory; its backward pass is "scores backward").
+            "gather" (rows in another order), "loss" (the separate tensor operations of a cross-entropy), "scores" (a fused
+            softmax over attention scores in memory; its backward pass is "scores backward") or "flash layout" (copies that only
+            FlashAttention's kernels need).
         has_weight: whether the GEMM's right operand is a weight (else both operands are activations).
         products: separate products that make up a GEMM with a weight, each with an equal part of its columns.
+        columns: of each of them where they differ, unsplit; () = equal parts.
         gathers: whether a column-split product's output is gathered again.
     """
 
@@ -80,6 +83,7 @@ class Operator:
     written: float = 0.0
     backward_read: float = 0.0
     backward_written: float = 0.0
+    sums_read: float = 0.0
     parameters: int = 0
     small_parameters: int = 0
     saved: tuple[Saved, ...] = ()
@@ -101,7 +105,13 @@ class Operator:
     access: str = ""
     has_weight: bool = True
     products: int = 1
+    columns: tuple[int, ...] = ()
     gathers: bool = False
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Columns of each separate product, unsplit."""
+        return self.columns or (self.shape[2] // self.products,) * self.products
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,11 +151,22 @@ class KernelStyle:
         measures_accuracy: accuracy and perplexity of every microbatch are computed from its logits, beside the loss.
         splits_qkv: queries, keys and values are parts of one tensor; their gradients are copied into one (attention that keeps
             its scores does so everywhere).
+        packs_qkv: before a fused kernel queries, keys and values are each put in batch-first order and then packed into one tensor.
+        softmax_by_reductions: a fused softmax is three kernels: the maximum, the sum, and the quotient, each of which reads the scores.
+        stacks_saved: layers are turns of one loop, and what each keeps is copied into stacks of all layers.
+        embeds_by_product: the embedding is a product of one-hot rows with the table.
         fused_cross_entropy: cross-entropy computed without a full fp32 copy of the logits.
+        widens_fused_loss: that one still makes fp32 logits, and exponentials beside them, which it keeps.
+        loss_chunks: parts of the tokens whose logits stand one after the other; of more than one the gradient of the head's input
+            is kept in place of the logits.
         in_place_cross_entropy: an unfused cross-entropy reuses the fp32 copy of the logits for softmax and gradient.
         fused_wgrad_accumulation: weight gradients are added into the gradient buffer by the GEMM itself.
         dropout: whether dropout masks are made and kept.
         joined_gate: gate and up projection of a gated MLP are one product; else two, each with its own gradient of the input.
+        joined_qkv: queries, keys and values are one product; else three, as in codes of Llama (models of learned positions stay with
+            GPT-2's one).
+        norm_sums_apart: the sums over tokens of a LayerNorm's backward are a kernel of their own, which reads both operands again.
+        plain_gate: a gate is joined by plain tensor operations, even where bias and activation function are one kernel.
         repeats_keys: keys and values are repeated for every query head before attention.
         fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
         exchange_permutes: the exchange of rows between experts makes the copies of tokens and sums them itself.
@@ -159,6 +180,7 @@ class KernelStyle:
         makes_gradients: weight gradients are made by the first backward, in places that the freed logits leave.
         weights_in_experts: the router's weights scale the experts' inner activation, not their outputs.
         keeps_gathered_inputs: the gathered input of a column-split product is kept, not gathered again in backward.
+        divides_checkpoints: of a recomputed layer's input each tensor-parallel rank keeps its part, and gathers it before the backward.
         keeps_idle_products: per-operator recompute keeps a layer's last product too.
         keeps_compute_gradients: gradients are made in the compute dtype, and added to wider ones in passes of their own.
         loss_metrics: how often the loss of a microbatch is evaluated again, for training metrics.
@@ -173,11 +195,20 @@ class KernelStyle:
     norms_in_fp32: bool = False
     measures_accuracy: bool = False
     splits_qkv: bool = False
+    packs_qkv: bool = False
+    softmax_by_reductions: bool = False
+    stacks_saved: bool = False
+    embeds_by_product: bool = False
     fused_cross_entropy: bool = False
+    widens_fused_loss: bool = False
+    loss_chunks: int = 1
     in_place_cross_entropy: bool = True
     fused_wgrad_accumulation: bool = True
     dropout: bool = False
     joined_gate: bool = True
+    joined_qkv: bool = True
+    norm_sums_apart: bool = False
+    plain_gate: bool = False
     repeats_keys: bool = False
     ring_in_fp32: bool = False
     ring_traced: bool = False
@@ -191,6 +222,7 @@ class KernelStyle:
     makes_gradients: bool = False
     weights_in_experts: bool = False
     keeps_gathered_inputs: bool = False
+    divides_checkpoints: bool = False
     keeps_idle_products: bool = False
     keeps_compute_gradients: bool = False
     loss_metrics: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.errors import UnknownNameError
 from simulator.units import BYTES_PER_ELEMENT
@@ -90,16 +90,18 @@ PRECISIONS = {
     "tf32": _plain("tf32", False),
     "fp16": _plain("fp16", True, True),
     "bf16": _plain("bf16", True),
+    "bf16_true": replace(_plain("bf16", False), name="bf16_true"),
     "fp8": _narrow("fp8", "fp8", 0.0, 1, True),
     "fp8_current": _narrow("fp8_current", "fp8", 0.0, 2, True),
     "fp8_block": _narrow("fp8_block", "fp8_scaled", 4.0 / 128, 1, False),
     "mxfp8": _narrow("mxfp8", "fp8_scaled", 1.0 / 32, 1, False),
     "nvfp4": _narrow("nvfp4", "fp4", 1.0 / 16, 2, False),
 }
-"""What runs can be trained in.  The last five run their linear layers in 8 or 4 bits on bf16 activations: fp8 with one scale per
-tensor from earlier steps (delayed scaling), fp8_current with one from the tensor itself, fp8_block with one per 128 (fp32), mxfp8 per
-32 (1 byte), nvfp4 per 16 (1 byte).  Source: NVIDIA TransformerEngine, docs/features/low_precision_training; OCP Microscaling Formats
-specification for blocks of 32."""
+"""What runs can be trained in.  bf16_true keeps nothing wider than 16 bits: weights, gradients and the optimizer's moments are
+bf16 (PyTorch Lightning's bf16-true, torchtune's and Hugging Face's models loaded in bf16).  The last five run their linear
+layers in 8 or 4 bits on bf16 activations: fp8 with one scale per tensor from earlier steps (delayed scaling), fp8_current
+with one from the tensor itself, fp8_block with one per 128 (fp32), mxfp8 per 32 (1 byte), nvfp4 per 16 (1 byte).  Source:
+NVIDIA TransformerEngine, docs/features/low_precision_training; OCP Microscaling Formats specification for blocks of 32."""
 
 
 def precision_named(name: str) -> Precision:

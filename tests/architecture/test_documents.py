@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
+import io
 import re
 from pathlib import Path
 
 import pytest
+
+from simulator.cli.app import VERBS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -41,6 +45,22 @@ def test_examples_run_as_printed(page: Path, tmp_path: Path, monkeypatch: pytest
     doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.append)
 
     assert not report, "".join(report)
+
+
+def test_the_readme_prints_what_it_shows() -> None:
+    shown = [block["body"] for block in blocks(ROOT / "README.md") if block["kind"] in ("python", "text")]
+    code, printed = shown[0], io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
+
+    assert shown[1] == printed.getvalue()
+
+
+def test_verbs_that_the_pages_name_exist() -> None:
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *PAGES]
+    named = {(page.name, verb) for page in pages for verb in re.findall(r"\bdtsim ([a-z]+)", page.read_text())}
+
+    assert set() == {(page, verb) for page, verb in named if verb not in VERBS}
 
 
 def test_extending_shows_one_example_of_each_kind() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "simulator"
+from tests.package_sources import package_sources
 
 FLOORS = (
     ("units", "errors"),
@@ -29,9 +28,9 @@ TESTING_FLOOR = FLOOR_OF["simulation"]
 """`testing` may import up to this floor, and nobody may import it."""
 
 
-def imports(source: str, module: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
+def imports(nodes: Iterable[ast.AST], module: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield (line, dotted module) of every import in a file, function-level ones too, as absolute names."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, tuple(alias.name.split("."))
@@ -44,11 +43,11 @@ def imports(source: str, module: tuple[str, ...]) -> Iterator[tuple[int, tuple[s
                 yield node.lineno, target
 
 
-def offences(source: str, module: tuple[str, ...]) -> list[str]:
+def offences(nodes: Iterable[ast.AST], module: tuple[str, ...]) -> list[str]:
     """Return what a file imports that its floor forbids; `module` is its dotted name with a part for the file."""
     room = module[1]
     found = []
-    for line, target in imports(source, module):
+    for line, target in imports(nodes, module):
         if target[0] != "simulator" or len(target) < 2 or target[1] in (room, "__version__"):
             continue
         other = target[1]
@@ -67,33 +66,24 @@ def offences(source: str, module: tuple[str, ...]) -> list[str]:
     return found
 
 
-def files() -> list[tuple[Path, tuple[str, ...]]]:
-    """Every source file of the package with its dotted name; `__init__` keeps its own part."""
-    return [
-        (path, ("simulator", *path.relative_to(PACKAGE).with_suffix("").parts))
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if "_data" not in path.parts
-    ]
-
-
 def test_imports_go_down_only() -> None:
     found = [
         line
-        for path, module in files()
-        if module != ("simulator", "__init__")
-        for line in offences(path.read_text(), module)
+        for source in package_sources()
+        if source.module != ("simulator", "__init__")
+        for line in offences(source.nodes, source.module)
     ]
     assert [] == found
 
 
 def test_every_room_is_on_a_floor() -> None:
-    rooms = {module[1] for _, module in files()} - {"__init__", "testing"}
+    rooms = {source.module[1] for source in package_sources()} - {"__init__", "testing"}
     assert set() == rooms - set(FLOOR_OF)
 
 
 def test_the_front_door_loads_nothing_by_itself() -> None:
-    source = (PACKAGE / "__init__.py").read_text()
-    inner = [target for _, target in imports(source, ("simulator", "__init__")) if target[0] == "simulator"]
+    door = next(source for source in package_sources() if source.module == ("simulator", "__init__"))
+    inner = [target for _, target in imports(door.nodes, door.module) if target[0] == "simulator"]
     assert [] == inner
 
 
@@ -111,9 +101,9 @@ def test_the_front_door_loads_nothing_by_itself() -> None:
     ],
 )
 def test_the_reader_sees_every_kind_of_forbidden_import(statement: str, module: str) -> None:
-    assert 1 == len(offences(statement, tuple(module.split("."))))
+    assert 1 == len(offences(ast.walk(ast.parse(statement)), tuple(module.split("."))))
 
 
 def test_the_reader_lets_downward_and_own_imports_pass() -> None:
     source = "import numpy\nfrom simulator import __version__\nfrom simulator.units import parse\nfrom . import base"
-    assert [] == offences(source, ("simulator", "collectives", "ring"))
+    assert [] == offences(ast.walk(ast.parse(source)), ("simulator", "collectives", "ring"))

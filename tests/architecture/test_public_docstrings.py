@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import ast
-import functools
-from pathlib import Path
 
-PACKAGE = Path(__file__).parents[2] / "simulator"
+from tests.package_sources import Source, package_sources
+
 DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-@functools.cache
-def trees() -> list[tuple[str, ast.Module]]:
-    paths = [path for path in sorted(PACKAGE.rglob("*.py")) if "_data" not in path.parts and path.read_text().strip()]
-    return [(str(path.relative_to(PACKAGE.parent)), ast.parse(path.read_text())) for path in paths]
+def sources() -> list[Source]:
+    return [source for source in package_sources() if source.text.strip()]
 
 
 def public_names(tree: ast.Module) -> set[str] | None:
@@ -27,21 +24,22 @@ def public_names(tree: ast.Module) -> set[str] | None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    assert [] == [place for place, tree in trees() if not ast.get_docstring(tree)]
+    assert [] == [source.place for source in sources() if not ast.get_docstring(source.tree)]
 
 
 def test_every_module_lists_its_public_names() -> None:
-    lists = {place: public_names(tree) for place, tree in trees() if not place.endswith("__main__.py")}
-    defines = {place for place, tree in trees() if any(isinstance(node, DOCUMENTED) for node in tree.body)}
+    lists = {source.place: public_names(source.tree) for source in sources() if source.module[-1] != "__main__"}
+    defines = {source.place for source in sources() if any(isinstance(node, DOCUMENTED) for node in source.tree.body)}
     assert [] == sorted(place for place, names in lists.items() if names is None and place in defines)
 
 
 def test_every_public_class_and_function_has_a_docstring() -> None:
     bare = [
-        f"{place}:{node.lineno} {node.name}"
-        for place, tree in trees()
-        for node in tree.body
-        if isinstance(node, DOCUMENTED) and node.name in (public_names(tree) or ()) and not ast.get_docstring(node)
+        f"{source.place}:{node.lineno} {node.name}"
+        for source in sources()
+        for node in source.tree.body
+        if isinstance(node, DOCUMENTED) and node.name in (public_names(source.tree) or ())
+        if not ast.get_docstring(node)
     ]
     assert [] == bare
 
@@ -50,17 +48,17 @@ def test_every_public_method_of_a_public_class_has_a_docstring() -> None:
     """A method that overrides one of the same name needs none: its base class says what it does."""
     documented = {
         method.name
-        for _, tree in trees()
-        for node in ast.walk(tree)
+        for source in sources()
+        for node in source.nodes
         if isinstance(node, ast.ClassDef)
         for method in node.body
         if isinstance(method, DOCUMENTED) and ast.get_docstring(method)
     }
     bare = [
-        f"{place}:{method.lineno} {node.name}.{method.name}"
-        for place, tree in trees()
-        for node in tree.body
-        if isinstance(node, ast.ClassDef) and node.name in (public_names(tree) or ())
+        f"{source.place}:{method.lineno} {node.name}.{method.name}"
+        for source in sources()
+        for node in source.tree.body
+        if isinstance(node, ast.ClassDef) and node.name in (public_names(source.tree) or ())
         for method in node.body
         if isinstance(method, DOCUMENTED) and not method.name.startswith("_")
         if not ast.get_docstring(method) and not (node.bases and method.name in documented)
@@ -70,13 +68,14 @@ def test_every_public_method_of_a_public_class_has_a_docstring() -> None:
 
 def test_public_names_exist() -> None:
     missing = []
-    for place, tree in trees():
+    for source in sources():
+        tree = source.tree
         defined = {node.name for node in tree.body if isinstance(node, DOCUMENTED)}
-        for node in ast.walk(tree):
+        for node in source.nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 defined.add(node.id)
             elif isinstance(node, (ast.Import, ast.ImportFrom)):
                 defined |= {alias.asname or alias.name for alias in node.names}
         if not any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body):
-            missing += [f"{place}: {name}" for name in sorted((public_names(tree) or set()) - defined)]
+            missing += [f"{source.place}: {name}" for name in sorted((public_names(tree) or set()) - defined)]
     assert [] == missing

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.package_sources import ROOT, package_sources
+
 MOST_LINES = 450
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 
@@ -53,13 +55,11 @@ def test_nothing_is_left_for_later() -> None:
 
 
 def test_a_users_mistake_never_meets_an_assert() -> None:
-    import ast
-
     found = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in python_files("simulator")
-        if "testing" not in path.parts
-        for node in ast.walk(ast.parse(path.read_text()))
+        f"{source.place}:{node.lineno}"
+        for source in package_sources()
+        if source.module[1] != "testing"
+        for node in source.nodes
         if isinstance(node, ast.Assert)
     ]
     assert [] == found

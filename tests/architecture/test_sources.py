@@ -90,6 +90,7 @@ def test_a_framework_profile_cannot_scale_a_time() -> None:
     assert {
         "launch_time",
         "launch_wait",
+        "layer_wait",
         "message_wait",
         "module_time",
         "operator_time",

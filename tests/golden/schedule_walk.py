@@ -27,6 +27,9 @@ class Walk:
 
     def __init__(self, order: PipelineOrder, placement: Placement, times: dict[str, float], latency: float) -> None:
         self.order, self.placement, self.latency = order, placement, latency
+        self.chunks, lane_of = placement.chunks, placement.lane_of.tolist()
+        self.homes = [placement.rank_of[lane].tolist() for lane in lane_of]
+        """Of each microbatch: the rank of each chunk."""
         share = placement.ranks / placement.chunks
         self.times = {kind: times[kind] * share for kind in times} | {"B": (times["I"] + times["W"]) * share}
         self.ended: dict[tuple[str, int, int], dict[int, tuple[float, int]]] = {}
@@ -42,7 +45,7 @@ class Walk:
         if action.kind != "F":
             yield "F", action.chunk
         source = action.chunk + (-1 if action.kind == "F" else 1)
-        if 0 <= source < self.placement.chunks:
+        if 0 <= source < self.chunks:
             yield ("F" if action.kind == "F" else "BI"), source
 
     def _ready(self, rank: int, action: Action) -> float | None:
@@ -50,14 +53,13 @@ class Walk:
         latest = 0.0
         for kinds, chunk in self._inputs(action):
             for i in range(action.microbatch, action.microbatch + action.count):
-                home = self.placement.rank_of[self.placement.lane_of[i], chunk]
                 done = next((d for kind in kinds if (d := self.ended.get((kind, chunk, i)))), {})
                 pieces = next(iter(done.values()))[1] if done else 1
                 first = action.part * pieces // action.parts
                 for k in range(first, math.ceil((action.part + 1) * pieces / action.parts)):
                     if k not in done:
                         return None
-                    latest = max(latest, done[k][0] + (self.latency if home != rank else 0.0))
+                    latest = max(latest, done[k][0] + (self.latency if self.homes[i][chunk] != rank else 0.0))
         return latest
 
     def _run(self) -> None:
@@ -86,9 +88,8 @@ class Walk:
 
     def _post(self, rank: int, action: Action) -> None:
         to = action.chunk + {"F": 1, "B": -1, "I": -1, "W": 0}[action.kind]
-        if to != action.chunk and 0 <= to < self.placement.chunks:
-            crosses = self.placement.rank_of[self.placement.lane_of[action.microbatch], to] != rank
-            self.volume += crosses * action.count / action.parts
+        if to != action.chunk and 0 <= to < self.chunks and self.homes[action.microbatch][to] != rank:
+            self.volume += action.count / action.parts
 
     @property
     def makespan(self) -> float:

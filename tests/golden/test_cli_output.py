@@ -26,7 +26,7 @@ rank 1 |.0213.ccaaddbb..|
 rank 2 |.2031.aaccbbdd..|
 rank 3 |23.0aa1bb.cc..dd|
 
-chimera: makespan 16, bubble 25.0% of the time (idle / busy 0.333), 24 messages
+chimera: makespan 16, bubble 25.0 % of the time (idle / busy 0.333), 24 messages
 peak activations per rank (microbatches on one rank's share): 3, 4, 4, 3
 """
 

@@ -88,7 +88,7 @@ def _compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert 0 == left.value.code
 
 
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+QUICK = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
 @QUICK

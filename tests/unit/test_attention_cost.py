@@ -72,6 +72,18 @@ def test_backward_takes_two_to_four_times_as_long_as_forward():
     assert 2.0 < float(seconds(shape, direction="backward") / seconds(shape)) < 4.0
 
 
+def test_heads_of_other_widths_are_padded_to_those_a_kernel_was_compiled_for():
+    """FlashAttention 1 knows 16, 32, 64 and 128, FlashAttention-2 multiples of 32; cuDNN's widths are not told."""
+
+    def at(width, kernel, gpu="a100_80gb_sxm"):
+        return float(seconds((8, 32, 32, 4096, 4096, width), kernel=kernel, gpu=gpu))
+
+    assert at(80, "flash1") == pytest.approx(at(128, "flash1"))
+    assert at(80, "flash2") == pytest.approx(at(96, "flash2"))
+    assert at(96, "flash2") < at(128, "flash2")
+    assert at(80, "cudnn", "h100_80gb_sxm") < at(96, "cudnn", "h100_80gb_sxm")
+
+
 def test_a_causal_mask_nearly_halves_long_sequences_and_hardly_helps_short_ones():
     def ratio(n):
         shape = (16, 16, 16, n, n, 128)

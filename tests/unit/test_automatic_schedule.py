@@ -87,7 +87,7 @@ def test_uneven_stages_come_close_to_the_proven_optimum() -> None:
     assert found.lower_bound <= best <= found.makespan <= 1.03 * best
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     ranks=st.integers(1, 5),
     microbatches=st.integers(1, 8),

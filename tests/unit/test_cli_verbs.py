@@ -232,6 +232,32 @@ def test_compare_puts_every_combination_into_one_table(dtsim: Any, job: str, tmp
     assert b"\x89PNG" == picture.read_bytes()[:4]
 
 
+def test_a_comparison_of_one_is_called_by_its_setting_and_unknown_schedules_alone_are_refused(
+    dtsim: Any, job: str
+) -> None:
+    assert ["schedule gpipe"] == [
+        row["name"] for row in answer(dtsim("compare", job, "--schedule", "gpipe", "--json"))["rows"]
+    ]
+    code, out, err = dtsim("compare", job, "--schedule", "gpip")
+    assert (2, "") == (code, out)
+    assert "Did you mean 'gpipe'?" in err
+
+
+@pytest.mark.parametrize("more", [("--json",), ("--format", "json")])
+def test_a_schedule_is_one_json_object_by_either_option(dtsim: Any, more: tuple[str, ...]) -> None:
+    assert 9.0 == answer(dtsim("schedule", "gpipe", "-p", "2", "-m", "2", *more))["makespan"]
+
+
+def test_an_unknown_verb_is_told_the_nearest(dtsim: Any) -> None:
+    code, _, err = dtsim("explian", "gpt3_175b")
+    assert 2 == code
+    assert "no verb 'explian'. Did you mean 'explain'?" in err
+
+
+def test_show_cuts_no_text_short(dtsim: Any) -> None:
+    assert "recompute." in dtsim("show", "job", "gpt3_175b")[1].replace("\n", " ")
+
+
 def test_compare_takes_any_setting_and_zero_stages(dtsim: Any, job: str) -> None:
     arguments = ("--set", "plan.pipeline_parallel=1", "--set", "plan.schedule=1f1b", "--zero", "0,1,2,3")
     rows = answer(dtsim("compare", job, *arguments, "--set", "plan.microbatch_size=1,2", "--json"))["rows"]

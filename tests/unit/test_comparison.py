@@ -147,7 +147,8 @@ def test_the_figure_shows_timelines_and_time_against_memory(job: str, dtsim: Dts
 def test_all_schedules_side_by_side_have_two_columns_and_cut_bars(job: str, dtsim: Dtsim, tmp_path: Path) -> None:
     some, every, bars = (tmp_path / name for name in ("some.png", "every.png", "bars.png"))
     assert 0 == dtsim("compare", job, "--schedule", "gpipe,zbv,one_f_one_b,chimera", "--figure", str(some))[0]
-    asked = ("compare", job, "--schedule", "all", "--json", "--figure", str(every), "--plot", str(bars))
+    small = ("--set", "workload.global_batch_size=16")
+    asked = ("compare", job, *small, "--schedule", "all", "--json", "--figure", str(every), "--plot", str(bars))
     code, text, _ = dtsim(*asked)
     names = {row["name"].removeprefix("schedule ").partition(" ")[0] for row in json.loads(text)["rows"]}
     assert (0, {schedule.name for schedule in SCHEDULES}) == (code, names)

@@ -48,9 +48,18 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "fused_norm": switch(LLAMA),
     "norms_in_fp32": switch({}),
     "measures_accuracy": switch({}),
+    "softmax_by_reductions": switch({"profile": {"attention": '"unfused"', "fused_softmax": "true"}}),
+    "stacks_saved": switch({}),
+    "embeds_by_product": switch({}),
+    "prunes_recompute": switch({"plan": {"recompute": "full"}}),
     "splits_qkv": switch({"profile": {"attention": '"flash2"'}}),
     "fused_cross_entropy": switch({}),
     "in_place_cross_entropy": switch({}),
+    "widens_fused_loss": switch({"profile": {"fused_cross_entropy": "true"}}),
+    "updates_in_lists": switch({"batch": 8, "length": 128}),
+    "keeps_buckets": switch({}),
+    "drops_gradients": switch({"batch": 8}),
+    "states_break_places": switch({}),
     "fused_wgrad_accumulation": switch({}),
     "fused_optimizer": switch({}),
     "dropout": switch({}),
@@ -68,6 +77,9 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "bucket_size": ({}, '"1 MiB"', '"400 MiB"'),
     "p2p": (PIPELINE, '"latency"', '"blocking"'),
     "scatters_p2p": switch({"plan": {"tensor_parallel": 2, "pipeline_parallel": 4}}),
+    "partitions_activations": switch(
+        {"plan": {"tensor_parallel": 2, "pipeline_parallel": 4}, "profile": {"scatters_p2p": "true"}}
+    ),
     "tensor_parallel_overlap": switch(TENSOR),
     "fuses_pairs": switch(TWO_WAY),
     "separate_communicators": switch(FSDP),
@@ -82,6 +94,9 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "gathers_rotary": switch({**TENSOR, **LLAMA}),
     "copies_attention_output": switch({"profile": {"attention": '"flash2"'}}),
     "keeps_gathered_inputs": switch(TENSOR),
+    "divides_checkpoints": switch({"plan": {"tensor_parallel": 4, "data_parallel": 2, "recompute": "full"}}),
+    "packs_qkv": switch({"profile": {"attention": '"flash2"'}}),
+    "layer_wait": ({"plan": {"recompute": "full"}}, '"0 us"', '"300 us"'),
     "keeps_idle_products": switch({"plan": {"recompute": "operators"}, **LLAMA}),
     "copies_gathered": switch(FSDP),
     "keeps_outputs": switch(PIPELINE),
@@ -106,6 +121,9 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "grouped_workspace": (EXPERTS, '"0 MiB"', '"64 MiB"'),
     "communicator": ({}, '"256 MiB"', '"512 MiB"'),
     "joined_gate": switch(LLAMA),
+    "joined_qkv": switch(LLAMA),
+    "plain_gate": switch({**LLAMA, "profile": {"fused_bias_activation": "true"}}),
+    "norm_sums_apart": switch({"cluster": "dgx_a100"}),
     "reduction_dtype": ({"plan": {"gradient_dtype": "fp32"}}, '"gradient"', '"bf16"'),
     "reduces_whole": switch(ZERO),
     "broadcasts_updates": switch(ZERO),
@@ -116,6 +134,10 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
         "0",
         "1000000000",
     ),
+    "gather_bucket": (FSDP, '"0 MiB"', '"8 MiB"'),
+    "copies_bucket": ({"plan": {"zero_stage": 3, "shard_size": 2}}, '"0 MiB"', '"64 MiB"'),
+    "carries_gathered": switch(FSDP),
+    "casts_gathered": switch({**FSDP, "precision": "fp8"}),
     "keeps_tensors_below": ({**FSDP, "profile": {"gathers_by_tensor": "true"}}, "0", "100000"),
     "slice_time": (FSDP, '"0 us"', '"7 us"'),
 }
@@ -131,7 +153,7 @@ def figures(job: dict[str, Any], framework: str) -> tuple[Any, ...]:
         precision=job.get("precision", "bf16"),
     )
     plan = Plan(**{"framework": framework, **job.get("plan", {})})
-    p = simulate(work, plan, load_cluster("dgx_h100", job.get("gpus", 8)))
+    p = simulate(work, plan, load_cluster(job.get("cluster", "dgx_h100"), job.get("gpus", 8)))
     return p.step_time, p.breakdown, p.memory.by_category.tolist(), p.host_memory
 
 

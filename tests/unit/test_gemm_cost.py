@@ -187,3 +187,10 @@ def test_bad_rows_are_refused_with_their_place():
         seconds((1, 5, 5, 5), "TT")
     with pytest.raises(SpecError, match="no peak for fp8"):
         seconds((1, 5, 5, 5), dtype="fp8")
+
+
+@pytest.mark.parametrize(("name", "share"), [("tpu_v5e", 0.95), ("tpu_v5p", 0.95), ("tpu_v6e", 0.87)])
+def test_no_power_limit_slows_a_tpu(name: str, share: float) -> None:
+    gpu = load_gpu(name)
+    large = gemm_seconds([(1, 16384, 8192, 8192)], ["TN"], ["bf16"], [False], gpu, load_gemm_coefficients(gpu))
+    assert 2 * 16384 * 8192**2 / large[0] / gpu.peak("bf16") == pytest.approx(share, abs=0.02)

@@ -25,6 +25,17 @@ def per_logit(style: KernelStyle, tensor: int, gradient: float = 0.0) -> tuple[d
         (KernelStyle(in_place_cross_entropy=False), 1, {"workspace": 6.0}, {"workspace": 8.0, "logits": 2.0}),
         # DTensor's split loss: one fp32 number more
         (KernelStyle(in_place_cross_entropy=False), 2, {"workspace": 3.0}, {"workspace": 6.0, "logits": 1.0}),
+        # one fused kernel: no fp32 copy; in place: gradients where the logits were; Megatron-Core's: fp32 logits all the same
+        (
+            KernelStyle(fused_cross_entropy=True, in_place_cross_entropy=False),
+            1,
+            {"workspace": 2.0},
+            {"workspace": 2.0},
+        ),
+        (KernelStyle(fused_cross_entropy=True), 1, {}, {}),
+        (KernelStyle(fused_cross_entropy=True, widens_fused_loss=True), 1, {"workspace": 6.0}, {"workspace": 2.0}),
+        # four chunks, each forward and backward at once: nothing is left for the backward
+        (KernelStyle(in_place_cross_entropy=False, loss_chunks=4), 1, {"workspace": 2.5}, {}),
         # gathered: every rank has all of them, and one rank's form of the loss
         (
             KernelStyle(in_place_cross_entropy=False, gathers_logits=True),

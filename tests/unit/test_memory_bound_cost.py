@@ -50,6 +50,18 @@ def test_the_band_is_wider_on_gpus_nobody_measured():
     assert memory_bound_sigma(a100, known) < memory_bound_sigma(v100, guessed)
 
 
+def test_second_readings_and_copies_for_a_kernel_cost_only_where_they_are_not_measured_within_others():
+    """A norm's second reading is within the measured share of Hopper's norms; it is extra on A100."""
+
+    def cost(gpu):
+        device = load_gpu(gpu)
+        return float(
+            memory_bound_seconds([1e9], [0.0], device, load_memory_bound_coefficients(device), ["norm sums"])[0]
+        )
+
+    assert cost("h100_80gb_sxm") == cost("b200_sxm") == 0.0 < cost("a100_80gb_sxm")
+
+
 def test_small_kernels_gathers_and_losses_are_slower_than_a_stream_where_that_was_measured():
     b200 = load_gpu("b200_sxm")
     numbers = load_memory_bound_coefficients(b200)

@@ -25,6 +25,7 @@ HABITS: dict[str, dict[str, Any]] = {
     "gathers_rotary": TENSOR,
     "keeps_gathered_inputs": TENSOR,
     "makes_gradients": {**TENSOR, "plan": {**TENSOR["plan"], "microbatch_size": 2}, "length": 8192},
+    "divides_checkpoints": {"model": "llama3_8b", "plan": {"tensor_parallel": 4, "recompute": "full"}, "batch": 2},
     "keeps_idle_products": {**TENSOR, "plan": {"recompute": "operators"}},
     "copies_gathered": FSDP,
     "fsdp_root_unit": FSDP,
@@ -33,6 +34,11 @@ HABITS: dict[str, dict[str, Any]] = {
     "pipeline_keeps_unsharded": {**PIPELINE, "plan": {**PIPELINE["plan"], "zero_stage": 3}},
     "keeps_compute_gradients": {**SHARDED, "plan": {**SHARDED["plan"], "gradient_dtype": "fp32"}},
     "flattens_gradients": SHARDED,
+    "updates_in_lists": FSDP,
+    "keeps_buckets": {"model": "llama3_2_1b", "plan": {"data_parallel": 8}, "batch": 8},
+    "drops_gradients": FSDP,
+    "states_break_places": FSDP,
+    "widens_fused_loss": {**TENSOR, "plan": {**TENSOR["plan"], "fused_cross_entropy": True}},
     "weights_in_experts": {"model": "mixtral_8x7b", "plan": {"data_parallel": 8, "expert_parallel": 8}, "batch": 8},
 }
 

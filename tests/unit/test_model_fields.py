@@ -37,6 +37,7 @@ FIELDS: dict[str, tuple[str, dict[str, Any], Any, Any, dict[str, Any]]] = {
     "clamped_gate": (MOE, {}, False, True, {}),
     "norm": (GPT, {}, "layer_norm", "rms_norm", {}),
     "positions": (LLAMA, {}, "rotary", "alibi", {}),
+    "rotary_share": (LLAMA, {}, 1.0, 0.25, {"framework": "pytorch_fsdp"}),
     "tied_embeddings": (GPT, {}, True, False, {}),
     "vocabulary": (GPT, {}, 50257, 32000, {}),
     "sequence_length": (GPT, {}, 1024, 2048, {}),
@@ -109,6 +110,12 @@ def test_every_field_of_a_model_has_an_effect(field: str) -> None:
 def test_fields_of_standard_attention_are_refused_with_latent(field: str) -> None:
     with pytest.raises(ValidationError, match=f"{field} is modelled with attention"):
         Model.model_validate(load_model(LATENT).model_dump() | {field: True})
+
+
+@pytest.mark.parametrize("name", [GPT, LATENT])
+def test_a_share_of_rotary_positions_is_refused_where_there_are_none(name: str) -> None:
+    with pytest.raises(ValidationError, match=r"rotary_share = 0\.5 belongs to"):
+        Model.model_validate(load_model(name).model_dump() | {"rotary_share": 0.5})
 
 
 @pytest.mark.parametrize(("linear", "queries"), [(False, True), (True, False)])

@@ -89,6 +89,18 @@ def test_a_host_that_waits_for_messages_starts_anew_after_each() -> None:
     assert latency["blocking"] - latency["latency"] == pytest.approx(load_framework("megatron_lm").message_wait)
 
 
+@pytest.mark.parametrize(("recompute", "stops"), [("full", 12), ("none", 0)])
+def test_a_host_that_waits_at_every_recomputed_layer_starts_anew_after_each(
+    recompute: str, stops: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = [profile(tmp_path, f"layer_{us}", layer_wait=f'"{us} us"') for us in (0, 200)]
+    shape, plan = ("gpt2_124m", 1, 64, 1024), {"microbatch_size": 64, "recompute": recompute}
+    one, two = (price(program_of(*shape, framework=n, **plan), load_cluster("h100_x8", 1)) for n in names)
+    longer = two.occupancy - one.occupancy
+    assert sorted(longer[longer > 1e-9]) == pytest.approx([stops * 200e-6] * 2 if stops else [])
+
+
 def test_a_layer_is_priced_once_for_all_plans_that_share_it() -> None:
     cluster = load_cluster("selene", 64)
     first = program_of("gpt3_175b", 64, 64, 2048, tensor_parallel=8, pipeline_parallel=8)
@@ -195,3 +207,19 @@ def test_only_what_is_added_into_fp32_pays_for_reading_and_writing_it() -> None:
     added = 8 * 4096 * 22016 / cluster.gpu.memory_bandwidth
     extra = rows["mlp up weight gradient"] - rows["mlp up"]
     assert 0.3 * added < extra < added
+
+
+@pytest.mark.parametrize(("cluster", "copies"), [("dgx_a100", True), ("dgx_h100", False), ("mi300x_x8", False)])
+def test_transformer_engine_copies_operands_only_where_it_takes_flash_attention(cluster: str, copies: bool) -> None:
+    program = program_of("gpt2_355m", 8, 16, 1024, framework="megatron_core")
+    machine = machine_of(load_cluster(cluster, 8))
+    found = [
+        float(price_table(table, machine, program.axes).rows[j])
+        for item in program.items
+        if isinstance(item, Segment)
+        for table, _ in item.pieces
+        for j, label in enumerate(table.label)
+        if label == "attention operands copied"
+    ]
+    assert found
+    assert copies == all(found) == any(found)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from simulator.errors import PlanError
+from simulator.errors import PlanError, UnknownNameError
 from simulator.hardware.cluster import load_cluster
 from simulator.lowering import lower
 from simulator.plan.plan import Plan
@@ -16,6 +17,7 @@ from simulator.report.prediction import Prediction
 from simulator.simulation import simulate
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
+from tests.profiles import profile
 
 LLAMA = Workload(model=load_model("llama3_8b"), sequence_length=4096, global_batch_size=8)
 MOE = Workload(model=load_model("deepseek_v2_lite"), sequence_length=4096, global_batch_size=8)
@@ -152,3 +154,90 @@ def test_refused_where_it_cannot_act(plan: dict[str, Any], values: str, way: str
         lowered(**plan)
     assert values in str(caught.value)
     assert way in str(caught.value)
+
+
+POLICIES = {
+    "save_qkv_proj": (
+        ["attention norm", "attention", "projection", "attention residual", "mlp norm", "mlp up", "swiglu"],
+        3,
+    ),
+    "save_qkv_out_proj": (["attention norm", "attention", "attention residual", "mlp norm", "mlp up", "swiglu"], 4),
+    "save_dot_with_context_except_mlp": (["attention norm", "attention residual", "mlp norm", "mlp up", "swiglu"], 5),
+    "minimal": (["attention norm", "attention", "attention residual", "mlp norm", "swiglu"], 6),
+    "minimal_flash": (["attention norm", "attention residual", "mlp norm", "swiglu"], 7),
+}
+"""Policy -> what runs again of a layer of Llama 3 8B, and how many values of those it names are kept: queries, keys and values are
+three tensors, and with an attention kernel's output go its statistics."""
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_policy_makes_again_what_the_backward_pass_reads_and_no_more(policy: str) -> None:
+    program = lowered(recompute_policy=policy, framework="maxtext", zero_stage=3)
+    assert POLICIES[policy][0] == list(dict.fromkeys(labels(program)))
+
+
+def test_what_a_policy_keeps_is_its_values_and_the_layers_input() -> None:
+    tokens, layers = 4096.0, 32
+    qkv, hidden, wide = tokens * 6144 * 2, tokens * 4096 * 2, tokens * 28672 * 2
+    statistics = 4.0 * tokens * 32
+    sizes = {
+        "save_qkv_proj": hidden + qkv,
+        "minimal": hidden + qkv + hidden + wide + hidden,
+        "minimal_with_context": hidden + qkv + hidden + wide + hidden + hidden + statistics,
+    }
+    base = kept(lowered(recompute="full", overlap_gradients=False)) - layers * hidden  # what is outside the layers
+    for policy, size in sizes.items():
+        assert layers * size + base == pytest.approx(kept(lowered(recompute_policy=policy, overlap_gradients=False)))
+
+
+def test_a_compiler_drops_the_last_product_of_a_forward_that_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = (profile(tmp_path, "whole", "maxtext", prunes_recompute="false"), "maxtext")
+    whole, pruned = (lowered(recompute="full", zero_stage=3, framework=name) for name in names)
+    assert {"mlp down", "mlp residual"} == set(labels(whole)) - set(labels(pruned))
+    assert kept(whole) == kept(pruned)
+    with_norm = Workload(model=load_model("gemma2_9b"), sequence_length=4096, global_batch_size=8)
+    program = lowered(with_norm, recompute="full", zero_stage=3, framework="maxtext")
+    again = {
+        label
+        for i in program.items
+        if isinstance(i, Segment)
+        for t, _ in i.pieces
+        for label, phase in zip(t.label, t.phase, strict=True)
+        if phase == "recompute"
+    }
+    assert "mlp down" in again  # a norm behind it reads it
+
+
+def test_policies_have_the_names_of_both_codes_and_stand_in_place_of_recompute() -> None:
+    one, other = (lowered(recompute_policy=name) for name in ("minimal_with_context", "save_dot_except_logits"))
+    assert again(one) == again(other)
+    with pytest.raises(PlanError, match="leave recompute out"):
+        lowered(recompute="full", recompute_policy="minimal")
+    with pytest.raises(UnknownNameError, match="save_qkv_proj"):
+        lowered(recompute_policy="save_qkv_prj")
+
+
+def test_layers_of_a_loop_copy_what_they_keep_and_what_they_carry() -> None:
+    def copies(framework: str) -> dict[str, float]:
+        program = lowered(recompute_policy="save_qkv_proj", zero_stage=3, framework=framework)
+        tables = {t.name: t for i in program.items if isinstance(i, Segment) for t, _ in i.pieces}
+        return {
+            label: moved
+            for t in tables.values()
+            for label, moved in zip(t.label, t.written, strict=True)
+            if label.endswith(("stack", "turn"))
+        }
+
+    token = 4096 * 2.0
+    stacked = {f"{name} to its stack": width * token for name, width in KEPT_WIDTHS.items()}
+    assert {} == copies("maxtext_unrolled")
+    assert stacked == copies("maxtext")
+    weights = 2.0 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336 + 2 * 4096)
+    turns = {"gathered weights to the next turn": weights, "gradients to the next turn": weights}
+    assert {**stacked, **turns} == copies("paxml")
+
+
+KEPT_WIDTHS = {"layer input": 4096, "queries": 4096, "keys": 1024, "values": 1024}

@@ -229,6 +229,8 @@ def test_a_mixture_of_experts_is_placed_with_its_plan() -> None:
         3
         == placed(**{**moe, "moe_experts": "256", "moe_dense_layers": "", "hidden": "7168"}).workload.model.dense_layers
     )
+    maverick = placed(**{**moe, "moe_experts": "128", "moe_dense_layers": "", "hidden": "5120"}).workload.model
+    assert (0, 2) == (maverick.dense_layers, maverick.moe_every), "as our model of that width and those experts"
 
 
 def test_latent_attention_has_the_widths_of_our_model_of_that_size() -> None:
@@ -381,3 +383,45 @@ def test_products_in_pieces_are_placed_from_a_rows_own_words() -> None:
     )
     assert "tensor_parallel_splits" not in placed(overlap="TP comm overlap").fields, "nothing to overlap"
     assert "async TP is not placed" in rules(overlap="async TP", tp="2", seq_parallel="1", dp="")
+
+
+@pytest.mark.parametrize(
+    ("framework", "said", "expected"),
+    [
+        ("torchtitan", "", True),
+        ("torchtitan 2025-06", "", True),
+        ("NeMo (Megatron-Core)", "", True),
+        ("torchtitan", "0", False),
+        ("Megatron-LM", "", False),
+        ("Megatron-LM", "1", True),
+    ],
+)
+def test_a_blank_sequence_parallel_is_the_habit_of_the_framework(framework: str, said: str, expected: bool) -> None:
+    assert placed(framework=framework, seq_parallel=said, recompute="full").fields["sequence_parallel"] is expected
+
+
+def test_a_named_remat_policy_says_what_is_made_again() -> None:
+    maxtext = {
+        "framework": "MaxText",
+        "tp": "1",
+        "pp": "1",
+        "recompute": "full",
+        "dp": "16",
+        "zero_stage": "3",
+        "schedule": "",
+    }
+    kept = placed(**maxtext, recompute_detail="remat_policy=save_dot_with_context_except_mlp")
+    assert (kept.recompute, kept.fields["recompute_policy"]) == ("policy", "save_dot_with_context_except_mlp")
+    assert placed(**maxtext, recompute_detail="remat_policy=full").recompute == "full"
+    assert placed(**maxtext, recompute_detail="remat_policy=of_our_own").recompute == "full"
+
+
+def test_gpus_of_before_flash_attention_keep_their_scores() -> None:
+    volta = {"gpu": "V100-SXM2-32GB", "gpu_mem_gb": "32", "gpu_peak_bf16_tflops": "125", "precision": "fp16"}
+    assert placed(**volta, framework="NeMo").fields["attention"] == "unfused"
+    assert "attention" not in placed(framework="NeMo").fields
+    assert placed(**volta, framework="NeMo", attn_kernel="flash_attention").fields["attention"] == "flash2"
+
+
+def test_no_experts_may_be_written_as_a_zero() -> None:
+    assert 0 == placed(moe_experts="0", framework="Megatron-LM").workload.model.experts

@@ -157,6 +157,62 @@ def test_a_gate_of_its_own_is_a_product_of_its_own_with_the_same_weights() -> No
     assert [2] == [o.products for o in apart.operators if o.label == "mlp up"]
 
 
+def test_queries_keys_and_values_apart_are_three_products_with_the_same_weights() -> None:
+    model = load_model("llama3_8b")
+    joined, apart = (part(model, "layer", KernelStyle(joined_qkv=value)) for value in (True, False))
+    assert joined.parameters == apart.parameters
+    assert [(4096, 1024, 1024)] == [o.widths for o in apart.operators if o.label == "qkv"]
+    assert [(6144,)] == [o.widths for o in joined.operators if o.label == "qkv"]
+    gpt = part(load_model("gpt2_355m"), "layer", KernelStyle(joined_qkv=False))
+    assert [1] == [len(o.widths) for o in gpt.operators if o.label == "qkv"], "GPT-2 has one"
+
+
+def test_sums_of_a_norm_in_a_kernel_of_their_own_read_both_operands_again() -> None:
+    model = load_model("gpt2_355m")
+    x = 2.0 * 2048 * model.hidden
+
+    def again(**style: bool) -> float:
+        operators = part(model, "layer", KernelStyle(**style)).operators
+        return next(o.sums_read for o in operators if o.label == "mlp norm")
+
+    assert (again(), again(norm_sums_apart=True)) == (0.0, 2 * x)
+
+
+def test_a_gate_in_plain_operations_moves_what_a_trace_of_them_counts() -> None:
+    """Passes over a half: function and product 3, 2 forward; backward 6, 3, and 2, 2 to join the halves of one tensor."""
+    model = load_model("llama3_8b")
+    half = 2.0 * 2048 * model.ffn
+
+    def passes(**style: bool) -> tuple[float, ...]:
+        operators = part(model, "layer", KernelStyle(**style)).operators
+        o = next(o for o in operators if o.label == "swiglu")
+        return tuple(n / half for n in (o.read, o.written, o.backward_read, o.backward_written))
+
+    assert passes(plain_gate=True) == (3, 2, 8, 5)
+    assert passes(fused_bias_activation=False, joined_gate=False) == (3, 2, 6, 3)
+    assert passes() == (2, 1, 3, 2)
+
+
+def test_a_rotary_embedding_of_a_quarter_of_each_head_joins_it_with_the_rest() -> None:
+    """Reads and writes as PyTorch counts them for x cos + half-swapped x sin, the rest joined by torch.cat."""
+    model = load_model("gpt_neox_20b")
+    moved = 2 * 2.0 * 2048 * model.hidden
+    rotary = next(o for o in part(model, "layer", KernelStyle(fused_rotary=False)).operators if o.label == "rotary")
+    assert (rotary.read / moved, rotary.written / moved) == (2.375, 2.125)
+    assert (rotary.backward_read / moved, rotary.backward_written / moved) == (4.875, 5.875)
+
+
+def test_transformer_engine_copies_operands_around_flash_attention_alone() -> None:
+    model = load_model("gpt2_355m")
+
+    def copied(kernel: str) -> list[float]:
+        style = KernelStyle(attention=kernel, copies_attention_output=True)
+        operators = part(model, "layer", style).operators
+        return [o.read / (2.0 * 2048 * model.hidden) for o in operators if o.label == "attention operands copied"]
+
+    assert (copied("te"), copied("flash2")) == ([3.0], [])
+
+
 def test_fused_rotary_and_cross_entropy_save_launches_and_traffic() -> None:
     model = load_model("llama3_8b")
     for kind, switch in (("layer", "fused_rotary"), ("head", "fused_cross_entropy")):
@@ -213,3 +269,4 @@ def test_gradients_of_a_split_tensor_are_copied_into_one_and_several_sequences_a
     assert (2.0 * 4096 * width, 2.0 * 4096 * (2 * width + 2 * kv)) == copies(
         2, splits_qkv=True, copies_attention_output=True
     )
+    assert (2 * 2.0 * 2048 * (width + 2 * kv), 0.0) == copies(1, packs_qkv=True)

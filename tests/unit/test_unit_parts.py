@@ -46,3 +46,34 @@ def test_tensors_used_again_soon_or_small_are_not_fetched_again() -> None:
     assert standing["small tensors, kept gathered"] == kept.message
     assert {8} == {i.slices for i, _ in found.values() if i is not kept}
     assert 8 * (1 + 96 * 8 + 2) == kept.slices
+
+
+def test_tensors_come_together_up_to_a_bucket_and_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPT-3: matrices of 3, 1, 4 and 4 times 12288^2, each with the small tensors behind it; all bytes as before."""
+    monkeypatch.chdir(tmp_path)
+    names = (profile(tmp_path, f"bucket_{size}", "maxtext", gather_bucket=f'"{size}"') for size in ("1 GB", "0 B"))
+    bucketed, plain = (lowered(workload(batch=8), 8, zero_stage=3, framework=name) for name in names)
+
+    def layer(program: Any, collective: str) -> list[tuple[float, int]]:
+        return [(i.message, n) for i, n in links(program, collective) if "of layer" in i.name]
+
+    for collective in ("all_gather", "reduce_scatter"):
+        ((whole, times),) = layer(plain, collective)
+        parts = layer(bucketed, collective)
+        assert {times} == {n for _, n in parts}
+        assert whole == pytest.approx(sum(size for size, _ in parts))
+        assert [3, 1, 4, 4] == [round(size / (2 * 12288**2)) for size, _ in parts if size > 1e8]
+
+
+def test_all_reduces_between_copies_are_joined_up_to_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    for number, size in enumerate(("0 B", "2 GB", "1 TB")):
+        name = profile(tmp_path, f"copies_{number}", "maxtext", copies_bucket=f'"{size}"')
+        program = lowered(workload(batch=8), 8, zero_stage=3, shard_size=4, framework=name)
+        found[size] = [(i.message, n) for i, n in links(program, "all_reduce") if "between copies" in i.name]
+    apart, some, one = (sum(n for _, n in links_) for links_ in found.values())
+    assert apart > some > one == 1
+    totals = [sum(size * n for size, n in links_) for links_ in found.values()]
+    assert totals == [pytest.approx(totals[0])] * 3
+    assert max(size for size, _ in found["2 GB"]) <= 2e9

@@ -15,6 +15,17 @@ __all__ = ["filled", "pulled", "read", "squeezed"]
 
 Array = Any
 
+# Loops in place of array assignments and reductions: numba compiles each of those for seconds, and these in none.
+
+
+@njit(cache=True, nogil=True)
+def _end(slots: Array, count: int) -> int:
+    """The slot after the last of the first `count` entries."""
+    end = 0
+    for entry in range(count):
+        end = max(end, slots[entry] + 1)
+    return end
+
 
 @njit(cache=True, nogil=True)
 def _rank_and_pass(entry: int, ranks: int, m: int) -> tuple[int, int, int]:
@@ -30,10 +41,10 @@ def _rank_and_pass(entry: int, ranks: int, m: int) -> tuple[int, int, int]:
 def filled(slots: Array, ranks: int, m: int) -> Array:
     """Return `slots` of passes 0..3 followed by those of W: a free slot takes a waiting W."""
     out = np.empty(6 * ranks * m, np.int64)
-    out[: 4 * ranks * m] = slots[: 4 * ranks * m]
-    size = slots[: 4 * ranks * m].max() + 1
+    size = _end(slots, 4 * ranks * m)
     content = np.full((ranks, size), -1, np.int8)
     for entry in range(4 * ranks * m):
+        out[entry] = slots[entry]
         rank, kind, _ = _rank_and_pass(entry, ranks, m)
         content[rank, slots[entry]] = kind
     for rank in range(ranks):
@@ -55,7 +66,7 @@ def filled(slots: Array, ranks: int, m: int) -> Array:
 def read(slots: Array, ranks: int, m: int) -> tuple[Array, Array]:
     """Return pass and microbatch [ranks, 6m] by slot; a free slot takes a waiting W, 4 of pass 2 before 5 of pass 3."""
     kinds, numbers = np.empty((ranks, 6 * m), np.int8), np.empty((ranks, 6 * m), np.int32)
-    size = slots[: 4 * ranks * m].max() + 1
+    size = _end(slots, 4 * ranks * m)
     content = np.full((ranks, size), -1, np.int64)
     for entry in range(4 * ranks * m):
         content[_rank_and_pass(entry, ranks, m)[0], slots[entry]] = entry
@@ -128,7 +139,10 @@ def _fits(content: Array, level: Array, waiting: Array, new: int, old: int, cap:
     """Whether moving what stands in slot `old` to the free slot `new` keeps the level within the cap."""
     moved = content[old]
     if explicit:
-        return moved > 1 or level[new:old].max() < cap
+        highest = level[new]
+        for slot in range(new, old):
+            highest = max(highest, level[slot])
+        return moved > 1 or highest < cap
     now = level[new - 1] if new > 0 else 0
     held = waiting[new - 1] if new > 0 else 0
     for slot in range(new, len(content)):
@@ -181,7 +195,7 @@ def pulled(given: Array, turn: Array, ranks: int, m: int, explicit: bool) -> Arr
         explicit: whether W has slots, and actions before the steady phase move too; else W takes free slots.
     """
     slots = given.copy()
-    size = slots.max() + 1
+    size = _end(slots, len(slots))
     content = np.full((ranks, size), -1, np.int8)
     taken = np.zeros((ranks, size), np.bool_)
     level, waiting = np.zeros((ranks, size), np.int64), np.zeros((ranks, size), np.int64)

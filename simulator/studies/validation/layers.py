@@ -1,7 +1,7 @@
 """Measured layers: the time of one transformer layer, of its mixture of experts, or of attention made of several kernels.
 
 The row becomes a pipeline of three ranks with a layer each; the middle one has neither embedding nor head, and its block is
-priced as in every simulation.
+priced as in every simulation, without what puts together activations that arrive in parts.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from simulator.costs.tables import machine_of, price_table
 from simulator.errors import SimulatorError
 from simulator.hardware.cluster import Cluster
 from simulator.lowering import lower
+from simulator.lowering.boundary import RECEIVED
 from simulator.plan.plan import Plan
 from simulator.program.prices import Prices
 from simulator.program.program import Program, Segment
@@ -57,7 +58,7 @@ def layer_seconds(row: Row) -> tuple[float, float, tuple[str, ...]]:
         raise CannotPlace(f"direction {text(row, 'direction')[:20]!r} is neither fwd nor bwd")
     program, prices, cluster, assumed = _priced(_as_run(row))
     item = _block(program, phase)
-    whole = float(prices.occupancy[item])
+    whole = float(prices.occupancy[item]) - _of_labels(program, item, cluster, RECEIVED)
     seconds = _of_labels(program, item, cluster, _EXPERTS) if text(row, "op") == "moe_layer" else whole
     return seconds, _sigma(prices, item), assumed
 

@@ -68,7 +68,9 @@ def _kind(row: Row) -> str:
         return source.kind
     if "reserved" in said:
         return "reserved"
-    return "device" if "smi" in said or "device" in said else "allocated"
+    if "alloc" in said or "active" in said or "torch" in said:
+        return "allocated"
+    return "device" if any(word in said for word in ("smi", "device", "gpu memory", "vram", "nvml")) else "allocated"
 
 
 def _outcomes(row: Row, case: str, everything: bool) -> list[Outcome]:

@@ -10,12 +10,26 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from pydantic import Field
 
 from simulator.hardware.gpu import Gpu
-from simulator.specs import Name, Names, Spec, data_roots, load_all, load_spec
+from simulator.specs import Name, Spec, data_roots, load_all, load_spec
+from simulator.studies.validation.name_specs import (
+    FabricName,
+    FrameworkEarlier,
+    FrameworkLater,
+    FrameworkSince,
+    FrameworkUntil,
+    SourceFramework,
+    SourceKernel,
+    SourceMachine,
+    SourceMemory,
+    SourcePrecision,
+    SourceRecompute,
+    SourceVocabulary,
+)
 from simulator.units import parse
 
 __all__ = ["FabricName", "NameTable", "find_gpu", "load_names", "release_of", "words_of"]
@@ -30,54 +44,6 @@ _NEAR = 0.01
 """Memories that are nearer to each other than this are the same."""
 MEMORY_TOLERANCE = 0.06
 """How far the memory that a table gives may lie from the data sheet's, as decimal or as binary gigabytes [1]."""
-
-
-class FabricName(Spec):
-    """The network technology of a source, and where that was read."""
-
-    technology: Name
-    source: Name
-
-
-class SourceMachine(Spec):
-    """Calibrations measured on the machine of a source, for its runs with this GPU, and where that was read."""
-
-    gpu: Name
-    calibration: Names
-    source: Name
-
-
-class SourceMemory(Spec):
-    """What the peak memory of a source counts, in which unit, and where that was read."""
-
-    kind: Literal["allocated", "reserved", "device"] | None = None
-    unit: Name | None = None
-    source: Name
-
-
-class SourceKernel(Spec):
-    """What a source means by a word for an attention kernel, and where that was read."""
-
-    word: Name
-    kernel: Name
-    source: Name
-
-
-class SourcePrecision(Spec):
-    """What a source means by its word for a precision, and where that was read."""
-
-    word: Name
-    precision: Name
-    source: Name
-
-
-class FrameworkSince(Spec):
-    """A framework's profile on an architecture from a release on, and where that was read; releases are year.month."""
-
-    since: Name
-    architecture: Name
-    framework: Name
-    source: Name
 
 
 class Recipe(Spec):
@@ -108,61 +74,11 @@ class Recipe(Spec):
     def holds(self, framework: str, row: tuple[str, str, str, str]) -> bool:
         """Return whether a row is meant: our name of its framework, and what it says of source, model, GPU and release."""
         source, model, gpu, version = row
-        release, known = _release(version), {words_of(word) for word in self.gpus.split(",")}
+        release, known = release_of(version), {words_of(word) for word in self.gpus.split(",")}
         begins = _plain(model).startswith(_plain(self.model)) and words_of(gpu)[:1] in known
-        late = not self.since or (bool(release) and release >= _release(self.since))
+        late = not self.since or (bool(release) and release >= release_of(self.since))
         meant = self.framework in ("", framework) and self.table.lower() in source.lower()
-        return meant and begins and late and (not self.until or release <= _release(self.until))
-
-
-class SourceFramework(Spec):
-    """Profiles that a source's runs have from one of its versions on, in place of the usual ones, and where that was read.
-
-    Args:
-        since: the first version, as the table writes them; versions are compared as texts.
-        frameworks: usual profile -> the source's own.
-    """
-
-    since: Name = ""
-    frameworks: dict[str, Name]
-    source: Name
-
-
-class FrameworkUntil(Spec):
-    """A framework's profile on an architecture before a release, and where that was read; releases are year.month."""
-
-    until: Name
-    architecture: Name
-    framework: Name
-    source: Name
-
-
-class FrameworkLater(Spec):
-    """The profile that a code's name means since a year, and on GPUs of architectures that are newer; where that was read."""
-
-    since: Name
-    framework: Name
-    source: Name
-
-
-class SourceVocabulary(Spec):
-    """Rows of the embedding of a source's models where its table does not say, and where that was read."""
-
-    vocabulary: int = Field(ge=1)
-    source: Name
-
-
-class SourceRecompute(Spec):
-    """What a source recomputes where its table does not say, and where that was read.
-
-    Args:
-        offloads: whether it moves activations to the host where memory is short, which is not simulated: such a run's
-            verdict on memory is not judged.
-    """
-
-    recompute: Name
-    offloads: bool = False
-    source: Name
+        return meant and begins and late and (not self.until or release <= release_of(self.until))
 
 
 class NameTable(Spec):
@@ -175,6 +91,8 @@ class NameTable(Spec):
     schedules: dict[str, Name]
     framework_compiled: dict[str, Name] = Field(default_factory=dict)
     framework_later: dict[str, FrameworkLater] = Field(default_factory=dict)
+    framework_earlier: dict[str, FrameworkEarlier] = Field(default_factory=dict)
+    words_since: dict[str, Name] = Field(default_factory=dict)
     attention: dict[str, Name]
     attention_of_source: dict[str, SourceKernel] = Field(default_factory=dict)
     framework_since: dict[str, FrameworkSince] = Field(default_factory=dict)
@@ -184,6 +102,7 @@ class NameTable(Spec):
     framework_of_precision: dict[str, Name] = Field(default_factory=dict)
     framework_of_source: dict[str, SourceFramework] = Field(default_factory=dict)
     vocabulary_of_source: dict[str, SourceVocabulary] = Field(default_factory=dict)
+    sequence_parallel_habit: dict[str, Name] = Field(default_factory=dict)
     attention_notes: dict[str, Name] = Field(default_factory=dict)
     recompute: dict[str, Name]
     recompute_of_source: dict[str, SourceRecompute] = Field(default_factory=dict)
@@ -222,16 +141,36 @@ class NameTable(Spec):
         'pytorch_fsdp_fused'
         """
         plain = text.lower()
-        built = re.search(r"compile|fused kernels", plain) and not re.search(r"(without|no)[ -]torch.?compile", plain)
+        built = re.search(r"compile|fused kernels", plain) and not re.search(
+            r"(without|no)[ -]torch.?compile|thunder", plain
+        )
         return self.framework_compiled.get(framework, framework) if built else framework
 
-    def framework_today(self, framework: str, words: str, architecture: str) -> FrameworkLater | None:
-        """Return what a code's name means for a run of these words (they may hold a year) on a GPU of this architecture."""
-        later = self.framework_later.get(framework)
-        if later is None:
-            return None
-        first, said = (re.findall(r"\b20[12]\d\b", text) for text in (later.since, words))
-        return later if architecture not in _EARLY or max(said, default="") >= first[0] else None
+    def framework_today(
+        self, framework: str, words: str, architecture: str, where: str = ""
+    ) -> FrameworkLater | FrameworkEarlier | None:
+        """Return what a code's name means for a run of these words (they may hold a year) on a GPU of this architecture.
+
+        Args:
+            where: it was published, which may hold a month.
+        """
+        later, earlier = self.framework_later.get(framework), self.framework_earlier.get(framework)
+        year = self.year_of(words)
+        if later is not None and later.newer:
+            late = _month(f"{words} {where}") >= _month(later.since)
+            return later if late or architecture in later.newer else None
+        if later is not None and (architecture not in _EARLY or year >= _years(later.since)[0]):
+            return later
+        return earlier if earlier is not None and year and year <= _years(earlier.until)[0] else None
+
+    def year_of(self, words: str) -> str:
+        """Return the latest year that words tell, or that what they name is of; "" if they tell none.
+
+        >>> load_names().year_of("Megatron-LM (2021)"), load_names().year_of("llama2-7b flash attention 2")
+        ('2021', '2023')
+        """
+        told = (year for word, since in self.words_since.items() if word in words.lower() for year in _years(since))
+        return max((*_years(words), *told), default="")
 
     def fabric_of(self, source: str) -> FabricName | None:
         """Return the network technology known for a source, by a part of its text."""
@@ -245,12 +184,13 @@ class NameTable(Spec):
         ('nemo_2024', None)
         """
         release = release_of(version)
-        since, until = self.framework_since.get(framework), self.framework_until.get(framework)
-        if release is None:
+        since, table = self.framework_since.get(framework), self.framework_until
+        until = table.get(f"{framework} {architecture}") or table.get(f"{framework} any")
+        if not release:
             return None
-        if since is not None and since.architecture == architecture and release >= (release_of(since.since) or release):
+        if since is not None and since.architecture == architecture and release >= release_of(since.since):
             return since.framework
-        if until is not None and until.architecture == architecture and release < (release_of(until.until) or release):
+        if until is not None and release < release_of(until.until):
             return until.framework
         return None
 
@@ -295,6 +235,10 @@ class NameTable(Spec):
         return id(self)
 
 
+def _years(text: str) -> list[str]:
+    return re.findall(r"\b20[12]\d\b", text)
+
+
 def _said_of(table: dict[str, T], source: str) -> Iterator[T]:
     """Entries of a table whose key is a part of a source's text, in the order of the table."""
     lowered = source.lower()
@@ -311,14 +255,22 @@ def load_names() -> NameTable:
     return load_spec("hardware_specs/names.toml", NameTable)
 
 
-def release_of(text: str) -> tuple[int, int] | None:
-    """Return year and month of "26.04.01" or "release 26.04", or the start of a year that stands alone; None for others.
+def _month(text: str) -> str:
+    """The latest month that a text holds, as 202504; "" for none."""
+    found = re.findall(r"(?<!\d)(20[12]\d)[-_./ ]?(0[1-9]|1[0-2])(?!\d)", text)
+    return max((year + month for year, month in found), default="")
 
-    >>> release_of("24.07a"), release_of("launcher-2024"), release_of("v4.0")
-    ((24, 7), (24, 0), None)
+
+def release_of(text: str) -> tuple[int, ...]:
+    """Return year, month and patch of "26.04.01" or "release 26.04", or the start of a year that stands alone; () for others.
+
+    >>> release_of("26.04.01"), release_of("24.07a"), release_of("launcher-2024"), release_of("v4.0")
+    ((26, 4, 1), (24, 7), (24, 0), ())
     """
-    month, year = re.match(r"(?:release )?(\d\d)\.(\d+)", text), re.search(r"\b20(\d\d)\b", text)
-    return (int(month[1]), int(month[2])) if month else (int(year[1]), 0) if year else None
+    month, year = re.match(r"(?:release )?(\d\d)\.(\d+)(?:\.(\d+))?", text), re.search(r"\b20(\d\d)\b", text)
+    if month:
+        return tuple(int(part) for part in month.groups() if part)
+    return (int(year[1]), 0) if year else ()
 
 
 def words_of(text: str) -> tuple[str, ...]:
@@ -388,15 +340,6 @@ def _same_memory(memory: float, gigabytes: float) -> bool:
 def _distance(memory: float, gigabytes: float) -> float:
     """How far a GPU's memory lies from what was said, decimal or binary, whichever is nearer [1]."""
     return min(abs(memory / parse(f"{gigabytes} {unit}", "B") - 1) for unit in ("GB", "GiB"))
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """The numbers of a release.
-
-    >>> _release("26.04.01") > _release("26.04")
-    True
-    """
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def _plain(text: str) -> str:

@@ -95,15 +95,14 @@ def place_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]]:
         note = () if found.exact else (f"GPU {name!r} taken for {found.name}",)
         if not (wrong and not found.exact):
             return gpu, note
+    if not peak and gigabytes and "mem_kind" in row and not text(row, "step_time_s"):
+        return _of_memory(row, name, gigabytes)
     if not gigabytes or not peak or gigabytes < 1 or peak < 1:
         raise CannotPlace(
             f"GPU {name[:60]!r} is not known, and the row gives no gpu_peak_bf16_tflops and gpu_mem_gb for it"
         )
     flops = parse(f"{peak} TFLOP/s", "FLOP/s")
-    vendor = "amd" if re.search(r"amd|instinct|mi\d{3}|xgmi", (name + text(row, "intra_link")).lower()) else "nvidia"
-    everyone, generation = load_all("gpus", Gpu).values(), generation_in(name)
-    like = [g for g in everyone if g.architecture == generation] or [g for g in everyone if g.vendor == vendor]
-    pattern = min(like, key=lambda g: (abs(math.log(_half(g) / flops)), g.name))
+    pattern = min(_like(row, name), key=lambda g: (abs(math.log(_half(g) / flops)), g.name))
     factor = flops / _half(pattern)
     gpu = pattern.model_copy(
         update={
@@ -114,6 +113,21 @@ def place_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]]:
         }
     )
     return gpu, (f"GPU {name!r} is not known: peak and memory of the row, the rest of {pattern.name}; uncalibrated",)
+
+
+def _like(row: Row, name: str) -> list[Gpu]:
+    """Our GPUs of the generation that a name means, else of the vendor that a row's words mean."""
+    vendor = "amd" if re.search(r"amd|instinct|mi\d{3}|xgmi", (name + text(row, "intra_link")).lower()) else "nvidia"
+    everyone, generation = load_all("gpus", Gpu).values(), generation_in(name)
+    return [g for g in everyone if g.architecture == generation] or [g for g in everyone if g.vendor == vendor]
+
+
+def _of_memory(row: Row, name: str, gigabytes: float) -> tuple[Gpu, tuple[str, ...]]:
+    """An unknown GPU of a table of peaks, where no speed is asked for: the one with the nearest memory, with the row's."""
+    memory = parse(f"{gigabytes} GB", "B")
+    pattern = min(_like(row, name), key=lambda g: (abs(g.memory - memory), g.name))
+    gpu = pattern.model_copy(update={"name": name or "unnamed GPU", "aliases": (), "memory": memory})
+    return gpu, (f"GPU {name!r} is not known: memory of the row, the rest of {pattern.name}; uncalibrated",)
 
 
 def _half(gpu: Gpu) -> float:

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from simulator.plan.framework import load_framework
 from simulator.studies.validation.names import load_names
 from simulator.studies.validation.place_cluster import place_gpu
+from simulator.studies.validation.place_habits import keeps_16_bits
 from simulator.studies.validation.rows import CannotPlace, Row, number, text
 from simulator.studies.validation.words import kernel_by_words, precision_by_words
 
-__all__ = ["named_framework", "place_attention", "place_precision", "profile_of_run", "recipe"]
+__all__ = [
+    "attention_before_flash",
+    "named_framework",
+    "place_attention",
+    "place_precision",
+    "profile_of_run",
+    "recipe",
+]
+
+_BEFORE_FLASH = ("kepler", "pascal", "volta", "turing")
+"""Architectures that FlashAttention (Dao-AILab/flash-attention README: 2 needs Ampere) and Transformer Engine leave out."""
 
 
 def place_precision(row: Row) -> tuple[str, tuple[str, ...]]:
@@ -29,6 +41,8 @@ def place_precision(row: Row) -> tuple[str, tuple[str, ...]]:
     found = load_names().find("precisions", name) or precision_by_words(name)
     if found is None:
         raise CannotPlace(f"precision {name[:40]!r} is not modelled")
+    if found == "bf16" and keeps_16_bits(row):
+        return "bf16_true", ("weights, gradients and moments in bf16 (the row's own words)",)
     return found, ()
 
 
@@ -39,15 +53,23 @@ def named_framework(row: Row, assumed: list[str]) -> str:
     if found is None:
         found = load_names().framework_by_words(name)
         if found is None:
-            found = "pytorch_fsdp" if number(row, "zero_stage") == 3 else "megatron_core"
+            found = _unknown(row)
         found = load_names().framework_as_built(found, name)
         assumed.append(f"framework {name!r} taken for {found}")
-    said = " ".join((name, text(row, "version"), text(row, "attn_kernel")))
-    later = load_names().framework_today(found, said, place_gpu(row)[0].architecture)
+    said = " ".join((name, text(row, "version"), text(row, "attn_kernel"), text(row, "model")))
+    where = " ".join((text(row, "source"), text(row, "source_loc")))
+    later = load_names().framework_today(found, said, place_gpu(row)[0].architecture, where)
     if later is not None:
         assumed.append(f"framework {later.framework} ({later.source})")
         return later.framework
     return found
+
+
+def _unknown(row: Row) -> str:
+    """The profile of a framework that nobody knows; GPUs that FlashAttention does not run on are of Megatron-LM's time."""
+    if number(row, "zero_stage") == 3:
+        return "pytorch_fsdp"
+    return "megatron_lm" if place_gpu(row)[0].architecture in ("pascal", "volta", "turing") else "megatron_core"
 
 
 def profile_of_run(row: Row, named: str, assumed: list[str]) -> str:
@@ -85,6 +107,14 @@ def place_attention(row: Row, assumed: list[str]) -> dict[str, Any]:
     if note:
         assumed.append(f"attention {kernel!r}: {note}")
     return {"attention": found} if found else {}
+
+
+def attention_before_flash(row: Row, profile: str, assumed: list[str]) -> dict[str, Any]:
+    """Return plain attention where a profile's habit is a kernel that the row's GPU came too early for; else {}."""
+    if place_gpu(row)[0].architecture not in _BEFORE_FLASH or load_framework(profile).attention in ("unfused", "sdpa"):
+        return {}
+    assumed.append("attention = unfused (FlashAttention and Transformer Engine start with Ampere)")
+    return {"attention": "unfused"}
 
 
 def recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from simulator.specs import load_all
 from simulator.studies.validation.names import load_names
 from simulator.studies.validation.place_special import letters, special_model
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
-from simulator.studies.validation.words import is_pretraining, sparse_layers
+from simulator.studies.validation.words import is_pretraining, sparse_layers, trains_all_weights
 from simulator.workload.model import Model
 
 __all__ = ["place_model"]
@@ -97,8 +97,10 @@ def _blank_vocabulary(row: Row, assumed: list[str]) -> int:
 
 
 def _refuse_other_tasks(row: Row) -> None:
-    task = text(row, "task")
-    if not is_pretraining(task):
+    task, code = text(row, "task"), text(row, "framework")
+    if re.search(r"\bq?(lora|dora)\b|\bpeft\b", code.lower()):
+        raise CannotPlace(f"adapters ({code[:40]!r}) are not modelled: only training of all weights is", counts=False)
+    if not is_pretraining(task) and not (text(row, "peak_mem") and trains_all_weights(task)):
         raise CannotPlace(f"task {task!r} is not modelled: only pretraining is", counts=False)
 
 
@@ -118,11 +120,10 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
         raise CannotPlace("a mixture of experts needs moe_topk and moe_ffn_hidden", counts=False)
     dense, every = sparse_layers(text(row, "moe_layer_freq")) or (int(number(row, "moe_dense_layers") or 0), 1)
     if not text(row, "moe_dense_layers") and not text(row, "moe_layer_freq"):
-        found = (
-            m.dense_layers for m in load_all("models", Model).values() if (m.hidden, m.experts) == (hidden, experts)
-        )
-        dense = min(next(found, 0), layers - 1)
-        assumed.append(f"moe_dense_layers = {dense}")
+        ours = (m for m in load_all("models", Model).values() if (m.hidden, m.experts) == (hidden, experts))
+        known = next(ours, None)
+        dense, every = (min(known.dense_layers, layers - 1), known.moe_every) if known else (0, 1)
+        assumed.append(f"moe_dense_layers = {dense}{f', experts in every {every}th layer' if every > 1 else ''}")
     if dense >= layers:
         raise CannotPlace(f"moe_dense_layers = {dense} leave none of the {layers} layers with experts", counts=False)
     drops = {"capacity_factor": 1.0} if "tokendrop" in letters(text(row, "model")) else {}
@@ -170,6 +171,8 @@ def _habits(style: Model | None, experts: int, length: int, assumed: list[str]) 
     if style is None:
         return {}
     out: dict[str, Any] = {name: True for name in ("qk_norm", "post_norms", "clamped_gate") if getattr(style, name)}
+    if style.rotary_share < 1.0:
+        out["rotary_share"] = style.rotary_share
     if style.expert_groups and style.experts == experts:
         out |= {"expert_groups": style.expert_groups, "groups_per_token": style.groups_per_token}
     if style.window:

@@ -10,11 +10,18 @@ from simulator.plan.framework import load_framework
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
 from simulator.studies.validation.names import load_names, release_of
-from simulator.studies.validation.place_framework import named_framework, place_attention, profile_of_run, recipe
+from simulator.studies.validation.place_framework import (
+    attention_before_flash,
+    named_framework,
+    place_attention,
+    profile_of_run,
+    recipe,
+)
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, text
 from simulator.studies.validation.words import (
     layers_of_stages,
     recompute_by_words,
+    recompute_policy,
     schedule_by_words,
     zero_stage,
 )
@@ -26,14 +33,25 @@ __all__ = ["place_plan"]
 _SHARDING = (
     "pytorch_fsdp",
     "pytorch_fsdp_fused",
+    "hugging_face_liger",
     "llm_foundry",
     "torchtitan",
+    "torchtitan_2025",
     "torchtitan_eager",
     "automodel",
     "jax_xla",
+    "maxtext",
+    "paxml",
+    "paxml_2023",
 )
 _MEGATRON_CORE = ("megatron_core", "nemo", "hai_llm")
 """Frameworks whose rows mean ZeRO-3, and ZeRO-1, where they name no stage."""
+_REPLICATED = {
+    "pytorch_fsdp": "pytorch_ddp",
+    "pytorch_fsdp_fused": "pytorch_ddp_compiled",
+    "hugging_face_liger": "pytorch_ddp_compiled",
+}
+"""Profiles of codes that shard, and what they are where the states of all replicas are whole."""
 NEAR_BATCH = 0.05
 """How far a batch may lie from a multiple of its microbatches to be taken for it [1]."""
 
@@ -64,6 +82,9 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         microbatch, why = _blank_microbatch(row, pipeline, replicas)
         assumed.append(f"microbatch_size = {microbatch}{why}")
     batch = count(row, "gbs") or replicas * microbatch * (count(row, "grad_accum") or 0)
+    if not batch and text(row, "peak_mem") and not text(row, "step_time_s"):
+        batch = 2 * pipeline * replicas * microbatch  # peaks hardly depend on it, once the pipeline is full
+        assumed.append(f"gbs = {batch}: {2 * pipeline} microbatches")
     if not batch:
         raise CannotPlace("the row gives neither gbs nor grad_accum", counts=False)
     batch = _whole_batch(batch, replicas, microbatch, assumed)
@@ -72,17 +93,22 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
         "pipeline_parallel": pipeline,
         "context_parallel": context,
         "microbatch_size": microbatch,
-        "sequence_parallel": bool(flag(row, "seq_parallel")) and tensor > 1,
+        "framework": named_framework(row, assumed),
     }
-    fields |= _experts(row, model, tensor, assumed)
-    fields["framework"] = named_framework(row, assumed)
+    fields["sequence_parallel"] = tensor > 1 and _sequence_parallel(row, fields["framework"], assumed)
+    fields |= _experts(row, model, tensor, replicas * context, assumed)
     fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
     fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
+    fields["framework"] = _replicated(fields, replicas * context, assumed)
     fields |= _gradient_dtype(row)
     fields |= place_attention(row, assumed)
     named = fields["framework"]
     fields["framework"] = profile_of_run(row, named, assumed)
+    if "attention" not in fields:
+        fields |= attention_before_flash(row, fields["framework"], assumed)
     fields |= recipe(row, named, assumed)
+    if fields.get("attention") == "te" and load_framework(fields["framework"]).attention.startswith("te"):
+        fields.pop("attention")  # the library by its name: the profile knows its year
     fields |= _pieces(row, fields, assumed)
     if _overlap_off(row) and replicas > 1 and fields["zero_stage"] < 3:
         fields["overlap_gradients"] = False
@@ -93,14 +119,26 @@ def place_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None,
     if _overlap_off(row) and "TP" in text(row, "overlap") and tensor > 1:
         fields["overlap_tensor_parallel"] = False
     recompute = _recompute(row, assumed)
-    if "recompute_modules" in fields:
+    if fields.get("recompute_modules"):
         recompute = "selective"
     fields |= _recompute_detail(row, recompute)
+    policy = recompute_policy(f"{text(row, 'recompute')} {text(row, 'recompute_detail')}")
+    if policy is not None:
+        recompute, fields["recompute_policy"] = "policy", policy
     if recompute == "selective" and load_framework(fields["framework"]).recompute == "operators":
         recompute = "operators"
         fields.pop("recompute_modules", None)
         assumed.append("recompute 'selective' is per operator in this framework")
     return fields, batch, recompute, tuple(assumed)
+
+
+def _replicated(fields: dict[str, Any], replicas: int, assumed: list[str]) -> str:
+    """Return the framework of a run that shards nothing: torch codes then run under DistributedDataParallel."""
+    name: str = fields["framework"]
+    if name not in _REPLICATED or fields["zero_stage"] or replicas == 1:
+        return name
+    assumed.append(f"framework {_REPLICATED[name]} (nothing is sharded)")
+    return _REPLICATED[name]
 
 
 def _replicas_as_printed(row: Row, replicas: int, context: int) -> set[int]:
@@ -129,8 +167,8 @@ def _whole_batch(batch: int, replicas: int, microbatch: int, assumed: list[str])
     return nearest
 
 
-def _experts(row: Row, model: Model, tensor: int, assumed: list[str]) -> dict[str, Any]:
-    """Return how experts are dealt out; of a dense model nothing."""
+def _experts(row: Row, model: Model, tensor: int, replicas: int, assumed: list[str]) -> dict[str, Any]:
+    """Return how experts are dealt out over `replicas` ranks of each tensor-parallel slice; of a dense model nothing."""
     expert = count(row, "ep") or 1
     if not model.experts:
         if expert > 1:
@@ -141,8 +179,15 @@ def _experts(row: Row, model: Model, tensor: int, assumed: list[str]) -> dict[st
     split = count(row, "etp")
     if split is None:
         recipe = "bridge" in text(row, "framework").lower()
-        split = 1 if recipe and expert > 1 else tensor
-        why = "as the recipes of Megatron Bridge say" if recipe else "Megatron's habit"
+        fits = replicas % expert == 0
+        split = 1 if (recipe and expert > 1) or not fits else tensor
+        why = (
+            "as the recipes of Megatron Bridge say"
+            if recipe
+            else "Megatron's habit"
+            if fits
+            else "too few replicas for more"
+        )
         assumed.append(f"expert_tensor_parallel = {split} ({why})")
     elif split not in (1, tensor):
         whole = expert * split
@@ -155,6 +200,16 @@ def _experts(row: Row, model: Model, tensor: int, assumed: list[str]) -> dict[st
         fields["sequence_parallel"] = True
         assumed.append("sequence_parallel (experts are dealt out)")
     return fields
+
+
+def _sequence_parallel(row: Row, framework: str, assumed: list[str]) -> bool:
+    """Return whether activations between tensor-parallel products are split: as printed, else by the framework's habit."""
+    said = flag(row, "seq_parallel")
+    habit = load_names().sequence_parallel_habit.get(framework)
+    if said is not None or habit is None:
+        return bool(said)
+    assumed.append(f"sequence_parallel ({habit})")
+    return True
 
 
 def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed: list[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import os
 from pydantic import ValidationError
 
 from simulator.specs import load_all, names
-from simulator.studies.validation.rows import CannotPlace, Row, count, flag, text
+from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
 from simulator.workload.model import Model, load_model
 
 __all__ = ["letters", "special_model"]
@@ -43,8 +43,21 @@ def special_model(row: Row) -> tuple[Model, tuple[str, ...]] | None:
     named = next((model for model in _called(said) if _is_mixed(model)), None)
     if named is not None and (count(row, "arch_layers"), count(row, "hidden")) == (named.layers, named.hidden):
         return named, (f"layers as in {named.name}",)
+    alike = _mixed_alike(row, said)
+    if alike is not None:
+        return alike, (f"layers as in {alike.name} (the same sizes)",)
     pattern = next((name for starts, name in FAMILIES if said.startswith(starts)), None)
     return None if pattern is None else _resized(row, load_model(pattern))
+
+
+def _mixed_alike(row: Row, said: str) -> Model | None:
+    """Our model with other mixers than attention that has the row's sizes, where the row's name has the first word of its family."""
+    sizes = tuple(number(row, name) or 0 for name in ("arch_layers", "hidden", "heads", "kv_heads", "moe_experts"))
+    for model in (m for models in _by_letters(os.getcwd(), tuple(names("models"))).values() for m in models):
+        own = (model.layers, model.hidden, model.heads, model.kv_heads, model.experts)
+        if own == sizes and model.family.split("_")[0] in said and _is_mixed(model):
+            return model
+    return None
 
 
 def _is_mixed(model: Model) -> bool:

@@ -18,6 +18,7 @@ from simulator.simulation import simulate
 from simulator.studies.validation.names import load_names
 from simulator.studies.validation.place_cluster import place_cluster
 from simulator.studies.validation.place_framework import place_precision
+from simulator.studies.validation.place_habits import place_loss, place_optimizer
 from simulator.studies.validation.place_model import place_model
 from simulator.studies.validation.place_plan import place_plan
 from simulator.studies.validation.rows import CannotPlace, Row, count, text
@@ -33,7 +34,7 @@ class Placed:
 
     Args:
         fields: of the plan, without recompute.
-        recompute: none, selective or full; None = not known, the least that may fit is taken.
+        recompute: none, selective or full, "policy" (a field names it); None = not known, the least that may fit is taken.
         assumed: the rules used, in words.
         offloads: whether the run may move activations to the host, unseen here.
     """
@@ -62,16 +63,21 @@ def place(row: Row) -> Placed:
     model, repeated = _heads_for_all(model, count(row, "tp") or 1)
     precision, from_precision = place_precision(row)
     fields, batch, recompute, from_plan = place_plan(row, model)
+    fields |= place_loss(row, model, fields["microbatch_size"] * length // fields["context_parallel"])
+    optimizer, from_optimizer = place_optimizer(row)
     cluster, from_cluster = place_cluster(row)
     habit = load_names().recompute_of(text(row, "source"))
-    workload = Workload(model=model, sequence_length=length, global_batch_size=batch, precision=precision)
+    workload = Workload(
+        model=model, sequence_length=length, global_batch_size=batch, precision=precision, optimizer=optimizer
+    )
     return Placed(
         workload=workload,
         fields=fields,
         recompute=recompute,
         cluster=cluster,
-        assumed=(*from_model, *repeated, *from_precision, *from_plan, *from_cluster),
-        offloads=habit is not None and habit.offloads and text(row, "recompute").lower() in ("", "unknown"),
+        assumed=(*from_model, *repeated, *from_precision, *from_plan, *from_optimizer, *from_cluster),
+        offloads=(habit is not None and habit.offloads and text(row, "recompute").lower() in ("", "unknown"))
+        or "offload" in f"{text(row, 'recompute')} {text(row, 'recompute_detail')}".lower(),
     )
 
 
@@ -95,7 +101,7 @@ def predict(placed: Placed) -> tuple[Prediction, tuple[str, ...]]:
     prediction, assumed = None, placed.assumed
     for choice in choices:
         try:
-            plan = Plan(**{**placed.fields, "recompute": choice})
+            plan = Plan(**{**placed.fields, "recompute": None if choice == "policy" else choice})
             prediction = simulate(placed.workload, plan, placed.cluster)
         except SimulatorError as error:
             raise CannotPlace(str(error)) from None

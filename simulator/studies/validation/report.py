@@ -60,7 +60,16 @@ def worst_of_each_group(validation: Validation) -> Section:
 def _row(o: Outcome) -> tuple[str, ...]:
     term, seconds = max(o.terms, key=lambda term: term[1], default=("", 0.0))
     share = percent(seconds / o.predicted, 0) if term and o.predicted else ""
-    return (o.group, o.case_id, o.quantity, f"{o.measured:.4g}", f"{o.predicted:.4g}", f"{o.error:+.1%}", term, share)
+    return (
+        o.group,
+        o.case_id,
+        o.quantity,
+        f"{o.measured:.4g}",
+        f"{o.predicted:.4g}",
+        percent(o.error or 0.0, signed=True),
+        term,
+        share,
+    )
 
 
 def _pictures(validation: Validation, folder: Path) -> Iterator[str]:

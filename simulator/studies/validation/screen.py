@@ -9,7 +9,7 @@ from io import StringIO
 from statistics import median
 
 from simulator.report.bands import HEADINGS
-from simulator.report.table import Section, Table
+from simulator.report.table import Section, Table, percent
 from simulator.studies.validation.scores import OUT_OF_MEMORY, Outcome, Scores, band_scores, score
 from simulator.studies.validation.validate import NOT_FITTED, Validation
 
@@ -60,7 +60,7 @@ def markdown_table(validation: Validation) -> str:
         cells = (
             *(_percent(x) for x in (s.median_ape, s.mape, s.bias)),
             "" if s.spearman is None else f"{s.spearman:.2f}",
-            "" if s.band_coverage is None else f"{s.band_coverage:.0%}",
+            "" if s.band_coverage is None else percent(s.band_coverage, 0),
         )
         lines.append(f"| {name} | {len(counted)} | {len(done)} | {' | '.join(cells)} |")
     total = [o for o in validation.outcomes if o.counts and o.quantity != OUT_OF_MEMORY]
@@ -70,7 +70,7 @@ def markdown_table(validation: Validation) -> str:
     lines.append(
         f"| **all** (median over sources of the medians: {middle}) | {len(total)} | {len(done)} | {_percent(s.median_ape)} | "
         f"{_percent(s.mape)} | {_percent(s.bias)} | {'' if s.spearman is None else f'{s.spearman:.2f}'} | "
-        f"{'' if s.band_coverage is None else f'{s.band_coverage:.0%}'} |"
+        f"{'' if s.band_coverage is None else percent(s.band_coverage, 0)} |"
     )
     return "\n".join(lines)
 
@@ -120,18 +120,22 @@ def _errors(validation: Validation) -> Section:
 
 def _scores(name: str, s: Scores) -> tuple[str, ...]:
     return (
-        name if len(name) <= _WIDEST else name[: _WIDEST - 1] + "…",
+        _short(name),
         str(s.n),
         str(s.n_predicted),
         *(_percent(x) for x in (s.median_ape, s.mape, s.bias, s.p90_ape, s.max_ape)),
         "-" if s.spearman is None else f"{s.spearman:.2f}",
-        "-" if s.band_coverage is None else f"{s.band_coverage:.0%}",
+        "-" if s.band_coverage is None else percent(s.band_coverage, 0),
         "yes" if s.in_sample else "no",
     )
 
 
+def _short(name: str) -> str:
+    return name if len(name) <= _WIDEST else name[: _WIDEST - 1] + "…"
+
+
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}".replace("%", " %")
+    return "-" if value is None else percent(value)
 
 
 def _bands(outcomes: Sequence[Outcome]) -> Table:
@@ -145,8 +149,8 @@ def _worst(outcomes: Sequence[Outcome]) -> Table:
     rows = []
     for o in far[:_MOST_WORST]:
         terms = sorted(o.terms, key=lambda term: -term[1])[:3]
-        shares = ", ".join(f"{name} {seconds / (o.predicted or 1.0):.0%}" for name, seconds in terms)
-        numbers = (f"{o.measured:.4g}", f"{o.predicted:.4g}", f"{o.error:+.1%}")
+        shares = ", ".join(f"{name} {percent(seconds / (o.predicted or 1.0), 0)}" for name, seconds in terms)
+        numbers = (f"{o.measured:.4g}", f"{o.predicted:.4g}", percent(o.error or 0.0, signed=True))
         rows.append((o.case_id, o.quantity, *numbers, shares))
     return Table(headings=heads, rows=tuple(rows), left=(0, 1, 5))
 
@@ -157,8 +161,8 @@ def _verdicts(validation: Validation) -> Table:
     for name, s in {**validation.by_group, "all": validation.summary}.items():
         v = s.out_of_memory
         if any(v[key] for key in ("tp", "fp", "fn", "tn")):
-            shares = ("-" if v[key] is None else f"{v[key]:.0%}" for key in ("precision", "recall"))
-            rows.append((name[:_WIDEST], *(str(v[key]) for key in ("tp", "fp", "fn", "tn")), *shares))
+            shares = ("-" if (part := v[key]) is None else percent(part, 0) for key in ("precision", "recall"))
+            rows.append((_short(name), *(str(v[key]) for key in ("tp", "fp", "fn", "tn")), *shares))
     return Table(headings=heads, rows=tuple(rows))
 
 

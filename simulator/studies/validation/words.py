@@ -5,14 +5,19 @@ from __future__ import annotations
 import itertools
 import re
 
+from simulator.plan.recompute_policy import RecomputePolicy
+from simulator.specs import load_all, names
+
 __all__ = [
     "is_pretraining",
     "kernel_by_words",
     "layers_of_stages",
     "precision_by_words",
     "recompute_by_words",
+    "recompute_policy",
     "schedule_by_words",
     "sparse_layers",
+    "trains_all_weights",
     "zero_stage",
 ]
 
@@ -34,6 +39,7 @@ _PRECISIONS = (
     (r"mx.?fp8|fp8.?mx", "mxfp8"),
     (r"fp4", "nvfp4"),
     (r"fp8|float8|e4m3", "fp8"),
+    (r"(pure|full|true|all)[ -_](bf16|bfloat16)|(bf16|bfloat16)[ -_]\(?(pure|true|only)", "bf16_true"),
     (r"bf16|bfloat16", "bf16"),
     (r"fp16|float16|half", "fp16"),
     (r"tf32", "tf32"),
@@ -68,8 +74,8 @@ def kernel_by_words(said: str) -> str | None:
 def precision_by_words(said: str) -> str | None:
     """Return the number format of the products that a text names; the narrowest, for mixed precision keeps the wider ones elsewhere.
 
-    >>> precision_by_words("fp32+fp8"), precision_by_words("bf16 (fp32 master weights)")
-    ('fp8', 'bf16')
+    >>> precision_by_words("fp32+fp8"), precision_by_words("bf16 (fp32 master weights)"), precision_by_words("pure bf16")
+    ('fp8', 'bf16', 'bf16_true')
     """
     return _first(_PRECISIONS, said)
 
@@ -81,6 +87,23 @@ def recompute_by_words(said: str) -> str | None:
     ('full', 'selective')
     """
     return _first(_RECOMPUTE, said)
+
+
+def recompute_policy(said: str) -> str | None:
+    """Return the recompute policy that a text names behind the word policy, or by a name that is no plain word.
+
+    >>> recompute_policy("full remat_policy=minimal_flash"), recompute_policy("save_qkv_proj"), recompute_policy("minimal")
+    ('minimal_with_context', 'save_qkv_proj', None)
+    """
+    plain = said.lower()
+    named = re.findall(r"policy\W+([a-z0-9_]+)", plain) + re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)+", plain)
+    known = {
+        alias: policy.name
+        for policy in load_all("recompute_policies", RecomputePolicy).values()
+        for alias in policy.aliases
+    }
+    known |= {name: name for name in names("recompute_policies")}
+    return next((known[name] for name in named if name in known), None)
 
 
 def schedule_by_words(said: str) -> str | None:
@@ -118,6 +141,18 @@ def is_pretraining(said: str) -> bool:
     """
     plain = re.sub(r"[^a-z]", "", said.lower())
     return plain in ("", "train", "training") or plain.startswith("pretrain")
+
+
+def trains_all_weights(said: str) -> bool:
+    """Whether a task is fine-tuning of all weights, which holds in memory what pretraining does.
+
+    >>> trains_all_weights("SFT (full)"), trains_all_weights("qlora"), trains_all_weights("dpo")
+    (True, False, False)
+    """
+    plain = said.lower()
+    return bool(re.search(r"\bsft\b|full|fine-?tun|instruct", plain)) and not re.search(
+        r"lora|dora|peft|adapter|dpo|ppo|grpo", plain
+    )
 
 
 def sparse_layers(said: str) -> tuple[int, int] | None:

@@ -54,6 +54,8 @@ def _standard(p: Pieces) -> list[Operator]:
     qkv_in = Saved(name="qkv input", bytes=p.t * m.hidden * p.kept, region=p.gathered, cheap=True)
     gate = query if m.attention_gate else 0
     product = p.linear("qkv", "column", query + gate + 2 * kv, m.hidden, qkv_in, m.qkv_bias)
+    if not p.style.joined_qkv and m.positions != "learned":
+        product = replace(product, products=3, columns=(query + gate, kv, kv))
     out = [product]
     if m.qk_norm:
         out.append(_head_norm(p, query + kv))
@@ -86,22 +88,28 @@ def _rotary(p: Pieces, read: float, written: float) -> Operator:
         forward   x cos 1, 1; negated half 1/2, 1/2; join 1, 1; times sin 1, 1; sum 2, 1           = 5.5, 4.5
         backward  times sin 1, 1; negated half 1/2, 1/2; each half set into zeros 1, 3; their sum 2, 1;
                   times cos 1, 1; sum of both ways 2, 1                                            = 7.5, 7.5
+
+    Of a part of each head alone that share of them; then it is joined with the rest (1, 1), and backward both parts are set into
+    zeros and summed (3, 4).
     """
-    fused = p.style.fused_rotary
+    fused, share = p.style.fused_rotary, p.m.rotary_share
+    part = share < 1.0
+    forward = (1.0, 1.0) if fused else (5.5 * share + part, 4.5 * share + part)
+    backward = (1.0, 1.0) if fused else (7.5 * share + 3 * part, 7.5 * share + 4 * part)
     kept = Saved(name="cosines and sines", bytes=4.0 * p.t * p.m.head_dim * p.e, region="whole", cheap=True)
     return Operator(
         saved=(kept,) if p.style.gathers_rotary else (),
         label="rotary",
         work="memory_bound",
         split="tensor",
-        read=read * (1.0 if fused else 5.5),
-        written=written * (1.0 if fused else 4.5),
-        backward_read=written * (1.0 if fused else 7.5),
-        backward_written=read * (1.0 if fused else 7.5),
+        read=read * forward[0],
+        written=written * forward[1],
+        backward_read=written * backward[0],
+        backward_written=read * backward[1],
         access="" if fused else "stream",
         again=1.0,
-        launches=2 if fused else 10,
-        backward_launches=2 if fused else 18,
+        launches=2 if fused else 10 + 2 * part,
+        backward_launches=2 if fused else 18 + 10 * part,
     )
 
 
@@ -181,6 +189,7 @@ def core(p: Pieces, keys: int = 0, tokens: int = 0, label: str = "", causal: boo
                 backward_launches=3,
             ),
             *([copies] if copies else []),
+            *_flash_copies(p, tokens, groups, label),
         ]
     if m.positions == "transformer_xl":
         bias = transformer_xl(p, keys)
@@ -189,26 +198,54 @@ def core(p: Pieces, keys: int = 0, tokens: int = 0, label: str = "", causal: boo
 
 def _copies(p: Pieces, tokens: int, groups: int, label: str) -> Operator | None:
     """Copies around a fused kernel: its output into the layer's order of several sequences, and the gradients of queries, keys
-    and values into the one tensor that they were split off from."""
+    and values into the one tensor that they were split off from; before it, both into batch-first order and into one tensor."""
     m, style = p.m, p.style
     moves = style.copies_attention_output and style.attention in ("flash1", "flash2") and p.sequences > 1
     out = p.t * m.heads * m.value_head_dim * p.e if moves else 0.0
     split = style.splits_qkv and m.attention != "latent" and not label
-    parts = (p.t * m.heads * m.head_dim + tokens * groups * (m.head_dim + m.value_head_dim)) * p.e if split else 0.0
-    if not out and not parts:
+    whole = (p.t * m.heads * m.head_dim + tokens * groups * (m.head_dim + m.value_head_dim)) * p.e
+    parts, packed = whole if split else 0.0, 2 * whole if style.packs_qkv and not label else 0.0
+    if not out and not parts and not packed:
         return None
     return Operator(
         label=f"{label}attention copies",
         work="memory_bound",
         split="tensor",
-        read=out,
-        written=out,
+        read=out + packed,
+        written=out + packed,
         backward_read=out + parts,
         backward_written=out + parts,
-        launches=1 if out else 0,
+        launches=(1 if out else 0) + (4 if packed else 0),
         backward_launches=(1 if out else 0) + (3 if parts else 0),
         selective=True,
     )
+
+
+def _flash_copies(p: Pieces, tokens: int, groups: int, label: str) -> list[Operator]:
+    """Copies of Transformer Engine around FlashAttention, which it takes where cuDNN's kernel is not to be had (before Hopper).
+
+    Sequence-first queries, keys and values that are parts of one tensor are put in the kernel's order; so are their gradients,
+    and these are joined again.  A trace of Megatron-Core 0.20 on A100 (johnny19436/dp-tp-pp-lab, profiles/nsys_dp2_stats.txt) shows
+    each once per layer and microbatch: prepare_kernel_fwd, prepare_kernel_bwd, CatArrayBatchedCopy.
+    """
+    if not p.style.copies_attention_output or p.style.attention not in ("te", "te_2024") or p.m.attention == "latent":
+        return []
+    moved = (p.t * p.m.heads * p.m.head_dim + tokens * groups * (p.m.head_dim + p.m.value_head_dim)) * p.e
+    return [
+        Operator(
+            label=f"{label}attention operands copied",
+            work="memory_bound",
+            access="flash layout",
+            split="tensor",
+            read=moved,
+            written=moved,
+            backward_read=2 * moved,
+            backward_written=2 * moved,
+            launches=0,
+            backward_launches=0,
+            selective=True,
+        )
+    ]
 
 
 def _repeated(p: Pieces, tokens: int) -> Operator:

@@ -54,6 +54,10 @@ class Pieces:
                       sum of both ways, cast      reads 8, 4                            writes 4, e
                       in all                      reads 5 e + 44                        writes 3 e + 32
 
+        The sums over tokens of a LayerNorm's backward may be a kernel of its own, which reads x and dy again (PyTorch's
+        layer_norm_kernel.cu and apex' layer_norm_cuda_kernel.cu: one kernel for gammas and betas, one for dx; Transformer Engine's
+        and apex' FastLayerNorm add them up in passing).
+
         One kernel on a residual stream that is cast to fp32 before: forward reads e, 4 and writes 4, e; backward reads e, 4
         and writes 4, and the cast of the gradient reads 4 and writes e.
         """
@@ -69,6 +73,7 @@ class Pieces:
             if fused
             else (2 * e + 16, 2 * e + 12, 5 * e + 44, 3 * e + 32)
         )
+        apart = fused and self.style.norm_sums_apart
         return Operator(
             label=label,
             work="memory_bound",
@@ -77,6 +82,7 @@ class Pieces:
             written=elements * written,
             backward_read=elements * back_read,
             backward_written=elements * back_written,
+            sums_read=elements * (e + (cast or e)) if apart else 0.0,
             access="" if fused else "stream",
             parameters=weights,
             small_parameters=weights,
@@ -209,10 +215,21 @@ class Pieces:
         return [clamp, Operator(label=f"{label} gate offset", work="wait", split=region, read=e)]
 
     def activation(self, label: str, wide: float, region: str) -> Operator:
-        """The activation function of an MLP whose inner activation has `wide` bytes."""
+        """The activation function of an MLP whose inner activation has `wide` bytes.
+
+        A gate in plain tensor operations, in passes over one half of its input: the function 1, 1 and the product 2, 1 forward;
+        backward the product's two gradients 4, 2 and the function's 2, 1, and joining the halves 2, 2 where they are one tensor.
+        Biases are added before, 2 and 2 for both halves; their gradient is summed by the linear layer.
+        """
         m = self.m
-        passes = 1 if self.style.fused_bias_activation or not (m.linear_bias or m.gated_mlp) else 2
+        fused = self.style.fused_bias_activation and not (m.gated_mlp and self.style.plain_gate)
+        passes = 1 if fused or not (m.linear_bias or m.gated_mlp) else 2
         activation_in = wide * (2 if m.gated_mlp else 1)
+        traffic = [activation_in * passes, wide * passes, (activation_in + wide) * passes, activation_in * passes]
+        if m.gated_mlp and passes > 1:
+            halves = 2 if self.style.joined_gate or region == "expert" else 0
+            biases = 2 if m.linear_bias else 0
+            traffic = [wide * n for n in (3 + biases, 2 + biases, 6 + halves, 3 + halves)]
         name = "swiglu" if m.gated_mlp else "gelu"
         before = "" if label == "mlp" else f"{label} "
         first = "gate output" if m.gated_mlp else "activation function input"
@@ -220,10 +237,10 @@ class Pieces:
             label=f"{before}{name}",
             work="memory_bound",
             split=region,
-            read=activation_in * passes,
-            written=wide * passes,
-            backward_read=(activation_in + wide) * passes,
-            backward_written=activation_in * passes,
+            read=traffic[0],
+            written=traffic[1],
+            backward_read=traffic[2],
+            backward_written=traffic[3],
             access="stream" if m.gated_mlp and passes > 1 else "",  # an error function takes longer than its bytes
             again=1.0,
             saved=(
@@ -261,7 +278,11 @@ class Pieces:
         )
 
     def embedding(self) -> list[Operator]:
-        """Token (and position) lookup; backward scatters gradients."""
+        """Token (and position) lookup; backward scatters gradients.
+
+        Or a product of one-hot rows, which are written for it, with the table, and back with the gradient: the rows of the table
+        are summed by a product then, and only positions are looked up.
+        """
         m, t, e = self.m, self.t, self.e
         x = t * m.hidden * e
         positions = m.sequence_length * m.hidden if m.positions == "learned" else 0
@@ -270,15 +291,18 @@ class Pieces:
         saved = [Saved(name="token ids", bytes=8.0 * t, region="whole")]
         if mask:
             saved.append(Saved(name="embedding dropout mask", bytes=mask, region="sequence"))
+        rows = t * self.vocabulary * e if self.style.embeds_by_product else 0.0
+        looked = (2.0 if positions else 1.0) if not rows else float(bool(positions))
         return [
             Operator(
                 label="embedding",
                 work="lookup",
                 split="lookup",
-                read=x * (2 if positions else 1),
-                written=x * (2 if positions else 1) + mask,
-                backward_read=2 * x + mask,
-                backward_written=2 * x,
+                shape=(1, t, m.hidden, self.vocabulary) if rows else (0, 0, 0, 0),
+                read=x * looked,
+                written=x * looked + mask,
+                backward_read=2 * x * (looked if rows else 1.0) + mask,
+                backward_written=2 * x * (looked if rows else 1.0),
                 parameters=self.vocabulary * m.hidden + positions + biases,
                 small_parameters=positions + biases,
                 saved=tuple(saved),
@@ -294,7 +318,9 @@ class Pieces:
         region = "whole" if self.style.gathers_logits else "tensor"
         head_in = Saved(name="head input", bytes=t * m.hidden * e, region=self.gathered)
         product = self.linear("head", "vocabulary", self.vocabulary, m.hidden, head_in, False)
-        if self.style.fused_cross_entropy:
+        if self.style.fused_cross_entropy and self.style.widens_fused_loss:  # maximum; exponential and sum; divide
+            read, written, back_read, back_written, kept = 2 * e + 4.0, 8.0, 4.0, e, 4.0
+        elif self.style.fused_cross_entropy:
             read, written, back_read, back_written, kept = 2 * e, 0.0, e, e, e
         else:  # cast to fp32; maximum; subtract; exponential; sum; divide - backward scales the softmax and casts it back
             read, written, back_read, back_written, kept = e + 20.0, 16.0, 8.0, 4.0 + e, 4.0
@@ -311,11 +337,19 @@ class Pieces:
             written=logits * written,
             backward_read=logits * back_read,
             backward_written=logits * back_written,
-            saved=(Saved(name="logits", bytes=logits * kept, region=region, category="logits"),),
+            saved=(self._kept_of_loss(logits * kept, region),),
             launches=(2 if self.style.fused_cross_entropy else 8) + (7 if measures else 0),
             backward_launches=1 if self.style.fused_cross_entropy else 4,
         )
         return [self.norm("final norm"), product, loss, *self.metrics(logits)]
+
+    def _kept_of_loss(self, logits: float, region: str) -> Saved:
+        """What stands from the loss to its backward: logits, or, made chunk by chunk, the gradient of the head's input."""
+        if self.style.loss_chunks > 1:
+            return Saved(
+                name="gradient of the head's input", bytes=float(self.t) * self.m.hidden * self.e, region="sequence"
+            )
+        return Saved(name="logits", bytes=logits, region=region, category="logits")
 
     def metrics(self, logits: float) -> list[Operator]:
         """Training metrics that evaluate the loss of the logits anew, after the backward and without gradients.

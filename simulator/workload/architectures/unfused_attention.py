@@ -16,6 +16,11 @@ def unfused(p: Pieces, operands: tuple[Saved, ...], keys: int, bias: list[Operat
         forward   cast e, 4; masked fill 4 + 1, 4; softmax 4, 4; cast 4, e       reads e + 13    writes 12 + e
         backward  cast e, 4; softmax 8, 4; masked fill 4 + 1, 4; cast 4, e       reads e + 17    writes 12 + e
 
+    Backward of the transposition: gradients of queries, keys and values joined, 3 passes; those of the first two times the scale
+    of the scores (the derivative of torch.baddbmm is a product and a multiplication), 2.
+    A fused one keeps the format of the products: forward e, e; backward 2 e, e.  By reductions (XLA's fusions end where a sum over
+    a row does) it is three kernels forward and two backward: 3 e, e; backward 4 e, e.
+
     Args:
         operands: queries, keys and values as they are kept.
         keys: that each sequence of queries meets.
@@ -27,6 +32,8 @@ def unfused(p: Pieces, operands: tuple[Saved, ...], keys: int, bias: list[Operat
     scores = float(maps) * s * keys
     drop = p.style.dropout
     fused = p.style.fused_softmax
+    passes = 3 if fused and p.style.softmax_by_reductions else 1
+    kernels = (passes, 2 if passes > 1 else 1) if fused else (4, 4)
     saved = [Saved(name=f"{label}softmax output", bytes=scores * e, region="tensor", droppable=True)]
     operators = [
         Operator(
@@ -46,14 +53,14 @@ def unfused(p: Pieces, operands: tuple[Saved, ...], keys: int, bias: list[Operat
             label=f"{label}softmax",
             work="memory_bound",
             split="tensor",
-            access="scores" if fused else "",
-            read=scores * (e if fused else e + 13),
+            access="scores" if fused and passes == 1 else "",
+            read=scores * (passes * e if fused else e + 13),
             written=scores * (e if fused else e + 12),
-            backward_read=scores * (2 * e if fused else e + 17),
+            backward_read=scores * (2 * kernels[1] * e if fused else e + 17),
             backward_written=scores * (e if fused else e + 12),
             saved=tuple(saved),
-            launches=1 if fused else 4,
-            backward_launches=1 if fused else 4,
+            launches=kernels[0],
+            backward_launches=kernels[1],
             selective=True,
         ),
     ]
@@ -94,9 +101,9 @@ def unfused(p: Pieces, operands: tuple[Saved, ...], keys: int, bias: list[Operat
             split="tensor",
             read=x,
             written=x,
-            backward_read=4 * x,
-            backward_written=4 * x,
-            backward_launches=4,
+            backward_read=5 * x,
+            backward_written=5 * x,
+            backward_launches=5,
             selective=True,
         )
     )

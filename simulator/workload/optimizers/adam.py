@@ -1,4 +1,4 @@
-"""Adam and AdamW: two fp32 moments per parameter."""
+"""Adam and AdamW: two moments per parameter, as wide as the weights that are updated (fp32, or bf16 where there is no wider copy)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class Adam(Optimizer):
         """
         master = 4.0 if master_weights else float(weight_bytes)
         rewritten = float(weight_bytes) if master_weights else 0.0
+        moments = 2.0 * master
         return OptimizerCost(
-            state=8.0,
-            read=8.0 + master + gradient_bytes,
-            written=8.0 + master + rewritten,
+            state=moments,
+            read=moments + master + gradient_bytes,
+            written=moments + master + rewritten,
             flops=12.0,
             fused_launches=4,
             separate=88.0,  # decay 8, first moment 12, second 8 + 12, root 12, division 12, epsilon 8, step 16

@@ -35,11 +35,15 @@ class OptimizerCost:
 
 
 class Optimizer(abc.ABC):
-    """A rule that turns gradients into new weights."""
+    """A rule that turns gradients into new weights.
+
+    `listed_results`: results as large as all weights that an update over lists of tensors makes on its way.
+    """
 
     name: str
     aliases: tuple[str, ...] = ()
     source: str
+    listed_results: int = 1
 
     @abc.abstractmethod
     def cost(self, weight_bytes: int, gradient_bytes: int, master_weights: bool) -> OptimizerCost:

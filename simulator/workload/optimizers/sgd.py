@@ -1,4 +1,4 @@
-"""Stochastic gradient descent with momentum."""
+"""Stochastic gradient descent with momentum, as wide as the weights that are updated."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ __all__ = ["Sgd"]
 
 
 class Sgd(Optimizer):
-    """SGD with one fp32 momentum per parameter."""
+    """SGD with one momentum per parameter."""
 
     name = "sgd"
     aliases = ("momentum",)
     source = "Sutskever et al., ICML 2013, equation 1"
+    listed_results = 0  # torch.optim.sgd: momentum and weights are updated in place
 
     def cost(self, weight_bytes: int, gradient_bytes: int, master_weights: bool) -> OptimizerCost:
         """See `Optimizer.cost`."""
         master = 4.0 if master_weights else float(weight_bytes)
         rewritten = float(weight_bytes) if master_weights else 0.0
         return OptimizerCost(
-            state=4.0,
-            read=4.0 + master + gradient_bytes,
-            written=4.0 + master + rewritten,
+            state=master,
+            read=2 * master + gradient_bytes,
+            written=2 * master + rewritten,
             flops=4.0,
             fused_launches=2,
             separate=32.0,  # momentum 8 + 12, step 12

@@ -1,0 +1,98 @@
+"""What runs again where a layer keeps named values only, as a compiler works it out.
+
+A traced program keeps the layer's input and the values that its policy names.  Before the backward pass it makes again what that
+pass reads, and what this takes; of the repeated forward everything else falls away as dead code.  So the last product of a layer,
+which only a sum reads, does not run again even where nothing is kept.  The operators of a layer are taken as a chain, with the
+residual stream beside it:
+
+    product, norm, activation, softmax    their backward reads what they read forward
+    attention kernels                     and what they returned
+    sums, rotations, masks                neither
+
+Source: jax.checkpoint (jax.ad_checkpoint) and XLA's dead code elimination; the kernels of a profiled step of MaxText
+(MaxText/configs/a3/llama_2_70b/bf16/pgle) hold neither the last product nor the saved ones a second time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.workload.operator import LayerPart, Operator
+
+__all__ = ["KeptValue", "kept_values", "repeated"]
+
+_PLACES = {"projection": "projection", "mlp_up": "mlp up", "mlp_down": "mlp down"}
+"""Name of a value -> label of the operator that makes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptValue:
+    """A value that is kept: its name, its bytes unsplit, and how tensor parallelism divides it (a region of `Saved`)."""
+
+    name: str
+    bytes: float
+    region: str
+
+
+def repeated(part: LayerPart, saves: tuple[str, ...]) -> set[int]:
+    """Return the numbers of the operators that run again before the backward of a layer."""
+    operators, kept = part.operators, _kept(part, saves)
+    again: set[int] = set()
+    stream_read = False  # whether a sum further on runs again, which reads the residual stream
+    for i in reversed(range(len(operators))):
+        o = operators[i]
+        after = operators[i + 1] if i + 1 < len(operators) else None
+        needed = o.work == "attention" or (after is not None and (_reads(after) or i + 1 in again))
+        needed |= _is_sum(o) and stream_read
+        if needed and i not in kept:
+            again.add(i)
+            stream_read |= _is_sum(o)
+    return again
+
+
+def kept_values(part: LayerPart, saves: tuple[str, ...], element: float) -> list[KeptValue]:
+    """Return what is kept beside the layer's input; `element`: bytes of an activation."""
+    out = []
+    for i in sorted(_kept(part, saves)):
+        o = part.operators[i]
+        after = part.operators[i + 1] if i + 1 < len(part.operators) else None
+        if after is not None and after.selective and not o.selective:
+            read = [s for other in part.operators for s in other.saved if s.name in ("queries", "keys", "values")]
+            out += [KeptValue(s.name, s.bytes, s.region) for s in read]
+        elif o.work == "gemm":
+            b, m, n, _ = o.shape
+            region = "sequence" if o.split == "row" else "tensor"
+            out.append(KeptValue(f"{o.label} output", float(b) * m * n * element, region))
+        elif o.work == "attention":
+            sequences, heads, length, width = o.shape
+            out.append(KeptValue(f"{o.label} output", float(sequences) * heads * length * width * element, "tensor"))
+            out += [KeptValue(s.name, s.bytes, s.region) for s in o.saved if s.name.endswith("statistics")]
+        else:
+            out.append(KeptValue(f"{o.label} output", o.written, "tensor"))
+    return out
+
+
+def _kept(part: LayerPart, saves: tuple[str, ...]) -> set[int]:
+    """Numbers of the operators whose outputs are kept."""
+    operators = part.operators
+    core = [i for i, o in enumerate(operators) if o.selective]
+    out = set()
+    for name in saves:
+        if name == "products":
+            out |= {i for i, o in enumerate(operators) if o.work == "gemm"}
+        elif name in _PLACES:
+            out |= {i for i, o in enumerate(operators) if o.label == _PLACES[name]}
+        elif core and name == "context":
+            out.add(max(core))
+        elif core and min(core) > 0:
+            out.add(min(core) - 1)
+    return out
+
+
+def _is_sum(o: Operator) -> bool:
+    return o.label.endswith("residual")
+
+
+def _reads(o: Operator) -> bool:
+    """Whether the backward of an operator reads what the operator read forward."""
+    return o.work in ("gemm", "attention") or (bool(o.saved) and not _is_sum(o))

@@ -1,0 +1,69 @@
+"""What stands during an update and beside it, by hand: gradients that come and go, results over lists, places broken up."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from simulator.plan.plan import Plan
+from simulator.program.program import CATEGORIES
+from simulator.report.prediction import Prediction
+from simulator.simulation import simulate
+from simulator.studies.validation.place_cluster import place_cluster
+from simulator.workload.model import load_model
+from simulator.workload.workload import Workload
+
+MODEL = load_model("llama3_2_1b")
+
+
+@cache
+def run(
+    precision: str, batch: int, framework: str = "pytorch_fsdp", optimizer: str = "adam", chunks: int = 0
+) -> Prediction:
+    """One GPU, sequences of 2,048 one by one."""
+    work = Workload(
+        model=MODEL, sequence_length=2048, global_batch_size=batch, precision=precision, optimizer=optimizer
+    )
+    plan = Plan(framework=framework, recompute="full", loss_chunks=chunks or None)
+    return simulate(work, plan, place_cluster({"gpu": "A100-80GB-SXM", "n_gpus": "1"})[0])
+
+
+def held(prediction: Prediction, *names: str) -> float:
+    """Bytes per weight of some categories at the peak."""
+    columns = [CATEGORIES.index(name) for name in names]
+    return float(prediction.memory.by_category[0, columns].sum() / MODEL.parameters)
+
+
+def test_bf16_alone_holds_weights_gradients_and_moments_in_two_bytes() -> None:
+    """8 bytes per weight, and 2 more for the roots of all second moments that torch's list form makes at the update."""
+    found = run("bf16_true", 1)
+    states = held(found, "weights", "gradients", "optimizer_states")
+    assert np.isclose(states, 8.0, rtol=0.01)
+    assert np.isclose(held(found, "workspace"), 2.0, atol=0.1)
+
+
+def test_moments_in_8_bits_take_a_quarter_of_fp32_ones() -> None:
+    saved = held(run("bf16", 1), "optimizer_states") - held(run("bf16", 1, optimizer="adam_8bit"), "optimizer_states")
+    assert np.isclose(saved, 8.0 - 2.0 - 8.0 / 256, rtol=0.01)
+
+
+def test_gradients_stand_beside_activations_only_where_microbatches_add_up() -> None:
+    """With one microbatch the peak is at one end of the backward; with two, the first one's gradients are there already."""
+    one, two = run("bf16_true", 1, "torchtitan_eager"), run("bf16_true", 2, "torchtitan_eager")
+    assert np.isclose(held(two, "gradients"), 2.0, rtol=0.01)
+    assert one.memory.total[0] < two.memory.total[0] <= one.memory.total[0] + 2.05 * MODEL.parameters
+
+
+def test_a_loss_in_chunks_holds_the_logits_of_one() -> None:
+    """16 chunks of 2,048 x 128,256 logits: a sixteenth of 14 bytes each, and the gradient of the head's input."""
+    whole, parts = run("bf16_true", 1, "torchtitan_eager"), run("bf16_true", 1, "torchtitan_eager", chunks=16)
+    assert held(whole, "logits") > 0.0 == held(parts, "logits")
+    assert parts.memory.total[0] < whole.memory.total[0]
+
+
+def test_places_that_moments_broke_up_are_no_larger_than_what_activations_took() -> None:
+    few = run("bf16_true", 1)
+    late = (4.0 + 2.0) * MODEL.parameters
+    broken = held(few, "fragmentation") * MODEL.parameters
+    assert 0.0 < broken <= late
