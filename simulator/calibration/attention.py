@@ -239,6 +239,7 @@ def attention_toml(coefficients: AttentionCoefficients, header: str) -> str:
         lines.append(f"{key} = {toml_value(getattr(c, key))}")
     lines += [f"start = {toml_value(show(c.start, 's'))}", f"fitted_shortest = {c.fitted_shortest}"]
     lines += [f"fitted_longest = {c.fitted_longest}"]
+    lines += [f"issue_reference = {c.issue_reference!r}"] if c.issue_reference else []
     if c.notes:
         lines.append(f"notes = {toml_value(c.notes)}")
     if c.libraries:
@@ -246,6 +247,7 @@ def attention_toml(coefficients: AttentionCoefficients, header: str) -> str:
     lines += ["", "[clock]", *clock_lines(c.clock)]
     for name, kernel in c.kernels.items():
         lines += ["", f"[kernels.{name}]", f"measured = {toml_value(kernel.measured)}"]
+        lines += [f"instruction_share = {kernel.instruction_share!r}"] if kernel.instruction_share < 1.0 else []
         lines += [f"power_share = {kernel.power_share!r}"] if kernel.power_share else []
         lines += [f"head_dims = {list(kernel.head_dims)}"] if kernel.head_dims else []
         for direction in ("forward", "backward"):

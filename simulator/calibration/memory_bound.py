@@ -112,7 +112,9 @@ def memory_bound_toml(coefficients: MemoryBoundCoefficients, header: str) -> str
         "bandwidth_fraction",
         "gather_share",
         "layer_share",
+        "layer_backward_share",
         "loss_share",
+        "cast_share",
         "scores_backward_share",
         "stack_share",
     ):

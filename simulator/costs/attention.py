@@ -6,7 +6,8 @@ Each thread block owns a tile of queries (backward: of keys) and loops over the 
 see half of it on average, but the longest loop, which the last tiles wait for, stays whole: with few heads per GPU the
 tail is what costs.  A sliding window ends every loop at its width, and masks half a tile more at its far edge.
 Heads of a width that a kernel was not compiled for are padded to the next one that it was.
-The softmax is work that does not grow with the head dimension, so short heads are slower.  Its exponentials draw power too: a
+The softmax is work that does not grow with the head dimension, so short heads are slower; it takes the cycles of other units, as the start
+of a loop does, so slower tensor cores make both cheaper beside them.  Its exponentials draw power too: a
 kernel whose products fill a third of the cycles still meets the power limit of a card that is capped below the full one.
 Attention that keeps its scores in memory is no kernel of its own: it is two products and a softmax.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simulator.costs.gemm import clock_share
+from simulator.costs.gemm import clock_share, tensor_pace
 from simulator.errors import ProgramError
 from simulator.hardware.compute_coefficients import AttentionCoefficients
 from simulator.hardware.gpu import Gpu
@@ -99,14 +100,17 @@ def attention_seconds(
     scores = np.where(np.asarray(causal, bool), masked, queries * keys)
     owned, loop = (queries, keys) if direction == "forward" else (keys, queries)
     tiles = sequences * q_heads * np.ceil(owned / numbers.tile)
+    pace = tensor_pace(peak, BYTES_PER_ELEMENT[dtype], gpu, coefficients.issue_reference)
+    overhead = numbers.overhead * pace
     # A sliding window cuts tiles at its far edge as the diagonal does at the near one: half a tile more is masked.
     edge = np.where(narrow & (not chunked), numbers.tile / 2.0, 0.0)
-    steps = tiles * (scores / owned + numbers.overhead + edge) / gpu.streaming_multiprocessors
-    longest = np.where(narrow, np.minimum(loop, span + 2.0 * edge), loop) + numbers.overhead
+    steps = tiles * (scores / owned + overhead + edge) / gpu.streaming_multiprocessors
+    longest = np.where(narrow, np.minimum(loop, span + 2.0 * edge), loop) + overhead
     steps = np.maximum(steps + numbers.tail * longest, longest)
     padded = _padded(width, chosen.head_dims)
-    work = 2.0 * _PRODUCTS[direction] * numbers.tile * (padded + numbers.softmax_cost)
-    rate = peak * numbers.rate * np.where(padded > _WIDE, numbers.wide_rate, 1.0)
+    softmax = numbers.softmax_cost * pace * _narrow(peak, dtype, gpu)
+    work = 2.0 * _PRODUCTS[direction] * numbers.tile * (padded + softmax)
+    rate = peak * _rate(numbers.rate, chosen.instruction_share, pace) * np.where(padded > _WIDE, numbers.wide_rate, 1.0)
     compute = steps * work * gpu.streaming_multiprocessors / rate
     busy = 2.0 * _PRODUCTS[direction] * sequences * q_heads * scores * padded / (peak * compute)
     lasting = compute * np.asarray(repeats, np.float64)
@@ -116,6 +120,18 @@ def attention_seconds(
     traffic = float(BYTES_PER_ELEMENT[dtype]) * sequences * tensors * width
     memory = traffic / (coefficients.bandwidth_fraction * gpu.memory_bandwidth)
     return np.asarray(np.maximum(compute, memory) + coefficients.start)
+
+
+def _narrow(peak: float, dtype: str, gpu: Gpu) -> float:
+    """How many times a format's products are faster than those of 16 bits, which the softmax beside them is not."""
+    return peak / gpu.peak("bf16") if BYTES_PER_ELEMENT[dtype] < 2 else 1.0
+
+
+def _rate(measured: float, instructions: float, pace: Array) -> Array:
+    """The share of the peak that is left where tensor cores take in operands at `pace` of the measured GPUs': the kernel's
+    instructions stay as slow beside the peak as they are, what they wait for counts for less."""
+    idle = instructions / measured - 1.0
+    return np.asarray(np.where(pace < 1.0, instructions / (1.0 + idle * pace), measured) if idle > 0.0 else measured)
 
 
 def _padded(width: Array, known: tuple[int, ...]) -> Array:

@@ -4,7 +4,9 @@
 
 A kernel is a tile of the output and a number of parts into which the depth is cut.  The rate is the peak times what the
 kernel can issue times the clock that the power limit leaves: a kernel that keeps the tensor cores less busy draws less
-and runs at a higher clock, so that lost efficiency is partly won back.  The numbers are in
+and runs at a higher clock, so that lost efficiency is partly won back.  What it cannot issue, and the start of a tile, are cycles
+of the multiprocessor: they count for less where its tensor cores are slower, as on cards cut for export or made for games, and in
+formats without tensor cores.  The numbers are in
 `hardware/compute_coefficients.py`.  Host launches are not part of the price.
 """
 
@@ -21,7 +23,16 @@ from simulator.hardware.compute_coefficients import Clock, GemmCoefficients
 from simulator.hardware.gpu import Gpu
 from simulator.units import BYTES_PER_ELEMENT
 
-__all__ = ["BENCHMARK_REPEATS", "LAYOUTS", "clock_share", "gemm_calibrated", "gemm_class", "gemm_seconds", "gemm_sigma"]
+__all__ = [
+    "BENCHMARK_REPEATS",
+    "LAYOUTS",
+    "clock_share",
+    "gemm_calibrated",
+    "gemm_class",
+    "gemm_seconds",
+    "gemm_sigma",
+    "tensor_pace",
+]
 
 LAYOUTS = ("TN", "NN", "NT")
 """Forward (both operands run along the depth), gradient of the input, gradient of the weight."""
@@ -31,6 +42,10 @@ BENCHMARK_REPEATS = 100.0
 10 + 100; the search for best shapes of stas00/ml-engineering: 50 + 100)."""
 _DEPTH_STEP = 64.0
 _ROW_BYTES = 16.0
+_HALF_BYTES = 2.0
+_PLAIN_ENERGY = 0.75
+"""What an operation of fp32 without tensor cores draws at its peak, of what tensor cores draw at theirs: cubes of 2048 to 8192 on V100
+run at 0.92 of the fp32 peak of 300 W, 5120 x 4096 x 4096 on A100 PCIe at 0.97 (0.80 and 0.7 of the energy of 16-bit products there)."""
 Array = NDArray[np.float64]
 
 
@@ -80,9 +95,9 @@ def gemm_seconds(
     tiles = batch * np.ceil(m / rows) * np.ceil(n / columns) * parts
     waves = tiles / gpu.streaming_multiprocessors
     waves = (1.0 - c.wave_softening) * np.ceil(waves) + c.wave_softening * np.maximum(waves, 1.0)
-    depth = np.ceil(k / parts / _DEPTH_STEP) * _DEPTH_STEP + c.prologue + c.gradient_prologue * gradient
-    rate = peak * _issue_rate(c) * _alignment(sizes, layout, dtype, element, peak, gpu, c)
-    rate = rate * np.array([c.fp32_rate if name == "fp32" else 1.0 for name in dtype])
+    pace = tensor_pace(peak, element, gpu, c.issue_reference)
+    depth = np.ceil(k / parts / _DEPTH_STEP) * _DEPTH_STEP + (c.prologue + c.gradient_prologue * gradient) * pace
+    rate = peak * _issue_rate(c, pace, dtype) * _alignment(sizes, layout, dtype, element, peak, gpu, c)
     compute = waves * rows * columns * depth * (2.0 * gpu.streaming_multiprocessors) / rate
     busy = 2.0 * batch * m * n * k / (peak * compute)
     lasting = compute * np.asarray(repeats, np.float64)
@@ -94,7 +109,8 @@ def gemm_seconds(
     stored = outputs * np.where(added, 8.0, np.maximum(element, 2.0)) + partial
     traffic = element * batch * (m * k + k * n) + stored
     memory = traffic / (c.bandwidth_fraction * gpu.memory_bandwidth)
-    seconds = np.maximum(compute, memory) + c.exposed_output * stored / gpu.memory_bandwidth
+    exposed = np.where(added, c.exposed_accumulation or c.exposed_output, c.exposed_output)
+    seconds = np.maximum(compute, memory) + exposed * stored / gpu.memory_bandwidth
     seconds += c.start + np.where(parts > 1, c.split_start, 0.0)
     seconds[(parts > 1) & (k / parts < c.split_depth)] = np.inf
     return np.asarray(seconds.min(axis=0))
@@ -118,7 +134,8 @@ def gemm_sigma(shape: ArrayLike, dtype: Sequence[str], gpu: Gpu, coefficients: G
     sizes = np.asarray(shape, np.float64).reshape(-1, 4)[:, 1:]
     inside = (sizes.min(axis=1) >= c.fitted_smallest) & (sizes.max(axis=1) <= c.fitted_largest)
     inside &= np.array([gemm_calibrated(d, gpu, c) for d in dtype], bool)
-    return np.where(inside, c.sigma, c.sigma_outside)
+    narrow = np.array([c.fp4_sigma if d == "fp4" else 0.0 for d in dtype])
+    return np.maximum(np.where(inside, c.sigma, c.sigma_outside), narrow)
 
 
 def clock_share(busy: Array, seconds: Array, gpu: Gpu, clock: Clock) -> Array:
@@ -143,7 +160,8 @@ def _draw(dtype: Sequence[str], peak: Array, gpu: Gpu, c: GemmCoefficients) -> A
     """
     energy = {"fp8": c.fp8_energy, "fp8_scaled": c.fp8_energy, "fp4": c.fp4_energy}
     half = _half_peak(gpu)
-    return np.array([energy[name] * p / half if name in energy else 1.0 for name, p in zip(dtype, peak, strict=True)])
+    drawn = [energy[d] * p / half if d in energy else 1.0 for d, p in zip(dtype, peak, strict=True)]
+    return np.where([d == "fp32" for d in dtype], _PLAIN_ENERGY, drawn)
 
 
 def _half_peak(gpu: Gpu) -> float:
@@ -152,11 +170,36 @@ def _half_peak(gpu: Gpu) -> float:
     return max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0)) or peaks.get("fp32", 0.0) or max(peaks.values())
 
 
-def _issue_rate(c: GemmCoefficients) -> Array:
+def tensor_pace(peak: ArrayLike, element: ArrayLike, gpu: Gpu, reference: float) -> Array:
+    """Return how fast a multiprocessor's peak takes in operands, of what a calibration was measured with; at most 1.
+
+    Args:
+        peak: of a number format on this GPU [FLOP/s].
+        element: bytes of an operand.
+        gpu: where it runs.
+        reference: FLOP per cycle and multiprocessor in 16-bit formats that the calibration belongs to; 0 = whatever the GPU has.
+
+    >>> from simulator.hardware.gpu import load_gpu
+    >>> gpu = load_gpu("h20_96gb_sxm")
+    >>> round(float(tensor_pace(gpu.peak("bf16"), 2.0, gpu, 3786.0)), 3)
+    0.253
+    """
+    if reference == 0.0:
+        return np.ones(np.broadcast(np.asarray(peak), np.asarray(element)).shape)
+    own = np.asarray(peak) * np.asarray(element) / _HALF_BYTES / (gpu.streaming_multiprocessors * gpu.boost_clock)
+    return np.asarray(np.minimum(own / reference, 1.0))
+
+
+def _issue_rate(c: GemmCoefficients, pace: Array, dtype: Sequence[str]) -> Array:
+    """Share of the peak that is issued; outside the tensor cores what fp32_rate measured stands in place of a pace."""
     rows, columns, _ = c.choices
     reference = 1.0 / c.tiles[0][0] + 1.0 / c.tiles[0][1]
     extra = np.maximum(1.0 / rows + 1.0 / columns - reference, 0.0)
-    return np.asarray(c.issue_efficiency / (1.0 + c.small_tile_loss * 100.0 * extra))
+    plain = np.array([name == "fp32" for name in dtype])
+    idle = (1.0 / c.issue_efficiency - 1.0) * np.where(plain, 1.0, pace)
+    return np.asarray(
+        np.where(plain, c.fp32_rate, 1.0) / ((1.0 + idle) * (1.0 + c.small_tile_loss * 100.0 * extra * pace))
+    )
 
 
 def _alignment(

@@ -2,7 +2,7 @@
 
     seconds = start + ramp + bytes / (achievable share x bandwidth)
 
-The share is smaller for the small kernels of layers (a norm's backward sums over rows and columns at once), for kernels that
+The share is smaller for the small kernels of layers, most of all backward (a norm's sums over rows and columns at once), for kernels that
 read or write rows in another order (tokens sorted by expert) and for a cross-entropy of separate tensor operations, whose
 reductions along the vocabulary and whose indexing move more than they need, and for the backward pass of a softmax whose
 scores are in memory.
@@ -40,8 +40,8 @@ def memory_bound_seconds(
         read, written: bytes moved from and to memory.
         gpu: where it runs.
         coefficients: from `load_memory_bound_coefficients`.
-        access: of each kernel, "" (a stream), "layer", "norm sums", "flash layout", "gather", "loss", "scores", "scores backward",
-            "cast", "stack" or "transposed" (copies that only some GPUs need); None = all are streams.
+        access: of each kernel, "" (a stream), "layer", "layer backward", "norm sums", "flash layout", "gather", "loss", "scores",
+            "scores backward", "cast", "stack" or "transposed" (copies that only some GPUs need); None = all are streams.
 
     Raises:
         ProgramError: a negative number of bytes.

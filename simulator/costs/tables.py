@@ -181,7 +181,7 @@ def _kernels(table: OperatorTable, machine: Machine) -> Iterator[Priced]:
     rows = np.flatnonzero(compute & (work == "memory_bound"))
     if len(rows):
         gpu, numbers = machine.gpu, machine.memory_bound
-        access = [table.layout[i] for i in rows]
+        access = [_access(table.layout[i], table.phase[i]) for i in rows]
         values = memory_bound_seconds(table.read[rows], table.written[rows], gpu, numbers, access)
         if gpu.vendor != "nvidia" or not machine.attention.libraries.get("te", "").startswith("flash"):
             values = np.where([a == "flash layout" for a in access], 0.0, values)
@@ -193,6 +193,11 @@ def _kernels(table: OperatorTable, machine: Machine) -> Iterator[Priced]:
     unknown = set(work[compute]) - {"gemm", "attention", "memory_bound"}
     if unknown:
         raise ProgramError(f"table {table.name!r}: no price for work {sorted(unknown)[0]!r}")
+
+
+def _access(access: str, phase: str) -> str:
+    """The access of a memory-bound kernel, told apart by direction where its backward pass is slower."""
+    return "layer backward" if access == "layer" and phase == "backward" else access
 
 
 def _gemms(table: OperatorTable, rows: NDArray[np.int64], machine: Machine) -> Priced:

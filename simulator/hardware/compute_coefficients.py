@@ -117,16 +117,20 @@ class GemmCoefficients(_Calibration):
         split_depth: least depth of a part.
         issue_efficiency: share of the data sheet's peak that the reference tile reaches with an endless depth; above 1 where cards
             keep a higher clock than their data sheet's.
+        issue_reference: FLOP per cycle and multiprocessor, in 16-bit formats, of the GPUs that issue_efficiency, prologue and
+            small_tile_loss were measured on: on slower tensor cores they lose less; 0 = the same loss everywhere.
         prologue: start and end of a tile, in steps of depth; `gradient_prologue` is added for weight gradients.
         small_tile_loss: loss of smaller tiles, per percent of extra operand traffic per output element.
         wave_softening: 0: a last, partial wave costs a whole one; 1: work is spread evenly (stream-K).
         exposed_output: share of the output's memory time that compute does not hide.
+        exposed_accumulation: the same for products that are added to what is in memory, which is read first; 0 = as exposed_output.
         bandwidth_fraction: achievable share of the memory bandwidth.
         start: fixed time of a kernel on the device.
         split_start: extra fixed time of the kernel that adds the parts.
         scaled_rate: speed of 8-bit products with scales per block (fp8_scaled), which are rearranged before, relative to those with
             one scale per tensor.
         fp32_rate: speed of fp32 products, on the cores outside the tensor cores, relative to what issue_efficiency gives them.
+        fp4_sigma: sigma of 4-bit products, whose measurements differ by more than those of wider formats; 0 = as the others.
         fp8_energy, fp4_energy: energy of an operation in these formats relative to one of 16 bits.
         misaligned_rate: rate of kernels whose rows are no multiple of 16 bytes, relative to aligned ones.
         fitted_smallest, fitted_largest: range of min(m, n, k) and of max(m, n, k) measured.
@@ -138,11 +142,13 @@ class GemmCoefficients(_Calibration):
     splits: Counts
     split_depth: Count
     issue_efficiency: Positive
+    issue_reference: NotNegative = 0.0
     prologue: NotNegative
     gradient_prologue: NotNegative
     small_tile_loss: NotNegative
     wave_softening: Fraction
     exposed_output: NotNegative
+    exposed_accumulation: NotNegative = 0.0
     bandwidth_fraction: Fraction
     start: Seconds
     split_start: Seconds
@@ -151,6 +157,7 @@ class GemmCoefficients(_Calibration):
     fp32_rate: Positive = 1.0
     fp8_energy: Positive = 0.5
     fp4_energy: Positive = 0.25
+    fp4_sigma: NotNegative = 0.0
     fitted_smallest: Count
     fitted_largest: Count
     clock: Clock
@@ -186,12 +193,14 @@ class AttentionKernel(Spec):
 
     Args:
         measured: whether measurements stand behind it on this architecture.
+        instruction_share: part of the peak that the kernel's instructions can reach (older ones than the architecture's own).
         power_share: part of the clock's full_clock_power that the kernel draws at full clock however few of its cycles are
             products, since exponentials and the traffic of tiles fill the others; 0 = in proportion to its products.
         head_dims: widths of heads that it was compiled for; others are padded to the next one.  () = any.
     """
 
     measured: bool
+    instruction_share: Fraction = 1.0
     head_dims: Counts = ()
     power_share: NotNegative = 0.0
     forward: AttentionPass
@@ -208,6 +217,7 @@ class AttentionCoefficients(_Calibration):
         bandwidth_fraction: achievable share of the memory bandwidth.
         start: fixed time of a kernel on the device.
         fitted_shortest, fitted_longest: range of sequence lengths measured.
+        issue_reference: as in `GemmCoefficients`: on slower tensor cores a kernel loses less beside its products.
         clock: the clock under the power limit.
     """
 
@@ -217,6 +227,7 @@ class AttentionCoefficients(_Calibration):
     start: Seconds
     fitted_shortest: Count
     fitted_longest: Count
+    issue_reference: NotNegative = 0.0
     clock: Clock
 
     def kernel(self, name: str) -> AttentionKernel:
@@ -238,6 +249,7 @@ class MemoryBoundCoefficients(_Calibration):
         bandwidth_fraction: share of the data sheet's bandwidth that large kernels reach.
         gather_share: that share for kernels that read or write rows in another order, relative to a stream.
         layer_share: the same for the small kernels of layers: norms, activations, residuals, rotary embedding.
+        layer_backward_share: the same for their backward passes, which sum over rows and columns at once; 0 = as layer_share.
         cast_share: the same for kernels that quantise operands of products to 8 or 4 bits.
         sums_in_layer: whether layer_share was measured on norms whose backward reads its operands twice, by the bytes of reading
             them once: the second reading ("norm sums") is in it then.
@@ -252,6 +264,7 @@ class MemoryBoundCoefficients(_Calibration):
     bandwidth_fraction: Fraction
     gather_share: Fraction
     layer_share: Fraction
+    layer_backward_share: Fraction = 0.0
     loss_share: Fraction
     sums_in_layer: bool = False
     scores_backward_share: Fraction
@@ -261,11 +274,12 @@ class MemoryBoundCoefficients(_Calibration):
     ramp: Seconds
 
     def fraction(self, access: str) -> float:
-        """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "gather", "loss",
-        "norm sums", "flash layout", "scores", "scores backward", "cast", "stack" or "transposed"."""
+        """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "layer backward", "gather",
+        "loss", "norm sums", "flash layout", "scores", "scores backward", "cast", "stack" or "transposed"."""
         shares = {
             "gather": self.gather_share,
             "layer": self.layer_share,
+            "layer backward": self.layer_backward_share or self.layer_share,
             "norm sums": self.layer_share,
             "flash layout": self.layer_share,
             "loss": self.loss_share,

@@ -51,6 +51,8 @@ COLUMNS, _LINES = 600, 32
 """Columns of a dense picture, and image lines per rank."""
 _TOP, _BOTTOM, _FOOT = -0.42, 0.20, 0.44
 """Edges of the band of rank 0: top and bottom of the compute bar, bottom of the strips; rank r lies r further down."""
+_SLIMMEST = 600
+"""A bar shorter than this part of the picture is a line."""
 BAR_MIDDLE = (_TOP + _BOTTOM) / 2
 """Middle of the compute bar of rank 0."""
 _MOST_NUMBERS = 1_500
@@ -156,10 +158,11 @@ def draw_bars(axis: Any, ranks: int, makespan: float, groups: Sequence[Bars]) ->
         np.arange(ranks) + BAR_MIDDLE, makespan, height=_BOTTOM - _TOP, color=COLOURS["bubble"], linewidth=0, zorder=0
     )
     for bars in groups:
-        _draw_group(axis, bars)
+        _draw_group(axis, bars, makespan / _SLIMMEST)
 
 
-def _draw_group(axis: Any, bars: Bars) -> None:
+def _draw_group(axis: Any, bars: Bars, slim: float) -> None:
+    """A white edge keeps neighbours apart; it would cover a bar shorter than `slim` seconds, which has one of its own colour."""
     from matplotlib.collections import PolyCollection
 
     for kind in np.unique(bars.kind):
@@ -167,9 +170,9 @@ def _draw_group(axis: Any, bars: Bars) -> None:
         left, right = bars.start[own], bars.end[own]
         low, high = bars.rank[own] + bars.bottom[own], bars.rank[own] + bars.top[own]
         corners = np.stack([np.stack([left, left, right, right], 1), np.stack([low, high, high, low], 1)], axis=2)
-        axis.add_collection(
-            PolyCollection(list(corners), facecolors=COLOURS[KINDS[kind]], edgecolors="white", linewidths=0.3)
-        )
+        colour = COLOURS[KINDS[kind]]
+        edges = np.where(right - left < slim, colour, "white").tolist()
+        axis.add_collection(PolyCollection(list(corners), facecolors=colour, edgecolors=edges, linewidths=0.3))
 
 
 def draw_numbers(axis: Any, bars: Bars, limit: float) -> None:

@@ -34,6 +34,7 @@ from simulator.report.bars import (
 )
 from simulator.report.breakdown import breakdown, mean_breakdown
 from simulator.report.memory import memory_timeline
+from simulator.report.table import percent
 from simulator.report.window import cut_trace, step_window
 from simulator.units import GIB, show
 
@@ -204,9 +205,11 @@ def _draw_breakdown(axis: Any, mean: dict[str, float]) -> None:
         if part > 0.045:
             dark = name not in ("bubble", "forward", "backward")
             colour = "white" if dark else "#202020"
-            axis.text(left + part / 2, 0, f"{name}\n{part:.1%}", ha="center", va="center", fontsize=8, color=colour)
+            axis.text(
+                left + part / 2, 0, f"{name}\n{percent(part)}", ha="center", va="center", fontsize=8, color=colour
+            )
         else:
-            narrow.append(f"{name} {part:.2%}")
+            narrow.append(f"{name} {percent(part, 2)}")
         left += part
     axis.set_xlim(0.0, 1.0)
     axis.set_axis_off()

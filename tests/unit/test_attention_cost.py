@@ -170,6 +170,7 @@ def test_a_kernel_of_few_products_still_meets_a_low_power_limit():
         ("h100_80gb_sxm", "te", "cudnn"),
         ("h100_80gb_sxm", "te_2024", "cudnn_2024"),
         ("h100_80gb_sxm", "sdpa", "flash2_torch"),
+        ("a100_80gb_sxm", "sdpa", "flash2_torch"),
         ("a100_80gb_sxm", "te_2024", "flash2"),
         ("b200_sxm", "te_2024", "cudnn"),
         ("b200_sxm", "te", "cudnn"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.studies.validation.names import load_names
-from simulator.studies.validation.place_habits import keeps_16_bits, place_loss, place_optimizer
+from simulator.studies.validation.place_habits import keeps_16_bits, place_dropout, place_loss, place_optimizer
 from simulator.studies.validation.placement import place
 from simulator.studies.validation.rows import CannotPlace
 from simulator.workload.model import load_model
@@ -37,6 +37,7 @@ def test_a_loss_in_chunks_is_counted_as_its_library_does() -> None:
     assert 5 == place_loss({"quality_note": "loss in chunks of 8,192 tokens"}, model, 40_000)["loss_chunks"]
     assert {"fused_cross_entropy": True} == place_loss({"quality_note": "chunked cross entropy"}, model, 4096)
     assert {} == place_loss({"quality_note": "plain"}, model, 4096)
+    assert {"fused_cross_entropy": False} == place_loss({"quality_note": "loss outside the graph"}, model, 4096)
 
 
 def test_a_month_in_a_sources_text_tells_the_profile_of_its_time() -> None:
@@ -98,3 +99,20 @@ def test_an_unknown_gpu_of_a_table_of_peaks_needs_its_memory_alone() -> None:
     assert 24e9 == place({**row, "peak_mem": "20", "mem_unit": "GB", "mem_kind": "nvidia-smi"}).cluster.gpu.memory
     with pytest.raises(CannotPlace, match="not known"):
         place({**row, "step_time_s": "3"})
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"quality_note": "dropout 0.1 as in the script"}, {"dropout": True}),
+        ({"quality_note": "without dropout", "model": "gpt2-124m", "framework": "HF Trainer"}, {"dropout": False}),
+        ({"quality_note": "dropout 0.0"}, {"dropout": False}),
+        ({"model": "gpt2-1.5b", "framework": "Lightning DDP (Hugging Face GPT-2)"}, {"dropout": True}),
+        ({"model": "gpt2-1.5b", "framework": "nanoGPT (PyTorch DDP)"}, {}),
+        ({"model": "llama3-8b", "framework": "HF Trainer"}, {}),
+    ],
+)
+def test_dropout_is_told_by_words_or_by_the_configuration_of_the_model(
+    row: dict[str, str], expected: dict[str, bool]
+) -> None:
+    assert expected == place_dropout(row)[0]

@@ -161,3 +161,75 @@ def test_the_page_shows_points_worst_rows_and_what_was_fitted_on_what(tmp_path: 
     assert "The row farthest off in each group" in page
     assert "<summary>gemm_blackwell</summary>" in page
     assert "http" not in page.split("<details>")[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "quantity", "measured"),
+    [
+        # chsasank/device-benchmarks: a copy; ROCm/TransformerEngine pull request 598: bf16 to mxfp8, by rows and by columns.
+        ({"op": "copy", "gpu": "Nvidia 3090", "dtype": "fp32", "gbps": "831"}, "gbps", 831.0),
+        (
+            {"op": "quantize", "out_dtype": "mxfp8", "time_ms": "0.0523", "notes": "row-wise and column-wise"},
+            "time_ms",
+            0.0523,
+        ),
+    ],
+)
+def test_kernels_that_only_move_data_are_predicted_too(changes: dict[str, str], quantity: str, measured: float) -> None:
+    row = {"gpu": "B200", "m": "8192", "n": "8192", "dtype": "bf16", "direction": "fwd", "software": "torch"}
+    found = outcome(row | changes)
+    assert found.quantity == quantity
+    assert found.predicted == pytest.approx(measured, rel=0.15)
+
+
+def test_a_norm_takes_longer_backward_and_a_cast_has_no_backward() -> None:
+    row = {"op": "rms_norm", "gpu": "H200", "m": "8192", "n": "8192", "dtype": "bf16", "time_ms": "1"}
+    forward, backward, both = (outcome(row | {"direction": name}).predicted for name in ("fwd", "bwd", "fwd+bwd"))
+    assert forward is not None
+    assert backward is not None
+    assert both == pytest.approx(forward + backward)
+    assert backward > 2.0 * forward
+    assert "direction 'bwd' of quantize" in outcome(row | {"op": "quantize", "direction": "bwd"}).reason
+    assert "gives no m or n" in outcome(row | {"m": ""}).reason
+
+
+def test_a_kernel_on_a_card_of_two_dies_runs_on_one_of_them() -> None:
+    row = {"op": "gemm", "gpu": "MI250", "m": "8192", "n": "8192", "k": "8192", "dtype": "fp16", "tflops": "120"}
+    found = outcome(row)
+    assert found.predicted is not None
+    assert found.predicted < 181
+    assert any("one of the two dies" in said for said in found.assumed)
+
+
+def test_attention_in_eight_bits_is_faster_but_not_twice_as_fast() -> None:
+    """Dao-AILab/flash-attention pull request 1075, H100 PCIe, FlashAttention-3: 605 TFLOP/s in fp8."""
+    row = {
+        "op": "attention",
+        "gpu": "H100 PCIe",
+        "batch": "8",
+        "seq_len": "2048",
+        "heads": "16",
+        "head_dim": "128",
+        "causal": "0",
+    }
+    row |= {"direction": "fwd", "software": "FlashAttention-3", "tflops": "605"}
+    narrow, wide = (outcome(row | {"dtype": dtype}).predicted for dtype in ("fp8", "bf16"))
+    assert narrow is not None
+    assert wide is not None
+    assert narrow == pytest.approx(605, rel=0.1)
+    assert wide < narrow < 1.8 * wide
+
+
+def test_short_and_masked_attention_in_pytorch_pays_for_its_copies() -> None:
+    """FlashAttention's README, PyTorch on A100, head dimension 128, forward and backward: 53 and 86, with a mask 23 and 34 TFLOP/s."""
+    row = {
+        "source": "FlashAttention README charts",
+        "gpu": "A100-80GB-SXM4",
+        "op": "attention",
+        "dtype": "fp16",
+        "heads": "16",
+    }
+    row |= {"head_dim": "128", "direction": "fwd+bwd", "software": "PyTorch unfused", "tflops": "1"}
+    for length, causal, measured in ((512, "0", 53), (8192, "0", 86), (512, "1", 23), (8192, "1", 34)):
+        found = outcome(row | {"seq_len": str(length), "batch": str(16384 // length), "causal": causal})
+        assert found.predicted == pytest.approx(measured, rel=0.25)

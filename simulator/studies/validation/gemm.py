@@ -1,4 +1,4 @@
-"""Measured kernels and layers: matrix products, attention, whole layers (columns of gemm_measurements.csv)."""
+"""Measured kernels and layers: matrix products, attention, streams, whole layers (columns of gemm_measurements.csv)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from simulator.costs.attention import attention_seconds, attention_sigma
 from simulator.costs.gemm import BENCHMARK_REPEATS, LAYOUTS, gemm_seconds, gemm_sigma
 from simulator.errors import SimulatorError
 from simulator.hardware.compute_coefficients import load_attention_coefficients, load_gemm_coefficients
-from simulator.hardware.gpu import Gpu
+from simulator.hardware.gpu import Gpu, load_gpu
 from simulator.plan.framework import load_framework
 from simulator.report.prediction import QUANTILE
+from simulator.specs import names
 from simulator.studies.validation.layers import layer_seconds, unfused_attention_seconds
 from simulator.studies.validation.names import load_names, words_of
 from simulator.studies.validation.place_cluster import place_gpu
 from simulator.studies.validation.place_framework import place_precision
 from simulator.studies.validation.rows import CannotPlace, Row, count, flag, number, text
 from simulator.studies.validation.scores import Outcome
+from simulator.studies.validation.streams import STREAMS, stream_seconds
+from simulator.studies.validation.words import kernel_by_words
 from simulator.units import in_unit
 from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
 from simulator.workload.precision import precision_named
@@ -28,6 +31,8 @@ __all__ = ["gemm_outcomes"]
 
 BACKWARD_WORK = 2.5
 """FLOP of attention's backward over its forward: five products in place of two (FlashAttention's own count)."""
+_NARROW = ("flash3", "cudnn", "cudnn_2024", "aiter")
+"""Kernels of attention that have editions for operands of 8 bits."""
 _OF_GROUPS = "megatron_core"
 """The framework whose host launches the products of a group."""
 _PRODUCTS, _LAYERS = ("gemm", "bmm", "grouped_gemm"), ("transformer_layer", "moe_layer")
@@ -36,7 +41,7 @@ _BACKWARD = ("bwd", "bwd_grad", "backward")
 
 
 def gemm_outcomes(rows: Sequence[Row], everything: bool = False) -> Iterator[list[Outcome]]:
-    """Yield the outcome of each row: tflops, or time_ms where the table has only a time.
+    """Yield the outcome of each row: tflops, or time_ms or gbps where the table has only these.
 
     Args:
         everything: also rows of quality C.
@@ -54,12 +59,13 @@ def _outcome(row: Row, case: str, everything: bool) -> Outcome:
         measured = number(row, "tflops")
         if measured is None and number(row, "time_ms") is not None:
             quantity, measured = "time_ms", number(row, "time_ms")
+        if measured is None and number(row, "gbps") is not None:
+            quantity, measured = "gbps", number(row, "gbps")
         if text(row, "quality").upper() == "C" and not everything:
             raise CannotPlace("quality C: its inputs are incomplete (--all predicts it)", counts=False)
         seconds, work, sigma, assumed = _priced(row)
-        predicted = (
-            in_unit(work / seconds, "TFLOP/s", "FLOP/s") if quantity == "tflops" else in_unit(seconds, "ms", "s")
-        )
+        rates = {"tflops": ("TFLOP/s", "FLOP/s"), "gbps": ("GB/s", "B/s")}
+        predicted = in_unit(work / seconds, *rates[quantity]) if quantity in rates else in_unit(seconds, "ms", "s")
         factor = math.exp(QUANTILE * sigma)
     except CannotPlace as why:
         reason, counts = why.reason, why.counts
@@ -80,8 +86,12 @@ def _outcome(row: Row, case: str, everything: bool) -> Outcome:
 
 
 def _priced(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
-    """Return (seconds, FLOP as the table counts them, sigma, what was assumed)."""
+    """Return (seconds, FLOP as the table counts them or bytes moved, sigma, what was assumed)."""
     kind = text(row, "op") or "gemm"
+    if kind in STREAMS:
+        gpu, assumed = _gpu(row)
+        seconds, moved, sigma, more = stream_seconds(row, gpu)
+        return seconds, moved, sigma, (*assumed, *more)
     if kind in _PRODUCTS:
         return _gemm(row)
     if kind == "attention":
@@ -93,11 +103,11 @@ def _priced(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
             )
         seconds, sigma, assumed = layer_seconds(row)
         return seconds, 0.0, sigma, assumed
-    raise CannotPlace(f"{kind[:40]!r} is not modelled: {', '.join((*_PRODUCTS, 'attention', *_LAYERS))} are")
+    raise CannotPlace(f"{kind[:40]!r} is not modelled: {', '.join((*_PRODUCTS, 'attention', *_LAYERS, *STREAMS))} are")
 
 
 def _gemm(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
-    gpu, from_gpu = place_gpu(row)
+    gpu, from_gpu = _gpu(row)
     precision, from_dtype = place_precision({"precision": text(row, "dtype")})
     dtype = precision_named(precision).gemm
     sizes = [count(row, name) for name in ("m", "n", "k")]
@@ -114,7 +124,7 @@ def _gemm(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
         raise CannotPlace(f"layout {layout[:20]!r} is none of {', '.join(LAYOUTS)}")
     accumulates = (number(row, "accumulate") or 0) > 0 and (grouped or text(row, "out_dtype") == "fp32")
     coefficients = load_gemm_coefficients(gpu, _own(row, gpu, "gemm"))
-    seconds = float(gemm_seconds([shape], [layout], [dtype], [accumulates], gpu, coefficients, _repeats(row))[0])
+    seconds = float(gemm_seconds([shape], [layout], [dtype], [accumulates], gpu, coefficients, _repeats(row, gpu))[0])
     sigma = float(np.ravel(gemm_sigma([shape], [dtype], gpu, coefficients))[0])
     assumed: tuple[str, ...] = (*from_gpu, *from_dtype)
     host = shape[0] * LAUNCHES_PER_EXPERT * load_framework(_OF_GROUPS).launch_time if grouped else 0.0
@@ -123,14 +133,23 @@ def _gemm(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
     return seconds, 2.0 * math.prod(shape), sigma, assumed
 
 
+def _gpu(row: Row) -> tuple[Gpu, tuple[str, ...]]:
+    """(GPU, what was assumed); a kernel runs on one die where a module has two and its driver shows each as a GPU."""
+    gpu, assumed = place_gpu(row)
+    die = f"{gpu.name}_gcd"
+    if die not in names("gpus"):
+        return gpu, assumed
+    return load_gpu(die), (*assumed, f"one of the two dies of {gpu.name}")
+
+
 def _own(row: Row, gpu: Gpu, kind: str) -> str | None:
     """The calibration of this kind that was measured on the row's own machine, if there is one."""
     machine = load_names().machine_of(text(row, "source"), gpu.name)
     return next((name for name in machine.calibration if name.startswith(f"{kind}_")), None) if machine else None
 
 
-def _repeats(row: Row) -> float:
-    return number(row, "repeats") or BENCHMARK_REPEATS
+def _repeats(row: Row, gpu: Gpu) -> float:
+    return number(row, "repeats") or load_names().repeats_of(text(row, "software"), gpu.name) or BENCHMARK_REPEATS
 
 
 def _of_direction(shape: tuple[int, ...], direction: str) -> tuple[tuple[int, ...], str]:
@@ -144,8 +163,8 @@ def _of_direction(shape: tuple[int, ...], direction: str) -> tuple[tuple[int, ..
 
 
 def _attention(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
-    gpu, assumed = place_gpu(row)
-    dtype = precision_named(place_precision({"precision": text(row, "dtype")})[0]).compute
+    gpu, assumed = _gpu(row)
+    precision = precision_named(place_precision({"precision": text(row, "dtype")})[0])
     length, heads, width = count(row, "seq_len"), count(row, "heads"), count(row, "head_dim")
     if length is None or heads is None or width is None:
         raise CannotPlace("the row gives no seq_len, heads or head_dim", counts=False)
@@ -166,9 +185,11 @@ def _attention(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
     if kernel == "unfused":
         seconds, sigma, said = unfused_attention_seconds(row, [name for name, _ in passes])
         return seconds, work * sum(part for _, part in passes), sigma, (*said, *more)
+    narrow = "fp8" in text(row, "dtype").lower() and coefficients.libraries.get(kernel, kernel) in _NARROW
+    dtype = "fp8" if narrow else precision.compute
     shape = (batch, heads, kv_heads, length, length, (width + value_width) / 2)
     common = (kernel, dtype, gpu, coefficients)
-    seconds = sum(float(attention_seconds(*shape, causal, p, *common, repeats=_repeats(row))) for p, _ in passes)
+    seconds = sum(float(attention_seconds(*shape, causal, p, *common, repeats=_repeats(row, gpu))) for p, _ in passes)
     sigma = float(np.ravel(attention_sigma(length, length, kernel, dtype, gpu, coefficients))[0])
     return seconds, work * sum(part for _, part in passes), sigma, (*assumed, *more)
 
@@ -176,14 +197,13 @@ def _attention(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
 def _kernel(row: Row) -> tuple[str, tuple[str, ...]]:
     """Return (kernel, what was assumed), from the software's name."""
     name = text(row, "software") or text(row, "attn_kernel")
-    words = words_of(name)
     found = load_names().find("attention", name)
     if found is None:
-        version = next((v for v in "321" if f"flashattention{v}" in "".join(words)), "")
+        version = next((v for v in "321" if f"flashattention{v}" in "".join(words_of(name))), "")
         found = f"flash{version}" if version else None
-    if found is None and "unfused" in words:
-        found = "unfused"
     if found is not None:
         return found, ()
-    found = "te" if "transformerengine" in "".join(words) else "sdpa"
-    return found, (f"attention of {name!r} taken for {found}: what that library takes on this architecture",)
+    said = kernel_by_words(name)
+    if said is not None:
+        return said, (f"attention {name!r} taken for {said}",)
+    return "sdpa", (f"attention of {name!r} taken for sdpa: what that library takes on this architecture",)

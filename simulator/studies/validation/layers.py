@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.costs.memory_bound import memory_bound_seconds
+from simulator.costs.memory_bound import memory_bound_seconds, memory_bound_sigma
 from simulator.costs.price import price
 from simulator.costs.tables import machine_of, price_table
 from simulator.errors import SimulatorError
@@ -42,6 +42,13 @@ _EXPERTS = (
 )
 """How the labels of a mixture's operators begin (workload/architectures/experts.py)."""
 _SCORES = ("attention scores", "softmax", "attention context")
+_REARRANGED = {"forward": 3, "backward": 6}
+"""Tensors of queries' size that a benchmark in PyTorch moves beside the scores, as FlashAttention's does (benchmarks/
+benchmark_flash_attention.py): queries, keys and values by head; gradients of the output by head, of scaled products, of all three
+together."""
+_BROADCAST = 0.43
+"""Speed of PyTorch's addition of a mask to scores relative to a stream: 0.73 TB/s on A100 at every length and width (FlashAttention's
+README)."""
 _PLAIN = {"framework": "megatron_lm_2021", "attention": "unfused"}
 """Plan of a framework that keeps scores in memory: a product that scales, one softmax kernel, a product."""
 _NO_BIASES = "no biases: Megatron-Core's grouped products are measured without (tests/functional_tests/test_cases/common/moe_perf)"
@@ -66,7 +73,8 @@ def layer_seconds(row: Row) -> tuple[float, float, tuple[str, ...]]:
 def unfused_attention_seconds(row: Row, phases: Sequence[str]) -> tuple[float, float, tuple[str, ...]]:
     """Return (seconds, sigma, what was assumed) of attention that keeps its scores in memory, as benchmarks write it in PyTorch.
 
-    The first product scales (baddbmm), a causal mask is added by a kernel of its own, softmax is one kernel.
+    The first product scales (baddbmm), a causal mask is added by a kernel of its own, softmax is one kernel; operands are
+    rearranged by head.
 
     Args:
         phases: "forward", "backward" or both.
@@ -76,16 +84,18 @@ def unfused_attention_seconds(row: Row, phases: Sequence[str]) -> tuple[float, f
     """
     width = (count(row, "heads") or 1) * (count(row, "head_dim") or 1)
     run = {**_as_run(row), "hidden": str(width)}
-    program, prices, cluster, assumed = _priced(run, **_PLAIN)
+    program, _, cluster, assumed = _priced(run, **_PLAIN)
     items = [_block(program, phase) for phase in phases]
     seconds = sum(_of_labels(program, item, cluster, _SCORES) for item in items)
-    if flag(row, "causal") and "forward" in phases:
-        machine = machine_of(cluster)
-        scores = 2.0 * (count(row, "batch") or 1) * (count(row, "heads") or 1) * (count(row, "seq_len") or 1) ** 2
-        seconds += float(memory_bound_seconds([scores], [scores], machine.gpu, machine.memory_bound)[0])
+    machine, length = machine_of(cluster), count(row, "seq_len") or 1
+    maps = (count(row, "batch") or 1) * (count(row, "heads") or 1)
+    tensor, scores = 2.0 * maps * length * (count(row, "head_dim") or 1), 2.0 * maps * length**2 / _BROADCAST
+    moved = [tensor] * sum(_REARRANGED[phase] for phase in phases)
+    moved += [scores] if flag(row, "causal") and "forward" in phases else []
+    seconds += float(memory_bound_seconds(moved, moved, machine.gpu, machine.memory_bound).sum())
     return (
         seconds,
-        _sigma(prices, items[-1]),
+        memory_bound_sigma(machine.gpu, machine.memory_bound),
         (*assumed, "scores kept in memory: a causal mask is added by a kernel of its own, softmax is one"),
     )
 

@@ -9,11 +9,13 @@ from pydantic import Field
 from simulator.specs import Name, Names, Spec
 
 __all__ = [
+    "DropoutOfModel",
     "FabricName",
     "FrameworkEarlier",
     "FrameworkLater",
     "FrameworkSince",
     "FrameworkUntil",
+    "SoftwareRepeats",
     "SourceFramework",
     "SourceKernel",
     "SourceMachine",
@@ -28,6 +30,13 @@ class FabricName(Spec):
     """The network technology of a source, and where that was read."""
 
     technology: Name
+    source: Name
+
+
+class DropoutOfModel(Spec):
+    """Words of codes that build a model from its published configuration, which trains with dropout, and where that was read."""
+
+    builders: Name
     source: Name
 
 
@@ -132,4 +141,13 @@ class SourceRecompute(Spec):
 
     recompute: Name
     offloads: bool = False
+    source: Name
+
+
+class SoftwareRepeats(Spec):
+    """How often the benchmark of a library runs a kernel in a row on a GPU that was idle before (on one GPU alone where it is named),
+    and where that was read."""
+
+    repeats: float = Field(ge=1.0)
+    gpu: str = ""
     source: Name

@@ -17,11 +17,13 @@ from pydantic import Field
 from simulator.hardware.gpu import Gpu
 from simulator.specs import Name, Spec, data_roots, load_all, load_spec
 from simulator.studies.validation.name_specs import (
+    DropoutOfModel,
     FabricName,
     FrameworkEarlier,
     FrameworkLater,
     FrameworkSince,
     FrameworkUntil,
+    SoftwareRepeats,
     SourceFramework,
     SourceKernel,
     SourceMachine,
@@ -103,6 +105,7 @@ class NameTable(Spec):
     framework_of_source: dict[str, SourceFramework] = Field(default_factory=dict)
     vocabulary_of_source: dict[str, SourceVocabulary] = Field(default_factory=dict)
     sequence_parallel_habit: dict[str, Name] = Field(default_factory=dict)
+    dropout_of_model: dict[str, DropoutOfModel] = Field(default_factory=dict)
     attention_notes: dict[str, Name] = Field(default_factory=dict)
     recompute: dict[str, Name]
     recompute_of_source: dict[str, SourceRecompute] = Field(default_factory=dict)
@@ -112,6 +115,7 @@ class NameTable(Spec):
     machine_of_source: dict[str, SourceMachine] = Field(default_factory=dict)
     memory_of_source: dict[str, SourceMemory] = Field(default_factory=dict)
     memory_units: dict[str, Name]
+    repeats_of_software: dict[str, SoftwareRepeats] = Field(default_factory=dict)
 
     def find(self, table: str, text: str) -> str | None:
         """Return our name for a text in one of the tables, by its letters and digits alone; None when it is not there.
@@ -213,6 +217,13 @@ class NameTable(Spec):
         """Return what a source recomputes where a row does not say, by a part of its text."""
         return next(_said_of(self.recompute_of_source, source), None)
 
+    def dropout_of(self, model: str, framework: str) -> DropoutOfModel | None:
+        """Return why a model of this name trains with dropout under a code of this name; None where nothing says so."""
+        known = next((d for begin, d in self.dropout_of_model.items() if _plain(model).startswith(_plain(begin))), None)
+        if known is None or not set(words_of(known.builders)) & set(words_of(framework)):
+            return None
+        return known
+
     def machine_of(self, source: str, gpu: str) -> SourceMachine | None:
         """Return the calibrations known for a source's machine with this GPU, by a part of its text."""
         return next((m for m in _said_of(self.machine_of_source, source) if m.gpu == gpu), None)
@@ -220,6 +231,11 @@ class NameTable(Spec):
     def memory_of(self, source: str) -> SourceMemory | None:
         """Return what the peak memory of a source is known to count, by a part of its text."""
         return next(_said_of(self.memory_of_source, source), None)
+
+    def repeats_of(self, software: str, gpu: str) -> float | None:
+        """Return how often the benchmark of a library runs a kernel in a row, by a part of the software's name."""
+        known = _said_of(self.repeats_of_software, software)
+        return next((x.repeats for x in known if x.gpu in ("", gpu)), None)
 
     def kernel_of(self, source: str, word: str) -> SourceKernel | None:
         """Return what a source means by its word for an attention kernel, if it means something of its own."""

@@ -6,10 +6,11 @@ import math
 import re
 from typing import Any
 
+from simulator.studies.validation.names import load_names
 from simulator.studies.validation.rows import Row, text
 from simulator.workload.model import Model
 
-__all__ = ["keeps_16_bits", "place_loss", "place_optimizer"]
+__all__ = ["keeps_16_bits", "place_dropout", "place_loss", "place_optimizer"]
 
 _WORDS = ("framework", "optimizer", "recompute_detail", "zero_stage", "overlap", "quality_note", "task")
 _OPTIMIZERS = (
@@ -21,6 +22,8 @@ _OF_16_BITS = r"\b(all|everything|states?|full|pure|true)[ -](in )?(bf16|bfloat1
 """Words for training without anything wider than 16 bits, in the notes of a row whose precision says bf16 alone."""
 _IN_CHUNKS = r"liger|fused[ -]linear[ -]cross|cut[ -]cross|chunked loss|loss (is )?in chunks"
 _FUSED_LOSS = r"fused cross[ -]?entropy|chunked cross[ -]?entropy|cross[-_ ]entropy[-_ ]loss[-_ ]fusion(=true)?(?!=)|\bloss fusion"
+_LOSS_APART = r"loss (is |stands )?outside"
+"""Words for a compiled model whose loss is computed by the caller."""
 _TOKENS = r"chunks? of ([\d,]+) tokens|(\d+) chunks"
 CHUNKS = 8
 """Parts of a loss in chunks where nothing tells how many (torchtitan docs: "8 chunks" before lengths were given)."""
@@ -49,6 +52,20 @@ def place_optimizer(row: Row) -> tuple[str, tuple[str, ...]]:
     return (found, (f"optimizer {found} (the row's own words)",)) if found else ("adam", ())
 
 
+def place_dropout(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return (fields of the plan, what was assumed): dropout as the row's words say, or as its model's configuration has it.
+
+    >>> place_dropout({"quality_note": "dropout 0.1"})[0], place_dropout({"quality_note": "no dropout"})[0]
+    ({'dropout': True}, {'dropout': False})
+    """
+    said = _said(row)
+    if "dropout" in said:
+        with_it = not re.search(r"\b(no|without) dropout|dropout (of )?0(\.0*)?(?![.\d])", said)
+        return {"dropout": with_it}, (f"dropout = {with_it} (the row's own words)".lower(),)
+    known = load_names().dropout_of(text(row, "model"), text(row, "framework"))
+    return ({"dropout": True}, (f"dropout ({known.source})",)) if known else ({}, ())
+
+
 def place_loss(row: Row, model: Model, tokens: int) -> dict[str, Any]:
     """Return fields of the plan for a loss that makes no whole logits, or no fp32 copy of them; {} where the words say neither.
 
@@ -59,6 +76,8 @@ def place_loss(row: Row, model: Model, tokens: int) -> dict[str, Any]:
     model, rounded so that a chunk has a power of two of tokens.
     """
     said = _said(row)
+    if re.search(_LOSS_APART, said):
+        return {"fused_cross_entropy": False}
     if not re.search(_IN_CHUNKS, said):
         return {"fused_cross_entropy": True} if re.search(_FUSED_LOSS, said) else {}
     told = re.search(_TOKENS, said)

@@ -18,7 +18,7 @@ from simulator.simulation import simulate
 from simulator.studies.validation.names import load_names
 from simulator.studies.validation.place_cluster import place_cluster
 from simulator.studies.validation.place_framework import place_precision
-from simulator.studies.validation.place_habits import place_loss, place_optimizer
+from simulator.studies.validation.place_habits import place_dropout, place_loss, place_optimizer
 from simulator.studies.validation.place_model import place_model
 from simulator.studies.validation.place_plan import place_plan
 from simulator.studies.validation.rows import CannotPlace, Row, count, text
@@ -64,6 +64,8 @@ def place(row: Row) -> Placed:
     precision, from_precision = place_precision(row)
     fields, batch, recompute, from_plan = place_plan(row, model)
     fields |= place_loss(row, model, fields["microbatch_size"] * length // fields["context_parallel"])
+    dropout, from_dropout = place_dropout(row)
+    fields |= dropout
     optimizer, from_optimizer = place_optimizer(row)
     cluster, from_cluster = place_cluster(row)
     habit = load_names().recompute_of(text(row, "source"))
@@ -75,7 +77,7 @@ def place(row: Row) -> Placed:
         fields=fields,
         recompute=recompute,
         cluster=cluster,
-        assumed=(*from_model, *repeated, *from_precision, *from_plan, *from_optimizer, *from_cluster),
+        assumed=(*from_model, *repeated, *from_precision, *from_plan, *from_dropout, *from_optimizer, *from_cluster),
         offloads=(habit is not None and habit.offloads and text(row, "recompute").lower() in ("", "unknown"))
         or "offload" in f"{text(row, 'recompute')} {text(row, 'recompute_detail')}".lower(),
     )

@@ -25,6 +25,7 @@ _KERNELS = (
     (r"unfused|non-?flash|(no|without)[ -]flash|math", "unfused"),
     (r"cudnn|transformer ?engine|\bte\b|\bck\b|aiter", "te"),
     (r"sdpa|flex", "sdpa"),
+    (r"(flash|fa)[a-z_ -]*v?4", "te"),
     (r"(flash|fa)[a-z_ -]*v?3", "flash3"),
     (r"(flash|fa)[a-z_ -]*v?1|xformers|memory.efficient", "flash1"),
     (r"flash|\bfa", "flash2"),
