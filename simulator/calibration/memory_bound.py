@@ -117,6 +117,7 @@ def memory_bound_toml(coefficients: MemoryBoundCoefficients, header: str) -> str
         "cast_share",
         "scores_backward_share",
         "stack_share",
+        "sums_in_layer",
     ):
         lines.append(f"{key} = {toml_value(getattr(c, key))}")
     lines += [f"start = {toml_value(show(c.start, 's'))}", f"ramp = {toml_value(show(c.ramp, 's'))}", "", "[residuals]"]

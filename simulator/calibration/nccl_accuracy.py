@@ -113,9 +113,9 @@ def log_accuracies(logs: Sequence[NcclLog]) -> Iterator[LogAccuracy]:
                 platforms[platform_of(log)].append(log)
         if not platforms:
             continue
-        everywhere, share = fit_common(platforms, pooled_name(level, library))
+        everywhere = fit_common(platforms, pooled_name(level, library))
         for key, group in sorted(platforms.items()):
-            common = common_without(platforms, key, share)
+            common = common_without(platforms, key)
             shared = fit_nccl(group, "nccl_shared", everywhere.pairs, key, hops=everywhere.network_latency)
             sigmas = find_profile(group[0].fabric, level)
             for log in group:

@@ -30,7 +30,7 @@ _FIRST = 3
 """Rows at the start whose slowness is a cold start; later ones stand out."""
 _MANY = 0.25
 """Share of rows left out from which on a whole log is not believed."""
-_UNWELL = 3.0
+_UNWELL = 2.5
 """Times slower than predicted for the same wires, at large messages, that no tuning explains."""
 _TWINS = 2.0
 """Times slower than other logs of the same platform, at the same large messages."""
@@ -96,6 +96,7 @@ def judge_table(table: Printed, placed: Placed) -> Judged:
         protocol=placed.protocol,
         digest=table.digest,
         single_process=table.single_process or placed.single_process,
+        source=placed.source,
     )
     return Judged(log=log, remarks=tuple(remarks), complaint=complaint or _unwell(log))
 
@@ -133,7 +134,7 @@ def _least_seconds(placed: Placed) -> float:
     """Return the seconds per byte that the wires need at least: what one rank and one node must take in."""
     place, fabric = placed.place, placed.fabric
     n, nodes = place.ranks, place.nodes
-    spread = placed.kind in ("all_gather", "reduce_scatter", "all_to_all")
+    spread = placed.kind in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
     inside = ((n - 1) / n if spread else 1.0) / fabric.intra_bandwidth if place.ranks_per_node > 1 else 0.0
     outside = 0.0
     if nodes > 1:

@@ -8,17 +8,18 @@ NCCL's constants.
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.calibration.nccl_bands import own_of
+from simulator.calibration.nccl_launch import host_seconds, with_host
 from simulator.calibration.nccl_logs import NcclLog
-from simulator.collectives import ALGORITHMS, PRIOR, level_of
+from simulator.calibration.nccl_terms import Term, pairs_offered, stacked, terms_of
+from simulator.collectives import PRIOR, level_of
 from simulator.errors import CalibrationError
 from simulator.hardware.coefficients import (
     AppliesTo,
@@ -60,6 +61,8 @@ STARTS = ((0.0, 0.0), (1.0, -0.3), (-0.5, 0.0))
 """Where a fit starts (log latency, log bandwidth of the platform): there are several valleys."""
 _HOPS, _LEAST_HOP = 1.0, parse("2 us", "s")
 """How far a network's latency is expected to lie from its data sheet (log), which counts as at least this."""
+_LAUNCH = 0.3
+"""How far what one process takes to launch for one of its GPUs is expected to lie from the usual (log)."""
 _FEW = 6
 """Points of which a size class of its own is made."""
 _NOISE = 0.1
@@ -134,14 +137,15 @@ def fit_nccl(
 def predict(log: NcclLog, pairs: Pairs, launch: float = 0.0, hops: Hops | None = None) -> NDArray[np.float64]:
     """Return the seconds of the log's messages by a profile's multipliers; pairs that it lacks keep NCCL's constants.
 
-    `launch` [s] is added where one process launched for all ranks; `hops` None = the data sheets'.
+    `launch` [s] per GPU bounds them from below where one process launched for all ranks of a node; `hops` None = the
+    data sheets'.
     """
-    return _choose(_terms(log), pairs, _hop(log, hops))[0] + (launch if log.single_process else 0.0)
+    return with_host(_choose(terms_of(log), pairs, _hop(log, hops))[0], host_seconds(log, launch))
 
 
 def pairs_chosen(log: NcclLog, pairs: Pairs, hops: Hops | None = None) -> list[tuple[str, str]]:
     """Return (algorithm, protocol) of each of the log's points by a profile's multipliers."""
-    terms = _terms(log)
+    terms = terms_of(log)
     names = [term.pair.split(":") for term in terms]
     return [(names[i][0], names[i][1]) for i in _choose(terms, pairs, _hop(log, hops))[1]]
 
@@ -159,81 +163,7 @@ def _hop(log: NcclLog, hops: Hops | None) -> float:
     return (hops or {}).get(network, load_cost_table().network_latency.get(network, 0.0))
 
 
-@dataclass(frozen=True, slots=True)
-class _Term:
-    """One algorithm and protocol on one log's wires: latency [s] and seconds on the wire per point, without
-    multipliers.
-
-    `hops` is by how much the latency grows with that of the network; `room` is how much the bandwidth can be multiplied
-    before the bare wires end it.
-    """
-
-    pair: str
-    latency: float
-    hops: float
-    wire: NDArray[np.float64]
-    room: float
-
-    def seconds(self, latency: float, bandwidth: float, ramp: float, hop: float) -> NDArray[np.float64]:
-        fixed, wire = (self.latency + self.hops * hop) * latency, self.wire / min(bandwidth, self.room)
-        return np.asarray(fixed + wire + ramp * np.sqrt(fixed * wire))
-
-
-@dataclass(frozen=True, slots=True)
-class _Stack:
-    """All terms of a log as arrays: which pair each is, [terms] latency, hops and room, [terms, points] wire."""
-
-    pair: NDArray[np.int64]
-    latency: NDArray[np.float64]
-    hops: NDArray[np.float64]
-    room: NDArray[np.float64]
-    wire: NDArray[np.float64]
-
-    def seconds(self, multipliers: NDArray[np.float64], hop: float) -> NDArray[np.float64]:
-        """Return the least seconds per point; multipliers are [pairs, 3]: latency, bandwidth, ramp."""
-        latency, bandwidth, ramp = multipliers[self.pair].T
-        fixed = ((self.latency + self.hops * hop) * latency)[:, None]
-        wire = self.wire / np.minimum(bandwidth, self.room)[:, None]
-        return np.asarray((fixed + wire + ramp[:, None] * np.sqrt(fixed * wire)).min(0))
-
-
-def _stacked(terms: Sequence[_Term], names: Sequence[str]) -> _Stack:
-    return _Stack(
-        pair=np.array([names.index(term.pair) for term in terms]),
-        latency=np.array([term.latency for term in terms]),
-        hops=np.array([term.hops for term in terms]),
-        room=np.array([term.room for term in terms]),
-        wire=np.stack([term.wire for term in terms]),
-    )
-
-
-@functools.lru_cache(maxsize=1024)
-def _terms(log: NcclLog) -> list[_Term]:
-    table, out = load_cost_table(), []
-    slower = replace(log.fabric, network_latency=log.fabric.network_latency + 1.0)
-    everyone = (member for member in ALGORITHMS if member.automatic)
-    members = list(everyone) if log.algorithm == "auto" else [ALGORITHMS.get(log.algorithm)]
-    for member in members:
-        for protocol in member.protocols if log.kind in member.kinds else ():
-            if log.protocol in ("auto", protocol):
-                cost = member.cost(log.kind, log.place, log.fabric, table, protocol)
-                if cost is not None:
-                    total = member.seconds(log.kind, log.message, log.place, log.fabric, protocol, PRIOR, table)
-                    room = cost.ceiling / cost.bandwidth
-                    other = member.cost(log.kind, log.place, slower, table, protocol)
-                    hops = other.latency - cost.latency if other else 0.0
-                    out.append(_Term(f"{member.name}:{protocol}", cost.latency, hops, total - cost.latency, room))
-    if not out:
-        raise CalibrationError(f"log {log.name}: NCCL offers no {log.kind} with {log.algorithm}, {log.protocol} there")
-    return out
-
-
-def pairs_offered(log: NcclLog) -> set[str]:
-    """Return the pairs, "algorithm:protocol", that NCCL offers for a log."""
-    return {term.pair for term in _terms(log)}
-
-
-def _choose(terms: list[_Term], pairs: Pairs, hop: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _choose(terms: list[Term], pairs: Pairs, hop: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return the least seconds per point, and which term it is."""
     rows = []
     for term in terms:
@@ -244,8 +174,8 @@ def _choose(terms: list[_Term], pairs: Pairs, hop: float) -> tuple[NDArray[np.fl
 
 @dataclass(frozen=True, slots=True)
 class PairFit:
-    """Multipliers of the pairs; those of any other pair; launch [s] of logs that one process ran for all ranks; latency
-    of networks."""
+    """Multipliers of the pairs; those of any other pair; launch [s] per GPU of logs that one process ran for all ranks;
+    latency of networks."""
 
     pairs: Pairs
     others: Pair
@@ -274,7 +204,7 @@ def fit_pairs(
     """
     from scipy.optimize import least_squares
 
-    terms = [_terms(log) for log in logs]
+    terms = [terms_of(log) for log in logs]
     names = sorted({term.pair for group in terms for term in group})
     start = np.array([_to_logs(centre.get(name, PRIOR)) for name in names])
     size = start.size
@@ -283,7 +213,7 @@ def fit_pairs(
     free = free if fits_hops else []
     index = [free.index(log.fabric.network) if log.fabric.network in free else -1 for log in logs]
     usual = np.array([max(load_cost_table().network_latency.get(name, 0.0), _LEAST_HOP) for name in free])
-    quickest = min((float(log.seconds.min()) for log in logs if log.single_process), default=0.0)
+    usual_launch = load_cost_table().single_process_launch
     weights = [_weights(log) * np.sqrt(vote) for log, vote in zip(logs, votes or [1.0] * len(logs), strict=True)]
 
     sight = _sight(logs)
@@ -291,32 +221,33 @@ def fit_pairs(
     def multipliers(x: NDArray[np.float64]) -> NDArray[np.float64]:
         return start + x[:3] + x[3 : 3 + size].reshape(-1, 3)
 
-    stacks = [_stacked(group, names) for group in terms]
+    stacks = [stacked(group, names) for group in terms]
     seconds, weight = np.concatenate([log.seconds for log in logs]), np.concatenate(weights)
 
     def misses(x: NDArray[np.float64]) -> NDArray[np.float64]:
         values = multipliers(x)
         values = np.stack([np.exp(values[:, 0]), np.exp(values[:, 1]), np.abs(values[:, 2])], 1)
         networks = usual * np.exp(x[4 + size :])
-        launch = np.exp(x[3 + size]) * quickest
+        launch = float(np.exp(x[3 + size])) * usual_launch
         best = [
-            stack.seconds(values, known[i] if index[i] < 0 else networks[index[i]])
-            + (launch if logs[i].single_process else 0.0)
+            with_host(
+                stack.seconds(values, known[i] if index[i] < 0 else networks[index[i]]), host_seconds(logs[i], launch)
+            )
             for i, stack in enumerate(stacks)
         ]
         out = _soft(np.log(np.concatenate(best) / seconds) / _NOISE) * weight
         pairs = x[3 : 3 + size] / np.tile(sight * _SPREAD, len(names))
-        held = [x[:3] / (sight * _SHARED), pairs, x[3 + size : 4 + size] + 1.0]
+        held = [x[:3] / (sight * _SHARED), pairs, x[3 + size : 4 + size] / _LAUNCH]
         return np.concatenate([out, *held, x[4 + size :] / _HOPS])
 
     first = np.zeros((len(starts), 4 + size + len(free)))
-    first[:, :2], first[:, 3 + size] = starts, -1.0
+    first[:, :2] = starts
     found = min((least_squares(misses, x, method="trf", max_nfev=60) for x in first), key=lambda fit: fit.cost).x
     fitted = dict(zip(free, (usual * np.exp(found[4 + size :])).tolist(), strict=True))
     return PairFit(
         pairs={name: _from_logs(*row) for name, row in zip(names, multipliers(found), strict=True)},
         others=_from_logs(found[0], min(found[1], 0.0), 0.0),
-        launch=float(np.exp(found[3 + size])) * quickest,
+        launch=float(np.exp(found[3 + size])) * usual_launch,
         hops={**(hops or {}), **fitted},
     )
 
@@ -368,7 +299,7 @@ def classes_of(
     """Return the residuals by collective and algorithm chosen, and by size class where it has `_FEW` points."""
     found: dict[str, list[float]] = defaultdict(list)
     for log in logs:
-        terms = _terms(log)
+        terms = terms_of(log)
         chosen = _choose(terms, pairs, _hop(log, hops))[1]
         for size, error, i in zip(log.message, errors[log.name], chosen, strict=True):
             name = f"{log.kind}:{terms[i].pair.split(':')[0]}"

@@ -34,7 +34,7 @@ from simulator.errors import CalibrationError
 from simulator.hardware.fabric import Fabric, GroupPlacement, describe_group
 from simulator.units import parse
 
-__all__ = ["NcclLog", "describe_row", "load_index", "load_log", "log_digest", "single_process"]
+__all__ = ["NcclLog", "describe_row", "load_index", "load_log", "log_digest", "published_in", "single_process"]
 
 _KINDS = {kind.replace("_", ""): kind for kind in KINDS}
 _ALGORITHMS = {name.replace("_", ""): name for name in ("ring", "tree", "nvls", "nvls_tree", "pat", "collnet")}
@@ -59,6 +59,7 @@ class NcclLog:
         protocol: forced one, or "auto".
         digest: sha256 of the file.
         single_process: one process launched all ranks, so each launch waits for the others'.
+        source: where it was published, the site's and project's name alone; "" = unknown.
         usable: good for a fit: network cards stated, no SHARP, not noted as noisy.
     """
 
@@ -72,6 +73,7 @@ class NcclLog:
     protocol: str = "auto"
     digest: str = ""
     single_process: bool = False
+    source: str = ""
     usable: bool = True
 
 
@@ -134,6 +136,7 @@ def load_index(path: Path, healthy: bool = True) -> list[NcclLog]:
                 protocol=protocol,
                 digest=log_digest(file_path),
                 single_process=single_process(row),
+                source=published_in(row),
                 usable=_usable(row, algorithm, fabric),
             )
         )
@@ -201,6 +204,17 @@ def describe_row(row: Mapping[str, str]) -> tuple[str, GroupPlacement, Fabric, s
 def single_process(row: Mapping[str, str]) -> bool:
     """Return whether a row of an index says that one process launched for all ranks (nccl-tests -g 8)."""
     return bool(re.search(r"single process|-g (?!1\b)\d+", row.get("note") or ""))
+
+
+def published_in(row: Mapping[str, str]) -> str:
+    """Return where a row of an index says that its log was published, up to the project or the thread.
+
+    >>> published_in({"source": "https://github.com/NVIDIA/deepops docs/k8s-cluster/x.md at 740df4b6"})
+    'https://github.com/NVIDIA/deepops'
+    """
+    text = (row.get("source") or "").strip()
+    site = re.match(r"https?://[^/\s]+(?:/[^/\s]+){0,2}(?:/(?:issues|discussions|pull)/\d+)?", text)
+    return site.group(0) if site else text
 
 
 def _usable(row: Mapping[str, str], algorithm: str, fabric: Fabric) -> bool:

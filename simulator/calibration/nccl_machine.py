@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.calibration.nccl_logs import describe_row, single_process
+from simulator.calibration.nccl_logs import describe_row, published_in, single_process
 from simulator.calibration.nccl_names import find_instance, usual_link
 from simulator.calibration.printed import Printed
 from simulator.collectives.base import KINDS
@@ -47,7 +47,7 @@ class Machine:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
     """Where a log was made: the collective, the group, the wires, what was forced, what was assumed, whether one process
-    launched for all ranks."""
+    launched for all ranks, where it was published."""
 
     kind: str
     place: GroupPlacement
@@ -58,6 +58,7 @@ class Placed:
     healthy: bool = True
     complaint: str = ""
     single_process: bool = False
+    source: str = ""
 
 
 def index_rows(path: Path) -> dict[str, Mapping[str, str]]:
@@ -132,6 +133,7 @@ def _by_index(row: Mapping[str, str]) -> Placed:
         healthy=healthy,
         complaint=complaint,
         single_process=single_process(row),
+        source=published_in(row),
     )
 
 

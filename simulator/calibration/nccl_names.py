@@ -1,7 +1,7 @@
 """What people call GPUs, links, networks and rented machines in their logs -> the wires that are meant.
 
-Texts are matched by what they contain, so that new ones need no change here.  Machines of clouds, whose names say
-neither GPU nor network, stand in hardware_specs/instances.toml.
+Texts are told by their words (hardware_specs/words.toml).  Machines of clouds, whose names say neither GPU nor network,
+stand in hardware_specs/instances.toml.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pydantic import Field
 
 from simulator.errors import CalibrationError
 from simulator.hardware.link import load_link
+from simulator.hardware.words import generation_in, load_words
 from simulator.specs import Count, Name, Spec, data_roots, load_spec
 from simulator.units import BytesPerSecond, parse
 
@@ -30,94 +31,6 @@ __all__ = [
     "usual_link",
 ]
 
-_ARCHITECTURES = (
-    (r"rtx ?pro|rtx ?50|6000d|\bb[123]00|g?b[23]00|\bgb10\b", "blackwell"),
-    (r"rtx ?[24568]000 ?ada|rtx ?40|4090|l40|\bl4\b|\bl20\b|\bl2\b", "ada"),
-    (r"gh200|grace.?hopper|h[128]00|h20\b|h20[- ]", "hopper"),
-    (r"a[138]00(?!\d)|a30\b|a10g?\b|a16\b|a40|a[2456]000|\ba2\b(?!-)|rtx ?30|3090|drive", "ampere"),
-    (r"v100|titan ?v\b|gv100", "volta"),
-    (r"p100|p40\b|p4\b|gtx ?10|titan ?x", "pascal"),
-    (r"\bt4g?\b|rtx ?20|2080|quadro rtx|titan ?rtx", "turing"),
-    (r"mi35|mi4", "cdna4"),
-    (r"mi3", "cdna3"),
-    (r"mi2|mi1", "cdna2"),
-)
-_NO_NCCL = (
-    (r"gaudi|\bhl-?[23]", "Intel Gaudi talks with HCCL over its own Ethernet"),
-    (r"ascend|910b", "Huawei Ascend talks with HCCL"),
-    (r"tpu", "Google TPUs talk through XLA"),
-    (r"trainium|inferentia|\btrn[123]|\binf[12]", "AWS Trainium talks through its Neuron runtime"),
-    (r"max ?1[15]50|ponte ?vecchio", "Intel GPU Max talks with oneCCL"),
-)
-_BY_LINK = (
-    (r"nvlink ?5|nvl\d\d", "blackwell"),
-    (r"nvlink ?4", "hopper"),
-    (r"nvlink ?3", "ampere"),
-    (r"nvlink ?[12]", "volta"),
-    (r"xgmi|infinity", "cdna3"),
-    (r"pcie|pci|shm", "ada"),
-)
-"""Generation of GPU -> by its name; of a GPU of unknown name by the link that it has."""
-_INSIDE = (
-    (r"gb[23]00", "nvlink5_nvl72"),
-    (r"gh200|grace.?hopper", "nvlink4_mesh"),
-    (r"b[123]00", "nvlink5_nvswitch"),
-    (r"h[12]00.?nvl|h[12]00.*pci", "pcie5"),
-    (
-        r"pcie|l40|\bl4\b|\bl20\b|\bl2\b|a10g?\b|a30\b|a40\b|\ba16\b|a[2456]000|\bt4g?\b|rtx pro|6000d|[24568]000 ada|quadro"
-        r"|p40\b|titan ?v\b|gv100|\ba2\b(?!-)",
-        "pcie4",
-    ),
-    (r"h800", "nvlink4_h800"),
-    (r"h20\b|h20[- ]|h[12]00", "nvlink4_nvswitch"),
-    (r"a800", "nvlink3_a800"),
-    (r"a100", "nvlink3_nvswitch"),
-    (r"v100.*sxm3|v100.*dgx.?2|dgx.?2", "nvlink2_nvswitch"),
-    (r"p100.*(?:sxm2|dgx)", "nvlink1_cubemesh"),
-    (r"v100", "nvlink2_cubemesh"),
-    (r"gtx ?10|p100|p4\b", "pcie3"),
-    (r"rtx ?[2345]0|[2345]0[789]0|geforce|titan", "pcie_shm"),
-    (r"mi[1234]\d\d", "xgmi"),
-)
-"""Link inside a node that a GPU is usually sold with, by its name; the first that matches."""
-_NETWORKS = (
-    (r"tcpxo|fastrak", "tcpxo"),
-    (r"tcpx", "tcpx"),
-    (r"efa|\bsrd\b|libfabric.*aws|aws.?ofi", "efa"),
-    (
-        r"roce|spectrum|rdma.*ethernet|ethernet.*rdma|\bgib\b|erdma|thor ?2?\b|pollara|pensando|ainic|ultra ethernet",
-        "roce",
-    ),
-    (r"^ib|\bib\b|infiniband|\b[xnhef]dr|quantum|mellanox|mlx5|connectx|\bcx ?-?\d|bluefield|\bbf-?3", "infiniband"),
-    (r"slingshot|cassini|\bss-?1[01]|\bcxi\b", "slingshot"),
-    (r"opa|omni", "omnipath"),
-    (r"rdma|verbs", "roce"),
-    (r"tcp|socket|ethernet|gbe\b|\beth|vpc|\bena\b|gvnic", "ethernet"),
-)
-_CARDS = (
-    (r"xdr", "800 Gb/s"),
-    (r"ndr ?200", "200 Gb/s"),
-    (r"ndr", "400 Gb/s"),
-    (r"hdr ?100", "100 Gb/s"),
-    (r"hdr", "200 Gb/s"),
-    (r"edr|omni|opa", "100 Gb/s"),
-    (r"fdr", "56 Gb/s"),
-    (r"slingshot ?10|\bss-?10", "100 Gb/s"),
-    (r"slingshot|cassini|\bss-?11|\bcxi\b|tcpxo|fastrak", "200 Gb/s"),
-    (r"tcpx", "100 Gb/s"),
-)
-"""A card's rate, by the network's name; of TCPX and TCPXO that of one GPU."""
-_USUAL_CARDS = {
-    "hopper": "400 Gb/s",
-    "blackwell": "400 Gb/s",
-    "cdna3": "400 Gb/s",
-    "cdna4": "400 Gb/s",
-    "ampere": "200 Gb/s",
-}
-_USUAL_EFA = {"ampere": "50 Gb/s", "volta": "12.5 Gb/s", "turing": "12.5 Gb/s", "ada": "50 Gb/s"}
-"""Network per GPU of machines whose index does not say it, by generation; others, and plain Ethernet, have 100 Gb/s;
-EFA by the machines that AWS rents: p4d, p3dn, g4dn, g6e, and 400 Gb/s on those since."""
-_XGMI = {"cdna2": "xgmi2"}
 _SEVERAL = re.compile(r"\b(\d+) ?[x*] ?(\d+(?:\.\d+)?)")
 _WHOLE = re.compile(r"(\d+(?:\.\d+)?) ?(t(?=b|\b)|g(?=b(?:it)?/?p?s?(?: ?/ ?| per )(?:node|host|server|machine)))")
 """The cards of a whole machine: 8x400, 3.2 Tb/s, 3200 Gb/s per node."""
@@ -157,7 +70,7 @@ def find_instance(texts: Iterable[str]) -> Instance | None:
 
 def gpu_in(text: str) -> str:
     """Return a text that names a GPU: itself, or what is in the rented machine that it names."""
-    if any(re.search(pattern, text.lower()) for pattern, _ in _ARCHITECTURES):
+    if generation_in(text):
         return text
     found = find_instance([text])
     return found.gpu if found else text
@@ -169,7 +82,7 @@ def usual_link(gpu: str) -> str:
     >>> usual_link("NVIDIA H100 80GB HBM3"), usual_link("NVIDIA H100 PCIe"), usual_link("abacus")
     ('nvlink4_nvswitch', 'pcie5', '')
     """
-    return next((link for pattern, link in _INSIDE if re.search(pattern, gpu_in(gpu).lower())), "")
+    return load_words().find("inside", gpu_in(gpu))
 
 
 def architecture_of(gpu: str, intra: str) -> str:
@@ -178,14 +91,11 @@ def architecture_of(gpu: str, intra: str) -> str:
     Raises:
         CalibrationError: neither tells, or it is an accelerator that does not run NCCL or RCCL.
     """
-    text = gpu_in(gpu).lower()
-    for pattern, why in _NO_NCCL:
-        if re.search(pattern, text):
-            raise CalibrationError(f"the accelerator {gpu!r} runs neither NCCL nor RCCL: {why}")
-    for said, table in ((text, _ARCHITECTURES), (intra, _BY_LINK)):
-        for pattern, architecture in table:
-            if re.search(pattern, said):
-                return architecture
+    text, words = gpu_in(gpu), load_words()
+    if why := words.find("without_nccl", text):
+        raise CalibrationError(f"the accelerator {gpu!r} runs neither NCCL nor RCCL: {why}")
+    if found := words.find("generations", text) or words.find("generations_of_links", intra):
+        return found
     raise CalibrationError(
         f"the generation of the GPU {gpu!r} is not known; write its usual name, such as H100-SXM5-80GB"
     )
@@ -201,11 +111,14 @@ def link_of(intra: str, gpu: str) -> tuple[str, float, bool]:
     if found := re.search(r"nvlink ?-?(?:v|gen ?)?(\d)?|nvswitch|\bnv\d|nvl\d", intra):
         if named := re.match(r"nvlink\d_[ah]800", usual):
             return "nvlink", load_link(named.group(0)).bandwidth, not re.search("mesh|bridge", intra)
+        if few := load_words().find("bridged", gpu_in(gpu)):
+            return "nvlink", load_link(few).bandwidth, False
         known = re.match(r"nvlink(\d)", usual)
-        generation = found.group(1) or (known.group(1) if known else "4")
+        usual_generation = known.group(1) if known else load_words().nvlink.get(architecture_of(gpu, intra), "4")
+        generation = found.group(1) or usual_generation
         return "nvlink", load_link(f"nvlink{min(int(generation), 5)}").bandwidth, not re.search("mesh|bridge", intra)
     if re.search(r"xgmi|infinity|\bif\b", intra):
-        link = _XGMI.get(architecture_of(gpu, intra), "xgmi3")
+        link = load_words().xgmi.get(architecture_of(gpu, intra), "xgmi3")
         return "xgmi", load_link(link).bandwidth, False
     if re.search(r"pci|shm|\bphb\b|\bpix\b|\bpxb\b|\bsys\b", intra):
         told = re.search(r"pcie?[ _-]?(?:gen)?[ _-]?(\d)", intra) or re.search(r"pcie?[ _-]?(?:gen)?[ _-]?(\d)", usual)
@@ -224,9 +137,8 @@ def network_of(inter: str, log: str, instance: Instance | None = None) -> str:
     Raises:
         CalibrationError: neither tells.
     """
-    for pattern, technology in _NETWORKS:
-        if re.search(pattern, inter):
-            return technology
+    if technology := load_words().find("networks", inter):
+        return technology
     if instance and instance.network:
         return instance.network
     raise CalibrationError(
@@ -236,9 +148,8 @@ def network_of(inter: str, log: str, instance: Instance | None = None) -> str:
 
 def rate_of_card(inter: str) -> float | None:
     """Return the bandwidth of one card by the network's name, None where it says nothing [B/s]."""
-    for pattern, rate in _CARDS:
-        if re.search(pattern, inter):
-            return parse(rate, "B/s")
+    if rate := load_words().find("cards", inter):
+        return parse(rate, "B/s")
     said = re.search(r"(\d+) ?g(?:be|b/?p?s|bit/?s?|ib/?s)?\b", inter)
     return parse(f"{said.group(1)} Gb/s", "B/s") if said and not _WHOLE.search(inter) else None
 
@@ -261,9 +172,9 @@ def rate_of(
         return parse(f"{whole.group(1)} {whole.group(2).upper()}b/s", "B/s") / per_node
     if several := _SEVERAL.search(inter):
         return parse(f"{int(several.group(1)) * float(several.group(2)) / per_node} Gb/s", "B/s")
-    usual = "100 Gb/s" if network == "ethernet" else _USUAL_CARDS.get(architecture, "100 Gb/s")
+    usual = "100 Gb/s" if network == "ethernet" else load_words().usual_cards.get(architecture, "100 Gb/s")
     if network == "efa":
-        usual = _USUAL_EFA.get(architecture, "400 Gb/s")
+        usual = load_words().usual_efa.get(architecture, "400 Gb/s")
     card = rate_of_card(inter)
     if card and (several := re.search(r"\b(\d+) ?[x*] ?[a-z]", inter)):
         return card * int(several.group(1)) / per_node

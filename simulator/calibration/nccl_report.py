@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.calibration.nccl import predict
+from simulator.calibration.nccl_launch import host_seconds, with_host
 from simulator.calibration.nccl_logs import NcclLog
 from simulator.calibration.nccl_tool import Collected
 from simulator.collectives import bus_factor, collective_seconds, profile_of
@@ -39,14 +40,14 @@ def _errors(log: NcclLog, profile: Profile) -> NDArray[np.float64]:
 def _before(log: NcclLog) -> float | None:
     """Return the median error of the predictions without the new profile."""
     try:
-        launch = profile_of(log.fabric, log.place).single_process_launch if log.single_process else 0.0
+        host = host_seconds(log, profile_of(log.fabric, log.place).single_process_launch)
         seconds = [
-            collective_seconds(log.kind, size, log.place, log.fabric, log.algorithm, log.protocol).seconds + launch
+            collective_seconds(log.kind, size, log.place, log.fabric, log.algorithm, log.protocol).seconds
             for size in log.message
         ]
     except SimulatorError:
         return None
-    return float(np.median(np.abs(np.array(seconds) / log.seconds - 1)))
+    return float(np.median(np.abs(with_host(seconds, host) / log.seconds - 1)))
 
 
 def fit_figures(profile: Profile, collected: Collected) -> dict[str, Any]:

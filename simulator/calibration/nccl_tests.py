@@ -42,9 +42,10 @@ def read_log(path: Path | str) -> list[Printed]:
         raise CalibrationError(f"{path}: {_why_empty(text)}")
     long = [table for table in tables if len({row.message for row in table.rows}) >= _FEWEST]
     if not long:
+        sizes = max(len({row.message for row in table.rows}) for table in tables)
         raise CalibrationError(
-            f"{path}: a fit needs at least {_FEWEST} message sizes, but only {rows} row(s) could be read; the log "
-            f"may be truncated"
+            f"{path}: a fit needs at least {_FEWEST} message sizes, but its {rows} row(s) are of {sizes}; an excerpt, or "
+            f"the log is truncated"
         )
     digest = hashlib.sha256(raw).hexdigest()[:16]
     return [

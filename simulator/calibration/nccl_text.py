@@ -25,7 +25,7 @@ _TYPES = {
 _OPERATIONS = {"sum", "prod", "min", "max", "avg", "mulsum", "none", "all"}
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?\Z")
 _DEVICE = re.compile(
-    r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+(\d+)\s+on\s+(\S+)\s+device\s+\d+\s+\[([^\]]*)\]\s+(.*\S)"
+    r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+(\d+)\s+on\s+(\S+)\s+device\s+(\d+)\s+\[([^\]]*)\]\s+(.*\S)"
 )
 _OPTIONS = re.compile(r"nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+)\s+minBytes:?\s+(\d+)\s+maxBytes:?\s+(\d+)")
 _TEST = re.compile(r"Collective test starting:\s*(\S+)")
@@ -37,6 +37,8 @@ _NETWORK = re.compile(r"NET/(IB|OFI|Socket|FasTrak|GPUDirectTCPX)\b|Using networ
 _NETWORKS = {"ib": "ib", "ofi": "efa", "aws": "efa", "socket": "tcp", "fastrak": "tcpxo", "gpudirecttcpx": "tcpx"}
 _WRONG = re.compile(r"Out of bounds values\s*:\s*\d+\s+FAILED")
 _ELLIPSIS = re.compile(r"(?:^|[\s#|>:])(?:\.\.\.|…|<snip>|\[\.\.\.\])\s*(?:\x1b\[\d*m)?\s*$")
+_STUCK = re.compile(r"(?<=\d)\[\d+\](?=\s)")
+"""A launcher's label that it put behind a number, as it took the flush between two columns for the end of a line."""
 _OTHER_SEPARATORS = re.compile(r"[,;&]")
 _FEW_WORDS = 6
 """A row has more words; it may have been exported with other separators than spaces."""
@@ -99,6 +101,8 @@ class _Reader:
                 self._next_table(keeps_header=not self.ended)
             if row.message > 0:
                 self.rows.append(row)
+                self.header.operation = self.header.operation or _operation(line)
+                self.header.checked_in_place |= math.isfinite(row.seconds[1]) and line.split()[-1].isdigit()
             return
         self.torn = bool(self.rows) and not self.ended and (_is_torn(line) or _heart(line)[1] is not None)
         self._take_preamble(line)
@@ -152,8 +156,8 @@ class _Reader:
         if found:
             rank = int(found.group(1))
             group = int(found.group(2) or 0)
-            host, bus, gpu = found.group(4, 5, 6)
-            self.header.devices[rank] = Device(rank, int(found.group(3)), host, bus, gpu, group)
+            host, number, bus, gpu = found.group(4, 5, 6, 7)
+            self.header.devices[rank] = Device(rank, int(found.group(3)), host, bus, gpu, group, int(number))
             self.reads_devices = True
         elif self.reads_devices:
             self.reads_devices = False
@@ -171,6 +175,13 @@ def _row(line: str, number: int) -> PrintedRow | None:
     return _timed(size, rest, number)
 
 
+def _operation(line: str) -> str:
+    """Return the reduction that a row names, "" for none."""
+    words, at, _ = _heart(line)
+    word = words[at + 3].lower() if at is not None and at + 3 < len(words) else ""
+    return word if word in _OPERATIONS else ""
+
+
 def _size_of(line: str) -> float:
     """Return the size of a row whose times are missing because another process spoke into it; 0 for any other line."""
     words, at, size = _heart(line)
@@ -179,7 +190,7 @@ def _size_of(line: str) -> float:
 
 def _heart(line: str) -> tuple[list[str], int | None, float]:
     """Return the words of a line, where a row's two counts and a number format stand, and its size [B]."""
-    words = line.replace("|", " ").split()
+    words = _STUCK.sub(" ", line.replace("|", " ")).split()
     for i in range(len(words) - 2):
         count = words[i].rpartition(":")[2].rpartition(">")[2].rpartition("]")[2]
         if words[i + 2].lower() in _TYPES and count.isdigit() and words[i + 1].isdigit():

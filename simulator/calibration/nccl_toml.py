@@ -19,6 +19,7 @@ def export_profile(profile: Profile, path: Path) -> None:
         f"name = {json.dumps(profile.name)}",
         f'size_range = {{ smallest = "{sizes.smallest:.0f} B", largest = "{sizes.largest:.0f} B" }}',
         *(["one_machine = true"] if profile.one_machine else []),
+        *([f"borrowed = {json.dumps(profile.borrowed)}"] if profile.borrowed else []),
         f"everything = {_inline(profile.everything.model_dump())}",
         f"others = {_inline(profile.others.model_dump())}",
         f'single_process_launch = "{profile.single_process_launch:.3g} s"',
@@ -35,7 +36,7 @@ def export_profile(profile: Profile, path: Path) -> None:
     lines += ["", "# sha256 of each log, first 16 digits.", "[logs]"]
     lines += [f"{json.dumps(name)} = {json.dumps(digest)}" for name, digest in profile.logs.items()]
     if profile.unseen:
-        lines += ["", "# How many times larger errors are on another machine of a platform, by size of the message."]
+        lines += ["", "# Sigma between machines of one kind, by size of the message."]
         lines += ["[unseen]", *(f"{name} = {ratio}" for name, ratio in profile.unseen.items())]
     if profile.own:
         lines += ["", "# What is left over on the machine of each log: sigma by size of the message.", "[own]"]

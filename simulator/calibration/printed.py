@@ -35,8 +35,8 @@ _MOST_BY_FACTOR = 256
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One rank's line under "Using devices": rank, process, host, bus address, name of the GPU, and the communicator it is
-    in where the job was split (NCCL_TESTS_SPLIT)."""
+    """One rank's line under "Using devices": rank, process, host, bus address, name of the GPU, the communicator it is in
+    where the job was split (NCCL_TESTS_SPLIT), and its number on the host (0 where nothing said it)."""
 
     rank: int
     process: int
@@ -44,6 +44,7 @@ class Device:
     bus: str
     gpu: str
     group: int = 0
+    number: int = 0
 
 
 @dataclass(slots=True)
@@ -51,7 +52,8 @@ class Header:
     """What stands around a table: devices, options, versions; readers fill it line by line.
 
     `elided`: an ellipsis stood among the devices, so there are more than those listed.
-    `gpus_per_process` is the option -g, 0 where nothing said it.
+    `gpus_per_process` is the option -g, 0 where nothing said it; `operation` the reduction that the rows name;
+    `checked_in_place` whether the results in place were checked, which those of alltoall cannot be.
     """
 
     kind: str = ""
@@ -65,6 +67,8 @@ class Header:
     protocol: str = "auto"
     network: str = ""
     gpu: str = ""
+    operation: str = ""
+    checked_in_place: bool = False
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -102,7 +106,7 @@ class Printed:
     @property
     def kind(self) -> str:
         """The collective in nccl-tests' words; "" when nothing tells."""
-        return self.header.kind or collective_in(self.name) or _kind_by_factor(self.rows)
+        return self.header.kind or collective_in(self.name) or _kind_by_factor(self.rows, self.header)
 
     @property
     def ranks(self) -> int:
@@ -142,7 +146,8 @@ class Printed:
             return header.nodes
         hosts = [device.host for device in self._members]
         if self.elided:
-            per_host = hosts.count(hosts[0]) if len(set(hosts)) > 1 else 0
+            per_host = max(hosts.count(hosts[0]), *(one.number + 1 for one in self._members))
+            per_host = per_host if len(set(hosts)) > 1 else 0
             return self.ranks // per_host if per_host and self.ranks % per_host == 0 else 0
         return len(set(hosts))
 
@@ -206,7 +211,17 @@ def _bandwidths(rows: Sequence[PrintedRow]) -> NDArray[np.float64]:
     return pairs[np.argsort(pairs[:, 0])][-12:] if len(pairs) else np.zeros((0, 2))
 
 
-def _kind_by_factor(rows: Sequence[PrintedRow]) -> str:
-    """Only all_reduce counts bytes more than once: its bus bandwidth is above the algorithm's."""
+def _kind_by_factor(rows: Sequence[PrintedRow], header: Header) -> str:
+    """Only all_reduce counts bytes more than once: its bus bandwidth is above the algorithm's.
+
+    Where it is below, each rank keeps a share: who adds is reduce_scatter, who is checked in place all_gather.
+    """
     pairs = _bandwidths(rows)
-    return "all_reduce" if len(pairs) and float(np.sum(pairs[:, 1]) / np.sum(pairs[:, 0])) > 1.05 else ""
+    factor = float(np.sum(pairs[:, 1]) / np.sum(pairs[:, 0])) if len(pairs) else 1.0
+    if 0.98 < factor < 1.05 or not len(pairs):
+        return ""
+    if factor > 1.05:
+        return "all_reduce"
+    if header.operation == "sum":
+        return "reduce_scatter"
+    return "all_gather" if header.operation == "none" and header.checked_in_place else ""

@@ -142,7 +142,7 @@ def _price(
             profile=profile.name,
         )
     best = min(offered, key=lambda candidate: candidate.seconds(message))
-    measured = profile.calibrated and f"{best.algorithm}:{best.protocol}" in profile.pairs
+    measured = profile.calibrated and profile.holds(f"{best.algorithm}:{best.protocol}")
     return CollectiveTime(
         seconds=best.seconds(message),
         algorithm=best.algorithm,
@@ -164,7 +164,8 @@ def _sigma(kind: str, message: float, place: GroupPlacement, fabric: Fabric, bes
         kin = profile.kin_sigma(kind, best.algorithm, best.protocol, message)
         if kin is not None:
             return kin
-        return max(sigma, _pooled(fabric, place).residual(kind, best.algorithm, message).sigma)
+        least = load_cost_table().between_hosts if not fabric.peer_to_peer and place.ranks_per_node > 1 else 0.0
+        return max(sigma, least, _pooled(fabric, place).residual(kind, best.algorithm, message).sigma)
     here = profile.one_machine and profile.name in fabric.calibration
     own = profile.own_sigma(kind, message, place) if here else None
     return sigma if own is None else own
@@ -193,6 +194,8 @@ def candidates(
     found = []
     for member in chosen:
         names = [name for name in member.protocols if kind in member.kinds and protocol in ("auto", name)]
+        if place.nodes > 1 and algorithm == "auto":
+            names = [name for name in names if protocol == name or table.offers(fabric.network, member.name, name)]
         if not any(member.cost(kind, place, fabric, table, name) for name in names):
             continue
         placed, method = placed_with_crossing(member, kind, place, fabric)

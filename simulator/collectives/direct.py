@@ -8,7 +8,7 @@ the GPUs share NVLink.
 from __future__ import annotations
 
 from simulator.collectives.base import Collective, Cost, Phase, Transfer
-from simulator.collectives.wires import attained, hop_latency
+from simulator.collectives.wires import attained, hop_latency, peers_latency
 from simulator.hardware.coefficients import CostTable
 from simulator.hardware.fabric import Fabric, GroupPlacement
 
@@ -38,7 +38,7 @@ class Direct(Collective):
             times.append((g - 1 + passed) / n / inner)
             bare.append((g - 1 + passed) / n / place.inner_bandwidth(fabric))
         if n > g:
-            latency += (n - g) * hop_latency("pairwise", protocol, "outer", place, fabric, table)
+            latency += peers_latency(n - g, protocol, place, fabric, table)
             times.append((n - g) / n * cards / outer)
             bare.append((n - g) / n * cards / place.outer_bandwidth(fabric))
         return Cost(latency=latency, bandwidth=1 / max(times), ceiling=1 / max(bare))

@@ -10,7 +10,7 @@ import numpy as np
 
 from simulator.collectives.base import Collective, Cost, Phase, Transfer
 from simulator.collectives.rounds import Pattern, Round
-from simulator.collectives.wires import attained, hop_latency
+from simulator.collectives.wires import attained, hop_latency, peers_latency
 from simulator.hardware.coefficients import CostTable
 from simulator.hardware.fabric import Fabric, GroupPlacement
 
@@ -40,7 +40,7 @@ class Pairwise(Collective):
         if n > g:
             times.append((n - g) / n / (outer / place.fewest_per_node))
             bare.append((n - g) / n / (place.outer_bandwidth(fabric) / place.fewest_per_node))
-            latency += (n - g) * hop_latency(self.name, protocol, "outer", place, fabric, table)
+            latency += peers_latency(n - g, protocol, place, fabric, table)
         return Cost(latency=latency, bandwidth=1 / max(times), ceiling=1 / max(bare))
 
     def hops(self, kind: str, place: GroupPlacement) -> int:

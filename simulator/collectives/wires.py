@@ -17,10 +17,15 @@ __all__ = [
     "least_volume_ceiling",
     "lowest_bandwidth",
     "offers_ll128",
+    "peers_latency",
     "ring_bandwidth",
     "span",
     "wire_ceiling",
 ]
+
+
+_TREES, _USUAL_HOST = ("tree", "nvls_tree"), "intel"
+"""A tree's hop over the network was timed on Intel; both its ends wait for their host's proxy."""
 
 
 def span(place: GroupPlacement) -> int:
@@ -96,11 +101,21 @@ def ring_bandwidth(place: GroupPlacement, fabric: Fabric, table: CostTable, prot
 def hop_latency(
     algorithm: str, protocol: str, where: str, place: GroupPlacement, fabric: Fabric, table: CostTable
 ) -> float:
-    """Return the seconds of one hop, "inner" (with the host's part when the group spans nodes) or "outer"."""
+    """Return the seconds of one hop, "inner" (a ring's with the host's part when the group spans nodes) or "outer"."""
     if where == "outer":
         lone_ring = algorithm == "ring" and place.ranks_per_node == 1
         own = table.hop_latency["network"]["tree" if lone_ring else algorithm][protocol]
+        if algorithm in _TREES:
+            own += 2 * (table.host_overhead[fabric.host][protocol] - table.host_overhead[_USUAL_HOST][protocol])
         return own + fabric.network_latency * (2 if protocol == "simple" else 1)
     technology = fabric.intra if fabric.intra in table.hop_latency else "pcie"
     own = table.hop_latency[technology][algorithm][protocol]
-    return max(own, table.host_overhead[fabric.host][protocol]) if place.nodes > 1 else own
+    spans = algorithm == "ring" and place.nodes > 1
+    return max(own, table.host_overhead[fabric.host][protocol]) if spans else own
+
+
+def peers_latency(peers: int, protocol: str, place: GroupPlacement, fabric: Fabric, table: CostTable) -> float:
+    """Return the seconds that sends to `peers` outside the node take to start: the host's part for each, the network's once,
+    as they travel at the same time."""
+    beyond = fabric.network_latency * (2 if protocol == "simple" else 1)
+    return peers * (hop_latency("pairwise", protocol, "outer", place, fabric, table) - beyond) + beyond

@@ -52,6 +52,7 @@ def _to_tuple(value: Any) -> Any:
 Caps = dict[str, Annotated[tuple[BytesPerSecond, BytesPerSecond, BytesPerSecond], BeforeValidator(_to_tuple)]]
 Factors = Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], BeforeValidator(_to_tuple)]
 Latencies = dict[str, Seconds]
+Words = Annotated[tuple[str, ...], BeforeValidator(_to_tuple)]
 
 Sigma = Annotated[float, Field(gt=0)]
 
@@ -79,6 +80,16 @@ class CostTable(NamedSpec):
     network_latency: dict[str, Seconds]
     tree_medium: dict[str, Factors]
     between_kinds: Sigma
+    between_hosts: Sigma
+    single_process_launch: Seconds
+    point_to_point_call: Seconds
+    plugin_algorithms: dict[str, Words]
+    plugin_protocols: dict[str, Words]
+
+    def offers(self, network: str, algorithm: str, protocol: str) -> bool:
+        """Return whether a network's plugin leaves NCCL a choice; of networks not named it leaves all."""
+        algorithms, protocols = self.plugin_algorithms.get(network), self.plugin_protocols.get(network)
+        return algorithm in (algorithms or (algorithm,)) and protocol in (protocols or (protocol,))
 
     def generation_of(self, fabric: Fabric) -> str:
         """Return the GPU generation whose constants a fabric's GPUs take."""
@@ -152,12 +163,12 @@ class Profile(NamedSpec):
 
     The sigmas of `classes` are for another machine of this kind, those of `own`, by log, for the machine of that log,
     which a cluster that names the profile is where `one_machine` says that all logs are of one;
-    `unseen` of a profile of all platforms is how many times larger, by size class, an error is on a platform's log left
-    out than on those fitted.
+    `unseen` of a profile of all platforms is the sigma between machines of one kind, by size class.  `borrowed` are the pairs
+    taken from kin (the same GPU and links on cards of the same make), which no log of the platform holds.
 
     `others` is what the platform's pairs have in common, for pairs that its logs do not hold.  `single_process_launch`
-    [s] is what logs of ONE process that launches for all its GPUs (nccl-tests -g 8) lose on every call; training runs
-    one process per GPU, so it stands here only to explain those logs.  `network_latency` [s] by network technology is what
+    [s] is what ONE process that launches for all its GPUs (nccl-tests -g 8) takes for each of them; training runs one
+    process per GPU, so it stands here only to explain those logs.  `network_latency` [s] by network technology is what
     a hop takes beyond NCCL's constants; of a technology not named the cost table's.
     """
 
@@ -169,7 +180,8 @@ class Profile(NamedSpec):
     logs: dict[str, str]
     own: dict[str, Own] = Field(default_factory=dict)
     one_machine: bool = False
-    unseen: dict[str, Annotated[float, Field(ge=1)]] = Field(default_factory=dict)
+    unseen: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    borrowed: Words = ()
     others: Pair = Pair(latency=1.0, bandwidth=1.0, ramp=0.0)
     single_process_launch: Seconds = 0.0
     network_latency: dict[str, Seconds] = Field(default_factory=dict)
@@ -177,18 +189,22 @@ class Profile(NamedSpec):
     @property
     def calibrated(self) -> bool:
         """Whether measurements of this very platform stand behind it."""
-        return self.applies_to is not None
+        return self.applies_to is not None and bool(self.logs)
 
     def hop(self, network: str) -> float:
         """Return what a hop through a network takes beyond NCCL's constants [s]."""
         return self.network_latency.get(network, load_cost_table().network_latency.get(network, 0.0))
+
+    def holds(self, pair: str) -> bool:
+        """Return whether its own logs hold an "algorithm:protocol"."""
+        return pair in self.pairs and pair not in self.borrowed
 
     def measured(self, kind: str, algorithm: str, protocol: str, message: float) -> bool:
         """Return whether its logs hold such collectives, that pair, and sizes around this one [B]."""
         return (
             self.calibrated
             and f"{kind}:{algorithm}" in self.classes
-            and f"{algorithm}:{protocol}" in self.pairs
+            and self.holds(f"{algorithm}:{protocol}")
             and self.size_range.smallest <= message <= self.size_range.largest
         )
 

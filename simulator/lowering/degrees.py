@@ -33,10 +33,9 @@ def count_replicas(plan: Plan, world_size: int, cluster_name: str) -> int:
     if inner * replicas != world_size:
         way = f"data_parallel = {world_size // inner}"
         if world_size % inner:
-            tensor = nearest_divisor(world_size, t)
-            pipeline = nearest_divisor(world_size // tensor, p)
-            replicas_left = world_size // (tensor * pipeline)
-            way = f"tensor_parallel = {tensor}, pipeline_parallel = {pipeline}, data_parallel = {replicas_left}"
+            best = nearest_divisor(world_size, t * p)
+            tensor = math.gcd(best, t)
+            way = f"tensor_parallel = {tensor}, pipeline_parallel = {best // tensor}, data_parallel = {world_size // best}"
             way += ", context_parallel = 1" if c > 1 else ""
         raise PlanError(
             "tensor_parallel x context_parallel x pipeline_parallel x data_parallel must equal the world size, but "

@@ -31,6 +31,11 @@ READ = [
     ("two_ranks_one_gpu.txt", 0, "all_reduce", 2, 1, 8, 2**27, 58479.5, 58055.4),
     ("two_tables_in_a_page.txt", 0, "all_reduce", 2, 1, 8, 2**31, 957746, 962086),
     ("two_tables_in_a_page.txt", 1, "all_reduce", 4, 1, 7, 2**30, 624356, 624605),
+    ("two_launchers_prefix.txt", 0, "all_gather", 16, 2, 4, 2**33, 24724, 24214),
+    ("last_ranks_only.txt", 0, "all_reduce", 16, 2, 5, 2**30, 22645, 23322),
+    ("label_inside_rows.txt", 0, "all_reduce", 24, 0, 5, 2**24, 1334.9, 1336.5),
+    ("operation_left_blank.txt", 0, "all_gather", 8, 0, 4, 2**30, 14553.37, 14552.68),
+    ("rccl_algorithm_columns.txt", 0, "all_reduce", 16, 0, 3, 2**28, 1377.7, 1376.1),
     ("json_v3.json", 0, "all_reduce", 8, 1, 4, 2**28, 1120.0, 1131.2),
 ]
 

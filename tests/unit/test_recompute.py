@@ -92,7 +92,7 @@ def test_a_block_counts_layers_of_every_chunk() -> None:
 
 
 MODULES = [
-    (LLAMA, "core_attn", "layer", ["attention"]),
+    (LLAMA, "core_attn", "layer", ["attention operands copied", "attention"]),
     (LLAMA, "layernorm", "layer", ["attention norm", "mlp norm"]),
     (LLAMA, "mlp", "layer", ["mlp up", "swiglu", "mlp down"]),
     (MOE, "mla_up_proj", "moe layer", ["key value latent norm", "key value up", "rotary"]),

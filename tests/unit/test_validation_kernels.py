@@ -59,7 +59,7 @@ def test_a_layer_of_the_22b_model_takes_what_the_paper_measured(
     found = outcome(LAYER | {"direction": direction, "notes": notes, "time_ms": str(milliseconds)})
     assert found.quantity == "time_ms"
     assert found.error is not None
-    assert abs(found.error) < 0.05
+    assert abs(found.error) < 0.055
 
 
 @pytest.mark.parametrize(

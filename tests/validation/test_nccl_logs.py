@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from simulator.calibration.nccl import export_profile, fit_all, fit_nccl, platform_of, residuals
+from simulator.calibration.nccl_launch import host_seconds, with_host
 from simulator.calibration.nccl_logs import NcclLog, load_index, load_log
 from simulator.collectives import collective_seconds, profile_of
 from simulator.errors import CalibrationError
@@ -26,14 +27,16 @@ BUDGET = {
 }
 
 
+def host_of(log: NcclLog) -> float:
+    """Return what the host of its one process takes."""
+    return host_seconds(log, profile_of(log.fabric, log.place).single_process_launch)
+
+
 def error(log: NcclLog, least: float = 0.0) -> float:
     """Return the median |predicted / measured - 1| over messages of at least this size."""
-    launch = profile_of(log.fabric, log.place).single_process_launch if log.single_process else 0.0
     chosen = log.message >= least
-    predicted = [
-        collective_seconds(log.kind, float(s), log.place, log.fabric).seconds + launch for s in log.message[chosen]
-    ]
-    return float(np.median(np.abs(np.array(predicted) / log.seconds[chosen] - 1)))
+    device = [collective_seconds(log.kind, float(s), log.place, log.fabric).seconds for s in log.message[chosen]]
+    return float(np.median(np.abs(with_host(device, host_of(log)) / log.seconds[chosen] - 1)))
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.name)
@@ -48,9 +51,8 @@ def test_messages_of_training_are_within_an_eighth(log: NcclLog) -> None:
 
 def test_the_band_holds_most_points_of_a_log() -> None:
     for log in LOGS:
-        launch = profile_of(log.fabric, log.place).single_process_launch if log.single_process else 0.0
         found = [collective_seconds(log.kind, float(s), log.place, log.fabric) for s in log.message]
-        far = np.abs(np.log((np.array([f.seconds for f in found]) + launch) / log.seconds))
+        far = np.abs(np.log(with_host([f.seconds for f in found], host_of(log)) / log.seconds))
         inside = far <= 1.2816 * np.array([f.sigma for f in found])
         assert inside.mean() > 0.7, log.name
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from simulator.calibration.nccl_launch import host_seconds, with_host
 from simulator.calibration.nccl_logs import NcclLog, describe_row, load_log, log_digest, single_process
 from simulator.collectives import collective_seconds, profile_of
 from simulator.errors import SimulatorError, SpecError
@@ -60,12 +61,21 @@ def _log_outcomes(row: Row, index: Path, everything: bool) -> list[Outcome]:
             continue
         profile = profile_of(log.fabric, log.place)
         own = _own(profile, log, size)
-        launch = profile.single_process_launch if log.single_process else 0.0
+        seconds = float(with_host(time.seconds, host_seconds(log, profile.single_process_launch)))
         factor = math.exp(QUANTILE * (own or time.sigma))
         known = profile.measured(log.kind, time.algorithm, time.protocol, size)
         band = OWN_LOG if own else SAME_PLATFORM if known else UNMEASURED
-        out.append(replace(_row(name, i, line, time.seconds + launch, factor, "", True), band_of=band))
+        assumed = (f"{'prior' if band is UNMEASURED else 'profile'} {profile.name}: {band}", *_rate_taken(row, log))
+        out.append(replace(_row(name, i, line, seconds, factor, "", True), band_of=band, assumed=assumed))
     return out
+
+
+def _rate_taken(row: Row, log: NcclLog) -> tuple[str, ...]:
+    """Return what was taken for network cards whose rate the index does not say."""
+    if not log.fabric.network or text(row, "nic_gbps_per_gpu"):
+        return ()
+    rate = in_unit(log.fabric.network_bandwidth, "Gb/s", "B/s")
+    return (f"the index does not say how fast the network is: {rate:g} Gb/s per GPU",)
 
 
 def _own(profile: Profile, log: NcclLog, size: float) -> float | None:

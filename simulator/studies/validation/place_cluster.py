@@ -11,6 +11,7 @@ from simulator.errors import SimulatorError
 from simulator.hardware.cluster import Cluster, ClusterSpec, Node, load_cluster, load_node
 from simulator.hardware.gpu import Gpu, load_gpu
 from simulator.hardware.link import Link, load_link
+from simulator.hardware.words import generation_in
 from simulator.specs import load_all, names
 from simulator.studies.validation.names import find_gpu, load_names
 from simulator.studies.validation.rows import CannotPlace, Row, count, number, text
@@ -101,8 +102,7 @@ def place_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]]:
             f"GPU {name[:60]!r} is not known, and the row gives no gpu_peak_bf16_tflops and gpu_mem_gb for it"
         )
     flops = parse(f"{peak} TFLOP/s", "FLOP/s")
-    like = _of_vendor(row, name)
-    pattern = min(like, key=lambda g: (abs(math.log(_half(g) / flops)), g.name))
+    pattern = min(_like(row, name), key=lambda g: (abs(math.log(_half(g) / flops)), g.name))
     factor = flops / _half(pattern)
     gpu = pattern.model_copy(
         update={
@@ -115,16 +115,17 @@ def place_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]]:
     return gpu, (f"GPU {name!r} is not known: peak and memory of the row, the rest of {pattern.name}; uncalibrated",)
 
 
-def _of_vendor(row: Row, name: str) -> list[Gpu]:
-    """Our GPUs of the vendor that a row's words mean."""
+def _like(row: Row, name: str) -> list[Gpu]:
+    """Our GPUs of the generation that a name means, else of the vendor that a row's words mean."""
     vendor = "amd" if re.search(r"amd|instinct|mi\d{3}|xgmi", (name + text(row, "intra_link")).lower()) else "nvidia"
-    return [g for g in load_all("gpus", Gpu).values() if g.vendor == vendor]
+    everyone, generation = load_all("gpus", Gpu).values(), generation_in(name)
+    return [g for g in everyone if g.architecture == generation] or [g for g in everyone if g.vendor == vendor]
 
 
 def _of_memory(row: Row, name: str, gigabytes: float) -> tuple[Gpu, tuple[str, ...]]:
     """An unknown GPU of a table of peaks, where no speed is asked for: the one with the nearest memory, with the row's."""
     memory = parse(f"{gigabytes} GB", "B")
-    pattern = min(_of_vendor(row, name), key=lambda g: (abs(g.memory - memory), g.name))
+    pattern = min(_like(row, name), key=lambda g: (abs(g.memory - memory), g.name))
     gpu = pattern.model_copy(update={"name": name or "unnamed GPU", "aliases": (), "memory": memory})
     return gpu, (f"GPU {name!r} is not known: memory of the row, the rest of {pattern.name}; uncalibrated",)
 

@@ -172,6 +172,7 @@ def core(p: Pieces, keys: int = 0, tokens: int = 0, label: str = "", causal: boo
         return [
             *bias,
             *([_repeated(p, tokens)] if repeats else []),
+            *_flash_copies(p, tokens, groups, label),
             Operator(
                 label=f"{label}attention",
                 work="attention",
@@ -189,7 +190,6 @@ def core(p: Pieces, keys: int = 0, tokens: int = 0, label: str = "", causal: boo
                 backward_launches=3,
             ),
             *([copies] if copies else []),
-            *_flash_copies(p, tokens, groups, label),
         ]
     if m.positions == "transformer_xl":
         bias = transformer_xl(p, keys)
