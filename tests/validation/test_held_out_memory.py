@@ -21,7 +21,7 @@ def outcomes() -> list[Outcome]:
 
 
 def test_the_errors_are_those_that_the_documents_state(outcomes: list[Outcome]) -> None:
-    """docs/accuracy.md, peaks nobody tuned on: 3.7 % over 79 peaks, 3.5 % over 18 sources, no bias."""
+    """docs/held_out.md, peaks nobody tuned on: 3.7 % over 79 peaks, 3.5 % over 18 sources, no bias."""
     peaks = [o for o in outcomes if o.quantity != OUT_OF_MEMORY and o.measured is not None]
     assert [] == [(o.case_id, o.reason) for o in peaks if o.predicted is None]
     medians = [s.median_ape for s in scores_by_group(peaks).values() if s.median_ape is not None]

@@ -44,7 +44,7 @@ def test_every_machine_is_told_but_one_that_no_table_knows(logs: dict[str, list[
 
 
 def test_the_errors_are_those_that_the_documents_state(logs: dict[str, list[Outcome]]) -> None:
-    """docs/accuracy.md, logs nobody tuned on."""
+    """docs/held_out.md, logs nobody tuned on."""
     errors = [error(points) for name, points in logs.items() if name != UNKNOWN]
     assert float(np.median(errors)) <= 0.135
     large = [[p for p in points if float(p.case_id.split(":")[1]) >= 2**24] for name, points in logs.items()]
