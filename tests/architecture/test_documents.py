@@ -81,5 +81,5 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     assert set() == missing - made_up
 
 
-def test_there_are_six_pages() -> None:
-    assert ["accuracy", "data_files", "design", "extending", "glossary", "program"] == [page.stem for page in PAGES]
+def test_there_are_seven_pages() -> None:
+    assert ["accuracy", "data_files", "design", "extending", "glossary", "held_out", "program"] == [page.stem for page in PAGES]
