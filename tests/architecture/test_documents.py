@@ -82,4 +82,6 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 
 
 def test_there_are_seven_pages() -> None:
-    assert ["accuracy", "data_files", "design", "extending", "glossary", "held_out", "program"] == [page.stem for page in PAGES]
+    assert ["accuracy", "data_files", "design", "extending", "glossary", "held_out", "program"] == [
+        page.stem for page in PAGES
+    ]
