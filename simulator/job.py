@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from simulator.errors import PlanError, SimulatorError, SpecError, UnknownNameError
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.jitter import Jitter
 from simulator.hardware.parts import Part
 from simulator.plan.plan import Plan
-from simulator.specs import Spec, find_spec, read_toml, validate_spec
+from simulator.specs import Listed, Spec, find_spec, read_toml, validate_spec
 from simulator.units import Seconds
 from simulator.workload.model import Model, load_model
 from simulator.workload.optimizers import OPTIMIZERS
@@ -56,9 +56,7 @@ class ClusterChoice(Spec):
 
     name: str
     gpus: Annotated[int, Field(ge=1, le=10**7)] | None = None
-    parts: Annotated[
-        tuple[Part, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
-    ] = ()
+    parts: Annotated[tuple[Part, ...], Listed] = ()
     gpu_spread: Annotated[float, Field(ge=0, le=0.5)] | None = None
 
 

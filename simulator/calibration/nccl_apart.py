@@ -8,7 +8,7 @@ Logs of one source on the same wires are of one machine: they say nothing of ano
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,22 +89,21 @@ def spreads(found: LeftOut) -> Spreads:
 
 def widened(profile: Profile, apart: Spreads) -> Profile:
     """Return a profile whose sigmas hold other machines of its kind: the spread between them added."""
-
-    def wide(value: Residual, more: float) -> Residual:
-        return value.model_copy(update={"sigma": round(max(float(np.hypot(value.sigma, more)), _LEAST_SIGMA), 4)})
-
-    usual = float(np.median(list(apart.values()) or [0.0]))
-    classes = {name: wide(value, apart.get(name.rpartition(":")[2], usual)) for name, value in profile.classes.items()}
-    return profile.model_copy(update={"classes": classes, "everything": wide(profile.everything, usual)})
+    return _with_sigmas(profile, apart, lambda own, more: round(max(float(np.hypot(own, more)), _LEAST_SIGMA), 4))
 
 
 def at_least(profile: Profile, apart: Spreads) -> Profile:
     """Return a profile of all platforms whose sigmas are at least those between machines of one kind: a platform that
     nobody measured is no better known."""
+    return _with_sigmas(profile, apart, max)
 
-    def wide(name: str, value: Residual) -> Residual:
-        least = apart.get(name.rpartition(":")[2], float(np.median(list(apart.values()) or [0.0])))
-        return value.model_copy(update={"sigma": max(value.sigma, least)})
 
-    classes = {name: wide(name, value) for name, value in profile.classes.items()}
-    return profile.model_copy(update={"classes": classes, "everything": wide("", profile.everything)})
+def _with_sigmas(profile: Profile, apart: Spreads, joined: Callable[[float, float], float]) -> Profile:
+    """Return a profile with every sigma joined with the spread of its size class; of all sizes, with the median spread."""
+    usual = float(np.median(list(apart.values()) or [0.0]))
+
+    def of(value: Residual, more: float) -> Residual:
+        return value.model_copy(update={"sigma": joined(value.sigma, more)})
+
+    classes = {name: of(value, apart.get(name.rpartition(":")[2], usual)) for name, value in profile.classes.items()}
+    return profile.model_copy(update={"classes": classes, "everything": of(profile.everything, usual)})

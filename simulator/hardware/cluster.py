@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from simulator.errors import SpecError
 from simulator.hardware.gpu import Gpu, load_gpu
@@ -13,7 +13,7 @@ from simulator.hardware.gpu_spread import load_gpu_spread, longer_by
 from simulator.hardware.jitter import Jitter
 from simulator.hardware.link import Link, load_link
 from simulator.hardware.parts import NORMAL, Pace, Part
-from simulator.specs import Count, Name, NamedSpec, Names, load_named
+from simulator.specs import Count, Listed, Name, NamedSpec, Names, load_named
 from simulator.units import Bytes, BytesPerSecond, DollarsPerHour, Seconds
 
 __all__ = ["MAX_WORLD_SIZE", "Cluster", "ClusterSpec", "Level", "Node", "build_cluster", "load_cluster", "load_node"]
@@ -79,9 +79,7 @@ class ClusterSpec(NamedSpec):
     pxn: bool = True
     price_per_gpu_hour: DollarsPerHour | None = None
     calibration: Names = ()
-    parts: Annotated[
-        tuple[Part, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
-    ] = ()
+    parts: Annotated[tuple[Part, ...], Listed] = ()
     jitter: Jitter | None = None
     gpu_spread: Annotated[float, Field(ge=0, le=0.5)] | None = None
 

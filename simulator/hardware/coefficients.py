@@ -16,12 +16,12 @@ from __future__ import annotations
 import functools
 import math
 import os
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from simulator.hardware.fabric import Fabric, GroupPlacement
-from simulator.specs import Count, Name, NamedSpec, Spec, load_named, names
+from simulator.specs import Count, Listed, Name, NamedSpec, Spec, load_named, names
 from simulator.units import Bytes, BytesPerSecond, Seconds
 
 __all__ = [
@@ -45,14 +45,10 @@ __all__ = [
 Multiplier = Annotated[float, Field(gt=0, le=1000)]
 
 
-def _to_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-Caps = dict[str, Annotated[tuple[BytesPerSecond, BytesPerSecond, BytesPerSecond], BeforeValidator(_to_tuple)]]
-Factors = Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], BeforeValidator(_to_tuple)]
+Caps = dict[str, Annotated[tuple[BytesPerSecond, BytesPerSecond, BytesPerSecond], Listed]]
+Factors = Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Listed]
 Latencies = dict[str, Seconds]
-Words = Annotated[tuple[str, ...], BeforeValidator(_to_tuple)]
+Words = Annotated[tuple[str, ...], Listed]
 
 Sigma = Annotated[float, Field(gt=0)]
 

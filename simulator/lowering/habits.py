@@ -150,9 +150,8 @@ def _fsdp_pools(state: State, held: Held) -> list[Tensor]:
     gathered = max(max(sizes), (1 + settled.fsdp_prefetch) * max(sizes[:-1])) * settled.precision.element
     reducing = max(sizes) * settled.gradient_bytes
     if gradients_dropped(settled):
-        reducing += held.sharded(settled) * kept_gradient(
-            state
-        )  # shards of gradients come from the stream that reduces
+        # shards of gradients come from the stream that reduces
+        reducing += held.sharded(settled) * kept_gradient(state)
     return [
         Tensor(name="buffers of the gathering stream", category="fragmentation", bytes=gathered),
         Tensor(name="buffers of the reducing stream", category="fragmentation", bytes=reducing),

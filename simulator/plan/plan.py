@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from simulator.specs import Name, Spec
+from simulator.specs import Listed, Name, Spec
 from simulator.units import Bytes
 
 __all__ = ["AXES", "GRAPH_PARTS", "WHOLE_STEP", "Plan"]
@@ -23,11 +23,6 @@ GRAPH_PARTS = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")
 WHOLE_STEP = "full_iteration"
 """One graph of the whole step's forward and backward."""
 _WHOLE_GRAPHS = ("none", WHOLE_STEP)
-
-
-def _listed(value: Any) -> Any:
-    """A TOML list as a tuple."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _graphs(value: Any) -> Any:
@@ -134,7 +129,7 @@ class Plan(Spec):
     recompute: Literal["none", "selective", "operators", "full"] | None = None
     recompute_modules: Annotated[
         tuple[Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"], ...] | None,
-        BeforeValidator(_listed),
+        Listed,
     ] = None
     recompute_policy: Name | None = None
     recompute_method: Literal["block", "every", "uniform"] | None = None
@@ -150,7 +145,7 @@ class Plan(Spec):
     gradient_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     gradient_reduce_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     p2p: Literal["latency", "blocking"] | None = None
-    layer_split: Annotated[tuple[Layers, ...] | None, BeforeValidator(_listed)] = None
+    layer_split: Annotated[tuple[Layers, ...] | None, Listed] = None
     fsdp_unit: Literal["chunk"] | Degree | None = None
     fsdp_gather: Literal["microbatch", "visit"] | None = None
     fsdp_reduce: Literal["microbatch", "visit", "step"] | None = None
@@ -166,7 +161,7 @@ class Plan(Spec):
     post_validation: bool | None = None
     dropout: bool | None = None
     cuda_graphs: Annotated[str | tuple[str, ...] | None, BeforeValidator(_graphs)] = None
-    rank_order: Annotated[tuple[Literal["tp", "cp", "dp", "pp"], ...] | None, BeforeValidator(_listed)] = None
+    rank_order: Annotated[tuple[Literal["tp", "cp", "dp", "pp"], ...] | None, Listed] = None
     framework: str = "megatron_core"
 
     @property

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from simulator.specs import NamedSpec, load_named
+from simulator.specs import Listed, NamedSpec, load_named
 
 __all__ = ["RecomputePolicy", "Value", "load_recompute_policy"]
 
@@ -27,7 +27,7 @@ class RecomputePolicy(NamedSpec):
 
     saves: Annotated[
         tuple[Value, ...],
-        BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
+        Listed,
         Field(min_length=1),
     ]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from simulator.specs.folders import KINDS, data_roots, find_spec, names
 from simulator.specs.loading import (
     Count,
+    Listed,
     Name,
     NamedSpec,
     Names,
@@ -26,6 +27,7 @@ from simulator.specs.toml_text import key_lines, read_text, read_toml
 __all__ = [
     "KINDS",
     "Count",
+    "Listed",
     "Name",
     "NamedSpec",
     "Names",

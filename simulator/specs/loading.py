@@ -15,7 +15,18 @@ from simulator.specs.folders import find_spec, spec_files
 from simulator.specs.messages import explain, kind_of
 from simulator.specs.toml_text import KeyPath, key_lines, parse_toml, read_text, reason_of, shown_path
 
-__all__ = ["Count", "Name", "NamedSpec", "Names", "Spec", "load_all", "load_named", "load_spec", "validate_spec"]
+__all__ = [
+    "Count",
+    "Listed",
+    "Name",
+    "NamedSpec",
+    "Names",
+    "Spec",
+    "load_all",
+    "load_named",
+    "load_spec",
+    "validate_spec",
+]
 
 _MAX_ERRORS = 30
 
@@ -23,7 +34,9 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 """Text that is not empty."""
 Count = Annotated[int, Field(ge=1, le=10**9)]
 """A whole number, written as one: no "8", no 8.0, no true."""
-Names = Annotated[tuple[Name, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)]
+Listed = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+"""A list of a file for a field that is a tuple."""
+Names = Annotated[tuple[Name, ...], Listed]
 """A list of names."""
 
 S = TypeVar("S", bound=BaseModel)

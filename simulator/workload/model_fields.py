@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from simulator.specs import Name, NamedSpec
+from simulator.specs import Listed, Name, NamedSpec
 from simulator.units import parse
 from simulator.workload.layer_kind import LayerKind
 
@@ -27,7 +27,7 @@ Width = Annotated[int, Field(ge=1, le=10**6)]
 Part = Annotated[int, Field(ge=0, le=10**7)]
 """A size that 0 leaves out."""
 Mixer = Literal["full", "window", "chunk", "mamba2", "delta", "none"]
-Pattern = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+Pattern = Listed
 """A list in a data file; it is repeated over the layers."""
 
 _EXPERT_FIELDS = ("experts_per_token", "expert_ffn", "shared_expert_ffn", "dense_layers")

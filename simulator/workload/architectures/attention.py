@@ -196,6 +196,12 @@ def core(p: Pieces, keys: int = 0, tokens: int = 0, label: str = "", causal: boo
     return unfused(p, operands, keys, bias, label)
 
 
+def _operand_bytes(p: Pieces, tokens: int, groups: int) -> float:
+    """Bytes of queries, and of keys and values of `tokens` tokens in `groups` heads."""
+    m = p.m
+    return (p.t * m.heads * m.head_dim + tokens * groups * (m.head_dim + m.value_head_dim)) * p.e
+
+
 def _copies(p: Pieces, tokens: int, groups: int, label: str) -> Operator | None:
     """Copies around a fused kernel: its output into the layer's order of several sequences, and the gradients of queries, keys
     and values into the one tensor that they were split off from; before it, both into batch-first order and into one tensor."""
@@ -203,7 +209,7 @@ def _copies(p: Pieces, tokens: int, groups: int, label: str) -> Operator | None:
     moves = style.copies_attention_output and style.attention in ("flash1", "flash2") and p.sequences > 1
     out = p.t * m.heads * m.value_head_dim * p.e if moves else 0.0
     split = style.splits_qkv and m.attention != "latent" and not label
-    whole = (p.t * m.heads * m.head_dim + tokens * groups * (m.head_dim + m.value_head_dim)) * p.e
+    whole = _operand_bytes(p, tokens, groups)
     parts, packed = whole if split else 0.0, 2 * whole if style.packs_qkv and not label else 0.0
     if not out and not parts and not packed:
         return None
@@ -230,7 +236,7 @@ def _flash_copies(p: Pieces, tokens: int, groups: int, label: str) -> list[Opera
     """
     if not p.style.copies_attention_output or p.style.attention not in ("te", "te_2024") or p.m.attention == "latent":
         return []
-    moved = (p.t * p.m.heads * p.m.head_dim + tokens * groups * (p.m.head_dim + p.m.value_head_dim)) * p.e
+    moved = _operand_bytes(p, tokens, groups)
     return [
         Operator(
             label=f"{label}attention operands copied",
