@@ -149,7 +149,7 @@ capacity = prediction.capacity
 for rank, total in enumerate(prediction.memory.total):
     print(f"pipeline rank {rank}: {total / GIB:5.1f} GiB  {'#' * round(50 * total / capacity)}")
 
-for tensor in prediction.memory.standing(0)[:5]:
+for tensor in prediction.memory.live(0)[:5]:
     print(f"  rank 0 holds {tensor.count:3d} x {tensor.name:26s} {show(tensor.bytes, 'B')}")
 
 assert prediction.fits

@@ -24,10 +24,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from simulator.calibration.nccl import fit_nccl, platform_of, predict
-from simulator.calibration.nccl_logs import load_index
-from simulator.calibration.nccl_machine import Machine
-from simulator.calibration.nccl_tool import collect_logs, fit_profiles
+from simulator.calibration.collectives.fit.platforms import fit_nccl, platform_of, predict
+from simulator.calibration.collectives.judge.machine import Machine
+from simulator.calibration.collectives.read.tidy_logs import load_index
+from simulator.calibration.collectives.tool import collect_logs, fit_profiles
 from simulator.collectives import bus_factor, candidates
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.coefficients import pooled_profile

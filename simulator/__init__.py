@@ -48,3 +48,8 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(_PUBLIC[name]), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names too, loaded or not: what `dir`, `help` and completion show."""
+    return sorted({*globals(), *_PUBLIC})

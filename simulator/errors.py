@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import NoReturn
 
 __all__ = [
+    "TYPING_SLIP",
     "CalibrationError",
     "DeadlockError",
     "PlanError",
@@ -26,7 +28,13 @@ __all__ = [
     "SpecError",
     "UnknownNameError",
     "nearest",
+    "nearest_few",
+    "refuse",
 ]
+
+
+TYPING_SLIP = 0.8
+"""How like a key must be to one that is known before we say that it was meant: keys of other meaning share whole words."""
 
 
 class SimulatorError(Exception):
@@ -40,20 +48,31 @@ class SpecError(SimulatorError):
 class UnknownNameError(SpecError):
     """A name that no member of a family bears.
 
+    Args:
+        few: show the nearest three of those that are known, in place of all.
+        meant: what to write in its place, when that is known better than by its letters.
+
     >>> print(UnknownNameError("schedule", "chimaera", ["gpipe", "chimera"]))
     no schedule 'chimaera'. Did you mean 'chimera'? Known: chimera, gpipe
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], few: bool = False, meant: str = "") -> None:
         names = sorted(known)
-        guess = nearest(name, names)
-        hint = f" Did you mean {guess!r}?" if guess else ""
+        guess = None if meant else nearest(name, names, TYPING_SLIP if few else 0.6)
+        hint = f" Did you mean {guess!r}?" if guess else f" Here: {meant}." if meant else ""
+        if few:
+            super().__init__(f"no {kind} {name!r}.{hint} Nearest: {', '.join(nearest_few(name, names))}")
+            return
         shown = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
         super().__init__(f"no {kind} {name!r}.{hint} Known: {shown or 'none'}")
 
 
 class PlanError(SimulatorError):
     """A parallel plan that cannot run: says the rule, the values and the nearest plan that can."""
+
+
+class GraphError(SimulatorError):
+    """A layer's graph whose tensors do not fit together: a fault of a block. Says the operation, the tensor and the dimension."""
 
 
 class ProgramError(SimulatorError):
@@ -68,12 +87,35 @@ class CalibrationError(SimulatorError):
     """A measurement or a fit that cannot be used."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name most like `name`, or None when none is close.
+def refuse(rule: str, values: str, way: str) -> NoReturn:
+    """Refuse a plan.
+
+    Args:
+        rule: what holds of every plan that can run.
+        values: those of this plan that break it.
+        way: a plan that works.
+
+    Raises:
+        PlanError: always.
+    """
+    raise PlanError(f"{rule}, but {values}. Way out: {way}.")
+
+
+def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """Return the known name most like `name`, or None when none is as like as that (1 = the same).
 
     >>> nearest("chimaera", ["gpipe", "chimera"])
     'chimera'
     """
     lowered = {k.lower(): k for k in known}
-    found = difflib.get_close_matches(name.lower()[:100], list(lowered), n=1, cutoff=0.6)
+    found = difflib.get_close_matches(name.lower()[:100], list(lowered), n=1, cutoff=likeness)
     return lowered[found[0]] if found else None
+
+
+def nearest_few(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """Return the known names most like `name`, whatever their distance.
+
+    >>> nearest_few("chimaera", ["gpipe", "chimera", "zbv", "hanayo"], 2)
+    ['chimera', 'hanayo']
+    """
+    return difflib.get_close_matches(name.lower()[:100], list(known), n=count, cutoff=0.0)

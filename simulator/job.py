@@ -5,6 +5,8 @@
     sequence_length = 2048          pipeline_parallel = 8      gpus = 1024
     global_batch_size = 1536        ...
 
+Names of other programs for these fields (tensor_model_parallel_size, gbs, seq_length, ...) are taken too: `aliases`.
+
 A job that holds its own model has a table [model] in place of `workload.model`; with both, the table changes the named model.
 """
 
@@ -19,18 +21,33 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from simulator.aliases import explained, renamed, renamed_tables
 from simulator.errors import PlanError, SimulatorError, SpecError, UnknownNameError
+from simulator.hardware.checkpoint import Checkpoint
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.jitter import Jitter
+from simulator.hardware.neighbours import Neighbour
 from simulator.hardware.parts import Part
+from simulator.hardware.power import Power
+from simulator.hardware.reliability import Reliability
+from simulator.hardware.sites import Sites
 from simulator.plan.plan import Plan
 from simulator.specs import Listed, Spec, find_spec, read_toml, validate_spec
-from simulator.units import Seconds
+from simulator.units import Seconds, show
 from simulator.workload.model import Model, load_model
 from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.workload import Workload
 
-__all__ = ["Job", "apply_settings", "check_keys", "job_from_names", "load_job", "make_job"]
+__all__ = [
+    "Job",
+    "apply_settings",
+    "check_keys",
+    "job_from_data",
+    "job_from_names",
+    "load_job",
+    "make_job",
+    "parse_value",
+]
 
 Tokens = Annotated[int, Field(ge=1, le=10**8)]
 Sequences = Annotated[int, Field(ge=1, le=10**8)]
@@ -72,6 +89,11 @@ class JobFile(Spec):
     plan: Plan = Plan()
     cluster: ClusterChoice
     jitter: Jitter | None = None
+    reliability: Reliability | None = None
+    checkpoint: Checkpoint | None = None
+    power: Power | None = None
+    sites: Sites | None = None
+    neighbours: Annotated[tuple[Neighbour, ...], Listed, Field(max_length=16)] = ()
     measured_step_time: Seconds | None = None
 
 
@@ -83,6 +105,10 @@ class Job:
         assumptions: what was filled in because the job did not say, in words.
         measured_step_time: a published step time of this very job [s], if the file has one.
         jitter: what varies from step to step; None = nothing.
+        reliability, checkpoint: what fails over weeks, and how state is saved; None = nothing is said.
+        power: electricity.
+        sites: that train together, each with this job's cluster; None = one.
+        neighbours: other jobs on the same cluster (`simulator.studies.neighbours`).
     """
 
     name: str
@@ -93,6 +119,11 @@ class Job:
     measured_step_time: float | None = None
     notes: str = ""
     jitter: Jitter | None = None
+    reliability: Reliability | None = None
+    checkpoint: Checkpoint | None = None
+    power: Power = Power()
+    sites: Sites | None = None
+    neighbours: tuple[Neighbour, ...] = ()
 
 
 def load_job(name: str | Path, settings: Iterable[str] = ()) -> Job:
@@ -103,7 +134,7 @@ def load_job(name: str | Path, settings: Iterable[str] = ()) -> Job:
         UnknownNameError: no such job, model, cluster, ...
     """
     path = _job_file(str(name))
-    settings = tuple(settings)
+    settings = tuple(map(renamed, settings))
     _check_bare(settings)
     data = apply_settings(read_toml(path), settings)
     return make_job(data, str(path), Path(path).stem, _keys(settings))
@@ -127,9 +158,23 @@ def _job_file(name: str) -> Path:
 def job_from_names(model: str, cluster: str, settings: Iterable[str] = ()) -> Job:
     """Return a job for a model and a cluster by name; everything else from settings or by default."""
     data = {"workload": {"model": model}, "cluster": {"name": cluster}}
-    settings = tuple(settings)
+    settings = tuple(map(renamed, settings))
     _check_bare(settings)
     return make_job(apply_settings(data, settings), "the command line", f"{model} on {cluster}", _keys(settings))
+
+
+def job_from_data(data: Mapping[str, Any], place: str, settings: Iterable[str], notes: tuple[str, ...] = ()) -> Job:
+    """Return the job of a job file's content, with settings applied.
+
+    Args:
+        place: where it was read, for messages.
+        notes: what was assumed when it was read.
+    """
+    settings = tuple(map(renamed, settings))
+    _check_bare(settings)
+    name = str(data.get("name", "job"))
+    made = make_job(apply_settings(data, settings), place, name, _keys(settings))
+    return replace(made, assumptions=(*made.assumptions, *notes))
 
 
 def _keys(settings: Iterable[str]) -> frozenset[tuple[str, ...]]:
@@ -148,13 +193,17 @@ def check_keys(settings: Iterable[str]) -> None:
         "plan": Plan,
         "cluster": ClusterChoice,
         "jitter": Jitter,
+        "reliability": Reliability,
+        "checkpoint": Checkpoint,
+        "power": Power,
+        "sites": Sites,
     }
     known = {f"{table}.{key}" for table, cls in tables.items() for key in cls.model_fields}
     whole = set(JobFile.model_fields)
-    for key in sorted(_keys(settings)):
+    for key in sorted(_keys(map(renamed, settings))):
         fits = key[0] in whole and (len(key) == 1 or key[0] not in tables)
         if not fits and ".".join(key[:2]) not in known:
-            raise UnknownNameError("setting", ".".join(key), known)
+            raise UnknownNameError("setting", ".".join(key), known, few=True, meant=explained(key[-1]))
 
 
 def _check_bare(settings: Iterable[str]) -> None:
@@ -168,25 +217,33 @@ def apply_settings(data: Mapping[str, Any], settings: Iterable[str]) -> dict[str
     >>> apply_settings({"plan": {"zero_stage": 1}}, ["plan.zero_stage=3", "plan.schedule=chimera"])
     {'plan': {'zero_stage': 3, 'schedule': 'chimera'}}
     """
-    out = copy.deepcopy(dict(data))
-    for setting in settings:
+    out = renamed_tables(copy.deepcopy(dict(data)), "the job")
+    for setting in map(renamed, settings):
         path, equals, text = setting.partition("=")
         keys = path.strip().split(".")
         if not equals or not all(keys) or len(keys) > 4:
             raise SpecError(
                 f"--set {setting[:80]!r}: expected TABLE.KEY=VALUE such as plan.tensor_parallel=8; "
-                "tables are workload, model, plan, cluster, jitter"
+                "tables are workload, model, plan, cluster, jitter, reliability, checkpoint, power, sites, neighbours"
             )
         table: Any = out
         for key in keys[:-1]:
             table = table.setdefault(key, {})
             if not isinstance(table, dict):
                 raise SpecError(f"--set {setting[:80]!r}: {key!r} is a value, not a table of keys")
-        table[keys[-1]] = _value(text.strip())
+        table[keys[-1]] = parse_value(text.strip())
     return out
 
 
-def _value(text: str) -> Any:
+def parse_value(text: str) -> Any:
+    """Return a value as TOML has it; text that is none stands for itself.
+
+    Raises:
+        SpecError: it is too long to be one.
+
+    >>> parse_value("8"), parse_value("[1, 2]"), parse_value("chimera")
+    (8, [1, 2], 'chimera')
+    """
     if len(text) > 2000:
         raise SpecError(f"--set: a value of {len(text)} characters; expected at most 2000")
     try:
@@ -198,7 +255,7 @@ def _value(text: str) -> Any:
 
 def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[tuple[str, ...]] = ()) -> Job:
     """Return the job that `data` describes; for messages, `place` is where it was read, all but the keys `given` by --set."""
-    spec = validate_spec(data, JobFile, place, given=given)
+    spec = validate_spec(renamed_tables(data, place), JobFile, place, given=given)
     assumptions: list[str] = []
     model = _model(spec, place)
     OPTIMIZERS.get(spec.workload.optimizer)
@@ -239,6 +296,14 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
         assumptions.append(
             "the step time is without the noise of [jitter]; dtsim run has p50, p95 and their causes beside it"
         )
+    power = spec.power or cluster.spec.power or Power()
+    if power.cap is not None:
+        cluster = replace(cluster, gpu=power.capped(cluster.gpu))
+        assumptions.append(
+            f"power.cap = {show(power.cap, 'W')}: every GPU keeps below it, at a slower clock where it would draw more"
+        )
+    if spec.sites is not None:
+        assumptions.append("a step is that of one site; dtsim goodput adds the exchange between sites of [sites]")
     return Job(
         name=spec.name if spec.name != "job" else name,
         workload=workload,
@@ -248,6 +313,11 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
         measured_step_time=spec.measured_step_time,
         notes=spec.notes or "",
         jitter=jitter,
+        reliability=spec.reliability or cluster.spec.reliability,
+        checkpoint=spec.checkpoint or cluster.spec.checkpoint,
+        power=power,
+        sites=spec.sites,
+        neighbours=spec.neighbours,
     )
 
 

@@ -9,13 +9,17 @@ from typing import Any
 
 from simulator.costs.ranks import price_ranks
 from simulator.engine import run
+from simulator.errors import SpecError
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.parts import Part
 from simulator.job import Job
-from simulator.lowering import lower_settled, settle
+from simulator.lowering import Settled, lower_settled, settle
+from simulator.lowering.expand import layer_costs
 from simulator.plan.plan import Plan
 from simulator.program.spec import verify
 from simulator.report.prediction import Prediction, measure
+from simulator.units import show
+from simulator.workload.layer_kind import is_layer
 from simulator.workload.workload import Workload
 
 __all__ = ["simulate", "simulate_job"]
@@ -54,13 +58,37 @@ def simulate(
     verify(program)
     priced = price_ranks(program, cluster, fold)
     trace = run(priced.program, priced.prices, engine)
-    facts = _provenance(settled, priced.cluster, assumptions, cluster.parts)
+    facts = _provenance(settled, priced.cluster, (*assumptions, *_small_bucket(workload, settled, plan)), cluster.parts)
     return measure(trace, priced.program, priced.prices, workload, priced.cluster, facts, priced.ranks)
 
 
 def simulate_job(job: Job, engine: str = "compiled", fold: bool = True) -> Prediction:
-    """Return the prediction of a job."""
+    """Return the prediction of a job.
+
+    Raises:
+        SpecError: the job has neighbours: `simulator.studies.neighbours` finds what they leave it.
+    """
+    if job.neighbours:
+        raise SpecError(
+            "neighbours are known to dtsim run and dtsim goodput (simulator.studies.neighbours): leave them out here"
+        )
     return simulate(job.workload, job.plan, job.cluster, engine, job.assumptions, fold)
+
+
+def _small_bucket(workload: Workload, settled: Settled, plan: Plan) -> tuple[str, ...]:
+    """What to say where the buckets asked for are smaller than those there can be."""
+    if plan.bucket_size is None:
+        return ()
+    costs = layer_costs(workload, settled)
+    least = (
+        min((cost.parameters for kind, cost in costs.items() if is_layer(kind)), default=0.0) * settled.gradient_bytes
+    )
+    if plan.bucket_size >= least:
+        return ()
+    return (
+        f"gradients are reduced layer by layer at the finest: bucket_size = {show(plan.bucket_size, 'B')} is less than the "
+        f"{show(least, 'B')} of a layer and has the effect of one",
+    )
 
 
 def _provenance(

@@ -24,6 +24,7 @@ __all__ = [
     "GIB",
     "Bytes",
     "BytesPerSecond",
+    "CarbonIntensity",
     "DollarsPerHour",
     "Flops",
     "FlopsPerSecond",
@@ -33,6 +34,8 @@ __all__ = [
     "Watts",
     "in_unit",
     "parse",
+    "plain_number",
+    "sane",
     "show",
 ]
 
@@ -66,6 +69,9 @@ _SUFFIXES: dict[str, dict[str, float]] = {
     "W": {p + "W": f for p, f in _DECIMAL.items()},
     "Hz": {p + "Hz": f for p, f in _DECIMAL.items()},
     "$/h": {"$/h": 1.0, "USD/h": 1.0},
+    "J": {p + "J": f for p, f in _DECIMAL.items()} | {p + "Wh": f * 3600.0 for p, f in _DECIMAL.items()},
+    "kg": {"kg": 1.0, "t": 1e3},
+    "kg/J": {"kg/kWh": 1.0 / 3.6e6, "g/kWh": 1e-3 / 3.6e6},
     "tokens": {p: f for p, f in _DECIMAL.items()} | {p + " tokens": f for p, f in _DECIMAL.items()} | {"B": 1e9},
 }
 _NOUNS = {
@@ -77,8 +83,12 @@ _NOUNS = {
     "W": ("a power", "400 W"),
     "Hz": ("a frequency", "1.41 GHz"),
     "$/h": ("a price", "2.95 $/h"),
+    "J": ("an energy", "20 MWh"),
+    "kg": ("a mass", "1 t"),
+    "kg/J": ("a carbon intensity", "0.4 kg/kWh"),
     "tokens": ("a number of tokens", "1T"),
 }
+_SMALLEST, _LARGEST = 1e-30, 1e30
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*\Z")
 
 
@@ -126,9 +136,10 @@ FlopsPerSecond = Annotated[float, Unit("FLOP/s")]
 Watts = Annotated[float, Unit("W")]
 Hertz = Annotated[float, Unit("Hz")]
 DollarsPerHour = Annotated[float, Unit("$/h")]
+CarbonIntensity = Annotated[float, Unit("kg/J", positive=False)]
 
 
-def parse(text: str, symbol: str) -> float:
+def parse(text: str, symbol: str, any_magnitude: bool = False) -> float:
     """Return the SI value of a quantity written with its unit; `symbol` is the dimension wanted: "s", "B", "B/s", ...
 
     Raises:
@@ -146,12 +157,37 @@ def parse(text: str, symbol: str) -> float:
         value = float(match.group(1)) * _SUFFIXES[symbol][suffix]
         if not math.isfinite(value):
             raise ValueError(f"expected {noun} that is finite, got {text!r}")
+        if (not any_magnitude and not sane(value)) or (value == 0 and float(match.group(1)) != 0):
+            raise ValueError(f"expected {noun} between {_SMALLEST:g} and {_LARGEST:g} {symbol}, got {text!r}")
         return value
     other = next((_NOUNS[s][0] for s, table in _SUFFIXES.items() if suffix in table and s != "tokens"), None)
     if not suffix:
         raise ValueError(f'expected {noun} with its unit, such as "{example}", got the bare number {text!r}')
     got = other if other else f"the unknown unit {suffix!r}"
     raise ValueError(f'expected {noun} such as "{example}", got {got} ({text!r})')
+
+
+def sane(value: float) -> bool:
+    """Return whether a number can be that of something real: 0, or of a magnitude from 1e-30 to 1e30.
+
+    Beyond, products and quotients of a few of them leave what a float can hold.
+
+    >>> sane(0.0), sane(5e-324), sane(1e308)
+    (True, False, False)
+    """
+    return value == 0 or _SMALLEST <= abs(value) <= _LARGEST
+
+
+def plain_number(text: str | float) -> float:
+    """Return a number without a unit, as the cells of tables have them.
+
+    Raises:
+        ValueError: it is none, or of no magnitude that anything has.
+    """
+    value = float(text)
+    if not sane(value):
+        raise ValueError(f"expected a number between {_SMALLEST:g} and {_LARGEST:g}, got {str(text)[:40]!r}")
+    return value
 
 
 def in_unit(value: float, suffix: str, symbol: str) -> float:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import settings
 
 from simulator.cli.app import main
+
+settings.register_profile("dtsim", deadline=None)  # how long a machine takes is no property of what is tested
+settings.load_profile("dtsim")
 
 collect_ignore = ["validation/torch_stages.py"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.studies.validation.placement import Placed, place
+from simulator.importers.table.row_simulation import RowSimulation, row_simulation
 
 __all__ = ["ROW", "placed"]
 
@@ -40,5 +40,5 @@ ROW = {
 }
 
 
-def placed(**changes: str) -> Placed:
-    return place({**ROW, **changes})
+def placed(**changes: str) -> RowSimulation:
+    return row_simulation({**ROW, **changes})

@@ -2,7 +2,8 @@
 
     dtsim VERB ... --> cli/VERB.py: command() --> job, simulate, studies, report --> text or one JSON object
 
-Exit codes: 0 answered (out of memory is an answer), 2 the input is wrong (one message, no traceback), 1 our own fault.
+Exit codes: 0 answered (out of memory is an answer), 2 the input is wrong or the machine refuses (one message, no traceback), 1 our own
+fault, 130 stopped with Ctrl-C; `run --strict` leaves with 3 when the step does not fit.
 The verbs read options and print; what they print is computed in `studies` and `report`.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from simulator.cli.output import INTERRUPTED, compile_cache_of, note
 from simulator.errors import SimulatorError, UnknownNameError
 
 __all__ = ["VERBS", "main"]
@@ -27,12 +29,16 @@ VERBS = {
     "run": "Predict one training step: time with a band, memory, and where both go.",
     "explain": "Say what binds a step and which single change helps most.",
     "schedule": "Show a pipeline schedule alone, in abstract time.",
+    "search": "Find the best plan of a space, with a proof, and what each choice costs.",
+    "goodput": "Simulate a whole run: failures, checkpoints, days, money, energy.",
     "compare": "Put schedules, ZeRO stages or any setting side by side.",
     "collective": "Time one collective on a cluster.",
     "calibrate": "Fit a cost model to measurements and write a profile.",
     "measure": "Measure this machine; writes what calibrate reads.",
     "validate": "Predict a table of measured runs and show the errors.",
-    "export": "Write a step as a Chrome trace, or its pipeline order for PyTorch.",
+    "serve": "Serve a page to change model, cluster and plan by hand.",
+    "import": "Read a config, script, log or trace of another program as a job.",
+    "export": "Write a step as a Chrome or Chakra trace, its order for PyTorch, or settings of Megatron, torchtitan, DeepSpeed.",
     "init": "Write a commented job file.",
     "list": "List what is known: models, clusters, schedules, ...",
     "show": "Show one of them with its numbers, units and sources.",
@@ -40,7 +46,6 @@ VERBS = {
 """Verb -> its one line of help; module and function are `simulator.cli.VERB` and `command`."""
 
 _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_INTERRUPTED = 130
 
 
 class _Verbs(TyperGroup):
@@ -104,6 +109,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: always.
     """
+    if sys.stderr is None:  # closed by whoever started us: what would go there must not go elsewhere
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        note("error: standard output is closed. Way out: > FILE, or > /dev/null where only files are wanted")
+        sys.exit(2)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
@@ -119,29 +129,54 @@ def _run(arguments: list[str]) -> int:
             return _hung_up()
         return _flushed(error.code if isinstance(error.code, int) else int(error.code is not None))
     except SimulatorError as error:
-        print(f"error: {error}", file=sys.stderr)
+        note(f"error: {error}")
         return _flushed(2)
     except BrokenPipeError:
         return _hung_up()
     except KeyboardInterrupt:
-        return _INTERRUPTED
-    except OSError as error:
-        if error.filename is None:
-            return _our_fault(error)
-        print(f"error: {error.filename}: {error.strerror or error}", file=sys.stderr)
-        return _flushed(2)
+        return INTERRUPTED
     except Exception as error:
-        return _our_fault(error)
+        if _interrupted(error):
+            return INTERRUPTED
+        return _machine_refuses(error) or _our_fault(error)
     return _flushed(0)
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: a library whose import it interrupts may say something else."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _machine_refuses(error: Exception) -> int:
+    """Say what the machine does not give, and return 2; 0 when the error is another one."""
+    cache = compile_cache_of(error)
+    if cache is not None:
+        why = (
+            error.strerror
+            if isinstance(error, OSError) and error.strerror
+            else f"{type(error).__name__}: {str(error)[:200]}"
+        )
+        note(
+            f"error: the compiled engine cannot be kept in or read from {cache} ({why}). Way out: delete its files *.nbi and "
+            "*.nbc, make room, or NUMBA_CACHE_DIR=/another/folder"
+        )
+    elif isinstance(error, OSError):
+        note(f"error: {error.filename or 'the machine refuses'}: {error.strerror or error}")
+    elif isinstance(error, MemoryError):
+        note("error: this machine has not enough memory for that. Way out: fewer GPUs, microbatches or samples")
+    else:
+        return 0
+    return _flushed(2)
 
 
 def _our_fault(error: Exception) -> int:
     if os.environ.get("DTSIM_DEBUG"):
         raise error
-    print(
+    note(
         f"internal error: {type(error).__name__}: {str(error)[:300]}\n"
-        "This is a fault of dtsim, please report it with the command you gave; DTSIM_DEBUG=1 shows the traceback.",
-        file=sys.stderr,
+        "This is a fault of dtsim, please report it with the command you gave; DTSIM_DEBUG=1 shows the traceback."
     )
     return _flushed(1)
 
@@ -151,11 +186,21 @@ def _flushed(code: int) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         return _hung_up()
+    except OSError as error:
+        if not code:
+            note(f"error: standard output: {error.strerror or error}")
+        _drop_output()
+        return code or 2
     return code
 
 
 def _hung_up() -> int:
-    """Whoever read our output stopped reading: no error, and nothing more to say when Python closes its files."""
+    """Whoever read our output stopped reading: no error."""
+    _drop_output()
+    return 0
+
+
+def _drop_output() -> None:
+    """Let what could not be written go, or Python would try again when it closes its files."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0

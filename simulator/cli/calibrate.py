@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.options import JsonOption, quantity
-from simulator.cli.output import note, print_json, print_sections, wrote
+from simulator.cli.options import ForceOption, JsonOption, quantity
+from simulator.cli.output import claim, note, print_json, print_sections, wrote
 from simulator.errors import SpecError
+from simulator.specs import write_text
 
 if TYPE_CHECKING:
-    from simulator.calibration.nccl_machine import Machine
+    from simulator.calibration.collectives.judge.machine import Machine
 
 __all__ = ["KINDS", "command"]
 
@@ -29,7 +30,7 @@ def command(
         typer.Argument(metavar="FILE...", help="nccl: logs of nccl-tests, text or JSON, or an index.csv; else CSV."),
     ],
     output: Annotated[Path | None, typer.Option("--output", metavar="PROFILE.toml", help="The file to write.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite it.")] = False,
+    force: ForceOption = False,
     gpu: Annotated[str, typer.Option("--gpu", help="The GPU, where the files do not name it.")] = "",
     cluster: Annotated[
         str, typer.Option("--cluster", metavar="C", help="nccl: the machine (dtsim list clusters).")
@@ -65,8 +66,9 @@ def command(
         raise SpecError("where to? Give --output PROFILE.toml")
     if output is not None and not accuracy:
         _check_output(output, force)
+        claim(force, output, plot)
     if kind == "nccl":
-        from simulator.calibration.nccl_machine import Machine
+        from simulator.calibration.collectives.judge.machine import Machine
 
         machine = Machine(
             cluster=cluster,
@@ -92,16 +94,15 @@ def command(
 def _check_output(output: Path, force: bool) -> None:
     if output.suffix != ".toml":
         raise SpecError(f"--output: a profile is a TOML file, such as nccl_mine.toml, but got {str(output)!r}")
-    if output.exists() and not force:
-        raise SpecError(f"--output: {output} exists; --force overwrites it")
+    claim(force, output)
 
 
 def _nccl(
     files: list[Path], machine: Machine, everything: bool, output: Path, force: bool, plot: str | None, as_json: bool
 ) -> None:
-    from simulator.calibration.nccl_report import calibration_sections, fit_figures, plot_fit
-    from simulator.calibration.nccl_toml import export_profile
-    from simulator.calibration.nccl_tool import collect_logs, fit_profiles
+    from simulator.calibration.collectives.report.profile_file import export_profile
+    from simulator.calibration.collectives.report.screen import calibration_sections, fit_figures, plot_fit
+    from simulator.calibration.collectives.tool import collect_logs, fit_profiles
 
     collected = collect_logs(files, machine, everything)
     profiles = fit_profiles(collected, output.stem)
@@ -131,8 +132,13 @@ def _way_to_use(name: str) -> str:
 
 
 def _judge(files: list[Path], machine: Machine, everything: bool, as_json: bool) -> None:
-    from simulator.calibration.nccl_accuracy import accuracy_figures, accuracy_section, bands_section, log_accuracies
-    from simulator.calibration.nccl_tool import collect_logs
+    from simulator.calibration.collectives.report.accuracy import (
+        accuracy_figures,
+        accuracy_section,
+        bands_section,
+        log_accuracies,
+    )
+    from simulator.calibration.collectives.tool import collect_logs
 
     collected = collect_logs(files, machine, everything)
     for line in collected.refused:
@@ -145,11 +151,11 @@ def _judge(files: list[Path], machine: Machine, everything: bool, as_json: bool)
 
 
 def _kernels(kind: str, files: list[Path], gpu: str, output: Path, as_json: bool) -> None:
-    from simulator.calibration.kernel_tool import calibrate_kernels
+    from simulator.calibration.kernels.tool import calibrate_kernels
 
     answer = calibrate_kernels(kind, files, gpu, output.stem)
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(answer.toml, encoding="utf-8")
+    write_text(output, answer.toml)
     if as_json:
         print_json(answer.figures)
     else:
@@ -158,7 +164,7 @@ def _kernels(kind: str, files: list[Path], gpu: str, output: Path, as_json: bool
 
 
 def _overlap(files: list[Path], gpu: str, output: Path, as_json: bool) -> None:
-    from simulator.calibration.overlap import calibrate_overlap
+    from simulator.calibration.kernels.overlap import calibrate_overlap
 
     if not output.stem.startswith("interference_"):
         raise SpecError(
@@ -167,7 +173,7 @@ def _overlap(files: list[Path], gpu: str, output: Path, as_json: bool) -> None:
         )
     answer = calibrate_overlap(files, gpu, output.stem)
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(answer.toml(), encoding="utf-8")
+    write_text(output, answer.toml())
     if as_json:
         print_json(answer.figures)
     else:

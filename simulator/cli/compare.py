@@ -9,6 +9,7 @@ import typer
 from simulator.cli.options import (
     ClusterOption,
     EngineOption,
+    ForceOption,
     JobArgument,
     JsonOption,
     ModelOption,
@@ -16,7 +17,7 @@ from simulator.cli.options import (
     read_job,
     words,
 )
-from simulator.cli.output import print_json, print_sections, warn_if_cold, wrote
+from simulator.cli.output import claim, print_json, print_sections, tell_compiling, wrote
 from simulator.errors import SpecError
 
 if TYPE_CHECKING:
@@ -68,12 +69,14 @@ def command(
             help="Instead: the schedules in abstract time (F = I = W = 1), by latency of a hop.",
         ),
     ] = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Put schedules, ZeRO stages or any setting side by side: one table, one picture. Rows that cannot be say why."""
     from simulator.studies.comparison import compare
     from simulator.studies.variants import variants
 
+    claim(force, plot, timelines, figure)
     settings = [*(settings or ()), *(vary or ())]
     if mode is not None and gpus is None:
         raise SpecError("--scaling says what happens to the global batch on more GPUs. Give --gpus 64,128,...")
@@ -88,7 +91,7 @@ def command(
         _sweep(base, _schedules(schedule), words("--latency-sweep", latencies), plot, as_json)
         return
     asked = variants(_schedules(schedule), numbers("--zero", zero), settings)
-    warn_if_cold()
+    tell_compiling()
     if gpus is not None:
         if timelines or figure:
             raise SpecError("--gpus draws scaling curves (--plot). Leave out --timelines and --figure")
@@ -164,7 +167,7 @@ def _sweep(job: Job, schedules: list[str], latencies: list[str], plot: str | Non
         raise SpecError(
             f"--latency-sweep: expected numbers such as 0,0.1,0.2, got {','.join(latencies)[:80]!r}"
         ) from None
-    warn_if_cold(("report/memory_kernel", "report/breakdown_kernel", "schedules/kernels/clock"))
+    tell_compiling()
     shape = job_shape(job)
     sweep = latency_sweep(schedules or ["gpipe", "one_f_one_b"], shape, points, hop=hop_of(job))
     if plot:

@@ -11,7 +11,7 @@ from simulator.cli.options import (
     SetOption,
     read_job,
 )
-from simulator.cli.output import note, print_json, print_sections, warn_if_cold
+from simulator.cli.output import note, print_json, print_sections, tell_compiling
 
 __all__ = ["command"]
 
@@ -30,7 +30,7 @@ def command(
     from simulator.studies.stragglers import find_stragglers
 
     the_job = read_job(job, model, cluster, settings)
-    warn_if_cold()
+    tell_compiling()
     prediction = simulate_job(the_job, engine)
     note("simulating the neighbouring plans ...")
     explanation = explain(the_job, prediction, engine)

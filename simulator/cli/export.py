@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.options import ClusterOption, JobArgument, ModelOption, SetOption, read_job
-from simulator.cli.output import warn_if_cold, wrote
+from simulator.cli.options import ClusterOption, ForceOption, JobArgument, ModelOption, SetOption, read_job
+from simulator.cli.output import claim, note, tell_compiling, wrote
 from simulator.errors import SpecError, UnknownNameError
+from simulator.specs import write_text
 
 if TYPE_CHECKING:
     from simulator.job import Job
 
 __all__ = ["FORMS", "command"]
 
-FORMS = {"chrome": "step.json.gz", "torch-csv": "-", "torch-csv-comms": "-"}
+FORMS = {
+    "chakra": "step",
+    "chrome": "step.json.gz",
+    "torch-csv": "-",
+    "torch-csv-comms": "-",
+    "megatron": "-",
+    "torchtitan": "-",
+    "deepspeed": "-",
+}
 """What can be written, and to which file where none is named; - is standard output."""
 
 
@@ -26,22 +34,46 @@ def command(
     model: ModelOption = None,
     cluster: ClusterOption = None,
     settings: SetOption = None,
-    output: Annotated[str | None, typer.Option("--output", help="The file to write; - prints a CSV.")] = None,
+    output: Annotated[str | None, typer.Option("--output", help="The file to write; - prints it.")] = None,
+    force: ForceOption = False,
 ) -> None:
-    """Write a step: its Chrome trace (ui.perfetto.dev), or its pipeline order for torch.distributed.pipelining."""
+    """Write a step as Chakra traces (ASTRA-sim) or a Chrome trace (ui.perfetto.dev), its pipeline order for
+    torch.distributed.pipelining, or its settings for a training framework.
+
+    Examples: dtsim export megatron gpt3_175b --output train.sh; dtsim export torch-csv gpt3_175b
+    """
     if form not in FORMS:
         raise UnknownNameError("form to export", form, FORMS)
-    the_job = read_job(job, model, cluster, settings)
     path = output or FORMS[form]
-    if form == "chrome":
-        _write_chrome(the_job, path)
+    claim(force, path)
+    the_job = read_job(job, model, cluster, settings)
+    if form in ("chrome", "chakra"):
+        (_write_chrome if form == "chrome" else _write_chakra)(the_job, path)
         return
-    text = _torch(the_job, comms=form == "torch-csv-comms")
+    text = (
+        _torch(the_job, comms=form == "torch-csv-comms") if form.startswith("torch-csv") else _settings(the_job, form)
+    )
     if path == "-":
         print(text, end="")
     else:
-        Path(path).write_text(text, encoding="utf-8")
+        write_text(path, text)
         wrote(path)
+
+
+def _settings(job: Job, form: str) -> str:
+    """The settings of a training framework."""
+    if form == "megatron":
+        from simulator.importers.write_megatron import megatron_script
+
+        return megatron_script(job)
+    from simulator.importers.write_others import deepspeed_json, torchtitan_toml
+
+    if form == "torchtitan":
+        return torchtitan_toml(job)
+    text, elsewhere = deepspeed_json(job)
+    for line in elsewhere:
+        note(f"not in this file, but in user code: {line}")
+    return text
 
 
 def _write_chrome(job: Job, path: str) -> None:
@@ -50,9 +82,23 @@ def _write_chrome(job: Job, path: str) -> None:
 
     if path == "-":
         raise SpecError("a Chrome trace goes to a file, but --output is -. Name one that ends in .json or .json.gz")
-    warn_if_cold()
+    tell_compiling()
     prediction = simulate_job(job)
     wrote(export_chrome_trace(prediction.program, prediction.prices, prediction.trace, path))
+
+
+def _write_chakra(job: Job, prefix: str) -> None:
+    """One trace per GPU, and the groups beside them."""
+    from simulator.costs.price import price
+    from simulator.importers.write_chakra import write_chakra
+    from simulator.lowering import lower
+
+    if job.cluster.parts:
+        raise SpecError("Chakra traces are written for GPUs that are alike. Leave out cluster.parts")
+    program = lower(job.workload, job.plan, job.cluster.world_size)
+    made = write_chakra(program, price(program, job.cluster), prefix)
+    nodes = ", ".join(f"{count:,} {kind}" for kind, count in made.nodes.items())
+    note(f"wrote {len(made.paths) - 1} traces {made.paths[0]} ... and {made.paths[-1].name}: {nodes}")
 
 
 def _torch(job: Job, comms: bool) -> str:

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.output import note, warn_if_cold, wrote
+from simulator.cli.options import ForceOption
+from simulator.cli.output import claim, note, tell_compiling, wrote
 from simulator.errors import SpecError
+from simulator.specs import write_text
 
 __all__ = ["command"]
 
@@ -19,26 +21,25 @@ def command(
     gpus: Annotated[int | None, typer.Option("--gpus", help="How many GPUs; default: the cluster's own size.")] = None,
     sequence_length: Annotated[int | None, typer.Option("--sequence-length", help="Tokens per sequence.")] = None,
     output: Annotated[str, typer.Option("--output", metavar="FILE", help="File to write; - prints it.")] = "job.toml",
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    force: ForceOption = False,
 ) -> None:
     """Write a commented job file that runs as it is: a simple plan that fits the cluster."""
-    from simulator.studies.hugging_face import model_from_config
+    from simulator.importers.jobs import is_foreign, model_of
     from simulator.studies.job_file import write_job
     from simulator.units import show
 
     if sequence_length is not None and sequence_length < 1:
         raise SpecError(f"--sequence-length: expected a whole number above zero, got {sequence_length}")
     path = Path(output)
-    if output != "-" and path.exists() and not force:
-        raise SpecError(f"{output}: exists already. Way out: --output another file, or --force to overwrite it")
-    described = model_from_config(model) if model.lower().endswith(".json") else model
+    claim(force, path)
+    described = model_of(model) if model.lower().endswith(".json") or is_foreign(model) else model
     name = described if isinstance(described, str) else str(described["name"])
-    warn_if_cold()
+    tell_compiling()
     made = write_job(f"{name} on {cluster}", described, cluster, gpus, sequence_length)
     if output == "-":
         print(made.text, end="")
         return
-    path.write_text(made.text, encoding="utf-8")
+    write_text(path, made.text)
     wrote(path)
     p = made.prediction
     note(

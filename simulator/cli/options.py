@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ClusterOption",
     "EngineOption",
+    "ForceOption",
     "JobArgument",
     "JsonOption",
     "ModelOption",
@@ -25,9 +26,13 @@ __all__ = [
     "words",
 ]
 
-JobArgument = Annotated[str | None, typer.Argument(metavar="JOB", help="A job's name (dtsim list jobs) or TOML file.")]
+JobArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="JOB", help="A job's name (dtsim list jobs), its TOML file, or a file of another program."),
+]
 ModelOption = Annotated[
-    str | None, typer.Option("--model", metavar="M", help="A model, in place of a JOB; with --cluster.")
+    str | None,
+    typer.Option("--model", metavar="M", help="A model or its config.json, in place of a JOB; with --cluster."),
 ]
 ClusterOption = Annotated[str | None, typer.Option("--cluster", metavar="C", help="A cluster; with --model.")]
 SetOption = Annotated[
@@ -35,27 +40,37 @@ SetOption = Annotated[
     typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change a setting, e.g. plan.tensor_parallel=8. Repeatable."),
 ]
 EngineOption = Annotated[str, typer.Option("--engine", help="compiled (quick) or simpy (readable, slow).")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-def read_job(job: str | None, model: str | None, cluster: str | None, settings: Sequence[str] | None) -> Job:
+def read_job(
+    job: str | None, model: str | None, cluster: str | None, settings: Sequence[str] | None, neighbours: bool = False
+) -> Job:
     """Return the job that the options name.
 
-    Raises:
-        SpecError: neither a job nor a model with a cluster, or both; or what `load_job` raises.
-    """
-    from simulator.job import job_from_names, load_job
+    Args:
+        neighbours: whether the verb knows what other jobs on the cluster do to this one.
 
-    if job is not None and (model or cluster):
+    Raises:
+        SpecError: neither a job nor a model with a cluster, or both; neighbours where they would have no effect; or what
+            `load_job` raises.
+    """
+    from simulator.importers.jobs import is_foreign, load_any_job
+
+    if job is not None and (model or cluster) and not is_foreign(job):
         raise SpecError(
             "a job is named by JOB or by --model and --cluster, but both were given. To change the model of a job: "
             "--set workload.model=NAME; its cluster: --set cluster.name=NAME"
         )
-    if job is not None:
-        return load_job(job, settings or ())
-    if not (model and cluster):
+    if job is None and not (model and cluster):
         raise SpecError("what to run? Give a JOB (dtsim list jobs), or --model M with --cluster C")
-    return job_from_names(model, cluster, settings or ())
+    found = load_any_job(job, settings or (), model, cluster)
+    if found.neighbours and not neighbours:
+        raise SpecError(
+            "the table [[neighbours]] counts in dtsim run and dtsim goodput only. Way out: --set neighbours=[], or one of these"
+        )
+    return found
 
 
 def quantity(option: str, text: str, symbol: str) -> float:

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import math
 import os
+import shutil
 import sys
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from simulator.report.table import Section, render_sections
+from simulator.errors import SpecError
+from simulator.report.table import Section, plain_bars, render_sections
 
-__all__ = ["json_text", "note", "print_json", "print_sections", "warn_if_cold", "wrote"]
+__all__ = [
+    "INTERRUPTED",
+    "claim",
+    "compile_cache_of",
+    "json_text",
+    "line_width",
+    "note",
+    "print_json",
+    "print_sections",
+    "tell_compiling",
+    "wrote",
+]
+
+INTERRUPTED = 130
+"""Exit code of what Ctrl-C stopped."""
 
 
 def print_json(answer: dict[str, Any]) -> None:
@@ -42,13 +61,50 @@ def _plain(value: Any) -> Any:
 
 
 def print_sections(sections: Iterable[Section]) -> None:
-    """Print sections as text, headings in bold on a terminal."""
-    print(render_sections(sections, bold=sys.stdout.isatty()))
+    """Print sections as text: bold headings on a terminal that has them, lines as wide as it is, blocks where it shows them."""
+    bold = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+    text = render_sections(sections, bold, line_width())
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = plain_bars(text)
+    print(text)
+
+
+def line_width() -> int | None:
+    """Characters of a line: what COLUMNS says, else what the terminal has; None where standard output is none."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isascii() and told.isdigit() and 0 < len(told) < 6 and int(told):
+        return max(int(told), 20)
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def claim(force: bool, *paths: str | Path | None) -> None:
+    """Refuse to write over a file that exists, before anything is computed; a device or a pipe is written to.
+
+    Raises:
+        SpecError: one of the files exists, or two of them are one.
+    """
+    wanted = [Path(path) for path in paths if path is not None and str(path) != "-"]
+    for path in wanted:
+        if path.is_dir():
+            raise SpecError(f"{path}: is a directory; name a file to write")
+        if path.is_file() and not force:
+            raise SpecError(f"{path}: exists already. Way out: another file, or --force to overwrite it")
+    real = [os.path.realpath(path) for path in wanted]
+    twice = [
+        path
+        for path, place in zip(wanted, real, strict=True)
+        if real.count(place) > 1 and path.exists() <= path.is_file()
+    ]
+    if twice:
+        raise SpecError(f"{twice[0]}: two outputs go to this file. Way out: a file for each")
 
 
 def note(text: str) -> None:
-    """Print a line on standard error."""
-    print(text, file=sys.stderr)
+    """Print a line on standard error; where that is closed or full, nobody can be told."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr)
 
 
 def wrote(path: str | Path) -> None:
@@ -56,22 +112,35 @@ def wrote(path: str | Path) -> None:
     note(f"wrote {path}")
 
 
-def warn_if_cold(modules: Iterable[str] = ("report/memory_kernel", "report/breakdown_kernel")) -> None:
-    """Say that the engine is about to be compiled, when one of these modules has no compiled code newer than itself."""
-    package = Path(__file__).resolve().parent.parent
-    for module in modules:
-        source = package / f"{module}.py"
-        changed = source.stat().st_mtime if source.exists() else 0.0
-        if not any(index.stat().st_mtime >= changed for index in _compiled(source)):
-            note("compiling the engine once (a few seconds) ...")
-            return
+@functools.cache
+def tell_compiling() -> None:
+    """From now on say on standard error, once, when a part of the engine is not found compiled and is compiled.
+
+    numba tells when it does: a cache's age would not, as sources that are newer but equal are taken from it.
+    """
+    from numba.core import event
+
+    class Tell(event.Listener):
+        told = False
+
+        def on_start(self, event: Any) -> None:
+            if not self.told:
+                self.told = True
+                note("compiling the engine once (a few seconds) ...")
+
+        def on_end(self, event: Any) -> None:
+            """Nothing to say."""
+
+    event.register("numba:compile", Tell())  # type: ignore[no-untyped-call]
 
 
-def _compiled(source: Path) -> Iterator[Path]:
-    """Index files of compiled code: where numba is told to keep them, beside the source, or in the user's cache."""
-    told = os.environ.get("NUMBA_CACHE_DIR")
-    if told:
-        yield from Path(told).rglob(f"{source.stem}.*.nbi")
-        return
-    yield from (source.parent / "__pycache__").glob(f"{source.stem}.*.nbi")
-    yield from (Path.home() / ".cache" / "numba").rglob(f"{source.stem}.*.nbi")
+def compile_cache_of(error: Exception) -> str | None:
+    """Return the folder of compiled code whose reading or writing raised an error; None when it was something else."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_globals.get("__name__") == "numba.core.caching":
+            keeper = frame.f_locals.get("self")
+            for name in ("_cache_path", "_index_path"):
+                if isinstance(place := getattr(keeper, name, None), str):
+                    return place if name == "_cache_path" else os.path.dirname(place)
+            return str(Path(__file__).resolve().parents[1])
+    return None

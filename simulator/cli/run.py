@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from simulator.cli.options import (
     ClusterOption,
     EngineOption,
+    ForceOption,
     JobArgument,
     JsonOption,
     ModelOption,
@@ -16,14 +18,19 @@ from simulator.cli.options import (
     quantity,
     read_job,
 )
-from simulator.cli.output import note, print_json, print_sections, warn_if_cold, wrote
+from simulator.cli.output import claim, note, print_json, print_sections, tell_compiling, wrote
+from simulator.errors import SpecError
 
 if TYPE_CHECKING:
+    from simulator.importers.steps import Steps
     from simulator.job import Job
     from simulator.report.prediction import Prediction
     from simulator.report.table import Section
 
-__all__ = ["command"]
+__all__ = ["DOES_NOT_FIT", "command"]
+
+DOES_NOT_FIT = 3
+"""Exit code of --strict when a step needs more memory than there is."""
 
 
 def command(
@@ -32,13 +39,16 @@ def command(
     cluster: ClusterOption = None,
     settings: SetOption = None,
     engine: EngineOption = "compiled",
+    force: ForceOption = False,
     as_json: JsonOption = False,
     trace: Annotated[str | None, typer.Option(metavar="OUT.json.gz", help="Write a trace for ui.perfetto.dev.")] = None,
     plot: Annotated[str | None, typer.Option(metavar="OUT.png", help="Draw timeline and memory.")] = None,
     report: Annotated[
-        str | None, typer.Option(metavar="OUT.html", help="Write a page with tables and picture.")
+        str | None, typer.Option(metavar="OUT.html", help="Write a page to look at: one file, works offline.")
     ] = None,
-    measured: Annotated[str | None, typer.Option(metavar="TIME", help="A measured step time, such as 2.31s.")] = None,
+    measured: Annotated[
+        str | None, typer.Option(metavar="TIME|LOG", help="A measured step time, such as 2.31s, or the run's log.")
+    ] = None,
     measured_rate: Annotated[
         str | None, typer.Option("--measured-tokens-per-gpu", metavar="N", help="Measured tokens/s per GPU.")
     ] = None,
@@ -49,34 +59,55 @@ def command(
         int | None, typer.Option(metavar="N", help="Steps with the noise of the job's [jitter]: p50, p95, causes.")
     ] = None,
     seed: Annotated[int | None, typer.Option(metavar="S", help="Of the noise; the same seed, the same steps.")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Leave with exit code 3 when the step does not fit.")
+    ] = False,
 ) -> None:
-    """Predict one training step: time with a band, memory per pipeline rank, and where both go."""
+    """Predict one training step: time with a band, memory per pipeline rank, and where both go.
+
+    Examples: dtsim run gpt3_175b; dtsim run train.sh --cluster dgx_h100 --measured train.log
+
+    Exit codes: 0 answered, 2 the input is wrong, 3 it does not fit (with --strict only).
+    """
+    from simulator.energy.step_power import step_power
     from simulator.report.summary import describe
     from simulator.studies.measured import judge_step_time, measured_time
+    from simulator.studies.neighbours import beside_neighbours
     from simulator.studies.training_cost import training_cost
 
-    the_job = read_job(job, model, cluster, settings)
+    claim(force, trace, plot, report)
+    the_job = read_job(job, model, cluster, settings, neighbours=True)
     wanted = None if tokens is None else quantity("--tokens", tokens, "tokens")
-    given = None if measured is None else quantity("--measured", measured, "s")
+    steps = None if measured is None else _log(measured)
+    given = _seconds(steps, the_job) if steps else None if measured is None else quantity("--measured", measured, "s")
     rate = None if measured_rate is None else quantity("--measured-tokens-per-gpu", measured_rate, "tokens")
     seconds = measured_time(the_job, given, rate)
-    warn_if_cold()
+    varies = the_job.jitter is not None or samples is not None or seed is not None
+    count, seed = _noise_of(the_job, samples, seed) if varies else (0, 0)
+    tell_compiling()
+    the_job, beside = beside_neighbours(the_job)
     prediction = _simulate(the_job, engine)
-    answer, sections = _answer(prediction), describe(prediction, the_job.name)
+    answer, told = _answer(prediction), describe(prediction, the_job.name)
+    sections = list(told)
     answer["job"] = the_job.name
+    power = step_power(prediction, the_job.cluster, the_job.power)
+    answer["power"] = power.to_dict()
+    sections.insert(-1, power.section())
+    if beside is not None:
+        answer |= beside.to_dict()
+        sections.insert(-1, beside.section())
     if seconds is not None:
         judgement = judge_step_time(prediction, seconds)
-        answer["measured"] = judgement.to_dict()
-        sections.append(judgement.section())
+        answer["measured"] = judgement.to_dict() | ({"log": steps.to_dict()} if steps else {})
+        sections += [*([steps.section()] if steps else []), judgement.section()]
     if wanted is not None:
         cost = training_cost(prediction, wanted, the_job.cluster.price_per_gpu_hour)
         answer["training"] = cost.to_dict()
         sections.append(cost.section())
-    if the_job.jitter is not None or samples is not None or seed is not None:
-        from simulator.studies.variation import DEFAULT_SAMPLES, vary
+    if varies:
+        from simulator.studies.variation import vary
 
-        count = DEFAULT_SAMPLES if samples is None else samples
-        variation = vary(the_job, count, 0 if seed is None else seed, engine, note)
+        variation = vary(the_job, count, seed, engine, note)
         answer["jitter"] = variation.to_dict()
         sections.insert(1, variation.section())
     if not prediction.fits:
@@ -86,11 +117,42 @@ def command(
         advice = make_it_fit(the_job, prediction, engine)
         answer["advice"] = advice.to_dict()
         sections.append(advice.section())
-    _write_files(prediction, the_job, sections, trace, plot, report)
+    _write_files(prediction, the_job, sections, trace, plot)
+    if report:
+        from simulator.html.report import write_report
+
+        note("simulating what one change would do ...")
+        asked = [section for section in sections if section not in told]
+        again = _command(job, model, cluster, settings)
+        wrote(write_report(prediction, the_job, report, again, asked))
     if as_json:
         print_json(answer)
     else:
         print_sections(sections)
+    if strict and not prediction.fits:
+        raise typer.Exit(DOES_NOT_FIT)
+
+
+def _log(measured: str) -> Steps | None:
+    """The steps of a log, when a file is named; None for a time."""
+    import os
+
+    from simulator.importers.jobs import import_file
+
+    if (
+        not os.path.exists(measured)
+        and os.sep not in measured
+        and not measured.endswith((".log", ".txt", ".json", ".gz"))
+    ):
+        return None
+    steps: Steps | None = import_file(measured).steps
+    if steps is None:
+        raise SpecError(f"--measured {measured}: is no training log. Give a log, or a time such as 2.31s")
+    return steps
+
+
+def _seconds(steps: Steps, job: Job) -> float:
+    return steps.step_time(job.workload.tokens, job.workload.global_batch_size, job.cluster.world_size)
 
 
 def _simulate(job: Job, engine: str) -> Prediction:
@@ -99,14 +161,29 @@ def _simulate(job: Job, engine: str) -> Prediction:
     return simulate_job(job, engine)
 
 
-def _answer(prediction: Prediction) -> dict[str, Any]:
-    from simulator.studies.standing import standing_at_peak
+def _noise_of(job: Job, samples: int | None, seed: int | None) -> tuple[int, int]:
+    """Number of steps with noise and their seed, checked before anything is simulated."""
+    from simulator.studies.variation import DEFAULT_SAMPLES, described_noise
 
-    return prediction.to_dict() | {"largest_at_peak": standing_at_peak(prediction)}
+    count, seed = DEFAULT_SAMPLES if samples is None else samples, 0 if seed is None else seed
+    described_noise(job, count, seed)
+    return count, seed
+
+
+def _answer(prediction: Prediction) -> dict[str, Any]:
+    from simulator.studies.live_tensors import live_at_peak
+
+    return prediction.to_dict() | {"largest_at_peak": live_at_peak(prediction)}
+
+
+def _command(job: str | None, model: str | None, cluster: str | None, settings: list[str] | None) -> str:
+    """The command line that gives the same answer."""
+    words = ["dtsim", "run", *([job] if job else ["--model", str(model), "--cluster", str(cluster)])]
+    return shlex.join([*words, *(word for setting in settings or () for word in ("--set", setting))])
 
 
 def _write_files(
-    prediction: Prediction, job: Job, sections: list[Section], trace: str | None, plot: str | None, report: str | None
+    prediction: Prediction, job: Job, sections: list[Section], trace: str | None, plot: str | None
 ) -> None:
     parts = (prediction.program, prediction.prices, prediction.trace)
     if trace:
@@ -117,7 +194,3 @@ def _write_files(
         from simulator.report.plots import plot_prediction
 
         wrote(plot_prediction(*parts, plot, title=sections[0].title, capacity=prediction.capacity))
-    if report:
-        from simulator.report.page import write_page
-
-        wrote(write_page(prediction, job.name, sections, report))

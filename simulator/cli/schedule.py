@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.options import JsonOption
-from simulator.cli.output import json_text, warn_if_cold, wrote
+from simulator.cli.options import ForceOption, JsonOption
+from simulator.cli.output import claim, json_text, tell_compiling, wrote
 from simulator.errors import PlanError, SpecError, UnknownNameError
+from simulator.specs import write_text
 
 if TYPE_CHECKING:
     from simulator.schedules.base import Shape
@@ -41,6 +41,7 @@ def command(
     form: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))] = "ascii",
     output: Annotated[str | None, typer.Option("--output", help="Write to this file (png: schedule.png).")] = None,
     engine: Annotated[str, typer.Option("--engine", help="compiled or simpy.")] = "compiled",
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show a pipeline schedule alone: times are of one microbatch on one rank's whole share.
@@ -55,6 +56,7 @@ def command(
     if as_json and form not in ("ascii", "json"):
         raise SpecError(f"--json is --format json, but --format {form} came with it. Leave one out")
     form = "json" if as_json else form
+    claim(force, output or ("schedule.png" if form == "png" else None))
     halves = _halves(backward, input_grad, weight_grad)
     shape = _shape(name, ranks, microbatches, chunks)
     if name == "auto":
@@ -77,7 +79,7 @@ def command(
     if form.startswith("torch-csv"):
         _show(_torch(name, shape, form), output)
         return
-    warn_if_cold(["report/memory_kernel"])
+    tell_compiling()
     figures = schedule_figures(
         name,
         shape.ranks,
@@ -100,7 +102,7 @@ def command(
 
 def _show(text: str, output: str | None) -> None:
     if output:
-        Path(output).write_text(text + "\n", encoding="utf-8")
+        write_text(output, text + "\n")
         wrote(output)
     else:
         print(text)
@@ -115,12 +117,15 @@ def _torch(name: str, shape: Shape, form: str) -> str:
 
 def _halves(backward: float | None, input_grad: float | None, weight_grad: float | None) -> tuple[float, float]:
     """Return the times of the input and the weight half of a backward."""
+    from simulator.studies.schedule_figures import check_times
+
     if backward is not None and (input_grad is not None or weight_grad is not None):
         raise SpecError(
             "a backward is given whole or in halves, but --backward came with --input-grad or --weight-grad. Leave one out"
         )
     if input_grad is None and weight_grad is None:
         whole = 2.0 if backward is None else backward
+        check_times({"backward": whole})
         return whole / 2, whole / 2
     return (1.0 if input_grad is None else input_grad), (1.0 if weight_grad is None else weight_grad)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simulator.cli.output import json_text, warn_if_cold, wrote
+from simulator.cli.output import json_text, tell_compiling, wrote
 from simulator.errors import SpecError
+from simulator.specs import write_text
 
 if TYPE_CHECKING:
     from simulator.schedules.base import Shape
@@ -39,7 +39,7 @@ def show_automatic(
         raise SpecError(
             "an automatic order is written as compute actions: use --format torch-csv; PyTorch adds the rest"
         )
-    warn_if_cold(["report/memory_kernel", "studies/automatic_kernel"])
+    tell_compiling()
     found = automatic_schedule(shape, forward, input_grad, weight_grad, transfer, memory_limit, engine)
     if form == "png":
         from simulator.report.plots import plot_timelines
@@ -49,7 +49,7 @@ def show_automatic(
         return
     text = _text(found, form)
     if output:
-        Path(output).write_text(text + "\n", encoding="utf-8")
+        write_text(output, text + "\n")
         wrote(output)
     else:
         print(text)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.options import JsonOption
-from simulator.cli.output import note, print_json, print_sections, warn_if_cold, wrote
+from simulator.cli.options import ForceOption, JsonOption
+from simulator.cli.output import claim, note, print_json, print_sections, tell_compiling, wrote
+from simulator.specs import write_text
 
 if TYPE_CHECKING:
-    from simulator.studies.validation.scores import Outcome
-    from simulator.studies.validation.validate import Table
+    from simulator.accuracy.scores import Outcome
+    from simulator.accuracy.validate import Table
 
 __all__ = ["command"]
 
@@ -27,6 +28,7 @@ def command(
     kind: Annotated[
         str | None, typer.Option(help="runs, memory, nccl, gemm or schedules; told from the columns if left out.")
     ] = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
     leave_one_out: Annotated[
         bool, typer.Option("--leave-one-out", help="Make each band without the row's own source.")
@@ -45,16 +47,17 @@ def command(
     ] = None,
 ) -> None:
     """Predict every row of a table of measured runs, collectives, kernels or schedules, and show the errors."""
+    from simulator.accuracy.screen import describe_validation, markdown_table, outcomes_csv
+    from simulator.accuracy.validate import Validation, load_table, without_own_source
     from simulator.errors import SpecError
-    from simulator.studies.validation.screen import describe_validation, markdown_table, outcomes_csv
-    from simulator.studies.validation.validate import Validation, load_table, without_own_source
 
+    claim(force, report, output, residuals)
     table = load_table(file, kind)
     if (leave_one_out or residuals) and table.kind not in ("runs", "memory"):
         raise SpecError(
             f"--leave-one-out and --residuals are about whole runs and their memory, but this table is of kind {table.kind}"
         )
-    warn_if_cold()
+    tell_compiling()
     outcomes, complete = _all_outcomes(table, everything)
     if leave_one_out:
         outcomes = list(without_own_source(outcomes))
@@ -63,10 +66,10 @@ def command(
         _write_residuals(table.kind, outcomes, Path(residuals))
         wrote(residuals)
     if output:
-        Path(output).write_text(outcomes_csv(outcomes), encoding="utf-8")
+        write_text(output, outcomes_csv(outcomes))
         wrote(output)
     if report:
-        from simulator.studies.validation.report import write_validation_page
+        from simulator.html.validation import write_validation_page
 
         wrote(write_validation_page(validation, report))
     if as_json:
@@ -78,9 +81,9 @@ def command(
 
 
 def _write_residuals(kind: str, outcomes: list[Outcome], path: Path) -> None:
-    from simulator.calibration.memory import export_memory_residuals, fit_memory_residuals
-    from simulator.calibration.runs import export_run_residuals, fit_run_residuals
-    from simulator.studies.validation.validate import peak_errors, run_errors
+    from simulator.accuracy.validate import peak_errors, run_errors
+    from simulator.calibration.runs.peak_memory import export_memory_residuals, fit_memory_residuals
+    from simulator.calibration.runs.step_time import export_run_residuals, fit_run_residuals
 
     if kind == "memory":
         peaks = peak_errors(outcomes)

@@ -1,6 +1,9 @@
 """How long a collective takes on a cluster, by which algorithm and protocol, and how sure that is.
 
-    kind, message, placement, cluster --> every algorithm and protocol that NCCL offers there --> the quickest of them
+    kind, message, placement, cluster --> the algorithms to choose from, with their protocols --> the quickest of them
+
+To choose from are the one that the call names, else those that the cluster's file names for the kind, else those that
+libraries of today choose among (`Collective.automatic`).
 
 Each algorithm is one file: its closed form, its transfers, its cost by NCCL's model.  Fitted multipliers correct the
 cost where a platform was measured; `sigma` is what such predictions miss on another machine of that platform, on the
@@ -11,13 +14,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from simulator.collectives.base import KINDS, PRIOR, PROTOCOLS, Collective, Cost
 from simulator.collectives.crossing import placed_with_crossing
-from simulator.errors import PlanError, UnknownNameError
+from simulator.errors import PlanError, SpecError, UnknownNameError
 from simulator.hardware.coefficients import Pair, Profile, find_profile, library_of, load_cost_table, pooled_profile
 from simulator.hardware.fabric import Fabric, GroupPlacement, fabric_of
 from simulator.registry import Family
@@ -27,25 +29,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALGORITHMS",
+    "PRIOR",
     "Candidate",
     "CollectiveTime",
     "bus_factor",
     "candidates",
     "collective_seconds",
+    "competitors",
     "level_of",
     "profile_of",
 ]
 
 
-class _Algorithms(Family):
-    """All algorithms by name; iterating gives only NCCL's own, which compete when nobody names one."""
-
-    def __iter__(self) -> Iterator[Collective]:
-        return (member for member in self.members.values() if member.automatic)
-
-
-ALGORITHMS = _Algorithms("collective algorithm", "simulator.collectives", "Collective")
-"""All algorithms by name (`get`, `members`); iterating gives only NCCL's own, which compete when nobody names one."""
+ALGORITHMS = Family("collective algorithm", "simulator.collectives", "Collective")
+"""All algorithms by name; which of them compete, `competitors` says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +101,7 @@ def collective_seconds(
     algorithm: str = "auto",
     protocol: str = "auto",
 ) -> CollectiveTime:
-    """Return the seconds of a collective: the quickest of what NCCL offers, or what is asked for.
+    """Return the seconds of a collective: the quickest of those to choose from, or what is asked for.
 
     Args:
         kind: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send_recv, gather or scatter.
@@ -112,12 +109,13 @@ def collective_seconds(
             (both n x shard), of all_reduce and all_to_all the buffer, of send_recv what one rank sends.
         place: from `place_group`, `place_hop` or `describe_group`.
         cluster: the cluster, or its wires from `fabric_of`.
-        algorithm: a name, or "auto".
+        algorithm: a name, or "auto": the cluster's own choice.
         protocol: ll, ll128, simple or "auto".
 
     Raises:
         UnknownNameError: no such kind, algorithm or protocol.
         PlanError: the algorithm cannot do this here; a group leaves the node of a cluster without network.
+        SpecError: as `competitors`.
     """
     fabric = cluster if isinstance(cluster, Fabric) else fabric_of(cluster)
     return _price(kind, float(message), place, fabric, algorithm, protocol)
@@ -171,11 +169,50 @@ def _sigma(kind: str, message: float, place: GroupPlacement, fabric: Fabric, bes
     return sigma if own is None else own
 
 
+@functools.lru_cache(maxsize=1024)
+def competitors(kind: str, algorithms: tuple[tuple[str, tuple[str, ...]], ...] = ()) -> tuple[Collective, ...]:
+    """Return the algorithms to choose from where a call names none.
+
+    Args:
+        kind: the collective.
+        algorithms: (kind, names) that a cluster states (`Fabric.algorithms`); of other kinds the automatic ones compete.
+
+    Raises:
+        SpecError: a kind or name of the cluster is unknown, or an algorithm does not do the kind it is named for.
+
+    >>> [member.name for member in competitors("all_gather")]
+    ['pat', 'ring']
+    >>> [member.name for member in competitors("all_gather", (("all_gather", ("bruck", "ring")),))]
+    ['bruck', 'ring']
+    """
+    named = {}
+    for wanted, names in algorithms:
+        try:
+            if wanted not in KINDS:
+                raise UnknownNameError("collective", wanted, KINDS)
+            named[wanted] = tuple(ALGORITHMS.get(name) for name in names)
+        except UnknownNameError as error:
+            raise SpecError(f"algorithms.{wanted} of the cluster: {error}") from None
+        unable = [member.name for member in named[wanted] if wanted not in member.kinds]
+        if unable or not names:
+            raise SpecError(
+                f"algorithms.{wanted} of the cluster names at least one, and such as do {wanted}: got {list(names)}. "
+                f"These do: {', '.join(_able(wanted))}; without the key those of today's libraries compete"
+            )
+    return named.get(kind, tuple(member for member in ALGORITHMS if member.automatic and kind in member.kinds))
+
+
+def _able(kind: str) -> list[str]:
+    return sorted(member.name for member in ALGORITHMS if kind in member.kinds)
+
+
 @functools.lru_cache(maxsize=8192)
 def candidates(
     kind: str, place: GroupPlacement, fabric: Fabric, algorithm: str = "auto", protocol: str = "auto"
 ) -> tuple[Candidate, ...]:
-    """Return all that NCCL offers for a collective on these wires, or the algorithm or protocol that is asked for.
+    """Return all there is to choose from for a collective on these wires, or the algorithm or protocol that is asked for.
+
+    What a network's plugin does not offer is left out, unless the call or the cluster names it.
 
     Raises: as `collective_seconds`.
     """
@@ -183,7 +220,8 @@ def candidates(
         raise UnknownNameError("collective", kind, KINDS)
     if protocol != "auto" and protocol not in PROTOCOLS:
         raise UnknownNameError("protocol", protocol, PROTOCOLS)
-    chosen = [ALGORITHMS.get(algorithm)] if algorithm != "auto" else list(ALGORITHMS)
+    chosen = (ALGORITHMS.get(algorithm),) if algorithm != "auto" else competitors(kind, fabric.algorithms)
+    named = algorithm != "auto" or kind in dict(fabric.algorithms)
     if place.ranks < 2:
         return ()
     _check_wires(kind, place, fabric)
@@ -194,7 +232,7 @@ def candidates(
     found = []
     for member in chosen:
         names = [name for name in member.protocols if kind in member.kinds and protocol in ("auto", name)]
-        if place.nodes > 1 and algorithm == "auto":
+        if place.nodes > 1 and not named:
             names = [name for name in names if protocol == name or table.offers(fabric.network, member.name, name)]
         if not any(member.cost(kind, place, fabric, table, name) for name in names):
             continue
@@ -204,11 +242,14 @@ def candidates(
             if cost is not None:
                 found.append(_tuned(member, name, cost, profile, pooled, method))
     if not found:
-        able = sorted(member.name for member in ALGORITHMS.members.values() if kind in member.kinds)
+        wanted, way_out = algorithm, "leave both on auto"
+        if algorithm == "auto" and named:
+            wanted = " or ".join(member.name for member in chosen)
+            way_out = f"name more in algorithms.{kind} of the cluster"
         raise PlanError(
-            f"there is no {kind} with algorithm {algorithm!r} and protocol {protocol!r} for {place.ranks} ranks on "
+            f"there is no {kind} with algorithm {wanted!r} and protocol {protocol!r} for {place.ranks} ranks on "
             f"{place.nodes} node(s) of {fabric.architecture} GPUs over {fabric.intra or fabric.network}. Algorithms "
-            f"that know {kind}: {', '.join(able)}; or leave both on auto"
+            f"that know {kind}: {', '.join(_able(kind))}; or {way_out}"
         )
     return tuple(found)
 

@@ -75,7 +75,8 @@ class Collective(abc.ABC):
         protocols: the protocols it knows.
         source: where it is described.
         pipelined: the kinds whose messages flow through it in chunks; their closed form is the limit of many chunks.
-        automatic: whether it is NCCL's and competes when nobody names an algorithm.
+        automatic: whether libraries of today choose it by themselves (NCCL, RCCL), so that it competes where neither the
+            call nor the cluster names an algorithm.  Not inherited: a new one does not, unless its own class says so.
         rotates: the kinds that run as one copy per rank of a node, each turned by one rank, so that all network cards
             of a node carry a part.
     """
@@ -85,8 +86,12 @@ class Collective(abc.ABC):
     protocols: ClassVar[tuple[str, ...]] = PROTOCOLS
     source: ClassVar[str]
     pipelined: ClassVar[tuple[str, ...]] = ()
-    automatic: ClassVar[bool] = True
+    automatic: ClassVar[bool] = False
     rotates: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.automatic = cls.__dict__.get("automatic", False)
 
     def works(self, kind: str, place: GroupPlacement) -> bool:
         """Return whether the transfers exist for such a group (any number of ranks, unless an algorithm says less)."""

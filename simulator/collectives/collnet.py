@@ -54,6 +54,7 @@ class CollnetDirect(_Collnet):
     """all_reduce in the network's switches, with NVSwitch inside the nodes."""
 
     name = "collnet_direct"
+    automatic = True
     aliases = ("collnet", "sharp")
     source = "NCCL 2.28.9, src/graph/tuning.cc (CollNetDirect)"
 
@@ -90,6 +91,7 @@ class CollnetChain(_Collnet):
     """all_reduce in the network's switches, with chains inside the nodes."""
 
     name = "collnet_chain"
+    automatic = True
     source = "NCCL 2.28.9, src/graph/tuning.cc (CollNetChain)"
 
     def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:

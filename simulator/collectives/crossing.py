@@ -24,6 +24,7 @@ from simulator.collectives.rounds import Pattern, joined, legs_of, turned
 from simulator.hardware.fabric import Fabric, GroupPlacement
 from simulator.hardware.fabric_graph import FabricGraph, graph_of
 from simulator.hardware.fair_rates import drain_seconds
+from simulator.hardware.topology import Lattice
 
 __all__ = ["MOST_ROUNDS", "Crossing", "crossing_of", "placed_with_crossing", "reason_of"]
 
@@ -72,11 +73,11 @@ def crossing_of(member: Collective, kind: str, place: GroupPlacement, fabric: Fa
     """
     if place.lattice is None:
         return Crossing()
-    ranks = place.lattice.ranks()
-    graph = graph_of(fabric, _world(ranks, fabric))
-    reason = _reason(ranks.reshape(-1), np.repeat(np.arange(len(ranks)), ranks.shape[1]), graph)
+    reason = _reason_of(place.lattice, fabric)
     if not reason:
         return Crossing()
+    ranks = place.lattice.ranks()
+    graph = graph_of(fabric, _world(ranks, fabric))
     if member.endpoints(place) > place.ranks or not member.works(kind, place) or ranks.shape[1] != place.ranks:
         return Crossing(reason=f"{reason}, but {member.name} has no steps for such a group")
     rounds, alone = _rounds(member, kind, place)
@@ -86,6 +87,17 @@ def crossing_of(member: Collective, kind: str, place: GroupPlacement, fabric: Fa
     needed = sum(repeat * _seconds(pattern, ranks, graph, pipelined) for pattern, repeat in rounds)
     usual = alone / card
     return Crossing(factor=max(needed / usual, 1e-6) if usual else 1.0, reason=reason, solved=len(rounds))
+
+
+@functools.lru_cache(maxsize=4096)
+def _reason_of(lattice: Lattice, fabric: Fabric) -> str:
+    """Return why the closed form is not enough for these groups; those that are like others are left out."""
+    if fabric.topology is not None:  # a pod is like the next, and where spines are wide a domain is
+        narrow = fabric.topology.oversubscription > 1
+        lattice = lattice.sample(fabric.domain_size * (fabric.topology.domains_per_pod if narrow else 1))
+    ranks = lattice.ranks()
+    graph = graph_of(fabric, _world(ranks, fabric))
+    return _reason(ranks.reshape(-1), np.repeat(np.arange(len(ranks)), ranks.shape[1]), graph)
 
 
 def _reason(ranks: Numbers, group: Numbers, graph: FabricGraph) -> str:

@@ -21,6 +21,7 @@ class Direct(Collective):
     name = "direct"
     aliases = ("linear",)
     kinds = ("gather", "scatter")
+    automatic = True
     protocols = ("simple",)
     source = "NCCL src/enqueue.cc (grouped send and receive); nccl-tests src/gather.cu, src/scatter.cu"
 

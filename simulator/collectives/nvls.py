@@ -17,11 +17,17 @@ from simulator.hardware.fabric import Fabric, GroupPlacement
 __all__ = ["Nvls", "NvlsTree"]
 
 
+def _reduces(name: str, fabric: Fabric, table: CostTable) -> bool:
+    """Whether switches inside the node add: only those of a link that has such switches, whatever a node's file says."""
+    return fabric.in_network_reduction and name in table.hop_latency.get(fabric.intra, ())
+
+
 class Nvls(Collective):
     """all_reduce inside one NVSwitch domain."""
 
     name = "nvls"
     kinds = ("all_reduce",)
+    automatic = True
     protocols = ("simple",)
     source = "NCCL src/graph/tuning.cc, src/transport/nvls.cc; law of the message: NVIDIA/nccl issue 1455"
     pipelined = ("all_reduce",)
@@ -33,7 +39,7 @@ class Nvls(Collective):
     def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
         """Return a fixed latency and attained bandwidth x n / (n + 1)."""
         share = table.nvls_attained.get(table.generation_of(fabric))
-        if share is None or place.nodes > 1 or place.ranks < 3 or not fabric.in_network_reduction:
+        if share is None or place.nodes > 1 or place.ranks < 3 or not _reduces(self.name, fabric, table):
             return None
         latency = hop_latency(self.name, protocol, "inner", place, fabric, table)
         return Cost(
@@ -60,6 +66,7 @@ class NvlsTree(Collective):
 
     name = "nvls_tree"
     kinds = ("all_reduce",)
+    automatic = True
     protocols = ("simple",)
     source = "NCCL src/graph/tuning.cc (NVLSTree)"
     pipelined = ("all_reduce",)
@@ -71,7 +78,7 @@ class NvlsTree(Collective):
     def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
         """Return intra + 2 log2(nodes) slow hops; a cap per channel; two nodes may exceed the network's."""
         caps = table.nvls_tree_cap.get(table.generation_of(fabric))
-        if caps is None or place.nodes < 2 or place.ranks_per_node < 3 or not fabric.in_network_reduction:
+        if caps is None or place.nodes < 2 or place.ranks_per_node < 3 or not _reduces(self.name, fabric, table):
             return None
         _, outer = attained(place, fabric, table)
         network = outer * (2 if place.nodes == 2 else 1)

@@ -22,6 +22,7 @@ class Pairwise(Collective):
 
     name = "pairwise"
     kinds = ("all_to_all",)
+    automatic = True
     protocols = ("simple",)
     source = (
         "Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005), section 4.4; NCCL src/enqueue.cc (grouped send and receive)"

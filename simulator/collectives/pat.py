@@ -34,6 +34,7 @@ class Pat(Collective):
 
     name = "pat"
     kinds = ("all_gather", "reduce_scatter")
+    automatic = True
     protocols = ("simple",)
     source = "NCCL 2.28.9, src/graph/tuning.cc, src/include/comm.h (ncclPatEnable: one rank per node)"
 

@@ -5,8 +5,6 @@ Each hop takes what a send takes on that wire, the bytes find what channels find
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from simulator.collectives.base import Collective, Cost
 from simulator.collectives.wires import attained, hop_latency
 from simulator.hardware.coefficients import CostTable
@@ -19,10 +17,9 @@ SENDS = "point_to_point"
 
 
 class PlainCollective(Collective):
-    """An algorithm that runs only where it is asked for by name."""
+    """An algorithm of plain sends; it runs where a call or a cluster names it."""
 
     protocols = ("simple",)
-    automatic: ClassVar[bool] = False
 
     def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
         """Return the base of a send + the hops of the legs; the legs' shares of the wires."""

@@ -30,6 +30,7 @@ class PointToPoint(Collective):
     name = "point_to_point"
     aliases = ("p2p",)
     kinds = ("send_recv",)
+    automatic = True
     protocols = ("simple",)
     source = "NCCL src/enqueue.cc (point-to-point tasks, calcP2pChannelCount, scheduleP2pTasksToPlan)"
 

@@ -26,6 +26,7 @@ class Ring(Collective):
 
     name = "ring"
     kinds = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+    automatic = True
     source = "Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005); NCCL src/graph/tuning.cc"
     pipelined = ("broadcast", "reduce")
     rotates = ("all_reduce", "all_gather", "reduce_scatter")

@@ -28,6 +28,7 @@ class Tree(Collective):
     name = "tree"
     aliases = ("double_binary_tree",)
     kinds = ("all_reduce",)
+    automatic = True
     source = "Sanders, Speck, Traeff, Parallel Computing 35 (2009); NCCL src/graph/tuning.cc"
     pipelined = ("all_reduce",)
 

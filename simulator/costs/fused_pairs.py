@@ -18,20 +18,21 @@ import numpy as np
 
 from simulator.costs.tables import Machine, price_table
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, account_of
-from simulator.program.program import COLLECTIVE, OperatorTable, Segment
+from simulator.program.program import COLLECTIVE, OperatorTable
 
 __all__ = ["hidden_seconds"]
 
+Pieces = tuple[tuple[OperatorTable, int], ...]
 Node = tuple[bool, float]
 """Whether it is an exchange, and how long it takes alone [s]."""
 
 
-def hidden_seconds(first: Segment, second: Segment, machine: Machine, axes: tuple[tuple[str, int], ...]) -> float:
-    """Return how much sooner a pair ends than its two segments one after the other [s].
+def hidden_seconds(first: Pieces, second: Pieces, machine: Machine, axes: tuple[tuple[str, int], ...]) -> float:
+    """Return how much sooner a pair ends than the layers of its two segments one after the other [s].
 
     Each activity is slowed while the other kind runs beside it.
     """
-    one, two = (_chain(segment, machine, axes) for segment in (first, second))
+    one, two = (_chain(pieces, machine, axes) for pieces in (first, second))
     alone = sum(seconds for _, seconds in (*one, *two))
     beside = alone - _side_by_side(one, two)
     gemm, tp = RESOURCE_KINDS.index("gemm"), RESOURCE_KINDS.index("tp")
@@ -39,10 +40,10 @@ def hidden_seconds(first: Segment, second: Segment, machine: Machine, axes: tupl
     return max(0.0, beside * (1.0 - slowed))
 
 
-def _chain(segment: Segment, machine: Machine, axes: tuple[tuple[str, int], ...]) -> list[Node]:
+def _chain(pieces: Pieces, machine: Machine, axes: tuple[tuple[str, int], ...]) -> list[Node]:
     """The parts of a segment, in order."""
     out: list[Node] = []
-    for table, count in segment.pieces:
+    for table, count in pieces:
         out += list(_nodes(table, machine, axes)) * count
     return out
 

@@ -9,7 +9,7 @@ A framework's thread runs through Python, dispatches every operator and launches
                                     A linear layer that quantises counts twice
 
 The thread stays ahead as long as the GPU has more to do than it.  Where it needs a result to go on, such as the counts of rows of
-experts (`waited` in the table), it waits for the GPU, and both start anew together.  Between two such points, with
+experts (a call that the host waits for), it waits for the GPU, and both start anew together.  Between two such points, with
 h_i the host's and d_i the GPU's seconds of kernel i, kernel i starts when its launch is done and kernel i - 1 has ended, so that the
 last one ends after
 
@@ -29,13 +29,15 @@ from numpy.typing import NDArray
 from simulator.costs.tables import Machine, TablePrice, price_table
 from simulator.hardware.host import host_pace, load_host_coefficients
 from simulator.plan.framework import Framework
-from simulator.program.program import COLLECTIVE, EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH, WAITED, OperatorTable
+from simulator.program.calls import Traffic, waits
+from simulator.program.program import COLLECTIVE, EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH, OperatorTable
 from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = ["NO_HOST", "HostTimes", "TableTime", "host_rows", "host_times", "interval", "table_time"]
 
 _PER_WEIGHT = 2
 """Operators for each weight tensor whose gradient is done (Megatron-LM, distributed_data_parallel.py: a hook per parameter)."""
+_GATHER = Traffic("gather")
 _NARROW = 2.0
 """Bytes of an element below which a product's operands were quantised."""
 _QUANTISING_MODULES = 2
@@ -93,10 +95,10 @@ def table_time(
     """Return what a run through a table takes of both."""
     priced: TablePrice = price_table(table, machine, axes)
     host = host_rows(table, times)
-    waits = np.array([layout == WAITED for layout in table.layout], np.bool_) & (table.captured != IN_STEP_GRAPH)
+    stops = np.array([waits(call, "end") for call in table.call], np.bool_) & (table.captured != IN_STEP_GRAPH)
     joint = 0.0
-    if waits.any():
-        last = np.flatnonzero(waits)
+    if stops.any():
+        last = np.flatnonzero(stops)
         for first, end in zip(np.roll(last, 1), last, strict=True):
             rows = np.arange(first + 1, end + 1 + (len(table) if end <= first else 0)) % len(table)
             joint += interval(host[rows], priced.rows[rows])
@@ -132,7 +134,7 @@ def _python(table: OperatorTable, i: int, launches: int, times: HostTimes) -> fl
     if table.kind[i] == COLLECTIVE:
         return times.module
     if table.work[i] not in ("gemm", "attention"):
-        return times.module if table.layout[i] == "gather" else launches * times.operator
+        return times.module if table.call[i] == _GATHER else launches * times.operator
     if table.part[i] == "weight":
         weights = int(table.shape[i, 0]) if launches > 1 and table.work[i] == "gemm" else 1
         return _PER_WEIGHT * weights * times.operator

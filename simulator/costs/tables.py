@@ -9,6 +9,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,11 +38,12 @@ from simulator.hardware.fabric import Fabric, GroupPlacement, fabric_of, place_g
 from simulator.hardware.gpu import Gpu
 from simulator.hardware.interference import load_interference
 from simulator.hardware.parts import NORMAL, Pace
+from simulator.program.calls import AttentionCall, Call, NodeExchange, Product, Traffic
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, account_of
 from simulator.program.program import COLLECTIVE, COMPUTE, OperatorTable
 from simulator.units import BYTES_PER_ELEMENT
 
-__all__ = ["ClassTime", "Machine", "TablePrice", "machine_of", "overlapped", "price_table"]
+__all__ = ["ClassTime", "Machine", "TablePrice", "machine_of", "mesh_of", "overlapped", "price_table"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,6 +53,7 @@ class Machine:
     Two machines are never equal but by identity: `machine_of` hands out one per cluster.
     """
 
+    cluster: Cluster
     gpu: Gpu
     fabric: Fabric
     gemm: GemmCoefficients
@@ -70,6 +73,7 @@ def machine_of(cluster: Cluster) -> Machine:
     gpu = cluster.gpu
     named = _named_calibrations(cluster)
     return Machine(
+        cluster=cluster,
         gpu=gpu,
         fabric=fabric_of(cluster),
         gemm=load_gemm_coefficients(gpu, named.get("gemm")),
@@ -95,6 +99,9 @@ def _named_calibrations(cluster: Cluster) -> dict[str, str]:
             )
         named.setdefault(kind, name)
     return named
+
+
+Ints = NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -138,32 +145,62 @@ class TablePrice:
 @functools.lru_cache(maxsize=4096)
 def price_table(table: OperatorTable, machine: Machine, axes: tuple[tuple[str, int], ...]) -> TablePrice:
     """Return the price of a table; `axes` place its collectives on the wires."""
+    seconds, noted, launches, account_numbers, resource_numbers = _kernel_prices(table, machine)
+    seconds = seconds.copy()
+    classes: dict[str, ClassTime] = defaultdict(ClassTime)
+    for name, time in noted.items():
+        classes[name] = ClassTime(time.seconds, time.weighted_sigma, time.calibrated)
+    crossings: list[str] = []
+    for i in _collectives(table):
+        crossings += _collective(table, i, machine, axes, seconds, classes)
+    return TablePrice(
+        seconds=float(seconds.sum()),
+        launches=launches,
+        account=_summed(account_numbers, seconds, len(ACCOUNTS)),
+        resource=_summed(resource_numbers, seconds, len(RESOURCE_KINDS)),
+        classes=dict(classes),
+        rows=seconds,
+        crossings=tuple(dict.fromkeys(crossings)),
+    )
+
+
+def _summed(number: Ints, seconds: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """Seconds by number, added one after the other."""
+    return np.asarray(np.bincount(number, seconds, count), np.float64)
+
+
+def mesh_of(table: OperatorTable, axes: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """Return what of a mesh the price of a table depends on: nothing, if it has no collective."""
+    return axes if _collectives(table) else ()
+
+
+@functools.lru_cache(maxsize=4096)
+def _collectives(table: OperatorTable) -> tuple[int, ...]:
+    """The rows of a table that are collectives."""
+    return tuple(np.flatnonzero(table.kind == COLLECTIVE).tolist())
+
+
+@functools.lru_cache(maxsize=4096)
+def _kernel_prices(
+    table: OperatorTable, machine: Machine
+) -> tuple[NDArray[np.float64], dict[str, ClassTime], int, Ints, Ints]:
+    """Return what does not depend on the mesh: seconds of every kernel, 0 for collectives; the same by price class; launches; the
+    number of the account, and of the kind of resource, of every row."""
     seconds = np.zeros(len(table))
     classes: dict[str, ClassTime] = defaultdict(ClassTime)
     for indices, priced, names, sigmas, known in _kernels(table, machine):
         streams = names[0] == MEMORY_BOUND_CLASS
         values = priced / (machine.pace.memory_bandwidth if streams else machine.pace.clock)
         seconds[indices] = values
-        for value, name, sigma, good in zip(values, names, sigmas, known, strict=True):
-            classes[name].add(float(value), float(sigma), bool(good))
-    crossings: list[str] = []
-    for i in np.flatnonzero(table.kind == COLLECTIVE).tolist():
-        crossings += _collective(table, i, machine, axes, seconds, classes)
-    account, resource = np.zeros(len(ACCOUNTS)), np.zeros(len(RESOURCE_KINDS))
-    for i in range(len(table)):
-        communicates = table.kind[i] == COLLECTIVE
-        account[ACCOUNTS.index(account_of(table.group[i]) if communicates else table.phase[i])] += seconds[i]
-        kind = "tp" if communicates else "gemm" if table.work[i] in ("gemm", "attention") else "memory"
-        resource[RESOURCE_KINDS.index(kind)] += seconds[i]
-    return TablePrice(
-        seconds=float(seconds.sum()),
-        launches=int(table.launches.sum()),
-        account=account,
-        resource=resource,
-        classes=dict(classes),
-        rows=seconds,
-        crossings=tuple(dict.fromkeys(crossings)),
-    )
+        for value, name, sigma, good in zip(values.tolist(), names, sigmas.tolist(), known.tolist(), strict=True):
+            classes[name].add(value, sigma, good)
+    account, resource = [], []
+    for kind, work, group, phase in zip(table.kind.tolist(), table.work, table.group, table.phase, strict=True):
+        communicates = kind == COLLECTIVE
+        account.append(ACCOUNTS.index(account_of(group) if communicates else phase))
+        used = "tp" if communicates else "gemm" if work in ("gemm", "attention") else "memory"
+        resource.append(RESOURCE_KINDS.index(used))
+    return seconds, dict(classes), int(table.launches.sum()), np.array(account, np.int64), np.array(resource, np.int64)
 
 
 Priced = tuple[NDArray[np.int64], NDArray[np.float64], list[str], NDArray[np.float64], NDArray[np.bool_]]
@@ -181,7 +218,7 @@ def _kernels(table: OperatorTable, machine: Machine) -> Iterator[Priced]:
     rows = np.flatnonzero(compute & (work == "memory_bound"))
     if len(rows):
         gpu, numbers = machine.gpu, machine.memory_bound
-        access = [_access(table.layout[i], table.phase[i]) for i in rows]
+        access = [_access(table.call[i], table.phase[i]) for i in rows]
         values = memory_bound_seconds(table.read[rows], table.written[rows], gpu, numbers, access)
         if gpu.vendor != "nvidia" or not machine.attention.libraries.get("te", "").startswith("flash"):
             values = np.where([a == "flash layout" for a in access], 0.0, values)
@@ -195,20 +232,21 @@ def _kernels(table: OperatorTable, machine: Machine) -> Iterator[Priced]:
         raise ProgramError(f"table {table.name!r}: no price for work {sorted(unknown)[0]!r}")
 
 
-def _access(access: str, phase: str) -> str:
+def _access(call: Call, phase: str) -> str:
     """The access of a memory-bound kernel, told apart by direction where its backward pass is slower."""
+    access = cast(Traffic, call).access  # by a rule of the program
     return "layer backward" if access == "layer" and phase == "backward" else access
 
 
 def _gemms(table: OperatorTable, rows: NDArray[np.int64], machine: Machine) -> Priced:
     shape = table.shape[rows]
     dtype = [table.dtype[i] for i in rows]
-    layout = [table.layout[i] for i in rows]
+    order = [call.order for i in rows if isinstance(call := table.call[i], Product)]
     stored = np.array(
         [max(BYTES_PER_ELEMENT[d], 2) for d in dtype]
     )  # products of narrow operands are stored in 16 bits
     accumulates = table.written[rows] > 1.5 * stored * shape[:, 0] * shape[:, 1] * shape[:, 2]
-    values = gemm_seconds(shape, layout, dtype, accumulates, machine.gpu, machine.gemm)
+    values = gemm_seconds(shape, order, dtype, accumulates, machine.gpu, machine.gemm)
     known = np.array([gemm_calibrated(d, machine.gpu, machine.gemm) for d in dtype])
     sigma = gemm_sigma(shape, dtype, machine.gpu, machine.gemm)
     return rows, values, [gemm_class(d) for d in dtype], sigma, known
@@ -216,29 +254,28 @@ def _gemms(table: OperatorTable, rows: NDArray[np.int64], machine: Machine) -> P
 
 def _attention(table: OperatorTable, i: int, machine: Machine) -> Priced:
     sequences, heads, length, width = (int(x) for x in table.shape[i])
-    kernel, mask, kv_heads, keys = table.layout[i].split(":")
+    call = cast(AttentionCall, table.call[i])  # by a rule of the program
     direction = "backward" if table.phase[i] == "backward" else "forward"
     numbers, gpu, dtype = machine.attention, machine.gpu, table.dtype[i]
-    mask, _, window = mask.partition(" ")
     value = attention_seconds(
         sequences,
         heads,
-        int(kv_heads),
+        call.kv_heads,
         length,
-        int(keys),
+        call.keys,
         width,
-        mask != "full",
+        call.mask != "full",
         direction,
-        kernel,
+        call.kernel,
         dtype,
         gpu,
         numbers,
-        window=int(window or 0),
-        chunked=mask == "chunk",
+        window=call.window,
+        chunked=call.mask == "chunk",
     )
-    sigma = attention_sigma(length, int(keys), kernel, dtype, gpu, numbers)
-    known = np.array([attention_calibrated(kernel, dtype, gpu, numbers)])
-    return np.array([i]), np.atleast_1d(value), [attention_class(kernel)], np.atleast_1d(sigma), known
+    sigma = attention_sigma(length, call.keys, call.kernel, dtype, gpu, numbers)
+    known = np.array([attention_calibrated(call.kernel, dtype, gpu, numbers)])
+    return np.array([i]), np.atleast_1d(value), [attention_class(call.kernel)], np.atleast_1d(sigma), known
 
 
 def _collective(
@@ -254,10 +291,9 @@ def _collective(
     Yields what is to be said of flows that cross, if any do.
     """
     place = place_group(axes, table.group[i], machine.fabric)
-    message, exchange = float(table.message[i]), table.layout[i]
-    if exchange:
-        _, copies, reach = exchange.split(":")
-        time = once_per_node(message, int(copies), place, machine.fabric, float(reach))
+    message, call = float(table.message[i]), table.call[i]
+    if isinstance(call, NodeExchange):
+        time = once_per_node(message, call.copies, place, machine.fabric, call.reach)
     else:
         time = collective_seconds(table.work[i], message, place, machine.fabric)
     exposed = time.seconds

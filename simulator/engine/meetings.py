@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.program.prices import Prices
-from simulator.program.program import COMPUTE, Program
+from simulator.program.program import Program
 
 __all__ = ["links_that_slow", "may_meet"]
 
@@ -17,12 +19,11 @@ def may_meet(program: Program, prices: Prices, start: NDArray[np.float64], end: 
     If no two rows that slow each other overlap on a rank, nothing was ever slowed, so the times stand.  In doubt the answer is
     yes: where several compute streams share a rank, or links slow links.
     """
-    rows = np.flatnonzero(program.kind == COMPUTE)
     links = links_that_slow(program, prices)
     if links is None:
         return True
     chosen = links[end[links] > start[links]]
-    return len(chosen) > 0 and _overlap(program, rows, chosen, start, end)
+    return len(chosen) > 0 and _overlap(program, chosen, start, end)
 
 
 def links_that_slow(program: Program, prices: Prices) -> NDArray[np.int64] | None:
@@ -30,12 +31,11 @@ def links_that_slow(program: Program, prices: Prices) -> NDArray[np.int64] | Non
     links slow links."""
     used: NDArray[np.bool_] = np.asarray(prices.share > 0.0)
     slowed: NDArray[np.bool_] = np.asarray(prices.slowdown > 1.0)
-    computes = program.kind == COMPUTE
-    rows = np.flatnonzero(computes)
-    if not _one_compute_stream_per_rank(program, rows):
+    if not program.rows.once(("one compute stream per rank",), lambda: _one_compute_stream_per_rank(program)):
         return None
-    on_compute = np.asarray(used[_occurs(program.item[rows], len(used))].any(axis=0))
-    links = np.asarray(used[_occurs(program.item[~computes], len(used))].any(axis=0))
+    computing, linking = program.rows.once(("kinds of items", len(used)), lambda: _kinds(program, len(used)))
+    on_compute = np.asarray(used[computing].any(axis=0))
+    links = np.asarray(used[linking].any(axis=0))
     if (slowed & np.outer(links, links)).any():
         return None
     # items of links that slow compute, or are slowed by it
@@ -43,7 +43,14 @@ def links_that_slow(program: Program, prices: Prices) -> NDArray[np.int64] | Non
     slows: NDArray[np.int8] = worked @ (slowed & on_compute[:, None]).T.astype(np.int8)
     is_slowed: NDArray[np.int8] = worked @ (slowed & on_compute[None, :]).astype(np.int8)
     acts = np.asarray(((slows > 0) | (is_slowed > 0)).any(axis=1))
-    return np.flatnonzero(~computes & acts[program.item])
+    some = program.rows.links
+    return some[acts[program.item[some]]]
+
+
+def _kinds(program: Program, items: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """[items] whether an item runs on compute streams, and whether it runs on others."""
+    rows = program.rows
+    return _occurs(program.item[rows.computes], items), _occurs(program.item[rows.links], items)
 
 
 def _occurs(numbers: NDArray[np.int32], count: int) -> NDArray[np.bool_]:
@@ -53,7 +60,8 @@ def _occurs(numbers: NDArray[np.int32], count: int) -> NDArray[np.bool_]:
     return out
 
 
-def _one_compute_stream_per_rank(program: Program, rows: NDArray[np.int64]) -> bool:
+def _one_compute_stream_per_rank(program: Program) -> bool:
+    rows = program.rows.computes
     if (np.diff(program.stream_offsets)[rows] != 1).any():
         return False
     streams = program.streams[program.stream_offsets[rows]]
@@ -61,28 +69,30 @@ def _one_compute_stream_per_rank(program: Program, rows: NDArray[np.int64]) -> b
     return len(np.unique(ranks)) == len(ranks)
 
 
-def _overlap(
-    program: Program,
-    rows: NDArray[np.int64],
-    chosen: NDArray[np.int64],
-    start: NDArray[np.float64],
-    end: NDArray[np.float64],
-) -> bool:
-    """Whether a chosen row runs while a compute row runs on one of its ranks.
+def _overlap(program: Program, chosen: NDArray[np.int64], start: NDArray[np.float64], end: NDArray[np.float64]) -> bool:
+    """Whether a chosen row runs while a compute row runs on one of its ranks."""
+    from simulator.engine import meetings_kernel
 
-    Compute rows of a rank end in the order of their numbers, so one search finds the first that ends after a given time.
-    """
+    rows, first = program.rows.once(("compute rows by rank", program.ranks), lambda: _by_rank(program))
+    overlaps: Any = meetings_kernel.overlaps
+    return bool(
+        overlaps(
+            np.ascontiguousarray(chosen, np.int64),
+            np.ascontiguousarray(program.stream_offsets, np.int64),
+            np.ascontiguousarray(program.streams, np.int32),
+            np.ascontiguousarray(program.stream_rank, np.int32),
+            rows,
+            first,
+            start,
+            end,
+        )
+    )
+
+
+def _by_rank(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The compute rows rank by rank, and where each rank's begin."""
+    rows = program.rows.computes
     rank = program.stream_rank[program.streams[program.stream_offsets[rows]]]
     by_rank = np.argsort(rank.astype(np.uint16) if program.ranks < 2**16 else rank, kind="stable")
-    rows, rank = rows[by_rank], rank[by_rank].astype(np.float64)
-    span = 2.0 * float(end.max(initial=0.0)) + 1.0
-    ends = rank * span + end[rows]
-    width = np.diff(program.stream_offsets)[chosen]
-    link = np.repeat(chosen, width)
-    first = np.repeat(program.stream_offsets[chosen], width)
-    inside = np.arange(len(link)) - np.repeat(np.cumsum(width) - width, width)
-    at = program.stream_rank[program.streams[first + inside]].astype(np.float64)
-    place = np.searchsorted(ends, at * span + start[link], side="right")
-    known = place < len(rows)
-    place, link, at = place[known], link[known], at[known]
-    return bool(((rank[place] == at) & (start[rows[place]] < end[link])).any())
+    counts = np.bincount(rank, minlength=program.ranks)
+    return rows[by_rank], np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -8,11 +8,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from simulator.errors import SpecError
+from simulator.hardware.checkpoint import Checkpoint
 from simulator.hardware.gpu import Gpu, load_gpu
 from simulator.hardware.gpu_spread import load_gpu_spread, longer_by
 from simulator.hardware.jitter import Jitter
-from simulator.hardware.link import Link, load_link
+from simulator.hardware.link import BETWEEN_GPUS, Link, load_link
 from simulator.hardware.parts import NORMAL, Pace, Part
+from simulator.hardware.power import Power
+from simulator.hardware.reliability import Reliability
 from simulator.specs import Count, Listed, Name, NamedSpec, Names, load_named
 from simulator.units import Bytes, BytesPerSecond, DollarsPerHour, Seconds
 
@@ -60,7 +63,10 @@ class ClusterSpec(NamedSpec):
     NIC link's own.  `in_network_reduction`: the fabric's switches add up (SHARP).  `calibration` names fitted data
     files; empty = uncalibrated.  `parts`: GPUs, machines and links that differ from the rest.  `jitter`: how much its steps
     vary.  `gpu_spread`: standard deviation of the speed of its GPUs, the slowest of which sets the pace; by default that of
-    calibrations/gpu_spread.toml.
+    calibrations/gpu_spread.toml.  `reliability`, `checkpoint` and `power`: what fails there, how state is saved, and its electricity.
+
+    `algorithms` names, by collective, those that its library chooses from (`{all_reduce = ["ring", "rabenseifner"]}`); of
+    collectives not named, those that libraries of today choose among compete.
 
     `topology` "rails" (leaf r holds card r of the nodes of a pod) or "leaf_spine" (a leaf holds all cards of a pod's
     nodes) says which flows share which switches; then `oversubscription` is felt by flows that leave their leaf only,
@@ -79,9 +85,13 @@ class ClusterSpec(NamedSpec):
     pxn: bool = True
     price_per_gpu_hour: DollarsPerHour | None = None
     calibration: Names = ()
+    algorithms: dict[Name, Names] = Field(default_factory=dict)
     parts: Annotated[tuple[Part, ...], Listed] = ()
     jitter: Jitter | None = None
     gpu_spread: Annotated[float, Field(ge=0, le=0.5)] | None = None
+    reliability: Reliability | None = None
+    checkpoint: Checkpoint | None = None
+    power: Power | None = None
 
     @model_validator(mode="after")
     def _check(self) -> ClusterSpec:
@@ -235,8 +245,13 @@ def build_cluster(
     """Return a cluster of `gpus` GPUs made of these.
 
     Raises:
-        SpecError: not a whole number of nodes, no network between nodes, or beyond 10 million GPUs.
+        SpecError: not a whole number of nodes, no network between nodes, a network between GPUs, or beyond 10 million GPUs.
     """
+    if node.gpus > 1 and link.technology not in BETWEEN_GPUS:
+        raise SpecError(
+            f"node {node.name!r}, link = {link.name!r}: the GPUs of a node are connected by one of {', '.join(BETWEEN_GPUS)}, but "
+            f"this is {link.technology}. Way out: such a link, or gpus = 1 with {link.name} as network_link"
+        )
     _check_size(spec, node, network, gpus)
     levels = [_level("node", min(node.gpus, gpus), link, link.bandwidth)]
     if spec.nodes_per_rack > 1 and gpus > node.gpus:

@@ -3,7 +3,7 @@
 Two kinds of data file lie under hardware_specs/calibrations:
 
 * `nccl_prior`: the constants of NCCL's own cost model (latencies, caps, efficiencies), for every GPU and link;
-* `nccl_*`: profiles, fitted to logs of nccl-tests by `simulator.calibration.nccl`.  A profile multiplies the prior's
+* `nccl_*`: profiles, fitted to logs of nccl-tests by `simulator.calibration.collectives`.  A profile multiplies the prior's
   latency and bandwidth of an (algorithm, protocol) pair, and says how well that then agreed with the logs.
 
 A cluster finds its profiles by what they apply to: GPU generation, link inside the node, network.  One profile speaks
@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from simulator.hardware.fabric import Fabric, GroupPlacement
-from simulator.specs import Count, Listed, Name, NamedSpec, Spec, load_named, names
+from simulator.specs import Count, Listed, Name, NamedSpec, Spec, load_named, names, working_folder
 from simulator.units import Bytes, BytesPerSecond, Seconds
 
 __all__ = [
@@ -296,7 +295,7 @@ def find_profile(fabric: Fabric, level: Literal["node", "fabric"]) -> Profile:
     Raises:
         SpecError: a calibration file is wrong, or no file bears a name that the cluster gives.
     """
-    return _find(fabric, level, os.getcwd())
+    return _find(fabric, level, working_folder())
 
 
 @functools.lru_cache(maxsize=1024)

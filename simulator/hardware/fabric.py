@@ -49,6 +49,7 @@ class Fabric:
         network_latency: what a hop takes beyond an ordinary network of its kind [s].
         host: "intel", "amd" or "arm".
         calibration: names of profiles to use, whatever they say they apply to.
+        algorithms: (collective, names) of the algorithms to choose from, where the cluster names some.
         network_reduction: the switches between the domains add (SHARP).
         topology: the switches between the domains; None = all cards on one switch.
     """
@@ -68,6 +69,7 @@ class Fabric:
     network_latency: float
     host: str = "intel"
     calibration: tuple[str, ...] = ()
+    algorithms: tuple[tuple[str, tuple[str, ...]], ...] = ()
     network_reduction: bool = False
     topology: Topology | None = None
 
@@ -157,6 +159,7 @@ def fabric_of(cluster: Cluster) -> Fabric:
         network_latency=cluster.spec.network_latency if outer else 0.0,
         host=cluster.node.host,
         calibration=tuple(cluster.calibration),
+        algorithms=tuple(cluster.spec.algorithms.items()),
         network_reduction=cluster.spec.in_network_reduction and outer is not None,
         topology=topology,
     )
@@ -360,8 +363,7 @@ def _place_hop(
     leaves = start // domain != end // domain
     leaving = int(leaves.sum())
     inside = bool((start // node == end // node).all())
-    out_of = np.unique(start[leaves] // domain, return_counts=True)[1]
-    into = np.unique(end[leaves] // domain, return_counts=True)[1]
+    out_of, into = (np.bincount(place[leaves] // domain - place.min() // domain) for place in (start, end))
     return GroupPlacement(
         ranks=2 if source != destination else 1,
         nodes=2 if leaving else 1,

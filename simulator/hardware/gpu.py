@@ -10,7 +10,7 @@ from simulator.errors import SpecError, nearest
 from simulator.specs import Count, Name, NamedSpec, load_named
 from simulator.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds, Watts
 
-__all__ = ["DTYPES", "Gpu", "load_gpu"]
+__all__ = ["DTYPES", "Gpu", "load_gpu", "peak_name"]
 
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 """Number formats a peak can be given for; fp32 is without tensor cores."""
@@ -86,11 +86,20 @@ class Gpu(NamedSpec):
         >>> load_gpu("a100_80gb_sxm").peak("bf16")
         312000000000000.0
         """
-        dtype = "fp8" if dtype == "fp8_scaled" else dtype
+        dtype = peak_name(dtype)
         if dtype not in self.peak_flops:
             has = ", ".join(self.peak_flops)
             raise SpecError(f"GPU {self.name!r} has no peak for {dtype}. It has: {has}. Way out: another precision")
         return self.peak_flops[dtype]
+
+
+def peak_name(dtype: str) -> str:
+    """Return the number format under which GPUs state the peak of this one: scales per block do not change it.
+
+    >>> peak_name("fp8_scaled"), peak_name("bf16")
+    ('fp8', 'bf16')
+    """
+    return "fp8" if dtype == "fp8_scaled" else dtype
 
 
 def load_gpu(name: str) -> Gpu:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from typing import Annotated
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from simulator.errors import SpecError
-from simulator.specs import Count, NamedSpec, Names, load_named
+from simulator.specs import Count, NamedSpec, Names, load_named, working_folder
 
 __all__ = ["Interference", "load_interference"]
 
@@ -54,7 +53,7 @@ def load_interference(name: str = "interference") -> Interference:
     Raises:
         SpecError: no such file, or it is wrong.
     """
-    return _load(name, os.getcwd())
+    return _load(name, working_folder())
 
 
 @functools.lru_cache(maxsize=32)

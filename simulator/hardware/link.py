@@ -7,7 +7,10 @@ from typing import Literal
 from simulator.specs import NamedSpec, load_named
 from simulator.units import BytesPerSecond, Seconds
 
-__all__ = ["Link", "load_link"]
+__all__ = ["BETWEEN_GPUS", "Link", "load_link"]
+
+BETWEEN_GPUS = ("nvlink", "pcie", "xgmi", "ici", "hccs", "roce")
+"""Technologies that can connect the GPUs of a node; what collectives attain of each stands in nccl_prior.toml."""
 
 
 class Link(NamedSpec):

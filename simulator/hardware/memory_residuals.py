@@ -41,7 +41,7 @@ class PartResidual(Spec):
 
 
 class MemoryResiduals(NamedSpec):
-    """The file calibrations/memory_residuals.toml, written by `simulator.calibration.memory`."""
+    """The file calibrations/memory_residuals.toml, written by `simulator.calibration.runs.peak_memory`."""
 
     part: dict[str, PartResidual]
 

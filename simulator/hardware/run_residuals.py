@@ -31,7 +31,7 @@ class KindResidual(Spec):
 
 
 class RunResiduals(NamedSpec):
-    """The file calibrations/run_residuals.toml, written by `simulator.calibration.runs`."""
+    """The file calibrations/run_residuals.toml, written by `simulator.calibration.runs.step_time`."""
 
     kind: dict[str, KindResidual]
 

@@ -50,6 +50,33 @@ class Lattice:
         """Return [groups, members]."""
         return self.first + offsets(list(self.groups))[:, None] + offsets(list(self.members))[None, :]
 
+    def sample(self, period: int) -> Lattice:
+        """Return a few groups, with a few of their members, that stand for all where so many ranks are like the next so many.
+
+        Axes of whole periods move a group to other periods or reach into them; as long as no two of their coordinates share a
+        period, one coordinate tells of all groups, two of all members.  Where that is not so, or members lie in
+        front of the first, all groups are returned.
+
+        >>> Lattice(members=((2, 4096),), groups=((8, 1), (512, 8))).sample(64)
+        Lattice(members=((2, 64),), groups=((8, 1), (8, 8)), first=0)
+        """
+        members, groups = (
+            [part for size, stride in axes for part in _split(size, stride, period)]
+            for axes in (self.members, self.groups)
+        )
+        axes = (*members, *groups)
+        inside = sum(abs((size - 1) * stride) for size, stride in axes if stride % period)
+        odd = any(stride % period and not 0 < stride < period for _, stride in axes)
+        if odd or self.first % period + inside >= period:
+            return self
+        few, place = [], period
+        for size, stride in members:
+            few.append((size, stride) if stride % period else (min(size, 2), place))
+            place *= 1 if stride % period else min(size, 2)
+        return Lattice(
+            members=tuple(few), groups=tuple(axis for axis in groups if axis[1] % period), first=self.first % period
+        )
+
     def across(self, domain: int) -> Lattice | None:
         """Return the groups of ranks of equal place in their domains; None where an axis does not fit whole domains.
 
@@ -68,6 +95,13 @@ class Lattice:
             else:
                 return None
         return Lattice(members=tuple(members), groups=tuple(groups), first=self.first)
+
+
+def _split(size: int, stride: int, period: int) -> list[tuple[int, int]]:
+    """An axis as the part inside a period and the part over whole periods, where it has both."""
+    if stride < period < size * stride and period % stride == 0 and size * stride % period == 0:
+        return [(period // stride, stride), (size * stride // period, period)]
+    return [(size, stride)]
 
 
 def offsets(sizes: list[tuple[int, int]]) -> NDArray[np.int64]:

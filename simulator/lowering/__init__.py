@@ -7,31 +7,33 @@ where steps run into each other), remember (memory), emit (the columns).
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from simulator.errors import PlanError
 from simulator.lowering.activation_copies import add_activation_copies
 from simulator.lowering.assign import Chunk, assign_layers
 from simulator.lowering.asynchronous import add_updates
-from simulator.lowering.asynchronous_rules import update_mask
 from simulator.lowering.connect import add_transfers
 from simulator.lowering.emit import emit
 from simulator.lowering.expand import LayerCost, layer_costs
 from simulator.lowering.instances import add_instances
-from simulator.lowering.ordered import ordered
-from simulator.lowering.recompute import layer_policies
+from simulator.lowering.recompute import Recompute, layer_policies
 from simulator.lowering.reduce import add_reductions
 from simulator.lowering.remember import add_memory
 from simulator.lowering.settled import Settled, settle
 from simulator.lowering.shard import add_gathers
 from simulator.lowering.state import State
+from simulator.lowering.structure import started
 from simulator.lowering.update import add_update
 from simulator.plan.plan import Plan
 from simulator.program.program import Program
 from simulator.schedules.order import PipelineOrder
+from simulator.workload.model import Model
 from simulator.workload.workload import Workload
 
-__all__ = ["PASSES", "Settled", "lower", "lower_settled", "settle"]
+__all__ = ["PASSES", "Settled", "chunks_of", "lower", "lower_settled", "settle"]
 
 PASSES = (
     add_instances,
@@ -61,8 +63,8 @@ def lower(workload: Workload, plan: Plan, world_size: int | None = None) -> Prog
 
 def lower_settled(workload: Workload, settled: Settled) -> Program:
     """Return the program of a settled plan."""
-    placement, order, pattern = ordered(settled.schedule, settled.shape, settled.steps)
-    lengths = _slice_lengths(order, workload.sequence_length) if settled.schedule.slices else {}
+    structure = started(settled.schedule, settled.shape, settled.steps)
+    lengths = _slice_lengths(structure.order, workload.sequence_length) if settled.schedule.slices else {}
 
     def scaled(count: int, part: int, parts: int, weight: float) -> dict[str, LayerCost]:
         if settled.schedule.slices:
@@ -79,24 +81,20 @@ def lower_settled(workload: Workload, settled: Settled) -> Program:
         scaled_costs=scaled,
         workload=workload,
         settled=settled,
-        chunks=_chunks(workload, settled, placement.chunks),
+        chunks=chunks_of(workload.model, settled.recomputes, settled.layer_split, structure.placement.chunks),
         costs=layer_costs(workload, settled),
-        placement=placement,
-        order=order,
-        pattern=pattern,
-        steps=settled.steps,
-        updates=update_mask(order, settled.schedule, settled.microbatches),
+        structure=structure,
     )
     for step in PASSES:
         step(state)
     return emit(state, f"{workload.model.name} {settled.schedule.name}")
 
 
-def _chunks(workload: Workload, settled: Settled, count: int) -> tuple[Chunk, ...]:
+@functools.lru_cache(maxsize=256)
+def chunks_of(model: Model, recomputes: Recompute, split: tuple[int, ...] | None, count: int) -> tuple[Chunk, ...]:
     """What each chunk holds, and what its layers recompute."""
-    model = workload.model
-    chunks = assign_layers(model.depth, count, settled.layer_split, model.layer_kinds, model.mtp_layers)
-    return tuple(layer_policies(chunk, settled.recomputes) for chunk in chunks)
+    chunks = assign_layers(model.depth, count, split, model.layer_kinds, model.mtp_layers)
+    return tuple(layer_policies(chunk, recomputes) for chunk in chunks)
 
 
 def _slice_lengths(order: PipelineOrder, tokens: int) -> dict[int, int]:

@@ -18,6 +18,7 @@ from simulator.lowering.instances import add_instances
 from simulator.lowering.pattern import Pattern
 from simulator.lowering.settled import Settled
 from simulator.lowering.state import State
+from simulator.lowering.structure import begun
 from simulator.plan.framework import load_framework
 from simulator.program.prices import Prices
 from simulator.program.program import COMPUTE, OperatorTable, Program, Tensor
@@ -60,9 +61,7 @@ def abstract_program(
         settled=_settled(placement),
         chunks=(Chunk(1),) * placement.chunks,
         costs={"layer": _cost(share)},
-        placement=placement,
-        order=order,
-        pattern=pattern,
+        structure=begun(placement, order, pattern, placement.microbatches),
         scaled_costs=lambda count, part, parts, weight: {"layer": _cost(share * weight)},
     )
     add_instances(state)
@@ -87,7 +86,7 @@ def _cost(held: float) -> LayerCost:
         kind=np.zeros(0, np.int8),
         work=(),
         shape=np.zeros((0, 4), np.int64),
-        layout=(),
+        call=(),
         dtype=(),
         flops=np.zeros(0),
         read=np.zeros(0),

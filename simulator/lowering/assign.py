@@ -6,6 +6,7 @@ layer each; else layers go round evenly and the surplus goes to the middle chunk
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER
@@ -37,12 +38,18 @@ class Chunk:
         >>> Chunk(layers=2, head=True, names=("layer", "moe layer")).kinds
         ['layer', 'moe layer', 'head']
         """
-        middle = list(self.names) or ["layer"] * self.layers
-        if self.endings:
-            middle = [kind + ending for kind, ending in zip(middle, self.endings, strict=True)]
-        if self.decoder >= 0:
-            middle.insert(self.decoder, DECODER_EMBEDDING)
-        return ["embedding"] * self.embedding + middle + ["head"] * self.head + [MTP_LAYER, MTP_HEAD] * self.mtp
+        return list(_kinds(self))
+
+
+@functools.lru_cache(maxsize=1024)
+def _kinds(chunk: Chunk) -> tuple[str, ...]:
+    middle = list(chunk.names) or ["layer"] * chunk.layers
+    if chunk.endings:
+        middle = [kind + ending for kind, ending in zip(middle, chunk.endings, strict=True)]
+    if chunk.decoder >= 0:
+        middle.insert(chunk.decoder, DECODER_EMBEDDING)
+    ends = ["embedding"] * chunk.embedding, ["head"] * chunk.head + [MTP_LAYER, MTP_HEAD] * chunk.mtp
+    return tuple(ends[0] + middle + ends[1])
 
 
 def assign_layers(

@@ -15,7 +15,8 @@ import numpy as np
 from simulator.lowering.hops import links_of
 from simulator.lowering.parameters import rank_held
 from simulator.lowering.reduce import table_link
-from simulator.lowering.state import Batch, State
+from simulator.lowering.state import State
+from simulator.lowering.structure import Batch
 from simulator.lowering.update import update_segments, weight_gathers
 from simulator.program.program import COLLECTIVE
 
@@ -28,8 +29,8 @@ def add_updates(state: State) -> None:
         return
     updated = np.flatnonzero(state.updates)
     rows = state.last_row[updated] + 1
-    items = update_segments(state)
-    state.batches[0].item[rows] = items[state.pattern.rank[updated]]
+    items = np.array(update_segments(state))
+    state.mine().run_items(rows, items[state.pattern.rank[updated]])
     settled = state.settled
     if settled.reduces:
         _add_links(state, updated)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import PlanError
+from simulator.errors import refuse
 from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
 from simulator.schedules.order import PipelineOrder
@@ -27,37 +27,34 @@ def check_asynchronous(plan: Plan, schedule: Any) -> None:
     Raises:
         PlanError: ZeRO-3, clipping by the global norm, or communication that ends at a flush.
     """
-
-    def refuse(rule: str, values: str, way: str) -> None:
-        raise PlanError(f"schedule {schedule.name!r} never flushes: {rule}, but {values}. Way out: {way}.")
-
+    never = f"schedule {schedule.name!r} never flushes:"
     if plan.zero_stage == 3:
         refuse(
-            "a rank keeps several versions of its weights, and FSDP gathers one, which the ranks that shard it must hold alike",
+            f"{never} a rank keeps several versions of its weights, and FSDP gathers one, which the ranks that shard it must hold alike",
             "zero_stage = 3",
             "zero_stage = 2, or schedule = 'one_f_one_b'",
         )
     if plan.clip_gradients:
         refuse(
-            "the norm of all gradients is known when every rank has ended the same backward, and ranks do not wait for that",
+            f"{never} the norm of all gradients is known when every rank has ended the same backward, and ranks do not wait for that",
             "clip_gradients = true",
             "clip_gradients = false, or schedule = 'one_f_one_b'",
         )
     if plan.overlap_gradients:
         refuse(
-            "reductions beside the backward pass are waited for at the flush, and here the update follows its backward at once",
+            f"{never} reductions beside the backward pass are waited for at the flush, and here the update follows its backward at once",
             "overlap_gradients = true",
             "leave overlap_gradients out, or schedule = 'one_f_one_b'",
         )
     if plan.overlap_parameters:
         refuse(
-            "updated weights are gathered beside the first forward of the next step, and here that one has run by then",
+            f"{never} updated weights are gathered beside the first forward of the next step, and here that one has run by then",
             "overlap_parameters = true",
             "leave overlap_parameters out, or schedule = 'one_f_one_b'",
         )
     for name, value in _at_the_end_of_a_step(plan):
         refuse(
-            "an update stands between two actions of its rank, and this one is made for the end of a step",
+            f"{never} an update stands between two actions of its rank, and this one is made for the end of a step",
             f"{name} = {value}",
             f"leave {name} out, or schedule = 'one_f_one_b'",
         )
@@ -75,39 +72,37 @@ def post_validation(plan: Plan, framework: Framework, schedule: Any) -> bool:
     Raises:
         PlanError: it is asked for where it would have no effect, or with what ends at a flush.
     """
-
-    def refuse(rule: str, values: str, way: str) -> None:
-        raise PlanError(f"post_validation: {rule}, but {values}. Way out: {way}.")
-
     if not plan.post_validation:
         able = schedule.flush and schedule.replicas == 1 and plan.zero_stage < 3 and plan.pipeline_parallel > 1
         able = able and not _at_the_end_of_a_step(plan)
         habit = framework.post_validates and schedule.splits_backward and able
         return habit and plan.post_validation is None and not (plan.overlap_gradients or plan.overlap_parameters)
-    if plan.pipeline_parallel == 1:
-        refuse(
-            "it lets pipeline ranks begin their next step apart", "pipeline_parallel = 1", "leave post_validation out"
-        )
-    if not schedule.flush:
-        refuse(
-            "it is about the end of a step", f"schedule {schedule.name!r} never flushes", "leave post_validation out"
-        )
+    plan.check_needs("pipeline_parallel", "post_validation")
+    plan.check_needs("schedule.flush", "post_validation", schedule=schedule)
     if schedule.replicas > 1:
         refuse(
-            "ranks with copies of one chunk meet at the end of a step",
+            "post_validation: ranks with copies of one chunk meet at the end of a step",
             f"schedule = {schedule.name!r}",
             "leave post_validation out, or schedule = 'zbv'",
         )
     if plan.zero_stage == 3:
-        refuse("steps that run into each other are modelled up to ZeRO-2", "zero_stage = 3", "zero_stage = 2")
+        refuse(
+            "post_validation: steps that run into each other are modelled up to ZeRO-2",
+            "zero_stage = 3",
+            "zero_stage = 2",
+        )
     if plan.overlap_gradients or plan.overlap_parameters:
         refuse(
-            "reductions and gathers stand between a rank's last backward and its next forward",
+            "post_validation: reductions and gathers stand between a rank's last backward and its next forward",
             "overlap_gradients or overlap_parameters = true",
             "leave overlap_gradients and overlap_parameters out",
         )
     for name, value in _at_the_end_of_a_step(plan):
-        refuse("an update stands between two actions of its rank", f"{name} = {value}", f"leave {name} out")
+        refuse(
+            "post_validation: an update stands between two actions of its rank",
+            f"{name} = {value}",
+            f"leave {name} out",
+        )
     return True
 
 

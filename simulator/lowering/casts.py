@@ -28,13 +28,15 @@ import functools
 from typing import Any
 
 from simulator.lowering.rows import Rows
+from simulator.program.calls import Traffic
 from simulator.program.program import COLLECTIVE, OperatorTable
 from simulator.workload.precision import Precision
 
-__all__ = ["TRANSPOSED", "add_casts", "maxima_table"]
+__all__ = ["CAST", "TRANSPOSED", "add_casts", "maxima_table"]
 
-TRANSPOSED = "transposed"
-"""Access of the bytes that only GPUs write whose 8-bit products take operands along the depth only."""
+CAST = Traffic("cast")
+TRANSPOSED = Traffic("transposed")
+"""Copies of the bytes that only GPUs write whose 8-bit products take operands along the depth only."""
 
 
 def add_casts(
@@ -70,7 +72,7 @@ def add_casts(
     if passes:
         rows.add(
             label=f"{label} cast to {precision.name}",
-            layout="cast",
+            call=CAST,
             read=passes * wide * elements / shards,
             written=copies * narrow * elements / shards,
             **{"launches": passes, **common},
@@ -80,7 +82,7 @@ def add_casts(
         alone = apart or passes == 0 or shards > 1
         rows.add(
             label=f"{label} transposed",
-            layout=TRANSPOSED,
+            call=TRANSPOSED,
             read=narrow * elements if alone else 0.0,
             written=narrow * elements,
             **{**common, "launches": 1 if alone else 0},

@@ -26,6 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simulator.lowering.rows import Rows
+from simulator.program.calls import AttentionCall
 from simulator.program.program import COLLECTIVE
 from simulator.workload.operator import Operator
 
@@ -59,12 +60,14 @@ def ring_attention(rows: Rows, core: dict[str, Any], o: Operator, split: Splitte
     work = 4.0 * passes * sequences * heads * float(length) * width
     peers = o.peers // split.inner
     blocks = peers - 1
-    own = rows.add(**core, label=o.label, layout=f"{o.kernel}:causal:{groups}:{length}", flops=work * length)
+    own = rows.add(
+        **core, label=o.label, call=AttentionCall(o.kernel, "causal", 0, groups, length), flops=work * length
+    )
     others = {**core, "shape": (sequences * blocks, heads, length, width), "launches": core["launches"] * blocks}
     rest = rows.add(
         **others,
         label=f"{o.label} to other ranks' keys",
-        layout=f"{o.kernel}:full:{groups}:{length // 2}",
+        call=AttentionCall(o.kernel, "full", 0, groups, length // 2),
         flops=work * length * blocks,
     )
     queries, keys = float(sequences * length * heads * width), 2.0 * sequences * length * groups * width

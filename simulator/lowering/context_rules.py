@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.errors import PlanError
+from simulator.errors import PlanError, refuse
 from simulator.lowering.expert_rules import Axes, Groups
 from simulator.plan.plan import Plan
 from simulator.workload.model import Model
@@ -67,9 +67,6 @@ def check_context(model: Model, plan: Plan, unfused: bool) -> None:
     Raises:
         PlanError: with the rule, the values and a way out.
     """
-
-    def refuse(rule: str, values: str, way: str) -> None:
-        raise PlanError(f"{rule}, but {values}. Way out: {way}.")
 
     inner, hybrid = plan.context_parallel_inner, plan.context_parallel_kind == "hybrid"
     if hybrid != (inner is not None):

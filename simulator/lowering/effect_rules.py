@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.errors import PlanError
+from simulator.errors import refuse
+from simulator.options.option import chosen
 from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
 
@@ -21,9 +22,6 @@ def check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Any
         PlanError: with the rule, the values and a way out.
     """
 
-    def refuse(rule: str, values: str, way: str) -> None:
-        raise PlanError(f"{rule}, but {values}. Way out: {way}.")
-
     if plan.zero_stage > (1 if schedule.replicas > 1 else 0) and replicas == 1:
         nearest = 1 if schedule.replicas > 1 else 0
         refuse(
@@ -39,21 +37,10 @@ def check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Any
             f"overlap_parameters = true and schedule = {schedule.name!r}",
             "leave overlap_parameters out, or schedule = 'one_f_one_b'",
         )
-    habit = framework.gradients_overlap and schedule.flush
-    overlaps = habit if plan.overlap_gradients is None else plan.overlap_gradients
+    overlaps = chosen(plan, framework, "overlap_gradients", schedule.flush)
     copies = replicas * schedule.replicas
-    if copies == 1 and (plan.overlap_gradients is not None or plan.bucket_size is not None):
-        refuse(
-            "gradients are reduced only between replicas",
-            "data_parallel = 1",
-            "leave out overlap_gradients, bucket_size",
-        )
-    if plan.overlap_gradients == "bubbles" and schedule.replicas == 1:
-        refuse(
-            "overlap_gradients = 'bubbles' is about copies of a chunk on several pipeline ranks",
-            f"schedule = {schedule.name!r} keeps one",
-            "overlap_gradients = true, or schedule = 'chimera'",
-        )
+    plan.check_needs("copies", "overlap_gradients", "bucket_size", copies=copies)
+    plan.check_needs("schedule.replicas", "overlap_gradients", schedule=schedule)
     if plan.bucket_size is not None and schedule.replicas > 1 and plan.zero_stage != 2:
         refuse(
             "copies of a chunk on several pipeline ranks add its gradients whole, not by bucket",
@@ -66,19 +53,5 @@ def check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Any
             f"overlap_gradients = {str(overlaps).lower()}, zero_stage = {plan.zero_stage}",
             "leave bucket_size out",
         )
-    if plan.overlap_gradients is not None and plan.zero_stage == 3:
-        refuse("FSDP always reduces beside the backward pass", "zero_stage = 3", "leave overlap_gradients out")
-    if plan.overlap_parameters is not None and plan.zero_stage not in (1, 2):
-        refuse(
-            "overlap_parameters gathers the weights of ZeRO-1 and ZeRO-2",
-            f"zero_stage = {plan.zero_stage}",
-            "leave overlap_parameters out",
-        )
-    if plan.zero_stage != 3 and (plan.fsdp_prefetch is not None or plan.reshard_after_forward is not None):
-        refuse(
-            "fsdp_prefetch and reshard_after_forward belong to zero_stage 3",
-            f"zero_stage = {plan.zero_stage}",
-            "leave them out, or zero_stage = 3",
-        )
-    if plan.pipeline_parallel == 1 and plan.p2p is not None:
-        refuse("p2p is about messages between pipeline ranks", "pipeline_parallel = 1", "leave p2p out")
+    plan.check_needs("zero_stage", "overlap_gradients", "overlap_parameters", "fsdp_prefetch", "reshard_after_forward")
+    plan.check_needs("pipeline_parallel", "p2p")

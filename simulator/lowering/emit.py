@@ -1,4 +1,4 @@
-"""Pass 9: join the batches into the columns of a `Program`, once, by array arithmetic."""
+"""Pass 9: join the batches into the columns of a `Program`, once per structure, by array arithmetic."""
 
 from __future__ import annotations
 
@@ -7,31 +7,33 @@ from typing import Any
 import numpy as np
 
 from simulator.lowering.state import State
+from simulator.lowering.structure import Structure
 from simulator.program.program import Effect, Program
+from simulator.remembered import Remembered
 
-__all__ = ["emit"]
+__all__ = ["KEPT_BYTES", "emit"]
+
+KEPT_BYTES = 256 * 2**20
+"""Bytes of columns kept for programs to come."""
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+Arrays = dict[str, Any]
+"""Columns by the names that a `Program` gives them."""
+
+_KEPT: Remembered[Arrays] = Remembered(KEPT_BYTES, lambda arrays: sum(array.nbytes for array in arrays.values()))
+_JOINED: Remembered[tuple[Arrays, Pairs]] = Remembered(
+    KEPT_BYTES, lambda found: sum(array.nbytes for array in found[0].values())
+)
 
 
 def emit(state: State, name: str) -> Program:
     """Return the finished program; the state is used up."""
-    batches = state.batches
-
-    def column(key: str, dtype: Any) -> Any:
-        parts = [np.broadcast_to(np.asarray(getattr(b, key)), (len(b.item),)) for b in batches]
-        return _frozen(np.concatenate(parts, dtype=dtype, casting="unsafe"))
-
-    width = np.concatenate([(b.streams >= 0).sum(axis=1) for b in batches])
-    streams = np.concatenate([b.streams[b.streams >= 0] for b in batches], dtype=np.int32, casting="unsafe")
-    after_offsets, after = _waits(state)
-    start, end, mark = _edges(state)
-    order = state.order
-    special: dict[str, Any] = {}
-    if (order.count != 1).any():
-        special["count"] = column("count", np.int8)
-    if (order.parts != 1).any():
-        special |= {"slice": column("slice", np.int16), "slices": column("slices", np.int16)}
-    if (order.pair >= 0).any():
-        special |= {name: column(name, np.int32) for name in ("second_chunk", "second_microbatch")}
+    structure = state.structure
+    columns = _KEPT.get((structure,), lambda: _columns(structure)) if structure.shared else _columns(structure)
+    for step, facts in state.stands:
+        state.build(step, *facts)
     settled = state.settled
     members = settled.tensor_parallel * settled.replicas
     return Program(
@@ -39,31 +41,75 @@ def emit(state: State, name: str) -> Program:
         axes=settled.axes,
         items=tuple(state.items),
         blocks=tuple(state.blocks),
-        item=column("item", np.int32),
-        kind=column("kind", np.int8),
-        action=column("action", np.int8),
-        rank=column("rank", np.int32),
-        lane=_lane(state),
-        chunk=column("chunk", np.int32),
-        microbatch=column("microbatch", np.int32),
-        step=column("step", np.int32),
-        part=column("part", np.int16),
-        stream_offsets=_frozen(np.concatenate([[0], np.cumsum(width)]).astype(np.int64)),
-        streams=_frozen(streams),
-        after_offsets=after_offsets,
-        after=after,
-        stream_rank=_frozen(np.array([r for r, _ in state.streams], np.int32)),
-        stream_lane=tuple(lane for _, lane in state.streams),
+        **columns,
+        **_effects(state),
+        stream_lane=tuple([lane for _, lane in structure.streams]),
         rank_weight=_frozen(np.full(state.ranks, float(members))),
         effects=state.effect_list(),
-        start_effect=start,
-        end_effect=end,
-        mark_effect=mark,
-        resident=tuple(Effect(tensors=tuple(t)) for t in state.resident),
-        host_resident=tuple(Effect(tensors=tuple(t)) for t in state.host) if any(state.host) else (),
+        resident=tuple([Effect(tensors=tuple(t)) for t in state.resident]),
+        host_resident=tuple([Effect(tensors=tuple(t)) for t in state.host]) if any(state.host) else (),
         framework=settled.framework.name,
-        **special,
     )
+
+
+def _effects(state: State) -> Arrays:
+    """The columns of effects; makes the effects that stand together at one edge of a row."""
+    structure, count = state.structure, len(state.effects)
+    arrays, joined = (
+        _JOINED.get((structure, count), lambda: _edges(structure, count))
+        if structure.shared
+        else _edges(structure, count)
+    )
+    known, numbers = list(state.effects), list(range(count))
+    for one, two in joined:
+        known.append(known[one] + known[two])
+        numbers.append(state.effect(known[-1]))
+    if numbers == list(range(len(numbers))):
+        return arrays
+    table = np.array([*numbers, -1], np.int32)  # one of them was there already
+    return {name: _frozen(table[column]) for name, column in arrays.items()}
+
+
+def _columns(structure: Structure) -> Arrays:
+    """Join the batches of a structure."""
+    batches = structure.batches
+
+    def column(key: str, dtype: Any) -> Any:
+        out = np.empty(structure.rows, dtype)
+        start = 0
+        for batch in batches:
+            stop = start + len(batch.item)
+            out[start:stop] = getattr(batch, key)
+            start = stop
+        return _frozen(out)
+
+    width = np.concatenate([(b.streams >= 0).sum(axis=1) for b in batches])
+    streams = np.concatenate([b.streams[b.streams >= 0] for b in batches], dtype=np.int32, casting="unsafe")
+    after_offsets, after = _waits(structure)
+    order = structure.order
+    arrays = {
+        "item": column("item", np.int32),
+        "kind": column("kind", np.int8),
+        "action": column("action", np.int8),
+        "rank": column("rank", np.int32),
+        "lane": _lane(structure),
+        "chunk": column("chunk", np.int32),
+        "microbatch": column("microbatch", np.int32),
+        "step": column("step", np.int32),
+        "part": column("part", np.int16),
+        "stream_offsets": _frozen(np.concatenate([[0], np.cumsum(width)]).astype(np.int64)),
+        "streams": _frozen(streams),
+        "after_offsets": after_offsets,
+        "after": after,
+        "stream_rank": _frozen(np.array([r for r, _ in structure.streams], np.int32)),
+    }
+    if (order.count != 1).any():
+        arrays["count"] = column("count", np.int8)
+    if (order.parts != 1).any():
+        arrays |= {"slice": column("slice", np.int16), "slices": column("slices", np.int16)}
+    if (order.pair >= 0).any():
+        arrays |= {name: column(name, np.int32) for name in ("second_chunk", "second_microbatch")}
+    return arrays
 
 
 def _frozen(array: Any) -> Any:
@@ -71,41 +117,44 @@ def _frozen(array: Any) -> Any:
     return array
 
 
-def _lane(state: State) -> Any:
+def _lane(structure: Structure) -> Any:
     """Lane of each row: that of its microbatch; 0 where it has none."""
-    out = np.zeros(state.rows, np.int8)
+    out = np.zeros(structure.rows, np.int8)
     start = 0
-    for batch in state.batches:
+    for batch in structure.batches:
         n = len(batch.item)
         if isinstance(batch.microbatch, np.ndarray):
-            out[start : start + n] = state.placement.lane_of[batch.microbatch]
+            out[start : start + n] = structure.placement.lane_of[batch.microbatch]
         start += n
     return _frozen(out)
 
 
-def _waits(state: State) -> tuple[Any, Any]:
+def _waits(structure: Structure) -> tuple[Any, Any]:
     """Join the waits into a ragged column, each row's in the order in which they were added."""
     from simulator.lowering import emit_kernel
 
     none = np.zeros(0, np.int64)
-    rows, on = (np.concatenate([none, *(pair[i] for pair in state.waits)]).astype(np.int64, copy=False) for i in (0, 1))
+    rows, on = (
+        np.concatenate([none, *(pair[i] for pair in structure.waits)]).astype(np.int64, copy=False) for i in (0, 1)
+    )
     join: Any = emit_kernel.join_waits
-    offsets, after = join(rows, on, state.rows)
+    offsets, after = join(rows, on, structure.rows)
     return _frozen(offsets), _frozen(after)
 
 
-def _edges(state: State) -> tuple[Any, Any, Any]:
-    """Effect numbers per row and edge; several effects at one edge become one combined effect."""
-    columns = {edge: np.full(state.rows, -1, np.int64) for edge in ("start", "end", "mark")}
-    for edge, rows, numbers in state.touched:
+def _edges(structure: Structure, effects: int) -> tuple[Arrays, Pairs]:
+    """Effect numbers per row and edge, and the pairs of effects that became one because they stand at one edge; the first pair is the
+    effect that is numbered next after those that the passes made."""
+    columns = {edge: np.full(structure.rows, -1, np.int32) for edge in ("start", "end", "mark")}
+    numbers: dict[tuple[int, int], int] = {}
+    for edge, rows, touched in structure.touched:
         column = columns[edge]
         held = column[rows]
         fresh = held < 0
-        column[rows[fresh]] = numbers[fresh]
+        column[rows[fresh]] = touched[fresh]
         if not fresh.all():
-            known = list(state.effects)
-            pairs = np.stack([held[~fresh], numbers[~fresh]], axis=1)
+            pairs = np.stack([held[~fresh], touched[~fresh]], axis=1)
             unique, index = np.unique(pairs, axis=0, return_inverse=True)
-            joined = np.array([state.effect(known[a] + known[b]) for a, b in unique])
-            column[rows[~fresh]] = joined[index]
-    return tuple(_frozen(columns[e].astype(np.int32)) for e in ("start", "end", "mark"))
+            joined = [numbers.setdefault((a, b), effects + len(numbers)) for a, b in unique.tolist()]
+            column[rows[~fresh]] = np.array(joined)[index.reshape(-1)]
+    return {f"{edge}_effect": _frozen(column) for edge, column in columns.items()}, tuple(numbers)

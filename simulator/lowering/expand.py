@@ -17,8 +17,9 @@ from simulator.lowering.rows import Rows, synchronise
 from simulator.lowering.saved_values import kept_values
 from simulator.lowering.settled import Settled
 from simulator.lowering.splitter import ExpertSplit, Splitter
+from simulator.program.calls import Traffic
 from simulator.program.program import OperatorTable, Tensor
-from simulator.workload.architectures import ARCHITECTURES
+from simulator.workload.families import FAMILIES
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
 from simulator.workload.model import Model
 from simulator.workload.operator import KernelStyle, LayerPart, Operator
@@ -146,7 +147,7 @@ def _layer_cost(
     graphs: tuple[str, ...],
     synchronised: bool,
 ) -> LayerCost:
-    part = ARCHITECTURES.get(model.architecture).part(
+    part = FAMILIES.get(model.architecture).part(
         model, kind, sequences, length, precision, style, vocabulary, context, peers[0], source
     )
     if attended:
@@ -174,7 +175,7 @@ def _layer_cost(
         gather_pieces(backward, "layer input", part.input_bytes, split.groups.tensor, precision.compute, "recompute")
     operators = with_kernels(part.operators, style, experts.parallel > 1)
     repeated = with_kernels(runs_again(part, recompute), style, experts.parallel > 1)
-    starts = started_by(part.operators, graphs, is_layer(kind))
+    starts = [started_by(o, graphs, is_layer(kind)) for o in part.operators]
     for rows, chosen, write in (
         (forward, operators, lambda rows, o: split.forward(rows, o, "forward")),
         (backward, repeated, lambda rows, o: split.forward(rows, o, "recompute")),
@@ -183,14 +184,14 @@ def _layer_cost(
         for operator in chosen:
             first = len(rows.rows)
             write(rows, operator)
-            rows.mark(first, starts[operator.label])
+            rows.mark(first, started_by(operator, graphs, is_layer(kind)))
     if synchronised and recompute.kind == "full":
         synchronise(forward, "forward")
         synchronise(backward, "backward")
-    saved, again = _saved(part, split, recompute, ending)
+    saved, again, rows_of_experts = _saved(part, split, recompute, ending)
     if style.stacks_saved and is_layer(kind):
         _stack(forward, saved, precision.compute)
-    saved += graph_inputs(saved, starts, part.input_bytes / split.factor("sequence"))
+    saved += graph_inputs(rows_of_experts, starts, part.input_bytes / split.factor("sequence"))
     if kind == "head":
         logits, gradient = (
             float(sequences * length * vocabulary),
@@ -226,7 +227,7 @@ def _stack(rows: Rows, saved: tuple[Tensor, ...], dtype: str) -> None:
         rows.add(
             label=f"{tensor.name} to its stack",
             work="memory_bound",
-            layout="stack",
+            call=Traffic("stack"),
             dtype=dtype,
             read=tensor.bytes,
             written=tensor.bytes,
@@ -258,25 +259,28 @@ def _marks(kind: str, name: str, size: float) -> tuple[Tensor, ...]:
 
 def _saved(
     part: LayerPart, split: Splitter, recompute: Recompute, ending: str
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Tensors kept for backward, and those made again in backward instead; of layers recomputed together, of all of them."""
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], float]:
+    """Tensors kept for backward, and those made again in backward instead, of layers recomputed together of all of them; and the bytes
+    kept of the rows of experts."""
     out = dropped(part, recompute)
     kept: list[Tensor] = []
     again: list[Tensor] = []
+    rows = 0.0
     for i, o in enumerate(part.operators):
         for j, s in enumerate(o.saved):
             if s.bytes and (recompute.kind == "operators" or not s.idle):
                 tensor = Tensor(name=s.name, category=s.category, bytes=s.bytes / split.factor(s.region))
                 (again if (i, j) in out else kept).append(tensor)
+                rows += tensor.bytes if s.of_experts and (i, j) not in out else 0.0
     together = recompute.layers if recompute.method == "uniform" else 1
     if recompute.kind in ("full", "policy"):
         size = part.input_bytes / (split.t if split.divides(recompute.kind) else split.factor("sequence"))
         kept = [] if ending else [Tensor(name="layer input", category="activations", bytes=size)]
-        kept += [
-            Tensor(name=value.name, category="activations", bytes=value.bytes / split.factor(value.region))
-            for value in kept_values(part, recompute.saves, split.e)
-        ]
+        values = kept_values(part, recompute.saves, split.e)
+        made = [Tensor(name=v.name, category="activations", bytes=v.bytes / split.factor(v.region)) for v in values]
+        kept += made
+        rows = sum((t.bytes for t, v in zip(made, values, strict=True) if v.of_experts), 0.0)
         again += [Tensor(name="layer input", category="activations", bytes=size)] if together > 1 else []
     if together > 1:
         again = [replace(tensor, bytes=together * tensor.bytes) for tensor in again]
-    return tuple(kept), tuple(again)
+    return tuple(kept), tuple(again), rows

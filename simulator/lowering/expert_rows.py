@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simulator.lowering.rows import Rows
-from simulator.program.program import COLLECTIVE, WAITED
+from simulator.program.calls import AWAITED, Call, NodeExchange
+from simulator.program.program import COLLECTIVE
 from simulator.workload.operator import Operator
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ def swap_rows(split: Splitter, rows: Rows, o: Operator, phase: str, outward: boo
     if x.parallel > 1 and not outward:
         _between_splits(split, rows, o, phase, outward, o.read * x.imbalance)
     if x.parallel > 1:
-        layout = f"{x.exchange}:{o.copies}:{o.reach:g}" if x.exchange == "once_per_node" else ""
-        _all_to_all(split, rows, o.label, o.read, phase, layout)
+        call = NodeExchange(o.copies, o.reach) if x.exchange == "once_per_node" else None
+        _all_to_all(split, rows, o.label, o.read, phase, call)
     if x.parallel > 1 and o.work == "dispatch" and x.exchange == "all_to_all" and split.style.weights_in_experts:
         _all_to_all(split, rows, f"{o.label} weights", _WEIGHT * split.tokens * o.copies, phase)
     if x.parallel == 1:
@@ -39,12 +40,12 @@ def swap_rows(split: Splitter, rows: Rows, o: Operator, phase: str, outward: boo
         _between_splits(split, rows, o, phase, outward, o.read * x.imbalance)
 
 
-def _all_to_all(split: Splitter, rows: Rows, label: str, size: float, phase: str, layout: str = "") -> None:
+def _all_to_all(split: Splitter, rows: Rows, label: str, size: float, phase: str, call: Call = None) -> None:
     rows.add(
         label=f"{label} all_to_all",
         kind=COLLECTIVE,
         work="all_to_all",
-        layout=layout,
+        call=call,
         message=size / split.factor("sequence") * split.experts.imbalance,
         group=split.groups.expert,
         dtype=split.dtype,
@@ -78,7 +79,7 @@ def wait_for(split: Splitter, rows: Rows, o: Operator, phase: str) -> None:
     rows.add(
         label=o.label,
         work="memory_bound",
-        layout=WAITED,
+        call=AWAITED,
         dtype=split.dtype,
         read=o.read / split.factor("sequence"),
         phase=phase,

@@ -136,27 +136,12 @@ def check_experts(model: Model, plan: Plan) -> None:
     Raises:
         PlanError: with the rule, the values and a way out.
     """
-    shared = {"expert_imbalance": plan.expert_imbalance > 1, "expert_exchange": plan.expert_exchange is not None}
-    for name, said in shared.items():
-        if model.experts and plan.expert_parallel == 1 and said:
-            raise PlanError(
-                f"{name} is between ranks that share experts, but {name} = {getattr(plan, name)} and expert_parallel = 1. "
-                f"Way out: leave {name} out, or expert_parallel > 1."
-            )
+    if model.experts:
+        plan.check_needs("expert_parallel", "expert_imbalance", "expert_exchange")
     tensor = plan.tensor_parallel
     split = plan.expert_tensor_parallel or tensor
-    given = {
-        "expert_parallel": plan.expert_parallel > 1,
-        "expert_tensor_parallel": plan.expert_tensor_parallel is not None,
-    }
-    given["expert_exchange"] = plan.expert_exchange is not None
-    given["expert_imbalance"] = plan.expert_imbalance > 1
-    for name, said in given.items():
-        if said and not model.experts:
-            raise PlanError(
-                f"{name} is about a mixture of experts, but model {model.name!r} is dense. Way out: leave {name} out, or a model "
-                "with experts."
-            )
+    dealt = ("expert_parallel", "expert_tensor_parallel", "expert_exchange", "expert_imbalance")
+    plan.check_needs("model.experts", *dealt, model=model)
     if not model.experts:
         return
     if model.capacity_factor and plan.expert_imbalance > 1:

@@ -12,19 +12,7 @@ from collections.abc import Sequence
 
 from simulator.workload.operator import KernelStyle, Operator
 
-__all__ = ["FUSED_CASTS", "with_kernels"]
-
-FUSED_CASTS = ("expert down", "expert up output gradient")
-"""Operands between the two products of experts: the second's input, and the gradient of the first's output."""
-_PERMUTES = ("permute", "unpermute")
-_INSIDE = (
-    "expert clamp",
-    "expert gate offset",
-    "expert swiglu",
-    "expert gelu",
-    "expert weighted activation",
-    "expert weighted biases",
-)
+__all__ = ["with_kernels"]
 
 
 def with_kernels(operators: Sequence[Operator], style: KernelStyle, shared: bool) -> tuple[Operator, ...]:
@@ -37,7 +25,7 @@ def with_kernels(operators: Sequence[Operator], style: KernelStyle, shared: bool
     return tuple(
         o
         for o in operators
-        if not (style.fuses_experts and o.label in _INSIDE)
-        and not (copied and o.label in _PERMUTES)
+        if not (style.fuses_experts and o.absorbed == "grouped")
+        and not (copied and o.absorbed == "exchange")
         and not (sorted_too and o.work == "sort")
     )

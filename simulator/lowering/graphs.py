@@ -16,9 +16,9 @@ skills/nemo-mbridge-perf-cuda-graphs/card.yaml (constraints).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 
-from simulator.errors import PlanError
+from simulator.errors import PlanError, refuse
 from simulator.plan.framework import Framework
 from simulator.plan.plan import WHOLE_STEP, Plan
 from simulator.program.program import EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH, Tensor
@@ -31,9 +31,6 @@ __all__ = ["STASH", "graph_inputs", "graphs_of", "started_by"]
 STASH = 1.2
 """Room for the rows of experts that a whole step's graph keeps for backward, over their mean: the number of rows is not known when
 it is recorded (NVIDIA-NeMo/Megatron-Bridge, set_full_iter_cg_configs: moe_paged_stash_buffer_size_factor_cuda = 1.2)."""
-_CHOICE = ("router", "choice of experts")
-Refuse = Callable[[str, str, str], None]
-"""Takes a rule, the values that break it and the way out."""
 
 
 def graphs_of(workload: Workload, plan: Plan, framework: Framework, recompute: str) -> tuple[str, ...]:
@@ -57,44 +54,31 @@ def graphs_of(workload: Workload, plan: Plan, framework: Framework, recompute: s
     return habit
 
 
-def started_by(operators: Sequence[Operator], scopes: tuple[str, ...], in_layer: bool) -> dict[str, int]:
-    """Return what starts each operator, by its label: the host (EAGER), a graph of its part of the layer, or one of the whole step.
+def started_by(o: Operator, scopes: tuple[str, ...], in_layer: bool) -> int:
+    """Return what starts an operator: the host (EAGER), a graph of its part of the layer, or one of the whole step.
 
     Args:
-        in_layer: whether they are a layer's, not those of the embedding or the head.
+        in_layer: whether it is a layer's, not one of the embedding's or the head's.
     """
-    labels = [o.label for o in operators]
     if WHOLE_STEP in scopes or not scopes or not in_layer:
-        return dict.fromkeys(labels, IN_STEP_GRAPH if WHOLE_STEP in scopes else EAGER)
-    middle = labels.index("mlp norm") if "mlp norm" in labels else len(labels)
-    sparse = "router" in labels
-    out = {}
-    for i, label in enumerate(labels):
-        if i < middle:
-            scope = "attn"
-        elif not sparse:
-            scope = "mlp"
-        elif label == "token counts":
-            scope = "moe_preprocess"
-        elif label == "mlp norm" or label in _CHOICE or label.startswith("shared expert"):
-            scope = "moe_router"
-        else:
-            scope = "moe"
-        inside = scope in scopes or (sparse and i >= middle and "moe" in scopes)
-        out[label] = IN_LAYER_GRAPH if inside else EAGER
-    return out
+        return IN_STEP_GRAPH if WHOLE_STEP in scopes else EAGER
+    inside = o.captured in scopes or (o.captured.startswith("moe") and "moe" in scopes)
+    return IN_LAYER_GRAPH if inside else EAGER
 
 
-def graph_inputs(saved: Sequence[Tensor], starts: dict[str, int], input_bytes: float) -> tuple[Tensor, ...]:
+def graph_inputs(rows: float, starts: Iterable[int], input_bytes: float) -> tuple[Tensor, ...]:
     """Return what graphs keep per microbatch and layer beside the tensors kept for backward.
 
     A graph of a part of a layer reads a copy of its input at a fixed address; one of the whole step keeps room for more rows of
     experts than come on average.
+
+    Args:
+        rows: bytes kept of the rows of experts.
+        starts: what starts the layer's operators.
     """
-    kinds = set(starts.values())
+    kinds = set(starts)
     if IN_LAYER_GRAPH in kinds:
         return (Tensor(name="inputs of CUDA graphs", category="activations", bytes=input_bytes),)
-    rows = sum(t.bytes for t in saved if t.name.startswith("expert"))
     if IN_STEP_GRAPH in kinds and rows:
         return (Tensor(name="room for rows of experts", category="activations", bytes=(STASH - 1.0) * rows),)
     return ()
@@ -110,9 +94,6 @@ def _check(scopes: tuple[str, ...], workload: Workload, plan: Plan, framework: F
     if not scopes:
         return
 
-    def refuse(rule: str, values: str, way: str) -> None:
-        raise PlanError(f"{rule}, but {values}. Way out: {way}.")
-
     said = f"cuda_graphs = {list(scopes)}"
     for name in ("optimizer_offload", "activation_offload", "parameter_offload"):
         if getattr(plan, name):
@@ -122,7 +103,7 @@ def _check(scopes: tuple[str, ...], workload: Workload, plan: Plan, framework: F
                 f"leave {name} out, or cuda_graphs = 'none'",
             )
     if WHOLE_STEP not in scopes:
-        _check_parts(scopes, workload, plan, recompute, refuse, said)
+        _check_parts(scopes, workload, plan, recompute, said)
     elif workload.model.experts and not _fixed_sizes(workload.model, plan, framework):
         refuse(
             "a graph of the whole step needs kernels that take the number of rows of each expert from the GPU: a capacity_factor, or "
@@ -140,9 +121,7 @@ def _fixed_sizes(model: Model, plan: Plan, framework: Framework) -> bool:
     return bool(model.capacity_factor) or on_gpu
 
 
-def _check_parts(
-    scopes: tuple[str, ...], workload: Workload, plan: Plan, recompute: str, refuse: Refuse, said: str
-) -> None:
+def _check_parts(scopes: tuple[str, ...], workload: Workload, plan: Plan, recompute: str, said: str) -> None:
     """Rules of graphs of parts of a layer."""
     model = workload.model
     sparse = bool(model.experts)

@@ -6,15 +6,17 @@ with the second communicator of hybrid sharding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from simulator.lowering.parameters import Held
-from simulator.lowering.state import Batch, State
+from simulator.lowering.state import State
+from simulator.lowering.structure import Batch, Structure
 from simulator.program.program import COLLECTIVE, Link
 
-__all__ = ["COPY_LANE", "REDUCING_LANES", "Chain", "add_chains", "add_second_hops", "gradient_link", "links_of"]
+__all__ = ["COPY_LANE", "REDUCING_LANES", "Chain", "Hops", "add_chains", "add_second_hops", "gradient_link", "links_of"]
 
 COPY_LANE = "dp-copies"
 REDUCING_LANES = ("dp", "dp-reduce", COPY_LANE)
@@ -74,63 +76,94 @@ def links_of(state: State, name: str, held: Held, slices: int = 0) -> list[Chain
     return chains
 
 
-def add_chains(state: State, chains: Sequence[Chain], rank: np.ndarray, after: np.ndarray) -> None:
+def add_chains(state: State, chains: Sequence[Chain], place: Place, *facts: Hashable) -> None:
     """Add the rows of reductions, in the order given.
 
     Args:
         chains: what each reduction runs.
-        rank: [chains] the pipeline rank of each.
-        after: [chains] the row that each waits for.
+        place: returns, from the rows so far and these facts, the pipeline rank of each and the row that it waits for.
     """
     if not chains:
         return
-    lane = state.lanes("dp")
-    rows = state.add_rows(
-        Batch(
-            item=np.array([chain[0] for chain in chains], np.int64),
-            kind=COLLECTIVE,
-            rank=rank,
-            streams=lane[rank][:, None],
-        )
+    hops = state.build(_add_first_hops, tuple(chain[0] for chain in chains), place, facts)
+    add_second_hops(state, hops, tuple(chain[1] if len(chain) > 1 else -1 for chain in chains))
+
+
+Place = Callable[..., tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hops:
+    """Reductions: their rows, and the pipeline rank of each."""
+
+    rows: np.ndarray
+    rank: np.ndarray
+
+
+def _add_first_hops(rows: Structure, items: tuple[int, ...], place: Place, facts: tuple[Hashable, ...]) -> Hops:
+    rank, after = place(rows, *facts)
+    lane = rows.lanes("dp")
+    added = rows.add_rows(
+        Batch(item=np.array(items, np.int64), kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None])
     )
-    state.wait(rows, after)
-    add_second_hops(state, rows, [chain[1] if len(chain) > 1 else -1 for chain in chains], rank)
+    rows.wait(added, after)
+    return Hops(added, rank)
 
 
-def add_second_hops(state: State, rows: np.ndarray, items: Sequence[int], rank: np.ndarray) -> None:
-    """Let an all_reduce between the copies follow each of these rows; -1 = none."""
-    numbers = np.array(items, np.int64)
-    some = np.flatnonzero(numbers >= 0)
-    some = some[np.argsort(rows[some], kind="stable")]
-    if not len(some):
+def add_second_hops(state: State, first: Hops, items: tuple[int, ...]) -> None:
+    """Let an all_reduce between the copies follow each of these reductions; -1 = none."""
+    if not any(item >= 0 for item in items):
         return
     if state.settled.framework.copies_bucket:
-        some = _joined(state, numbers, some, rank)
-    lane = state.lanes(COPY_LANE)
-    second = state.add_rows(
-        Batch(item=numbers[some], kind=COLLECTIVE, rank=rank[some], streams=lane[rank[some]][:, None])
+        items = _joined(state, first, items)
+    state.build(_add_second_hops, first, items)
+
+
+def _add_second_hops(rows: Structure, first: Hops, items: tuple[int, ...]) -> None:
+    some = _in_order(first, items)
+    rank = first.rank[some]
+    added = rows.add_rows(
+        Batch(
+            item=np.array(items, np.int64)[some],
+            kind=COLLECTIVE,
+            rank=rank,
+            streams=rows.lanes(COPY_LANE)[rank][:, None],
+        )
     )
-    state.wait(second, rows[some])
+    rows.wait(added, first.rows[some])
 
 
-def _joined(state: State, items: np.ndarray, some: np.ndarray, rank: np.ndarray) -> np.ndarray:
-    """Put all_reduces between copies together while no more than the bucket comes together; changes `items` of those that stay.
+def _in_order(first: Hops, items: tuple[int, ...]) -> np.ndarray:
+    """The places of those that have an item, in running order."""
+    some = np.flatnonzero(np.array(items, np.int64) >= 0)
+    return some[np.argsort(first.rows[some], kind="stable")]
 
-    Args:
-        some: places of the reductions, in running order.
-    """
-    most, stays = state.settled.framework.copies_bucket, set()
+
+def _joined(state: State, first: Hops, items: tuple[int, ...]) -> tuple[int, ...]:
+    """Put all_reduces between copies together while no more than the bucket comes together; returns -1 for all but the last of each."""
+    most = state.settled.framework.copies_bucket
+    out = [-1] * len(items)
     open_since: dict[tuple[int, tuple[str, ...]], list[int]] = {}
-    for place in some.tolist():
-        link = _link(state, int(items[place]))
-        bucket = open_since.setdefault((int(rank[place]), link.group), [])
-        held = sum(_link(state, int(items[p])).message for p in bucket)
+
+    def close(bucket: list[int]) -> None:
+        links = [_link(state, items[place]) for place in bucket]
+        joined = items[bucket[-1]]
+        if len(links) > 1:
+            name = f"{len(links)} buckets, between copies"
+            joined = gradient_link(state, "all_reduce", name, sum(x.message for x in links), links[0].group)
+        out[bucket[-1]] = joined
+
+    for place in _in_order(first, items).tolist():
+        link = _link(state, items[place])
+        bucket = open_since.setdefault((int(first.rank[place]), link.group), [])
+        held = sum(_link(state, items[p]).message for p in bucket)
         if bucket and held + link.message > most:
-            stays.add(_close(state, items, bucket))
+            close(bucket)
             bucket.clear()
         bucket.append(place)
-    stays |= {_close(state, items, bucket) for bucket in open_since.values()}
-    return some[np.isin(some, list(stays))]
+    for bucket in open_since.values():
+        close(bucket)
+    return tuple(out)
 
 
 def _link(state: State, number: int) -> Link:
@@ -138,12 +171,3 @@ def _link(state: State, number: int) -> Link:
     if not isinstance(item, Link):
         raise TypeError(f"item {number} of a second hop is a {type(item).__name__}, not a link")
     return item
-
-
-def _close(state: State, items: np.ndarray, bucket: list[int]) -> int:
-    """Make one link of a bucket, in the place of its last reduction; returns that place."""
-    links = [_link(state, int(items[place])) for place in bucket]
-    if len(links) > 1:
-        name = f"{len(links)} buckets, between copies"
-        items[bucket[-1]] = gradient_link(state, "all_reduce", name, sum(x.message for x in links), links[0].group)
-    return bucket[-1]

@@ -16,9 +16,10 @@ from simulator.lowering.boundary import received
 from simulator.lowering.carried_units import carried
 from simulator.lowering.casts import maxima_table
 from simulator.lowering.expand import LayerCost
-from simulator.lowering.state import Batch, State
+from simulator.lowering.state import State
+from simulator.lowering.structure import Batch, Structure
 from simulator.lowering.unit_parts import quantising
-from simulator.lowering.windows import find_windows
+from simulator.lowering.windows import Windowing, find_windows, windowing
 from simulator.program.program import COMPUTE, Block, FusedSegment, OperatorTable, Segment
 from simulator.workload.layer_kind import is_layer
 
@@ -83,6 +84,8 @@ def offloaded(chunk: Chunk, layers: int) -> list[bool]:
     >>> offloaded(Chunk(layers=3, embedding=True), 2)
     [False, True, True, False]
     """
+    if not layers:
+        return [False] * len(chunk.kinds)
     out, left = [], layers
     for kind in chunk.kinds:
         takes = is_layer(kind) and left > 0
@@ -116,31 +119,39 @@ def unit_groups(kinds: list[str], layers: int) -> tuple[tuple[str, ...], ...]:
     return tuple(units)
 
 
-def _variants(state: State) -> np.ndarray:
-    """Which actions are cut, and how; fused pairs never are."""
-    settled, kind = state.settled, state.order.kind
-    out = np.zeros(len(kind), np.int64)
-    if settled.zero_stage == 3:
-        out[find_windows(state).cut] = UNITS
-    elif settled.overlap_gradients and settled.reduces:
-        every = settled.zero_stage == 2
-        out[((kind == 1) | (kind == 3)) if every else state.pattern.last_backward] = BUCKETS
-    if settled.overlap_parameters:
-        out[state.pattern.first_forward] = BUCKETS
-    out[state.order.pair >= 0] = UNBROKEN
-    return out
+def _occurring(
+    rows: Structure, class_of: tuple[int, ...], cuts: Windowing | None, buckets: str, gathers: bool
+) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+    """Say how each action is cut (fused pairs never are); returns the codes of the blocks that occur, and those of fused pairs.
+
+    Args:
+        class_of: per chunk: its number among the different ones.
+        cuts: how ZeRO-3 gathers and reduces, unit by unit.
+        buckets: which backwards are cut in buckets of gradients: "all", "last" of a chunk, or none.
+        gathers: whether the first forward of a chunk is cut in buckets of weights.
+    """
+    order = rows.order
+    out = np.zeros(len(order.kind), np.int64)
+    if cuts is not None:
+        out[find_windows(rows, cuts).cut] = UNITS
+    elif buckets:
+        out[((order.kind == 1) | (order.kind == 3)) if buckets == "all" else rows.pattern.last_backward] = BUCKETS
+    if gathers:
+        out[rows.pattern.first_forward] = BUCKETS
+    out[order.pair >= 0] = UNBROKEN
+    rows.variant = out
+    key = _codes(rows, class_of)
+    leads = np.flatnonzero(order.pair > np.arange(len(key)))
+    size = (max(class_of) + 1) * 12 * max(1, len(rows.sizes))
+    pairs = np.unique(key[leads] * size + key[order.pair[leads]]).tolist() if len(leads) else []
+    return tuple(np.flatnonzero(np.bincount(key)).tolist()), tuple(divmod(code, size) for code in pairs)
 
 
-def _find_scales(state: State) -> None:
-    """Group actions by how much of a microbatch they run, and get the costs of each size."""
-    order = state.order
-    if (order.count == 1).all() and (order.parts == 1).all() and (order.weight == 1.0).all():
-        state.scale, state.scales = np.zeros(len(order.kind), np.int64), [state.costs]
-        return
-    columns = np.stack([order.count, order.part, order.parts, order.weight], axis=1).astype(np.float64)
-    sizes, state.scale = np.unique(columns, axis=0, return_inverse=True)
-    state.scale = state.scale.reshape(-1)
-    state.scales = [state.scaled_costs(int(c), int(j), int(n), float(w)) for c, j, n, w in sizes]
+def _codes(rows: Structure, class_of: tuple[int, ...]) -> np.ndarray:
+    """Per action: a number for what chunk it runs, in which direction, how it is cut and how much of a microbatch it is."""
+    order = rows.order
+    key: np.ndarray = (np.array(class_of, np.int64)[order.chunk] * 4 + order.kind) * 3 + rows.variant
+    return key * max(1, len(rows.sizes)) + rows.scale
 
 
 def _segments(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -> tuple[Segment, ...]:
@@ -152,23 +163,35 @@ def _segments(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -
         " + embedding" if chunk.embedding else ""
     )
     name += " + head" if chunk.head else ""
+    arrived = received(state, chunk, kind, scale)
+    runs = {group: _pieces(state, [], group, kind, variant, scale) for group in dict.fromkeys(pieces_of)}
     out = []
     for number, group in enumerate(pieces_of):
-        pieces = received(state, chunk, kind, scale) if number == 0 else []
-        for layer in group:
-            table = table_of(state.scales[scale][layer], kind)
-            if pieces and pieces[-1][0] is table:
-                pieces[-1] = (table, pieces[-1][1] + 1)
-            else:
-                pieces.append((table, 1))
-        if variant == UNITS:
-            for before, after in (quantising(state, group, kind), carried(state, group, kind)):
-                pieces = [(t, 1) for t in (before,) if t] + pieces + [(t, 1) for t in (after,) if t]
+        first = number == 0 and arrived
+        pieces = _pieces(state, arrived, group, kind, variant, scale) if first else runs[group]
         if number == len(pieces_of) - 1:
-            pieces += _maxima(state, chunk, kind)
+            pieces = pieces + _maxima(state, chunk, kind)
         label = name if len(pieces_of) == 1 else f"{name}, part {number}"
         out.append(Segment(name=label, pieces=tuple(pieces), phase=direction))
     return tuple(out)
+
+
+def _pieces(
+    state: State, arrived: list[tuple[OperatorTable, int]], group: tuple[str, ...], kind: int, variant: int, scale: int
+) -> list[tuple[OperatorTable, int]]:
+    """The operators of some layers that run without a break, after what is done to what arrived for them, and between what is done to
+    their weights."""
+    pieces = list(arrived)
+    for layer in group:
+        table = table_of(state.scales[scale][layer], kind)
+        if pieces and pieces[-1][0] is table:
+            pieces[-1] = (table, pieces[-1][1] + 1)
+        else:
+            pieces.append((table, 1))
+    if variant == UNITS:
+        for before, after in (quantising(state, group, kind), carried(state, group, kind)):
+            pieces = [(t, 1) for t in (before,) if t] + pieces + [(t, 1) for t in (after,) if t]
+    return pieces
 
 
 def _maxima(state: State, chunk: Chunk, kind: int) -> list[tuple[OperatorTable, int]]:
@@ -189,42 +212,93 @@ def table_of(cost: LayerCost, kind: int) -> OperatorTable:
 
 def add_instances(state: State) -> None:
     """Make blocks for the (chunk, action kind, variant, size) that occur, and one row per segment of every action."""
-    order, ranks = state.order, state.pattern.rank
-    state.variant = _variants(state)
-    _find_scales(state)
-    base, per_action = _blocks(state)
+    settled = state.settled
+    classes = {chunk: number for number, chunk in enumerate(dict.fromkeys(state.chunks))}
+    class_of = tuple(classes[c] for c in state.chunks)
+    reduces = settled.zero_stage < 3 and settled.overlap_gradients and settled.reduces
+    codes, pairs = state.build(
+        _occurring,
+        class_of,
+        windowing(settled),
+        ("all" if settled.zero_stage == 2 else "last") if reduces else "",
+        settled.overlap_parameters,
+    )
+    sizes = state.structure.sizes
+    state.scales = [state.scaled_costs(*size) for size in sizes] if sizes else [state.costs]
+    names, scales = list(classes), len(state.scales)
+    made: dict[int, tuple[Segment, ...]] = {}
+    bases = []
+    for code in codes:
+        rest, scale = divmod(code, scales)
+        rest, variant = divmod(rest, 3)
+        number, kind = divmod(rest, 4)
+        state.codes.append((number, kind, variant, scale))
+        segments = made[code] = _segments(state, names[number], kind, variant, scale)
+        bases.append((code, len(state.items), len(segments)))
+        state.items.extend(segments)
+        state.blocks.append(Block(name=segments[0].name, segments=segments))
+    fused = []
+    for both in pairs:
+        one, two = (made[code][0] for code in both)
+        item = state.add_item(FusedSegment(name=f"({one.name}; {two.name})", first=one, second=two))
+        fused.append((*both, item))
+    state.build(_add_actions, class_of, tuple(bases), tuple(fused))
+
+
+def _add_actions(
+    rows: Structure,
+    class_of: tuple[int, ...],
+    bases: tuple[tuple[int, int, int], ...],
+    fused: tuple[tuple[int, int, int], ...],
+) -> None:
+    """Add one row per segment of every action.
+
+    Args:
+        class_of: per chunk: its number among the different ones.
+        bases: (code of a block, its first item, how many) of all that occur.
+        fused: (code, code, item) of fused pairs.
+    """
+    order, ranks = rows.order, rows.pattern.rank
+    key = _codes(rows, class_of)
+    table = np.zeros((int(key.max(initial=0)) + 1, 2), np.int64)
+    for code, *where in bases:
+        table[code] = where
+    base, per_action = table[key].T.copy()
     pair = order.pair.astype(np.int64)
+    leads = np.flatnonzero(pair > np.arange(len(pair)))
+    for one, two, item in fused:
+        base[leads[(key[leads] == one) & (key[pair[leads]] == two)]] = item
     second = (pair >= 0) & (pair < np.arange(len(pair)))
     per_action[second] = 0
-    kept = per_action + state.updates if len(state.updates) else per_action
+    kept = per_action + rows.updates if len(rows.updates) else per_action
     ends = np.cumsum(kept)
-    state.first_row, state.last_row = ends - kept, ends - kept + per_action - 1
-    state.first_row[second], state.last_row[second] = state.first_row[pair[second]], state.last_row[pair[second]]
+    rows.first_row, rows.last_row = ends - kept, ends - kept + per_action - 1
+    rows.first_row[second], rows.last_row[second] = rows.first_row[pair[second]], rows.last_row[pair[second]]
     total = int(ends[-1]) if len(ends) else 0
     action = np.repeat(np.arange(len(pair)), kept)
-    part = np.arange(total) - state.first_row[action]
-    fused = pair[action] >= 0
-    compute = state.lanes("compute")
-    partner = np.where(fused, pair[action], 0)
+    part = np.arange(total) - rows.first_row[action]
+    joined = pair[action] >= 0
+    compute = rows.lanes("compute")
+    partner = np.where(joined, pair[action], 0)
     batch = Batch(
         item=base[action] + part,
         kind=COMPUTE,
         rank=ranks[action],
         streams=compute[ranks[action]][:, None],
-        action=np.where(fused, 5, order.kind[action]).astype(np.int64),
+        action=np.where(joined, 5, order.kind[action]).astype(np.int64),
         chunk=order.chunk[action],
         microbatch=order.microbatch[action],
         part=part,
         count=order.count[action],
         slice=order.part[action],
         slices=order.parts[action],
-        second_chunk=np.where(fused, order.chunk[partner], -1),
-        second_microbatch=np.where(fused, order.microbatch[partner], -1),
-        step=state.step_of(order.microbatch[action]),
+        second_chunk=np.where(joined, order.chunk[partner], -1),
+        second_microbatch=np.where(joined, order.microbatch[partner], -1),
+        step=rows.step_of(order.microbatch[action]),
     )
-    if len(state.updates):
+    if len(rows.updates):
         _keep_updates(batch, part == per_action[action])
-    state.add_rows(batch)
+    rows.add_rows(batch)
 
 
 def _keep_updates(batch: Batch, update: np.ndarray) -> None:
@@ -233,32 +307,3 @@ def _keep_updates(batch: Batch, update: np.ndarray) -> None:
         getattr(batch, column)[update] = value
     for column, value in (("count", 1), ("slice", 0), ("slices", 1)):
         getattr(batch, column)[update] = value
-
-
-def _blocks(state: State) -> tuple[np.ndarray, np.ndarray]:
-    """Make the blocks that occur: (first item, number of segments) of every action."""
-    order = state.order
-    classes = {chunk: number for number, chunk in enumerate(dict.fromkeys(state.chunks))}
-    class_of = np.array([classes[c] for c in state.chunks], np.int64)
-    scales = len(state.scales)
-    key = ((class_of[order.chunk] * 4 + order.kind) * 3 + state.variant) * scales + state.scale
-    size = len(classes) * 12 * scales
-    base, count = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    names, made = list(classes), {}
-    for code in np.flatnonzero(np.bincount(key, minlength=size)).tolist():
-        rest, scale = divmod(code, scales)
-        rest, variant = divmod(rest, 3)
-        number, kind = divmod(rest, 4)
-        segments = made[code] = _segments(state, names[number], kind, variant, scale)
-        base[code], count[code] = len(state.items), len(segments)
-        state.items.extend(segments)
-        state.blocks.append(Block(name=segments[0].name, segments=segments))
-    first, per_action = base[key], count[key]
-    leads = np.flatnonzero(order.pair > np.arange(len(key)))
-    if len(leads):
-        both = key[leads] * size + key[order.pair[leads]]
-        for code in np.unique(both).tolist():
-            one, two = (made[c][0] for c in divmod(code, size))
-            item = state.add_item(FusedSegment(name=f"({one.name}; {two.name})", first=one, second=two))
-            first[leads[both == code]] = item
-    return first, per_action

@@ -68,7 +68,7 @@ def sum_input_gradients(split: Splitter, rows: Rows, o: Operator, size: float) -
     Args:
         size: bytes of one of them.
     """
-    sums = o.products - 1
+    sums = len(o.widths) - 1
     if sums:
         read, kernels = (sums + 1, 1) if split.style.fused_residual else (2 * sums, sums)
         rows.add(

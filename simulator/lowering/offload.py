@@ -17,7 +17,8 @@ import numpy as np
 from simulator.lowering.host_shards import at_home, returns_master
 from simulator.lowering.parameters import Held, rank_held
 from simulator.lowering.rows import Rows
-from simulator.lowering.state import Batch, State
+from simulator.lowering.state import State
+from simulator.lowering.structure import Batch
 from simulator.program.program import COMPUTE, COPY, Link, Segment, Tensor
 from simulator.units import BYTES_PER_ELEMENT
 from simulator.workload.optimizers import OPTIMIZERS

@@ -14,16 +14,8 @@ def check_offload(plan: Plan) -> None:
     Raises:
         PlanError: with the rule, the values and a way out.
     """
-    if plan.optimizer_offload_overlap and not plan.optimizer_offload:
-        raise PlanError(
-            "optimizer_offload_overlap is about copies of offloaded optimizer states, but optimizer_offload = 0. Way out: "
-            "leave it out, or optimizer_offload = 1."
-        )
-    if plan.parameter_offload and plan.zero_stage != 3:
-        raise PlanError(
-            f"parameter_offload keeps shards of weights on the host until they are gathered, but zero_stage = {plan.zero_stage} keeps "
-            f"whole weights (parameter_offload = {plan.parameter_offload}). Way out: leave it out, or zero_stage = 3."
-        )
+    plan.check_needs("optimizer_offload", "optimizer_offload_overlap")
+    plan.check_needs("zero_stage", "parameter_offload")
     if plan.parameter_offload and plan.activation_offload:
         raise PlanError(
             "weights and activations would wait for one link to come back from the host, and their order there is not modelled, but "

@@ -21,7 +21,7 @@ def write_in_pieces(
     rows: Rows,
     label: str,
     shape: tuple[int, int, int, int],
-    layout: str,
+    order: str,
     phase: str,
     gathered: float,
     scattered: float,
@@ -44,7 +44,7 @@ def write_in_pieces(
                 rows, "all_gather", gathered / pieces, phase, f"{label} piece {i}", beside=before, always=True
             )
         size = m // pieces + (i < m % pieces)
-        before = split.product(rows, f"{label} piece {i}", (b, size, n, k), layout, phase, **more)
+        before = split.product(rows, f"{label} piece {i}", (b, size, n, k), order, phase, **more)
         if scattered:
             following = before + 2 if i + 1 < pieces else -1
             split.collective(

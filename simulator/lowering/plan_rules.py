@@ -8,22 +8,21 @@ from simulator.plan.plan import Plan
 __all__ = ["check_reduce_dtype"]
 
 
-def check_reduce_dtype(plan: Plan, gradient: str, replicas: int) -> None:
+def check_reduce_dtype(plan: Plan, gradient: str, copies: int) -> None:
     """Refuse a number format of reductions that could have no effect.
 
     Args:
         gradient: that of the buffers.
-        replicas: ranks that hold the same weights.
+        copies: of the weights, on as many ranks.
 
     Raises:
         PlanError: with the rule, the values and a way out.
     """
+    plan.check_needs("copies", "gradient_reduce_dtype", copies=copies)
     wanted = plan.gradient_reduce_dtype
     if wanted is None:
         return
-    if replicas == 1:
-        why = "gradients are added only between replicas, but data_parallel = 1"
-    elif wanted == gradient:
+    if wanted == gradient:
         why = f"gradients are added in the format of their buffers anyway, but both are {gradient}"
     elif plan.quantized_gradients:
         why = "quantised gradients travel as 4-bit integers, but quantized_gradients = true"

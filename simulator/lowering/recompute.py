@@ -36,7 +36,6 @@ __all__ = [
 MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 KEPT, INNER = " kept", " in a group"
 """Endings of the kinds of layers that are not recomputed, and of those whose input is not kept."""
-_LATENT = ("query latent norm", "query up", "key value latent norm", "key value up", "rotary")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ def _drops(part: LayerPart, module: str, saved: list[tuple[int, int]]) -> set[tu
         return {(i, j) for i, j in saved if i in inside}
     out = {(i, j) for i, j in saved if i in inside and j > 0}  # what a kernel keeps beside its input
     if module == "mla_up_proj":
-        core = {i for i, o in enumerate(operators) if o.selective}
+        core = _chosen(part, ("core_attn",))
         out |= {(i, j) for i, j in saved if i in core and not operators[i].saved[j].droppable}
         return out | {(i, j) for i, j in saved if i in inside and operators[i].work == "gemm"}
     return out | {(i + 1, 0) for i in inside if i + 1 < len(operators) and operators[i + 1].saved}
@@ -151,22 +150,7 @@ def _drops(part: LayerPart, module: str, saved: list[tuple[int, int]]) -> set[tu
 
 def _chosen(part: LayerPart, modules: tuple[str, ...]) -> set[int]:
     """Numbers of the operators that belong to any of these modules."""
-    labels = [o.label for o in part.operators]
-
-    def between(first: str, last: str) -> set[int]:
-        return set(range(labels.index(first), labels.index(last) + 1)) if first in labels and last in labels else set()
-
-    of = {
-        "core_attn": {i for i, o in enumerate(part.operators) if o.selective},
-        "layernorm": {i for i, name in enumerate(labels) if name in ("attention norm", "mlp norm")},
-        "mla_up_proj": {i for i, name in enumerate(labels) if name in _LATENT} if "key value up" in labels else set(),
-        "mlp": between("mlp up", "mlp down"),
-        "moe": between("router", "unpermute") | between("shared expert up", "shared expert sum"),
-        "moe_act": between("expert up", "expert down")
-        - {i for i, name in enumerate(labels) if name in ("expert up", "expert down")},
-        "shared_experts": between("shared expert up", "shared expert down"),
-    }
-    return set().union(*(of[module] for module in modules))
+    return {i for i, o in enumerate(part.operators) if set(modules) & set(o.modules)}
 
 
 def _part_of(operator: Operator) -> Operator:
@@ -174,4 +158,6 @@ def _part_of(operator: Operator) -> Operator:
     if operator.again == 1.0 or operator.work != "gemm":
         return operator
     batch, m, n, k = operator.shape
-    return replace(operator, shape=(batch, m, max(1, int(n * operator.again)), k))
+    fewer = max(1, int(n * operator.again))
+    columns = tuple(width * fewer // n for width in operator.columns)
+    return replace(operator, shape=(batch, m, fewer, k), columns=columns)

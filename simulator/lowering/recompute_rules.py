@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from simulator.errors import PlanError
+from simulator.errors import PlanError, refuse
 from simulator.lowering.recompute import Recompute, runs_again
+from simulator.options.option import chosen
 from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
 from simulator.plan.recompute_policy import load_recompute_policy
-from simulator.workload.architectures import ARCHITECTURES
+from simulator.workload.families import FAMILIES
 from simulator.workload.operator import KernelStyle
 from simulator.workload.workload import Workload
 
@@ -23,7 +24,7 @@ def settle_recompute(workload: Workload, plan: Plan, framework: Framework, slice
     Raises:
         PlanError: a setting that could have no effect, or more layers than a chunk has.
     """
-    kind: str = plan.recompute or framework.recompute
+    kind: str = chosen(plan, framework, "recompute")
     policy = load_recompute_policy(plan.recompute_policy) if plan.recompute_policy else None
     if policy is not None:
         _check_policy(plan)
@@ -66,7 +67,7 @@ def _check_modules(recompute: Recompute, workload: Workload) -> None:
         PlanError: with the rule, the values and a way out.
     """
     model, length = workload.model, workload.sequence_length
-    architecture, numbers = ARCHITECTURES.get(model.architecture), workload.numbers
+    architecture, numbers = FAMILIES.get(model.architecture), workload.numbers
     source = length if workload.decoder_length else 0
     parts = [
         architecture.part(model, kind, 1, length, numbers, KernelStyle(), model.vocabulary, 0, 1, source)
@@ -90,9 +91,6 @@ def _check(recompute: Recompute, given: bool, largest: int) -> None:
     Raises:
         PlanError: with the rule, the values and a way out.
     """
-
-    def refuse(rule: str, values: str, way: str) -> None:
-        raise PlanError(f"{rule}, but {values}. Way out: {way}.")
 
     if recompute.kind == "none" and given:
         refuse(

@@ -10,15 +10,18 @@ their gradients last.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from simulator.lowering.hops import Chain, add_chains, gradient_link, links_of
 from simulator.lowering.idle import idle_after
 from simulator.lowering.parameters import chunk_held, group_held, rank_held, table_copies, table_size, words
-from simulator.lowering.state import Batch, State
+from simulator.lowering.state import State
+from simulator.lowering.structure import Batch, Structure
 from simulator.program.program import COLLECTIVE, Link
 
-__all__ = ["add_reductions", "meet_holders", "table_link"]
+__all__ = ["add_reductions", "meet", "meeting_links", "table_link"]
 
 
 def add_reductions(state: State) -> None:
@@ -37,63 +40,64 @@ def add_reductions(state: State) -> None:
     _shared_tables(state)
 
 
-def _spread(found: list[list[Chain]]) -> tuple[list[Chain], np.ndarray]:
-    """Return (chains one after the other, index of the list that each comes from)."""
-    counts = [len(chains) for chains in found]
-    return [chain for chains in found for chain in chains], np.repeat(np.arange(len(found)), counts)
-
-
 def _buckets(state: State) -> None:
     """One reduction per segment of every backward that completes a bucket (fused pairs are not cut: one for the whole)."""
-    kind = state.order.kind
-    completes = (kind == 1) | (kind == 3) if state.settled.zero_stage == 2 else state.pattern.last_backward
     items: dict[tuple[str, ...], list[Chain]] = {}
-    found, actions, rows = [], [], []
-    for a in np.flatnonzero(completes).tolist():
-        chunk = state.chunks[int(state.order.chunk[a])]
-        for group, _, last in state.spans(chunk, "backward", int(state.variant[a])):
+    found, where = [], []
+    for a, number, variant, completes in state.build(_completing, state.settled.zero_stage == 2):
+        for group, _, last in state.spans(state.chunks[number], "backward", variant):
             if group not in items:
                 items[group] = links_of(state, f"gradients of {words(group)}", group_held(state, group))
-            found.append(items[group])
-            actions.append(a)
-            rows.append(int(state.first_row[a]) + last)
-    action, row = np.array(actions, np.int64), np.array(rows, np.int64)
-    chains, of = _spread(found)
-    chains, of = _second_hop_once(state, chains, of, action[of])
-    add_chains(state, chains, state.pattern.rank[action[of]], row[of])
+            for chain in _second_hop_once(state, items[group], completes):
+                found.append(chain)
+                where.append((a, last))
+    add_chains(state, found, _after_segments, tuple(where))
 
 
-def _second_hop_once(
-    state: State, chains: list[Chain], of: np.ndarray, action: np.ndarray
-) -> tuple[list[Chain], np.ndarray]:
+def _completing(rows: Structure, every: bool) -> list[tuple[int, int, int, bool]]:
+    """Return (action, chunk, variant, whether it completes its chunk's gradients) of the backwards that do, or of all; no row."""
+    kind, last = rows.order.kind, rows.pattern.last_backward
+    some = np.flatnonzero((kind == 1) | (kind == 3) if every else last)
+    columns = (some, rows.order.chunk[some], rows.variant[some], last[some])
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _after_segments(rows: Structure, where: tuple[tuple[int, int], ...]) -> tuple[np.ndarray, np.ndarray]:
+    """After these segments of these actions."""
+    action, segment = np.array(where, np.int64).reshape(-1, 2).T
+    return rows.pattern.rank[action], rows.first_row[action] + segment
+
+
+def _second_hop_once(state: State, chains: list[Chain], completes: bool) -> list[Chain]:
     """Keep the hop between copies for the backward that completes a chunk's gradients."""
     copies = state.settled.groups.copies
-    if state.settled.zero_stage != 2 or not copies:
-        return chains, of
-    completes = state.pattern.last_backward[action].tolist()
-    kept = [
-        chain if last else tuple(i for i in chain if getattr(state.items[i], "group", ()) != copies)
-        for chain, last in zip(chains, completes, strict=True)
-    ]
-    some = [k for k, chain in enumerate(kept) if chain]
-    return [kept[k] for k in some], of[some]
+    if state.settled.zero_stage != 2 or not copies or completes:
+        return chains
+    kept = [tuple(i for i in chain if getattr(state.items[i], "group", ()) != copies) for chain in chains]
+    return [chain for chain in kept if chain]
 
 
 def _at_the_end(state: State) -> None:
     """One reduction per rank after its last backward; ZeRO-2 one per rank and microbatch."""
-    completes = np.isin(state.order.kind, (1, 3))
+    found, where = [], []
     if state.settled.zero_stage == 2:
-        actions = np.flatnonzero(completes)
         items = [links_of(state, f"gradients of chunk {c}", chunk_held(state, c)) for c in range(len(state.chunks))]
-        chains, of = _spread([items[int(c)] for c in state.order.chunk[actions]])
+        for a, number, _, completes in state.build(_completing, True):
+            chains = _second_hop_once(state, items[number], completes)
+            found += chains
+            where += [a] * len(chains)
     else:
-        actions = np.array([int(e) - 1 for e in state.order.rank_offsets[1:]])
-        chains, of = _spread(
-            [links_of(state, f"gradients of rank {r}", rank_held(state, r)) for r in range(state.ranks)]
-        )
-    chains, of = _second_hop_once(state, chains, of, actions[of])
-    actions = actions[of]
-    add_chains(state, chains, state.pattern.rank[actions], state.last_row[actions])
+        for rank, end in enumerate(state.order.rank_offsets[1:].tolist()):
+            chains = links_of(state, f"gradients of rank {rank}", rank_held(state, rank))
+            found += chains
+            where += [end - 1] * len(chains)
+    add_chains(state, found, _after_actions, tuple(where))
+
+
+def _after_actions(rows: Structure, where: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """After the last rows of these actions."""
+    action = np.array(where, np.int64)
+    return rows.pattern.rank[action], rows.last_row[action]
 
 
 def _replica_lanes(state: State) -> None:
@@ -101,35 +105,61 @@ def _replica_lanes(state: State) -> None:
 
     ZeRO-2 and 3 have added the gradients of a lane's replicas by then, so that their shards are what lanes exchange.
     """
-    last = np.flatnonzero(state.pattern.last_backward)
-    done = {(int(state.pattern.lane[a]), int(state.order.chunk[a])): int(a) for a in last}
-    final = state.last_row[state.order.rank_offsets[1:] - 1]
-    eager = np.full(state.order.size, state.settled.overlap_gradients or state.settled.zero_stage == 3)
-    if state.settled.overlaps_in_bubbles:
-        eager &= idle_after(state.order, state.pattern)
-    entries = []
-    for chunk in range(len(state.chunks)):
-        holders = sorted({int(r) for r in state.placement.rank_of[:, chunk]})
-        waits = []
-        for lane, holder in enumerate(state.placement.rank_of[:, chunk].tolist()):
-            action = done.get((lane, chunk), -1)
-            starts_early = action >= 0 and eager[action]
-            waits.append(int(state.last_row[action]) if starts_early else int(final[holder]))
-        entries.append((max(waits), chunk, holders, sorted(set(waits))))
-    entries.sort(key=lambda e: (e[0], e[1]))
-    stage = state.settled.zero_stage
-    whole = stage in (0, 3) or (stage == 1 and state.settled.framework.reduces_whole)
+    settled = state.settled
+    stage = settled.zero_stage
+    whole = stage in (0, 3) or (stage == 1 and settled.framework.reduces_whole)
     kind = "all_reduce" if whole else "reduce_scatter"
-    for _, chunk, holders, after in entries:
-        rows = meet_holders(state, kind, "gradients", chunk, holders, state.settled.reduce_bytes)
-        for row in rows:
-            state.wait(np.full(len(after), row), np.array(after))
+    found: list[tuple[Meeting, tuple[int, ...]]] = []
+    for meeting in state.build(_lane_meetings, settled.overlap_gradients or stage == 3, settled.overlaps_in_bubbles):
+        links = meeting_links(state, kind, "gradients", meeting.chunk, meeting.holders, settled.reduce_bytes)
+        found.append((meeting, links))
+    state.build(_add_meetings, stage == 3 and settled.framework.separate_communicators, tuple(found))
 
 
-def meet_holders(
-    state: State, collective: str, what: str, chunk: int, holders: list[int], dtype_bytes: float
-) -> np.ndarray:
-    """Return rows of a collective over all copies of a chunk's weights: its holders in all lanes, and their replicas.
+class Meeting(NamedTuple):
+    """Where copies of a chunk meet: the ranks that hold one, and the rows that must have ended."""
+
+    chunk: int
+    holders: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+def _lane_meetings(rows: Structure, eager: bool, in_bubbles: bool) -> tuple[Meeting, ...]:
+    """Return the meetings of gradients in the order in which they can begin; no row.
+
+    Args:
+        eager: a chunk's gradients are added as soon as they are there; else after the rank's last row.
+        in_bubbles: and where the rank idles afterwards.
+    """
+    order, pattern, rank_of = rows.order, rows.pattern, rows.placement.rank_of
+    last = np.flatnonzero(pattern.last_backward)
+    done = {(int(pattern.lane[a]), int(order.chunk[a])): int(a) for a in last}
+    final = rows.last_row[order.rank_offsets[1:] - 1]
+    early = np.full(order.size, eager)
+    if in_bubbles:
+        early &= idle_after(order, pattern)
+    found = []
+    for chunk in range(rows.placement.chunks):
+        waits = []
+        for lane, holder in enumerate(rank_of[:, chunk].tolist()):
+            action = done.get((lane, chunk), -1)
+            starts_early = action >= 0 and early[action]
+            waits.append(int(rows.last_row[action]) if starts_early else int(final[holder]))
+        found.append(Meeting(chunk, tuple(sorted(set(rank_of[:, chunk].tolist()))), tuple(sorted(set(waits)))))
+    return tuple(sorted(found, key=lambda meeting: (meeting.after[-1], meeting.chunk)))
+
+
+def _add_meetings(rows: Structure, apart: bool, found: tuple[tuple[Meeting, tuple[int, ...]], ...]) -> None:
+    """Add meetings with their links."""
+    for meeting, links in found:
+        for row in meet(rows, "dp-reduce" if apart else "dp", meeting.chunk, meeting.holders, links):
+            rows.wait(np.full(len(meeting.after), row), np.array(meeting.after))
+
+
+def meeting_links(
+    state: State, collective: str, what: str, chunk: int, holders: tuple[int, ...], dtype_bytes: float
+) -> tuple[int, ...]:
+    """Return links of a collective over all copies of a chunk's weights: its holders in all lanes, and their replicas.
 
     One for experts apart, where other ranks hold the same of those.  Gradients that ZeRO-2 and 3 have sharded over the replicas
     meet as shards, over the lanes alone.
@@ -139,7 +169,7 @@ def meet_holders(
     parts = [("", held.all - held.experts, settled.replica_axes, settled.replicas)]
     if held.experts:
         parts.append((" (experts)", held.experts, settled.groups.expert_replicas, settled.expert_replicas))
-    items = [
+    return tuple(
         state.add_item(
             Link(
                 name=f"{collective} {what} of chunk {chunk}{which}",
@@ -147,33 +177,39 @@ def meet_holders(
                 message=count * dtype_bytes / (replicas if sharded else 1),
                 dtype=settled.reduce_dtype if what == "gradients" else settled.precision.compute,
                 group=("pp",) if sharded or replicas == 1 else (*axes, "pp"),
-                pipeline_ranks=tuple(holders),
+                pipeline_ranks=holders,
                 account="dp",
                 collective=collective,
             )
         )
         for which, count, axes, replicas in parts
-    ]
-    apart = settled.zero_stage == 3 and settled.framework.separate_communicators
-    lane = state.lanes("dp-reduce" if apart else "dp")
-    return state.add_rows(
+    )
+
+
+def meet(rows: Structure, lane: str, chunk: int, holders: tuple[int, ...], links: tuple[int, ...]) -> np.ndarray:
+    """Add rows that hold a stream of all holders of a chunk; returns them."""
+    streams = rows.lanes(lane)[np.array(holders)]
+    return rows.add_rows(
         Batch(
-            item=np.array(items),
+            item=np.array(links),
             kind=COLLECTIVE,
-            rank=np.full(len(items), holders[0]),
-            streams=np.repeat(lane[np.array(holders)][None, :], len(items), axis=0),
-            chunk=np.full(len(items), chunk),
+            rank=np.full(len(links), holders[0]),
+            streams=np.repeat(streams[None, :], len(links), axis=0),
+            chunk=np.full(len(links), chunk),
         )
     )
 
 
 def _shared_tables(state: State) -> None:
     shared = table_link(state)
-    if shared is None:
-        return
-    item, ends = shared
-    lane = state.lanes("dp")
-    rows = state.add_rows(
+    if shared is not None:
+        state.build(_add_shared, *shared)
+
+
+def _add_shared(rows: Structure, item: int, ends: tuple[int, ...]) -> None:
+    """Add the sum of shared gradients after the last rows of the ranks that hold them."""
+    lane = rows.lanes("dp")
+    added = rows.add_rows(
         Batch(
             item=np.array([item]),
             kind=COLLECTIVE,
@@ -181,11 +217,11 @@ def _shared_tables(state: State) -> None:
             streams=lane[np.array(ends)][None, :],
         )
     )
-    final = state.last_row[state.order.rank_offsets[1:] - 1]
-    state.wait(np.full(len(ends), rows[0]), final[np.array(ends)])
+    final = rows.last_row[rows.order.rank_offsets[1:] - 1]
+    rows.wait(np.full(len(ends), added[0]), final[np.array(ends)])
 
 
-def table_link(state: State) -> tuple[int, list[int]] | None:
+def table_link(state: State) -> tuple[int, tuple[int, ...]] | None:
     """Return the sum of the gradients of parts that share the embedding's matrix, and the ranks that they lie on.
 
     These are a tied head, a decoder's own look-up, and multi-token prediction.  None where a lane has them all on one rank, as a V
@@ -194,9 +230,9 @@ def table_link(state: State) -> tuple[int, list[int]] | None:
     tied = state.workload.model.tied_embeddings
     users = [c for c, chunk in enumerate(state.chunks) if "input" in table_copies(chunk, tied)]
     of_lane = [{int(state.placement.rank_of[a, c]) for c in users} for a in range(state.placement.lanes)]
-    ends = sorted(set().union(*of_lane))
+    ends = tuple(sorted(set().union(*of_lane)))
     if any(len(ranks) < 2 for ranks in of_lane):
         return None
     size = table_size(state) * state.settled.reduce_bytes
     name = f"{'tied' if tied else 'shared'} embedding gradients"
-    return gradient_link(state, "all_reduce", name, size, ("pp",), tuple(ends)), ends
+    return gradient_link(state, "all_reduce", name, size, ("pp",), ends), ends

@@ -6,7 +6,8 @@ Temporaries of a block are a mark above its entry level.
 
 from __future__ import annotations
 
-from collections import Counter
+import functools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from simulator.lowering.offload import device_bytes, host_tensors
 from simulator.lowering.parameters import Held, rank_chunks, rank_held
 from simulator.lowering.settled import Settled
 from simulator.lowering.state import State
+from simulator.lowering.structure import Structure
 from simulator.lowering.update import gradients_dropped, optimizer_bytes
 from simulator.plan.zero import model_states
 from simulator.program.program import Tensor
@@ -30,37 +32,65 @@ __all__ = ["add_memory"]
 def add_memory(state: State) -> None:
     """Give the compute rows their memory effects and the ranks their resident tensors."""
     classes = list(dict.fromkeys(state.chunks))
-    class_of = np.array([classes.index(c) for c in state.chunks])[state.order.chunk]
-    kind = state.order.kind
-    forward, frees = kind == 0, (kind == 1) | (kind == 3)
-    cut = bool(state.variant.any())
+    found: list[_Stand] = []
     for number, chunk in enumerate(classes):
+        apart = offloaded(chunk, state.settled.activation_offload)
+        kinds = [kind for kind, away in zip(chunk.kinds, apart, strict=True) if not away]
         for scale, costs in enumerate(state.scales):
-            mine = (class_of == number) & (state.scale == scale) if len(state.scales) > 1 else class_of == number
-            apart = offloaded(chunk, state.settled.activation_offload)
-            kinds = [kind for kind, away in zip(chunk.kinds, apart, strict=True) if not away]
             saved = state.effect(_saved(state, costs, chunk, kinds))
-            state.touch("start", state.first_row[mine & forward], saved)
-            state.touch("end", state.last_row[mine & frees], saved)
-            for direction, chosen in (("forward", mine & forward), ("backward", mine & ~forward)):
-                for variant in np.unique(state.variant[chosen]) if cut else (0,):
-                    actions = np.flatnonzero(chosen & (state.variant == variant) if cut else chosen)
-                    groups = state.pieces.get((chunk, direction, int(variant)), ())
-                    for place, group in enumerate(groups if len(actions) else ()):
-                        mark = state.effect(_mark(state, costs, group, direction))
-                        state.touch("mark", state.first_row[actions] + place, mark)
+            marks = []
+            for direction, word in enumerate(("forward", "backward")):
+                for variant in state.occurring(number, direction, scale):
+                    groups = state.pieces[(chunk, word, variant)]
+                    effect = {group: state.effect(_mark(state, costs, group, word)) for group in dict.fromkeys(groups)}
+                    marks.append((direction, variant, tuple([effect[group] for group in groups])))
+            found.append(_Stand(number, scale, saved, tuple(marks)))
+    state.stand(_stand, tuple(classes.index(c) for c in state.chunks), tuple(found))
     state.resident = _all_resident(state)
     state.host = [_on_host(state, rank) for rank in range(state.ranks)]
 
 
+class _Stand(NamedTuple):
+    """Effects of the actions on a kind of chunk at one size of them: what they keep from forward to backward, and, by direction
+    (0 forward, 1 backward) and variant, what stands during each of their segments."""
+
+    chunk: int
+    scale: int
+    saved: int
+    marks: tuple[tuple[int, int, tuple[int, ...]], ...]
+
+
+def _stand(rows: Structure, class_of: tuple[int, ...], found: tuple[_Stand, ...]) -> None:
+    """Give the compute rows their effects; `class_of`: per chunk: its number among the different ones."""
+    kind, chunk = rows.order.kind, np.array(class_of, np.int64)[rows.order.chunk]
+    frees = (kind == 1) | (kind == 3)
+    for number, scale, saved, marks in found:
+        mine = (chunk == number) & (rows.scale == scale)
+        rows.touch("start", rows.first_row[mine & (kind == 0)], saved)
+        rows.touch("end", rows.last_row[mine & frees], saved)
+        for direction, variant, effects in marks:
+            actions = np.flatnonzero(mine & ((kind > 0) == bool(direction)) & (rows.variant == variant))
+            segments = rows.first_row[actions][:, None] + np.arange(len(effects))
+            rows.touch("mark", segments.reshape(-1), np.tile(effects, len(actions)))
+
+
 def _saved(state: State, costs: dict[str, LayerCost], chunk: Chunk, kinds: list[str]) -> tuple[Tensor, ...]:
     """What a chunk keeps from forward to backward on the GPU, of those of its layers."""
-    total: Counter[tuple[str, str]] = Counter()
-    if state.settled.framework.keeps_outputs and not chunk.head and chunk.layers:
-        total[("chunk output", "activations")] += costs[chunk.kinds[-1]].input_bytes  # type: ignore[assignment]
-    for kind in kinds:
-        for tensor in costs[kind].saved:
-            total[(tensor.name, tensor.category)] += tensor.bytes  # type: ignore[assignment]
+    keeps = state.settled.framework.keeps_outputs and not chunk.head and chunk.layers
+    output = costs[chunk.kinds[-1]].input_bytes if keeps else None
+    return _kept(output, tuple([costs[kind] for kind in kinds]))
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept(output: float | None, layers: tuple[LayerCost, ...]) -> tuple[Tensor, ...]:
+    """The chunk's output, if it is kept, and what its layers save, added up by name and category."""
+    total: dict[tuple[str, str], float] = {}
+    if output is not None:
+        total[("chunk output", "activations")] = 0.0 + output
+    for cost in layers:
+        for tensor in cost.saved:
+            key = (tensor.name, tensor.category)
+            total[key] = total.get(key, 0) + tensor.bytes
     return tuple(Tensor(name=n, category=c, bytes=float(b)) for (n, c), b in total.items())
 
 

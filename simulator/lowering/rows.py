@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from simulator.program.program import COMPUTE, EAGER, SYNCHRONISED, OperatorTable
+from simulator.program.calls import STREAM, SYNCHRONISED
+from simulator.program.program import COMPUTE, EAGER, OperatorTable
 
 __all__ = ["Rows", "synchronise"]
 
@@ -20,6 +21,8 @@ class Rows:
 
     def add(self, **row: Any) -> int:
         """Append a row; returns its index."""
+        if row.get("work") == "memory_bound":
+            row.setdefault("call", STREAM)
         self.rows.append(row)
         return len(self.rows) - 1
 
@@ -51,7 +54,7 @@ class Rows:
             kind=column("kind", COMPUTE, np.int8),
             work=words("work", ""),
             shape=column("shape", (0, 0, 0, 0), np.int64).reshape(-1, 4),
-            layout=words("layout", ""),
+            call=words("call", None),
             dtype=words("dtype", ""),
             flops=column("flops", 0.0, np.float64),
             read=column("read", 0.0, np.float64),
@@ -72,7 +75,7 @@ def synchronise(rows: Rows, phase: str) -> None:
     rows.add(
         label="layer synchronised",
         work="memory_bound",
-        layout=SYNCHRONISED,
+        call=SYNCHRONISED,
         phase=phase,
         part=part,
         launches=0,

@@ -21,17 +21,19 @@ from simulator.workload.operator import LayerPart, Operator
 
 __all__ = ["KeptValue", "kept_values", "repeated"]
 
-_PLACES = {"projection": "projection", "mlp_up": "mlp up", "mlp_down": "mlp down"}
-"""Name of a value -> label of the operator that makes it."""
+_PLACES = ("projection", "mlp_up", "mlp_down")
+"""Values named after the role of the operator that makes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptValue:
-    """A value that is kept: its name, its bytes unsplit, and how tensor parallelism divides it (a region of `Saved`)."""
+    """A value that is kept: its name, its bytes unsplit, how tensor parallelism divides it (a region of `Saved`), and whether it is of
+    experts' rows."""
 
     name: str
     bytes: float
     region: str
+    of_experts: bool = False
 
 
 def repeated(part: LayerPart, saves: tuple[str, ...]) -> set[int]:
@@ -56,17 +58,17 @@ def kept_values(part: LayerPart, saves: tuple[str, ...], element: float) -> list
     for i in sorted(_kept(part, saves)):
         o = part.operators[i]
         after = part.operators[i + 1] if i + 1 < len(part.operators) else None
-        if after is not None and after.selective and not o.selective:
-            read = [s for other in part.operators for s in other.saved if s.name in ("queries", "keys", "values")]
+        if after is not None and is_core(after) and not is_core(o):
+            read = [s for other in part.operators for s in other.saved if s.role == "operand"]
             out += [KeptValue(s.name, s.bytes, s.region) for s in read]
         elif o.work == "gemm":
             b, m, n, _ = o.shape
             region = "sequence" if o.split == "row" else "tensor"
-            out.append(KeptValue(f"{o.label} output", float(b) * m * n * element, region))
+            out.append(KeptValue(f"{o.label} output", float(b) * m * n * element, region, o.split.startswith("expert")))
         elif o.work == "attention":
             sequences, heads, length, width = o.shape
             out.append(KeptValue(f"{o.label} output", float(sequences) * heads * length * width * element, "tensor"))
-            out += [KeptValue(s.name, s.bytes, s.region) for s in o.saved if s.name.endswith("statistics")]
+            out += [KeptValue(s.name, s.bytes, s.region) for s in o.saved if s.role == "statistics"]
         else:
             out.append(KeptValue(f"{o.label} output", o.written, "tensor"))
     return out
@@ -75,13 +77,13 @@ def kept_values(part: LayerPart, saves: tuple[str, ...], element: float) -> list
 def _kept(part: LayerPart, saves: tuple[str, ...]) -> set[int]:
     """Numbers of the operators whose outputs are kept."""
     operators = part.operators
-    core = [i for i, o in enumerate(operators) if o.selective]
+    core = [i for i, o in enumerate(operators) if is_core(o)]
     out = set()
     for name in saves:
         if name == "products":
             out |= {i for i, o in enumerate(operators) if o.work == "gemm"}
         elif name in _PLACES:
-            out |= {i for i, o in enumerate(operators) if o.label == _PLACES[name]}
+            out |= {i for i, o in enumerate(operators) if o.role == name}
         elif core and name == "context":
             out.add(max(core))
         elif core and min(core) > 0:
@@ -89,8 +91,13 @@ def _kept(part: LayerPart, saves: tuple[str, ...]) -> set[int]:
     return out
 
 
+def is_core(o: Operator) -> bool:
+    """Return whether an operator belongs to the core of attention."""
+    return "core_attn" in o.modules
+
+
 def _is_sum(o: Operator) -> bool:
-    return o.label.endswith("residual")
+    return o.role == "residual"
 
 
 def _reads(o: Operator) -> bool:

@@ -26,6 +26,7 @@ from simulator.lowering.recompute_rules import settle_recompute
 from simulator.lowering.shape_rules import check_shapes
 from simulator.lowering.shard_rules import check_shards, check_units, with_shards
 from simulator.lowering.workload_rules import check_documents, check_loss
+from simulator.options.option import chosen
 from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import AXES, Plan
 from simulator.schedules import SCHEDULES
@@ -190,6 +191,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         PlanError: a rule is broken; the message names the nearest plan that works.
     """
     framework = load_framework(plan.framework)
+    said = functools.partial(chosen, plan, framework)
     replicas = count_replicas(plan, world_size, cluster_name)
     check_shapes(workload, plan)
     check_experts(workload.model, plan)
@@ -197,10 +199,13 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     schedule = _schedule(plan, microbatches)
     check_units(workload, plan, microbatches)
     check_offload(plan)
-    gathers = framework.gathers_logits if plan.vocabulary_parallel_loss is None else not plan.vocabulary_parallel_loss
-    fused = _or(plan.fused_cross_entropy, framework.fused_cross_entropy)
     style = _style(
-        framework, plan.attention, _or(plan.dropout, framework.dropout), gathers, fused, plan.loss_chunks or 1
+        framework,
+        said("attention"),
+        said("dropout"),
+        not said("vocabulary_parallel_loss"),
+        said("fused_cross_entropy"),
+        plan.loss_chunks or 1,
     )
     check_loss(plan, style)
     check_context(workload.model, plan, style.attention == "unfused")
@@ -233,12 +238,13 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
             "more data_parallel or a smaller global_batch_size."
         )
     numbers = workload.numbers
-    axes, groups = with_experts(
-        tuple((axis, _size(plan, axis, replicas)) for axis in _rank_order(plan)), plan, workload.model.experts > 0
-    )
+    sizes = tuple((axis, _size(plan, axis, replicas)) for axis in _rank_order(plan))
+    plan.check_needs("axes", "rank_order", axes=sum(size > 1 for _, size in sizes))
+    axes, groups = with_experts(sizes, plan, workload.model.experts > 0)
     inner = plan.context_parallel_inner
     axes, groups = with_shards(*with_ring(axes, groups, plan), plan, replicas * plan.context_parallel)
-    gradient: str = plan.gradient_dtype or framework.gradient_dtype
+    plan.check_needs("precision.master_weights", "gradient_dtype", precision=numbers)
+    gradient: str = said("gradient_dtype")
     if gradient == "compute" or not numbers.master_weights:
         gradient = numbers.compute
     elif _keeps_wide_gradients(framework, plan):
@@ -247,9 +253,8 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     waits = schedule.flush and not post_validates
     multiple = framework.vocabulary_multiple * plan.tensor_parallel
     unsharded = framework.pipeline_keeps_unsharded and plan.pipeline_parallel > 1 and plan.zero_stage == 3
-    reshards = (framework.reshards_after_forward and not unsharded) or bool(
-        plan.fsdp_gather or plan.secondary_shard_size
-    )
+    dropped = plan.fsdp_gather is not None or plan.secondary_shard_size is not None
+    reshards: bool = said("reshard_after_forward", not (unsharded or dropped), dropped)
     reduce: str = plan.fsdp_reduce or plan.fsdp_gather or ("step" if unsharded else "microbatch")
     return Settled(
         tensor_parallel=plan.tensor_parallel,
@@ -263,24 +268,21 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         microbatches=microbatches,
         schedule=schedule,
         zero_stage=plan.zero_stage,
-        overlap_gradients=bool(_or(plan.overlap_gradients, framework.gradients_overlap and waits))
+        overlap_gradients=bool(said("overlap_gradients", waits))
         and replicas * plan.context_parallel * schedule.replicas > 1,
         overlaps_in_bubbles=plan.overlap_gradients == "bubbles",
-        overlap_parameters=_or(
-            plan.overlap_parameters, framework.parameters_overlap and waits and schedule.replicas == 1
-        )
-        and plan.zero_stage in (1, 2),
-        overlap_tensor_parallel=_or(plan.overlap_tensor_parallel, framework.tensor_parallel_overlap),
+        overlap_parameters=said("overlap_parameters", waits and schedule.replicas == 1) and plan.zero_stage in (1, 2),
+        overlap_tensor_parallel=said("overlap_tensor_parallel"),
         bucket_size=plan.bucket_size or framework.bucket_size,
         gradient_bytes=int(BYTES_PER_ELEMENT[gradient]),
         gradient_dtype=gradient,
-        p2p=plan.p2p or _messages(framework, schedule),
+        p2p=said("p2p", _takes_messages_in_turn(schedule), "latency"),
         layer_split=plan.layer_split,
-        fsdp_prefetch=_or(plan.fsdp_prefetch, framework.fsdp_prefetch),
+        fsdp_prefetch=said("fsdp_prefetch"),
         post_validation=post_validates,
-        reshard_after_forward=_or(plan.reshard_after_forward, reshards),
+        reshard_after_forward=reshards,
         reduces_once=unsharded and reduce == "step",
-        clip_gradients=_or(plan.clip_gradients, framework.clips_gradients and schedule.flush),
+        clip_gradients=said("clip_gradients", schedule.flush),
         axes=axes,
         groups=groups,
         secondary_shard_size=plan.secondary_shard_size or 0,
@@ -290,7 +292,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         quantized_weights=plan.quantized_weights,
         quantized_gradients=plan.quantized_gradients,
         recomputes=recomputes,
-        gradient_reduce_dtype=plan.gradient_reduce_dtype or framework.reduction_dtype.replace("gradient", ""),
+        gradient_reduce_dtype=said("gradient_reduce_dtype").replace("gradient", ""),
         tensor_parallel_splits=plan.tensor_parallel_splits or 1,
         context_parallel_inner=plan.context_parallel if plan.context_parallel_kind == "ulysses" else inner or 1,
         optimizer_offload=plan.optimizer_offload,
@@ -300,7 +302,7 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
         cuda_graphs=graphs_of(workload, plan, framework, recomputes.kind),
         expert_parallel=plan.expert_parallel,
         expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,
-        expert_exchange=plan.expert_exchange or framework.expert_exchange,
+        expert_exchange=said("expert_exchange"),
         expert_imbalance=plan.expert_imbalance,
         style=style,
         precision=numbers,
@@ -309,16 +311,11 @@ def settle(workload: Workload, plan: Plan, world_size: int, cluster_name: str = 
     )
 
 
-def _messages(framework: Framework, schedule: Any) -> str:
-    """The framework's habit, for the schedules it has; runtimes of split, two-way, sliced, eager or asynchronous ones post their
+def _takes_messages_in_turn(schedule: Any) -> bool:
+    """Whether messages are what the framework says: runtimes of split, two-way, sliced, eager or asynchronous schedules post their
     receives ahead."""
     ahead = schedule.splits_backward or schedule.slices or schedule.sends_ahead
-    plain = not ahead and schedule.replicas == 1 and schedule.flush
-    return framework.p2p if plain else "latency"
-
-
-def _or(value: Any, habit: Any) -> Any:
-    return habit if value is None else value
+    return not ahead and schedule.replicas == 1 and schedule.flush
 
 
 def _keeps_wide_gradients(framework: Framework, plan: Plan) -> bool:
@@ -349,12 +346,10 @@ def _rank_order(plan: Plan) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=64)
-def _style(
-    framework: Framework, attention: str | None, dropout: bool, gathers: bool, fused: bool, chunks: int
-) -> KernelStyle:
+def _style(framework: Framework, attention: str, dropout: bool, gathers: bool, fused: bool, chunks: int) -> KernelStyle:
     """The kernels of a framework's profile, which has a key for every field of the style; what the plan settled comes on top."""
     habits = {f.name: getattr(framework, f.name) for f in fields(KernelStyle) if f.name != "loss_chunks"}
-    settled = {"attention": attention or framework.attention, "dropout": dropout}
+    settled = {"attention": attention, "dropout": dropout}
     return KernelStyle(
         **{**habits, **settled, "gathers_logits": gathers, "fused_cross_entropy": fused, "loss_chunks": chunks}
     )
@@ -364,4 +359,6 @@ def _schedule(plan: Plan, microbatches: int) -> Any:
     name = plan.schedule or ("interleaved_1f1b" if plan.chunks_per_rank > 1 else "one_f_one_b")
     schedule = SCHEDULES.get(name)
     schedule.check(Shape(plan.pipeline_parallel, microbatches, plan.chunks_per_rank))
+    plan.check_needs("pipeline_parallel", "schedule")
+    plan.check_needs("turns", "schedule", turns=microbatches * plan.pipeline_parallel)
     return schedule

@@ -31,25 +31,12 @@ def _check_tensor(workload: Workload, plan: Plan) -> None:
                 f"tensor_parallel must divide the model's {name}, but {value} / {t} is no whole number "
                 f"(model {model.name!r}). Nearest: tensor_parallel = {nearest_divisor(value, t)}."
             )
-    if plan.sequence_parallel and t == 1:
-        raise PlanError(
-            "sequence_parallel splits norms over the tensor-parallel group, but tensor_parallel = 1. "
-            "Way out: sequence_parallel = false, or tensor_parallel > 1."
-        )
-    if plan.overlap_tensor_parallel is not None and t == 1:
-        raise PlanError(
-            "overlap_tensor_parallel is about collectives of the tensor-parallel group, but tensor_parallel = 1. "
-            "Way out: leave overlap_tensor_parallel out, or tensor_parallel > 1."
-        )
+    plan.check_needs("tensor_parallel", "sequence_parallel", "overlap_tensor_parallel")
 
 
 def _check_context(workload: Workload, plan: Plan) -> None:
     model, t, c = workload.model, plan.tensor_parallel, plan.context_parallel
-    if plan.context_parallel_kind is not None and c == 1:
-        raise PlanError(
-            f"context_parallel_kind = {plan.context_parallel_kind!r} matters only between ranks that share a sequence, but "
-            "context_parallel = 1. Way out: leave it out, or context_parallel > 1."
-        )
+    plan.check_needs("context_parallel", "context_parallel_kind")
     if workload.sequence_length % (2 * c) and c > 1:
         raise PlanError(
             "context_parallel cuts a sequence into two pieces per rank, which must be whole tokens, but "
@@ -93,3 +80,4 @@ def _check_split(workload: Workload, plan: Plan) -> None:
                 f"{model.depth} layers, but it has {len(plan.layer_split)} entries that sum to {sum(plan.layer_split)}. "
                 "Way out: leave layer_split out for a balanced split."
             )
+        plan.check_needs("chunks", "layer_split", chunks=chunks)

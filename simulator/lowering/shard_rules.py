@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.errors import PlanError
+from simulator.errors import PlanError, refuse
 from simulator.lowering.expert_rules import Axes, Groups
 from simulator.plan.plan import Plan
 from simulator.workload.workload import Workload
@@ -82,9 +82,6 @@ def check_shards(workload: Workload, plan: Plan, replicas: int, lanes: int) -> N
         PlanError: with the rule, the values and a way out.
     """
 
-    def refuse(rule: str, values: str, way: str) -> None:
-        raise PlanError(f"{rule}, but {values}. Way out: {way}.")
-
     if lanes > 1 and (plan.shard_size or plan.secondary_shard_size or plan.quantized_gradients):
         refuse(
             "a schedule that keeps several copies of the weights adds gradients over all of them, not in groups",
@@ -93,12 +90,7 @@ def check_shards(workload: Workload, plan: Plan, replicas: int, lanes: int) -> N
         )
     split = plan.expert_parallel * (plan.expert_tensor_parallel or plan.tensor_parallel)
     expert_replicas = plan.tensor_parallel * replicas // split if workload.model.experts else 0
-    if plan.shard_size is not None and plan.zero_stage == 0:
-        refuse(
-            "shard_size is the group over which ZeRO shards",
-            f"shard_size = {plan.shard_size} and zero_stage = 0",
-            "leave shard_size out, or zero_stage > 0",
-        )
+    plan.check_needs("zero_stage", "shard_size")
     if plan.shard_size == 1:
         refuse("a group of shards has two ranks or more", "shard_size = 1 shards nothing", "zero_stage = 0")
     if plan.shard_size is not None and plan.shard_size < replicas and plan.zero_stage == 3 and expert_replicas:
@@ -145,17 +137,8 @@ def check_units(workload: Workload, plan: Plan, microbatches: int) -> None:
         PlanError: with the rule, the values and a way out.
     """
 
-    def refuse(rule: str, values: str, way: str) -> None:
-        raise PlanError(f"{rule}, but {values}. Way out: {way}.")
-
-    given = [name for name in ("fsdp_unit", "fsdp_gather", "fsdp_reduce") if getattr(plan, name) is not None]
-    given += [name for name in ("quantized_weights", "quantized_gradients") if getattr(plan, name)]
-    if given and plan.zero_stage != 3:
-        refuse(
-            f"{given[0]} is about the gathered units of zero_stage 3",
-            f"zero_stage = {plan.zero_stage}",
-            f"leave {given[0]} out, or zero_stage = 3",
-        )
+    units = ("fsdp_unit", "fsdp_gather", "fsdp_reduce", "quantized_weights", "quantized_gradients")
+    plan.check_needs("zero_stage", *units)
     layers = workload.model.depth
     if isinstance(plan.fsdp_unit, int) and plan.fsdp_unit > layers:
         refuse(
@@ -163,12 +146,7 @@ def check_units(workload: Workload, plan: Plan, microbatches: int) -> None:
             f"fsdp_unit = {plan.fsdp_unit} and it has {layers}",
             "fsdp_unit = 'chunk'",
         )
-    if plan.fsdp_reduce in ("visit", "step") and microbatches == 1:
-        refuse(
-            "gradients of one microbatch are added once in any case",
-            f"fsdp_reduce = {plan.fsdp_reduce!r} and a step has 1 microbatch",
-            "leave fsdp_reduce out",
-        )
+    plan.check_needs("microbatches", "fsdp_reduce", microbatches=microbatches)
     if plan.fsdp_gather == "visit" and plan.reshard_after_forward is False:
         refuse(
             "weights that stay between forward and backward are gathered once per step",
@@ -181,12 +159,7 @@ def check_units(workload: Workload, plan: Plan, microbatches: int) -> None:
             "quantized_weights = true and fsdp_gather = 'visit'",
             "fsdp_gather = 'microbatch'",
         )
-    if plan.quantized_gradients and plan.secondary_shard_size is None:
-        refuse(
-            "quantised gradients are added inside a node first, and secondary_shard_size says how many ranks that is",
-            "secondary_shard_size is not given",
-            "secondary_shard_size = GPUs of a node, or quantized_gradients = false",
-        )
+    plan.check_needs("secondary_shard_size", "quantized_gradients")
     if plan.quantized_gradients and plan.fsdp_reduce in ("visit", "step"):
         refuse(
             "quantised gradients are added after every microbatch",

@@ -14,15 +14,15 @@ from simulator.lowering.casts import add_casts
 from simulator.lowering.context import ring_attention, swap_heads
 from simulator.lowering.expert_rows import swap_rows, wait_for
 from simulator.lowering.expert_rules import Groups
-from simulator.lowering.fused_experts import FUSED_CASTS
 from simulator.lowering.joins import join_logits, sum_input_gradients
 from simulator.lowering.one_hot import look_up_by_product
 from simulator.lowering.piecewise import write_in_pieces
 from simulator.lowering.rows import Rows
 from simulator.lowering.scores import scores_left
+from simulator.program.calls import AttentionCall, Product, Traffic
 from simulator.program.program import COLLECTIVE
 from simulator.units import BYTES_PER_ELEMENT
-from simulator.workload.architectures.experts import LAUNCHES_PER_EXPERT
+from simulator.workload.blocks.experts import LAUNCHES_PER_EXPERT
 from simulator.workload.operator import KernelStyle, LayerPart, Operator
 from simulator.workload.precision import Precision
 
@@ -142,7 +142,7 @@ class Splitter:
             )
 
     def product(
-        self, rows: Rows, label: str, shape: tuple[int, int, int, int], layout: str, phase: str, **more: Any
+        self, rows: Rows, label: str, shape: tuple[int, int, int, int], order: str, phase: str, **more: Any
     ) -> int:
         """Add a GEMM row; returns its index."""
         b, m, n, k = shape
@@ -153,7 +153,7 @@ class Splitter:
             label=label,
             work="gemm",
             shape=shape,
-            layout=layout,
+            call=Product(order),
             dtype=dtype,
             flops=2.0 * b * m * n * k,
             read=b * (m * k + k * n) * e + (b * m * n * out if out != self.e else 0.0),
@@ -170,7 +170,7 @@ class Splitter:
         rows.add(
             label=o.label,
             work="memory_bound",
-            layout="scores backward" if o.access == "scores" and phase == "backward" else o.access or "layer",
+            call=Traffic("scores backward" if o.access == "scores" and phase == "backward" else o.access or "layer"),
             dtype=self.dtype,
             read=read / divide,
             written=written / divide,
@@ -184,10 +184,14 @@ class Splitter:
         return o.per_expert * (self.experts.count // self.experts.parallel) * (2 if phase == "backward" else 1)
 
     def quantise(
-        self, rows: Rows, label: str, elements: float, phase: str, gathers: bool, after_norm: bool = False
+        self, rows: Rows, o: Operator, elements: float, phase: str, gathers: bool, after_norm: bool = False
     ) -> None:
-        """Make narrow copies of a product's operand, where no kernel that runs anyway does it; `gathers`: before it is gathered."""
-        if not (self.style.fuses_experts and label in FUSED_CASTS):
+        """Make narrow copies of a product's operand, where no kernel that runs anyway does it; `gathers`: before it is gathered.
+
+        Fused products of experts make those of what lies between them: the second's input, and the gradient of the first's output.
+        """
+        label = f"{o.label} output gradient" if phase == "backward" else o.label
+        if not (self.style.fuses_experts and o.split == ("expert column" if phase == "backward" else "expert row")):
             part = "input" if phase == "backward" else ""
             shards = self.t if gathers and self.sp else 1
             apart = self.style.casts_apart
@@ -204,7 +208,7 @@ class Splitter:
                 # a norm stands before a column-split layer (LayerNormLinear of Transformer Engine)
                 column = o.split == "column"
                 elements = float(shape[0] * shape[1] * shape[3])
-                self.quantise(rows, o.label, elements, phase, gathers=column, after_norm=column)
+                self.quantise(rows, o, elements, phase, gathers=column, after_norm=column)
             launches = LAUNCHES_PER_EXPERT * shape[0] if o.split.startswith("expert") else o.launches
             if piecewise:
                 gathered = self.gathered(o, o.shape[3]) if o.split == "column" else 0.0
@@ -212,10 +216,10 @@ class Splitter:
                 write_in_pieces(self, rows, o.label, shape, "TN", phase, gathered, scattered, narrow=narrow)
                 return
             b, m, n, k = shape
-            layout = "TN" if o.has_weight else "NN"
+            order = "TN" if o.has_weight else "NN"
             for width in o.widths:
                 each = (b, m, width * n // o.shape[2], k)
-                row = self.product(rows, o.label, each, layout, phase, launches=launches, narrow=narrow)
+                row = self.product(rows, o.label, each, order, phase, launches=launches, narrow=narrow)
             if o.peers > 1:
                 self.exchange_keys(rows, o, phase, row)
             if o.split == "row":
@@ -229,13 +233,13 @@ class Splitter:
         elif o.work in ("counts", "wait"):
             wait_for(self, rows, o, phase)
         elif o.work != "sort" or self.experts.sorts:
-            if o.label == "cross entropy" and self.style.gathers_logits:
+            if o.role == "loss" and self.style.gathers_logits:
                 join_logits(self, rows, o, phase)
             self.kernel(rows, o, o.read, o.written, phase, o.launches)
             if o.work == "lookup":
                 look_up_by_product(self, rows, o, phase)
                 self.collective(rows, self.summed(), self.x, phase, o.label)
-            elif o.label == "cross entropy" and not self.style.gathers_logits:
+            elif o.role == "loss" and not self.style.gathers_logits:
                 for what in ("maximum", "target", "sum"):
                     self.collective(rows, "all_reduce", 4.0 * self.tokens, phase, f"cross entropy {what}")
 
@@ -258,22 +262,23 @@ class Splitter:
         """
         sequences, heads, length, width = o.shape
         heads, groups = heads // self.t, max(1, o.kv_heads // self.t)
-        keys, mask = o.keys, "causal" if o.causal else "full"
+        keys, mask, window = o.keys, "causal" if o.causal else "full", 0
         narrow = o.causal and 0 < o.window < keys
         if narrow:
-            mask = f"{'chunk' if o.chunked else 'window'} {o.window}"
+            mask, window = "chunk" if o.chunked else "window", o.window
         flops = factor * sequences * heads * float(length) * keys * width
         if o.peers > 1 and self.inner > 1:
             heads, groups, length = heads // self.inner, groups // self.inner, length * self.inner
         apart = o.peers > self.inner and o.causal
         ring = apart and self.exchange in ("ring", "hybrid") and not narrow
         if apart and not ring:
-            keys, mask = max(1, round(scores_left(keys, o.window, o.chunked) / keys)), "full"
+            keys, mask, window = max(1, round(scores_left(keys, o.window, o.chunked) / keys)), "full", 0
         if o.attended:
             documents, seen = max(1, round(sequences * o.keys / o.attended)), max(1, round(o.attended))
             flops *= o.attended / o.keys
             sequences, length = documents, max(2, round(sequences * length / documents))
-            keys, mask = (max(1, round(scores_left(seen, o.window, o.chunked) / seen)) if o.causal else seen), "full"
+            keys = max(1, round(scores_left(seen, o.window, o.chunked) / seen)) if o.causal else seen
+            mask, window = "full", 0
         moved = sequences * length * heads * width * self.e
         kv = o.shape[0] * o.keys * groups * width * self.e
         swap_heads(rows, o, self, phase)
@@ -285,7 +290,7 @@ class Splitter:
             label=o.label,
             work="attention",
             shape=(sequences, heads, length, width),
-            layout=f"{o.kernel}:{mask}:{groups}:{keys}",
+            call=AttentionCall(o.kernel, mask, window, groups, keys),
             dtype=self.dtype,
             flops=flops,
             read=moved + 2 * kv if factor == 4.0 else 3 * moved + 2 * kv,
@@ -347,7 +352,7 @@ class Splitter:
             if o.sums_read:
                 sums = replace(o, label=f"{o.label} sums", access="norm sums")
                 self.kernel(rows, sums, o.sums_read, 0.0, "backward", 0, "weight")  # one of the norm's launches
-            if o.label == "cross entropy" and self.style.gathers_logits:
+            if o.role == "loss" and self.style.gathers_logits:
                 join_logits(self, rows, o, "backward")
 
     def linear_backward(self, rows: Rows, o: Operator) -> None:
@@ -361,7 +366,7 @@ class Splitter:
         for i, width in enumerate(o.widths):
             each = (b, m, width * n // o.shape[2], k)
             wgrad = self.product_backward(rows, o, each, column and self.sp and i == 0, piecewise)
-            if column and not (self.sp and i + 1 < o.products):
+            if column and not (self.sp and i + 1 < len(o.widths)):
                 self.collective(rows, self.summed(), wide, "backward", o.label, beside=wgrad)
         sum_input_gradients(self, rows, o, wide)
         if o.backward_read:
@@ -385,7 +390,7 @@ class Splitter:
         launches = LAUNCHES_PER_EXPERT * b if o.split.startswith("expert") else 1
         common = {"narrow": narrow, "launches": launches}
         if narrow:
-            self.quantise(rows, f"{o.label} output gradient", float(b * m * n), "backward", gathers=o.split == "row")
+            self.quantise(rows, o, float(b * m * n), "backward", gathers=o.split == "row")
         name, dgrad = f"{o.label} input gradient", -1
         if piecewise:
             gathered = self.gathered(o, o.shape[2])

@@ -1,8 +1,8 @@
-"""What the passes hand on: small templates, and batches of rows that grow pass by pass until `emit` joins them."""
+"""What the passes hand on: items and effects that grow pass by pass, and the structure of rows, until `emit` joins them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from simulator.lowering.assign import Chunk
 from simulator.lowering.expand import LayerCost
 from simulator.lowering.pattern import Pattern
 from simulator.lowering.settled import Settled
+from simulator.lowering.structure import Batch, Step, Structure, extended
 from simulator.program.program import Block, Effect, FusedSegment, Link, Segment, Tensor
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
@@ -21,28 +22,6 @@ from simulator.workload.workload import Workload
 __all__ = ["Batch", "State"]
 
 Ints = NDArray[np.int64]
-Whole = NDArray[Any]
-"""Whole numbers of any width; `emit` gives them their final one."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Batch:
-    """Rows added by one pass, as columns; a missing participant is -1."""
-
-    item: Ints
-    kind: int
-    rank: Ints
-    streams: Ints
-    action: Whole | int = -1
-    chunk: Whole | int = -1
-    microbatch: Whole | int = -1
-    part: Whole | int = 0
-    count: Whole | int = 1
-    slice: Whole | int = 0
-    slices: Whole | int = 1
-    second_chunk: Whole | int = -1
-    second_microbatch: Whole | int = -1
-    step: Whole | int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,27 +32,15 @@ class State:
     settled: Settled
     chunks: tuple[Chunk, ...]
     costs: dict[str, LayerCost]
-    placement: Placement
-    order: PipelineOrder
-    pattern: Pattern
+    structure: Structure
     scaled_costs: Callable[[int, int, int, float], dict[str, LayerCost]]
     """(count, part, parts, weight) of an action -> costs of its layers, where it is not one whole microbatch."""
 
-    steps: int = 1
-    """Steps that run into each other in `order`; 1 where every step ends with a flush."""
-    updates: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    """Per action: whether an update follows it at once, in the row after its last; empty where updates end the step."""
-
     items: list[Segment | FusedSegment | Link] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
-    streams: dict[tuple[int, str], int] = field(default_factory=dict)
-    batches: list[Batch] = field(default_factory=list)
-    rows: int = 0
-    waits: list[tuple[Ints, Ints]] = field(default_factory=list)
-    """(rows that wait, rows waited for), pairwise."""
     effects: dict[tuple[Tensor, ...], int] = field(default_factory=dict)
-    touched: list[tuple[str, Ints, Ints]] = field(default_factory=list)
-    """("start" | "end" | "mark", rows, effect numbers)."""
+    stands: list[tuple[Step, tuple[Hashable, ...]]] = field(default_factory=list)
+    """Steps that give rows their effects, when all rows are there."""
     resident: list[list[Tensor]] = field(default_factory=list)
     host: list[list[Tensor]] = field(default_factory=list)
     """Per rank: what one of its GPUs has put into host memory, at most."""
@@ -84,17 +51,19 @@ class State:
     """Per rank: its (lane, chunk) pairs; filled at first use by `parameters.rank_chunks`."""
 
     # filled by `instances`
-    first_row: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Per action: its first compute row; `last_row`: its last."""
-    last_row: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    scale: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Per action: index into `scales`, the costs of layers at that action's size."""
     scales: list[dict[str, LayerCost]] = field(default_factory=list)
-    variant: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Costs of layers at each size of an action."""
+    codes: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """(kind of chunk, kind of action, variant, size) of the actions that occur."""
     cuts: dict[tuple[Chunk, str, int], tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     """(chunk, direction, variant) -> per unit or bucket, the kinds of layers in it."""
     pieces: dict[tuple[Chunk, str, int], tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     """The same per segment: units and buckets, cut further where activations go to the host layer by layer."""
+
+    def occurring(self, chunk: int, direction: int, scale: int) -> list[int]:
+        """Return the variants of actions in a direction (0 forward, 1 backward) on a kind of chunk at one size."""
+        found = {v for c, kind, v, size in self.codes if (c, kind > 0, size) == (chunk, direction > 0, scale)}
+        return sorted(found)
 
     def spans(self, chunk: Chunk, direction: str, variant: int) -> list[tuple[tuple[str, ...], int, int]]:
         """Return (kinds of layers, first segment, last segment) of every unit or bucket of a chunk that was cut so."""
@@ -113,17 +82,77 @@ class State:
         """Pipeline ranks."""
         return self.settled.pipeline_parallel
 
-    def stream(self, rank: int, lane: str) -> int:
-        """Number of a stream; made at first use."""
-        return self.streams.setdefault((rank, lane), len(self.streams))
+    @property
+    def placement(self) -> Placement:
+        """Where chunks live."""
+        return self.structure.placement
+
+    @property
+    def order(self) -> PipelineOrder:
+        """The actions of all ranks."""
+        return self.structure.order
+
+    @property
+    def pattern(self) -> Pattern:
+        """Who sends what to whom."""
+        return self.structure.pattern
+
+    @property
+    def steps(self) -> int:
+        """Steps that run into each other; 1 where every step ends with a flush."""
+        return self.structure.steps
+
+    @property
+    def updates(self) -> NDArray[np.bool_]:
+        """Per action: whether an update follows it at once; empty where updates end the step."""
+        return self.structure.updates
+
+    @property
+    def variant(self) -> Ints:
+        """Per action: how it is cut."""
+        return self.structure.variant
+
+    @property
+    def scale(self) -> Ints:
+        """Per action: index into `scales`."""
+        return self.structure.scale
+
+    @property
+    def first_row(self) -> Ints:
+        """Per action: its first compute row."""
+        return self.structure.first_row
+
+    @property
+    def last_row(self) -> Ints:
+        """Per action: its last compute row."""
+        return self.structure.last_row
+
+    def build(self, step: Step, *facts: Hashable) -> Any:
+        """Add rows by a step that sees the rows before it and these facts alone; returns what the step returns."""
+        self.structure = extended(self.structure, step, facts)
+        return self.structure.result
+
+    def stand(self, step: Step, *facts: Hashable) -> None:
+        """Give rows effects by a step that adds none, after all rows: programs that differ in memory alone share their rows."""
+        self.stands.append((step, facts))
+
+    def mine(self) -> Structure:
+        """Return the structure to add rows to that no other plan shares; steps that follow are not shared either."""
+        if self.structure.shared:
+            self.structure = self.structure.draft()
+        return self.structure
 
     def lanes(self, lane: str) -> Ints:
-        """Per rank: the number of its stream of this lane."""
-        return np.array([self.stream(r, lane) for r in range(self.ranks)], np.int64)
+        """As `Structure.lanes`."""
+        return self.mine().lanes(lane)
 
-    def step_of(self, microbatch: Whole) -> Whole | int:
-        """Step of each of these microbatches, which are numbered through the steps."""
-        return microbatch // self.settled.microbatches if self.steps > 1 else 0
+    def stream(self, rank: int, lane: str) -> int:
+        """As `Structure.stream`."""
+        return self.mine().stream(rank, lane)
+
+    def step_of(self, microbatch: Any) -> Any:
+        """As `Structure.step_of`."""
+        return self.structure.step_of(microbatch)
 
     def add_item(self, item: Segment | FusedSegment | Link) -> int:
         """Append an item; returns its number."""
@@ -131,31 +160,22 @@ class State:
         return len(self.items) - 1
 
     def add_rows(self, batch: Batch) -> Ints:
-        """Append rows; returns their numbers."""
-        n = len(batch.item)
-        self.batches.append(batch)
-        self.rows += n
-        return np.arange(self.rows - n, self.rows, dtype=np.int64)
+        """As `Structure.add_rows`."""
+        return self.mine().add_rows(batch)
 
     def wait(self, rows: Any, on: Any) -> None:
-        """Let `rows` wait for `on`, pairwise."""
-        rows, on = np.atleast_1d(rows).astype(np.int64), np.atleast_1d(on).astype(np.int64)
-        if len(rows):
-            self.waits.append((rows, on))
+        """As `Structure.wait`."""
+        self.mine().wait(rows, on)
+
+    def touch(self, edge: str, rows: Any, effects: Any) -> None:
+        """As `Structure.touch`."""
+        self.mine().touch(edge, rows, effects)
 
     def effect(self, tensors: tuple[Tensor, ...]) -> int:
         """Number of an effect with these tensors; -1 for none."""
         if not tensors:
             return -1
         return self.effects.setdefault(tensors, len(self.effects))
-
-    def touch(self, edge: str, rows: Any, effects: Any) -> None:
-        """Give rows a memory effect at an edge; several at one edge add up."""
-        rows = np.atleast_1d(rows).astype(np.int64)
-        numbers = np.broadcast_to(np.asarray(effects, np.int64), rows.shape)
-        keep = numbers >= 0
-        if keep.any():
-            self.touched.append((edge, rows[keep], numbers[keep]))
 
     def effect_list(self) -> tuple[Effect, ...]:
         """All effects, by number."""

@@ -13,16 +13,26 @@ Gradients are added after every backward ("microbatch"), after the last one of a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.lowering.state import State
+from simulator.lowering.settled import Settled
+from simulator.lowering.structure import Structure
 
-__all__ = ["Windows", "find_windows"]
+__all__ = ["Windowing", "Windows", "find_windows", "windowing"]
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+
+
+class Windowing(NamedTuple):
+    """What a plan says of it: whether weights are dropped after the forward, when they are gathered and gradients added."""
+
+    reshards: bool
+    gather: str
+    reduce: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,43 +60,50 @@ class Windows:
         return out
 
 
-def find_windows(state: State) -> Windows:
+def windowing(settled: Settled) -> Windowing | None:
+    """Return how a plan gathers and reduces; None where it shards no weights."""
+    if settled.zero_stage != 3:
+        return None
+    return Windowing(settled.reshard_after_forward, settled.fsdp_gather, settled.fsdp_reduce)
+
+
+def find_windows(rows: Structure, plan: Windowing) -> Windows:
     """Return the windows of every action of the order."""
-    settled, kind = state.settled, state.order.kind
+    kind = rows.order.kind
     n = len(kind)
     own = np.arange(n)
     uses, completes = kind <= 2, (kind == 1) | (kind == 3)
-    visit = _visits(state)
-    if not settled.reshard_after_forward:
-        gathers = state.pattern.first_forward.copy()
-        until = _last_of(_homes(state), state.pattern.last_backward)
-    elif settled.fsdp_gather == "visit":
+    visit = _visits(rows)
+    if not plan.reshards:
+        gathers = rows.pattern.first_forward.copy()
+        until = _last_of(_homes(rows), rows.pattern.last_backward)
+    elif plan.gather == "visit":
         gathers, until = _first_of(visit, uses) == own, _last_of(visit, uses)
     else:
         gathers, until = uses, own
-    if settled.fsdp_reduce == "step":
+    if plan.reduce == "step":
         return Windows(
             gathers=gathers,
             until=until,
-            reduces=state.pattern.last_backward.copy(),
-            since=_first_of(_homes(state), completes),
+            reduces=rows.pattern.last_backward.copy(),
+            since=_first_of(_homes(rows), completes),
         )
-    if settled.fsdp_reduce == "visit":
+    if plan.reduce == "visit":
         reduces, since = (_last_of(visit, completes) == own) & completes, _first_of(visit, completes)
         return Windows(gathers=gathers, until=until, reduces=reduces, since=since)
     return Windows(gathers=gathers, until=until, reduces=completes, since=own)
 
 
-def _homes(state: State) -> Ints:
+def _homes(rows: Structure) -> Ints:
     """A number per (lane, chunk) of each action."""
-    out: Ints = state.pattern.lane * len(state.chunks) + state.order.chunk.astype(np.int64)
+    out: Ints = rows.pattern.lane * rows.placement.chunks + rows.order.chunk.astype(np.int64)
     return out
 
 
-def _visits(state: State) -> Ints:
+def _visits(rows: Structure) -> Ints:
     """A number per visit of each action; weight gradients belong to the backward direction."""
-    home, rank = _homes(state), state.pattern.rank
-    backward = state.order.kind > 0
+    home, rank = _homes(rows), rows.pattern.rank
+    backward = rows.order.kind > 0
     fresh = np.ones(len(home), bool)
     fresh[1:] = (home[1:] != home[:-1]) | (rank[1:] != rank[:-1]) | (backward[1:] != backward[:-1])
     return np.cumsum(fresh) - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.errors import PlanError
+from simulator.errors import PlanError, refuse
 from simulator.plan.plan import Plan
 from simulator.workload.operator import KernelStyle
 from simulator.workload.workload import Workload
@@ -18,9 +18,6 @@ def check_documents(workload: Workload, style: KernelStyle, schedule: Any) -> No
     Raises:
         PlanError: with the rule, the values and a way out.
     """
-
-    def refuse(rule: str, values: str, way: str) -> None:
-        raise PlanError(f"{rule}, but {values}. Way out: {way}.")
 
     length, spread = workload.document_length, workload.document_spread
     if length is None:
@@ -61,17 +58,8 @@ def check_loss(plan: Plan, style: KernelStyle) -> None:
     Raises:
         PlanError: with the rule, the values and a way out.
     """
-    if plan.tensor_parallel_splits is not None and not plan.sequence_parallel:
-        raise PlanError(
-            "tensor_parallel_splits lets products run beside the gathers and scatters of sequence parallelism, but "
-            f"tensor_parallel_splits = {plan.tensor_parallel_splits} and sequence_parallel = false. Way out: sequence_parallel = "
-            "true, or leave it out."
-        )
-    if plan.vocabulary_parallel_loss is not None and plan.tensor_parallel == 1:
-        raise PlanError(
-            "vocabulary_parallel_loss is about logits that tensor-parallel ranks share, but tensor_parallel = 1. Way out: leave it "
-            "out, or tensor_parallel > 1."
-        )
+    plan.check_needs("sequence_parallel", "tensor_parallel_splits")
+    plan.check_needs("tensor_parallel", "vocabulary_parallel_loss")
     if plan.loss_chunks is not None and style.gathers_logits:
         raise PlanError(
             "a loss in chunks never gathers all logits, but loss_chunks is set and the ranks of tensor_parallel gather them. Way "

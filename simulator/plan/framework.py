@@ -1,7 +1,8 @@
 """Framework profiles: facts of a training code's behaviour, read from hardware_specs/frameworks.
 
 A profile says which kernels exist, when gradients are reduced, what the host costs.  It cannot scale a time: the only
-numbers allowed are counts, byte sizes and host seconds (a test checks the types of all fields).
+numbers allowed are counts, byte sizes and host seconds (a test checks the types of all fields).  A profile may extend another:
+a release its predecessor, a fork what it came from.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from simulator.specs import NamedSpec, load_named
+from simulator.plan.plan import Attention, Exchange, Messages, RecomputeKind
+from simulator.specs import ExtendingSpec, load_named
 from simulator.units import Bytes, Seconds
 
 __all__ = ["Framework", "load_framework"]
 
 
-class Framework(NamedSpec):
+class Framework(ExtendingSpec):
     """How a training framework behaves.
 
     Kernels: attention, fused_*, norms_in_fp32, norm_sums_apart, measures_accuracy, splits_qkv, packs_qkv, softmax_by_reductions,
@@ -89,7 +91,7 @@ class Framework(NamedSpec):
     of one communicator).
     """
 
-    attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "te_2024", "sdpa"]
+    attention: Attention
     fused_softmax: bool
     fused_bias_activation: bool
     fused_residual: bool
@@ -112,7 +114,7 @@ class Framework(NamedSpec):
     ring_in_fp32: bool = False
     ring_traced: bool = False
     casts_apart: bool = False
-    expert_exchange: Literal["all_to_all", "once_per_node"] = "all_to_all"
+    expert_exchange: Exchange = "all_to_all"
     exchange_permutes: bool = False
     exchange_sorts: bool = False
     fuses_experts: bool = False
@@ -120,7 +122,7 @@ class Framework(NamedSpec):
     gradients_overlap: bool
     parameters_overlap: bool
     bucket_size: Bytes
-    p2p: Literal["latency", "blocking"]
+    p2p: Messages
     scatters_p2p: bool
     partitions_activations: bool = False
     tensor_parallel_overlap: bool
@@ -132,7 +134,7 @@ class Framework(NamedSpec):
     clips_gradients: bool
     post_validates: bool = False
     vocabulary_multiple: int = Field(ge=1, le=4096)
-    recompute: Literal["none", "selective", "operators", "full"]
+    recompute: RecomputeKind
     gathers_logits: bool
     gathers_rotary: bool
     copies_attention_output: bool

@@ -1,22 +1,37 @@
-"""A parallel plan: how the work is split over the GPUs, and how they talk."""
+"""A parallel plan: how the work is split over the GPUs, and how they talk.
+
+Every choice is declared once, here: type, bounds and default, what it says, its group, whose default it takes where it is left open
+(`FrameworkDefault`), and what it needs to matter (`Need`).  `simulator.options` reads these declarations.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
+from simulator.options.option import FrameworkDefault, Group, check_needs, given, more_than, one_of
 from simulator.specs import Listed, Name, Spec
 from simulator.units import Bytes
 
-__all__ = ["AXES", "GRAPH_PARTS", "WHOLE_STEP", "Plan"]
+__all__ = ["AXES", "GRAPH_PARTS", "WHOLE_STEP", "Attention", "Exchange", "Messages", "Plan", "RecomputeKind"]
 
 AXES = ("tp", "cp", "dp", "pp")
 """Mesh axes, innermost (consecutive ranks) first: the order Megatron-LM uses."""
 
 Degree = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Layers = Annotated[int, Field(strict=True, ge=0, le=100_000)]
+Part = Annotated[float, Field(ge=0, le=1)]
+Attention = Literal["unfused", "flash1", "flash2", "flash3", "te", "te_2024", "sdpa"]
+Exchange = Literal["all_to_all", "once_per_node"]
+Messages = Literal["latency", "blocking"]
+RecomputeKind = Literal["none", "selective", "operators", "full"]
+Module = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"]
 
+DEGREES, TENSOR, CONTEXT = Group("degrees"), Group("tensor parallelism"), Group("context parallelism")
+EXPERTS, PIPELINE, STATES = Group("experts"), Group("pipeline"), Group("what is sharded")
+FSDP, GRADIENTS, RECOMPUTE = Group("FSDP (ZeRO-3)"), Group("gradients and weights"), Group("recompute")
+HOST, KERNELS = Group("host memory"), Group("kernels")
 
 GRAPH_PARTS = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")
 """Parts of layers that CUDA graphs may start, as Megatron-Core's --cuda-graph-scope names them."""
@@ -37,134 +52,378 @@ def _graphs(value: Any) -> Any:
     return tuple(parts)
 
 
-class Plan(Spec):
-    """How a workload is split.  A field left at None takes the framework's habit; a field that could have no effect in
-    the plan at hand is refused when it is set (`feasibility.check_plan`).
+_EXPERTS = more_than(
+    "model.experts",
+    0,
+    "{name} is about a mixture of experts",
+    values="model {model.name!r} is dense",
+    way="leave {name} out, or a model with experts",
+)
+_SHARED = more_than(
+    "expert_parallel",
+    1,
+    "{name} is between ranks that share experts",
+    values="{name} = {value} and expert_parallel = 1",
+)
+_COPIES = more_than(
+    "copies",
+    1,
+    "gradients are reduced only between replicas",
+    values="data_parallel = 1",
+    way="leave out overlap_gradients, bucket_size",
+)
+_UNITS = one_of("zero_stage", (3,), "{name} is about the gathered units of zero_stage 3")
+_GATHERS = one_of(
+    "zero_stage",
+    (3,),
+    "fsdp_prefetch and reshard_after_forward belong to zero_stage 3",
+    way="leave them out, or zero_stage = 3",
+)
 
-    Args:
-        tensor_parallel, context_parallel, pipeline_parallel: degrees.
-        context_parallel_kind: how attention sees the other ranks' tokens: "ring" (keys and values go round beside the
-            attention), "all_gather" (gathered first), "ulysses" (heads against tokens by all_to_all) or "hybrid" (ulysses inside
-            groups of context_parallel_inner consecutive ranks, a ring between them).
-        context_parallel_inner: ranks of such a group.
-        data_parallel: replicas; None = what is left of the world size.
-        expert_parallel: ranks, consecutive inside data_parallel x context_parallel (and tensor_parallel, where experts are not
-            split by it), over which the experts of a layer are dealt out.
-        expert_tensor_parallel: ranks that split each expert: tensor_parallel (None) or 1.
-        expert_exchange: how tokens reach their experts: "all_to_all" (a row per expert) or "once_per_node" (a row per
-            node that has some of them, handed on inside it, as DeepEP and HybridEP do).
-        expert_imbalance: rows of the rank with the most popular experts over the mean of all.
-        sequence_parallel: norms and residuals split along the sequence inside the tensor-parallel group.
-        tensor_parallel_splits: pieces in which products are cut so that their tensor-parallel collectives run beside them, with
-            sequence parallelism (Megatron's --tp-comm-overlap); None = products and their collectives one after the other.
-        chunks_per_rank: model chunks per pipeline rank (interleaved schedules).
-        microbatch_size: sequences per microbatch and replica.
-        schedule: name of a pipeline schedule.
-        zero_stage: 0 nothing sharded, 1 optimizer states, 2 and gradients, 3 and weights (FSDP).
-        shard_size: ranks that hold one copy of the sharded states (hybrid sharding); None = all that hold the same weights.
-        secondary_shard_size: ranks that hold a second copy of the weights for the backward pass of ZeRO-3 (ZeRO++ hpZ).
-        recompute: none, selective (attention core), operators (memory-bound kernels and every second matrix product, as
-            torchtitan's selective mode does) or full (every layer from its input).
-        recompute_modules: what selective recompute makes again, in place of the attention core.
-        recompute_policy: name of a policy (hardware_specs/recompute_policies): the values that it names and the layer's input are
-            kept, what the backward pass needs beside them is made again; in place of recompute.
-        recompute_method: which layers of a chunk recompute: its first recompute_layers ("block"), "every" n-th one, or all, so many
-            at a time from one input ("uniform"); None = all, each from its own.
-        recompute_layers: how many, as the method says.
-        attention: attention kernel, in place of the framework's.
-        fused_cross_entropy: whether the loss is computed without an fp32 copy of all logits; None = the framework's habit.
-        loss_chunks: parts of a microbatch's tokens that pass head and loss one after the other, forward and backward at once, so that
-            the logits of one part stand at a time (Liger's fused linear cross entropy, torchtitan's chunked loss); None = 1.
-        vocabulary_parallel_loss: whether each tensor-parallel rank computes its part of the loss, or gathers all logits.
-        overlap_gradients: reduce gradients beside the backward pass; "bubbles": copies of a chunk on several pipeline ranks only
-            where those ranks idle afterwards (the optimised eager synchronisation of Chimera).
-        overlap_parameters: gather ZeRO-1/2 weights beside the next forward pass.
-        overlap_tensor_parallel: run the tensor-parallel collective of an input gradient beside the weight-gradient GEMM.
-        bucket_size: gradient bytes reduced at once.
-        gradient_dtype: of the gradient buffers.
-        gradient_reduce_dtype: in which gradients are added between ranks; None = that of the buffers.
-        p2p: latency (a message only delays its receiver) or blocking (it also holds the sender).
-        layer_split: layers per chunk, in order of the global chunk number.
-        fsdp_unit: layers gathered together under ZeRO-3, or "chunk" for all of a chunk; None = 1.
-        fsdp_gather: weights are gathered for every microbatch (None) or once per "visit": a run of microbatches through one chunk.
-        fsdp_reduce: gradients are added after every "microbatch", every "visit", or once per "step"; None = as weights are gathered.
-        fsdp_prefetch: units gathered ahead of the one that computes.
-        reshard_after_forward: whether gathered weights are dropped between forward and backward.
-        quantized_weights: ZeRO-3 gathers weights as 8-bit integers (ZeRO++ qwZ).
-        quantized_gradients: ZeRO-3 adds gradients as 4-bit integers, inside groups of secondary_shard_size, then between them
-            (ZeRO++ qgZ).
-        optimizer_offload: part of the optimizer states (0 to 1) that lives in host memory and is updated by the CPU.
-        optimizer_offload_overlap: copies and CPU updates go layer by layer, each beside the others'; else one after the other.
-        activation_offload: layers of each chunk, from its first, whose activations go to host memory between forward and backward.
-        parameter_offload: part of the weights that ZeRO-3 gathers (0 to 1) whose shards live in host memory and are copied to the GPU
-            before every gather.
-        clip_gradients: global gradient norm before the update.
-        post_validation: ranks update and begin the next step without waiting for the global gradient norm, which is checked
-            afterwards (Zero Bubble).
-        dropout: whether the model is trained with dropout.
-        cuda_graphs: what is started by CUDA graphs: "none", "full_iteration", or parts of layers: attn, mlp, moe_router,
-            moe_preprocess, moe; None = the framework's habit, where the plan allows it.
-        rank_order: mesh axes from consecutive ranks outward.
-        framework: name of the framework profile.
+
+class Plan(Spec):
+    """How a workload is split.  A field left at None takes the framework's default; a field that could have no effect in
+    the plan at hand is refused when it is set (`needs` of its declaration, and the rules of `simulator.lowering.settled`).
     """
 
-    tensor_parallel: Degree = 1
-    context_parallel: Degree = 1
-    context_parallel_kind: Literal["ring", "all_gather", "ulysses", "hybrid"] | None = None
-    context_parallel_inner: Degree | None = None
-    pipeline_parallel: Degree = 1
-    data_parallel: Degree | None = None
-    expert_parallel: Degree = 1
-    expert_tensor_parallel: Degree | None = None
-    expert_exchange: Literal["all_to_all", "once_per_node"] | None = None
-    expert_imbalance: Annotated[float, Field(ge=1, le=1000)] = 1.0
-    sequence_parallel: bool = False
-    tensor_parallel_splits: Degree | None = None
-    chunks_per_rank: Degree = 1
-    microbatch_size: Degree = 1
-    schedule: str | None = None
-    zero_stage: Annotated[int, Field(strict=True, ge=0, le=3)] = 0
-    shard_size: Degree | None = None
-    secondary_shard_size: Degree | None = None
-    recompute: Literal["none", "selective", "operators", "full"] | None = None
-    recompute_modules: Annotated[
-        tuple[Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"], ...] | None,
-        Listed,
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    tensor_parallel: Annotated[Degree, DEGREES] = 1
+    """Ranks that split every layer's matrix products."""
+    context_parallel: Annotated[Degree, DEGREES] = 1
+    """Ranks that share the tokens of a sequence."""
+    context_parallel_kind: Annotated[
+        Literal["ring", "all_gather", "ulysses", "hybrid"] | None,
+        CONTEXT,
+        more_than(
+            "context_parallel",
+            1,
+            "context_parallel_kind = {value!r} matters only between ranks that share a sequence",
+            way="leave it out, or context_parallel > 1",
+        ),
     ] = None
-    recompute_policy: Name | None = None
-    recompute_method: Literal["block", "every", "uniform"] | None = None
-    recompute_layers: Degree | None = None
-    attention: Literal["unfused", "flash1", "flash2", "flash3", "te", "te_2024", "sdpa"] | None = None
-    fused_cross_entropy: bool | None = None
-    loss_chunks: Degree | None = None
-    vocabulary_parallel_loss: bool | None = None
-    overlap_gradients: bool | Literal["bubbles"] | None = None
-    overlap_parameters: bool | None = None
-    overlap_tensor_parallel: bool | None = None
-    bucket_size: Bytes | None = None
-    gradient_dtype: Literal["fp32", "bf16", "fp16"] | None = None
-    gradient_reduce_dtype: Literal["fp32", "bf16", "fp16"] | None = None
-    p2p: Literal["latency", "blocking"] | None = None
-    layer_split: Annotated[tuple[Layers, ...] | None, Listed] = None
-    fsdp_unit: Literal["chunk"] | Degree | None = None
-    fsdp_gather: Literal["microbatch", "visit"] | None = None
-    fsdp_reduce: Literal["microbatch", "visit", "step"] | None = None
-    fsdp_prefetch: Annotated[int, Field(strict=True, ge=0, le=16)] | None = None
-    reshard_after_forward: bool | None = None
-    quantized_weights: bool = False
-    quantized_gradients: bool = False
-    optimizer_offload: Annotated[float, Field(ge=0, le=1)] = 0.0
-    optimizer_offload_overlap: bool = False
-    activation_offload: Layers | None = None
-    parameter_offload: Annotated[float, Field(ge=0, le=1)] = 0.0
-    clip_gradients: bool | None = None
-    post_validation: bool | None = None
-    dropout: bool | None = None
-    cuda_graphs: Annotated[str | tuple[str, ...] | None, BeforeValidator(_graphs)] = None
-    rank_order: Annotated[tuple[Literal["tp", "cp", "dp", "pp"], ...] | None, Listed] = None
-    framework: str = "megatron_core"
+    """How attention sees the other ranks' tokens: "ring" (keys and values go round beside the attention),
+    "all_gather" (gathered first), "ulysses" (heads against tokens by all_to_all) or "hybrid" (ulysses inside groups
+    of context_parallel_inner consecutive ranks, a ring between them); left out: ring."""
+    context_parallel_inner: Annotated[Degree | None, CONTEXT] = None
+    """Ranks of a group of context_parallel_kind "hybrid"."""
+    pipeline_parallel: Annotated[Degree, DEGREES] = 1
+    """Pipeline ranks, each with a part of the layers."""
+    data_parallel: Annotated[Degree | None, DEGREES] = None
+    """Replicas; left out: what remains of the world size."""
+    expert_parallel: Annotated[Degree, DEGREES, _EXPERTS] = 1
+    """Ranks, consecutive inside data_parallel x context_parallel (and tensor_parallel, where experts are not split by
+    it), over which the experts of a layer are dealt out."""
+    expert_tensor_parallel: Annotated[Degree | None, DEGREES, _EXPERTS] = None
+    """Ranks that split each expert: 1, or tensor_parallel (left out)."""
+    expert_exchange: Annotated[Exchange | None, EXPERTS, FrameworkDefault("expert_exchange"), _EXPERTS, _SHARED] = None
+    """How tokens reach their experts: "all_to_all" (a row per expert) or "once_per_node" (a row per node that has
+    some of them, handed on inside it, as DeepEP and HybridEP do)."""
+    expert_imbalance: Annotated[float, Field(ge=1, le=1000), EXPERTS, _EXPERTS, _SHARED] = 1.0
+    """Rows of the rank with the most popular experts over the mean of all."""
+    sequence_parallel: Annotated[
+        bool,
+        TENSOR,
+        more_than(
+            "tensor_parallel",
+            1,
+            "sequence_parallel splits norms over the tensor-parallel group",
+            way="sequence_parallel = false, or tensor_parallel > 1",
+        ),
+    ] = False
+    """Norms and residuals are split along the sequence inside the tensor-parallel group."""
+    tensor_parallel_splits: Annotated[
+        Degree | None,
+        TENSOR,
+        given(
+            "sequence_parallel",
+            "tensor_parallel_splits lets products run beside the gathers and scatters of sequence parallelism",
+            values="tensor_parallel_splits = {value} and sequence_parallel = false",
+            way="sequence_parallel = true, or leave it out",
+        ),
+    ] = None
+    """Pieces in which products are cut so that their tensor-parallel collectives run beside them (Megatron's
+    --tp-comm-overlap); left out: products and their collectives one after the other."""
+    chunks_per_rank: Annotated[Degree, PIPELINE] = 1
+    """Model chunks per pipeline rank (interleaved schedules)."""
+    microbatch_size: Annotated[Degree, PIPELINE] = 1
+    """Sequences per microbatch and replica."""
+    schedule: Annotated[
+        str | None,
+        PIPELINE,
+        more_than(
+            "pipeline_parallel",
+            1,
+            "schedule {value!r} sends forwards to the next pipeline rank ahead of time",
+            way="leave schedule out, or pipeline_parallel > 1",
+            when=("eager_one_f_one_b", "eager_1f1b", "dapple_pb"),
+        ),
+        more_than(
+            "turns",
+            1,
+            "schedule {value!r} puts the forwards of microbatches in front of their backwards",
+            values="a step has 1 microbatch on 1 pipeline rank",
+            way="leave schedule out, or a larger global_batch_size",
+            when=("gpipe", "fill_drain"),
+        ),
+    ] = None
+    """Name of a pipeline schedule; left out: one_f_one_b, or interleaved_1f1b where a rank has several chunks."""
+    zero_stage: Annotated[int, Field(strict=True, ge=0, le=3), STATES] = 0
+    """0 nothing sharded, 1 optimizer states, 2 and gradients, 3 and weights (FSDP)."""
+    shard_size: Annotated[
+        Degree | None,
+        STATES,
+        more_than(
+            "zero_stage",
+            0,
+            "shard_size is the group over which ZeRO shards",
+            values="shard_size = {value} and zero_stage = 0",
+        ),
+    ] = None
+    """Ranks that hold one copy of the sharded states (hybrid sharding); left out: all that hold the same weights."""
+    secondary_shard_size: Annotated[Degree | None, STATES] = None
+    """Ranks that hold a second copy of the weights for the backward pass of ZeRO-3 (ZeRO++ hpZ)."""
+    recompute: Annotated[RecomputeKind | None, RECOMPUTE, FrameworkDefault("recompute")] = None
+    """none, selective (attention core), operators (memory-bound kernels and every second matrix product, as
+    torchtitan's selective mode does) or full (every layer from its input)."""
+    recompute_modules: Annotated[tuple[Module, ...] | None, Listed, RECOMPUTE] = None
+    """What selective recompute makes again, in place of the attention core."""
+    recompute_policy: Annotated[Name | None, RECOMPUTE] = None
+    """Name of a policy (hardware_specs/recompute_policies): the values that it names and the layer's input are kept,
+    what the backward pass needs beside them is made again; in place of recompute."""
+    recompute_method: Annotated[Literal["block", "every", "uniform"] | None, RECOMPUTE] = None
+    """Which layers of a chunk recompute: its first recompute_layers ("block"), "every" n-th one, or all, so many at a
+    time from one input ("uniform"); left out: all, each from its own."""
+    recompute_layers: Annotated[Degree | None, RECOMPUTE] = None
+    """How many layers, as recompute_method says."""
+    attention: Annotated[Attention | None, KERNELS, FrameworkDefault("attention")] = None
+    """Attention kernel."""
+    fused_cross_entropy: Annotated[bool | None, KERNELS, FrameworkDefault("fused_cross_entropy")] = None
+    """Whether the loss is computed without an fp32 copy of all logits."""
+    loss_chunks: Annotated[Degree | None, KERNELS] = None
+    """Parts of a microbatch's tokens that pass head and loss one after the other, forward and backward at once, so
+    that the logits of one part stand at a time (Liger's fused linear cross entropy, torchtitan's chunked loss); left
+    out: 1."""
+    vocabulary_parallel_loss: Annotated[
+        bool | None,
+        TENSOR,
+        FrameworkDefault("gathers_logits", opposite=True),
+        more_than(
+            "tensor_parallel",
+            1,
+            "vocabulary_parallel_loss is about logits that tensor-parallel ranks share",
+            way="leave it out, or tensor_parallel > 1",
+        ),
+    ] = None
+    """Whether each tensor-parallel rank computes its part of the loss, or gathers all logits."""
+    overlap_gradients: Annotated[
+        bool | Literal["bubbles"] | None,
+        GRADIENTS,
+        FrameworkDefault("gradients_overlap"),
+        _COPIES,
+        more_than(
+            "schedule.replicas",
+            1,
+            "overlap_gradients = 'bubbles' is about copies of a chunk on several pipeline ranks",
+            values="schedule = {schedule.name!r} keeps one",
+            way="overlap_gradients = true, or schedule = 'chimera'",
+            when=("bubbles",),
+        ),
+        one_of(
+            "zero_stage", (0, 1, 2), "FSDP always reduces beside the backward pass", way="leave overlap_gradients out"
+        ),
+    ] = None
+    """Reduce gradients beside the backward pass; "bubbles": copies of a chunk on several pipeline ranks only where
+    those ranks idle afterwards (the optimised eager synchronisation of Chimera)."""
+    overlap_parameters: Annotated[
+        bool | None,
+        GRADIENTS,
+        FrameworkDefault("parameters_overlap"),
+        one_of(
+            "zero_stage",
+            (1, 2),
+            "overlap_parameters gathers the weights of ZeRO-1 and ZeRO-2",
+            way="leave overlap_parameters out",
+        ),
+    ] = None
+    """Gather the weights that ZeRO-1 and ZeRO-2 updated beside the next forward pass."""
+    overlap_tensor_parallel: Annotated[
+        bool | None,
+        TENSOR,
+        FrameworkDefault("tensor_parallel_overlap"),
+        more_than("tensor_parallel", 1, "overlap_tensor_parallel is about collectives of the tensor-parallel group"),
+    ] = None
+    """Run the tensor-parallel collective of an input gradient beside the weight-gradient GEMM."""
+    bucket_size: Annotated[Bytes | None, GRADIENTS, FrameworkDefault("bucket_size"), _COPIES] = None
+    """Gradient bytes reduced at once."""
+    gradient_dtype: Annotated[
+        Literal["fp32", "bf16", "fp16"] | None,
+        GRADIENTS,
+        FrameworkDefault("gradient_dtype"),
+        given(
+            "precision.master_weights",
+            "gradient_dtype is that of buffers beside fp32 master weights",
+            values="precision = {precision.name!r} has none: gradients are {precision.compute} like the weights",
+            way="leave gradient_dtype out, or precision = 'bf16'",
+        ),
+    ] = None
+    """Number format of the gradient buffers."""
+    gradient_reduce_dtype: Annotated[
+        Literal["fp32", "bf16", "fp16"] | None,
+        GRADIENTS,
+        FrameworkDefault("reduction_dtype"),
+        more_than(
+            "copies",
+            1,
+            "gradients are added only between replicas",
+            values="data_parallel = 1 (gradient_reduce_dtype = {value!r})",
+            way="leave gradient_reduce_dtype out",
+        ),
+    ] = None
+    """Number format in which gradients are added between ranks; left out: that of the framework, else of the
+    buffers."""
+    p2p: Annotated[
+        Messages | None,
+        PIPELINE,
+        FrameworkDefault("p2p"),
+        more_than("pipeline_parallel", 1, "p2p is about messages between pipeline ranks", way="leave p2p out"),
+    ] = None
+    """Messages between pipeline ranks: latency (a message only delays its receiver) or blocking (it also holds the
+    sender)."""
+    layer_split: Annotated[
+        tuple[Layers, ...] | None,
+        Listed,
+        PIPELINE,
+        more_than(
+            "chunks",
+            1,
+            "layer_split deals layers out over the chunks of pipeline ranks",
+            values="there is 1 chunk, which holds them all",
+            way="leave layer_split out, or pipeline_parallel > 1",
+        ),
+    ] = None
+    """Layers per chunk, in order of the global chunk number; left out: balanced."""
+    fsdp_unit: Annotated[Literal["chunk"] | Degree | None, FSDP, _UNITS] = None
+    """Layers gathered together, or "chunk" for all of a chunk; left out: 1."""
+    fsdp_gather: Annotated[Literal["microbatch", "visit"] | None, FSDP, _UNITS] = None
+    """Weights are gathered for every microbatch (left out) or once per "visit": a run of microbatches through one
+    chunk."""
+    fsdp_reduce: Annotated[
+        Literal["microbatch", "visit", "step"] | None,
+        FSDP,
+        _UNITS,
+        more_than(
+            "microbatches",
+            1,
+            "gradients of one microbatch are added once in any case",
+            values="fsdp_reduce = {value!r} and a step has 1 microbatch",
+            way="leave fsdp_reduce out",
+            when=("visit", "step"),
+        ),
+    ] = None
+    """Gradients are added after every "microbatch", every "visit", or once per "step"; left out: as weights are
+    gathered."""
+    fsdp_prefetch: Annotated[
+        Annotated[int, Field(strict=True, ge=0, le=16)] | None, FSDP, FrameworkDefault("fsdp_prefetch"), _GATHERS
+    ] = None
+    """Units gathered ahead of the one that computes."""
+    reshard_after_forward: Annotated[bool | None, FSDP, FrameworkDefault("reshards_after_forward"), _GATHERS] = None
+    """Whether gathered weights are dropped between forward and backward."""
+    quantized_weights: Annotated[bool, FSDP, _UNITS] = False
+    """Weights are gathered as 8-bit integers (ZeRO++ qwZ)."""
+    quantized_gradients: Annotated[
+        bool,
+        FSDP,
+        _UNITS,
+        given(
+            "secondary_shard_size",
+            "quantised gradients are added inside a node first, and secondary_shard_size says how many ranks that is",
+            values="secondary_shard_size is not given",
+            way="secondary_shard_size = GPUs of a node, or quantized_gradients = false",
+        ),
+    ] = False
+    """Gradients are added as 4-bit integers, inside groups of secondary_shard_size, then between them (ZeRO++
+    qgZ)."""
+    optimizer_offload: Annotated[Part, HOST] = 0.0
+    """Part of the optimizer states that lives in host memory and is updated by the CPU."""
+    optimizer_offload_overlap: Annotated[
+        bool,
+        HOST,
+        more_than(
+            "optimizer_offload",
+            0,
+            "optimizer_offload_overlap is about copies of offloaded optimizer states",
+            values="optimizer_offload = 0",
+            way="leave it out, or optimizer_offload = 1",
+        ),
+    ] = False
+    """Copies and CPU updates go layer by layer, each beside the others'; else one after the other."""
+    activation_offload: Annotated[Layers | None, HOST] = None
+    """Layers of each chunk, from its first, whose activations go to host memory between forward and backward."""
+    parameter_offload: Annotated[
+        Part,
+        HOST,
+        one_of(
+            "zero_stage",
+            (3,),
+            "parameter_offload keeps shards of weights on the host until they are gathered",
+            values="zero_stage = {found} keeps whole weights (parameter_offload = {value})",
+            way="leave it out, or zero_stage = 3",
+        ),
+    ] = 0.0
+    """Part of the weights that ZeRO-3 gathers whose shards live in host memory and are copied to the GPU before every
+    gather."""
+    clip_gradients: Annotated[bool | None, GRADIENTS, FrameworkDefault("clips_gradients")] = None
+    """Global gradient norm before the update."""
+    post_validation: Annotated[
+        bool | None,
+        PIPELINE,
+        FrameworkDefault("post_validates"),
+        more_than(
+            "pipeline_parallel",
+            1,
+            "post_validation: it lets pipeline ranks begin their next step apart",
+            way="leave post_validation out",
+            when=(True,),
+        ),
+        given(
+            "schedule.flush",
+            "post_validation: it is about the end of a step",
+            values="schedule {schedule.name!r} never flushes",
+            way="leave post_validation out",
+            when=(True,),
+        ),
+    ] = None
+    """Ranks update and begin the next step without waiting for the global gradient norm, which is checked afterwards
+    (Zero Bubble)."""
+    dropout: Annotated[bool | None, KERNELS, FrameworkDefault("dropout")] = None
+    """Whether the model is trained with dropout."""
+    cuda_graphs: Annotated[
+        str | tuple[str, ...] | None, BeforeValidator(_graphs), KERNELS, FrameworkDefault("cuda_graphs")
+    ] = None
+    """What is started by CUDA graphs: "none", "full_iteration", or parts of layers: attn, mlp, moe_router,
+    moe_preprocess, moe; left out: the framework's, where the plan allows it."""
+    rank_order: Annotated[
+        tuple[Literal["tp", "cp", "dp", "pp"], ...] | None,
+        Listed,
+        DEGREES,
+        more_than(
+            "axes",
+            1,
+            "rank_order says along which axis neighbouring ranks lie",
+            values="{axes} of the axes has more than one rank",
+            way="leave rank_order out, or split the work along two axes",
+        ),
+    ] = None
+    """Mesh axes from consecutive ranks outward; left out: tp, cp, dp, pp."""
+    framework: Annotated[str, KERNELS] = "megatron_core"
+    """Name of the framework profile, which says what the plan leaves open."""
 
     @property
     def model_parallel_size(self) -> int:
         """GPUs of one replica."""
         return self.tensor_parallel * self.context_parallel * self.pipeline_parallel
+
+    def check_needs(self, of: str, *names: str, **facts: Any) -> None:
+        """Refuse choices that could have no effect, for want of one thing (`simulator.options.option.check_needs`)."""
+        check_needs(self, of, *names, **facts)

@@ -17,6 +17,7 @@ from typing import Any
 from simulator.collectives import bus_factor
 from simulator.errors import CalibrationError
 from simulator.probes.torch_device import Device, import_torch
+from simulator.specs import write_text
 from simulator.units import in_unit
 
 __all__ = ["KINDS", "format_table", "measure_collectives"]
@@ -50,7 +51,7 @@ def measure_collectives(device: Device, folder: Path, quick: bool = False) -> li
         program = shutil.which(_PROGRAMS[kind]) if device.kind == "cuda" else None
         text = _by_program(program, device, quick) if program else _by_torch(kind, device, quick)
         path = folder / f"nccl_{kind}.txt"
-        path.write_text(text, encoding="utf-8")
+        write_text(path, text)
         written.append(path)
     return written
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.probes.torch_device import Device, import_torch
+from simulator.specs import replacing
 from simulator.units import in_unit, parse
 
 __all__ = ["COLUMNS", "attention_rows", "gemm_rows", "memory_rows", "write_rows"]
@@ -162,7 +163,7 @@ def _row(device: Device, op: str, seconds: float, work: float, **facts: Any) -> 
 
 def write_rows(rows: Sequence[Row], path: Path) -> None:
     """Write a table; each row gets a number as its id."""
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with replacing(path) as beside, beside.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="")
         writer.writeheader()
         writer.writerows({"id": f"{row['op']}-{i:04d}"} | row for i, row in enumerate(rows, 1))

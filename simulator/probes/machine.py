@@ -13,6 +13,7 @@ from typing import Any
 
 from simulator.errors import SpecError
 from simulator.probes.torch_device import MACHINE, Device, import_torch
+from simulator.specs import write_text
 from simulator.units import show
 
 __all__ = ["describe_machine", "machine_files"]
@@ -37,7 +38,7 @@ def describe_machine(device: Device, folder: Path) -> list[Path]:
     for kind, text in machine_files(device, peak, rate).items():
         path = folder / "hardware_specs" / kind / f"{MACHINE}.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_text(path, text)
         written.append(path)
     return written
 

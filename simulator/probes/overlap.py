@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.probes.torch_device import Device, import_torch
+from simulator.specs import replacing
 from simulator.units import parse
 
 __all__ = ["OVERLAP_COLUMNS", "overlap_rows", "write_overlap"]
@@ -93,7 +94,7 @@ def _row(device: Device, beside: str, alone: float, together: float) -> dict[str
 
 def write_overlap(rows: list[dict[str, Any]], path: Path) -> None:
     """Write the table."""
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with replacing(path) as beside, beside.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, OVERLAP_COLUMNS)
         writer.writeheader()
         writer.writerows(rows)

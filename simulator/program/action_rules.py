@@ -136,8 +136,8 @@ def _parts_occur_once(program: Program, found: _Actions, several: NDArray[np.boo
         return
     doubtful = np.flatnonzero(several[found.action, found.key])
     row = found.row[doubtful]
-    cells = np.stack([found.action[doubtful], found.key[doubtful], program.part[row]])
-    _, place, counts = np.unique(cells, axis=1, return_index=True, return_counts=True)
+    cell, _ = _dense_key([found.action[doubtful], found.key[doubtful], program.part[row]])
+    _, place, counts = np.unique(cell, return_index=True, return_counts=True)
     refuse(
         program,
         row[place],

@@ -27,6 +27,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.program.calls import Call
+from simulator.program.rows import Rows, rows_of
+
 __all__ = [
     "CATEGORIES",
     "COLLECTIVE",
@@ -37,9 +40,7 @@ __all__ = [
     "IN_LAYER_GRAPH",
     "IN_STEP_GRAPH",
     "KIND_NAMES",
-    "SYNCHRONISED",
     "TRANSFER",
-    "WAITED",
     "Block",
     "Effect",
     "FusedSegment",
@@ -48,6 +49,7 @@ __all__ = [
     "Program",
     "Segment",
     "Tensor",
+    "bytes_by_category",
 ]
 
 COMPUTE, TRANSFER, COLLECTIVE, COPY = 0, 1, 2, 3
@@ -55,12 +57,6 @@ KIND_NAMES = ("compute", "transfer", "collective", "copy")
 
 COPIES = ("", "to_host", "to_device", "host_update")
 """What a copy may be: not told, over the host link one way or the other, or the CPU's own work."""
-
-WAITED = "waited"
-"""Layout of a memory-bound row whose end the host waits for before it goes on."""
-
-SYNCHRONISED = "synchronised"
-"""Layout of a memory-bound row that moves nothing: here the host waits for the GPU, and the GPU for what the host does next."""
 
 EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH = 0, 1, 2
 """What starts an operator: the host, a CUDA graph of a part of its layer, or one of the whole step."""
@@ -95,9 +91,9 @@ class OperatorTable:
     """What prices the row: gemm, attention, memory_bound, optimizer, ... for COMPUTE; the collective's name else."""
     shape: NDArray[np.int64]
     """[n, 4]: batch, m, n, k of a gemm or attention; zeros else."""
-    layout: tuple[str, ...]
-    """Of a gemm: TN forward, NN input gradient, NT weight gradient; of attention: kernel:mask:kv_heads:keys; of a memory_bound row:
-    "layer", "gather", "loss", "scores", "scores backward", "waited" (the host waits for its end) or "" (a stream); "" else."""
+    call: tuple[Call, ...]
+    """What kind of kernel it is: a `Product`, an `AttentionCall`, `Traffic` of a memory-bound row, a `NodeExchange`; None of another
+    collective (calls.py)."""
     dtype: tuple[str, ...]
     flops: NDArray[np.float64]
     read: NDArray[np.float64]
@@ -203,10 +199,19 @@ class Effect:
 
     def by_category(self) -> NDArray[np.float64]:
         """Return bytes per category, in the order of CATEGORIES."""
-        out = np.zeros(len(CATEGORIES))
-        for tensor in self.tensors:
-            out[CATEGORIES.index(tensor.category)] += tensor.bytes
-        return out
+        return bytes_by_category((self,))[0]
+
+
+_CATEGORY = {name: number for number, name in enumerate(CATEGORIES)}
+
+
+def bytes_by_category(effects: tuple[Effect, ...]) -> NDArray[np.float64]:
+    """Return [effects, categories] bytes."""
+    out = [[0.0] * len(CATEGORIES) for _ in effects]
+    for row, effect in zip(out, effects, strict=True):
+        for tensor in effect.tensors:
+            row[_CATEGORY[tensor.category]] += tensor.bytes
+    return np.array(out).reshape(-1, len(CATEGORIES))
 
 
 def _empty(dtype: Any) -> Any:
@@ -287,6 +292,11 @@ class Program:
         return len(self.rank_weight)
 
     @functools.cached_property
+    def rows(self) -> Rows:
+        """What follows from the rows alone, shared by all programs that have the same."""
+        return rows_of(self)
+
+    @functools.cached_property
     def previous(self) -> NDArray[np.int32]:
         """Per entry of `streams`: the row before it on that stream, -1 for the first."""
         owner = self.row_of_stream_entry
@@ -302,19 +312,26 @@ class Program:
         """Per entry of `streams`: the row that owns it."""
         return np.repeat(np.arange(self.size, dtype=np.int32), np.diff(self.stream_offsets))
 
-    @functools.cached_property
+    @property
     def compute_stream(self) -> NDArray[np.int32]:
         """Per rank: the number of its compute stream."""
+        found: NDArray[np.int32] = self.rows.once(
+            ("compute stream", self.stream_lane, self.ranks), self._compute_stream
+        )
+        return found
+
+    def _compute_stream(self) -> NDArray[np.int32]:
         out = np.full(self.ranks, -1, np.int32)
         for number, (rank, lane) in enumerate(zip(self.stream_rank, self.stream_lane, strict=True)):
             if lane == "compute":
                 out[rank] = number
+        out.flags.writeable = False
         return out
 
     @functools.cached_property
     def effect_bytes(self) -> NDArray[np.float64]:
         """[effects, categories] bytes."""
-        return np.array([e.by_category() for e in self.effects]).reshape(-1, len(CATEGORIES))
+        return bytes_by_category(self.effects)
 
     def label(self, row: int) -> str:
         """Return a short name for a row: `2F0` for an action of chunk 2, microbatch 0; the link's name else."""

@@ -6,6 +6,7 @@ engines notice rows that never start and ask `find_deadlock` who waits for whom.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from simulator.errors import ProgramError
 from simulator.program.action_rules import actions_are_in_order, actions_are_whole
 from simulator.program.broken import first_place, row_named
+from simulator.program.calls import CALLS, NodeExchange, write_call
 from simulator.program.deadlock import find_deadlock
 from simulator.program.program import (
     CATEGORIES,
@@ -26,10 +28,12 @@ from simulator.program.program import (
     IN_STEP_GRAPH,
     KIND_NAMES,
     TRANSFER,
+    FusedSegment,
     Link,
     OperatorTable,
     Program,
 )
+from simulator.program.rows import fixed
 
 __all__ = ["RULES", "check_runnable", "find_deadlock", "verify"]
 
@@ -53,8 +57,39 @@ def verify(program: Program) -> None:
     Traceback (most recent call last):
     simulator.errors.ProgramError: a row cannot wait for itself: row 0 (layer) on rank 0 names itself in `after`
     """
-    for rule in RULES:
+    form = _form(program)
+    known: set[Any] = program.rows.once("forms that obey", set)
+    for rule in RULES if form not in known else _PRICED_RULES:
         rule(program)
+    if len(known) >= _MOST_FORMS:
+        known.clear()
+    known.add(form)
+
+
+_MOST_FORMS = 64
+
+
+def _form(program: Program) -> tuple[Any, ...]:
+    """All that rules look at besides the row columns and what is priced: what items are, and how many of everything there are."""
+    items = tuple(
+        [
+            (item.kind, item.pipeline_ranks) if isinstance(item, Link) else isinstance(item, FusedSegment)
+            for item in program.items
+        ]
+    )
+    return items, program.stream_lane, program.axes, *_sizes(program)
+
+
+def _sizes(program: Program) -> tuple[int, ...]:
+    """How many items, effects and ranks there are."""
+    return (
+        len(program.items),
+        len(program.effects),
+        program.ranks,
+        len(program.stream_lane),
+        len(program.resident),
+        len(program.host_resident),
+    )
 
 
 def check_runnable(program: Program, occupancy: NDArray[np.float64], latency: NDArray[np.float64]) -> None:
@@ -67,9 +102,8 @@ def check_runnable(program: Program, occupancy: NDArray[np.float64], latency: ND
     Raises:
         ProgramError: a column of another length, an index out of range, a time that is negative or not finite.
     """
-    _offsets_are_monotone(program)
-    _columns_are_as_long_as_the_rows(program)
-    _indices_are_in_range(program)
+    program.rows.once(("indices", _sizes(program)), lambda: _check_indices(program))
+    _effect_counts(program)
     for name, seconds in (("occupancy", occupancy), ("latency", latency)):
         if seconds.shape[-1] != len(program.items):
             raise ProgramError(
@@ -83,6 +117,11 @@ def check_runnable(program: Program, occupancy: NDArray[np.float64], latency: ND
                 f"times are finite and not negative: {name} of item {item} ({program.items[item].name}) is "
                 f"{seconds[..., item].min()} s"
             )
+
+
+def _check_indices(program: Program) -> None:
+    for rule in (_offsets_are_monotone, _columns_are_as_long_as_the_rows, _indices_are_in_range):
+        rule(program)
 
 
 def _offsets_are_monotone(program: Program) -> None:
@@ -119,9 +158,10 @@ def _weights_count_ranks(program: Program) -> None:
         raise ProgramError(f"a rank stands for one or more real ranks, but rank {rank} has {program.rank_weight[rank]}")
 
 
-def _indices_are_in_range(program: Program) -> None:
-    effects, streams = len(program.effects), len(program.stream_rank)
-    limits = [
+def _indices_are_in_range(program: Program, effects: bool = False) -> None:
+    """With `effects` those alone."""
+    streams = len(program.stream_rank)
+    limits: list[tuple[str, Any, int, int, Any]] = [
         ("item", program.item, 0, len(program.items), None),
         ("kind", program.kind, 0, len(KIND_NAMES), None),
         ("action", program.action, -1, 6, None),
@@ -129,9 +169,9 @@ def _indices_are_in_range(program: Program) -> None:
         ("streams", program.streams, 0, streams, program.stream_offsets),
         ("after", program.after, 0, program.size, program.after_offsets),
         ("stream_rank", program.stream_rank, 0, program.ranks, None),
-        *((name, getattr(program, name), -1, effects, None) for name in _EFFECT_COLUMNS),
     ]
-    for name, values, low, high, offsets in limits:
+    marks = [(name, getattr(program, name), -1, len(program.effects), None) for name in _EFFECT_COLUMNS]
+    for name, values, low, high, offsets in marks if effects else [*limits, *marks]:
         if len(values) == 0 or (values.min() >= low and values.max() < high):
             continue
         place = int(((values < low) | (values >= high)).argmax())
@@ -213,6 +253,7 @@ def _all_members_take_part(program: Program) -> None:
     one, other = place[program.streams[begin]], place[program.streams[begin + held - 1]]
     good = (held == count[item]) & (held <= 2)
     good &= (np.minimum(one, other) == low[item]) & (np.maximum(one, other) == high[item])
+    good |= count[item] == 0  # of every rank by itself
     for row in rows[~good].tolist():
         streams = program.streams[program.stream_offsets[row] : program.stream_offsets[row + 1]]
         taking, wanted = sorted(set(place[streams].tolist())), members[program.item[row]]
@@ -224,7 +265,6 @@ def _all_members_take_part(program: Program) -> None:
 
 
 def _amounts_are_finite(program: Program) -> None:
-    seen: set[int] = set()
     for item in program.items:
         if isinstance(item, Link):
             named = (
@@ -249,20 +289,26 @@ def _amounts_are_finite(program: Program) -> None:
                 raise ProgramError(
                     f"a segment runs a layer 0 or more times: {item.name!r} has {count} of {table.name!r}"
                 )
-            if id(table) not in seen:
-                seen.add(id(table))
-                _table_is_sound(table)
+            _table_is_sound(table)
 
 
+_NO_CALL = type(None)
 _OPERATOR_COLUMNS = (
-    "kind", "work", "shape", "layout", "dtype", "group", "phase", "launches", "part", "beside", "captured",
+    "kind", "work", "shape", "call", "dtype", "group", "phase", "launches", "part", "beside", "captured",
 )  # fmt: skip
 
 
+@functools.lru_cache(maxsize=4096)
 def _table_is_sound(table: OperatorTable) -> None:
     for name in _OPERATOR_COLUMNS:
         if len(getattr(table, name)) != len(table):
             raise ProgramError(f"columns of operators are equally long: {name} of {table.name!r} is not {len(table)}")
+    for label, kind, work, call in zip(table.label, table.kind.tolist(), table.work, table.call, strict=True):
+        if not isinstance(call, CALLS.get(work, _NO_CALL) if kind == COMPUTE else (NodeExchange, _NO_CALL)):
+            raise ProgramError(
+                f"an operator calls what its work is (a GEMM a product, attention an attention kernel, memory_bound an access): "
+                f"{label!r} of {table.name!r} is {work} and calls {write_call(call)}"
+            )
     if len(table) and not (table.beside.min() >= -1 and table.beside.max() < len(table)):
         raise ProgramError(f"beside names a row of its own table or -1: see {table.name!r}")
     if len(table) and not (table.captured.min() >= EAGER and table.captured.max() <= IN_STEP_GRAPH):
@@ -277,20 +323,15 @@ def _table_is_sound(table: OperatorTable) -> None:
 
 def _memory_returns_to_its_base(program: Program) -> None:
     """What the rows of a rank allocate they also free, per category (to rounding)."""
-    effects = len(program.effects)
-    if effects == 0:
+    if not program.effects:
+        _effect_counts(program)
         return
     sound = np.isfinite(program.effect_bytes) & (program.effect_bytes >= 0)
     wrong_size = first_place(sound.min(axis=1) < 1)
     if wrong_size is not None:
         raise ProgramError(f"bytes of tensors are finite and not negative: see effect {wrong_size}")
-    counts = []
-    for column in (program.start_effect, program.end_effect):
-        rows = np.flatnonzero(column >= 0)
-        cell = program.rank[rows].astype(np.int64) * effects + column[rows]
-        counts.append(np.bincount(cell, minlength=program.ranks * effects).reshape(program.ranks, effects))
-    net = (counts[0] - counts[1]) @ program.effect_bytes
-    scale = (counts[0] + counts[1]) @ np.abs(program.effect_bytes)
+    changes, touches = _effect_counts(program)
+    net, scale = changes @ program.effect_bytes, touches @ np.abs(program.effect_bytes)
     wrong = np.argwhere(np.abs(net) > 1e-9 * scale)
     if len(wrong):
         rank, category = wrong[0].tolist()
@@ -298,6 +339,35 @@ def _memory_returns_to_its_base(program: Program) -> None:
             f"what a step allocates it frees: rank {rank} keeps {net[rank, category]:.0f} bytes of "
             f"{CATEGORIES[category]}"
         )
+
+
+Counts = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+def _effect_counts(program: Program) -> Counts:
+    """[ranks, effects] how often rows allocate each effect more than they free it, and how often they do either.
+
+    Raises:
+        ProgramError: an effect is out of range, or a column of them has not one entry per row.
+    """
+    columns = tuple(getattr(program, name) for name in _EFFECT_COLUMNS)
+    if not fixed(*columns):
+        return _counted(program)
+    key = ("effects", len(program.effects), program.ranks, *(id(column) if len(column) else 0 for column in columns))
+    counts: Counts = program.rows.once(key, lambda: (*_counted(program), columns))[:2]  # they live as long as their ids
+    return counts
+
+
+def _counted(program: Program) -> Counts:
+    _columns_are_as_long_as_the_rows(program)
+    _indices_are_in_range(program, effects=True)
+    effects = len(program.effects)
+    counts = []
+    for column in (program.start_effect, program.end_effect):
+        rows = np.flatnonzero(column >= 0)
+        cell = program.rank[rows].astype(np.int64) * effects + column[rows]
+        counts.append(np.bincount(cell, minlength=program.ranks * effects).reshape(program.ranks, effects))
+    return (counts[0] - counts[1]).astype(np.float64), (counts[0] + counts[1]).astype(np.float64)
 
 
 RULES = (
@@ -317,3 +387,6 @@ RULES = (
     _memory_returns_to_its_base,
 )
 """All rules, in an order in which each may rely on those before it."""
+
+_PRICED_RULES = (_weights_count_ranks, _amounts_are_finite, _memory_returns_to_its_base)
+"""Those about what is not in a `_form`: bytes, FLOP, weights."""

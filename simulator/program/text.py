@@ -18,6 +18,7 @@ import re
 from typing import Any
 
 from simulator.errors import ProgramError
+from simulator.program.calls import write_call
 from simulator.program.program import (
     COLLECTIVE,
     COMPUTE,
@@ -115,6 +116,8 @@ def _table(table: OperatorTable, number: int) -> list[str]:
                 text = ",".join(str(int(v)) for v in value)
             elif column == "group":
                 text = _join(value)
+            elif column == "call":
+                text = write_call(value)
             elif column in ("read", "written", "message"):
                 text = _bytes(float(value))
             elif column in ("launches", "beside", "captured"):

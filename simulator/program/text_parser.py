@@ -10,6 +10,7 @@ import numpy as np
 
 from simulator.errors import ProgramError
 from simulator.program.builder import SPECIAL_DEFAULTS, ProgramBuilder
+from simulator.program.calls import read_call
 from simulator.program.program import (
     CATEGORIES,
     COLLECTIVE,
@@ -61,7 +62,7 @@ ROW_DEFAULTS = {
 OPERATOR_COLUMNS = (
     "work",
     "shape",
-    "layout",
+    "call",
     "dtype",
     "flops",
     "read",
@@ -223,6 +224,7 @@ class _Reader:
         values: dict[str, Any] = {"label": line.text("label"), "kind": read_kind(line.word("kind"))}
         readers: dict[str, Callable[[str, str], Any]] = {
             "beside": read_whole,
+            "call": read_call,
             "captured": read_whole,
             "shape": read_shape,
             "group": read_group,

@@ -145,7 +145,7 @@ def read_number(word: str, what: str) -> float:
 
 def read_size(word: str, what: str) -> float:
     """Return bytes of a size such as 64MiB or 100B."""
-    return parse(word, "B")
+    return parse(word, "B", any_magnitude=True)
 
 
 def read_group(word: str, what: str) -> tuple[str, ...]:

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from simulator.report.log_axis import label_log_axis
+from simulator.specs import replacing
+
 __all__ = ["plot_accuracy"]
 
 _COLOURS = (
@@ -52,7 +55,8 @@ def plot_accuracy(
     colours = [_COLOURS[place[g] % len(_COLOURS)] if g in place else "#808080" for g in groups]
     _draw_scatter(scatter, x, y, colours, quantity)
     _draw_errors(errors, rows, groups, y / x - 1.0)
-    figure.savefig(path, facecolor="white")
+    with replacing(path) as beside:
+        figure.savefig(beside, facecolor="white")
     return Path(path)
 
 
@@ -65,6 +69,8 @@ def _draw_scatter(axis: Any, measured: Any, predicted: Any, colours: Sequence[st
     axis.plot(line, line, color="#a0a0a0", lw=0.8)
     axis.scatter(measured, predicted, s=9, c=colours, alpha=0.75, lw=0)
     axis.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+    for scale in (axis.xaxis, axis.yaxis):
+        label_log_axis(scale, lambda value: f"{value:g}")
     axis.set_aspect("equal", anchor="N")
     axis.set_xlabel(f"measured {quantity}")
     axis.set_ylabel(f"predicted {quantity}")

@@ -22,10 +22,12 @@ __all__ = [
     "COLUMNS",
     "KINDS",
     "Bars",
+    "colour_of",
     "compute_bars",
     "draw_bars",
     "draw_columns",
     "draw_numbers",
+    "has_two_ways",
     "link_bars",
 ]
 
@@ -57,12 +59,14 @@ BAR_MIDDLE = (_TOP + _BOTTOM) / 2
 """Middle of the compute bar of rank 0."""
 _MOST_NUMBERS = 1_500
 _PAIR = 5
+_DARKER = 0.7
 """The action of a fused pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bars:
-    """Rectangles: rank, kind (index into KINDS), start and end [s], band edges, number to print or -1."""
+    """Rectangles: rank, kind (index into KINDS), start and end [s], band edges, number to print or -1, row of the program (the first
+    of those that a bar joins), and which of two directions of the pipeline it belongs to."""
 
     rank: NDArray[np.int32]
     kind: NDArray[np.int8]
@@ -71,6 +75,8 @@ class Bars:
     top: NDArray[np.float64]
     bottom: NDArray[np.float64]
     number: NDArray[np.int32]
+    row: NDArray[np.int64]
+    way: NDArray[np.int8]
 
 
 def compute_bars(program: Program, prices: Prices | None, trace: Trace) -> Bars:
@@ -115,6 +121,8 @@ def compute_bars(program: Program, prices: Prices | None, trace: Trace) -> Bars:
         top=np.concatenate([np.full(len(rows) + extra, _TOP), np.full(fused, BAR_MIDDLE)]),
         bottom=np.concatenate([bottom, np.full(extra, _BOTTOM), np.full(fused, _BOTTOM)]),
         number=np.concatenate([np.where(pair, -1, number), np.full(extra + fused, -1)]).astype(np.int32),
+        row=np.concatenate([rows, rows[again], rows[pair]]),
+        way=program.lane[np.concatenate([rows, rows[again], rows[pair]])] % 2,
     )
 
 
@@ -149,7 +157,24 @@ def link_bars(program: Program, trace: Trace) -> Bars:
         top=np.asarray(top, np.float64),
         bottom=np.asarray(top + 0.85 * height, np.float64),
         number=np.full(len(rows), -1, np.int32),
+        row=rows.astype(np.int64),
+        way=np.zeros(len(rows), np.int8),
     )
+
+
+def colour_of(kind: str, way: int = 0) -> str:
+    """Return the colour of a kind; of the second direction of a pipeline a darker one.
+
+    >>> colour_of("forward"), colour_of("forward", 1)
+    ('#7db7e8', '#5780a2')
+    """
+    red, green, blue = (int(COLOURS[kind][i : i + 2], 16) for i in (1, 3, 5))
+    return COLOURS[kind] if not way else "#" + "".join(f"{int(_DARKER * part):02x}" for part in (red, green, blue))
+
+
+def has_two_ways(groups: Sequence[Bars]) -> bool:
+    """Return whether any bar runs in a pipeline's second direction."""
+    return any(bool(bars.way.any()) for bars in groups)
 
 
 def draw_bars(axis: Any, ranks: int, makespan: float, groups: Sequence[Bars]) -> None:
@@ -165,12 +190,12 @@ def _draw_group(axis: Any, bars: Bars, slim: float) -> None:
     """A white edge keeps neighbours apart; it would cover a bar shorter than `slim` seconds, which has one of its own colour."""
     from matplotlib.collections import PolyCollection
 
-    for kind in np.unique(bars.kind):
-        own = bars.kind == kind
+    for kind, way in np.unique(np.stack([bars.kind, bars.way], axis=1), axis=0):
+        own = (bars.kind == kind) & (bars.way == way)
         left, right = bars.start[own], bars.end[own]
         low, high = bars.rank[own] + bars.bottom[own], bars.rank[own] + bars.top[own]
         corners = np.stack([np.stack([left, left, right, right], 1), np.stack([low, high, high, low], 1)], axis=2)
-        colour = COLOURS[KINDS[kind]]
+        colour = colour_of(KINDS[kind], way)
         edges = np.where(right - left < slim, colour, "white").tolist()
         axis.add_collection(PolyCollection(list(corners), facecolors=colour, edgecolors=edges, linewidths=0.3))
 
@@ -191,7 +216,7 @@ def draw_numbers(axis: Any, bars: Bars, limit: float) -> None:
             ha="center",
             va="center_baseline",
             fontsize=7,
-            color="white" if KINDS[bars.kind[bar]] == "weight gradient" else "#202020",
+            color="white" if KINDS[bars.kind[bar]] == "weight gradient" or bars.way[bar] else "#202020",
         )
 
 

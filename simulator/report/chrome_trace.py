@@ -21,6 +21,7 @@ from simulator.program.prices import ACCOUNTS, Prices
 from simulator.program.program import CATEGORIES, KIND_NAMES, TRANSFER, FusedSegment, Link, Program, Segment
 from simulator.program.trace import Trace
 from simulator.report.memory import memory_timeline
+from simulator.specs import replacing, write_text
 from simulator.units import parse
 
 __all__ = ["export_chrome_trace"]
@@ -56,10 +57,14 @@ def export_chrome_trace(program: Program, prices: Prices, trace: Trace, path: st
     events = [*_names(program), *_slices(program, prices, trace), *_flows(program, trace), *_counters(program, trace)]
     text = '{"traceEvents":[\n' + ",\n".join(events) + '\n],"displayTimeUnit":"ms","otherData":' + about + "}\n"
     if path.suffix == ".gz":
-        with gzip.GzipFile(path, "wb", compresslevel=4, mtime=0) as file:
+        with (
+            replacing(path) as beside,
+            beside.open("wb") as raw,
+            gzip.GzipFile(path.name, "wb", 4, raw, mtime=0) as file,
+        ):
             file.write(text.encode())
     else:
-        path.write_text(text, encoding="utf-8")
+        write_text(path, text)
     return path
 
 

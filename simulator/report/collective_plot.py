@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simulator.errors import SpecError
-from simulator.units import in_unit
+from simulator.report.log_axis import label_log_axis
+from simulator.specs import replacing
+from simulator.units import in_unit, show
 
 __all__ = ["plot_collective"]
 
@@ -56,15 +58,19 @@ def plot_collective(
         time.plot([messages[i] for i in chosen], [seconds[i] for i in chosen], "o", ms=4, color=colour, label=choice)
         rates = [in_unit(bus_bandwidths[i], "GB/s", "B/s") for i in chosen]
         bus.plot([messages[i] for i in chosen], rates, "o", ms=4, color=colour)
-    for axis, label in ((time, "time [s]"), (bus, "bus bandwidth [GB/s]")):
+    for axis, label in ((time, "time"), (bus, "bus bandwidth [GB/s]")):
         axis.set_xscale("log", base=2)
-        axis.set_xlabel("message [B]")
+        label_log_axis(axis.xaxis, lambda value: show(value, "B"), base=2)
+        axis.set_xlabel("message")
         axis.set_ylabel(label)
         axis.grid(alpha=0.3)
     time.set_yscale("log")
-    time.legend(fontsize=8)
+    label_log_axis(time.yaxis, lambda value: show(value, "s"))
+    handles, labels = time.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower left", ncols=5, fontsize=8, frameon=False)
     bus.set_ylim(bottom=0.0)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
-    figure.savefig(path, facecolor="white")
+    with replacing(path) as beside:
+        figure.savefig(beside, facecolor="white")
     return Path(path)

@@ -10,15 +10,15 @@ from simulator.errors import SpecError
 from simulator.program.program import CATEGORIES
 from simulator.report.bars import COLOURS
 from simulator.report.prediction import Prediction
+from simulator.specs import replacing
 from simulator.units import GIB, show
 
-__all__ = ["check_format", "cut_at", "plot_comparison", "plot_latency_sweep", "short_name"]
+__all__ = ["MEMORY_COLOURS", "check_format", "cut_at", "plot_comparison", "plot_latency_sweep", "short_name"]
 
-_MEMORY_COLOURS = (
+MEMORY_COLOURS = (
     "#4e79a7", "#f28e2b", "#e15759", "#76b7b2", "#59a14f", "#edc948", "#b07aa1", "#9c755f", "#bab0ac", "#d0d0d0",
 )  # fmt: skip
-_INSIDE = 8
-"""More curves than this have their legend beside the picture."""
+"""Colours of the categories of memory, in their order."""
 _FAR = 2.0
 """Bars this many times as long as the median are cut, so that the others can be told apart."""
 
@@ -64,7 +64,7 @@ def plot_comparison(named: Sequence[tuple[str, Prediction]], path: str | Path, t
     bubble.barh(range(len(named)), [100 * p.bubble_fraction for p in predictions], color="#b0b0b0", height=0.62)
     bubble.set_xlabel("bubble [%]")
     bubble.spines[["top", "right"]].set_visible(False)
-    colours = dict(zip(CATEGORIES, _MEMORY_COLOURS, strict=True))
+    colours = dict(zip(CATEGORIES, MEMORY_COLOURS, strict=True))
     tops = [p.memory.by_category[p.fullest] / GIB for p in predictions]
     _stack(memory, {name: [float(top[i]) for top in tops] for i, name in enumerate(CATEGORIES)}, colours)
     for capacity in sorted({p.capacity for p in predictions}):
@@ -74,7 +74,8 @@ def plot_comparison(named: Sequence[tuple[str, Prediction]], path: str | Path, t
     time.invert_yaxis()
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, weight="bold")
-    figure.savefig(path, facecolor="white")
+    with replacing(path) as beside:
+        figure.savefig(beside, facecolor="white")
     return Path(path)
 
 
@@ -118,9 +119,7 @@ def plot_latency_sweep(
 
     if not bubbles:
         raise SpecError("a sweep draws at least one schedule, but none of those asked for can be")
-    many = len(bubbles) > _INSIDE
-    size = (8.6, max(4.5, 0.21 * len(bubbles) + 0.6)) if many else (7.0, 4.5)
-    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    figure = Figure(figsize=(8.6, max(4.5, 0.21 * len(bubbles) + 0.6)), dpi=150, layout="constrained")
     check_format(figure, path)
     axis = figure.subplots()
     styles = ("-", "--", "-.", ":")
@@ -132,14 +131,15 @@ def plot_latency_sweep(
         axis.axvline(hop, color="#b00020", ls="--", lw=1.0, label="this job")
     axis.set_xlabel("latency of a hop, in the unit of the times")
     axis.set_ylabel("bubble [% of the time]")
-    axis.set_ylim(0.0, cut_at([100 * max(values) for values in bubbles.values()]))
+    axis.set_ylim(0.0, 106 * max(max(values) for values in bubbles.values()) or 1.0)
     handles, labels = axis.get_legend_handles_labels()
     last = {name: values[-1] for name, values in bubbles.items()}
     by_end = sorted(range(len(labels)), key=lambda n: -last.get(labels[n], -1.0))  # as the curves end, from the top
-    where: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if many else {}
-    axis.legend([handles[n] for n in by_end], [labels[n] for n in by_end], fontsize=8, frameon=False, **where)
+    outside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "fontsize": 8, "frameon": False}
+    axis.legend([handles[n] for n in by_end], [labels[n] for n in by_end], **outside)
     axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, facecolor="white")
+    with replacing(path) as beside:
+        figure.savefig(beside, facecolor="white")
     return Path(path)
 
 

@@ -1,4 +1,4 @@
-"""Memory walk: how full each rank is at every instant of a step, its peak, and what stands there.
+"""Memory walk: how full each rank is at every instant of a step, its peak, and what is live there.
 
 The program says what each row allocates at its START, frees at its END and holds only in between (a mark); the trace
 says when.  The level of a rank is
@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import ProgramError
-from simulator.program.program import CATEGORIES, Program, Tensor
+from simulator.program.program import CATEGORIES, Program, Tensor, bytes_by_category
 from simulator.program.trace import Trace
 
-__all__ = ["MemoryReport", "Standing", "memory_peaks", "memory_timeline"]
+__all__ = ["LiveTensors", "MemoryReport", "memory_peaks", "memory_timeline"]
 
 _UNALLOCATED = ("context", "fragmentation")
 _NOTHING = 2.0**-30
@@ -33,8 +33,8 @@ _NOTHING = 2.0**-30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """Tensors of one name that stand at a peak: how many, and their bytes together."""
+class LiveTensors:
+    """Tensors of one name that are live at a peak: how many, and their bytes together."""
 
     name: str
     category: str
@@ -76,8 +76,8 @@ class MemoryReport:
         """The rank with the highest peak; the lowest such number."""
         return int(np.argmax(self.total))
 
-    def standing(self, rank: int) -> tuple[Standing, ...]:
-        """Return what stands on a rank at its peak, largest first; the bytes sum to `total[rank]`.
+    def live(self, rank: int) -> tuple[LiveTensors, ...]:
+        """Return what is live on a rank at its peak, largest first; the bytes sum to `total[rank]`.
 
         Tensors are added up by name and category.  A tensor that was freed in part counts as one with the bytes left.
         """
@@ -100,7 +100,7 @@ class MemoryReport:
         return _no_more(lines, "fragmentation", kept)
 
 
-def _no_more(lines: tuple[Standing, ...], category: str, most: float) -> tuple[Standing, ...]:
+def _no_more(lines: tuple[LiveTensors, ...], category: str, most: float) -> tuple[LiveTensors, ...]:
     """Lines of a category cut down to `most` bytes together (the allocator gave the rest back)."""
     total = sum(line.bytes for line in lines if line.category == category)
     if total <= most:
@@ -109,7 +109,7 @@ def _no_more(lines: tuple[Standing, ...], category: str, most: float) -> tuple[S
     return tuple(sorted((x for x in cut if x.bytes > 0), key=lambda x: (-x.bytes, x.category, x.name)))
 
 
-def _added_up(tensors: list[tuple[Tensor, int]]) -> tuple[Standing, ...]:
+def _added_up(tensors: list[tuple[Tensor, int]]) -> tuple[LiveTensors, ...]:
     """Net tensors (negative: freed under another effect than the one that allocated them) -> lines, largest first."""
     counts: dict[tuple[str, str], int] = {}
     allocated: dict[tuple[str, str], float] = {}
@@ -127,7 +127,7 @@ def _added_up(tensors: list[tuple[Tensor, int]]) -> tuple[Standing, ...]:
         left = size - freed.get(key, 0.0)
         if abs(left) > _NOTHING * max(size, 1.0):
             count = math.ceil(counts[key] * left / size - _NOTHING) if size else 0
-            lines.append(Standing(name=key[0], category=key[1], count=count, bytes=left))
+            lines.append(LiveTensors(name=key[0], category=key[1], count=count, bytes=left))
     return tuple(sorted(lines, key=lambda line: (-line.bytes, line.category, line.name)))
 
 
@@ -153,7 +153,7 @@ def memory_peaks(
     >>> rows = [build.add_row(layer, stream, start_effect=saved) for _ in range(2)]
     >>> trace = Trace(start=np.array([0.0, 1.0]), end=np.array([1.0, 2.0]), engine="given")
     >>> report = memory_peaks(build.build(), trace)
-    >>> report.total.tolist(), report.time.tolist(), report.standing(0)[0].count
+    >>> report.total.tolist(), report.time.tolist(), report.live(0)[0].count
     ([16.0], [1.0], 2)
     """
 
@@ -209,10 +209,13 @@ def _walk(
     return time, resident + net @ sizes
 
 
-def memory_timeline(program: Program, trace: Trace, rank: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def memory_timeline(
+    program: Program, trace: Trace, rank: int, capacity: float = math.inf
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return (times [s], bytes [times, categories]) of one rank: entry i holds from times[i] until times[i + 1].
 
-    The first time is 0 (what is resident), the last one that of the last change.
+    The first time is 0 (what is resident), the last one that of the last change.  Freed memory that the allocator keeps stands
+    only as far as there is room under `capacity` [B], as in `memory_peaks`.
     """
     own = np.flatnonzero(program.rank == rank)
     times, effects, signs = [], [], []
@@ -236,11 +239,15 @@ def memory_timeline(program: Program, trace: Trace, rank: int) -> tuple[NDArray[
     delta = program.effect_bytes[np.concatenate(effects)] * np.concatenate(signs)[:, np.newaxis]
     for category in np.flatnonzero(delta.any(axis=0)):
         change[:, category] += np.bincount(slot[1:], weights=delta[:, category], minlength=len(moments))
-    return moments, np.cumsum(change, axis=0)
+    levels = np.cumsum(change, axis=0)
+    kept = CATEGORIES.index("fragmentation")
+    room = np.maximum(0.0, capacity - (levels.sum(axis=1) - base[kept]))
+    levels[:, kept] -= np.maximum(0.0, base[kept] - room)
+    return moments, levels
 
 
 def _resident(program: Program) -> NDArray[np.float64]:
     """[ranks, categories] bytes that stand through the whole step."""
     if not program.resident:
         return np.zeros((program.ranks, len(CATEGORIES)))
-    return np.array([effect.by_category() for effect in program.resident])
+    return bytes_by_category(program.resident)

@@ -107,7 +107,7 @@ def _time_of_peak(
 
 
 @njit(cache=True, nogil=True)
-def _count_standing(
+def _count_live(
     rows: Array, now: float, start: Array, end: Array, starts: Array, ends: Array, marks: Array, net: Array
 ) -> None:
     """Add to `net` how often each effect stands at `now` because of these rows (in time order)."""
@@ -170,5 +170,5 @@ def walk_memory(
         time[r] = _time_of_peak(mine, rows, first, start, end, starts, ends, marks, totals, levels[r], low, high)
         for k in range(held):
             begin, stop = first[lanes[k]], first[lanes[k] + 1]
-            _count_standing(rows[begin:stop], time[r], start, end, starts, ends, marks, net[r])
+            _count_live(rows[begin:stop], time[r], start, end, starts, ends, marks, net[r])
     return -1

@@ -26,16 +26,19 @@ from simulator.report.bars import (
     COLOURS,
     COLUMNS,
     KINDS,
+    colour_of,
     compute_bars,
     draw_bars,
     draw_columns,
     draw_numbers,
+    has_two_ways,
     link_bars,
 )
 from simulator.report.breakdown import breakdown, mean_breakdown
 from simulator.report.memory import memory_timeline
 from simulator.report.table import percent
 from simulator.report.window import cut_trace, step_window
+from simulator.specs import replacing
 from simulator.units import GIB, show
 
 __all__ = ["COLOURS", "plot_prediction", "plot_timelines"]
@@ -76,9 +79,9 @@ def plot_prediction(
     remembers = bool(program.resident or program.effects)
     band = _band_height(program)
     heights = [band, *([2.1] if remembers else []), 0.55]
-    figure, axes = _figure(heights, path)
+    figure, axes = _figure(heights, path, legends=2 if remembers else 1)
     top = axes[0]
-    _draw_timeline(top, program, trace, prices)
+    handles = _draw_timeline(top, program, trace, prices)
     top.set_title(
         title or f"{program.name}: {show(window.step_time, 's')} per step", loc="left", fontsize=12, weight="bold"
     )
@@ -86,6 +89,7 @@ def plot_prediction(
         _draw_memory(axes[1], program, trace, capacity)
         top.tick_params(labelbottom=False)
         top.set_xlabel("")
+    _legend_under(figure, top, handles, 8.0 if remembers else 34.0)
     _draw_breakdown(axes[-1], mean_breakdown(program, table))
     return _save(figure, path)
 
@@ -101,12 +105,14 @@ def plot_timelines(runs: Iterable[tuple[str, Program, Trace]], path: str | Path)
         raise SpecError("a comparison needs at least one (title, program, trace); got none")
     figure, axes = _figure([_band_height(program) for _, program, _ in pictures], path)
     longest = max(trace.makespan for _, _, trace in pictures)
+    told: dict[str, Any] = {}
     for axis, (title, program, trace) in zip(axes, pictures, strict=True):
-        _draw_timeline(axis, program, trace, None, longest)
+        told |= {handle.get_label(): handle for handle in _draw_timeline(axis, program, trace, None, longest)}
         axis.set_title(f"{title}: {show(trace.makespan, 's')}", loc="left", fontsize=11, weight="bold")
     for axis in axes[:-1]:
         axis.tick_params(labelbottom=False)
         axis.set_xlabel("")
+    _legend_under(figure, axes[-1], list(told.values()), 34.0)
     return _save(figure, path)
 
 
@@ -115,10 +121,12 @@ def _band_height(program: Program) -> float:
     return float(np.clip(0.42 * program.ranks, 0.9, 8.0))
 
 
-def _figure(heights: Sequence[float], path: str | Path) -> tuple[Any, Any]:
+def _figure(heights: Sequence[float], path: str | Path, legends: int = 1) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(13.0, sum(heights) + 0.75 * len(heights) + 0.3), dpi=120, layout="constrained")
+    figure = Figure(
+        figsize=(13.0, sum(heights) + 0.75 * len(heights) + 0.35 * legends + 0.15), dpi=120, layout="constrained"
+    )
     formats = figure.canvas.get_supported_filetypes()
     if Path(path).suffix[1:].lower() not in formats:
         raise SpecError(
@@ -130,13 +138,15 @@ def _figure(heights: Sequence[float], path: str | Path) -> tuple[Any, Any]:
 
 
 def _save(figure: Any, path: str | Path) -> Path:
-    figure.savefig(path, facecolor="white")
+    with replacing(path) as beside:
+        figure.savefig(beside, facecolor="white")
     return Path(path)
 
 
 def _draw_timeline(
     axis: Any, program: Program, trace: Trace, prices: Prices | None, until: float | None = None
-) -> None:
+) -> list[Any]:
+    """Draw the bands of all ranks; returns what a legend tells."""
     from matplotlib.patches import Patch
     from matplotlib.ticker import EngFormatter
 
@@ -157,8 +167,18 @@ def _draw_timeline(
     axis.spines[["top", "right", "left"]].set_visible(False)
     seen = sorted({int(k) for bars in groups for k in np.unique(bars.kind)} | {KINDS.index("bubble")})
     patches = [Patch(facecolor=COLOURS[KINDS[k]], label=KINDS[k]) for k in seen]
-    look = {"fontsize": 8, "frameon": False, "handlelength": 1.2, "columnspacing": 1.2}
-    axis.legend(handles=patches, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(patches), **look)
+    if has_two_ways(groups):
+        patches.append(Patch(facecolor=colour_of("forward", 1), label="darker: the second direction"))
+    return patches
+
+
+def _legend_under(figure: Any, axis: Any, handles: Sequence[Any], points: float) -> None:
+    """A legend so many points below an axis, never over data or title."""
+    from matplotlib.transforms import ScaledTranslation
+
+    below = axis.transAxes + ScaledTranslation(0.0, -points / 72.0, figure.dpi_scale_trans)
+    look = {"fontsize": 8, "frameon": False, "handlelength": 1.2, "columnspacing": 1.2, "borderaxespad": 0.0}
+    axis.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, 0.0), bbox_transform=below, ncols=12, **look)
 
 
 def _draw_memory(axis: Any, program: Program, trace: Trace, capacity: float | None) -> None:
@@ -170,7 +190,7 @@ def _draw_memory(axis: Any, program: Program, trace: Trace, capacity: float | No
     named = set(np.linspace(0, program.ranks - 1, min(program.ranks, 8)).round().astype(int).tolist())
     highest = 0.0
     for rank in range(program.ranks):
-        times, levels = memory_timeline(program, trace, rank)
+        times, levels = memory_timeline(program, trace, rank, capacity or math.inf)
         total = levels.sum(axis=1) / GIB
         highest = max(highest, float(total.max()))
         if len(times) > COLUMNS:
@@ -190,7 +210,7 @@ def _draw_memory(axis: Any, program: Program, trace: Trace, capacity: float | No
     axis.grid(axis="y", color="#e4e4e4", lw=0.6)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False, ncols=10, columnspacing=1.2)
+    _legend_under(axis.figure, axis, axis.get_legend_handles_labels()[0], 34.0)
 
 
 def _draw_breakdown(axis: Any, mean: dict[str, float]) -> None:

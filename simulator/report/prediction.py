@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.cluster import Cluster
+from simulator.hardware.gpu import peak_name
 from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.hardware.parts import RankKind
 from simulator.hardware.run_residuals import KindResidual, load_run_residuals, run_kind
 from simulator.program.critical import critical_path
 from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, Prices
-from simulator.program.program import CATEGORIES, Link, Program
+from simulator.program.program import CATEGORIES, Link, OperatorTable, Program
 from simulator.program.trace import Trace
 from simulator.report.breakdown import EXPOSED, breakdown
 from simulator.report.memory import MemoryReport, memory_peaks
@@ -245,8 +247,8 @@ def measure(
         whole_runs=model,
         world_size=cluster.world_size,
         tokens=workload.tokens,
-        model_flops=workload.model_flops,
-        hardware_flops=workload.model_flops + _recomputed(program) / unrolled,
+        model_flops=_model_flops(workload),
+        hardware_flops=_model_flops(workload) + _recomputed(program) / unrolled,
         peak_flops=_peak(program, ranks, gemm) if ranks else cluster.gpu.peak(gemm),
         breakdown={name: float(s) for name, s in zip(ACCOUNTS, mean, strict=True)},
         rank_breakdown=table,
@@ -276,7 +278,8 @@ def _fullest(memory: MemoryReport, ranks: tuple[RankKind, ...]) -> int:
 
 def _peak(program: Program, ranks: tuple[RankKind, ...], dtype: str) -> float:
     """Dense peak of the mean GPU [FLOP/s]."""
-    return float(np.average([kind.peak_flops[dtype] for kind in ranks], weights=program.rank_weight))
+    name = peak_name(dtype)
+    return float(np.average([kind.peak_flops[name] for kind in ranks], weights=program.rank_weight))
 
 
 def _sigma_classes(program: Program, prices: Prices, trace: Trace, window: StepWindow) -> dict[str, float]:
@@ -300,7 +303,18 @@ def _recomputed(program: Program) -> float:
     for i, item in enumerate(program.items):
         if not isinstance(item, Link):
             for operators, count in item.pieces:
-                again = np.array([phase == "recompute" for phase in operators.phase], bool)
-                per_item[i] += count * float(operators.flops[again].sum())
+                per_item[i] += count * _again(operators)
     weight = program.rank_weight[program.rank]
     return float((per_item[program.item] * weight).sum())
+
+
+@functools.lru_cache(maxsize=4096)
+def _again(operators: OperatorTable) -> float:
+    """FLOP of the rows of a table that are run a second time."""
+    again = np.array([phase == "recompute" for phase in operators.phase], bool)
+    return float(operators.flops[again].sum())
+
+
+@functools.lru_cache(maxsize=64)
+def _model_flops(workload: Workload) -> float:
+    return workload.model_flops

@@ -10,6 +10,7 @@ from simulator.program.prices import ACCOUNTS
 from simulator.program.program import COMPUTE
 from simulator.report.prediction import Prediction
 from simulator.report.table import Section, Table, percent
+from simulator.report.window import cut_trace, step_window
 from simulator.units import show
 
 __all__ = ["critical_seconds", "ranks_section", "straggler"]
@@ -19,11 +20,15 @@ _WAITS = ("dp", "pp", "bubble")
 
 
 def critical_seconds(prediction: Prediction) -> NDArray[np.float64]:
-    """Return [ranks] seconds that each rank computes on the longest chain of work and messages of the step."""
+    """Return [ranks] seconds that each rank computes on the longest chain of work and messages of one step.
+
+    Where steps run into each other, the chain is that of all of them, and what lies in the window of one step counts.
+    """
     p = prediction
     path = critical_path(p.program, p.prices, p.trace)
     rows = path[p.program.kind[path] == COMPUTE]
-    seconds = p.trace.end[rows] - p.trace.start[rows]
+    step, window = cut_trace(p.program, p.trace), step_window(p.program, p.trace)
+    seconds = (step.end[rows] - step.start[rows]) / window.steps
     out = np.zeros(p.program.ranks)
     np.add.at(out, p.program.rank[rows], seconds)
     return out

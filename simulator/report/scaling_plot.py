@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simulator.errors import SpecError
+from simulator.report.log_axis import label_log_axis
+from simulator.specs import replacing
+from simulator.units import show
 
 __all__ = ["plot_scaling"]
 
@@ -47,6 +50,7 @@ def plot_scaling(
             rate.plot(n, tokens, "o", color=colour, mfc=face, ms=5)
             efficiency.plot(n, 100 * part, "o", color=colour, mfc=face, ms=5)
     rate.set_yscale("log")
+    label_log_axis(rate.yaxis, lambda value: show(value, "").strip())
     rate.set_ylabel("tokens per second; dotted: in proportion to the GPUs")
     efficiency.set_ylabel("tokens per second and GPU, % of the first point")
     efficiency.set_ylim(0.0, max(105.0, *(102 * point[2] for _, points in drawn for point in points)))
@@ -59,8 +63,10 @@ def plot_scaling(
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     if len(drawn) > 1 or drawn[0][0] != "as it is":
-        efficiency.legend(fontsize=8, frameon=False)
+        handles, labels = efficiency.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower left", ncols=4, fontsize=8, frameon=False)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
-    figure.savefig(path, facecolor="white")
+    with replacing(path) as beside:
+        figure.savefig(beside, facecolor="white")
     return Path(path)

@@ -7,9 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import SpecError
-from simulator.report.bars import COLOURS, KINDS, compute_bars, draw_bars, draw_columns, draw_numbers
+from simulator.report.bars import (
+    COLOURS,
+    KINDS,
+    colour_of,
+    compute_bars,
+    draw_bars,
+    draw_columns,
+    draw_numbers,
+    has_two_ways,
+)
 from simulator.report.comparison_plot import check_format, cut_at, short_name
 from simulator.report.prediction import Prediction
+from simulator.specs import replacing
 from simulator.units import GIB, show
 
 __all__ = ["plot_schedules"]
@@ -47,11 +57,12 @@ def plot_schedules(named: Sequence[tuple[str, Prediction]], path: str | Path, ti
         grid = figure.add_gridspec(rows + 1, 2, height_ratios=[band] * rows + [_SCATTER_HEIGHT])
         beside = grid[rows, :]
     limit = cut_at([p.step_time for _, p in named])
-    seen = {KINDS.index("bubble")}
+    seen, two_ways = {KINDS.index("bubble")}, False
     for number, (name, p) in enumerate(named):
         row, column = number % rows, number // rows
         axis = figure.add_subplot(grid[row, column])
-        seen |= _draw_timeline(axis, p, limit, 11.0 * (0.62 if columns == 1 else 0.47))
+        kinds, both = _draw_timeline(axis, p, limit, 11.0 * (0.62 if columns == 1 else 0.47))
+        seen, two_ways = seen | kinds, two_ways or both
         cut = ", cut" if p.step_time > limit else ""
         axis.set_title(
             f"{number + 1}  {short_name(name)}: {show(p.step_time, 's')}{cut}", loc="left", fontsize=9, pad=3
@@ -59,7 +70,7 @@ def plot_schedules(named: Sequence[tuple[str, Prediction]], path: str | Path, ti
         last = row == rows - 1 or number == len(named) - 1
         axis.tick_params(labelbottom=last, labelsize=8)
         axis.set_xlabel("seconds" if last else "", fontsize=9)
-    _legend(figure, sorted(seen))
+    _legend(figure, sorted(seen), two_ways)
     scatter = figure.add_subplot(beside)
     if columns == 1 and rows > 2:
         scatter.set_box_aspect(1.0)
@@ -67,12 +78,20 @@ def plot_schedules(named: Sequence[tuple[str, Prediction]], path: str | Path, ti
     _draw_scatter(scatter, named)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
-    figure.savefig(path, facecolor="white")
+    with replacing(path) as unfinished:
+        figure.savefig(unfinished, facecolor="white")
     return Path(path)
 
 
-def _draw_timeline(axis: Any, p: Prediction, limit: float, width: float) -> set[int]:
-    """Draw the step of a prediction; returns the kinds of bars in it.  `width` is that of the axis [inches]."""
+def _draw_timeline(axis: Any, p: Prediction, limit: float, width: float) -> tuple[set[int], bool]:
+    """Draw the step of a prediction; returns the kinds of bars in it, and whether they run both ways.
+
+    Args:
+        axis: what is drawn on.
+        p: the prediction.
+        limit: end of the axis [s].
+        width: of the axis [inches].
+    """
     trace, ranks = p.step_trace, p.program.ranks
     bars = compute_bars(p.program, p.prices, trace)
     axis.set_xlim(0.0, limit)
@@ -85,13 +104,15 @@ def _draw_timeline(axis: Any, p: Prediction, limit: float, width: float) -> set[
         draw_numbers(axis, bars, limit * 11.5 / width)
     axis.set_yticks([])
     axis.spines[["top", "right", "left"]].set_visible(False)
-    return {int(kind) for kind in set(bars.kind.tolist())}
+    return {int(kind) for kind in set(bars.kind.tolist())}, has_two_ways([bars])
 
 
-def _legend(figure: Any, kinds: Sequence[int]) -> None:
+def _legend(figure: Any, kinds: Sequence[int], two_ways: bool) -> None:
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=COLOURS[KINDS[kind]], label=KINDS[kind]) for kind in kinds]
+    if two_ways:
+        handles.append(Patch(facecolor=colour_of("forward", 1), label="darker: the second direction"))
     figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), fontsize=8, frameon=False)
 
 

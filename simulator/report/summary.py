@@ -93,10 +93,8 @@ def memory_section(prediction: Prediction) -> Section:
         cells = [show(float(memory.by_category[rank, i]), "B") for i in used]
         rows.append((str(rank), show(total, "B"), percent(total / float(capacities[rank]), 0), *cells))
     names = [_SHORT.get(CATEGORIES[i], CATEGORIES[i]) for i in used]
-    standing = memory.standing(fullest)
-    tensors = [
-        f"{s.name}{f' x {s.count}' if s.count > 1 else ''} {show(s.bytes, 'B')}" for s in standing[:_MOST_TENSORS]
-    ]
+    live = memory.live(fullest)
+    tensors = [f"{s.name}{f' x {s.count}' if s.count > 1 else ''} {show(s.bytes, 'B')}" for s in live[:_MOST_TENSORS]]
     low, high = p.memory_band(fullest)
     since = float(memory.time[fullest]) - step_window(p.program, p.trace).low
     return Section(

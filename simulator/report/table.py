@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Section", "Table", "bar", "percent", "render_sections", "sections_html"]
+__all__ = ["Section", "Table", "bar", "percent", "plain_bars", "render_sections", "sections_html"]
 
 _FULL, _PARTS = "█", " ▏▎▍▌▋▊▉"
+_ASCII = {ord(_FULL): "#"} | {ord(part): "#" if eighths >= 4 else "" for eighths, part in enumerate(_PARTS) if eighths}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,27 @@ class Table:
         lines = [*heads, *self.rows]
         widths = [max((len(line[i]) for line in lines), default=0) for i in range(len(self.headings))]
         return "\n".join((" " * indent + self._line(line, widths)).rstrip() for line in lines)
+
+    def narrowed(self, width: int) -> list[Table]:
+        """Return the table in parts that fit so many characters; each repeats the first column.
+
+        >>> wide = Table(headings=("rank", "weights", "gradients"), rows=(("0", "10 GiB", "5 GiB"),))
+        >>> [part.headings for part in wide.narrowed(16)]
+        [('rank', 'weights'), ('rank', 'gradients')]
+        """
+        lines = [self.headings, *self.rows]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.headings))]
+        parts: list[list[int]] = [[]]
+        for column in range(1, len(widths)):
+            if parts[-1] and sum(widths[i] + 2 for i in (*parts[-1], column)) + widths[0] > width:
+                parts.append([])
+            parts[-1].append(column)
+        return [self._columns((0, *part)) for part in parts] if len(parts) > 1 else [self]
+
+    def _columns(self, wanted: tuple[int, ...]) -> Table:
+        pick = [tuple(line[i] for i in wanted) for line in (self.headings, *self.rows)]
+        left = tuple(place for place, column in enumerate(wanted) if column in self.left)
+        return Table(headings=pick[0], rows=tuple(pick[1:]), left=left)
 
     def _line(self, line: Sequence[str], widths: Sequence[int]) -> str:
         cells = zip(range(len(widths)), line, widths, strict=True)
@@ -82,16 +105,39 @@ def percent(fraction: float, digits: int = 1, signed: bool = False) -> str:
     return f"{fraction:{'+' if signed else ''}.{digits}%}".replace("%", " %")
 
 
-def render_sections(sections: Iterable[Section], bold: bool = False) -> str:
-    """Return sections as text, a blank line between them."""
+def render_sections(sections: Iterable[Section], bold: bool = False, width: int | None = None) -> str:
+    """Return sections as text, a blank line between them.
+
+    Args:
+        bold: titles stand out, by the codes of a terminal.
+        width: characters that a line may have: longer ones go on below, wide tables are printed in parts (None: no limit).
+    """
     out = []
     for section in sections:
-        lines = [f"\033[1m{section.title}\033[0m" if bold else section.title] if section.title else []
-        lines += [f"  {line}" for line in section.lines]
-        lines += [section.table.text(2)] if section.table is not None and section.table.rows else []
-        lines += [f"  {line}" for line in section.below]
+        title = _wrapped(section.title, width, 0) if section.title else []
+        lines = [f"\033[1m{line}\033[0m" if bold else line for line in title]
+        lines += [part for line in section.lines for part in _wrapped(line, width, 2)]
+        if section.table is not None and section.table.rows:
+            lines += [t.text(2) for t in (section.table.narrowed(width - 2) if width else [section.table])]
+        lines += [part for line in section.below for part in _wrapped(line, width, 2)]
         out.append("\n".join(lines))
     return "\n\n".join(out)
+
+
+def _wrapped(line: str, width: int | None, indent: int) -> list[str]:
+    if width is None or len(line) + indent <= width:
+        return [" " * indent + line]
+    first, rest = " " * indent, " " * (indent + 2)
+    return textwrap.wrap(line, max(width, 20), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+
+
+def plain_bars(text: str) -> str:
+    """Return a text with its bars in ASCII, for outputs that cannot show blocks.
+
+    >>> plain_bars(bar(0.6, 4))
+    '##'
+    """
+    return text.translate(_ASCII)
 
 
 def sections_html(sections: Iterable[Section]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from simulator.registry import Family
 from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order import Action, PipelineOrder
@@ -16,14 +14,15 @@ __all__ = ["SCHEDULES", "Action", "PipelineOrder", "Placement", "Schedule", "Sha
 class _Schedules(Family):
     """The family; the path of a file that ends in .csv stands for the order in it."""
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> Schedule:
         """Return the schedule with this name or alias, or the one of this file.
 
         Raises:
             UnknownNameError: nobody bears the name.
             SpecError, ProgramError: the file cannot be read, or its order cannot run.
         """
-        return read_schedule(name)[0] if is_order_file(name) else super().get(name)
+        found: Schedule = read_schedule(name)[0] if is_order_file(name) else super().get(name)
+        return found
 
 
 SCHEDULES = _Schedules("schedule", "simulator.schedules", "Schedule")

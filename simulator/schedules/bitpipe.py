@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simulator.schedules.base import Shape
 from simulator.schedules.chimera import Chimera
 from simulator.schedules.greedy import greedy_order, greedy_plainly
 from simulator.schedules.order import Action, PipelineOrder
 from simulator.schedules.placement import Placement
+from simulator.schedules.shape import Shape
 
 __all__ = ["BitPipe"]
 

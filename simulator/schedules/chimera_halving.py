@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.schedules.base import Shape
 from simulator.schedules.chimera import Chimera, backwards_twice
 from simulator.schedules.order import Action, B, PipelineOrder
 from simulator.schedules.placement import Placement
+from simulator.schedules.shape import Shape
 
 __all__ = ["ChimeraHalving"]
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from simulator.schedules.action import Cell
 from simulator.schedules.arrange import by_phrases
-from simulator.schedules.base import Shape
 from simulator.schedules.dualpipe import dual_cells, dual_phrases
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
+from simulator.schedules.shape import Shape
 from simulator.schedules.v_chunks import VChunks
 
 __all__ = ["DualPipeV"]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simulator.schedules.base import Shape
 from simulator.schedules.one_chunk import OneChunk
 from simulator.schedules.order import Action, B, F, PipelineOrder
 from simulator.schedules.placement import Placement
+from simulator.schedules.shape import Shape
 
 __all__ = ["GPipe"]
 

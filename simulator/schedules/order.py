@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simulator.errors import ProgramError
 from simulator.schedules.action import KINDS, Action, B, Cell, F, I, W, cell_text, parse_cell
-from simulator.schedules.order_check import check_order, check_pairs
-from simulator.schedules.placement import Placement, read_only
+from simulator.schedules.placement import read_only
 
 __all__ = ["KINDS", "Action", "B", "Cell", "F", "I", "PipelineOrder", "W", "warm_up_then_pairs"]
 
@@ -90,7 +89,7 @@ class PipelineOrder:
         )
         weight.flags.writeable = False
         object.__setattr__(self, "weight", weight)
-        check_pairs(self)
+        _check_pairs(self)
 
     @classmethod
     def from_grid(
@@ -221,17 +220,6 @@ class PipelineOrder:
         """
         return "".join(",".join(cell_text(c, torch) for c in self.cells(rank)) + "\n" for rank in range(self.ranks))
 
-    def check(self, placement: Placement, microbatches: int) -> None:
-        """Check that every chunk runs every microbatch of its lane forward and then backward, once, on its own rank.
-
-        A backward is one B, or one I and later one W.  Where a microbatch runs in parts, each part keeps the rule;
-        where forward and backward have different parts, all of the forward comes before any of the backward.
-
-        Raises:
-            ProgramError: an action is missing, double, misplaced or too early; the message names it.
-        """
-        check_order(self, placement, microbatches)
-
     def repeated(self, steps: int, microbatches: int) -> PipelineOrder:
         """Return the order of several steps in which every rank ends its part of one before it begins the next.
 
@@ -284,3 +272,26 @@ def warm_up_then_pairs(warm_up: ArrayLike, count: int) -> tuple[NDArray[np.int8]
     number = (place >> 1) + np.where(odd, 0, start)
     number = np.where(warming, column, np.where(draining, column - count, number))
     return backward.astype(np.int8), number.astype(np.int32)
+
+
+def _check_pairs(order: PipelineOrder) -> None:
+    """Check that every fused pair is a forward with the backward right behind it, on one rank.
+
+    Raises:
+        ProgramError: a pair is not; the message names its first action.
+    """
+    fused = np.flatnonzero(order.pair >= 0)
+    if not len(fused):
+        return
+    partner = order.pair[fused]
+    inside = partner < order.size
+    safe = np.where(inside, partner, 0)
+    step = partner - fused
+    rank = order.rank
+    kinds = np.where(step > 0, order.kind[fused] == 0, (order.kind[fused] == 1) | (order.kind[fused] == 2))
+    good = inside & (np.abs(step) == 1) & (order.pair[safe] == fused) & (rank[safe] == rank[fused]) & kinds
+    for n in fused[~good][:1]:
+        raise ProgramError(
+            f"a fused pair is a forward and the backward right behind it on one rank, each naming the other: action "
+            f"{n}, {order.action(int(n))}, names {order.pair[n]}; put the two side by side"
+        )

@@ -2,46 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import ProgramError
 from simulator.schedules.action import KINDS
+from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
 
-if TYPE_CHECKING:
-    from simulator.schedules.order import PipelineOrder
-
-__all__ = ["check_order", "check_pairs", "covered_microbatches"]
-
-
-def check_pairs(order: PipelineOrder) -> None:
-    """Check that every fused pair is a forward with the backward right behind it, on one rank.
-
-    Raises:
-        ProgramError: a pair is not; the message names its first action.
-    """
-    fused = np.flatnonzero(order.pair >= 0)
-    if not len(fused):
-        return
-    partner = order.pair[fused]
-    inside = partner < order.size
-    safe = np.where(inside, partner, 0)
-    step = partner - fused
-    rank = order.rank
-    kinds = np.where(step > 0, order.kind[fused] == 0, (order.kind[fused] == 1) | (order.kind[fused] == 2))
-    good = inside & (np.abs(step) == 1) & (order.pair[safe] == fused) & (rank[safe] == rank[fused]) & kinds
-    for n in fused[~good][:1]:
-        raise ProgramError(
-            f"a fused pair is a forward and the backward right behind it on one rank, each naming the other: action "
-            f"{n}, {order.action(int(n))}, names {order.pair[n]}; put the two side by side"
-        )
+__all__ = ["check_order", "covered_microbatches"]
 
 
 def check_order(order: PipelineOrder, placement: Placement, microbatches: int) -> None:
-    """Check an order against the placement and the microbatches it is for; see `PipelineOrder.check`.
+    """Check that every chunk runs every microbatch of its lane forward and then backward, once, on its own rank.
+
+    A backward is one B, or one I and later one W.  Where a microbatch runs in parts, each part keeps the rule;
+    where forward and backward have different parts, all of the forward comes before any of the backward.
 
     Raises:
         ProgramError: an action is missing, double, misplaced or too early; the message names it.
@@ -107,7 +83,7 @@ def covered_microbatches(order: PipelineOrder) -> tuple[NDArray[np.int64], NDArr
 
 
 def _places(
-    order: PipelineOrder, where: NDArray, microbatch: NDArray, chunks: int, microbatches: int
+    order: PipelineOrder, where: NDArray[np.int64], microbatch: NDArray[np.int32], chunks: int, microbatches: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int16]]:
     """Return [4, chunks, microbatches] first and last place (-1: none) and parts; refuse what is double or partial."""
     flat = (order.kind[where].astype(np.int64) * chunks + order.chunk[where]) * microbatches + microbatch
@@ -136,7 +112,9 @@ def _places(
     return first.reshape(shape), last.reshape(shape), parts.reshape(shape)
 
 
-def _check_parts(order: PipelineOrder, where: NDArray, microbatch: NDArray, chunks: int, microbatches: int) -> None:
+def _check_parts(
+    order: PipelineOrder, where: NDArray[np.int64], microbatch: NDArray[np.int32], chunks: int, microbatches: int
+) -> None:
     """Check part by part that B or I follows F, where they are cut alike, and that W follows I."""
     most = int(order.parts.max())
     flat = (order.chunk[where].astype(np.int64) * microbatches + microbatch) * most + order.part[where]

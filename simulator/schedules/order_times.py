@@ -64,7 +64,7 @@ def time_order(
     weight_grad: ArrayLike = 1.0,
     transfer: float = 0.0,
 ) -> OrderTimes:
-    """Return when every action of an order runs; the order has passed `PipelineOrder.check`.
+    """Return when every action of an order runs; the order has passed `check_order`.
 
     Args:
         forward, input_grad, weight_grad: [s] one microbatch on one rank's whole share of one lane; one number, or one per rank.

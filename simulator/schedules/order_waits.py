@@ -19,7 +19,7 @@ _Atom = tuple[bool, int, int]
 
 
 def check_order_runs(order: PipelineOrder) -> None:
-    """Check that every action of an order gets its turn; the order has passed `PipelineOrder.check`.
+    """Check that every action of an order gets its turn; the order has passed `check_order`.
 
     Raises:
         DeadlockError: ranks wait for each other; the message names each action of the ring and what it waits for.

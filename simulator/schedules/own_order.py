@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.errors import ProgramError
-from simulator.schedules.base import Shape
 from simulator.schedules.order import PipelineOrder
-from simulator.schedules.order_check import covered_microbatches
+from simulator.schedules.order_check import check_order, covered_microbatches
 from simulator.schedules.placement import Placement
+from simulator.schedules.shape import Shape
 
 __all__ = ["placement_of", "read_order"]
 
@@ -32,7 +32,7 @@ def read_order(text: str) -> tuple[PipelineOrder, Placement, Shape]:
     kept = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     order = PipelineOrder.parse("\n".join(kept))
     placement = placement_of(order)
-    order.check(placement, placement.microbatches)
+    check_order(order, placement, placement.microbatches)
     return order, placement, Shape(order.ranks, placement.microbatches, placement.chunks // order.ranks)
 
 

@@ -12,6 +12,7 @@ from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
 from simulator.schedules.torch_csv import read_order_file_text
+from simulator.specs import read_bytes
 
 __all__ = ["is_order_file", "read_schedule", "schedule_of_text"]
 
@@ -42,19 +43,14 @@ def read_schedule(path: str | Path) -> tuple[Schedule, Shape]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise SpecError(f"{path}: a schedule that ends in .csv is a file with one line per rank: {reason}") from None
-    if not file.is_file() or found.st_size > LARGEST_FILE:
-        raise SpecError(
-            f"{path}: an order is a plain text file of up to {LARGEST_FILE} bytes: this one has {found.st_size}"
-            + ("" if file.is_file() else " and is none")
-        )
     return _read(str(file.resolve()), str(path), found.st_mtime_ns, found.st_size)
 
 
 @functools.lru_cache(maxsize=16)
 def _read(file: str, name: str, changed: int, size: int) -> tuple[Schedule, Shape]:
     try:
-        text = Path(file).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_bytes(file, LARGEST_FILE, "text file with an order", place=name).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
         raise SpecError(f"{name}: an order is a text file (UTF-8): {error}") from None
     try:
         return schedule_of_text(text, name)

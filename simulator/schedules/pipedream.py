@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.schedules.base import Shape
 from simulator.schedules.one_chunk import OneChunk
 from simulator.schedules.one_f_one_b import OneFOneB
 from simulator.schedules.order import Action, PipelineOrder
 from simulator.schedules.placement import Placement
+from simulator.schedules.shape import Shape
 
 __all__ = ["PipeDream"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.schedules.base import Shape
 from simulator.schedules.pipedream import PipeDream
+from simulator.schedules.shape import Shape
 
 __all__ = ["PipeDream2BW"]
 

@@ -7,14 +7,17 @@ opposite directions, so every rank holds two shares of the model.  A microbatch 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simulator.errors import PlanError
-from simulator.schedules.base import Shape
+from simulator.schedules.shape import Shape
 
 __all__ = ["Placement", "read_only"]
+
+Whole = TypeVar("Whole", bound=np.integer)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +76,7 @@ class Placement:
         >>> Placement.bidirectional(Shape(2, 2), [0, 1]).rank_of.tolist()
         [[0, 1], [1, 0]]
         """
-        lanes: NDArray = np.asarray(lane_of)
+        lanes: NDArray[np.int8] = np.asarray(lane_of)
         if lanes.shape != (shape.microbatches,):
             raise PlanError(
                 f"every microbatch takes one lane: got {lanes.size} lanes for {shape.microbatches} microbatches; "
@@ -140,7 +143,7 @@ class Placement:
     __hash__ = None  # type: ignore[assignment]
 
 
-def read_only(values: ArrayLike, dtype: type[np.integer]) -> NDArray:
+def read_only(values: ArrayLike, dtype: type[Whole]) -> NDArray[Whole]:
     """Return a read-only copy of `values` as whole numbers of this type.
 
     Raises:

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from simulator.schedules.base import Shape
 from simulator.schedules.order import Action, B, F, PipelineOrder, warm_up_then_pairs
 from simulator.schedules.placement import Placement
+from simulator.schedules.shape import Shape
 from simulator.schedules.sliced import Sliced
 
 __all__ = ["Seq1F1B"]

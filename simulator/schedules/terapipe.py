@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from simulator.errors import PlanError
-from simulator.schedules.base import Shape
 from simulator.schedules.order import Action, B, F, PipelineOrder
 from simulator.schedules.placement import Placement
+from simulator.schedules.shape import Shape
 from simulator.schedules.sliced import Sliced
 
 __all__ = ["TeraPipe", "plan_slices"]

@@ -14,12 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.errors import ProgramError
-from simulator.schedules.action import Action, parse_cell
-from simulator.schedules.base import Shape
+from simulator.schedules.action import Action, Cell, parse_cell
 from simulator.schedules.order import PipelineOrder
+from simulator.schedules.order_check import check_order
 from simulator.schedules.order_waits import check_order_runs
 from simulator.schedules.own_order import placement_of
 from simulator.schedules.placement import Placement
+from simulator.schedules.shape import Shape
 
 __all__ = ["read_order_file_text"]
 
@@ -69,16 +70,16 @@ def read_order_file_text(text: str) -> tuple[PipelineOrder, Placement, Shape]:
     cells, places, comms = _read_cells(kept)
     order = PipelineOrder.from_actions(cells)
     placement = placement_of(order)
-    order.check(placement, placement.microbatches)
+    check_order(order, placement, placement.microbatches)
     if comms:
         _check_comms(order, placement, places, comms)
     check_order_runs(order)
     return order, placement, Shape(order.ranks, placement.microbatches, placement.chunks // order.ranks)
 
 
-def _read_cells(lines: list[str]) -> tuple[list, list[list[int]], list[_Comm]]:
+def _read_cells(lines: list[str]) -> tuple[list[list[Cell]], list[list[int]], list[_Comm]]:
     """Return the compute cells per rank, the place in its line of each action, and the communication cells."""
-    cells: list = []
+    cells: list[list[Cell]] = []
     places: list[list[int]] = []
     comms: list[_Comm] = []
     for rank, line in enumerate(lines):

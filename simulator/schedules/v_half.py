@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.schedules.base import Shape
 from simulator.schedules.order import Action, F, I, PipelineOrder, W
 from simulator.schedules.placement import Placement
+from simulator.schedules.shape import Shape
 from simulator.schedules.v_chunks import VChunks
 
 __all__ = ["VHalf"]

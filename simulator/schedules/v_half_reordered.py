@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simulator.schedules.base import Shape
 from simulator.schedules.order import Action, PipelineOrder
 from simulator.schedules.placement import Placement
+from simulator.schedules.shape import Shape
 from simulator.schedules.v_half import VHalf
 from simulator.schedules.v_reorder import reordered, reordered_plainly
 

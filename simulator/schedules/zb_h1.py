@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from simulator.schedules.arrange import by_slots
-from simulator.schedules.base import Shape
 from simulator.schedules.one_chunk import OneChunk
 from simulator.schedules.order import Action, F, I, PipelineOrder, W
 from simulator.schedules.placement import Placement
+from simulator.schedules.shape import Shape
 
 __all__ = ["ZBH1"]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from simulator.schedules.arrange import by_slots
-from simulator.schedules.base import Shape
 from simulator.schedules.interleaved_1f1b import Interleaved1F1B, round_size
 from simulator.schedules.order import Action, F, I, PipelineOrder, W
 from simulator.schedules.placement import Placement
+from simulator.schedules.shape import Shape
 
 __all__ = ["InterleavedZeroBubble"]
 

@@ -8,9 +8,9 @@ from itertools import count
 import numpy as np
 
 from simulator.schedules.arrange import by_phrases
-from simulator.schedules.base import Shape
 from simulator.schedules.order import Action, PipelineOrder
 from simulator.schedules.placement import Placement
+from simulator.schedules.shape import Shape
 from simulator.schedules.v_chunks import VChunks
 
 __all__ = ["ZBV"]

@@ -9,9 +9,12 @@ in the working directory first, then in the data that came with the package: a u
 
 from __future__ import annotations
 
-from simulator.specs.folders import KINDS, data_roots, find_spec, names
+from simulator.specs.extends import Resolved, lineage, resolve
+from simulator.specs.files import CsvRows, read_bytes, replacing, write_text
+from simulator.specs.folders import KINDS, data_roots, find_spec, names, working_folder
 from simulator.specs.loading import (
     Count,
+    ExtendingSpec,
     Listed,
     Name,
     NamedSpec,
@@ -27,19 +30,28 @@ from simulator.specs.toml_text import key_lines, read_text, read_toml
 __all__ = [
     "KINDS",
     "Count",
+    "CsvRows",
+    "ExtendingSpec",
     "Listed",
     "Name",
     "NamedSpec",
     "Names",
+    "Resolved",
     "Spec",
     "data_roots",
     "find_spec",
     "key_lines",
+    "lineage",
     "load_all",
     "load_named",
     "load_spec",
     "names",
+    "read_bytes",
     "read_text",
     "read_toml",
+    "replacing",
+    "resolve",
     "validate_spec",
+    "working_folder",
+    "write_text",
 ]

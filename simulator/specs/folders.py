@@ -8,9 +8,10 @@ import re
 from pathlib import Path
 
 from simulator.errors import SpecError, UnknownNameError
+from simulator.specs.files import read_bytes
 from simulator.specs.toml_text import read_toml
 
-__all__ = ["KINDS", "data_roots", "find_spec", "names", "spec_files"]
+__all__ = ["KINDS", "data_roots", "find_extended", "find_spec", "names", "spec_files", "working_folder"]
 
 KINDS = {
     "gpus": ("hardware_specs", "GPU"),
@@ -20,12 +21,14 @@ KINDS = {
     "calibrations": ("hardware_specs", "calibration"),
     "frameworks": ("hardware_specs", "framework"),
     "recompute_policies": ("hardware_specs", "recompute policy"),
+    "reliability": ("hardware_specs", "record of failures"),
     "models": ("workloads", "model"),
     "jobs": ("workloads", "job"),
     "published": ("workloads", "published table"),
 }
 """Kind -> (top folder, the word for one of them)."""
 
+_LARGEST = 2**20
 _ALIASES = re.compile(r"^aliases\s*=\s*\[([^\]]*)\]", re.MULTILINE)
 
 
@@ -35,8 +38,16 @@ def data_roots() -> list[Path]:
 
 
 def _roots() -> list[str]:
-    own, here = _own_root(), os.getcwd()
-    return [own] if here == own else [here, own]
+    own, here = _own_root(), working_folder()
+    return [own] if here in (own, "") else [here, own]
+
+
+def working_folder() -> str:
+    """Return the working directory, "" when it was deleted: the package's own data answer then."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 @functools.cache
@@ -79,7 +90,7 @@ def find_spec(kind: str, name: str) -> Path:
         if plain and _plain(known) == plain:
             return path
     for path in files.values():
-        match = _ALIASES.search(path.read_text(encoding="utf-8", errors="replace"))
+        match = _ALIASES.search(read_bytes(path, _LARGEST).decode("utf-8", "replace"))
         if match and plain and plain in {_plain(alias) for alias in re.findall(r"[\"']([^\"']*)[\"']", match.group(1))}:
             return path
     reason = _reasons(kind).get(plain)
@@ -89,6 +100,30 @@ def find_spec(kind: str, name: str) -> Path:
             f"{KINDS[kind][1]}."
         )
     raise UnknownNameError(KINDS[kind][1], name[:100], files)
+
+
+def find_extended(kind: str, name: str, path: str) -> str:
+    """Return the path of the data file that the one at `path` means by `extends = name`: exactly this name, no alias.
+
+    It is looked for beside the file, then in the working directory, then among the package's own; that of one of the package's own
+    files only among these, so that no file of a user comes between them.  A file that extends its own name means the next of that
+    name, the package's: a user's variant may bear the name of what it varies.
+
+    Raises:
+        UnknownNameError: nobody bears the name; the nearest known one is offered.
+    """
+    beside, own = os.path.dirname(path), os.path.join(_own_root(), KINDS[kind][0], kind)
+    folders = [own] if beside == own else list(dict.fromkeys([beside, *_folders(kind)]))
+    found = ""
+    for folder in folders:
+        file = _file_in(folder, name)
+        if file and file != path:
+            return file
+        found = file or found
+    if not found:
+        known = {file.removesuffix(".toml") for folder in folders for file in _toml_files(folder)}
+        raise UnknownNameError(KINDS[kind][1], name[:100], known)
+    return found
 
 
 def _reasons(kind: str) -> dict[str, str]:
@@ -110,11 +145,13 @@ def spec_files(kind: str) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     for folder in _folders(kind):
-        if os.path.isdir(folder):
-            for file in sorted(os.listdir(folder)):
-                if file.endswith(".toml"):
-                    found.setdefault(file.removesuffix(".toml"), Path(folder, file))
+        for file in _toml_files(folder):
+            found.setdefault(file.removesuffix(".toml"), Path(folder, file))
     return found
+
+
+def _toml_files(folder: str) -> list[str]:
+    return sorted(file for file in os.listdir(folder) if file.endswith(".toml")) if os.path.isdir(folder) else []
 
 
 def _folders(kind: str) -> list[str]:
@@ -124,15 +161,18 @@ def _folders(kind: str) -> list[str]:
 
 
 def _file_called(kind: str, name: str) -> Path | None:
-    """The data file whose stem is exactly `name`: a file system that ignores case does not decide."""
+    path = next((path for folder in _folders(kind) if (path := _file_in(folder, name))), "")
+    return Path(path) if path else None
+
+
+def _file_in(folder: str, name: str) -> str:
+    """The path of a folder's data file whose stem is exactly `name`, or "": a file system that ignores case does not decide."""
     file = f"{name}.toml"
-    for folder in _folders(kind):
-        path = os.path.join(folder, file)
-        if not name or not os.path.exists(path):
-            continue
-        if file in _listed(folder, os.stat(folder).st_mtime_ns) or file in os.listdir(folder):
-            return Path(path)
-    return None
+    path = os.path.join(folder, file)
+    if not name or not os.path.exists(path):
+        return ""
+    listed = file in _listed(folder, os.stat(folder).st_mtime_ns) or file in os.listdir(folder)
+    return path if listed else ""
 
 
 @functools.lru_cache(maxsize=64)

@@ -11,12 +11,15 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from simulator.errors import SpecError
+from simulator.specs.extends import FileState, file_state, lineage, resolve
+from simulator.specs.files import shown_path
 from simulator.specs.folders import find_spec, spec_files
 from simulator.specs.messages import explain, kind_of
-from simulator.specs.toml_text import KeyPath, key_lines, parse_toml, read_text, reason_of, shown_path
+from simulator.specs.toml_text import KeyPath, checked, key_lines, read_text
 
 __all__ = [
     "Count",
+    "ExtendingSpec",
     "Listed",
     "Name",
     "NamedSpec",
@@ -60,23 +63,32 @@ class NamedSpec(Spec):
         return hash((type(self), self.name))
 
 
-def load_spec(path: Path | str, cls: type[S]) -> S:
+class ExtendingSpec(NamedSpec):
+    """A data file that may extend another of its kind: what it does not say is as there (see `simulator.specs.extends`)."""
+
+    extends: Name | None = None
+
+
+def load_spec(path: Path | str, cls: type[S], kind: str | None = None) -> S:
     """Return the file's content as a `cls`; files already read and unchanged since are not read again.
 
+    Args:
+        path: the file.
+        cls: the pydantic class that holds the rules.
+        kind: the kind of data file; one that is an `ExtendingSpec` is then read with those that it extends.
+
     Raises:
-        SpecError: the file cannot be read or is wrong; the message lists all its errors, with line and key.
+        SpecError: the file, or one that it extends, cannot be read or is wrong; the message lists all its errors, with line and key.
     """
-    try:
-        info = os.stat(path)
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{shown_path(path)}: cannot be read ({reason_of(error)})") from None
-    return _load(os.path.abspath(path), info.st_mtime_ns, info.st_size, cls)  # type: ignore[return-value]
+    files = lineage(path, kind) if kind and issubclass(cls, ExtendingSpec) else (file_state(path),)
+    return _load(files, cls)  # type: ignore[return-value]
 
 
 @functools.lru_cache(maxsize=1024)
-def _load(path: str, changed: int, size: int, cls: type[BaseModel]) -> BaseModel:
-    text = read_text(path)
-    return _validate(parse_toml(text, path), cls, shown_path(path), True, text)
+def _load(files: tuple[FileState, ...], cls: type[BaseModel]) -> BaseModel:
+    if len(files) > 1:
+        _load(files[1:], cls)  # what is wrong with an extended file is told at its own place
+    return _validate(resolve(files).data, cls, shown_path(files[0].path), True, read_text(files[0].path))
 
 
 def validate_spec(
@@ -96,7 +108,7 @@ def validate_spec(
     """
     if not isinstance(data, Mapping):
         raise SpecError(f"{place}: expected a table of keys, got {kind_of(data)}")
-    return _validate(data, cls, place, from_file, None, given)
+    return _validate(checked(data, place), cls, place, from_file, None, given)
 
 
 def _validate(
@@ -121,7 +133,7 @@ def _validate(
 
 def load_named(kind: str, name: str, cls: type[S]) -> S:
     """Return the data file of this kind and name as a `cls`; see `find_spec` and `load_spec` for what is raised."""
-    return load_spec(find_spec(kind, name), cls)
+    return load_spec(find_spec(kind, name), cls, kind)
 
 
 def load_all(kind: str, cls: type[S]) -> dict[str, S]:
@@ -133,7 +145,7 @@ def load_all(kind: str, cls: type[S]) -> dict[str, S]:
     found, errors = {}, []
     for name, path in sorted(spec_files(kind).items()):
         try:
-            found[name] = load_spec(path, cls)
+            found[name] = load_spec(path, cls, kind)
         except SpecError as error:
             errors.append(str(error))
     if errors:

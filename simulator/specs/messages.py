@@ -7,10 +7,14 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from simulator.errors import nearest
+from simulator.aliases import explained
+from simulator.errors import TYPING_SLIP, nearest, nearest_few
 from simulator.specs.toml_text import KeyPath
 
 __all__ = ["explain", "kind_of"]
+
+_FEW = 12
+"""So many keys are shown all; of more the nearest three."""
 
 
 def explain(
@@ -20,7 +24,7 @@ def explain(
     at: KeyPath = tuple(part for part in item["loc"] if part != "[key]")
     line = next((lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in lines), 0)
     where = f"{place}, line {line}" if line else place
-    path = ".".join(map(str, at))
+    path = _short(".".join(map(str, at)), 100)
     kind, value = item["type"], item["input"]
     within = kind == "extra_forbidden" and any(key[: len(at)] == at for key in given)
     if within or any(at[:n] in given for n in range(1, len(at) + 1)):
@@ -31,9 +35,14 @@ def explain(
         return line, f"{where}: {_rule(item)}"
     if kind == "extra_forbidden":
         known = _keys_at(cls, at[:-1])
-        guess = nearest(str(at[-1]), known)
-        hint = f" Did you mean {guess}?" if guess else ""
-        return line, f"{where}: {path} = {_brief(value)}: unknown key.{hint} Known: {', '.join(known)}"
+        name = str(at[-1])
+        meant = explained(name)
+        guess = None if meant else nearest(name, known, TYPING_SLIP)
+        hint = f" Here: {meant}." if meant else f" Did you mean {guess}?" if guess else ""
+        shown = (
+            f"Known: {', '.join(known)}" if len(known) <= _FEW else f"Nearest: {', '.join(nearest_few(name, known))}"
+        )
+        return line, f"{where}: {path} = {_brief(value)}: unknown key.{hint} {shown}"
     said = path if item["loc"][-1] == "[key]" else f"{path} = {_brief(value)}"
     return line, f"{where}: {said}: {_rule(item)}"
 
@@ -91,10 +100,14 @@ def kind_of(value: Any) -> str:
     )
 
 
+def _short(text: str, most: int = 60) -> str:
+    """A text that may be as long as a file, cut where nobody reads on."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
 def _brief(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int) and abs(value) >= 10**40:
         return f"a number of about {int(value.bit_length() * 0.30103) + 1} digits"
-    text = f'"{value}"' if isinstance(value, str) else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return _short(f'"{value[:100]}"' if isinstance(value, str) else str(value))

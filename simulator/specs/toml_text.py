@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-import os
+import json
+import math
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from simulator.errors import SpecError
+from simulator.specs.files import read_bytes, shown_path
+from simulator.units import sane
 
-__all__ = ["KeyPath", "key_lines", "parse_toml", "read_text", "read_toml", "reason_of", "shown_path"]
+__all__ = [
+    "KeyPath",
+    "checked",
+    "key_lines",
+    "parse_toml",
+    "read_text",
+    "read_toml",
+    "toml_key",
+    "toml_value",
+]
 
 KeyPath = tuple[str | int, ...]
 """Keys and places in lists from the top of a file to a value."""
 
 _MAX_FILE = 2**20
+_DEEPEST = 40
 _KEY = r"(?:\"[^\"]*\"|'[^']*'|[A-Za-z0-9_-]+)"
 _KEY_LINE = re.compile(rf"\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*=\s*(.*)")
 _TABLE_LINE = re.compile(rf"\s*(\[\[?)\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*\]")
@@ -35,18 +49,10 @@ def read_text(path: Path | str, what: str = "TOML file") -> str:
     """Return the text of a small file; `what` it should be is named in messages.
 
     Raises:
-        SpecError: no file, a directory, too large, or not UTF-8.
+        SpecError: no regular file, too large, or not UTF-8.
     """
     place = shown_path(path)
-    if os.path.isdir(path):
-        raise SpecError(f"{place}: is a directory; expected a {what}")
-    try:
-        with open(path, "rb") as file:
-            raw = file.read(_MAX_FILE + 1)
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{place}: cannot be read ({reason_of(error)})") from None
-    if len(raw) > _MAX_FILE:
-        raise SpecError(f"{place}: is larger than 1 MiB; expected a small {what}")
+    raw = read_bytes(path, _MAX_FILE, what)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -61,7 +67,7 @@ def parse_toml(text: str, path: Path | str) -> dict[str, Any]:
         SpecError: it is no TOML; the message has the line.
     """
     try:
-        return tomllib.loads(text)
+        return dict(checked(tomllib.loads(text), shown_path(path)))
     except tomllib.TOMLDecodeError as error:
         match = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", str(error), re.DOTALL)
         where, why = (f", line {match.group(2)}", match.group(1)) if match else ("", str(error))
@@ -69,6 +75,27 @@ def parse_toml(text: str, path: Path | str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
         raise SpecError(f"{shown_path(path)}: is no TOML that can be read: {why}") from None
+
+
+def checked(data: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    """Return what was read.
+
+    Raises:
+        SpecError: it is nested too deeply, or has a number of a magnitude that nothing has.
+    """
+    waiting: list[tuple[Any, KeyPath]] = [(data, ())]
+    while waiting:
+        value, at = waiting.pop()
+        if isinstance(value, Mapping | list):
+            if len(at) > _DEEPEST:
+                raise SpecError(f"{place}: is nested too deeply: at most {_DEEPEST} tables and lists in one another")
+            waiting += [
+                (inner, (*at, key))
+                for key, inner in (value.items() if isinstance(value, Mapping) else enumerate(value))
+            ]
+        elif isinstance(value, float) and math.isfinite(value) and not sane(value):
+            raise SpecError(f"{place}: {'.'.join(map(str, at))[:100]} = {value}: no number that anything has")
+    return data
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
@@ -116,14 +143,19 @@ def _table_path(parts: KeyPath, arrays: dict[KeyPath, int], opens_item: bool) ->
     return path
 
 
-def shown_path(path: Path | str) -> str:
-    """Return a path as the user would write it: relative when it lies under the working directory."""
-    try:
-        return str(Path(os.path.abspath(path)).relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
+def toml_value(value: Any) -> str:
+    """Return a value as TOML has it on one line.
+
+    >>> toml_value({"a": [1, "x"], "b c": True})
+    '{ a = [1, "x"], "b c" = true }'
+    """
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{toml_key(str(key))} = {toml_value(inner)}" for key, inner in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else str(value)
 
 
-def reason_of(error: Exception) -> str:
-    """Return why a file could not be read, without its path."""
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+def toml_key(key: str) -> str:
+    """Return a key as TOML has it: bare where it can be, else in quotes."""
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)

@@ -27,6 +27,7 @@ from simulator.schedules.base import Shape
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.order_times import time_order
 from simulator.schedules.placement import Placement
+from simulator.studies.schedule_figures import check_times
 
 __all__ = ["AutomaticSchedule", "automatic_order", "automatic_schedule", "lower_bound"]
 
@@ -225,8 +226,8 @@ def _problem(shape: Shape, forward: Any, input_grad: Any, weight_grad: Any, tran
         if each.ndim > 1 or (each.ndim and len(each) != p):
             raise PlanError(f"{name}: one time for all ranks or one per rank, but {each.size} were given for {p} ranks")
         times[row] = each
-    if not (np.isfinite(times).all() and (times >= 0).all() and 0 <= transfer < np.inf):
-        raise PlanError("times of a schedule are finite numbers >= 0, but one of those given is not")
+    for name, each in zip(("forward", "input_grad", "weight_grad"), times, strict=True):
+        check_times({name: each.max(), f"least {name}": each.min(), "transfer": transfer})
     most = float(shape.microbatches if limit is None else limit)
     if not 1 <= most < np.inf:
         raise PlanError(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from simulator.errors import UnknownNameError
+from simulator.options.option import declared
+from simulator.options.page import default, matters_with, values
+from simulator.plan.plan import Plan
 from simulator.registry import Family
 from simulator.report.table import Section, Table
 from simulator.specs import KINDS as FILE_KINDS
-from simulator.specs import find_spec, names, read_toml
+from simulator.specs import find_spec, lineage, names, read_toml, resolve
 from simulator.units import show
 
 __all__ = ["FAMILIES", "Member", "kind_named", "list_kind", "program_text", "show_member"]
@@ -20,7 +24,8 @@ FAMILIES = {
     "schedules": ("simulator.schedules", "SCHEDULES"),
     "optimizers": ("simulator.workload.optimizers", "OPTIMIZERS"),
     "algorithms": ("simulator.collectives", "ALGORITHMS"),
-    "architectures": ("simulator.workload.architectures", "ARCHITECTURES"),
+    "architectures": ("simulator.workload.families", "FAMILIES"),
+    "importers": ("simulator.importers", "IMPORTERS"),
 }
 """Kind -> module and name of a plug-in family."""
 
@@ -38,6 +43,7 @@ class Member:
         facts: key -> value, with units, as its file says.
         sources: key -> where the value was read ("*" = all others).
         derived: what follows from the facts, in words and human units.
+        inherited: key -> which member it is taken over from, of a file that extends others.
         picture: lines to look at, such as a schedule's timeline.
     """
 
@@ -47,6 +53,7 @@ class Member:
     facts: dict[str, Any]
     sources: dict[str, str]
     derived: dict[str, str]
+    inherited: dict[str, str] = field(default_factory=dict)
     picture: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,6 +66,7 @@ class Member:
             "facts": self.facts,
             "sources": self.sources,
             "derived": self.derived,
+            "inherited": self.inherited,
         }
 
     def sections(self) -> list[Section]:
@@ -66,7 +74,8 @@ class Member:
         rows = tuple(row for key, value in _flat(self.facts) for row in self._rows(key, value))
         one = f"{self.kind[:-3]}y" if self.kind.endswith("ies") else self.kind.removesuffix("s")
         title = f"{one} {self.name} ({self.place})"
-        out = [Section(title=title, table=Table(headings=("", "", ""), rows=rows, left=(0, 1, 2)))]
+        columns = 4 if self.inherited else 3
+        out = [Section(title=title, table=Table(headings=("",) * columns, rows=rows, left=tuple(range(columns))))]
         if self.derived:
             out.append(
                 Section(title="follows", table=Table(headings=("", ""), rows=tuple(self.derived.items()), left=(0, 1)))
@@ -78,11 +87,12 @@ class Member:
             out.append(Section(title="looks like", lines=tuple(self.picture.split("\n"))))
         return out
 
-    def _rows(self, key: str, value: Any) -> Iterator[tuple[str, str, str]]:
-        """A line of key, value and source; long text goes on below."""
+    def _rows(self, key: str, value: Any) -> Iterator[tuple[str, ...]]:
+        """A line of key, value, source and, where a member extends others, whose it is; long text goes on below."""
         first, *more = textwrap.wrap(_said(value), _WIDEST) or [""]
-        yield key, first, self._source(key)
-        yield from (("", text, "") for text in more)
+        whose = (f"from {self.inherited[key]}" if key in self.inherited else "",) if self.inherited else ()
+        yield key, first, self._source(key), *whose
+        yield from (("", text, "", *("" for _ in whose)) for text in more)
 
     def _source(self, key: str) -> str:
         """Return the number of a key's source: its own, that of a table it lies in, or that of all others."""
@@ -101,7 +111,7 @@ def kind_named(text: str) -> str:
     >>> kind_named("gpu"), kind_named("schedules"), kind_named("recompute_policy")
     ('gpus', 'schedules', 'recompute_policies')
     """
-    known = [*FILE_KINDS, *FAMILIES, "collectives", "kinds", "engines"]
+    known = [*FILE_KINDS, *FAMILIES, "collectives", "kinds", "engines", "options"]
     for kind in (text, text.lower(), text.lower() + "s", text.lower().removesuffix("y") + "ies"):
         if kind in known:
             return kind
@@ -119,7 +129,7 @@ def list_kind(kind: str) -> list[tuple[str, str]]:
     """
     kind = kind_named(kind)
     if kind == "kinds":
-        return [(name, "") for name in sorted([*FILE_KINDS, *FAMILIES, "collectives", "engines"])]
+        return [(name, "") for name in sorted([*FILE_KINDS, *FAMILIES, "collectives", "engines", "options"])]
     if kind == "engines":
         from simulator.engine import ENGINES
 
@@ -128,6 +138,8 @@ def list_kind(kind: str) -> list[tuple[str, str]]:
         from simulator.collectives.base import KINDS
 
         return [(name, "") for name in KINDS]
+    if kind == "options":
+        return [(option.name, _short(option.doc)) for option in declared(Plan).values()]
     if kind in FAMILIES:
         return [(name, _first_line(member)) for name, member in _family(kind).members.items()]
     return [(name, _brief(kind, name)) for name in names(kind)]
@@ -165,11 +177,16 @@ def _brief(kind: str, name: str) -> str:
         "frameworks": lambda: str(data.get("notes", "")),
         "calibrations": lambda: str(data.get("notes", "")),
         "recompute_policies": lambda: str(data.get("notes", "")),
+        "reliability": lambda: str(data.get("notes", "")),
     }
     try:
         text = templates[kind]() if kind in templates else ""
     except (KeyError, AttributeError, TypeError):
         text = "(its file is wrong: dtsim show says how)"
+    return _short(text)
+
+
+def _short(text: str) -> str:
     return text if len(text) <= 110 else text[:107] + "..."
 
 
@@ -194,15 +211,23 @@ def show_member(kind: str, name: str, settings: Sequence[str] = ()) -> Member:
     kind = kind_named(kind)
     if kind in FAMILIES:
         return _plug_in(kind, name)
+    if kind == "options":
+        return _option(name)
     if kind in ("kinds", "engines", "collectives"):
-        raise UnknownNameError("kind that can be shown", kind, [*FILE_KINDS, *FAMILIES])
+        raise UnknownNameError("kind that can be shown", kind, [*FILE_KINDS, *FAMILIES, "options"])
     path = find_spec(kind, name)
-    data = read_toml(path)
+    data, inherited = read_toml(path), {}
     if kind == "jobs":
         from simulator.job import apply_settings
 
         data = apply_settings(data, settings)
     derived = _derived(kind, str(path), settings)
+    if kind == "frameworks":
+        found = resolve(lineage(path, kind))
+        data, lines = dict(found.data), [Path(file).stem for file in found.files]
+        whose = {key: Path(file).stem for key, file in found.stated_in.items() if file != found.files[0]}
+        inherited = {key: whose[key] for key in data if key in whose}
+        derived |= {"goes back to": ", ".join(lines[1:])} if lines[2:] else {}
     sources = data.pop("sources", {})
     return Member(
         kind=kind,
@@ -211,12 +236,28 @@ def show_member(kind: str, name: str, settings: Sequence[str] = ()) -> Member:
         facts=data,
         sources=sources,
         derived=derived,
+        inherited=inherited,
     )
 
 
-def _place(path: str) -> str:
-    from pathlib import Path
+def _option(name: str) -> Member:
+    """A choice of a plan, as it is declared."""
+    options = declared(Plan)
+    if name not in options:
+        raise UnknownNameError("option", name[:100], options)
+    one = options[name]
+    facts = {
+        "what": one.doc,
+        "group": one.group,
+        "values": values(one),
+        "default": default(one),
+        "matters with": matters_with(one),
+    }
+    said = {key: text for key, text in facts.items() if text}
+    return Member(kind="options", name=name, place="[plan] of a job", facts=said, sources={}, derived={})
 
+
+def _place(path: str) -> str:
     from simulator.specs import data_roots
 
     for root in data_roots():

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.energy.step_power import StepPower, step_power
 from simulator.errors import SimulatorError
 from simulator.job import Job
 from simulator.lowering import settle
@@ -52,6 +53,7 @@ class Row:
     prediction: Prediction | None
     reason: str = ""
     pipeline: PipelineFacts | None = None
+    power: StepPower | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as JSON: the keys of `dtsim run`, or `reason`."""
@@ -60,7 +62,8 @@ class Row:
             return head
         answer = self.prediction.to_dict()
         answer.pop("schema_version")
-        facts = {} if self.pipeline is None else {"pipeline": asdict(self.pipeline)}
+        facts: dict[str, Any] = {} if self.pipeline is None else {"pipeline": asdict(self.pipeline)}
+        facts |= {} if self.power is None else {"power": self.power.to_dict()}
         return head | {"peak_memory_fullest_bytes": self.prediction.peak_memory} | facts | answer
 
 
@@ -93,23 +96,27 @@ class Comparison:
         """Return table and refusals to read."""
         lines = []
         best = min((p.step_time for _, p in self.predicted if p.fits), default=None)
-        for name, p in self.predicted:
+        for row in self.rows:
+            p = row.prediction
+            if p is None:
+                continue
             mark = "fits" if p.fits else _too_much(p)
             mark += ", quickest" if p.fits and p.step_time == best else ""
             lines.append(
                 (
-                    name,
+                    row.name,
                     show(p.step_time, "s"),
                     f"{show(p.low, 's')} to {show(p.high, 's')}",
                     percent(p.mfu),
                     percent(p.bubble_fraction),
                     show(sum(p.exposed_communication.values()), "s"),
                     show(p.peak_memory, "B"),
+                    "" if row.power is None else show(row.power.energy_per_token, "J"),
                     mark,
                 )
             )
-        headings = ("", "step", "80 % band", "MFU", "bubble", "exposed comm", "fullest rank", "")
-        table = Table(headings=headings, rows=tuple(lines), left=(0, 7))
+        headings = ("", "step", "80 % band", "MFU", "bubble", "exposed comm", "fullest rank", "per token", "")
+        table = Table(headings=headings, rows=tuple(lines), left=(0, 8))
         out = [Section(title=f"{self.name}, side by side", table=table), *self._pipelines()]
         refused = [f"{row.name}: {row.reason}" for row in self.rows if row.prediction is None]
         return [*out, Section(title="cannot be", lines=tuple(refused))] if refused else out
@@ -173,7 +180,8 @@ def compare(
             variant, note = _with_fitting_chunks(loader.load(settings, like), settings)
             prediction = simulate_job(variant, engine)
             facts = _pipeline_facts(variant, prediction)
-            rows.append(Row(name=name + note, settings=settings, prediction=prediction, pipeline=facts))
+            power = step_power(prediction, variant.cluster, variant.power)
+            rows.append(Row(name=name + note, settings=settings, prediction=prediction, pipeline=facts, power=power))
         except SimulatorError as error:
             rows.append(Row(name=name, settings=settings, prediction=None, reason=str(error)))
     return Comparison(name=loader.base.name, rows=tuple(rows))

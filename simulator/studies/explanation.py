@@ -12,8 +12,8 @@ from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
 from simulator.report.table import Section, Table, bar, percent
 from simulator.studies.changes import MOST_ROWS, Trial, neighbours, that_matter, trials
+from simulator.studies.live_tensors import live_at_peak
 from simulator.studies.measured import class_seconds
-from simulator.studies.standing import standing_at_peak
 from simulator.units import show
 
 __all__ = ["Explanation", "explain", "from_peak_to_step"]
@@ -74,7 +74,7 @@ class Explanation:
             "host_bound": p.provenance["host_bound"],
             "placement": p.provenance["placement"],
             "bubble_fraction": p.bubble_fraction,
-            "largest_at_peak": standing_at_peak(p),
+            "largest_at_peak": live_at_peak(p),
             "fits": p.fits,
             "best": None if self.best is None else self._gain(self.best),
             "changes": [self._gain(trial) for trial in self.gains],

@@ -6,7 +6,6 @@ one that lacks least is written, and says so.
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.job import Job, make_job
 from simulator.report.prediction import Prediction
 from simulator.simulation import simulate_job
+from simulator.specs.toml_text import toml_value
 from simulator.units import show
 from simulator.workload.model import load_model
 
@@ -179,7 +179,7 @@ def _text(data: dict[str, Any], prediction: Prediction) -> str:
         "# Written by dtsim init, which chose the plan: the quickest of the simplest few that fit.",
         f"# Predicted when written: {show(prediction.step_time, 's')} per step, {show(prediction.peak_memory, 'B')} of "
         f"{show(prediction.capacity, 'B')} on the fullest rank: {verdict}.",
-        f"name = {_toml(data['name'])}",
+        f"name = {toml_value(data['name'])}",
     ]
     for table in ("workload", "model", "plan", "cluster"):
         if table in data:
@@ -187,7 +187,7 @@ def _text(data: dict[str, Any], prediction: Prediction) -> str:
             for key, value in data[table].items():
                 comment = _COMMENTS.get(key, "") if table != "model" else ""
                 comment = "dtsim list clusters" if (table, key) == ("cluster", "name") else comment
-                lines.append(f"{key} = {_toml(value)}" + (f"  # {comment}" if comment else ""))
+                lines.append(f"{key} = {toml_value(value)}" + (f"  # {comment}" if comment else ""))
         if table == "plan":
             lines += [
                 '# chunks_per_rank = 2  # model chunks per pipeline rank, with schedule = "interleaved_1f1b"',
@@ -199,9 +199,3 @@ def _text(data: dict[str, Any], prediction: Prediction) -> str:
         '# measured_step_time = "2.31 s" above the first table puts a measured step beside the predicted one.',
     ]
     return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml(item) for item in value)}]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engine import run
+from simulator.errors import PlanError
 from simulator.lowering.abstract import abstract_program
 from simulator.lowering.ordered import ordered
 from simulator.program.prices import Prices
@@ -20,8 +22,9 @@ from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.order_times import time_order
+from simulator.units import sane
 
-__all__ = ["ScheduleFigures", "makespan_and_bubble", "schedule_figures"]
+__all__ = ["ScheduleFigures", "check_times", "makespan_and_bubble", "schedule_figures"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,6 +75,17 @@ class ScheduleFigures:
         }
 
 
+def check_times(times: Mapping[str, float]) -> None:
+    """Refuse times of a schedule that cannot be, or of a magnitude that leaves no room to add them up.
+
+    Raises:
+        PlanError: names the time.
+    """
+    for name, value in times.items():
+        if not (value >= 0 and sane(value)):
+            raise PlanError(f"the {name} time of a schedule must be 0 or from 1e-30 to 1e30, but it is {value}")
+
+
 def schedule_figures(
     name: str,
     ranks: int,
@@ -88,13 +102,14 @@ def schedule_figures(
 
     Raises:
         UnknownNameError: no such schedule.
-        PlanError: the schedule has no order for this shape.
+        PlanError: the schedule has no order for this shape, or a time cannot be.
 
     >>> schedule_figures("1f1b", 4, 8).bubble_fraction == 3 / 11
     True
     """
     schedule = SCHEDULES.get(name)
     shape = Shape(ranks, microbatches, chunks_per_rank)
+    check_times({"forward": forward, "input_grad": input_grad, "weight_grad": weight_grad, "transfer": transfer})
     steps = _steps(schedule, shape)
     placement, order, pattern = ordered(schedule, shape, steps)
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import product
 
+from simulator.aliases import renamed
 from simulator.errors import SimulatorError, SpecError
-from simulator.job import Job, check_keys, job_from_names, load_job
+from simulator.importers.jobs import load_any_job
+from simulator.job import Job, check_keys
 from simulator.schedules import SCHEDULES
 from simulator.schedules.own_schedule import is_order_file
 from simulator.studies.changes import Change, changed
@@ -56,7 +58,7 @@ def variants(
         if not equals:
             raise SpecError(f"--set {setting[:80]!r}: expected TABLE.KEY=VALUE or TABLE.KEY=A,B,C")
         values = [text] if text.strip()[:1] in ("[", '"', "'") else text.split(",")
-        key = SHORT_KEYS.get(key.strip(), key)
+        key = SHORT_KEYS.get(key.strip()) or renamed(key)
         axes.append([f"{key}={value.strip()}" for value in values])
     axes = [axis for axis in axes if axis]
     check_keys(axis[0] for axis in axes)
@@ -89,14 +91,10 @@ def named(asked: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 class VariantLoader:
-    """Reads a job with settings; `job` is a name or file, or None with a model and a cluster."""
+    """Reads a job with settings; `job` is a name or file, a file of another program, or None with a model and a cluster."""
 
     def __init__(self, job: str | None, model: str | None = None, cluster: str | None = None) -> None:
-        self._read: Callable[[Sequence[str]], Job] = (
-            (lambda settings: load_job(job, settings))
-            if job is not None
-            else (lambda settings: job_from_names(str(model), str(cluster), settings))
-        )
+        self._read: Callable[[Sequence[str]], Job] = lambda settings: load_any_job(job, settings, model, cluster)
         self.base = self._read(())
 
     def like(self, asked: Sequence[tuple[str, ...]]) -> Job:

@@ -27,7 +27,7 @@ from simulator.program.replicas import replica_mesh
 from simulator.report.table import Section, Table, percent
 from simulator.units import show
 
-__all__ = ["DEFAULT_SAMPLES", "Variation", "vary"]
+__all__ = ["DEFAULT_SAMPLES", "Variation", "described_noise", "vary"]
 
 DEFAULT_SAMPLES = 100
 _MOST_SAMPLES = 100_000
@@ -148,7 +148,7 @@ def vary(
         SpecError: the job describes no noise, or the number of samples or the seed cannot be.
         PlanError: noise is described of what the plan does not have.
     """
-    jitter = _described(job, samples, seed)
+    jitter = described_noise(job, samples, seed)
     settled = settle(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
     program = lower_settled(job.workload, settled)
     priced = price_ranks(program, job.cluster)
@@ -207,7 +207,12 @@ def _run(
     return times, without, chains
 
 
-def _described(job: Job, samples: int, seed: int) -> Jitter:
+def described_noise(job: Job, samples: int = DEFAULT_SAMPLES, seed: int = 0) -> Jitter:
+    """Return the noise of a job, before anything is simulated.
+
+    Raises:
+        SpecError: the job describes none, or the number of samples or the seed cannot be.
+    """
     if job.jitter is None or not job.jitter.causes:
         raise SpecError(
             f"job {job.name!r} describes no noise, so all its steps are equal. Way out: a table [jitter] in the job, or --set "

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from simulator.errors import PlanError
 from simulator.schedules.action import KINDS, Action, Cell
 from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order import PipelineOrder
+from simulator.schedules.order_check import check_order
 from simulator.schedules.placement import Placement
 
 __all__ = ["ScheduleContract", "blocked_at"]
@@ -65,8 +67,7 @@ class ScheduleContract:
             AssertionError: one is missing or wrong.
         """
         schedule = self.schedule
-        module = __import__(type(schedule).__module__, fromlist=["__file__"])
-        stem = Path(str(module.__file__)).stem
+        stem = Path(inspect.getfile(type(schedule))).stem
         self._require(schedule.name == stem, f"its name is the name of its file, {stem!r}")
         self._require(bool(schedule.source.strip()), "it names the source of its rule")
         self._require(all(isinstance(alias, str) and alias for alias in schedule.aliases), "its aliases are names")
@@ -100,7 +101,7 @@ class ScheduleContract:
 
         Raises:
             AssertionError: a promise is broken.
-            ProgramError: an order breaks a rule of `PipelineOrder.check`.
+            ProgramError: an order breaks a rule of `check_order`.
         """
         for shape in self.shapes():
             self.check_shape(shape)
@@ -110,7 +111,7 @@ class ScheduleContract:
 
         Raises:
             AssertionError: a promise is broken.
-            ProgramError: the order breaks a rule of `PipelineOrder.check`.
+            ProgramError: the order breaks a rule of `check_order`.
         """
         schedule = self.schedule
         placement = schedule.placement(shape)
@@ -123,7 +124,7 @@ class ScheduleContract:
         order = schedule.order(shape, placement)
         steps = schedule.steps(shape)
         placement = placement.repeated(steps)
-        order.check(placement, m * steps)
+        check_order(order, placement, m * steps)
         self._require(order == schedule.order(shape, schedule.placement(shape)), "the same call, the same order", shape)
         readable = PipelineOrder.from_actions(schedule.readable(shape, schedule.placement(shape)))
         self._require(order == readable, "order equals its readable form", shape)
@@ -140,7 +141,7 @@ class ScheduleContract:
     def _check_steps(self, shape: Shape, order: PipelineOrder) -> None:
         schedule = self.schedule
         steps, versions = schedule.steps(shape), schedule.weight_versions(shape)
-        self._require(versions.shape == (shape.ranks,) and versions.min() >= 1, "versions of the weights", shape)
+        self._require(versions.shape == (shape.ranks,) and int(versions.min()) >= 1, "versions of the weights", shape)
         if schedule.flush:
             self._require(steps == 1 and set(versions.tolist()) == {1}, "a flush leaves one step, one version", shape)
             self._require(_refuses(schedule.steady_order, shape, 2), "no steady state with a flush", shape)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-__all__ = ["DECODER_EMBEDDING", "MIXERS", "MTP_HEAD", "MTP_LAYER", "LayerKind", "is_layer", "layer_kind"]
+__all__ = ["DECODER_EMBEDDING", "MTP_HEAD", "MTP_LAYER", "LayerKind", "is_layer", "layer_kind"]
 
-MIXERS = ("full", "window", "chunk", "mamba2", "delta", "none")
-"""full: attention to all (earlier) tokens; window: to the last `window` ones; chunk: within blocks of `window` tokens; mamba2: a
-state-space layer; delta: a gated delta rule (linear attention); none: no mixer, an MLP alone."""
+_WORDS = ("encoder", "cross", "mlp", "moe", "only", "layer")
+"""Words of names of kinds that are no mixer's."""
 
 MTP_LAYER, MTP_HEAD = "mtp layer", "mtp head"
 """A multi-token prediction module: its projection and transformer layer, and its norm, output and loss."""
@@ -26,7 +25,8 @@ class LayerKind:
     """One kind of layer.
 
     Args:
-        mixer: one of `MIXERS`.
+        mixer: a member of blocks/mixer (full: attention to all (earlier) tokens; window: to the last `window` ones; chunk: within
+            blocks of `window` tokens; mamba2: a state-space layer; delta: a gated delta rule, ...), or "none": an MLP alone.
         mlp: "dense", "moe" or "only" (the mixer stands alone).
         stack: "" (the only stack, or a decoder's), "encoder", or "cross" (a decoder's layer that also attends to the encoder).
     """
@@ -56,7 +56,7 @@ def layer_kind(name: str) -> LayerKind:
     words = name.split()
     if not is_layer(name):
         return LayerKind("none", "only")
-    mixer = next((m for m in MIXERS if m in words), "none" if "mlp" in words else "full")
+    mixer = next((word for word in words if word not in _WORDS), "none" if "mlp" in words else "full")
     mlp = next((m for m in ("moe", "only") if m in words), "dense")
     return LayerKind(mixer, mlp, next((s for s in ("encoder", "cross") if s in words), ""))
 

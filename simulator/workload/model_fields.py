@@ -11,7 +11,7 @@ from simulator.specs import Listed, Name, NamedSpec
 from simulator.units import parse
 from simulator.workload.layer_kind import LayerKind
 
-__all__ = ["ModelFields"]
+__all__ = ["LATENT_FIELDS", "STANDARD_FIELDS", "ModelFields"]
 
 
 def _parameters(value: Any) -> Any:
@@ -26,7 +26,6 @@ def _parameters(value: Any) -> Any:
 Width = Annotated[int, Field(ge=1, le=10**6)]
 Part = Annotated[int, Field(ge=0, le=10**7)]
 """A size that 0 leaves out."""
-Mixer = Literal["full", "window", "chunk", "mamba2", "delta", "none"]
 Pattern = Listed
 """A list in a data file; it is repeated over the layers."""
 
@@ -42,8 +41,8 @@ _FIELDS_OF = {
 """Field -> (the architecture it belongs to, whether that always has it)."""
 _DECODER_FIELDS = ("mixers", "mlps", "window", "mtp_layers")
 _STATE_FIELDS = ("ssm_heads", "ssm_head_dim", "ssm_groups", "ssm_state", "conv_width")
-_STANDARD_FIELDS = ("qkv_bias", "qk_norm", "attention_gate")
-_LATENT_FIELDS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+STANDARD_FIELDS = ("qkv_bias", "qk_norm", "attention_gate")
+LATENT_FIELDS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
 @functools.lru_cache(maxsize=256)
@@ -119,14 +118,14 @@ class ModelFields(NamedSpec):
     shared_expert_ffn: Part = 0
     dense_layers: Part = 0
     moe_every: Annotated[int, Field(ge=1, le=10_000)] = 1
-    attention: Literal["standard", "latent"] = "standard"
+    attention: Name = "standard"
     q_lora_rank: Part = 0
     kv_lora_rank: Part = 0
     qk_nope_head_dim: Part = 0
     qk_rope_head_dim: Part = 0
     v_head_dim: Part = 0
     window: Part = 0
-    mixers: Annotated[tuple[Mixer, ...], Pattern, Field(max_length=10_000)] = ()
+    mixers: Annotated[tuple[Name, ...], Pattern, Field(max_length=10_000)] = ()
     mlps: Annotated[tuple[bool, ...], Pattern, Field(max_length=10_000)] = ()
     qk_norm: bool = False
     post_norms: bool = False
@@ -178,7 +177,7 @@ class ModelFields(NamedSpec):
                 f'rotary_share = {self.rotary_share} belongs to positions = "rotary" of standard attention; leave it out'
             )
         self._check_experts()
-        self._check_latent()
+        self._check_blocks()
         self._check_mixers()
         self._check_architecture()
         return self
@@ -203,7 +202,9 @@ class ModelFields(NamedSpec):
 
     def _check_mixers(self) -> None:
         given = [name for name in _STATE_FIELDS if getattr(self, name)]
-        carried = {"mamba2", "delta"} & set(self.layer_mixers)
+        from simulator.workload.blocks.mixer import MIXERS
+
+        carried = {m for m in self.layer_mixers if m != "none" and MIXERS.get(m).state}
         if len(given) != (len(_STATE_FIELDS) if carried else 0):
             raise ValueError(
                 f'{", ".join(_STATE_FIELDS)} go with layers that carry a state (mixers "mamba2" or "delta"), but given are '
@@ -254,25 +255,19 @@ class ModelFields(NamedSpec):
                 "with experts; make them smaller or leave out experts"
             )
 
-    def _check_latent(self) -> None:
-        given = [name for name in _LATENT_FIELDS if getattr(self, name)]
-        if self.attention == "standard" and given:
-            raise ValueError(f'{given[0]} belongs to latent attention; give attention = "latent" or leave it out')
-        if self.attention == "standard":
-            return
-        missing = [name for name in _LATENT_FIELDS[1:] if name not in given]
-        if missing:
-            raise ValueError(f"latent attention needs {', '.join(missing)}")
-        plain = [name for name in _STANDARD_FIELDS if getattr(self, name)]
-        if plain:
-            raise ValueError(
-                f'{plain[0]} is modelled with attention = "standard" only, not with "latent"; leave it out'
-            )
-        if self.head_dim != self.qk_nope_head_dim + self.qk_rope_head_dim or self.kv_heads != self.heads:
-            raise ValueError(
-                "latent attention has head_dim = qk_nope_head_dim + qk_rope_head_dim and kv_heads = heads, but head_dim = "
-                f"{self.head_dim}, kv_heads = {self.kv_heads}; leave both out"
-            )
+    def _check_blocks(self) -> None:
+        """Attention and mixers are known by their files, and attention knows which fields go with it."""
+        from simulator.workload.blocks.attention import ATTENTIONS
+        from simulator.workload.blocks.mixer import MIXERS
+
+        known = (
+            ("attention", self.attention, [*ATTENTIONS.members]),
+            *(("mixers", m, [*MIXERS.members, "none"]) for m in self.mixers),
+        )
+        for field, name, members in known:
+            if name not in members:
+                raise ValueError(f"{field}: {name!r} is not known; known: {', '.join(members)}")
+        ATTENTIONS.get(self.attention).check(self)
 
     @property
     def moe_layers(self) -> tuple[bool, ...]:

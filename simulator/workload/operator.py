@@ -24,6 +24,8 @@ class Saved:
         droppable: dropped under selective recompute (made again in backward).
         cheap: dropped under per-operator recompute: the output of a memory-bound kernel, or of a product that is run again.
         idle: kept only under per-operator recompute, which keeps the outputs of every second product though nothing reads them.
+        role: "operand" of a layer's own attention, "statistics" of a softmax.
+        of_experts: whether its rows are copies of tokens for experts.
     """
 
     name: str
@@ -33,6 +35,8 @@ class Saved:
     droppable: bool = False
     cheap: bool = False
     idle: bool = False
+    role: str = ""
+    of_experts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +60,10 @@ class Operator:
         saved: tensors kept for backward.
         launches, backward_launches: kernels started on the host; `per_expert` more forward, and twice as many backward, for each
             expert of the rank.
-        selective: recomputed in backward under selective recompute (attention core).
+        role: what it is to others: "norm", "residual", "projection", "mlp_up", "mlp_down", "loss".
+        modules: modules of selective recompute that it is part of (Megatron-LM's --recompute-modules; "core_attn").
+        captured: the part of a layer with which a CUDA graph captures it: attn, mlp, moe_router, moe_preprocess or moe.
+        absorbed: the kernel that does its work where a framework has it: "exchange" (of rows), "grouped" (products of experts).
         again: part of it that is recomputed under per-operator recompute: memory-bound kernels and every second product.
         kernel: attention kernel name; "" else.
         causal: whether attention skips masked tiles.
@@ -70,8 +77,7 @@ class Operator:
             softmax over attention scores in memory; its backward pass is "scores backward") or "flash layout" (copies that only
             FlashAttention's kernels need).
         has_weight: whether the GEMM's right operand is a weight (else both operands are activations).
-        products: separate products that make up a GEMM with a weight, each with an equal part of its columns.
-        columns: of each of them where they differ, unsplit; () = equal parts.
+        columns: of each separate product that makes up a GEMM with a weight, unsplit; () = one product.
         gathers: whether a column-split product's output is gathered again.
     """
 
@@ -90,7 +96,10 @@ class Operator:
     launches: int = 1
     backward_launches: int = 1
     per_expert: int = 0
-    selective: bool = False
+    role: str = ""
+    modules: tuple[str, ...] = ()
+    captured: str = ""
+    absorbed: str = ""
     again: float = 0.0
     kernel: str = ""
     causal: bool = False
@@ -104,14 +113,13 @@ class Operator:
     reach: float = 1.0
     access: str = ""
     has_weight: bool = True
-    products: int = 1
     columns: tuple[int, ...] = ()
     gathers: bool = False
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Columns of each separate product, unsplit."""
-        return self.columns or (self.shape[2] // self.products,) * self.products
+        return self.columns or (self.shape[2],)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

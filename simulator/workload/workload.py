@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from simulator.workload.blocks.mixer import MIXERS
 from simulator.workload.layer_kind import layer_kind
 from simulator.workload.model import Model
 from simulator.workload.precision import Precision, precision_named
@@ -97,20 +98,12 @@ class Workload:
 
     def _layer(self, name: str, score: float) -> float:
         kind = layer_kind(name)
-        if kind.mixer in ("mamba2", "delta"):
-            score = self._scan(kind.mixer)
-        return self.model.seen_weights(kind) + (0.0 if kind.mixer == "none" else score)
-
-    def _scan(self, mixer: str) -> float:
-        """Products per token of a state's scan, all of a chunk's square counted (architectures/state_space.py)."""
-        m = self.model
-        if mixer == "mamba2":
-            chunk = min(256, self.sequence_length)
-            inside = chunk * (m.ssm_groups * m.ssm_state + m.ssm_inner)
-            return float(inside + 2 * m.ssm_inner * m.ssm_state)
-        chunk = min(64, self.sequence_length)
-        inside = chunk * m.ssm_heads * (3 * m.ssm_state + 2 * m.ssm_head_dim)
-        return float(inside + 3 * m.ssm_inner * m.ssm_state)
+        mixer = None if kind.mixer == "none" else MIXERS.get(kind.mixer)
+        if mixer is None:
+            score = 0.0
+        elif mixer.state:
+            score = mixer.products(self.model, self.sequence_length)
+        return self.model.seen_weights(kind) + score
 
     def _encoder_decoder(self) -> float:
         """Weight products per sequence: a decoder's second attention takes keys and values from the encoder's tokens."""

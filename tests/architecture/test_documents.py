@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import doctest
 import io
@@ -11,15 +12,12 @@ from pathlib import Path
 import pytest
 
 from simulator.cli.app import VERBS
+from tests.package_sources import ROOT, page_blocks, page_files
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
-FENCE = re.compile(r"(?:^`(?P<file>[\w./]+)`\n)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+STEPS = re.compile(r"\bnox -s((?: [a-z]+)+)")
+LINK = re.compile(r"\]\(([\w./-]+\.md)\)")
 PATHS = re.compile(r"`((?:simulator|tests|docs|hardware_specs|workloads|notebooks)/[\w./]+\.(?:py|toml|md|csv))`")
-
-
-def blocks(page: Path) -> list[re.Match[str]]:
-    return list(FENCE.finditer(page.read_text()))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -29,7 +27,7 @@ def test_examples_run_as_printed(page: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(str(tmp_path))
     examples: list[doctest.Example] = []
     parser = doctest.DocTestParser()
-    for block in blocks(page):
+    for block in page_blocks(page):
         if block["file"]:
             target = tmp_path / block["file"]
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +46,7 @@ def test_examples_run_as_printed(page: Path, tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_readme_prints_what_it_shows() -> None:
-    shown = [block["body"] for block in blocks(ROOT / "README.md") if block["kind"] in ("python", "text")]
+    shown = [block["body"] for block in page_blocks(ROOT / "README.md") if block["kind"] in ("python", "text")]
     code, printed = shown[0], io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
@@ -57,31 +55,43 @@ def test_the_readme_prints_what_it_shows() -> None:
 
 
 def test_verbs_that_the_pages_name_exist() -> None:
-    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *PAGES]
+    pages = [*ROOT.glob("*.md"), *PAGES]
     named = {(page.name, verb) for page in pages for verb in re.findall(r"\bdtsim ([a-z]+)", page.read_text())}
 
     assert set() == {(page, verb) for page, verb in named if verb not in VERBS}
 
 
-def test_extending_shows_one_example_of_each_kind() -> None:
-    files = {block["file"] for block in blocks(ROOT / "docs" / "extending.md") if block["file"]}
-    folders = {Path(name).parent.name for name in files}
-
-    assert {"gpus", "nodes", "clusters", "models", "jobs"} <= folders
-    assert {"one_at_a_time.py", "flat.py"} <= files
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_files_that_a_page_names_exist(page: Path) -> None:
     """A page may name files that it makes up in its own examples, and file names with a <hole>."""
-    own = {block["file"] for block in blocks(page) if block["file"]}
-    made_up = {name for name in PATHS.findall(page.read_text()) if Path(name).name in {Path(f).name for f in own}}
+    own = {Path(file).name for file in page_files(page)}
+    made_up = {name for name in PATHS.findall(page.read_text()) if Path(name).name in own}
     missing = {name for name in PATHS.findall(page.read_text()) if not (ROOT / name).exists()}
 
     assert set() == missing - made_up
 
 
-def test_there_are_seven_pages() -> None:
-    assert ["accuracy", "data_files", "design", "extending", "glossary", "held_out", "program"] == [
-        page.stem for page in PAGES
-    ]
+def test_steps_that_the_pages_name_exist() -> None:
+    defined = {
+        node.name for node in ast.parse((ROOT / "noxfile.py").read_text()).body if isinstance(node, ast.FunctionDef)
+    }
+    named = {
+        word
+        for page in [*ROOT.glob("*.md"), *PAGES]
+        for words in STEPS.findall(page.read_text())
+        for word in words.split()
+    }
+
+    assert {"lint", "types", "house", "tests"} <= named <= defined
+
+
+def test_links_lead_to_pages_and_every_page_is_reached_from_the_readme() -> None:
+    reached, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        reached.add(page)
+        linked = {(page.parent / link).resolve() for link in LINK.findall(page.read_text())}
+        assert [] == [str(target) for target in linked if not target.is_file()], page
+        waiting += linked - reached
+
+    assert set() == {ROOT / "CONTRIBUTING.md", *PAGES} - reached

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
 import sys
 
@@ -49,6 +51,18 @@ def test_reading_the_engine_of_record_needs_no_compiler() -> None:
     found = after("import simulator.engine.simpy_engine")
 
     assert "numba" not in found["modules"]
+
+
+def test_dir_and_help_show_the_public_names_before_their_first_use() -> None:
+    ask = "import pydoc, simulator; print(dir(simulator)); print(pydoc.plain(pydoc.render_doc(simulator)))"
+    listed, _, page = subprocess.run(
+        [sys.executable, "-c", ask], capture_output=True, text=True, check=True
+    ).stdout.partition("\n")
+    import simulator
+
+    assert set(simulator.__all__) <= set(ast.literal_eval(listed))
+    for name in set(simulator.__all__) - {"__version__"}:
+        assert re.search(rf"^    (class )?{name}\b", page, re.MULTILINE), name
 
 
 def test_all_public_names_can_be_loaded() -> None:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import tomllib
 import types
 import typing
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from simulator.plan.framework import Framework
+from simulator.plan.framework import Framework, load_framework
+from simulator.specs import NamedSpec, lineage, names, resolve
 from simulator.units import Unit
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted([*(ROOT / "hardware_specs").rglob("*.toml"), *(ROOT / "workloads" / "models").rglob("*.toml")])
 WORDS = {"name", "aliases", "notes", "sources", "residuals"}
 QUANTITY = re.compile(r"\s*[-+.\d]+(e[-+]?\d+)?\s*[A-Za-zµ$/]*\s*")
+
+
+@functools.cache
+def contents(path: Path) -> dict[str, Any]:
+    """Return what stands in a file; several tests ask."""
+    return tomllib.loads(path.read_text())
 
 
 def is_number(value: object) -> bool:
@@ -47,7 +56,7 @@ def covered(path: tuple[str, ...], sources: dict[str, str]) -> bool:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_number_has_a_source(path: Path) -> None:
-    data = tomllib.loads(path.read_text())
+    data = contents(path)
     sources = data.get("sources", {})
     numbers = [key for key, value in keys(data) if is_number(value)]
 
@@ -57,8 +66,9 @@ def test_every_number_has_a_source(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_sources_are_of_keys_that_exist(path: Path) -> None:
-    data = tomllib.loads(path.read_text())
-    known = {".".join(key[:n]) for key, _ in keys(data) for n in range(1, len(key) + 1)}
+    data = contents(path)
+    inherited = resolve(lineage(path, path.parent.name)).data if "extends" in data else {}
+    known = {".".join(key[:n]) for key, _ in keys(inherited | data) for n in range(1, len(key) + 1)}
     known |= {key.rpartition(".")[2] for key in known} | {"*", "notes"}
 
     assert set() == set(data.get("sources", {})) - known
@@ -101,5 +111,18 @@ def test_a_framework_profile_cannot_scale_a_time() -> None:
 
 def test_the_times_of_a_framework_are_the_hosts_and_cited() -> None:
     for path in sorted((ROOT / "hardware_specs" / "frameworks").glob("*.toml")):
-        sources = tomllib.loads(path.read_text())["sources"]
-        assert {"launch_time", "step_time"} <= set(sources), path.name
+        files = [tomllib.loads(Path(file.path).read_text()) for file in lineage(path, "frameworks")]
+        assert {"launch_time", "step_time"} <= {key for data in files for key in data.get("sources", {})}, path.name
+
+
+@pytest.mark.parametrize("name", [name for name in names("frameworks") if load_framework(name).extends])
+def test_a_profile_says_only_what_is_other_than_in_the_one_it_extends(name: str) -> None:
+    """A shipped file that repeated a value would keep the old one when it changes there; a user's file may."""
+    own, parent = load_framework(name), load_framework(str(load_framework(name).extends))
+    data = tomllib.loads((ROOT / "hardware_specs" / "frameworks" / f"{name}.toml").read_text())
+    stated = data.keys() - set(NamedSpec.model_fields) - {"extends"}
+
+    assert stated or data["sources"]
+    assert [] == [key for key in sorted(stated) if getattr(own, key) == getattr(parent, key)]
+    cited = {key: text for key, text in data.get("sources", {}).items() if key != "*" and key not in stated}
+    assert [] == [key for key, text in cited.items() if parent.sources.get(key) == text]

@@ -8,6 +8,7 @@ import pytest
 from simulator.errors import PlanError, ProgramError, UnknownNameError
 from simulator.schedules import SCHEDULES, PipelineOrder, Schedule, Shape
 from simulator.schedules.one_f_one_b import OneFOneB
+from simulator.schedules.order_check import check_order
 from simulator.testing.schedule_contract import ScheduleContract, blocked_at
 
 
@@ -105,7 +106,7 @@ def test_a_schedule_under_another_name_than_its_file_is_caught() -> None:
 def test_an_order_that_waits_for_itself_is_found() -> None:
     order = PipelineOrder.parse("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0")
     placement = OneFOneB().placement(Shape(2, 2))
-    order.check(placement, 2)
+    check_order(order, placement, 2)
     expected = ["0B0", "1F1"]
     assert expected == [str(action) for action in blocked_at(order, placement)]
 
@@ -129,7 +130,7 @@ def test_without_a_flush_steps_run_into_each_other(name: str) -> None:
     assert 2 * 4 + 2 == schedule.steps(shape)
     order = schedule.steady_order(shape, 3)
     assert order == OneFOneB().order(Shape(4, 6), OneFOneB().placement(Shape(4, 6)))
-    order.check(schedule.placement(shape).repeated(3), 6)
+    check_order(order, schedule.placement(shape).repeated(3), 6)
 
 
 def test_a_schedule_with_a_flush_has_no_steady_order() -> None:
@@ -148,4 +149,4 @@ def test_versions_of_the_weights_that_a_rank_keeps(name: str, versions: list[int
 def test_an_order_for_many_ranks_and_microbatches_is_complete(name: str) -> None:
     shape = Shape(32, 128, 1 if name in ("dualpipe", "chimera_halving") else 2)
     placement = SCHEDULES.get(name).placement(shape)
-    SCHEDULES.get(name).order(shape, placement).check(placement, 128)
+    check_order(SCHEDULES.get(name).order(shape, placement), placement, 128)

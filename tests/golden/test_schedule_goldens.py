@@ -29,6 +29,21 @@ CHUNKS = {
     "seq1f1b",
 }
 """Schedules whose picture has two chunks (or slices)."""
+CONFIRMED = {
+    *(
+        "gpipe",
+        "1f1b",
+        "eager_1f1b",
+        "interleaved_1f1b",
+        "breadth_first",
+        "pipedream_async",
+        "pipedream_2bw",
+        "seq1f1b",
+    ),
+    *("chimera_direct", "chimera_doubling", "chimera_halving", "dualpipe", "dualpipev", "hanayo_greedy"),
+    *("zb_h1", "zb_h2", "zb_interleaved", "zbv", "v_half_pattern", "v_min_pattern"),
+}
+"""Schedules, by the names of the rows, for which other people's programs say what a step costs."""
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: "-".join(list(row.values())[:8]))
@@ -40,13 +55,9 @@ def test_a_step_costs_what_the_published_order_costs(row: dict[str, str]) -> Non
         assert expected == pytest.approx(actual if len(expected) > 1 else [max(actual)], rel=1e-9, abs=1e-9), name
 
 
-def test_the_rows_cover_every_schedule_size_and_latency() -> None:
-    names = {row["schedule"] for row in ROWS}
-    without = {"bitpipe", "chimera_16", "chimera_4", "chimera_8", "gems", "looped_bfs", "slimpipe", "terapipe"}
-    without |= {"combined_1f1b"}
-    without |= {"v_half_reordered", "v_min_reordered"}
-    assert set(SCHEDULES.members) - {SCHEDULES.get(name).name for name in names} == without
-    for schedule in names:
+def test_the_rows_cover_every_confirmed_schedule_size_and_latency() -> None:
+    assert CONFIRMED == {row["schedule"] for row in ROWS}
+    for schedule in CONFIRMED:
         mine = [row for row in ROWS if row["schedule"] == schedule]
         most = {"2", "4", "8"} if schedule == "hanayo_greedy" else {"2", "4", "8", "16"}
         assert most == {row["p"] for row in mine}

@@ -1,87 +1,66 @@
-"""Predictions of fixed jobs against predictions.csv: a change that means no change shows none; else its diff is in the review.
+"""Predictions of fixed cases against figures.csv: a change that means no change shows none; else its diff is in the review.
 
-`python tests/replay/test_replay.py` writes the file anew.
+`python -m tests.replay` compares bit by bit with the last commit; `python -m tests.replay --write-figures` writes the file anew.
 """
 
 from __future__ import annotations
 
 import csv
-import sys
+import itertools
+import json
 from pathlib import Path
 
 import pytest
 
-from simulator.job import load_job
-from simulator.simulation import simulate_job
-from simulator.specs import names
+from simulator.plan.plan import Plan
+from tests.properties.test_every_combination import FAMILIES
+from tests.replay.cases import PLANS, cases
+from tests.replay.figures import differing, read_figures
+from tests.replay.recorder import Recorder
 
-FILE = Path(__file__).with_name("predictions.csv")
-VARIANTS: dict[str, list[list[str]]] = {
-    "gpt3_175b": [
-        ["plan.microbatch_size=2"],
-        ["plan.recompute=full"],
-        ["plan.chunks_per_rank=1", "plan.schedule=1f1b"],
-        ["plan.chunks_per_rank=1", "plan.schedule=gpipe"],
-        ["plan.chunks_per_rank=1", "plan.schedule=chimera"],
-        ["plan.chunks_per_rank=1", "plan.schedule=zb_h1"],
-        ["plan.zero_stage=1"],
-        ["plan.framework=megatron_core"],
-        ["cluster.name=dgx_h100"],
-        ["workload.precision=fp32"],
-    ],
-    "llama3_8b_fsdp_8xh100": [
-        ["plan.recompute=full"],
-        ["plan.reshard_after_forward=false"],
-        ["plan.fsdp_prefetch=0"],
-        ["plan.zero_stage=1"],
-        ["plan.tensor_parallel=2", "plan.data_parallel=4"],
-        ["plan.context_parallel=2", "plan.data_parallel=4"],
-        ["workload.precision=fp8"],
-        ["cluster.name=hgx_b200"],
-        ["cluster.name=mi300x_x8"],
-    ],
-    "gpt2_124m_2gpu": [["plan.bucket_size=1 MiB"], ["plan.overlap_gradients=false"], ["plan.attention=unfused"]],
-}
+EVERY = 40
+"""The quick suite replays all jobs, and of rows and plans every so many."""
 
 
-def cases() -> list[tuple[str, tuple[str, ...]]]:
-    """Every job as it is, and some with a setting changed."""
-    return [(name, ()) for name in names("jobs")] + [(n, tuple(v)) for n, many in VARIANTS.items() for v in many]
+def _differ(wanted: list[str]) -> dict[str, tuple[str, str]]:
+    recorded, work, recorder = read_figures(), dict(cases()), Recorder()
+    out = {}
+    try:
+        for name in wanted:
+            found = recorder.digest(work[name])
+            if differing(recorded[name], found):
+                out[name] = recorded[name], found.get("figures", found.get("refused", ""))
+    finally:
+        recorder.close()
+    return out
 
 
-def predicted(name: str, settings: tuple[str, ...]) -> dict[str, str]:
-    """Return the figures of one job."""
-    p = simulate_job(load_job(name, settings))
-    return {
-        "job": name,
-        "settings": " ".join(settings),
-        "step_time_s": f"{p.step_time:.9g}",
-        "low_s": f"{p.low:.9g}",
-        "high_s": f"{p.high:.9g}",
-        "peak_memory_bytes": f"{p.peak_memory:.12g}",
-        "bubble_fraction": f"{p.bubble_fraction:.9g}",
-        "hfu": f"{p.hfu:.9g}",
-    }
+def test_every_job_is_predicted_as_recorded() -> None:
+    assert not _differ([name for name in read_figures() if name.startswith("job ")])
 
 
-@pytest.fixture(scope="module")
-def recorded() -> dict[tuple[str, str], dict[str, str]]:
-    with FILE.open(newline="") as file:
-        return {(row["job"], row["settings"]): row for row in csv.DictReader(file)}
+def test_some_rows_and_plans_are_predicted_as_recorded() -> None:
+    others = [name for name in read_figures() if not name.startswith("job ")]
+    assert not _differ(list(itertools.islice(others, 0, None, EVERY)))
 
 
-@pytest.mark.parametrize(("name", "settings"), cases(), ids=lambda x: x if isinstance(x, str) else " ".join(x))
-def test_the_prediction_is_the_recorded_one(
-    name: str, settings: tuple[str, ...], recorded: dict[tuple[str, str], dict[str, str]]
-) -> None:
-    expected, actual = recorded[name, " ".join(settings)], predicted(name, settings)
-    for key in list(actual)[2:]:
-        assert float(expected[key]) == pytest.approx(float(actual[key]), rel=1e-6), key
+@pytest.mark.slow
+def test_every_case_is_predicted_as_recorded() -> None:
+    assert not _differ(list(read_figures()))
 
 
-if __name__ == "__main__":
-    with FILE.open("w", newline="") as out:
-        writer = csv.DictWriter(out, list(predicted(*cases()[0])), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(predicted(*case) for case in cases())
-    sys.exit(0)
+def test_the_record_has_the_cases_of_this_tree() -> None:
+    shipped = set(read_figures())
+    found = {name for name, _ in cases()}
+    assert shipped <= found
+    assert all(name.startswith("job ") for name in found - shipped)  # a job of one's own, beside the shipped ones
+
+
+def test_the_plans_meet_every_profile_family_and_field() -> None:
+    plans = [json.loads(line) for line in PLANS.read_text().splitlines()]
+    assert len(plans) >= 2000
+    assert {plan["family"] for plan in plans} == set(FAMILIES)
+    with (Path(__file__).parents[1] / "golden" / "framework_profiles.csv").open(newline="") as file:
+        shipped = {row["profile"] for row in csv.DictReader(file)}
+    assert {plan["plan"].get("framework", "megatron_core") for plan in plans} >= shipped
+    assert {field for plan in plans for field in plan["plan"]} | {"data_parallel"} == set(Plan.model_fields)

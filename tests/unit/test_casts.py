@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.lowering import lower
-from simulator.lowering.casts import TRANSPOSED, add_casts
+from simulator.lowering.casts import CAST, TRANSPOSED, add_casts
 from simulator.lowering.rows import Rows
 from simulator.plan.plan import Plan
 from simulator.program.program import Segment
@@ -26,7 +26,7 @@ def casts(name: str, after_norm: bool = False) -> list[dict[str, object]]:
 
 def moved(name: str, after_norm: bool = False) -> list[tuple[object, float, float]]:
     """(access, bytes read and written per element) of each row."""
-    return [(r["layout"], r["read"] / MILLION, r["written"] / MILLION) for r in casts(name, after_norm)]
+    return [(r["call"], r["read"] / MILLION, r["written"] / MILLION) for r in casts(name, after_norm)]
 
 
 @pytest.mark.parametrize("name", ["fp32", "tf32", "fp16", "bf16"])
@@ -38,11 +38,11 @@ def test_wide_precisions_cast_nothing(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("fp8", [("cast", 2.0, 1.0), (TRANSPOSED, 0.0, 1.0)]),
-        ("fp8_current", [("cast", 4.0, 1.0), (TRANSPOSED, 0.0, 1.0)]),
-        ("fp8_block", [("cast", 2.0, 2.0 * (1 + 4 / 128))]),
-        ("mxfp8", [("cast", 2.0, 2.0 * (1 + 1 / 32))]),
-        ("nvfp4", [("cast", 4.0, 2.0 * (0.5 + 1 / 16))]),
+        ("fp8", [(CAST, 2.0, 1.0), (TRANSPOSED, 0.0, 1.0)]),
+        ("fp8_current", [(CAST, 4.0, 1.0), (TRANSPOSED, 0.0, 1.0)]),
+        ("fp8_block", [(CAST, 2.0, 2.0 * (1 + 4 / 128))]),
+        ("mxfp8", [(CAST, 2.0, 2.0 * (1 + 1 / 32))]),
+        ("nvfp4", [(CAST, 4.0, 2.0 * (0.5 + 1 / 16))]),
     ],
 )
 def test_a_recipe_reads_and_writes_what_it_says(name: str, expected: list[tuple[str, float, float]]) -> None:
@@ -51,7 +51,7 @@ def test_a_recipe_reads_and_writes_what_it_says(name: str, expected: list[tuple[
 
 def test_a_norm_writes_the_copy_of_one_recipe_and_finds_the_maximum_for_another() -> None:
     assert [(TRANSPOSED, 1.0, 1.0)] == moved("fp8", after_norm=True)
-    assert [("cast", 2.0, 1.0), (TRANSPOSED, 0.0, 1.0)] == moved("fp8_current", after_norm=True)
+    assert [(CAST, 2.0, 1.0), (TRANSPOSED, 0.0, 1.0)] == moved("fp8_current", after_norm=True)
     for name in ("fp8_block", "mxfp8", "nvfp4"):
         assert moved(name) == moved(name, after_norm=True)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from simulator.calibration.attention import (
+from simulator.calibration.kernels.attention import (
     attention_errors,
     fit_attention,
     leave_shapes_out,

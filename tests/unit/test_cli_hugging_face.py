@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from simulator.errors import SpecError
+from simulator.importers.hugging_face import model_from_config
 from simulator.specs import validate_spec
-from simulator.studies.hugging_face import model_from_config
 from simulator.workload.model import Model, load_model
 
 LLAMA3 = {
@@ -162,7 +162,7 @@ def test_the_language_model_inside_another_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (LLAMA3 | {"model_type": "mamba"}, "known: bert, bloom"),
+        (LLAMA3 | {"model_type": "mamba"}, "known: apertus, arcee, bert, bloom"),
         ({}, "model_type"),
         ([1, 2], "one JSON object"),
         ('{"model_type": ', "no JSON"),

@@ -6,16 +6,17 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from simulator.cli import main
 from simulator.collectives import ALGORITHMS, CollectiveTime, collective_seconds
-from simulator.collectives.crossing import crossing_of
+from simulator.collectives.crossing import _reason_of, crossing_of, reason_of
 from simulator.engine.shared_links import simulate_collective
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.fabric import Fabric, describe_group, fabric_of, place_group, place_hop
-from simulator.hardware.fabric_graph import build_fabric_graph
+from simulator.hardware.fabric_graph import build_fabric_graph, graph_of
 from simulator.hardware.topology import Lattice
 from simulator.job import load_job
 from simulator.simulation import simulate
@@ -201,3 +202,39 @@ def test_half_a_topology_is_refused(tmp_path: Path) -> None:
             load_cluster(str(path))
     with pytest.raises(PlanError, match="need 18 GPUs"):
         describe_group(32, 16, 9, fabric=rails())
+
+
+@pytest.mark.parametrize("oversubscription", [1.0, 2.0])
+@pytest.mark.parametrize("pxn", [True, False])
+def test_a_sample_of_the_groups_crosses_for_the_reason_that_all_of_them_do(pxn: bool, oversubscription: float) -> None:
+    """Every axis of many meshes, aligned with nodes and pods or not: the same words from some groups as from all."""
+    reasons, smaller = set(), 0
+    for per_pod in (4, 5, 16):
+        changes = {"oversubscription": oversubscription, "nodes_per_pod": per_pod, "pxn": pxn}
+        fabric = fabric_of(cluster("selene", 512, **changes))
+        period = 8 * (per_pod if oversubscription > 1 else 1)
+        for sizes in (
+            (8, 8, 8),
+            (4, 16, 8),
+            (2, 16, 16),
+            (3, 8, 4),
+            (1, 64, 8),
+            (8, 64, 1),
+            (6, 5, 4),
+            (16, 4, 8),
+            (12, 4, 2),
+        ):
+            axes = tuple(zip(("tp", "dp", "pp"), sizes, strict=True))
+            places = [
+                place_group(axes, group, fabric) for group in (("tp",), ("dp",), ("pp",), ("tp", "dp"), ("tp", "pp"))
+            ]
+            places += [place_hop(axes, i, i + 1, fabric) for i in range(min(3, sizes[2] - 1))]
+            for lattice in (place.lattice for place in places if place.lattice is not None):
+                ranks = lattice.ranks()
+                some = lattice.sample(period)
+                smaller += some.ranks().size < ranks.size
+                whole = reason_of([np.sort(group) for group in ranks], graph_of(fabric, 1024))
+                assert whole == _reason_of(lattice, fabric), (per_pod, sizes, lattice)
+                reasons.add(whole)
+    assert smaller > 20
+    assert len(reasons) > 2

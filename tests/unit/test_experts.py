@@ -15,6 +15,7 @@ from simulator.hardware.fabric import fabric_of, place_group
 from simulator.lowering import lower, settle
 from simulator.lowering.assign import assign_layers
 from simulator.plan.plan import Plan
+from simulator.program.calls import AWAITED
 from simulator.program.program import COLLECTIVE, Link, OperatorTable, Program, Segment
 from simulator.program.spec import verify
 from simulator.simulation import simulate
@@ -324,7 +325,7 @@ def test_the_host_waits_for_counts_unless_experts_have_a_capacity() -> None:
         model=dropless.model.model_copy(update={"capacity_factor": 1.0}), sequence_length=1024, global_batch_size=16
     )
     waits = [
-        table(lowered(work, 8, expert_parallel=e), "moe layer forward").layout.count("waited")
+        table(lowered(work, 8, expert_parallel=e), "moe layer forward").call.count(AWAITED)
         for work, e in ((dropless, 8), (dropless, 1), (fixed, 8))
     ]
     assert [1, 1, 0] == waits
@@ -344,9 +345,9 @@ def test_clamps_of_a_gate_are_kernels_and_the_host_waits_behind_them() -> None:
     assert ["expert clamp", "expert gate offset"] == [x for x in found.label if x not in without.label]
     i = found.label.index("expert clamp")
     assert 4 * 4096 * 2880 * 8 * 2 == found.read[i] + found.written[i]
-    assert [2, 1] == [t.layout.count("waited") for t in (found, without)]
+    assert [2, 1] == [t.call.count(AWAITED) for t in (found, without)]
     backward = table(lowered(clamped, 64, expert_parallel=64, framework="megatron_core"), "moe layer backward")
-    assert ("expert clamp" in backward.label, "waited" in backward.layout) == (True, False)
+    assert ("expert clamp" in backward.label, AWAITED in backward.call) == (True, False)
     compiled = table(lowered(clamped, 64, expert_parallel=64, framework="torchtitan"), "moe layer forward")
     assert "expert clamp" not in compiled.label
     fused = table(lowered(clamped, 64, expert_parallel=64, framework="megatron_bridge_26_06"), "moe layer forward")

@@ -11,7 +11,7 @@ from simulator.hardware.cluster import load_cluster
 from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
 from simulator.simulation import simulate
-from simulator.specs import NamedSpec
+from simulator.specs import ExtendingSpec
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 from tests.profiles import profile
@@ -170,7 +170,7 @@ def test_every_field_of_a_profile_has_an_effect(field: str, tmp_path: Path, monk
 
 
 def test_the_list_of_fields_of_a_profile_is_complete() -> None:
-    assert set(Framework.model_fields) - set(NamedSpec.model_fields) == set(FIELDS)
+    assert set(Framework.model_fields) - set(ExtendingSpec.model_fields) == set(FIELDS)
 
 
 def test_the_name_alone_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.studies.validation.names import load_names
+from simulator.errors import SpecError
+from simulator.importers.vocabulary.name_specs import FrameworkOfRelease, FrameworkOfTime, SourceFact
+from simulator.importers.vocabulary.names import load_names
+from simulator.specs import validate_spec
 
 
 @pytest.mark.parametrize(
@@ -51,4 +54,41 @@ def test_the_time_of_a_run_says_which_release_a_name_means(
     framework: str, words: str, architecture: str, expected: str | None
 ) -> None:
     found = load_names().framework_today(framework, words, architecture)
-    assert expected == (found and found.framework)
+    assert expected == (found and found.profile)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"framework": "nemo", "profile": "nemo_2024", "source": "x"}, "expected since or until"),
+        (
+            {"framework": "nemo", "profile": "nemo_2024", "source": "x", "since": "soon"},
+            'a year such as "the year 2023"',
+        ),
+        (
+            {"framework": "nemo", "profile": "nemo_2024", "source": "x", "since": "2023", "newer": ["hopper"]},
+            'a month such as "2025-04"',
+        ),
+    ],
+)
+def test_a_time_that_cannot_be_read_is_refused(entry: dict[str, object], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        validate_spec(entry, FrameworkOfTime, "names.toml")
+
+
+def test_a_release_that_cannot_be_read_and_an_entry_without_a_fact_are_refused() -> None:
+    release = {"framework": "nemo", "profile": "nemo_2024", "source": "x", "until": "next"}
+    with pytest.raises(SpecError, match=r'a release such as "release 24\.11"'):
+        validate_spec(release, FrameworkOfRelease, "names.toml")
+    with pytest.raises(SpecError, match="says nothing"):
+        validate_spec({"of": "a paper", "gpu": "b200_sxm", "source": "x"}, SourceFact, "names.toml")
+
+
+def test_facts_of_a_source_are_found_by_a_part_of_its_text_and_by_gpu() -> None:
+    names = load_names()
+    found = names.fact("SimuMax B200 release v1.2", "calibration", "b200_sxm")
+    assert ("gemm_b200_simumax", "attention_b200_simumax") == (found and found.calibration)
+    assert names.fact("SimuMax B200 release v1.2", "calibration", "h100_80gb_sxm") is None
+    assert names.fact("SimuMax", "vocabulary") is None
+    assert names.meant_by("InternEvo train_performance.md", "attention", "Flash") is not None
+    assert names.meant_by("another source", "attention", "Flash") is None

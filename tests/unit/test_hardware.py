@@ -9,7 +9,21 @@ import pytest
 from simulator.errors import SpecError
 from simulator.hardware import load_cluster, load_gpu, load_link
 from simulator.hardware.cluster import Node
-from simulator.specs import find_spec, validate_spec
+from simulator.job import job_from_names
+from simulator.simulation import simulate_job
+from simulator.specs import find_spec, names, validate_spec
+
+
+def test_gpus_of_a_node_are_connected_by_what_collectives_know_how_to_use() -> None:
+    from simulator.hardware.cluster import build_cluster
+    from simulator.hardware.coefficients import load_cost_table
+    from simulator.hardware.link import BETWEEN_GPUS
+
+    assert {*BETWEEN_GPUS, "staged"} == set(load_cost_table().attained)
+    found = load_cluster("dgx_a100", 8)
+    parts = (found.spec, found.gpu, found.node, load_link("aries"), load_link("pcie4_x16"), None, 8)
+    with pytest.raises(SpecError, match=r"connected by one of nvlink.*but this is aries. Way out"):
+        build_cluster(*parts)
 
 
 def test_gpu_gives_its_dense_peak_and_refuses_formats_it_lacks() -> None:
@@ -116,3 +130,20 @@ def test_a_number_format_nobody_knows_is_refused(tmp_path: Path) -> None:
 
 def test_bandwidths_are_one_direction() -> None:
     assert (300e9, 450e9, 50e9) == tuple(load_link(n).bandwidth for n in ("nvlink3", "nvlink4", "infiniband_ndr"))
+
+
+@pytest.mark.parametrize("name", [name for name in names("gpus") if name.startswith("tpu_")])
+def test_tpus_multiply_fp32_at_the_rate_of_bf16_and_move_twice_the_bytes(name: str) -> None:
+    peaks = load_gpu(name).peak_flops
+    assert peaks["fp32"] == peaks["bf16"]
+
+
+def test_a_run_in_fp32_on_tpus_is_predicted() -> None:
+    """GPipe and Mesh-TensorFlow trained in fp32; the precision was refused for want of a rate."""
+    settings = ["cluster.gpus=32", "plan.framework=t5x", "plan.zero_stage=3", "workload.precision="]
+    narrow, wide = (
+        simulate_job(job_from_names("gpt3_1_3b", "tpu_v3_pod", [*settings[:-1], settings[-1] + precision]))
+        for precision in ("bf16", "fp32")
+    )
+    assert 1.1 < wide.step_time / narrow.step_time < 2.0
+    assert wide.peak_memory > 1.5 * narrow.peak_memory

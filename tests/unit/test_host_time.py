@@ -15,6 +15,7 @@ from simulator.hardware.host import load_host_coefficients
 from simulator.lowering import lower
 from simulator.plan.framework import load_framework
 from simulator.plan.plan import Plan
+from simulator.program.calls import AWAITED, STREAM
 from simulator.program.program import IN_STEP_GRAPH, OperatorTable, Program, Segment
 from simulator.simulation import simulate
 from simulator.workload.model import load_model
@@ -69,7 +70,9 @@ def test_the_gpu_waits_where_the_host_waits_for_counts() -> None:
     waits = table_time(found, machine, axes, TIMES)
     assert waits.joint > max(waits.host, waits.device)
     assert waits.joint < waits.host + waits.device
-    free = table_time(replace(found, layout=tuple(x.replace("waited", "") for x in found.layout)), machine, axes, TIMES)
+    free = table_time(
+        replace(found, call=tuple(STREAM if x == AWAITED else x for x in found.call)), machine, axes, TIMES
+    )
     assert 0.0 == free.joint
     assert free.host == pytest.approx(waits.host)
     graphed = replace(found, captured=np.full(len(found), IN_STEP_GRAPH, np.int8))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from simulator.accuracy.memory import memory_outcomes
 from simulator.lowering import lower
 from simulator.plan.plan import Plan
 from simulator.program.program import CATEGORIES, Program, Segment
-from simulator.studies.validation.memory import memory_outcomes
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 from tests.profiles import profile

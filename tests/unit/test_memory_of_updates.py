@@ -6,11 +6,11 @@ from functools import cache
 
 import numpy as np
 
+from simulator.importers.table.row_cluster import row_cluster
 from simulator.plan.plan import Plan
 from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
 from simulator.simulation import simulate
-from simulator.studies.validation.place_cluster import place_cluster
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 
@@ -26,7 +26,7 @@ def run(
         model=MODEL, sequence_length=2048, global_batch_size=batch, precision=precision, optimizer=optimizer
     )
     plan = Plan(framework=framework, recompute="full", loss_chunks=chunks or None)
-    return simulate(work, plan, place_cluster({"gpu": "A100-80GB-SXM", "n_gpus": "1"})[0])
+    return simulate(work, plan, row_cluster({"gpu": "A100-80GB-SXM", "n_gpus": "1"})[0])
 
 
 def held(prediction: Prediction, *names: str) -> float:

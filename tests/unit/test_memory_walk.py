@@ -13,7 +13,7 @@ from simulator.errors import ProgramError
 from simulator.program.builder import ProgramBuilder, plain_segment
 from simulator.program.program import CATEGORIES, Effect, Program, Tensor
 from simulator.program.trace import Trace
-from simulator.report.memory import Standing, memory_peaks, memory_timeline
+from simulator.report.memory import LiveTensors, memory_peaks, memory_timeline
 
 ACTIVATIONS = CATEGORIES.index("activations")
 WORKSPACE = CATEGORIES.index("workspace")
@@ -54,11 +54,11 @@ def test_peak_counts_what_is_resident_held_and_temporary() -> None:
 def test_peak_names_the_tensors_that_stand_there_largest_first() -> None:
     program, trace = forward_backward(microbatches=2)
     expected = (
-        Standing(name="weights", category="weights", count=1, bytes=100.0),
-        Standing(name="saved", category="activations", count=2, bytes=20.0),
-        Standing(name="scratch", category="workspace", count=1, bytes=5.0),
+        LiveTensors(name="weights", category="weights", count=1, bytes=100.0),
+        LiveTensors(name="saved", category="activations", count=2, bytes=20.0),
+        LiveTensors(name="scratch", category="workspace", count=1, bytes=5.0),
     )
-    assert expected == memory_peaks(program, trace).standing(0)
+    assert expected == memory_peaks(program, trace).live(0)
 
 
 def test_timeline_rises_and_falls_back_to_what_is_resident() -> None:
@@ -95,10 +95,10 @@ def test_a_tensor_freed_in_two_halves_is_one_tensor_with_the_bytes_left() -> Non
     build.add_row(layer, stream, end_effect=at_weight)
     report = memory_peaks(build.build(), trace_of((0, 1), (1, 2), (2, 3), (3, 4), (4, 5)))
     assert [3.0] == report.time.tolist()
-    assert [Standing(name="logits", category="logits", count=1, bytes=50.0), 2, 16.0] == [
-        report.standing(0)[0],
-        report.standing(0)[1].count,
-        report.standing(0)[1].bytes,
+    assert [LiveTensors(name="logits", category="logits", count=1, bytes=50.0), 2, 16.0] == [
+        report.live(0)[0],
+        report.live(0)[1].count,
+        report.live(0)[1].bytes,
     ]
 
 
@@ -185,7 +185,7 @@ def test_walk_agrees_with_the_definition_at_every_instant(walk: tuple[Program, T
         first = min(now for now in moments if levels[now].sum() == peak)
         assert (peak, first) == (report.total[rank], report.time[rank])
         assert levels[first].tolist() == report.by_category[rank].tolist()
-        assert peak == sum(line.bytes for line in report.standing(rank))
+        assert peak == sum(line.bytes for line in report.live(rank))
         times, table = memory_timeline(program, trace, rank)
         for now, at in zip(times, table, strict=True):
             assert levels[now].tolist() == at.tolist()
@@ -204,5 +204,5 @@ def test_freed_memory_is_given_back_as_far_as_others_need_it() -> None:
     for capacity, expected in ((1000.0, 175.0), (140.0, 140.0), (120.0, 125.0)):
         report = memory_peaks(program, trace, capacity=capacity)
         assert [expected] == report.total.tolist()
-        assert expected == pytest.approx(sum(line.bytes for line in report.standing(0)))
+        assert expected == pytest.approx(sum(line.bytes for line in report.live(0)))
         assert [125.0] == report.allocated.tolist()

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from simulator.errors import SpecError
-from simulator.specs import validate_spec
+from simulator.specs import names, validate_spec
+from simulator.workload.layer_kind import layer_kind
 from simulator.workload.model import Model, load_model
+from tests.unit.closed_form import ClosedForm
 
 SHAPE: dict[str, Any] = {
     "name": "m", "family": "f", "layers": 2, "hidden": 8, "heads": 4, "ffn": 32, "gated_mlp": False,
@@ -42,6 +44,20 @@ def test_counts_are_those_of_the_published_weights(name: str, parameters: int) -
     assert parameters == load_model(name).parameters
 
 
+@pytest.mark.parametrize("name", names("models"))
+def test_graphs_hold_what_formulas_of_the_sizes_say(name: str) -> None:
+    found = load_model(name)
+    formula = ClosedForm(found)
+    assert (formula.parameters(), formula.parameters(found.experts_per_token)) == (
+        found.parameters,
+        found.active_parameters,
+    )
+    assert formula.attention_weights == found.attention_weights
+    assert (formula.layer_parameters, formula.mtp_parameters) == (found.layer_parameters, found.mtp_parameters)
+    for kind in {layer_kind(name) for name in found.layer_kinds}:
+        assert formula.seen_weights(kind) == found.seen_weights(kind)
+
+
 def test_every_part_is_counted_once() -> None:
     h, f, v, s = 8, 32, 100, 16
     layer = (4 * h * h + 4 * h) + (2 * h * f + f + h) + 2 * 2 * h
@@ -58,8 +74,7 @@ def test_an_untied_head_adds_its_matrix_and_rotary_positions_none() -> None:
 
 def test_fewer_key_value_heads_shrink_attention_only() -> None:
     grouped = model(kv_heads=2)
-    assert 2 * (2 * 2) * 8 + 2 * (2 * 2) == model().attention_parameters - grouped.attention_parameters
-    assert model().mlp_parameters == grouped.mlp_parameters
+    assert 2 * (2 * 2) * 8 + 2 * (2 * 2) == model().layer_parameters - grouped.layer_parameters
 
 
 def test_defaults_follow_from_the_heads() -> None:
@@ -68,13 +83,13 @@ def test_defaults_follow_from_the_heads() -> None:
 
 
 def test_a_gated_mlp_has_three_matrices() -> None:
-    assert 8 * 32 + 32 == model(gated_mlp=True).mlp_parameters - model().mlp_parameters
+    assert 8 * 32 + 32 == model(gated_mlp=True).layer_parameters - model().layer_parameters
 
 
 def test_a_mixture_of_experts_counts_all_and_those_a_token_meets() -> None:
     h, e, f, s = 8, 4, 16, 12
     made = model(gated_mlp=True, linear_bias=False, experts=e, experts_per_token=2, expert_ffn=f, shared_expert_ffn=s)
-    rest = made.attention_parameters + 2 * 2 * h + h * e + 3 * h * s
+    rest = (4 * h * h + 3 * h) + 2 * 2 * h + h * e + 3 * h * s
     assert rest + e * 3 * h * f == made.moe_layer_parameters
     ends = made.embedding_parameters + made.head_parameters
     assert (2 * (rest + 4 * 3 * h * f) + ends, 2 * (rest + 2 * 3 * h * f) + ends) == (
@@ -101,11 +116,12 @@ def test_latent_attention_counts_its_own_matrices() -> None:
     h, heads, q, kv, nope, rope, v = 8, 4, 6, 5, 3, 2, 7
     made = model(
         attention="latent", q_lora_rank=q, kv_lora_rank=kv, qk_nope_head_dim=nope, qk_rope_head_dim=rope, v_head_dim=v,
-        linear_bias=False, qkv_bias=False,
+        linear_bias=False, qkv_bias=False, norm="rms_norm",
     )  # fmt: skip
     queries = h * q + q * heads * (nope + rope) + q
     keys = h * (kv + rope) + kv * heads * (nope + v) + kv
-    assert queries + keys + heads * v * h == made.attention_parameters
+    rest = 2 * h + 2 * h * 32  # norms and MLP
+    assert queries + keys + heads * v * h == made.layer_parameters - rest
     assert (nope + rope, v) == (made.head_dim, made.value_head_dim)
 
 
@@ -145,6 +161,7 @@ def test_padding_of_the_vocabulary() -> None:
         ({"kv_lora_rank": 4}, 'here: kv_lora_rank belongs to latent attention; give attention = "latent" or leave it out'),
         ({"attention": "latent"}, "here: latent attention needs kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim"),
         ({"ffn": 0}, "here: ffn = 0: expected at least 1"),
+        ({"attention": "sparse"}, "here: attention: 'sparse' is not known; known: latent, standard"),
         ({"norm": "batch"}, "here: norm = \"batch\": expected one of 'layer_norm', 'rms_norm'"),
         ({"heads": "4"}, 'here: heads = "4": expected a whole number such as 8, got text'),
         ({"parameters_published": "175 GB"}, 'here: parameters_published = "175 GB": expected a number of parameters '

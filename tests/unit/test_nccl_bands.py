@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.calibration.nccl import fit_nccl, fit_platform, platform_of, points_of, residuals
-from simulator.calibration.nccl_accuracy import band_scores, log_accuracies
-from simulator.calibration.nccl_bands import own_of
-from simulator.calibration.nccl_logs import NcclLog, load_index
-from simulator.calibration.nccl_toml import export_profile
-from simulator.calibration.nccl_tool import Collected, fit_profiles
+from simulator.accuracy.nccl import OWN_LOG, SAME_PLATFORM, nccl_outcomes
+from simulator.accuracy.scores import band_scores as outcome_bands
+from simulator.calibration.collectives.fit.own_width import own_of
+from simulator.calibration.collectives.fit.platforms import fit_nccl, fit_platform, platform_of, points_of, residuals
+from simulator.calibration.collectives.read.tidy_logs import NcclLog, load_index
+from simulator.calibration.collectives.report.accuracy import band_scores, log_accuracies
+from simulator.calibration.collectives.report.profile_file import export_profile
+from simulator.calibration.collectives.tool import Collected, fit_profiles
 from simulator.collectives import collective_seconds, profile_of
 from simulator.hardware.coefficients import Profile, size_class
 from simulator.hardware.fabric import describe_group
+from simulator.importers.table.rows import read_rows
 from simulator.report.bands import judge_bands
 from simulator.report.prediction import QUANTILE
-from simulator.studies.validation.nccl import OWN_LOG, SAME_PLATFORM, nccl_outcomes
-from simulator.studies.validation.rows import read_rows
-from simulator.studies.validation.scores import band_scores as outcome_bands
 
 INDEX = Path(__file__).parents[1] / "data" / "nccl_logs" / "index.csv"
 SHIPPED = "nccl_hopper_nvlink_infiniband"
@@ -91,7 +91,7 @@ def test_a_table_of_logs_says_what_each_band_was_made_for(monkeypatch: pytest.Mo
     outcomes = [o for found in nccl_outcomes(rows, INDEX) for o in found]
     assert {SAME_PLATFORM} == {o.band_of for o in outcomes if o.group == H100.name}
     mine = fit_nccl([H100], "nccl_own", applies_to=platform_of(H100))
-    monkeypatch.setattr("simulator.studies.validation.nccl.profile_of", lambda fabric, place: mine)
+    monkeypatch.setattr("simulator.accuracy.nccl.profile_of", lambda fabric, place: mine)
     now = [o for found in nccl_outcomes(rows, INDEX) for o in found if o.group == H100.name]
     assert {OWN_LOG} == {o.band_of for o in now}
     assert [one.band_of for one in outcome_bands(now)] == [OWN_LOG]

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.calibration.nccl_fit import fit_nccl, platform_of, predict
-from simulator.calibration.nccl_launch import host_seconds, with_host
-from simulator.calibration.nccl_logs import NcclLog, load_index
+from simulator.calibration.collectives.fit.cost_model import fit_nccl, platform_of, predict
+from simulator.calibration.collectives.fit.launch import host_seconds, with_host
+from simulator.calibration.collectives.read.tidy_logs import NcclLog, load_index
 from simulator.hardware.coefficients import load_cost_table
 
 INDEX = Path(__file__).parents[1] / "data" / "nccl_logs" / "index.csv"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from simulator.calibration.nccl_logs import describe_row
-from simulator.calibration.nccl_machine import Machine
-from simulator.calibration.nccl_tests import read_log
-from simulator.calibration.nccl_tool import collect_logs
+from simulator.calibration.collectives.judge.machine import Machine
+from simulator.calibration.collectives.read.log_file import read_log
+from simulator.calibration.collectives.read.tidy_logs import describe_row
+from simulator.calibration.collectives.tool import collect_logs
 from simulator.cli import main
 from simulator.collectives import collective_seconds
 from simulator.errors import CalibrationError

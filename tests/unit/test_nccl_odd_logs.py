@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from simulator.calibration.nccl_machine import Machine, place_table
-from simulator.calibration.nccl_tests import read_log
-from simulator.calibration.nccl_tool import collect_logs
-from simulator.calibration.printed import Printed
+from simulator.calibration.collectives.judge.machine import Machine, place_table
+from simulator.calibration.collectives.read.benchmark_table import BenchmarkTable
+from simulator.calibration.collectives.read.log_file import read_log
+from simulator.calibration.collectives.tool import collect_logs
 from simulator.errors import CalibrationError
 
 SIZES = [2**k for k in range(13, 31, 2)]
@@ -67,13 +67,13 @@ def log(rows: list[str], ranks: list[str] | None = None, name: str = "all_reduce
     ]
 
 
-def read(tmp_path: Path, text: str | bytes, name: str = "job.out") -> list[Printed]:
+def read(tmp_path: Path, text: str | bytes, name: str = "job.out") -> list[BenchmarkTable]:
     path = tmp_path / name
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return read_log(path)
 
 
-def check(table: Printed, ranks: int = 8, nodes: int = 1, sizes: list[int] = SIZES, places: int = 2) -> None:
+def check(table: BenchmarkTable, ranks: int = 8, nodes: int = 1, sizes: list[int] = SIZES, places: int = 2) -> None:
     assert ("all_reduce", ranks, nodes) == (table.kind, ranks and table.ranks, nodes and table.nodes)
     assert sizes == [row.message for row in table.rows]
     for one in table.rows:

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.calibration.nccl_checks import judge_table, mark_slow_twins
-from simulator.calibration.nccl_machine import Machine, place_table
-from simulator.calibration.nccl_tests import read_log
-from simulator.calibration.nccl_tool import collect_logs
+from simulator.calibration.collectives.judge.checks import judge_table, mark_slow_twins
+from simulator.calibration.collectives.judge.machine import Machine, place_table
+from simulator.calibration.collectives.read.log_file import read_log
+from simulator.calibration.collectives.tool import collect_logs
 from simulator.errors import CalibrationError
 
 RAW = Path(__file__).parents[1] / "data" / "nccl_raw"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from simulator.errors import PlanError, ProgramError
 from simulator.schedules import SCHEDULES, Action, PipelineOrder, Placement, Shape
 from simulator.schedules.order import B, Cell, F, I, W, warm_up_then_pairs
+from simulator.schedules.order_check import check_order
 
 NUMBERS = st.integers(0, 2**31 - 128)
 WHOLE = st.builds(Action, st.sampled_from("FBIW"), NUMBERS, NUMBERS)
@@ -180,7 +181,7 @@ GOOD = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1I1,1W1"
 
 
 def test_a_good_order_passes() -> None:
-    PipelineOrder.parse(GOOD).check(Placement.linear(Shape(2, 2)), 2)
+    check_order(PipelineOrder.parse(GOOD), Placement.linear(Shape(2, 2)), 2)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_a_good_order_passes() -> None:
 def test_check_names_the_action_that_breaks_a_rule(old: str, new: str, reason: str) -> None:
     assert old in GOOD
     with pytest.raises(ProgramError, match=reason):
-        PipelineOrder.parse(GOOD.replace(old, new, 1)).check(Placement.linear(Shape(2, 2)), 2)
+        check_order(PipelineOrder.parse(GOOD.replace(old, new, 1)), Placement.linear(Shape(2, 2)), 2)
 
 
 PARTLY = "0F0+1,0B0.2/2,0B0.1/2,0I1.1/2,0I1.2/2,0W1.1/2,0W1.2/2\n1F0.1/2,1F0.2/2,1B0.2/2,1B0.1/2,1F1,1B1"
@@ -214,7 +215,7 @@ PARTLY = "0F0+1,0B0.2/2,0B0.1/2,0I1.1/2,0I1.2/2,0W1.1/2,0W1.2/2\n1F0.1/2,1F0.2/2
 
 
 def test_a_good_order_of_groups_and_parts_passes() -> None:
-    PipelineOrder.parse(PARTLY).check(Placement.linear(Shape(2, 2)), 2)
+    check_order(PipelineOrder.parse(PARTLY), Placement.linear(Shape(2, 2)), 2)
 
 
 @pytest.mark.parametrize(
@@ -237,33 +238,33 @@ def test_a_good_order_of_groups_and_parts_passes() -> None:
 def test_check_keeps_the_rules_part_by_part(old: str, new: str, reason: str) -> None:
     assert old in PARTLY
     with pytest.raises(ProgramError, match=reason):
-        PipelineOrder.parse(PARTLY.replace(old, new, 1)).check(Placement.linear(Shape(2, 2)), 2)
+        check_order(PipelineOrder.parse(PARTLY.replace(old, new, 1)), Placement.linear(Shape(2, 2)), 2)
 
 
 def test_check_wants_every_microbatch_of_a_group_on_the_lane() -> None:
     order = PipelineOrder.parse("0F0+1,1B1,0B0\n1F0+1,1B0,0B1")
     with pytest.raises(ProgramError, match=r"0F0\+1 stands on rank 0, but its lane has chunk 0 on rank 1"):
-        order.check(Placement.bidirectional(Shape(2, 2), [0, 1]), 2)
+        check_order(order, Placement.bidirectional(Shape(2, 2), [0, 1]), 2)
 
 
 @pytest.mark.parametrize("more", [{"count": [2, 2], "parts": [2, 2]}, {"part": [1, 1]}, {"weight": [0.0, 1.0]}])
 def test_check_wants_columns_that_make_sense(more: dict) -> None:
     order = PipelineOrder([0, 2], [0, 1], [0, 0], [0, 0], **more)  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match="action 0 on rank 0 has count"):
-        order.check(Placement.linear(Shape(1, 3)), 3)
+        check_order(order, Placement.linear(Shape(1, 3)), 3)
 
 
 def test_check_wants_the_lane_that_the_microbatch_takes() -> None:
     chimera = SCHEDULES.get("chimera")
     order = chimera.order(Shape(2, 2), chimera.placement(Shape(2, 2)))
-    order.check(Placement.bidirectional(Shape(2, 2), [0, 1]), 2)
+    check_order(order, Placement.bidirectional(Shape(2, 2), [0, 1]), 2)
     with pytest.raises(ProgramError, match="its lane has chunk 0 on rank 1"):
-        order.check(Placement.bidirectional(Shape(2, 2), [1, 0]), 2)
+        check_order(order, Placement.bidirectional(Shape(2, 2), [1, 0]), 2)
 
 
 def test_check_wants_the_microbatches_of_the_step() -> None:
     with pytest.raises(ProgramError, match="2 microbatches, the step 3"):
-        PipelineOrder.parse(GOOD).check(Placement.linear(Shape(2, 2)), 3)
+        check_order(PipelineOrder.parse(GOOD), Placement.linear(Shape(2, 2)), 3)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +290,7 @@ def test_a_number_that_does_not_fit_is_refused_and_not_wrapped() -> None:
 def test_a_kind_that_is_none_is_refused() -> None:
     order = PipelineOrder([0, 2], [0, 4], [0, 0], [0, 0])  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match=r"kind lies in 0\.\.3"):
-        order.check(Placement.linear(Shape(1, 1)), 1)
+        check_order(order, Placement.linear(Shape(1, 1)), 1)
 
 
 @given(st.integers(0, 9), st.integers(1, 9))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.calibration.overlap import calibrate_overlap, read_overlap_csv
+from simulator.calibration.kernels.overlap import calibrate_overlap, read_overlap_csv
 from simulator.costs.tables import machine_of
 from simulator.errors import CalibrationError, SpecError
 from simulator.hardware.cluster import load_cluster

@@ -15,8 +15,10 @@ from simulator.hardware.conditions import condition, slowest_wires
 from simulator.hardware.gpu import load_gpu
 from simulator.hardware.parts import Part, shown_numbers, which_parts
 from simulator.job import load_job
+from simulator.report.ranks import critical_seconds
 from simulator.simulation import simulate_job
 from simulator.specs import validate_spec
+from simulator.workload.precision import PRECISIONS
 
 SMALL = [
     "workload.global_batch_size=32",
@@ -227,3 +229,24 @@ def test_a_factor_slows_its_own_kernels(factor: str, touched: tuple[str, ...]) -
         )
         assert before > 0
         assert (2.0 if kind in touched else 1.0) == pytest.approx(after / before, rel=1e-9), kind
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_precision_is_told_rank_by_rank_as_folded(precision: str) -> None:
+    """Ranks told one by one have the figures of ranks that are alike, MFU included; a slow one is measured by the same peak."""
+    settings = (f"workload.precision={precision}", "cluster.name=hgx_b200")
+    folded, apart = simulate_job(job(*settings)), simulate_job(job(*settings), fold=False)
+    assert (folded.step_time, folded.peak_flops) == (apart.step_time, pytest.approx(apart.peak_flops, rel=1e-12))
+    assert folded.mfu == pytest.approx(apart.mfu, rel=1e-12)
+    slow = simulate_job(job(*settings, "cluster.parts=[{nodes=0,clock=0.5}]"))
+    assert slow.peak_flops == pytest.approx(folded.peak_flops, rel=1e-12)
+    assert slow.mfu < folded.mfu
+
+
+@pytest.mark.parametrize("schedule", ["one_f_one_b", "pipedream", "pipedream_2bw"])
+def test_ranks_share_the_longest_chain_of_one_step(schedule: str) -> None:
+    """Where steps run into each other the chain goes through several; its parts are of one (577 % were printed)."""
+    settings = [f"plan.schedule={schedule}", "plan.zero_stage=0", "plan.clip_gradients=false"]
+    prediction = simulate_job(job(*settings, 'cluster.parts=[{nodes="0",clock=0.8}]'))
+    chain = critical_seconds(prediction)
+    assert 0.5 < chain.sum() / prediction.step_time <= 1.0 + 1e-9

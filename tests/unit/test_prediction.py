@@ -80,7 +80,7 @@ def test_the_breakdown_sums_to_the_step(case: tuple[Any, Prediction]) -> None:
 def test_memory_categories_sum_and_the_tensors_at_the_peak_make_it_up(case: tuple[Any, Prediction]) -> None:
     memory = case[1].memory
     for rank in range(len(memory.total)):
-        assert memory.total[rank] == pytest.approx(sum(s.bytes for s in memory.standing(rank)), rel=1e-9)
+        assert memory.total[rank] == pytest.approx(sum(s.bytes for s in memory.live(rank)), rel=1e-9)
         assert memory.allocated[rank] < memory.total[rank]
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from simulator.calibration.attention import read_attention_csv
-from simulator.calibration.gemm import read_gemm_csv
-from simulator.calibration.memory_bound import read_memory_csv
-from simulator.calibration.nccl_machine import Machine, place_table
-from simulator.calibration.nccl_tests import read_log
+from simulator.calibration.collectives.judge.machine import Machine, place_table
+from simulator.calibration.collectives.read.log_file import read_log
+from simulator.calibration.kernels.attention import read_attention_csv
+from simulator.calibration.kernels.gemm import read_gemm_csv
+from simulator.calibration.kernels.memory_bound import read_memory_csv
 from simulator.hardware.cluster import load_cluster
 from simulator.probes.collectives import format_table
 from simulator.probes.kernels import write_rows

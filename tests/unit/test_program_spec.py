@@ -281,7 +281,7 @@ def test_segments_with_broken_operators_are_named(values: str, message: str) -> 
         rank 0 weight=1
         stream 0 0:compute
         table 0 "t"
-        operator 0 "qkv" compute work=gemm shape=1,2,3,4 layout=TN dtype=bf16 read=0B written=0B message=0B group=- \
+        operator 0 "qkv" compute work=gemm shape=1,2,3,4 call=TN dtype=bf16 read=0B written=0B message=0B group=- \
         phase=forward launches=1 part=- {values}
         item 0 segment "layer" phase=forward pieces=1x0"""
     with pytest.raises(ProgramError) as caught:

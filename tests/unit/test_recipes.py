@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.studies.validation.placement import place
+from simulator.importers.table.row_simulation import row_simulation
 
 QWEN = {
     "case_id": "test-1",
@@ -55,12 +55,14 @@ QWEN = {
     ],
 )
 def test_recipes_say_what_tables_do_not_print(version: str, profile: str, graphs: tuple[str, ...] | None) -> None:
-    row = place({**QWEN, "version": version})
+    row = row_simulation({**QWEN, "version": version})
     assert (profile, graphs) == (row.fields["framework"], row.fields.get("cuda_graphs"))
     assert (graphs is not None) == ("qwen3_workload_base_configs.py" in "; ".join(row.assumed))
 
 
 def test_runs_that_drop_tokens_give_experts_equal_rows() -> None:
-    drops, keeps = (place({**QWEN, "model": name}) for name in ("Qwen3-30B-A3B [tokendrop, EP8]", "Qwen3-30B-A3B"))
+    drops, keeps = (
+        row_simulation({**QWEN, "model": name}) for name in ("Qwen3-30B-A3B [tokendrop, EP8]", "Qwen3-30B-A3B")
+    )
     assert (1.0, 0.0) == (drops.workload.model.capacity_factor, keeps.workload.model.capacity_factor)
     assert "experts take equal rows and drop the rest" in drops.assumed

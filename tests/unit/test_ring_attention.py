@@ -31,8 +31,8 @@ def row(found: OperatorTable, label: str) -> int:
 def seen(found: OperatorTable, i: int) -> float:
     """Scores that a fused attention row computes, of one head."""
     sequences, _, length, _ = found.shape[i].tolist()
-    _, mask, _, keys = found.layout[i].split(":")
-    return sequences * (length * length / 2 if mask == "causal" else length * float(keys))
+    call = found.call[i]
+    return sequences * (length * length / 2 if call.mask == "causal" else length * float(call.keys))
 
 
 @pytest.mark.parametrize("peers", [2, 4, 8])

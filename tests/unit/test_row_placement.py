@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.studies.validation.attempt import attempt, verdict_outcome
-from simulator.studies.validation.names import find_gpu, load_names
-from simulator.studies.validation.placement import predict
-from simulator.studies.validation.rows import CannotPlace
+from simulator.accuracy.attempt import attempt, predict, verdict_outcome
+from simulator.importers.table.rows import CannotPlace
+from simulator.importers.vocabulary.names import find_gpu, load_names
 from tests.rows import ROW, placed
 
 

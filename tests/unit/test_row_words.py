@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from simulator.studies.validation.attempt import attempt, verdict_outcome
-from simulator.studies.validation.placement import may_fit, place, predict
-from simulator.studies.validation.rows import CannotPlace
+from simulator.accuracy.attempt import attempt, may_fit, predict, verdict_outcome
+from simulator.importers.table.row_simulation import row_simulation
+from simulator.importers.table.rows import CannotPlace
 from tests.rows import ROW, placed
 
 
@@ -102,7 +102,7 @@ def test_words_for_attention_kernels(words: str, expected: str) -> None:
 def test_a_run_of_unknown_recompute_that_fits_within_the_band_recomputes_nothing() -> None:
     """A run that was published did run: a peak predicted a little above the memory does not mean that it recomputed."""
     tight = {**ROW, "recompute": "unknown", "mbs": "12", "gbs": "96"}
-    prediction, assumed = predict(place(tight))
+    prediction, assumed = predict(row_simulation(tight))
     assert not prediction.fits
     assert may_fit(prediction)
     assert "recompute = none (the least that may fit)" in assumed

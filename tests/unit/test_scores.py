@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from simulator.calibration.memory import PeakError, export_memory_residuals, fit_memory_residuals
-from simulator.calibration.runs import RunError, export_run_residuals, fit_run_residuals
+from simulator.accuracy.scores import OUT_OF_MEMORY, Outcome, score, scores_by_group, spearman
+from simulator.accuracy.validate import without_own_source
+from simulator.calibration.runs.peak_memory import PeakError, export_memory_residuals, fit_memory_residuals
+from simulator.calibration.runs.step_time import RunError, export_run_residuals, fit_run_residuals
 from simulator.errors import CalibrationError
 from simulator.hardware.memory_residuals import MemoryResiduals
 from simulator.hardware.run_residuals import RunResiduals
 from simulator.specs import load_spec
-from simulator.studies.validation.scores import OUT_OF_MEMORY, Outcome, score, scores_by_group, spearman
-from simulator.studies.validation.validate import without_own_source
 
 
 def outcome(measured: float | None, predicted: float | None, group: str = "a", **facts: object) -> Outcome:

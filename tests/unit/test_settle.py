@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from simulator.errors import PlanError, UnknownNameError
+from simulator.job import load_job
 from simulator.lowering import settle
 from simulator.plan.plan import Plan
+from simulator.simulation import simulate_job
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 
@@ -30,6 +33,23 @@ REFUSALS = [
     (GPT, {"microbatch_size": 3}, 8, "64 / (8 x 3)", "global_batch_size = 72"),
     (GPT, {"sequence_parallel": True}, 8, "tensor_parallel = 1", "sequence_parallel = false"),
     (GPT, {"pipeline_parallel": 64, "chunks_per_rank": 2}, 64, "96 layers", "pipeline_parallel = 48"),
+    (
+        replace(GPT, precision="fp32"),
+        {"gradient_dtype": "bf16"},
+        8,
+        "'fp32' has none",
+        "leave gradient_dtype out",
+    ),
+    (
+        replace(GPT, precision="bf16_true"),
+        {"gradient_dtype": "fp32"},
+        8,
+        "'bf16_true' has none",
+        "leave gradient_dtype out",
+    ),
+    (GPT, {"layer_split": (96,)}, 8, "there is 1 chunk", "leave layer_split out"),
+    (GPT, {"rank_order": ("pp", "tp", "dp")}, 8, "1 of the axes has more than one rank", "leave rank_order out"),
+    (GPT, {"rank_order": ("pp", "tp", "dp")}, 1, "0 of the axes has more than one rank", "leave rank_order out"),
     (GPT, {"layer_split": (48, 47), "pipeline_parallel": 2}, 2, "sum to 95", "leave layer_split out"),
     (GPT, {"zero_stage": 1}, 1, "data_parallel = 1", "zero_stage = 0"),
     (GPT, {"bucket_size": 1e6, "framework": "megatron_lm"}, 8, "overlap_gradients = false", "leave bucket_size out"),
@@ -105,6 +125,16 @@ def test_the_frameworks_habits_fill_what_the_plan_leaves_open() -> None:
         settled.data_parallel,
         settled.gradient_dtype,
     )
+
+
+def test_buckets_below_a_layer_have_the_effect_of_one_and_the_answer_says_so() -> None:
+    said = {}
+    for size in ("1 KiB", "10 MiB", "60 MiB"):
+        found = simulate_job(load_job("gpt2_124m_2gpu", [f"plan.bucket_size={size}"]))
+        said[size] = (found.step_time, [t for t in found.provenance["assumptions"] if "bucket_size" in t])
+    assert said["1 KiB"][0] == said["10 MiB"][0] != said["60 MiB"][0]
+    assert [1, 1, 0] == [len(notes) for _, notes in said.values()]
+    assert "10 MiB is less than the" in said["10 MiB"][1][0]
 
 
 def test_vocabulary_is_padded_by_the_framework() -> None:

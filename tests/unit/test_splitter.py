@@ -8,6 +8,7 @@ import pytest
 
 from simulator.lowering import lower
 from simulator.plan.plan import Plan
+from simulator.program.calls import Traffic
 from simulator.program.program import OperatorTable, Segment
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
@@ -39,8 +40,8 @@ def test_an_operand_cast_apart_is_read_again(framework: str, tensor: int, read: 
 def test_plain_operations_are_streams_and_fused_kernels_are_not() -> None:
     plain, fused = forward("torchtitan_eager"), forward("torchtitan")
     for label in ("attention norm", "rotary", "swiglu"):
-        assert "stream" == plain.layout[plain.label.index(label)]
-        assert "layer" == fused.layout[fused.label.index(label)]
+        assert Traffic("stream") == plain.call[plain.label.index(label)]
+        assert Traffic("layer") == fused.call[fused.label.index(label)]
         assert plain.read[plain.label.index(label)] > fused.read[fused.label.index(label)]
 
 
@@ -53,9 +54,9 @@ def test_a_fused_softmax_over_scores_in_memory_goes_backward_slower(framework: s
     seen = {}
     for item in program.items:
         for table, _ in item.pieces if isinstance(item, Segment) else ():
-            for label, layout, phase in zip(table.label, table.layout, table.phase, strict=True):
+            for label, call, phase in zip(table.label, table.call, table.phase, strict=True):
                 if label == "softmax":
-                    seen.setdefault(str(phase), set()).add(layout)
+                    seen.setdefault(str(phase), set()).add(call.access)
     assert seen
     backward = "scores backward" if forward_access == "scores" else "layer"
     for phase, layouts in seen.items():

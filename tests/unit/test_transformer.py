@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.workload.architectures import ARCHITECTURES
+from simulator.workload.families import FAMILIES
 from simulator.workload.model import Model, load_model
 from simulator.workload.operator import KernelStyle, LayerPart
 from simulator.workload.precision import precision_named
@@ -17,7 +17,7 @@ MEGATRON = KernelStyle(attention="unfused", dropout=True)
 
 def part(model: Model, kind: str, style: KernelStyle = MEGATRON, sequences: int = 1, length: int = 2048) -> LayerPart:
     bf16 = precision_named("bf16")
-    return ARCHITECTURES.get("transformer").part(model, kind, sequences, length, bf16, style, model.vocabulary)
+    return FAMILIES.get("transformer").part(model, kind, sequences, length, bf16, style, model.vocabulary)
 
 
 @pytest.mark.parametrize("name", ["gpt3_175b", "gpt2_124m", "llama3_8b", "llama2_70b", "megatron_22b"])
@@ -154,7 +154,7 @@ def test_a_gate_of_its_own_is_a_product_of_its_own_with_the_same_weights() -> No
     model = load_model("llama3_8b")
     joined, apart = (part(model, "layer", KernelStyle(joined_gate=value)) for value in (True, False))
     assert joined.parameters == apart.parameters
-    assert [2] == [o.products for o in apart.operators if o.label == "mlp up"]
+    assert [2] == [len(o.widths) for o in apart.operators if o.label == "mlp up"]
 
 
 def test_queries_keys_and_values_apart_are_three_products_with_the_same_weights() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from simulator.studies.validation.gemm import gemm_outcomes
-from simulator.studies.validation.report import write_validation_page
-from simulator.studies.validation.scores import Outcome
-from simulator.studies.validation.validate import Validation, load_table
+from simulator.accuracy.gemm import gemm_outcomes
+from simulator.accuracy.scores import Outcome
+from simulator.accuracy.validate import Validation, load_table
+from simulator.html.validation import write_validation_page
 
 LAYER = {
     "source": "Korthikanti et al. 2022 Table 4 (arXiv 2205.05198)",
@@ -160,7 +160,7 @@ def test_the_page_shows_points_worst_rows_and_what_was_fitted_on_what(tmp_path: 
     assert "tflops: 3 points" in page
     assert "The row farthest off in each group" in page
     assert "<summary>gemm_blackwell</summary>" in page
-    assert "http" not in page.split("<details>")[0]
+    assert "://" not in page.split("<details>")[0]
 
 
 @pytest.mark.parametrize(

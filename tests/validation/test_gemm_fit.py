@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.calibration.gemm import (
+from simulator.calibration.kernels.gemm import (
     GemmMeasurement,
     fit_gemm,
     gemm_errors,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.studies.validation.gemm import gemm_outcomes
+from simulator.accuracy.gemm import gemm_outcomes
 
 TABLE = Path(__file__).parents[1] / "data" / "held_out_kernels.csv"
 FITTED = (

@@ -8,8 +8,8 @@ from statistics import median
 
 import pytest
 
-from simulator.studies.validation.memory import memory_outcomes
-from simulator.studies.validation.scores import OUT_OF_MEMORY, Outcome, score, scores_by_group
+from simulator.accuracy.memory import memory_outcomes
+from simulator.accuracy.scores import OUT_OF_MEMORY, Outcome, score, scores_by_group
 
 TABLE = Path(__file__).parents[1] / "data" / "held_out_memory.csv"
 ROWS = list(csv.DictReader(line for line in TABLE.read_text().splitlines() if not line.startswith("#")))

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.calibration.nccl_machine import Machine
-from simulator.calibration.nccl_tool import collect_logs
+from simulator.accuracy.nccl import nccl_outcomes
+from simulator.accuracy.scores import Outcome
+from simulator.calibration.collectives.judge.machine import Machine
+from simulator.calibration.collectives.tool import collect_logs
 from simulator.hardware.coefficients import Profile
+from simulator.importers.table.rows import read_rows
 from simulator.specs import load_named, names
-from simulator.studies.validation.nccl import nccl_outcomes
-from simulator.studies.validation.rows import read_rows
-from simulator.studies.validation.scores import Outcome
 
 FOLDER = Path(__file__).parents[1] / "data" / "held_out_nccl"
 INDEX = FOLDER / "index.csv"

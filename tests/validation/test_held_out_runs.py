@@ -8,9 +8,9 @@ from statistics import median
 
 import pytest
 
-from simulator.studies.validation.runs import run_outcomes
-from simulator.studies.validation.scores import Outcome, score, scores_by_group
-from simulator.studies.validation.validate import Validation, load_table
+from simulator.accuracy.runs import run_outcomes
+from simulator.accuracy.scores import Outcome, score, scores_by_group
+from simulator.accuracy.validate import Validation, load_table
 
 TABLE = Path(__file__).parents[1] / "data" / "held_out_runs.csv"
 PUBLISHED = Path(__file__).parents[2] / "workloads" / "published" / "measured_runs.csv"

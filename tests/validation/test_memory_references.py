@@ -71,7 +71,7 @@ def layer_activations(prediction: Prediction) -> float:
     """Activations [B] on pipeline rank 0 at its peak, those of the layers alone."""
     return sum(
         line.bytes
-        for line in prediction.memory.standing(0)
+        for line in prediction.memory.live(0)
         if line.category == "activations" and not line.name.startswith(EMBEDDING_AND_HEAD)
     )
 
@@ -80,7 +80,7 @@ def layer_activations(prediction: Prediction) -> float:
 def test_a_middle_pipeline_rank_holds_the_published_model_states(size: str) -> None:
     prediction = predict(size, "selective", True)
     names = ("weights", "gradient buffers", "optimizer states")
-    lines = prediction.memory.standing(prediction.memory.total.size // 2)
+    lines = prediction.memory.live(prediction.memory.total.size // 2)
     held = sum(line.bytes for line in lines if line.name in names)
 
     assert FIGURE_1[size]["states"] == pytest.approx(held / GIB, rel=0.03)

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.calibration.nccl import export_profile, fit_all, fit_nccl, platform_of, residuals
-from simulator.calibration.nccl_launch import host_seconds, with_host
-from simulator.calibration.nccl_logs import NcclLog, load_index, load_log
+from simulator.calibration.collectives.fit.launch import host_seconds, with_host
+from simulator.calibration.collectives.fit.platforms import fit_all, fit_nccl, platform_of, residuals
+from simulator.calibration.collectives.read.tidy_logs import NcclLog, load_index, load_log
+from simulator.calibration.collectives.report.profile_file import export_profile
 from simulator.collectives import collective_seconds, profile_of
 from simulator.errors import CalibrationError
 from simulator.hardware.coefficients import Profile

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from simulator.accuracy.published import published_jobs, published_outcomes
+from simulator.accuracy.scores import score
 from simulator.cli import main
-from simulator.studies.validation.published import published_jobs, published_outcomes
-from simulator.studies.validation.scores import score
 
 DATA = Path(__file__).parents[1] / "data"
 

@@ -142,7 +142,7 @@ def _fits(content: Array, level: Array, waiting: Array, new: int, old: int, cap:
         highest = level[new]
         for slot in range(new, old):
             highest = max(highest, level[slot])
-        return moved > 1 or highest < cap
+        return bool(moved > 1 or highest < cap)
     now = level[new - 1] if new > 0 else 0
     held = waiting[new - 1] if new > 0 else 0
     for slot in range(new, len(content)):

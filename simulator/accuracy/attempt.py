@@ -1,0 +1,121 @@
+"""One row's prediction, or why there is none: what every quantity of a row is judged by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from simulator.accuracy.scores import OUT_OF_MEMORY, Outcome
+from simulator.errors import SimulatorError
+from simulator.importers.table.row_simulation import RowSimulation, row_simulation
+from simulator.importers.table.rows import CannotPlace, Row, text
+from simulator.plan.framework import load_framework
+from simulator.plan.plan import Plan
+from simulator.report.prediction import Prediction
+from simulator.simulation import simulate
+
+__all__ = ["Attempt", "attempt", "group_of", "may_fit", "predict", "sweep_of", "verdict_outcome"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What came of predicting a row.
+
+    Args:
+        prediction: None if there is none.
+        reason: why there is none.
+        counts: whether its absence counts as an error.
+        assumed: rules that filled in what the row leaves out.
+        kind: kind of run.
+        offloads: whether the run may move activations to the host, unseen here.
+        guessed: whether what it recomputes was guessed, as the least that may fit.
+    """
+
+    prediction: Prediction | None = None
+    reason: str = ""
+    counts: bool = True
+    assumed: tuple[str, ...] = ()
+    kind: str = ""
+    offloads: bool = False
+    guessed: bool = False
+
+
+def attempt(row: Row, everything: bool) -> Attempt:
+    """Predict a row; one of quality C only if `everything`."""
+    assumed: tuple[str, ...] = ()
+    kind = ""
+    try:
+        if text(row, "quality").upper() == "C" and not everything:
+            raise CannotPlace("quality C: its inputs are incomplete (--all predicts it)", counts=False)
+        placed = row_simulation(row)
+        kind, assumed = placed.kind, placed.assumed
+        prediction, assumed = predict(placed)
+    except CannotPlace as why:
+        return Attempt(reason=why.reason, counts=why.counts, assumed=assumed, kind=kind)
+    guessed = placed.recompute is None
+    return Attempt(prediction=prediction, assumed=assumed, kind=kind, offloads=placed.offloads, guessed=guessed)
+
+
+def verdict_outcome(case: str, group: str, verdict: bool, tried: Attempt) -> Outcome:
+    """Return the outcome of a row that says whether the run went out of memory."""
+    full = tried.prediction is not None and not tried.prediction.fits
+    unseen = ""
+    if full and tried.offloads:
+        unseen = "more than fits, and the run may have moved activations to the host"
+    elif full and tried.guessed and tried.prediction is not None and may_fit(tried.prediction):
+        unseen = "more than fits by less than the band of memory, and what the run recomputed is not known"
+    return Outcome(
+        case_id=case,
+        quantity=OUT_OF_MEMORY,
+        group=group,
+        measured=float(verdict),
+        predicted=None if tried.prediction is None or unseen else float(full),
+        reason=tried.reason or unseen,
+        counts=tried.counts and not unseen,
+        assumed=tried.assumed,
+        kind=tried.kind,
+    )
+
+
+def predict(placed: RowSimulation) -> tuple[Prediction, tuple[str, ...]]:
+    """Return (prediction, all that was assumed); of an unknown recompute the least that may fit.
+
+    Raises:
+        CannotPlace: the simulator refuses the plan; the reason is its message.
+    """
+    by_operator = load_framework(placed.fields["framework"]).recompute == "operators"
+    middle = "operators" if by_operator else "selective"
+    choices = (placed.recompute,) if placed.recompute else ("none", middle, "full")
+    prediction, assumed = None, placed.assumed
+    for choice in choices:
+        try:
+            plan = Plan(**{**placed.fields, "recompute": None if choice == "policy" else choice})
+            prediction = simulate(placed.workload, plan, placed.cluster)
+        except SimulatorError as error:
+            raise CannotPlace(str(error)) from None
+        except ValidationError as error:
+            raise CannotPlace(str(error.errors()[0]["msg"])) from None
+        if may_fit(prediction):
+            break
+    if placed.recompute is None:
+        assumed += (f"recompute = {choice} (the least that may fit)",)
+    if prediction is None:
+        raise CannotPlace("nothing was simulated")
+    return prediction, assumed
+
+
+def may_fit(prediction: Prediction) -> bool:
+    """Whether the memory may suffice: the run did run, so the low end of the band decides, not its middle."""
+    low = prediction.memory_band(prediction.fullest)[0]
+    return low <= prediction.capacities[prediction.fullest] and prediction.host_memory <= prediction.host_capacity
+
+
+def group_of(row: Row) -> str:
+    """Return the group of a row: its source, else the letters that its case_id begins with."""
+    return text(row, "source") or text(row, "case_id").split("-")[0] or "all rows"
+
+
+def sweep_of(row: Row) -> str:
+    """Return what rows of one sweep share: source, GPU, model, number of GPUs and sequence length."""
+    return " | ".join((group_of(row), *(text(row, c) for c in ("gpu", "model", "n_gpus", "seq_len"))))

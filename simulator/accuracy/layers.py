@@ -1,0 +1,170 @@
+"""Measured layers: the time of one transformer layer, of its mixture of experts, or of attention made of several kernels.
+
+The row becomes a pipeline of three ranks with a layer each; the middle one has neither embedding nor head, and its block is
+priced as in every simulation, without what puts together activations that arrive in parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from simulator.costs.memory_bound import memory_bound_seconds, memory_bound_sigma
+from simulator.costs.price import price
+from simulator.costs.tables import machine_of, price_table
+from simulator.errors import SimulatorError
+from simulator.hardware.cluster import Cluster
+from simulator.importers.table.row_simulation import row_simulation
+from simulator.importers.table.rows import CannotPlace, Row, count, flag, text
+from simulator.lowering import lower
+from simulator.lowering.boundary import RECEIVED
+from simulator.plan.plan import Plan
+from simulator.program.prices import Prices
+from simulator.program.program import Program, Segment
+
+__all__ = ["layer_seconds", "unfused_attention_seconds"]
+
+_RANKS, _MIDDLE = 3, 1
+_PHASES = {"fwd": "forward", "forward": "forward", "bwd": "backward", "backward": "backward"}
+_EXPERTS = (
+    "router",
+    "choice of experts",
+    "token counts",
+    "permute",
+    "dispatch",
+    "sort",
+    "expert",
+    "combine",
+    "unpermute",
+    "shared expert",
+)
+"""How the labels of a mixture's operators begin (workload/blocks/experts.py)."""
+_SCORES = ("attention scores", "softmax", "attention context")
+_REARRANGED = {"forward": 3, "backward": 6}
+"""Tensors of queries' size that a benchmark in PyTorch moves beside the scores, as FlashAttention's does (benchmarks/
+benchmark_flash_attention.py): queries, keys and values by head; gradients of the output by head, of scaled products, of all three
+together."""
+_BROADCAST = 0.43
+"""Speed of PyTorch's addition of a mask to scores relative to a stream: 0.73 TB/s on A100 at every length and width (FlashAttention's
+README)."""
+_PLAIN = {"framework": "megatron_lm_2021", "attention": "unfused"}
+"""Plan of a framework that keeps scores in memory: a product that scales, one softmax kernel, a product."""
+_NO_BIASES = "no biases: Megatron-Core's grouped products are measured without (tests/functional_tests/test_cases/common/moe_perf)"
+
+
+def layer_seconds(row: Row) -> tuple[float, float, tuple[str, ...]]:
+    """Return (seconds, sigma, what was assumed) of a row whose op is transformer_layer or moe_layer.
+
+    Raises:
+        CannotPlace: sizes are missing, or the simulator refuses the plan.
+    """
+    phase = _PHASES.get(text(row, "direction").lower() or "fwd")
+    if phase is None:
+        raise CannotPlace(f"direction {text(row, 'direction')[:20]!r} is neither fwd nor bwd")
+    program, prices, cluster, assumed = _priced(_as_run(row))
+    item = _block(program, phase)
+    whole = float(prices.occupancy[item]) - _of_labels(program, item, cluster, RECEIVED)
+    seconds = _of_labels(program, item, cluster, _EXPERTS) if text(row, "op") == "moe_layer" else whole
+    return seconds, _sigma(prices, item), assumed
+
+
+def unfused_attention_seconds(row: Row, phases: Sequence[str]) -> tuple[float, float, tuple[str, ...]]:
+    """Return (seconds, sigma, what was assumed) of attention that keeps its scores in memory, as benchmarks write it in PyTorch.
+
+    The first product scales (baddbmm), a causal mask is added by a kernel of its own, softmax is one kernel; operands are
+    rearranged by head.
+
+    Args:
+        phases: "forward", "backward" or both.
+
+    Raises:
+        CannotPlace: sizes are missing, or the simulator refuses them.
+    """
+    width = (count(row, "heads") or 1) * (count(row, "head_dim") or 1)
+    run = {**_as_run(row), "hidden": str(width)}
+    program, _, cluster, assumed = _priced(run, **_PLAIN)
+    items = [_block(program, phase) for phase in phases]
+    seconds = sum(_of_labels(program, item, cluster, _SCORES) for item in items)
+    machine, length = machine_of(cluster), count(row, "seq_len") or 1
+    maps = (count(row, "batch") or 1) * (count(row, "heads") or 1)
+    tensor, scores = 2.0 * maps * length * (count(row, "head_dim") or 1), 2.0 * maps * length**2 / _BROADCAST
+    moved = [tensor] * sum(_REARRANGED[phase] for phase in phases)
+    moved += [scores] if flag(row, "causal") and "forward" in phases else []
+    seconds += float(memory_bound_seconds(moved, moved, machine.gpu, machine.memory_bound).sum())
+    return (
+        seconds,
+        memory_bound_sigma(machine.gpu, machine.memory_bound),
+        (*assumed, "scores kept in memory: a causal mask is added by a kernel of its own, softmax is one"),
+    )
+
+
+def _priced(run: Row, **changes: str) -> tuple[Program, Prices, Cluster, tuple[str, ...]]:
+    placed = row_simulation(run)
+    workload = placed.workload
+    if run.get("moe_experts") and workload.model.linear_bias:
+        workload = replace(workload, model=workload.model.model_copy(update={"linear_bias": False}))
+        placed = replace(placed, workload=workload, assumed=(*placed.assumed, _NO_BIASES))
+    fields = {**placed.fields, **changes, "recompute": placed.recompute, "layer_split": (1,) * _RANKS}
+    try:
+        program = lower(workload, Plan(**fields), placed.cluster.world_size)
+        prices = price(program, placed.cluster)
+    except (SimulatorError, ValueError) as error:
+        raise CannotPlace(str(error)) from None
+    return program, prices, placed.cluster, placed.assumed
+
+
+def _sigma(prices: Prices, item: int) -> float:
+    """Standard deviation in log time of one block, from those of its kernels."""
+    share = prices.class_share[item] / float(prices.occupancy[item])
+    return float(np.sqrt(np.sum((share * prices.sigma) ** 2)))
+
+
+def _as_run(row: Row) -> dict[str, str]:
+    """The row as one of measured runs: three layers on three pipeline ranks, one microbatch."""
+    tensor, expert, batch = count(row, "tp") or 1, count(row, "ep") or 1, count(row, "batch") or 1
+    replicas = max(1, expert // (tensor if expert % tensor == 0 else 1)) if expert > 1 else 1
+    notes = text(row, "notes").lower()
+    recompute = next((name for name in ("selective", "full") if name in notes), "none")
+    experts = text(row, "experts") if text(row, "op") == "moe_layer" else ""
+    run = {
+        "source": text(row, "source"),
+        "gpu": text(row, "gpu"),
+        "n_gpus": str(_RANKS * tensor * replicas),
+        "arch_layers": str(_RANKS),
+        "hidden": text(row, "hidden"),
+        "heads": text(row, "heads"),
+        "kv_heads": text(row, "kv_heads"),
+        "head_dim": text(row, "head_dim"),
+        "ffn_hidden": text(row, "ffn"),
+        "seq_len": text(row, "seq_len"),
+        "precision": text(row, "dtype"),
+        "tp": str(tensor),
+        "pp": str(_RANKS),
+        "mbs": str(batch),
+        "gbs": str(batch * replicas),
+        "zero_stage": "0",
+        "seq_parallel": "1" if "sequence parallel" in notes else "0",
+        "recompute": recompute,
+        "framework": text(row, "software") if "dispatcher" not in text(row, "software") else text(row, "source"),
+    }
+    if experts:
+        run |= {"moe_experts": experts, "moe_topk": text(row, "topk"), "moe_ffn_hidden": text(row, "ffn")}
+        run |= {"moe_dense_layers": "0", "ep": str(expert)}
+    return run
+
+
+def _block(program: Program, phase: str) -> int:
+    """The item that the middle rank runs in this phase of its microbatch."""
+    mine: set[int] = set(program.item[program.rank == _MIDDLE].tolist())
+    return next(i for i in mine if isinstance(s := program.items[i], Segment) and s.phase == phase)
+
+
+def _of_labels(program: Program, item: int, cluster: Cluster, begin: tuple[str, ...]) -> float:
+    """Seconds of those operators of a block whose labels begin so."""
+    segment, machine, seconds = program.items[item], machine_of(cluster), 0.0
+    for table, times in segment.pieces if isinstance(segment, Segment) else ():
+        rows = price_table(table, machine, program.axes).rows
+        seconds += times * float(sum(rows[j] for j, label in enumerate(table.label) if label.startswith(begin)))
+    return seconds

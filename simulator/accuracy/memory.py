@@ -1,0 +1,143 @@
+"""Measured peak memory: the bytes of the rank that was looked at (columns of memory_measurements.csv)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from simulator.accuracy.attempt import Attempt, attempt, group_of, sweep_of, verdict_outcome
+from simulator.accuracy.scores import Outcome
+from simulator.importers.table.rows import CannotPlace, Row, flag, number, text
+from simulator.importers.vocabulary.names import load_names
+from simulator.program.program import CATEGORIES
+from simulator.report.prediction import Prediction
+from simulator.units import parse
+
+__all__ = ["memory_outcomes", "peak_bytes"]
+
+QUANTITY = "peak_memory_bytes"
+_OUTSIDE = {
+    "device": (),
+    "reserved": ("context",),
+    "allocated": ("context", "fragmentation"),
+}
+"""Categories that a kind of measurement does not count (NCCL asks the driver for its buffers itself: context)."""
+_WORDS = {"device": "whole device", "reserved": "reserved by the allocator", "allocated": "allocated by tensors"}
+
+
+def memory_outcomes(rows: Sequence[Row], everything: bool = False) -> Iterator[list[Outcome]]:
+    """Yield the outcomes of each row: peak_memory_bytes, and out_of_memory where the table has a verdict.
+
+    Args:
+        everything: also rows of quality C.
+    """
+    for i, row in enumerate(rows, 1):
+        yield _outcomes(row, text(row, "case_id") or f"row-{i:04d}", everything)
+
+
+def peak_bytes(row: Row) -> float | None:
+    """Return the measured peak [B]; None where the row has none.
+
+    Raises:
+        CannotPlace: its unit is no unit of size.
+
+    >>> peak_bytes({"peak_mem": "2", "mem_unit": "GiB"})
+    2147483648.0
+    """
+    value = number(row, "peak_mem")
+    if value is None or value <= 0:
+        return None
+    unit = text(row, "mem_unit")
+    source = load_names().fact(text(row, "source"), "memory_unit") if unit else None
+    unit = (source and source.memory_unit) or unit
+    if unit.lower() in ("percent", "%", "percent of gpu memory"):
+        capacity = number(row, "gpu_mem_gb")
+        if capacity is None:
+            raise CannotPlace("peak_mem is a percentage, but the row gives no gpu_mem_gb", counts=False)
+        return value / 100.0 * parse(f"{capacity} GB", "B")
+    known = load_names().find("memory_units", unit)
+    if known is None:
+        raise CannotPlace(f"peak_mem is in {unit[:50]!r}, which is no unit of size", counts=False)
+    return parse(f"{text(row, 'peak_mem')} {known}", "B")
+
+
+def _kind(row: Row) -> str:
+    """What the row's measurement counts: by its source, else by the row's words."""
+    source, said = load_names().fact(text(row, "source"), "memory"), text(row, "mem_kind").lower()
+    if source and source.memory:
+        return source.memory
+    if "reserved" in said:
+        return "reserved"
+    if "alloc" in said or "active" in said or "torch" in said:
+        return "allocated"
+    return "device" if any(word in said for word in ("smi", "device", "gpu memory", "vram", "nvml")) else "allocated"
+
+
+def _outcomes(row: Row, case: str, everything: bool) -> list[Outcome]:
+    group = group_of(row)
+    measured, verdict = None, None
+    try:
+        verdict = flag(row, "oom")
+        measured = None if verdict else peak_bytes(row)
+        tried = attempt(row, everything)
+    except CannotPlace as why:
+        tried = Attempt(reason=why.reason, counts=why.counts)
+    prediction = tried.prediction
+    out = []
+    if not verdict:
+        found = None if prediction is None else _peak(prediction, row)
+        out.append(
+            Outcome(
+                case_id=case,
+                quantity=QUANTITY,
+                group=group,
+                measured=measured,
+                predicted=found.value if found else None,
+                low=found.low if found else None,
+                high=found.high if found else None,
+                reason=tried.reason or ("" if measured is not None else "no peak was measured"),
+                counts=tried.counts and measured is not None,
+                assumed=(*tried.assumed, found.how) if found else tried.assumed,
+                sweep=sweep_of(row),
+                kind=tried.kind,
+                terms=found.terms if found else (),
+            )
+        )
+    if verdict is not None:
+        out.append(verdict_outcome(case, group, verdict, tried))
+    return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Peak:
+    """What is compared: bytes, their band, in words, and the bytes of each category that counts."""
+
+    value: float
+    low: float
+    high: float
+    how: str
+    terms: tuple[tuple[str, float], ...]
+
+
+def _peak(prediction: Prediction, row: Row) -> _Peak:
+    """Return the peak of the rank that was measured, as far as the measurement counts it."""
+    kind, where = _kind(row), text(row, "mem_rank").lower()
+    counted = [i for i, name in enumerate(CATEGORIES) if name not in _OUTSIDE[kind]]
+    values = prediction.memory.by_category[:, counted].sum(axis=1)
+    if "last" in where:
+        rank, which = len(values) - 1, "last pipeline rank"
+    elif "first" in where or "rank 0" in where:
+        rank, which = 0, "first pipeline rank"
+    else:
+        rank, which = int(values.argmax()), "fullest rank"
+    names = tuple(CATEGORIES[i] for i in counted)
+    low, high = prediction.memory_band(rank, names)
+    return _Peak(
+        value=float(values[rank]),
+        low=low,
+        high=high,
+        how=f"{_WORDS[kind]}, {which}",
+        terms=tuple(
+            (name, float(prediction.memory.by_category[rank, i])) for name, i in zip(names, counted, strict=True)
+        ),
+    )

@@ -1,0 +1,238 @@
+"""A table of measurements in, errors out: what `dtsim validate` answers."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from simulator.accuracy.gemm import gemm_outcomes
+from simulator.accuracy.memory import memory_outcomes
+from simulator.accuracy.nccl import nccl_outcomes
+from simulator.accuracy.published import published_outcomes
+from simulator.accuracy.runs import run_outcomes
+from simulator.accuracy.schedules import schedule_outcomes
+from simulator.accuracy.scores import Outcome, Scores, band_scores, score, scores_by_group
+from simulator.calibration.runs.peak_memory import PeakError, fit_memory_residuals
+from simulator.calibration.runs.step_time import ANY, RunError, fit_run_residuals
+from simulator.errors import SpecError, UnknownNameError
+from simulator.hardware.memory_residuals import MemoryResiduals
+from simulator.hardware.run_residuals import load_run_residuals
+from simulator.importers.table.rows import Row, read_rows, told_kind
+from simulator.report.prediction import QUANTILE
+from simulator.specs import data_roots, find_spec, names
+
+__all__ = ["KINDS", "Table", "Validation", "load_table", "peak_errors", "run_errors", "without_own_source"]
+
+PEAK = "peak_memory_bytes"
+KINDS = ("runs", "memory", "nccl", "gemm", "schedules")
+PUBLISHED = "published runs shipped with the simulator"
+NOT_FITTED = (
+    "prices come from micro-benchmarks, data sheets and documents; of GPUs and networks none was fitted to a step time, of hosts one "
+    "number was (training_pace of calibrations/host.toml, on host-bound runs). Besides, only the width of the band was learnt from "
+    "whole runs (calibrations/run_residuals.toml)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table that was read: its kind, where it is, its rows."""
+
+    kind: str
+    place: str
+    rows: list[dict[str, str]]
+
+    def outcomes(self, everything: bool = False) -> Iterator[list[Outcome]]:
+        """Yield the outcomes row by row (of the shipped runs: run by run)."""
+        if self.place == PUBLISHED:
+            return itertools.chain(published_outcomes(), run_outcomes(self.rows, everything))
+        if self.kind == "nccl":
+            return nccl_outcomes(self.rows, Path(self.place), everything)
+        readers = {
+            "runs": run_outcomes,
+            "memory": memory_outcomes,
+            "gemm": gemm_outcomes,
+            "schedules": schedule_outcomes,
+        }
+        rows: Sequence[Row] = self.rows
+        return readers[self.kind](rows, everything)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """The outcomes of a table.
+
+    Args:
+        left_out: whether each band was made without its own source.
+        complete: False when it was interrupted.
+    """
+
+    table: Table
+    outcomes: tuple[Outcome, ...]
+    left_out: bool = False
+    complete: bool = True
+
+    @property
+    def fitted_groups(self) -> frozenset[str]:
+        """Groups whose rows were used in a fit: those that the calibrations name."""
+        if self.left_out or self.table.kind in ("memory", "schedules"):
+            return frozenset()
+        prefixes = {"runs": ("run_residuals",), "nccl": ("nccl_",), "gemm": ("gemm_", "attention_")}[self.table.kind]
+        text = _calibration_text(prefixes)
+        words = {
+            o.group: o.group.split()[0] if self.table.kind == "gemm" else o.group for o in self.outcomes if o.group
+        }
+        return frozenset(group for group, word in words.items() if word.lower() in text)
+
+    @property
+    def summary(self) -> Scores:
+        """The scores of all rows."""
+        return score(self.outcomes, bool(self.fitted_groups))
+
+    @property
+    def by_group(self) -> dict[str, Scores]:
+        """The scores of each group."""
+        return scores_by_group(self.outcomes, self.fitted_groups)
+
+    @property
+    def by_quantity(self) -> dict[str, Scores]:
+        """The scores of each quantity."""
+        names = dict.fromkeys(o.quantity for o in self.outcomes)
+        return {name: score([o for o in self.outcomes if o.quantity == name]) for name in names}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON answer of `dtsim validate`."""
+        from simulator import __version__
+
+        return {
+            "schema_version": 1,
+            "kind": self.table.kind,
+            "complete": self.complete,
+            "rows": [o.to_dict() for o in self.outcomes],
+            "summary": self.summary.to_dict(),
+            "by_group": {name: scores.to_dict() for name, scores in self.by_group.items()},
+            "bands": [asdict(scores) for scores in band_scores(self.outcomes)],
+            "by_quantity": {name: scores.to_dict() for name, scores in self.by_quantity.items()},
+            "provenance": {
+                "version": __version__,
+                "table": self.table.place,
+                "engine": "compiled",
+                "calibration": NOT_FITTED,
+                "leave_one_out": self.left_out,
+                "unpredicted": "rows whose inputs are given and that are not predicted count as an error of 100 %",
+            },
+        }
+
+
+@functools.lru_cache(maxsize=8)
+def _calibration_text(prefixes: tuple[str, ...]) -> str:
+    """The calibrations whose names begin so, as text in lower case: they name their sources and logs."""
+    files = [find_spec("calibrations", name) for name in names("calibrations") if name.startswith(prefixes)]
+    return "\n".join(path.read_text(encoding="utf-8") for path in files).lower()
+
+
+def load_table(path: str | None, kind: str | None) -> Table:
+    """Return the table of this path, or the runs shipped with the simulator.
+
+    Raises:
+        SpecError: it cannot be read, or its columns do not tell its kind.
+        UnknownNameError: no such kind.
+    """
+    if kind is not None and kind not in KINDS:
+        raise UnknownNameError("kind of table", kind, KINDS)
+    if path is None:
+        if kind not in (None, "runs"):
+            raise SpecError(f"--kind {kind} needs a FILE: the tables shipped with the simulator are of kind runs")
+        return Table(kind="runs", place=PUBLISHED, rows=_shipped_rows())
+    rows = read_rows(Path(path))
+    return Table(kind=kind or told_kind(rows, Path(path)), place=path, rows=rows)
+
+
+def _shipped_rows() -> list[dict[str, str]]:
+    """The measured runs of workloads/published/*.csv, all tables together."""
+    files = {
+        path.name: path for root in reversed(data_roots()) for path in (root / "workloads/published").glob("*.csv")
+    }
+    return [row for name in sorted(files) for row in read_rows(files[name])]
+
+
+def run_errors(outcomes: Sequence[Outcome]) -> list[RunError]:
+    """Return the runs that were both measured and predicted, for the residuals of whole runs."""
+    shipped = load_run_residuals()
+    return [
+        RunError(
+            kind=o.kind,
+            source=o.group,
+            measured=o.measured,
+            predicted=o.predicted,
+            priced=math.sqrt(_priced(o, shipped.of(o.kind).sigma_faster)),
+        )
+        for o in outcomes
+        if o.quantity == "step_time_s" and o.counts and o.kind and o.measured and o.predicted
+    ]
+
+
+def _priced(outcome: Outcome, sigma: float) -> float:
+    """Variance of the log of a prediction that its prices explain: that of its band less that of faster runs of its kind."""
+    if not outcome.predicted or not outcome.low:
+        return 0.0
+    return max(0.0, (math.log(outcome.predicted / outcome.low) / QUANTILE) ** 2 - sigma**2)
+
+
+def peak_errors(outcomes: Sequence[Outcome]) -> list[PeakError]:
+    """Return the peaks of memory that were both measured and predicted, for the residuals of memory."""
+    return [
+        PeakError(source=o.group, measured=o.measured, by_category=dict(o.terms))
+        for o in outcomes
+        if o.quantity == PEAK and o.counts and o.measured and o.predicted
+    ]
+
+
+def _peaks_without_own_source(outcomes: Sequence[Outcome], peaks: Sequence[PeakError]) -> list[Outcome]:
+    """Return the outcomes with bands of memory refitted to the peaks of all groups but each one's own."""
+    groups = {peak.source for peak in peaks}
+    others = {
+        group: MemoryResiduals(name=group, part=fit_memory_residuals(peak for peak in peaks if peak.source != group))
+        for group in groups
+    }
+    out = []
+    for o in outcomes:
+        if o.group in others and o.predicted is not None and o.quantity == PEAK:
+            width = QUANTILE * others[o.group].sigma(dict(o.terms))
+            o = replace(o, low=o.predicted * math.exp(-width), high=o.predicted * math.exp(width))
+        out.append(o)
+    return out
+
+
+def without_own_source(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    """Return the outcomes with bands made without their own group: residuals are refitted to the other groups in turn.
+
+    Raises:
+        SpecError: there are no two groups of runs, or of peaks of memory.
+    """
+    runs, peaks = run_errors(outcomes), peak_errors(outcomes)
+    groups = {run.source for run in runs}
+    if len({peak.source for peak in peaks}) > 1:
+        return tuple(_peaks_without_own_source(outcomes, peaks))
+    if len(groups) < 2:
+        raise SpecError(
+            f"--leave-one-out refits to all groups but one, but the table has {len(groups)} group of predicted runs. "
+            "Way out: a table with two sources or more"
+        )
+    shipped = load_run_residuals()
+    others = {group: fit_run_residuals(run for run in runs if run.source != group) for group in groups}
+    out = []
+    for o in outcomes:
+        if o.group not in others or o.predicted is None or o.low is None or not o.kind:
+            out.append(o)
+            continue
+        refitted = others[o.group].get(o.kind, others[o.group][ANY])
+        priced = _priced(o, shipped.of(o.kind).sigma_faster)
+        down = QUANTILE * math.sqrt(priced + refitted.sigma_faster**2)
+        up = QUANTILE * math.sqrt(priced + refitted.sigma_slower**2)
+        out.append(replace(o, low=o.predicted * math.exp(-down), high=o.predicted * math.exp(up)))
+    return tuple(out)

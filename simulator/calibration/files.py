@@ -1,0 +1,47 @@
+"""Logs and tables of measurements, read with a limit."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from simulator.errors import CalibrationError
+from simulator.specs import CsvRows, read_bytes
+
+__all__ = ["LARGEST", "csv_rows", "digest", "digests", "read_table"]
+
+LARGEST = 2**26
+"""Bytes of a log or a table."""
+
+
+def read_table(path: Path | str) -> str:
+    """Return the text of a table.
+
+    Raises:
+        CalibrationError: no regular file, larger than 64 MiB, or not UTF-8.
+    """
+    raw = read_bytes(path, LARGEST, "table", CalibrationError, str(path))
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CalibrationError(f"{path}: cannot be read (byte {error.start} is not UTF-8)") from None
+
+
+def csv_rows(path: Path | str) -> list[dict[str, str]]:
+    """Return the rows of a CSV with a header.
+
+    Raises:
+        CalibrationError: no regular file, too large, no text, or no CSV.
+    """
+    return list(CsvRows(read_table(path).splitlines(), str(path), CalibrationError))
+
+
+def digest(path: Path) -> str:
+    """Return by which profiles know a file: the first 16 digits of its sha256."""
+    return hashlib.sha256(read_bytes(path, LARGEST, "table", CalibrationError, str(path))).hexdigest()[:16]
+
+
+def digests(paths: Iterable[Path]) -> str:
+    """Return the names of files with their digests, for the source of what was fitted to them."""
+    return ", ".join(f"{path.name} {digest(path)}" for path in paths if path.is_file())

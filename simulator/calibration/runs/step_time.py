@@ -1,0 +1,134 @@
+"""Whole runs -> how far predictions were from them, by kind of run: the last term of every band (design 5b O).
+
+    sigma_slower: the least s for which  log(measured / predicted) <= q sqrt(priced^2 + s^2) in 90 % of the runs
+    sigma_faster: the least s for which -log(measured / predicted) <= q sqrt(priced^2 + s^2) in 90 % of the runs
+
+q encloses 80 % of a normal distribution, 10 % on each side of it; `priced` is the spread that the prices of that run explain
+already.  The two sides differ because their causes do: what nobody modelled makes a run slower more often than faster.  A source counts
+with the square root of its runs: neither does one sweep of hundreds decide, nor a single run as much as a sweep.  A kind leans
+on all runs, which count as `LENT_SOURCES` more: few sources of one kind are no spread.
+
+No price is fitted here: a run only widens or narrows the band of predictions of its kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from simulator.errors import CalibrationError
+from simulator.hardware.run_residuals import KindResidual
+from simulator.report.prediction import QUANTILE
+from simulator.specs import write_text
+
+__all__ = ["ANY", "RunError", "export_run_residuals", "fit_run_residuals"]
+
+ANY = "any"
+"""The kind that stands for runs of no kind of their own."""
+FEWEST_RUNS = 8
+"""A kind with fewer runs than these shares the residuals of all runs."""
+LENT_SOURCES = 8.0
+"""Sources as which all runs together count beside those of a kind."""
+SMALLEST_SIGMA = 0.01
+_BELOW = 0.9
+_LARGEST = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunError:
+    """One measured run and its prediction, both in seconds; `kind` from `run_kind`, `priced` the log spread of its prices."""
+
+    kind: str
+    source: str
+    measured: float
+    predicted: float
+    priced: float = 0.0
+
+
+def fit_run_residuals(runs: Iterable[RunError]) -> dict[str, KindResidual]:
+    """Return the residuals of each kind that has runs enough, and of all runs together ("any").
+
+    Raises:
+        CalibrationError: no runs.
+
+    >>> run = RunError(kind="tensor", source="a", measured=1.0, predicted=1.1)
+    >>> residual = fit_run_residuals([run])["any"]
+    >>> round(residual.sigma_faster, 3), residual.sigma_slower
+    (0.074, 0.01)
+    """
+    everything = list(runs)
+    if not everything:
+        raise CalibrationError(
+            "residuals of whole runs need at least one run that was measured and predicted, got none"
+        )
+    found = {ANY: _residual(everything, [])}
+    for kind in sorted({run.kind for run in everything}):
+        own = [run for run in everything if run.kind == kind]
+        if len(own) >= FEWEST_RUNS:
+            found[kind] = _residual(own, everything)
+    return found
+
+
+def _residual(runs: list[RunError], lent: list[RunError]) -> KindResidual:
+    """The residual of some runs, that lean on the lent ones."""
+    count = Counter(run.source for run in runs)
+    weight = _weights(runs) * len(count)
+    if lent:
+        weight = np.concatenate([weight, _weights(lent) * LENT_SOURCES])
+    both = runs + lent
+    log = np.array([math.log(run.measured / run.predicted) for run in both])
+    priced = np.array([run.priced for run in both])
+    error = np.array([abs(run.predicted / run.measured - 1.0) for run in runs])
+    each = np.array([1.0 / count[run.source] for run in runs])
+    return KindResidual(
+        sigma_slower=max(SMALLEST_SIGMA, round(_spread(log, priced, weight), 4)),
+        sigma_faster=max(SMALLEST_SIGMA, round(_spread(-log, priced, weight), 4)),
+        median=round(_weighted_median(error, each), 4),
+        runs=len(runs),
+        sources=len(count),
+    )
+
+
+def _weights(runs: list[RunError]) -> np.ndarray:
+    """[runs] weights that sum to 1: a source counts with the square root of its runs."""
+    count = Counter(run.source for run in runs)
+    weight = np.array([count[run.source] ** -0.5 for run in runs])
+    return np.asarray(weight / weight.sum())
+
+
+def _spread(log: np.ndarray, priced: np.ndarray, weight: np.ndarray) -> float:
+    """The least spread beside that of the prices for which 90 % of the runs lie below the upper end of their bands."""
+    needed = np.sqrt(np.maximum((np.maximum(log, 0.0) / QUANTILE) ** 2 - priced**2, 0.0))
+    order = np.argsort(needed, kind="stable")
+    cumulative = np.cumsum(weight[order])
+    return min(float(needed[order][np.searchsorted(cumulative, _BELOW * cumulative[-1])]), _LARGEST)
+
+
+def _weighted_median(values: np.ndarray, weight: np.ndarray) -> float:
+    order = np.argsort(values, kind="stable")
+    cumulative = np.cumsum(weight[order])
+    return float(values[order][np.searchsorted(cumulative, cumulative[-1] / 2)])
+
+
+def export_run_residuals(residuals: Mapping[str, KindResidual], sources: Iterable[str], path: Path) -> None:
+    """Write residuals as the data file `calibrations/run_residuals.toml`.
+
+    Args:
+        sources: names of the tables that the runs were published in.
+    """
+    lines = [
+        "# Written by simulator.calibration.runs; do not edit.  How far whole predictions were from measured runs.",
+        'name = "run_residuals"',
+    ]
+    for kind, residual in residuals.items():
+        lines += ["", f"[kind.{kind}]"]
+        lines += [f"{key} = {value}" for key, value in residual.model_dump().items()]
+    listed = "; ".join(sorted(sources)).replace("\\", "/").replace('"', "'")
+    text = f"measured and predicted step times of the runs published in: {listed}"
+    lines += ["", "[sources]", f'"*" = "{text}"', ""]
+    write_text(path, "\n".join(lines))

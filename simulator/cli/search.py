@@ -1,0 +1,136 @@
+"""dtsim search: the best plan of a space, with a proof, and why the others lost."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from simulator.cli.options import (
+    ClusterOption,
+    ForceOption,
+    JobArgument,
+    JsonOption,
+    ModelOption,
+    SetOption,
+    quantity,
+    read_job,
+)
+from simulator.cli.output import INTERRUPTED, claim, note, print_json, print_sections, tell_compiling, wrote
+from simulator.errors import SimulatorError, SpecError
+from simulator.specs import write_text
+
+__all__ = ["command"]
+
+
+def command(
+    job: JobArgument = None,
+    model: ModelOption = None,
+    cluster: ClusterOption = None,
+    settings: SetOption = None,
+    ranges: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--range", metavar="FIELD=V,V,...", help="Values of a field, such as plan.tensor_parallel=1,2,4,8."
+        ),
+    ] = None,
+    fixed: Annotated[
+        list[str] | None,
+        typer.Option("--fix", metavar="FIELD=V", help="A value for all plans; its field leaves the default space."),
+    ] = None,
+    strategy: Annotated[str, typer.Option(help="exact, grid, random or annealing.")] = "exact",
+    objective: Annotated[str, typer.Option(help="step_time, cost, memory or energy.")] = "step_time",
+    fit_probability: Annotated[
+        float,
+        typer.Option("--fit-probability", metavar="P", help="With which a plan must fit; 0 = the point estimate."),
+    ] = 0.9,
+    gpus: Annotated[
+        tuple[str, int] | None, typer.Option(metavar="at-most N", help="Choose the number of GPUs too, up to N.")
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option("--from", metavar="JOB", help="Among ties take the smallest change from this job's plan."),
+    ] = None,
+    deadline: Annotated[str | None, typer.Option(metavar="T", help="Stop after this time, such as 30s.")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="T", help="Stop after this much processor time.")] = None,
+    top: Annotated[int, typer.Option(help="How many of the best.")] = 10,
+    tries: Annotated[int | None, typer.Option(help="Plans that random and annealing simulate.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of what they draw.")] = None,
+    processes: Annotated[int, typer.Option("--processes", help="That simulate side by side.")] = 1,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="JOB.toml", help="Write the plan chosen as a job.")
+    ] = None,
+    plot: Annotated[str | None, typer.Option(metavar="OUT.png", help="Draw time against memory of all plans.")] = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the best plan: every plan of a space refused, bounded or simulated, the best ones with their bands, what each choice costs."""
+    from simulator.search.job_text import unwritten
+    from simulator.search.search import search
+    from simulator.search.space import make_space, read_ranges, worlds
+
+    claim(force, output, plot)
+    the_job = read_job(job, model, cluster, settings)
+    if output and (lost := unwritten(the_job)):
+        raise SpecError(
+            f"{output}: a job file written here has no {', '.join(lost)}. Way out: leave out -o, and set the fields found by --set"
+        )
+    asked = read_ranges(ranges or ())
+    held = read_ranges(fixed or (), "--fix")
+    if gpus is not None:
+        if gpus[0] != "at-most":
+            raise SpecError(
+                f"--gpus: expected at-most N, got {gpus[0][:20]!r} {gpus[1]}. One number: --fix cluster.gpus=N"
+            )
+        if "cluster.gpus" in asked:
+            raise SpecError("--gpus at-most and --range cluster.gpus say the same. Give one of them")
+    space = make_space(the_job, asked, held)
+    if gpus is not None:
+        space = make_space(the_job, {**space.ranges, "cluster.gpus": worlds(the_job, gpus[1])}, held)
+    wanted = (
+        {f: getattr(_plan_of(like), f.partition(".")[2]) for f in space.ranges if f.startswith("plan.")} if like else {}
+    )
+    tell_compiling()
+    answer = search(
+        space,
+        strategy=strategy,
+        objective=objective,
+        fit_probability=fit_probability,
+        top=top,
+        tries=tries,
+        seed=seed,
+        deadline=None if deadline is None else quantity("--deadline", deadline, "s"),
+        budget=None if budget is None else quantity("--budget", budget, "s"),
+        processes=processes,
+        like=wanted,
+        tell=note,
+    )
+    if plot:
+        from simulator.report.search_plot import plot_search
+
+        best = {one.point.number for one in answer.best}
+        points = [(c.step_time, c.peak_memory, c.point.number in best) for c in answer.candidates.values()]
+        front = [(c.step_time, c.peak_memory) for c in answer.pareto]
+        chosen = (answer.chosen.step_time, answer.chosen.peak_memory) if answer.chosen else None
+        wrote(plot_search(points, front, chosen, the_job.cluster.gpu.usable_memory, plot, space.job.name))
+    if as_json:
+        print_json(answer.to_dict())
+    else:
+        print_sections(answer.sections())
+    if output:
+        if answer.chosen is None:
+            raise SimulatorError(
+                f"{output}: not written, since no plan fits. Way out: wider ranges, or --fit-probability 0"
+            )
+        from simulator.search.job_text import job_text
+
+        write_text(output, job_text(space.job_of(answer.chosen.point), answer.chosen.point.settings))
+        wrote(output)
+    if answer.stopped:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _plan_of(name: str) -> object:
+    from simulator.job import load_job
+
+    return load_job(name).plan

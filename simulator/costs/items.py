@@ -1,0 +1,373 @@
+"""The price of one item on one desk: a segment, a fused pair, or a link.  Equal items cost the same, so each is priced once.
+
+A price depends on what an item runs or moves, on the machine, on where mesh axes lie on its wires and on the host's times; these
+last three are the *desk*.  Names of items are no part of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.collectives import collective_seconds
+from simulator.costs.fused_pairs import hidden_seconds
+from simulator.costs.host import host_seconds
+from simulator.costs.host_time import NO_HOST, HostTimes, host_times, table_time
+from simulator.costs.memory_bound import MEMORY_BOUND_CLASS, memory_bound_calibrated, memory_bound_sigma
+from simulator.costs.slices import slice_seconds
+from simulator.costs.tables import Machine, machine_of, mesh_of, placement_text, price_table
+from simulator.errors import ProgramError
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.fabric import GroupPlacement, place_group, place_hop
+from simulator.hardware.host import host_of
+from simulator.plan.framework import Framework
+from simulator.program.calls import SYNCHRONISED
+from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, RESOURCE_KINDS
+from simulator.program.program import COPY, TRANSFER, FusedSegment, Link, OperatorTable, Segment
+
+__all__ = ["HOST_CLASS", "HOST_SIGMA", "Axes", "Desk", "ItemPrice", "desk_of", "price_item"]
+
+HOST_CLASS = "host"
+HOST_SIGMA = 0.3
+"""Spread of launch times between hosts: traces show medians of 3 to 6 us, i.e. exp(+-0.3) around 4 us."""
+
+SMALL_WAIT = 0.05
+"""A block that waits for its host for less than this part of its kernels' time is not called host-bound."""
+
+Axes = tuple[tuple[str, int], ...]
+Pieces = tuple[tuple[OperatorTable, int], ...]
+_CLASSES: dict[str, int] = {}
+"""Numbers of the price classes met so far: names of kinds, algorithms and levels, of which there are few."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Desk:
+    """Where items are priced; equal only to itself, `desk_of` hands out one per cluster, mesh and host.
+
+    Args:
+        host: what the GPU's host does for it, at this cluster's pace.
+        after_message: what a message that blocks keeps the GPU waiting for the host [s].
+        end_of_step: the host's fixed time where it waits for the GPU [s].
+        slice_time: the host's time for a tensor of a list [s].
+        fuses: whether the communication of a fused pair hides under its compute.
+    """
+
+    machine: Machine
+    axes: Axes
+    host: HostTimes = NO_HOST
+    after_message: float = 0.0
+    end_of_step: float = 0.0
+    slice_time: float = 0.0
+    fuses: bool = False
+
+
+def desk_of(cluster: Cluster, axes: Axes, framework: Framework | None) -> Desk:
+    """Return the desk of a cluster, a mesh and the framework whose host costs apply; None = the host costs nothing."""
+    machine = machine_of(cluster)
+    if framework is None:
+        return _desk(machine, axes, NO_HOST, 0.0, 0.0, 0.0, False)
+    pace = cluster.pace.host
+    return _desk(
+        machine,
+        axes,
+        host_times(framework, cluster.node.host, pace),
+        _message_wait(framework, axes) / pace,
+        framework.step_time / pace,
+        framework.slice_time / pace,
+        framework.fuses_pairs,
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _desk(
+    machine: Machine,
+    axes: Axes,
+    host: HostTimes,
+    after_message: float,
+    end_of_step: float,
+    slice_time: float,
+    fuses: bool,
+) -> Desk:
+    return Desk(
+        machine=machine,
+        axes=axes,
+        host=host,
+        after_message=after_message,
+        end_of_step=end_of_step,
+        slice_time=slice_time,
+        fuses=fuses,
+    )
+
+
+def _message_wait(host: Framework, axes: Axes) -> float:
+    """How long a message that blocks keeps the GPU waiting for the host [s]; where only the description of a divided activation makes
+    it wait, not at all without tensor parallelism."""
+    divided = dict(axes).get("tp", 1) > 1
+    return host.message_wait if divided or not host.partitions_activations else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ItemPrice:
+    """The price of an item; columns as in `Prices`.
+
+    Args:
+        classes: numbers of the price classes that occur (`class_name` turns them back); `shares`: seconds of each.
+        noted: number of the class of every part that was priced by itself; `seconds`, `weighted` (by its sigma), `calibrated`: of each.
+    """
+
+    occupancy: float
+    latency: float
+    account: NDArray[np.float64]
+    share: NDArray[np.float64]
+    classes: NDArray[np.int64]
+    shares: NDArray[np.float64]
+    noted: NDArray[np.int64]
+    seconds: NDArray[np.float64]
+    weighted: NDArray[np.float64]
+    calibrated: NDArray[np.bool_]
+    model: str
+    placement: str
+
+
+class _Draft:
+    """The price of an item in the making."""
+
+    def __init__(self) -> None:
+        self.occupancy = self.latency = 0.0
+        self.account, self.share = np.zeros(len(ACCOUNTS)), np.zeros(len(RESOURCE_KINDS))
+        self.classes: dict[str, float] = {}
+        self.noted: list[tuple[int, float, float, bool]] = []
+        self.model = self.placement = ""
+
+    def note(self, name: str, seconds: float, sigma: float, calibrated: bool) -> None:
+        """Count seconds under a price class."""
+        self.classes[name] = self.classes.get(name, 0.0) + seconds
+        self.noted.append((_CLASSES.setdefault(name, len(_CLASSES)), seconds, seconds * sigma, calibrated))
+
+    def price(self) -> ItemPrice:
+        """Return the finished price."""
+        noted, seconds, weighted, calibrated = zip(*self.noted, strict=True) if self.noted else ((), (), (), ())
+        return ItemPrice(
+            occupancy=float(self.occupancy),
+            latency=float(self.latency),
+            account=self.account,
+            share=self.share,
+            classes=np.array([_CLASSES[name] for name in self.classes], np.int64),
+            shares=np.array(list(self.classes.values()), np.float64),
+            noted=np.array(noted, np.int64),
+            seconds=np.array(seconds, np.float64),
+            weighted=np.array(weighted, np.float64),
+            calibrated=np.array(calibrated, np.bool_),
+            model=self.model,
+            placement=self.placement,
+        )
+
+
+def class_names() -> list[str]:
+    """Return the names of price classes by number."""
+    return list(_CLASSES)
+
+
+def price_item(item: Segment | FusedSegment | Link, desk: Desk) -> ItemPrice:
+    """Return the price of an item.
+
+    Raises:
+        PlanError: a group leaves the node of a cluster without network.
+        ProgramError: a link's group names an axis that the mesh lacks.
+        SpecError: something is put on the host, and the node's file does not say what memory it has.
+    """
+    if isinstance(item, Segment):
+        return _segment(item.pieces, item.synchronises, desk)
+    if isinstance(item, FusedSegment):
+        return _pair(item.first.pieces, item.second.pieces, desk)
+    if item.kind not in (COPY, TRANSFER) and not set(item.group) <= {name for name, _ in desk.axes}:
+        raise ProgramError(f"link {item.name!r}: group {item.group} names an axis that the mesh {desk.axes} lacks")
+    return _link(
+        item.kind,
+        item.collective,
+        item.message,
+        item.group,
+        item.pipeline_ranks,
+        item.account,
+        item.blocks,
+        item.slices,
+        desk,
+    )
+
+
+@functools.lru_cache(maxsize=16384)
+def _segment(pieces: Pieces, synchronises: bool, desk: Desk) -> ItemPrice:
+    return _kernels(pieces, desk, desk.end_of_step if synchronises else 0.0, 0.0)
+
+
+@functools.lru_cache(maxsize=4096)
+def _pair(first: Pieces, second: Pieces, desk: Desk) -> ItemPrice:
+    hidden = hidden_seconds(first, second, desk.machine, desk.axes) if desk.fuses else 0.0
+    return _kernels(first + second, desk, 0.0, hidden)
+
+
+def _kernels(pieces: Pieces, desk: Desk, fixed: float, hidden: float) -> ItemPrice:
+    """Price the kernels of a segment.
+
+    Args:
+        fixed: what the host adds at the end [s].
+        hidden: communication of a fused pair that may hide under its compute (design 5b C) [s].
+    """
+    draft, times = _Draft(), desk.host
+    kernels, ahead, behind, launches, stops = 0.0, 0.0, 0.0, 0, 0
+    resource = np.zeros(len(RESOURCE_KINDS))
+    crossings: list[str] = []
+    for table, count in pieces:
+        axes = mesh_of(table, desk.axes)
+        priced = price_table(table, desk.machine, axes)
+        crossings += priced.crossings
+        kernels += count * priced.seconds
+        launches += count * priced.launches
+        stops += count * table.call.count(SYNCHRONISED)
+        work = table_time(table, desk.machine, axes, times)
+        if work.joint:
+            behind += count * (work.joint - work.device)
+        else:
+            ahead += count * (work.host - work.device)
+        draft.account += count * priced.account
+        resource += count * priced.resource
+        for name, time in priced.classes.items():
+            sigma = time.weighted_sigma / time.seconds if time.seconds else 0.0
+            draft.note(name, count * time.seconds, sigma, time.calibrated)
+    if hidden:
+        saved = min(hidden, float(draft.account[ACCOUNTS.index("ep")]))
+        kernels -= saved
+        ahead += saved
+        _hide(draft, saved)
+    waiting = launches * times.blocked if times.blocked else max(0.0, ahead) + behind
+    waiting += stops * times.synchronised
+    host = waiting + fixed
+    draft.account[ACCOUNTS.index("host")] += host
+    total = kernels + host
+    draft.occupancy = draft.account.sum()
+    if host:
+        draft.note(HOST_CLASS, host, HOST_SIGMA, True)
+    if total:
+        draft.share = resource / total
+    bound = HOST_BOUND if waiting > SMALL_WAIT * kernels else "kernels"
+    draft.model = BLOCKED if times.blocked and waiting else bound
+    draft.placement = "; ".join(dict.fromkeys(crossings))
+    return draft.price()
+
+
+def _hide(draft: _Draft, saved: float) -> None:
+    """Take what a fused pair hides off the experts' exchanges."""
+    ep = ACCOUNTS.index("ep")
+    draft.account[ep] -= saved
+    names = [name for name in draft.classes if name.startswith("all_to_all")]
+    total = sum(draft.classes[name] for name in names)
+    for name in names:
+        draft.classes[name] *= 1.0 - min(saved / total, 1.0) if total else 1.0
+
+
+@functools.lru_cache(maxsize=16384)
+def _link(
+    kind: int,
+    collective: str,
+    message: float,
+    group: tuple[str, ...],
+    pipeline_ranks: tuple[int, ...],
+    account: str,
+    blocks: bool,
+    slices: int,
+    desk: Desk,
+) -> ItemPrice:
+    draft, number = _Draft(), ACCOUNTS.index(account)
+    if kind == COPY:
+        _copy(draft, collective, message, number, desk.machine.cluster)
+    else:
+        _message(draft, kind, collective, message, group, pipeline_ranks, number, desk)
+    if blocks and desk.after_message:
+        draft.latency += desk.after_message
+        draft.note(HOST_CLASS, desk.after_message, HOST_SIGMA, True)
+    if slices:
+        _list(draft, slices, message, number, desk)
+    return draft.price()
+
+
+def _copy(draft: _Draft, what: str, message: float, account: int, cluster: Cluster) -> None:
+    """Price what the host does; copies use the GPU's copy engines, updates nothing of it."""
+    seconds, name, sigma = host_seconds(what, message, host_of(cluster))
+    draft.occupancy = seconds
+    if what != "host_update":
+        draft.share[RESOURCE_KINDS.index("copy")] = 1.0
+    draft.account[account] = seconds
+    draft.note(name, seconds, sigma, True)
+    draft.model = name
+
+
+def _message(
+    draft: _Draft,
+    kind: int,
+    collective: str,
+    message: float,
+    group: tuple[str, ...],
+    pipeline_ranks: tuple[int, ...],
+    account: int,
+    desk: Desk,
+) -> None:
+    """Price a transfer (bytes over bandwidth hold the streams, the rest is latency) or a collective."""
+    fabric = desk.machine.fabric
+    if kind == TRANSFER:
+        source, destination = pipeline_ranks
+        place = place_hop(desk.axes, source, destination, fabric)
+        time = collective_seconds("send_recv", message, place, fabric)
+        start = collective_seconds("send_recv", 0.0, place, fabric)
+        draft.latency = min(start.seconds, time.seconds)
+        draft.occupancy = time.seconds - draft.latency
+    else:
+        place = _place(desk.axes, group, pipeline_ranks, desk.machine)
+        time = collective_seconds(collective, message, place, fabric)
+        draft.occupancy = time.seconds
+    draft.share[RESOURCE_KINDS.index("pp" if kind == TRANSFER else "dp")] = 1.0
+    draft.account[account] = draft.occupancy
+    draft.note(time.class_name, time.seconds, time.sigma, time.calibrated)
+    draft.model = f"{time.algorithm}/{time.protocol} ({time.profile})"
+    draft.placement = placement_text(place, time)
+
+
+def _list(draft: _Draft, slices: int, message: float, account: int, desk: Desk) -> None:
+    """Add what a list of tensors around a collective costs; the copies use the GPU's memory where the host does not hold them up."""
+    machine = desk.machine
+    seconds, waits = slice_seconds(
+        slices, message / machine.pace.memory_bandwidth, desk.slice_time, machine.gpu, machine.memory_bound
+    )
+    alone = draft.occupancy
+    draft.occupancy += seconds
+    draft.account[account] += seconds
+    draft.share *= alone / draft.occupancy
+    if waits:
+        draft.note(HOST_CLASS, seconds, HOST_SIGMA, True)
+        return
+    draft.share[RESOURCE_KINDS.index("memory")] = seconds / draft.occupancy
+    sigma = memory_bound_sigma(machine.gpu, machine.memory_bound)
+    known = memory_bound_calibrated(machine.gpu, machine.memory_bound)
+    draft.note(MEMORY_BOUND_CLASS, seconds, sigma, known)
+
+
+def _place(axes: Axes, group: tuple[str, ...], some: tuple[int, ...], machine: Machine) -> GroupPlacement:
+    """Place a collective's group; one that joins some pipeline ranks only is a hop widened by its other axes."""
+    size = dict(axes).get("pp", 1)
+    if "pp" not in group or not some or len(some) == size:
+        return place_group(axes, group, machine.fabric)
+    hop = place_hop(axes, min(some), max(some), machine.fabric)
+    others = tuple(name for name in group if name != "pp")
+    if not others:
+        return replace(hop, ranks=len(some), lattice=hop.lattice if len(some) == 2 else None)
+    inner = place_group(axes, others, machine.fabric)
+    leaves = hop.nodes > 1
+    return replace(
+        hop if leaves else inner,
+        ranks=inner.ranks * len(some),
+        nodes=inner.nodes * (len(some) if leaves else 1),
+        ranks_per_node=inner.ranks_per_node if leaves else inner.ranks_per_node * len(some),
+        fewest_per_node=inner.fewest_per_node if leaves else inner.fewest_per_node * len(some),
+    )

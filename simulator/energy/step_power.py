@@ -1,0 +1,202 @@
+"""Watts within a step: each item of a program draws what its kernels draw, a rank that waits what waiting draws.
+
+    products, attention   idle + (1 - idle / full) x energy per operation x operations per second, at most the power limit
+    memory-bound kernels, collectives, waiting, idle    parts of the limit (calibrations/power.toml)
+
+The energy per operation is what the clock model of the same calibration rests on: `full_clock_power` over `reference_peak`; 8- and 4-bit
+operations take their fraction of it.  So a product that the power limit slows draws the limit, in time and in watts alike.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costs.tables import Machine, machine_of
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.gpu import load_gpu
+from simulator.hardware.power import Power, PowerCoefficients, load_power_coefficients
+from simulator.program.prices import ACCOUNTS
+from simulator.program.program import COMPUTE, Link
+from simulator.report.prediction import Prediction
+from simulator.report.table import Section
+from simulator.units import show
+
+__all__ = ["StepPower", "facility_watts", "step_power"]
+
+_WAITING = ("host", "bubble")
+_EXPOSED = ("dp", "pp")
+"""Accounts in which a rank's compute stream stands idle for communication; tp, cp and ep are inside segments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPower:
+    """Electricity of one step.
+
+    Args:
+        gpu: mean over GPUs and time [W]; `gpu_peak`: of the fullest instant, mean over GPUs.
+        machines: all GPUs and what stands around them, mean over time [W]; `machines_peak` at that instant.
+        pue, grid: facility over machines; CO2 per energy [kg/J].
+        step_time, tokens: of the step.
+    """
+
+    gpu: float
+    gpu_peak: float
+    machines: float
+    machines_peak: float
+    pue: float
+    grid: float
+    step_time: float
+    tokens: int
+
+    @property
+    def facility(self) -> float:
+        """Power with cooling and conversion [W]."""
+        return self.machines * self.pue
+
+    @property
+    def energy_per_token(self) -> float:
+        """Of the facility [J]."""
+        return self.facility * self.step_time / self.tokens
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the value of the key `power` of `dtsim run --json`."""
+        return {
+            "gpu_w": {"mean": self.gpu, "peak": self.gpu_peak},
+            "machines_w": {"mean": self.machines, "peak": self.machines_peak},
+            "facility_w": self.facility,
+            "energy_per_step_j": self.facility * self.step_time,
+            "energy_per_token_j": self.energy_per_token,
+            "co2_per_token_kg": self.energy_per_token * self.grid,
+            "pue": self.pue,
+        }
+
+    def section(self) -> Section:
+        """Return it to read."""
+        gpu, around = show(self.gpu, "W"), show(self.machines, "W")
+        return Section(
+            title=f"power: {show(self.energy_per_token, 'J')} per token",
+            lines=(
+                f"{gpu} per GPU (at most {show(self.gpu_peak, 'W')}, mean over all at one instant)",
+                f"machines and network {around} (at most {show(self.machines_peak, 'W')}), facility {show(self.facility, 'W')} at "
+                f"PUE {self.pue:g}",
+            ),
+        )
+
+
+def facility_watts(gpu: float, cluster: Cluster, power: Power, loaded: bool = True) -> float:
+    """Return the power of the facility [W] while each GPU draws `gpu` [W]."""
+    numbers = load_power_coefficients()
+    return _machines(gpu, cluster, numbers.rest if loaded else numbers.rest_idle) * (power.pue or numbers.pue)
+
+
+def step_power(prediction: Prediction, cluster: Cluster, power: Power) -> StepPower:
+    """Return the electricity of a predicted step; where GPUs differ, all are taken to draw what the cluster's own kind draws.
+
+    >>> from simulator.job import load_job
+    >>> from simulator.simulation import simulate_job
+    >>> job = load_job("gpt3_175b")
+    >>> found = step_power(simulate_job(job), job.cluster, job.power)
+    >>> 250 < found.gpu < found.gpu_peak <= 400
+    True
+    """
+    numbers, machine = load_power_coefficients(), machine_of(cluster)
+    program, trace = prediction.program, prediction.step_trace
+    limit = _limit(cluster)
+    watts = _item_watts(prediction, machine, numbers, limit)
+    rows = np.flatnonzero(program.kind == COMPUTE)
+    seconds = trace.end[rows] - trace.start[rows]
+    busy, joules = np.zeros(program.ranks), np.zeros(program.ranks)
+    np.add.at(busy, program.rank[rows], seconds)
+    np.add.at(joules, program.rank[rows], seconds * watts[program.item[rows]])
+    step = prediction.step_time
+    exposed = prediction.rank_breakdown[:, [ACCOUNTS.index(name) for name in _EXPOSED]].sum(axis=1)
+    exposed = np.minimum(exposed, np.maximum(step - busy, 0.0))
+    waits = np.maximum(step - busy - exposed, 0.0)
+    joules += (exposed * numbers.communication + waits * numbers.waiting) * limit
+    mean = float(program.rank_weight @ joules / program.rank_weight.sum() / step)
+    peak = _peak(program.rank_weight[program.rank[rows]], trace.start[rows], trace.end[rows], watts[program.item[rows]],
+                 numbers.waiting * limit) / float(program.rank_weight.sum()) + numbers.waiting * limit  # fmt: skip
+    peak = max(peak, mean)
+    return StepPower(
+        gpu=mean,
+        gpu_peak=peak,
+        machines=_machines(mean, cluster, numbers.rest),
+        machines_peak=_machines(peak, cluster, numbers.rest),
+        pue=power.pue or numbers.pue,
+        grid=numbers.grid if power.grid is None else power.grid,
+        step_time=step,
+        tokens=prediction.tokens,
+    )
+
+
+def _limit(cluster: Cluster) -> float:
+    """The GPU's own power limit [W], whatever it is capped to."""
+    return load_gpu(cluster.node.gpu).power
+
+
+def _machines(gpu: float, cluster: Cluster, rest: float) -> float:
+    return cluster.world_size * (gpu + rest * _limit(cluster))
+
+
+def _item_watts(
+    prediction: Prediction, machine: Machine, numbers: PowerCoefficients, limit: float
+) -> NDArray[np.float64]:
+    """[items] mean watts of a GPU while it runs a segment."""
+    prices, gpu = prediction.prices, machine.gpu
+    idle = numbers.idle * limit
+    clock = machine.gemm.clock
+    energy = clock.full_clock_power / clock.reference_peak
+    narrow = {"fp8": machine.gemm.fp8_energy, "fp8_scaled": machine.gemm.fp8_energy, "fp4": machine.gemm.fp4_energy}
+    half = max(gpu.peak_flops.get("bf16", 0.0), gpu.peak_flops.get("fp16", 0.0)) or max(gpu.peak_flops.values())
+    full = energy * half
+
+    def running(rate: float, dtype: str, least: float = 0.0) -> float:
+        drawn = max(energy * narrow.get(dtype, 1.0) * rate, least * full)
+        return min(gpu.power, idle + (1.0 - min(idle / full, 1.0)) * drawn)
+
+    out = np.zeros(len(prediction.program.items))
+    for i, item in enumerate(prediction.program.items):
+        if isinstance(item, Link):
+            continue
+        flops: dict[str, float] = defaultdict(float)
+        for table, count in item.pieces:
+            for row, work in enumerate(table.work):
+                if work in ("gemm", "attention"):
+                    flops[f"gemm:{table.dtype[row]}" if work == "gemm" else work] += count * float(table.flops[row])
+        total = joules = 0.0
+        for name, seconds in zip(prices.classes, prices.class_share[i].tolist(), strict=True):
+            if seconds <= 0.0:
+                continue
+            kind, _, which = name.partition(":")
+            if kind == "gemm":
+                drawn = running(flops[name] / seconds, which)
+            elif kind == "attention":
+                kernel = machine.attention.kernels.get(which)
+                drawn = running(flops["attention"] / seconds, "", kernel.power_share if kernel else 0.0)
+            elif kind == "memory_bound":
+                drawn = min(gpu.power, numbers.memory_bound * limit)
+            else:
+                share = numbers.waiting if kind == "host" else numbers.communication
+                drawn = min(gpu.power, share * limit)
+            total, joules = total + seconds, joules + seconds * drawn
+        out[i] = joules / total if total else idle
+    return out
+
+
+def _peak(
+    weight: NDArray[np.float64],
+    start: NDArray[np.float64],
+    end: NDArray[np.float64],
+    watts: NDArray[np.float64],
+    waiting: float,
+) -> float:
+    """Most watts above waiting that all ranks draw at one instant."""
+    above = weight * (watts - waiting)
+    moments = np.concatenate([start, end])
+    order = np.lexsort((np.concatenate([np.ones(len(start)), np.zeros(len(end))]), moments))
+    return float(max(np.cumsum(np.concatenate([above, -above])[order]).max(initial=0.0), 0.0))

@@ -1,0 +1,267 @@
+"""What a run costs: days, goodput, where the lost time went, GPU-hours, price, energy and CO2, as JSON and to read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.energy.step_power import facility_watts, step_power
+from simulator.goodput.describe import Described
+from simulator.goodput.interval import BestInterval
+from simulator.goodput.levers import Lever
+from simulator.goodput.run_model import ACCOUNTS, MAINTENANCE, Runs
+from simulator.hardware.power import load_power_coefficients
+from simulator.job import Job
+from simulator.report.table import Section, Table, bar, percent
+from simulator.studies.neighbours import Beside
+from simulator.units import in_unit, show
+
+__all__ = ["Goodput", "energy_of"]
+
+_QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
+_HANGS = ("detection", "checkpoint")
+"""Accounts in which GPUs wait in a kernel; in the others they are idle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Goodput:
+    """Runs of a job.
+
+    Args:
+        job: which.
+        described: its numbers.
+        runs: what came of them.
+        seed: of the failures.
+        asked: samples that were asked for.
+        stopped: whether the user stopped before all was done: fewer runs, or no levers.
+        interval: the best, where it was asked for or could be found.
+        levers: what single changes would buy, largest first.
+        beside: the neighbours; None without.
+    """
+
+    job: Job
+    described: Described
+    runs: Runs
+    seed: int
+    asked: int
+    stopped: bool
+    interval: BestInterval | None
+    levers: tuple[Lever, ...]
+    beside: Beside | None = None
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPUs of all sites times mean hours; spares are apart."""
+        return in_unit(float(self.runs.wall.mean()), "h", "s") * self.gpus
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all sites."""
+        return self.job.cluster.world_size * self.described.sites
+
+    @property
+    def price(self) -> float | None:
+        """Dollars of these; None where the cluster's file has no price."""
+        each = self.job.cluster.price_per_gpu_hour
+        return None if each is None else self.gpu_hours * each
+
+    @property
+    def energy(self) -> float:
+        """Mean energy of the facility [J]."""
+        return energy_of(self.job, self.described, self.runs)
+
+    @property
+    def interruptions(self) -> dict[str, float]:
+        """Mean number by component, most first."""
+        found: Counter[str] = Counter()
+        names = (*self.runs.model.causes.name, MAINTENANCE)
+        for name, mean in zip(names, self.runs.interruptions.mean(axis=0).tolist(), strict=True):
+            if name != MAINTENANCE or mean:
+                found[name] += mean
+        return dict(found.most_common())
+
+    @property
+    def lost(self) -> dict[str, float]:
+        """Mean seconds by account."""
+        return dict(zip(ACCOUNTS, self.runs.lost.mean(axis=0).tolist(), strict=True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON answer of `dtsim goodput`."""
+        from simulator import __version__
+
+        d, model, cluster = self.described, self.runs.model, self.job.cluster
+        prediction = d.prediction
+        numbers = load_power_coefficients()
+        tokens = self.runs.done / d.step * d.tokens_per_step
+        grid = numbers.grid if self.job.power.grid is None else self.job.power.grid
+        return {
+            "schema_version": 1,
+            "kind": "goodput",
+            "job": self.job.name,
+            "samples": len(self.runs),
+            "samples_asked": self.asked,
+            "stopped": self.stopped,
+            "seed": self.seed,
+            "days": _spread(np.array([in_unit(s, "d", "s") for s in self.runs.wall.tolist()])),
+            "goodput": _spread(self.runs.goodput),
+            "interruptions": self.interruptions,
+            "lost_s": self.lost,
+            "waits_for_machines": float(self.runs.waits.mean()),
+            "tokens": _spread(tokens),
+            "steps": float(self.runs.done.mean() / d.step),
+            "fits": prediction.fits,
+            "step_time_s": {"value": d.step, "low": prediction.low, "high": prediction.high},
+            "gpu_hours": self.gpu_hours,
+            "spare_gpu_hours": self.gpu_hours
+            / self.gpus
+            * cluster.gpus_per_node
+            * (max(model.spares, 0) + model.cold_spares),
+            "price": self.price,
+            "price_per_gpu_hour": cluster.price_per_gpu_hour,
+            "energy_j": self.energy,
+            "co2_kg": self.energy * grid,
+            "power": step_power(prediction, cluster, self.job.power).to_dict(),
+            "checkpoint": self._checkpoint(),
+            "sites": None if d.exchange is None else d.exchange.to_dict(),
+            "levers": [lever.to_dict() for lever in self.levers],
+            "provenance": {
+                "version": __version__,
+                "cluster": cluster.name,
+                "gpu": cluster.gpu.name,
+                "framework": prediction.provenance["framework"],
+                "assumptions": [*self.job.assumptions, *d.assumptions],
+                "fleet": self.job.reliability.fleet if self.job.reliability else None,
+            },
+        } | (self.beside.to_dict() if self.beside else {})
+
+    def _checkpoint(self) -> dict[str, Any] | None:
+        cost, model = self.described.cost, self.runs.model
+        if cost is None:
+            return None
+        return {
+            "bytes": cost.bytes,
+            "stall_s": cost.stall,
+            "safe_after_s": cost.delay,
+            "interval_s": min(model.interval, model.work),
+            "best_interval": None if self.interval is None else self.interval.to_dict(),
+        }
+
+    def sections(self) -> list[Section]:
+        """Return the answer to read."""
+        out = [self._head(), self._time(), self._failures()]
+        out += [] if self.described.exchange is None else [self.described.exchange.section()]
+        out += [self.beside.section()] if self.beside else []
+        out += [self._saving()] if self.described.cost is not None else []
+        out += [self._money()]
+        out += [_levers(self.levers)] if self.levers else []
+        notes = (*self.job.assumptions, *self.described.assumptions)
+        return [*out, Section(title="taken for granted", lines=notes)] if notes else out
+
+    def _head(self) -> Section:
+        d, wall = self.described, self.runs.wall
+        days = [in_unit(float(v), "d", "s") for v in (wall.mean(), *np.quantile(wall, (0.1, 0.9)))]
+        good = self.runs.goodput
+        goal = (
+            f"{show(d.tokens, '').strip()} tokens: {days[0]:,.3g} days (p10 {days[1]:,.3g}, p90 {days[2]:,.3g})"
+            if d.tokens is not None
+            else f"{days[0]:,.3g} days: {show(float((self.runs.done / d.step).mean()) * d.tokens_per_step, '').strip()} tokens"
+        )
+        cut = f" of {self.asked:,} asked for" if len(self.runs) < self.asked else ""
+        return Section(
+            title=f"{self.job.name}, {goal}",
+            lines=(
+                f"goodput {percent(float(good.mean()))} (p10 {percent(float(np.quantile(good, 0.1)))}, p90 "
+                f"{percent(float(np.quantile(good, 0.9)))}): time of useful steps over all time",
+                f"{self.gpus:,} GPUs, {show(d.step, 's')} per step (band {show(d.prediction.low, 's')} to "
+                f"{show(d.prediction.high, 's')}, not in the days); {len(self.runs):,} runs{cut}, seed {self.seed}",
+            ),
+        )
+
+    def _time(self) -> Section:
+        wall = float(self.runs.wall.mean())
+        parts = {"useful steps": float(self.runs.done.mean()), **self.lost}
+        rows = tuple(
+            (name, f"{in_unit(seconds, 'h', 's'):,.1f} h", percent(seconds / wall, 2), bar(seconds / wall))
+            for name, seconds in parts.items()
+            if seconds > 0.0
+        )
+        return Section(title="where the time goes", table=Table(headings=("", "mean", "", ""), rows=rows, left=(0, 3)))
+
+    def _failures(self) -> Section:
+        found, wall = self.interruptions, float(self.runs.wall.mean())
+        total = sum(found.values())
+        rows = tuple((name, f"{count:,.1f}", percent(count / total)) for name, count in found.items() if count > 0.0)
+        waits = float(self.runs.waits.mean())
+        below = (f"{waits:,.1f} of them waited for a machine",) if waits else ()
+        every = f", one every {in_unit(wall / total, 'h', 's'):,.1f} h" if total else ""
+        return Section(
+            title=f"interruptions: {total:,.1f}{every}",
+            table=Table(headings=("component", "mean", ""), rows=rows),
+            below=below,
+        )
+
+    def _saving(self) -> Section:
+        cost, model, best = self.described.cost, self.runs.model, self.interval
+        if cost is None:
+            return Section(title="checkpoints")
+        lines = [
+            f"{show(cost.bytes, 'B')} each; training stands {show(cost.stall, 's')}, safe after {show(cost.delay, 's')}; one every "
+            f"{show(min(model.interval, model.work), 's')} of training",
+        ]
+        if best is not None:
+            lines.append(
+                f"best interval by simulation {show(best.simulated, 's')}; Young {show(best.young, 's')}, Daly {show(best.daly, 's')}, "
+                f"exact for constant rates {show(best.exact, 's')}"
+            )
+        return Section(title="checkpoints", lines=tuple(lines))
+
+    def _money(self) -> Section:
+        price = "no price known" if self.price is None else f"{self.price:,.0f} $"
+        answer = self.to_dict()
+        return Section(
+            title="cost",
+            lines=(
+                f"{self.gpu_hours:,.0f} GPU-hours, {price}",
+                f"{in_unit(self.energy, 'MWh', 'J'):,.4g} MWh, {in_unit(answer['co2_kg'], 't', 'kg'):,.4g} t of CO2; "
+                f"{show(answer['power']['facility_w'], 'W')} while it trains",
+            ),
+        )
+
+
+def energy_of(job: Job, described: Described, runs: Runs) -> float:
+    """Return the mean energy of the facility over a run [J]: training, waiting in kernels, and idle while it restarts."""
+    numbers, cluster = load_power_coefficients(), job.cluster
+    training = step_power(described.prediction, cluster, job.power).facility
+    hanging = facility_watts(numbers.waiting * cluster.gpu.power, cluster, job.power)
+    idle = facility_watts(numbers.idle * cluster.gpu.power, cluster, job.power, loaded=False)
+    lost = dict(zip(ACCOUNTS, runs.lost.mean(axis=0).tolist(), strict=True))
+    trains = float(runs.done.mean()) + lost["rework"] + lost["slow"]
+    hangs = sum(lost[name] for name in _HANGS)
+    rests = float(runs.wall.mean()) - trains - hangs
+    return float(described.sites * (training * trains + hanging * hangs + idle * max(rests, 0.0)))
+
+
+def _spread(values: NDArray[np.float64]) -> dict[str, float]:
+    return {"mean": float(values.mean())} | {
+        name: float(np.quantile(values, part)) for name, part in _QUANTILES.items()
+    }
+
+
+def _levers(levers: tuple[Lever, ...]) -> Section:
+    rows = tuple(
+        (
+            lever.name,
+            lever.change,
+            f"{lever.goodput - lever.before:+.2%}".replace("%", " %"),
+            f"{in_unit(lever.saves, 'd', 's'):+,.2f} d",
+        )
+        for lever in levers
+    )
+    return Section(
+        title="what single changes would buy",
+        table=Table(headings=("", "", "goodput", "days saved"), rows=rows, left=(0, 1)),
+    )

@@ -1,0 +1,213 @@
+"""What the what-if page asks: the lists it offers, the answer to one setting, what a dropped file says, and a schedule alone.
+
+    request (JSON) --answer--> (status, JSON)
+
+Every question goes through `answer`, which runs in a process of its own (`answering.py`) and never raises.  A question that is none is
+400, one too large for a page 413.  A plan or an order that cannot be is an answer, with the reason as its `error`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from simulator.errors import PlanError, SimulatorError, SpecError
+from simulator.html.controls import (
+    Controls,
+    RequestError,
+    command_line,
+    controls_of,
+    job_of,
+    read_controls,
+    request_of,
+    toml_text,
+)
+from simulator.html.memory_data import memory_data
+from simulator.html.page import plain
+from simulator.html.report import answer_data, breakdown_data
+from simulator.html.schedule_lab import schedule_alone
+from simulator.html.step_data import timeline_data
+from simulator.importers.jobs import import_files, is_foreign, job_data
+from simulator.job import make_job
+from simulator.lowering import settle
+from simulator.schedules import SCHEDULES, Shape
+from simulator.simulation import simulate_job
+from simulator.specs import Spec, names
+from simulator.specs.toml_text import parse_toml
+from simulator.studies.training_cost import training_cost
+from simulator.units import in_unit
+
+__all__ = ["ANSWERED", "TOO_LARGE", "WRONG_REQUEST", "answer", "read_dropped"]
+
+ANSWERED, WRONG_REQUEST, TOO_LARGE = 200, 400, 413
+_MOST_ACTIONS = 150_000
+"""Actions of the largest step a page shows; `dtsim run` takes more."""
+_QUICK = 1
+_CHUNKS = (1, 2, 3, 4, 6, 8)
+
+
+class Dropped(Spec):
+    """A file that was dropped on the page."""
+
+    name: Annotated[str, Field(max_length=300)] = ""
+    text: Annotated[str, Field(max_length=2**20)]
+
+
+def answer(question: str, data: Any) -> tuple[int, dict[str, Any]]:
+    """Return the status and the JSON answer to one request.
+
+    Args:
+        question: choices, step, read or schedule.
+        data: the request's body.
+    """
+    known: Mapping[str, Callable[[Any], dict[str, Any]]] = {
+        "choices": lambda _: _choices(),
+        "step": _step,
+        "read": lambda body: _read(request_of(body, Dropped)),
+        "schedule": schedule_alone,
+    }
+    try:
+        return ANSWERED, plain(known[question](data))
+    except _TooLarge as error:
+        return TOO_LARGE, {"error": str(error)}
+    except RequestError as error:
+        return WRONG_REQUEST, {"error": str(error)}
+    except SimulatorError as error:
+        return ANSWERED, {"error": str(error)}
+    except (MemoryError, RecursionError, OverflowError):
+        return TOO_LARGE, {"error": "this is too large for a page; dtsim run takes larger steps"}
+
+
+class _TooLarge(PlanError):
+    """A step that would hold up the page."""
+
+
+def _choices() -> dict[str, Any]:
+    """What the page's lists offer."""
+    from simulator.plan.plan import Plan
+
+    def literals(field: str) -> list[str]:
+        kinds = getattr(Plan.model_fields[field].annotation, "__args__", ())
+        return [word for kind in kinds for word in getattr(kind, "__args__", ()) if isinstance(word, str)]
+
+    schedules = [
+        {"name": s.name, "chunks": [v for v in _CHUNKS if _takes(s, Shape(4, 8, v))], "flush": s.flush}
+        for s in SCHEDULES
+    ]
+    return {
+        "models": sorted(names("models")),
+        "clusters": sorted(names("clusters")),
+        "frameworks": sorted(names("frameworks")),
+        "schedules": schedules,
+        "recompute": literals("recompute"),
+        "attention": literals("attention"),
+        "precision": ["bf16", "fp16", "fp32", "tf32", "fp8", "fp8_current", "fp8_block", "mxfp8", "nvfp4"],
+        "start": Controls().model_dump(),
+    }
+
+
+def _takes(schedule: Any, shape: Shape) -> bool:
+    try:
+        schedule.check(shape)
+    except PlanError:
+        return False
+    return True
+
+
+def _step(body: Any) -> dict[str, Any]:
+    """One setting predicted."""
+    controls = read_controls(body)
+    _refuse_large(controls.pipeline_parallel, controls.microbatches, controls.chunks_per_rank)
+    data = job_of(controls)
+    job = make_job(data, "request", controls.name)
+    settled = settle(job.workload, job.plan, job.cluster.world_size, "request")
+    _refuse_large(settled.pipeline_parallel, settled.microbatches, settled.chunks_per_rank)
+    prediction = simulate_job(job)
+    timeline = timeline_data(prediction, _QUICK)
+    ranks = [entry["rank"] for entry in timeline["ranks"]]
+    price = controls.price or job.cluster.price_per_gpu_hour
+    facts, node = prediction.provenance, job.cluster.node
+    return {
+        "answer": answer_data(prediction),
+        "timeline": timeline,
+        "memory": memory_data(prediction, ranks, _QUICK),
+        "breakdown": breakdown_data(prediction, ranks),
+        "money": _money(prediction, controls, price),
+        "facts": {
+            "gpu": job.cluster.gpu.name,
+            "node": node.gpus,
+            "replicas": facts["data_parallel"],
+            "microbatches": facts["microbatches"],
+            "batch": job.workload.global_batch_size,
+            "schedule": facts["schedule"],
+            "experts": job.workload.model.experts,
+            "layers": job.workload.model.depth,
+            "kind": facts["kind_of_run"],
+            "runs": facts["runs_of_this_kind"],
+        },
+        "assumptions": facts["assumptions"],
+        "command": command_line(data),
+        "toml": toml_text(data),
+    }
+
+
+def _refuse_large(ranks: int, microbatches: int, chunks: int) -> None:
+    actions = 2 * ranks * microbatches * chunks
+    if actions > _MOST_ACTIONS:
+        raise _TooLarge(
+            f"a page shows steps of up to {_MOST_ACTIONS:,} pipeline actions, but 2 x {ranks:,} ranks x {microbatches:,} microbatches "
+            f"x {chunks:,} chunks = {actions:,}. Way out: fewer microbatches, or dtsim run, which takes more"
+        )
+
+
+def _money(prediction: Any, controls: Controls, price: float | None) -> dict[str, Any]:
+    """Dollars of a step and of the run that was asked for, and its days."""
+    hours = in_unit(prediction.step_time, "h", "s") * prediction.world_size
+    out: dict[str, Any] = {"price": price, "step": None if price is None else hours * price}
+    per_token = hours / prediction.tokens
+    out["gpu_hours_per_token"] = per_token
+    if controls.tokens:
+        out["run"] = training_cost(prediction, controls.tokens, price).to_dict()
+    return out
+
+
+def _read(dropped: Dropped) -> dict[str, Any]:
+    name = Path(dropped.name.replace("\\", "/")).name or "the file"
+    try:
+        return {"controls": controls_of(read_dropped(name, dropped.text), name)}
+    except RequestError as error:  # the request is one; the file in it is not
+        raise SpecError(str(error)) from None
+
+
+def read_dropped(name: str, text: str) -> dict[str, Any]:
+    """Return the data of the job that a dropped file describes; what the file leaves open is the page's own start.
+
+    Args:
+        name: of the file, without its folder: a job file, or a file of another program (`dtsim import`).
+        text: what is in it.
+
+    Raises:
+        SpecError: it is neither.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        try:
+            path.write_text(text, encoding="utf-8")
+            if not is_foreign(str(path)):
+                return parse_toml(text, name)
+            found = job_data(import_files([path]), path.stem)
+        except (OSError, ValueError):
+            raise SpecError(f"{name[:100]!r} is no name of a file") from None
+        except SpecError as error:
+            raise SpecError(str(error).replace(str(path), name)) from None
+    table = found.get("model")
+    data = job_of(Controls(table=table, name=str(table["name"])[:100]) if table else Controls())
+    for part in ("workload", "plan", "cluster"):
+        data[part] = {**data.get(part, {}), **found.get(part, {})}
+    if table and "sequence_length" not in found.get("workload", {}):
+        data["workload"]["sequence_length"] = min(int(table["sequence_length"]), 8192)
+    return data

@@ -1,0 +1,88 @@
+"""What follows from all that was read together: the batch of all replicas, and fields that have no effect beside the others.
+
+Programs accept flags that do nothing in the run at hand (sequence parallelism on one tensor-parallel rank); a job of ours refuses
+them.  Here they are taken out, and listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.importers.imported import Findings, Imported, again
+
+__all__ = ["settled"]
+
+
+def settled(imported: Imported, world: int | None = None) -> Imported:
+    """Return what was imported, completed for a number of GPUs (by default that of the files) where one is known."""
+    findings = again(imported)
+    world = world or findings.get("cluster.gpus")
+    replicas = _replicas(findings, world)
+    if replicas and imported.per_replica and findings.get("workload.global_batch_size") is None:
+        batch = replicas * imported.per_replica
+        findings.assume(
+            "workload.global_batch_size", batch, f"{imported.per_replica} sequences on each of {replicas} replicas"
+        )
+    for name, why in list(_idle(findings, replicas)):
+        if findings.get(name) is not None:
+            findings.drop(name, why)
+    return findings.done()
+
+
+def _replicas(findings: Findings, world: int | None) -> int | None:
+    """Data-parallel replicas; None when the GPUs are not known, or no multiple of a replica's."""
+    if findings.get("plan.data_parallel"):
+        return int(findings.get("plan.data_parallel"))
+    inner = 1
+    for name in ("tensor_parallel", "context_parallel", "pipeline_parallel"):
+        inner *= findings.get(f"plan.{name}", 1)
+    return world // inner if world and world % inner == 0 and world >= inner else None
+
+
+def _idle(findings: Findings, replicas: int | None) -> Iterator[tuple[str, str]]:
+    """Yield (field, why it has no effect)."""
+
+    def plan(name: str) -> int:
+        return int(findings.get(f"plan.{name}") or 1)
+
+    if plan("tensor_parallel") == 1:
+        for name in (
+            "sequence_parallel",
+            "tensor_parallel_splits",
+            "expert_tensor_parallel",
+            "vocabulary_parallel_loss",
+        ):
+            yield f"plan.{name}", "tensor_parallel = 1"
+    elif findings.get("plan.expert_tensor_parallel") == plan("tensor_parallel"):
+        yield "plan.expert_tensor_parallel", "experts are split as other layers are"
+    if plan("context_parallel") == 1:
+        for name in ("context_parallel_kind", "context_parallel_inner"):
+            yield f"plan.{name}", "context_parallel = 1"
+    elif findings.get("plan.context_parallel_kind") != "hybrid":
+        yield "plan.context_parallel_inner", "context_parallel_kind is not hybrid"
+    if plan("pipeline_parallel") == 1:
+        for name in ("p2p", "schedule", "chunks_per_rank", "layer_split"):
+            if findings.get("plan.schedule") != "combined_1f1b" or name == "p2p":
+                yield f"plan.{name}", "pipeline_parallel = 1"
+    model_known = bool(findings.tables.get("model"))
+    if model_known and not findings.get("model.experts"):
+        for name in ("expert_parallel", "expert_exchange", "expert_tensor_parallel"):
+            yield f"plan.{name}", "the model has no experts"
+    elif plan("expert_parallel") == 1:
+        yield "plan.expert_exchange", "expert_parallel = 1"
+    if replicas is not None and replicas * plan("context_parallel") == 1:
+        for name in ("zero_stage", "overlap_gradients", "overlap_parameters", "bucket_size", "shard_size", "reshard_after_forward",
+                     "fsdp_prefetch", "parameter_offload", "gradient_reduce_dtype", "secondary_shard_size"):  # fmt: skip
+            yield f"plan.{name}", "one replica"
+    stage = findings.get("plan.zero_stage", 0)
+    if stage == 3:
+        yield "plan.overlap_gradients", "ZeRO-3 always reduces beside the backward pass"
+        yield "plan.bucket_size", "ZeRO-3 reduces unit by unit"
+    if stage not in (1, 2):
+        yield "plan.overlap_parameters", f"zero_stage = {stage}"
+    if findings.get("plan.overlap_gradients") is False:
+        yield "plan.bucket_size", "gradients are not overlapped"
+    if findings.get("plan.gradient_reduce_dtype") and findings.get("plan.gradient_reduce_dtype") == findings.get(
+        "plan.gradient_dtype"
+    ):
+        yield "plan.gradient_reduce_dtype", "gradients are kept in it"

@@ -1,0 +1,272 @@
+"""Megatron's arguments of a model -> the fields of ours; the same names stand in its command lines, YAML files and NeMo's.
+
+Defaults are those of NVIDIA/Megatron-LM, megatron/training/arguments.py and core/transformer/transformer_config.py (2026-08).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.importers.arithmetic import whole_numbers
+from simulator.importers.imported import Findings
+from simulator.importers.settings import Entry, Settings, whole_of, word_of
+
+__all__ = ["read_model"]
+
+_WHOLE = {
+    "layers": ("num_layers", "encoder_num_layers", "decoder_num_layers"),
+    "hidden": ("hidden_size",),
+    "heads": ("num_attention_heads",),
+    "vocabulary": ("padded_vocab_size", "vocab_size"),
+    "sequence_length": ("max_position_embeddings",),
+}
+_LATENT = {"kv_lora_rank": 512, "qk_head_dim": 128, "qk_pos_emb_head_dim": 64, "v_head_dim": 128}
+"""Megatron's names of latent attention and their defaults; the query's rank has none on a command line."""
+_OURS = {"qk_head_dim": "qk_nope_head_dim", "qk_pos_emb_head_dim": "qk_rope_head_dim"}
+_POSITIONS = {
+    "learned_absolute": "learned",
+    "rope": "rotary",
+    "none": "none",
+    "yarn": "rotary",
+    "relative": "relative_bias",
+    "mrope": "rotary",
+}
+_PATTERN = {"M": ("mamba2", False), "*": ("full", False), "-": ("none", True)}
+
+
+def read_model(settings: Settings, findings: Findings, defaults: str = "Megatron's default") -> None:
+    """Put the model's fields that the settings decide.
+
+    Args:
+        defaults: whose defaults fill what a shape needs, for reports.
+
+    Raises:
+        SpecError: a size that is none.
+    """
+    for field, names in _WHOLE.items():
+        settings.put_whole(f"model.{field}", *names)
+    if not findings.get("model.hidden") and not findings.get("model.layers"):
+        return
+    findings.assume("model.family", "megatron", "Megatron builds a GPT")
+    _mlp(settings, findings, defaults)
+    _attention(settings, findings, defaults)
+    _embeddings(settings, findings, defaults)
+    _experts(settings, findings)
+    _pattern(settings, findings)
+    count = settings.whole("mtp_num_layers", least=0)
+    if count:
+        findings.put("model.mtp_layers", count, settings.said("mtp_num_layers"))
+
+
+def _put_default(findings: Findings, field: str, value: Any, why: str) -> None:
+    findings.assume(f"model.{field}", value, why)
+
+
+def _mlp(settings: Settings, findings: Findings, defaults: str) -> None:
+    activation = (settings.word("activation") or "").lower()
+    gated = settings.flag("swiglu", "gated_linear_unit", "quick_geglu") or "glu" in activation
+    settings.ignore("openai_gelu", "activation_func", "bias_activation_fusion")
+    if gated:
+        findings.put("model.gated_mlp", True, settings.said("swiglu", "gated_linear_unit", "quick_geglu", "activation"))
+    else:
+        _put_default(findings, "gated_mlp", False, f"{defaults}: no swiglu")
+    hidden = findings.get("model.hidden")
+    if settings.put_whole("model.ffn", "ffn_hidden_size") is None and hidden:
+        if gated:
+            width = max(64, int(4 * hidden * 2 / 3) // 64 * 64)
+            _put_default(findings, "ffn", width, f"{defaults} with swiglu: 4 x hidden x 2/3, down to a multiple of 64")
+        else:
+            _put_default(findings, "ffn", 4 * hidden, f"{defaults}: 4 x hidden")
+    normalization = settings.take("normalization")
+    if normalization is None:
+        _put_default(findings, "norm", "layer_norm", f"{defaults}: LayerNorm")
+    else:
+        rms = "rms" in word_of(normalization).lower()
+        settings.put("model.norm", normalization, "rms_norm" if rms else "layer_norm")
+
+
+def _attention(settings: Settings, findings: Findings, defaults: str) -> None:
+    no_bias = settings.flag("disable_bias_linear")
+    bias = settings.flag("add_bias_linear", "bias")
+    linear = not no_bias if no_bias is not None else True if bias is None else bias
+    if no_bias is None and bias is None:
+        _put_default(findings, "linear_bias", True, f"{defaults}: linear layers have biases")
+    else:
+        findings.put("model.linear_bias", linear, settings.said("disable_bias_linear", "add_bias_linear", "bias"))
+    qkv = settings.flag("add_qkv_bias", "qkv_bias")
+    if qkv is None:
+        _put_default(findings, "qkv_bias", linear, "as linear layers have them: no add_qkv_bias")
+    else:
+        findings.put("model.qkv_bias", qkv or linear, settings.said("add_qkv_bias"))
+    grouped = settings.flag("group_query_attention")
+    groups = settings.take("num_query_groups")
+    if groups is not None and grouped is not False:
+        settings.put("model.kv_heads", groups, whole_of(groups))
+    elif groups is not None:
+        settings.refuse(groups, "group_query_attention is off")
+    settings.put_whole("model.head_dim", "kv_channels")
+    if settings.flag("qk_layernorm"):
+        findings.put("model.qk_norm", True, settings.said("qk_layernorm"))
+    if settings.flag("multi_latent_attention"):
+        _latent(settings, findings, defaults)
+    _window(settings, findings)
+
+
+def _latent(settings: Settings, findings: Findings, defaults: str) -> None:
+    findings.put("model.attention", "latent", settings.said("multi_latent_attention"))
+    for name in ("qk_norm", "head_dim", "kv_heads"):
+        if findings.get(f"model.{name}"):
+            findings.drop(f"model.{name}", "follows from multi_latent_attention")
+    findings.assume("model.qkv_bias", False, "latent attention has none")
+    findings.assume("model.q_lora_rank", 0, f"{defaults}: queries straight from the hidden state")
+    settings.put_whole("model.q_lora_rank", "q_lora_rank")
+    for name, default in _LATENT.items():
+        field = f"model.{_OURS.get(name, name)}"
+        if settings.put_whole(field, name) is None:
+            findings.assume(field, default, defaults)
+
+
+def _window(settings: Settings, findings: Findings) -> None:
+    entry = settings.take("window_size")
+    every = settings.take("window_attn_skip_freq")
+    if entry is None:
+        return
+    text = "".join(map(str, entry.value)) if isinstance(entry.value, list) else str(entry.value)
+    first = text.strip("()[] ").split(",")[0]
+    if not first.isdigit():
+        settings.refuse(entry, "expected (tokens back, tokens ahead)")
+        return
+    settings.put("model.window", entry, int(first) + 1)
+    if every is not None:
+        pattern = whole_numbers(str(every.value))
+        number = str(every.value)
+        mixers = ["window" if keep else "full" for keep in pattern] if pattern else []
+        if not mixers and number.isdigit() and int(number) > 1:
+            mixers = ["window"] * (int(number) - 1) + ["full"]
+        if mixers:
+            settings.put("model.mixers", every, mixers)
+        else:
+            settings.refuse(every)
+
+
+def _embeddings(settings: Settings, findings: Findings, defaults: str) -> None:
+    untied = settings.flag("untie_embeddings_and_output_weights")
+    shared = settings.flag("share_embeddings_and_output_weights")
+    if untied is None and shared is None:
+        _put_default(findings, "tied_embeddings", True, f"{defaults}: embedding and output share weights")
+    else:
+        findings.put(
+            "model.tied_embeddings",
+            not untied if untied is not None else bool(shared),
+            settings.said("untie_embeddings_and_output_weights", "share_embeddings_and_output_weights"),
+        )
+    kind = settings.take("position_embedding_type")
+    rotary = settings.flag("use_rotary_position_embeddings")
+    none = settings.flag("no_position_embedding")
+    word = word_of(kind) if kind is not None else "rope" if rotary else "none" if none else ""
+    if word in _POSITIONS:
+        findings.put("model.positions", _POSITIONS[word], settings.said("position_embedding_type"))
+    elif kind is not None:
+        settings.refuse(kind, "known: " + ", ".join(_POSITIONS))
+    else:
+        _put_default(findings, "positions", "learned", f"{defaults}: learned positions")
+    share = settings.number("rotary_percent", "rotary_percentage")
+    if share is not None and 0 < share < 1:
+        findings.put("model.rotary_share", share, settings.said("rotary_percent"))
+    _vocabulary(settings, findings)
+
+
+def _vocabulary(settings: Settings, findings: Findings) -> None:
+    """A vocabulary that the arguments do not count is known only of GPT-2's own tokenizer."""
+    if findings.get("model.vocabulary"):
+        settings.ignore("tokenizer_type", "vocab_file", "merge_file", "tokenizer_model")
+        return
+    kind = settings.take("tokenizer_type")
+    if kind is not None and word_of(kind) == "GPT2BPETokenizer":
+        findings.assume("model.vocabulary", 50257, "GPT2BPETokenizer reads GPT-2's vocabulary of 50,257")
+        settings.ignore("vocab_file", "merge_file")
+    elif kind is not None:
+        settings.refuse(kind, "how many words it has is not said: --set model.vocabulary=N")
+
+
+def _experts(settings: Settings, findings: Findings) -> None:
+    experts = settings.put_whole("model.experts", "num_experts", "num_moe_experts", least=0)
+    if not experts:
+        if experts == 0:
+            findings.drop("model.experts", "no experts")
+        return
+    if settings.put_whole("model.experts_per_token", "moe_router_topk") is None:
+        findings.assume("model.experts_per_token", 2, "Megatron's default of moe_router_topk")
+    settings.put_whole("model.expert_ffn", "moe_ffn_hidden_size")
+    settings.put_whole("model.shared_expert_ffn", "moe_shared_expert_intermediate_size")
+    groups = settings.whole("moe_router_num_groups")
+    used = settings.whole("moe_router_group_topk")
+    if groups and used and used < groups:
+        findings.put("model.expert_groups", groups, settings.said("moe_router_num_groups"))
+        findings.put("model.groups_per_token", used, settings.said("moe_router_group_topk"))
+    capacity = settings.number("moe_expert_capacity_factor")
+    if capacity is not None and capacity > 0:
+        findings.put("model.capacity_factor", capacity, settings.said("moe_expert_capacity_factor"))
+    which = settings.take("moe_layer_freq", "expert_interval")
+    if which is not None:
+        _sparse_layers(settings, findings, which)
+
+
+def _sparse_layers(settings: Settings, findings: Findings, entry: Entry) -> None:
+    """moe_layer_freq: every n-th layer, or a list with 1 where a layer has experts."""
+    layers = findings.get("model.layers") or 0
+    text = str(entry.value)
+    if text.isdigit():
+        every = int(text)
+        if every > 1:
+            findings.assume(
+                "model.moe_every",
+                every,
+                "Megatron gives experts to the first of so many layers, we to the last of them",
+            )
+        return
+    pattern = [int(bool(item)) for item in entry.value] if isinstance(entry.value, list) else whole_numbers(text)
+    if not pattern or (layers and len(pattern) != layers) or 1 not in pattern:
+        settings.refuse(entry, "expected a number, or a list with an entry per layer")
+        return
+    dense = pattern.index(1)
+    for every in range(1, len(pattern) + 1):
+        start = next(
+            (d for d in (0, dense) if pattern == [int(i >= d and (i + 1) % every == 0) for i in range(len(pattern))]),
+            None,
+        )
+        if start is not None:
+            if start:
+                settings.put("model.dense_layers", entry, start)
+            if every > 1:
+                settings.put("model.moe_every", entry, every)
+            return
+    settings.refuse(entry, "experts in layers without a regular order are not modelled")
+
+
+def _pattern(settings: Settings, findings: Findings) -> None:
+    """hybrid_layer_pattern: a letter per layer, M a Mamba-2 mixer, * attention, - an MLP."""
+    entry = settings.take("hybrid_layer_pattern", "hybrid_override_pattern")
+    if entry is None:
+        return
+    letters = word_of(entry).split("/")[0].replace("|", "")
+    if not letters or set(letters) - set(_PATTERN):
+        settings.refuse(entry, "known letters: " + " ".join(_PATTERN))
+        return
+    settings.put("model.layers", entry, len(letters))
+    settings.put("model.mixers", entry, [_PATTERN[letter][0] for letter in letters])
+    settings.put("model.mlps", entry, [_PATTERN[letter][1] for letter in letters])
+    sizes = {
+        "ssm_state": ("mamba_state_dim", 128),
+        "ssm_head_dim": ("mamba_head_dim", 64),
+        "ssm_groups": ("mamba_num_groups", 8),
+        "conv_width": ("mamba_d_conv", 4),
+    }
+    if "M" not in letters:
+        return
+    for field, (name, default) in sizes.items():
+        if settings.put_whole(f"model.{field}", name) is None:
+            findings.assume(f"model.{field}", default, "Megatron's default")
+    if settings.put_whole("model.ssm_heads", "mamba_num_heads") is None and findings.get("model.hidden"):
+        heads = 2 * findings.get("model.hidden") // findings.get("model.ssm_head_dim")
+        findings.assume("model.ssm_heads", heads, "Megatron's default: 2 x hidden / mamba_head_dim")

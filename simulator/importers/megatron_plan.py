@@ -1,0 +1,242 @@
+"""Megatron's arguments of parallelism, batches, precision and memory -> the fields of a plan and a workload."""
+
+from __future__ import annotations
+
+from simulator.importers.imported import Findings
+from simulator.importers.megatron_layout import read_layout
+from simulator.importers.settings import Settings, whole_of, word_of
+from simulator.units import BYTES_PER_ELEMENT
+
+__all__ = ["read_plan"]
+
+_DEGREES = {
+    "tensor_parallel": ("tensor_model_parallel_size", "model_parallel_size"),
+    "pipeline_parallel": ("pipeline_model_parallel_size",),
+    "context_parallel": ("context_parallel_size",),
+    "expert_parallel": ("expert_model_parallel_size",),
+    "microbatch_size": ("micro_batch_size",),
+}
+_CONTEXT = {"p2p": "ring", "all_gather": "all_gather", "allgather": "all_gather", "a2a": "ulysses", "a2a+p2p": "hybrid"}
+_SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_FP8 = {"delayed": "fp8", "tensorwise": "fp8_current", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
+_KERNELS = {"flash": "flash2", "unfused": "unfused", "local": "unfused"}
+_MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
+_GRAPHS = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")
+
+
+def read_plan(settings: Settings, findings: Findings, program: str = "Megatron") -> None:
+    """Put the fields of plan and workload that the settings decide.
+
+    Args:
+        program: whose defaults fill what is not said; only Megatron's own are known.
+
+    Raises:
+        SpecError: a value that is none of its kind.
+    """
+    for field, names in _DEGREES.items():
+        settings.put_whole(f"plan.{field}", *names)
+    if settings.put_whole("workload.global_batch_size", "global_batch_size") is None:
+        findings.per_replica = findings.get("plan.microbatch_size")
+    settings.put_whole("workload.sequence_length", "seq_length", "encoder_seq_length")
+    expert = settings.take("expert_tensor_parallel_size")
+    if expert is not None:
+        settings.put("plan.expert_tensor_parallel", expert, whole_of(expert))
+    settings.put_flag("plan.sequence_parallel", "sequence_parallel")
+    _precision(settings, findings)
+    _data_parallel(settings, findings, program)
+    _context(settings)
+    read_layout(settings, findings)
+    _recompute(settings, findings)
+    _kernels(settings, findings, program)
+    _experts(settings, findings)
+    _offload(settings, findings)
+
+
+def _precision(settings: Settings, findings: Findings) -> None:
+    bf16, fp16 = settings.flag("bf16"), settings.flag("fp16")
+    base = "bf16" if bf16 else "fp16" if fp16 else None
+    fp8, fp4 = settings.take("fp8_format", "fp8"), settings.take("fp4_format", "fp4")
+    recipe = settings.take("fp8_recipe")
+    settings.take("fp4_recipe")
+    if fp4 is not None and fp4.value not in (False, None):
+        settings.put("workload.precision", fp4, "nvfp4")
+    elif fp8 is not None and fp8.value not in (False, None):
+        word = word_of(recipe) if recipe is not None else "delayed"
+        if word not in _FP8 and recipe is not None:
+            settings.refuse(recipe, "known: " + ", ".join(_FP8))
+        elif recipe is None:
+            findings.assume("workload.precision", "fp8", "Megatron's default of fp8_recipe: delayed")
+        else:
+            settings.put("workload.precision", recipe, _FP8[word])
+    elif base is not None:
+        findings.put("workload.precision", base, settings.said(base))
+    name = (settings.word("optimizer") or "").lower()
+    if name in ("adam", "sgd"):
+        findings.put("workload.optimizer", name, settings.said("optimizer"))
+    elif name:
+        findings.skip(settings.said("optimizer"), f"{name} is not modelled; adam's states and updates are counted")
+    wide, narrow = settings.flag("accumulate_allreduce_grads_in_fp32"), settings.flag("grad_reduce_in_bf16")
+    if narrow:
+        findings.put("plan.gradient_dtype", "bf16", settings.said("grad_reduce_in_bf16"))
+    elif wide:
+        findings.put("plan.gradient_dtype", "fp32", settings.said("accumulate_allreduce_grads_in_fp32"))
+    elif base == "fp16":
+        findings.assume(
+            "plan.gradient_dtype", "fp16", "Megatron keeps fp16 gradients unless accumulate_allreduce_grads_in_fp32"
+        )
+
+
+def _data_parallel(settings: Settings, findings: Findings, program: str) -> None:
+    sharded = settings.flag("use_distributed_optimizer")
+    if sharded:
+        findings.put("plan.zero_stage", 1, settings.said("use_distributed_optimizer"))
+    strategy = settings.take("data_parallel_sharding_strategy")
+    fsdp = settings.flag("use_megatron_fsdp", "use_custom_fsdp")
+    if strategy is not None and fsdp is not False:
+        word = word_of(strategy)
+        if word in _SHARDING:
+            settings.put("plan.zero_stage", strategy, _SHARDING[word])
+        else:
+            settings.refuse(strategy, "known: " + ", ".join(_SHARDING))
+    if settings.flag("use_torch_fsdp2"):
+        findings.put("plan.zero_stage", 3, settings.said("use_torch_fsdp2"))
+    stage = findings.get("plan.zero_stage", 0)
+    reduce, gather = settings.flag("overlap_grad_reduce"), settings.flag("overlap_param_gather")
+    if stage < 3:
+        pairs = [("plan.overlap_gradients", reduce, "overlap_grad_reduce")]
+        pairs += [("plan.overlap_parameters", gather, "overlap_param_gather")] if stage in (1, 2) else []
+        for field, said, name in pairs:
+            if said is not None:
+                findings.put(field, said, settings.said(name))
+            elif program == "Megatron":
+                findings.assume(field, False, f"Megatron overlaps only with {name}")
+    size = settings.take("ddp_bucket_size")
+    if size is not None:
+        width = BYTES_PER_ELEMENT[findings.get("plan.gradient_dtype", "fp32")]
+        settings.put("plan.bucket_size", size, f"{int(whole_of(size) * width)} B")
+    copies = settings.take("num_distributed_optimizer_instances")
+    if copies is not None and whole_of(copies) > 1:
+        world, degrees = findings.get("cluster.gpus"), 1
+        for name in ("tensor_parallel", "pipeline_parallel"):
+            degrees *= findings.get(f"plan.{name}", 1)
+        if world and world % (degrees * whole_of(copies)) == 0:
+            settings.put("plan.shard_size", copies, world // degrees // whole_of(copies))
+        else:
+            settings.refuse(copies, "the world size is needed to tell how many ranks an instance has")
+
+
+def _context(settings: Settings) -> None:
+    kind = settings.take("cp_comm_type")
+    sizes = settings.take("hierarchical_context_parallel_sizes")
+    if kind is not None:
+        word = str(kind.value[0] if isinstance(kind.value, list) and kind.value else kind.value)
+        if word in _CONTEXT:
+            settings.put("plan.context_parallel_kind", kind, _CONTEXT[word])
+        else:
+            settings.refuse(kind, "known: " + ", ".join(_CONTEXT))
+    if sizes is not None:
+        first = str(sizes.value[0] if isinstance(sizes.value, list) and sizes.value else sizes.value)
+        if first.isdigit() and int(first) > 1:
+            settings.put("plan.context_parallel_inner", sizes, int(first))
+        else:
+            settings.refuse(sizes)
+
+
+def _recompute(settings: Settings, findings: Findings) -> None:
+    kind = settings.take("recompute_granularity", "activations_checkpoint_granularity")
+    if kind is not None:
+        word = word_of(kind)
+        if word in ("full", "selective"):
+            settings.put("plan.recompute", kind, word)
+        else:
+            settings.refuse(kind, "known: full, selective")
+    if settings.flag("recompute_activations"):
+        findings.put("plan.recompute", "selective", settings.said("recompute_activations"))
+    method = settings.take("recompute_method", "activations_checkpoint_method")
+    if settings.flag("checkpoint_activations") or (method is not None and kind is None):
+        findings.put(
+            "plan.recompute",
+            "full",
+            settings.said("checkpoint_activations", "activations_checkpoint_method", "recompute_method"),
+        )
+    count = settings.take("recompute_num_layers", "activations_checkpoint_num_layers")
+    full = findings.get("plan.recompute") == "full"
+    for field, entry in (("recompute_method", method), ("recompute_layers", count)):
+        if entry is not None and not full:
+            settings.refuse(entry, "says which layers are recomputed, but none are recomputed whole")
+        elif entry is not None:
+            settings.put(f"plan.{field}", entry, word_of(entry) if entry is method else whole_of(entry))
+    if full and method is not None and count is None:
+        findings.assume("plan.recompute_layers", 1, "Megatron's default of recompute_num_layers")
+    modules = settings.take("recompute_modules")
+    if modules is not None:
+        names = modules.value if isinstance(modules.value, list) else str(modules.value).replace(",", " ").split()
+        unknown = [name for name in names if name not in _MODULES]
+        if unknown or findings.get("plan.recompute") != "selective":
+            settings.refuse(
+                modules, f"not modelled: {', '.join(map(str, unknown))}" if unknown else "no selective recompute"
+            )
+        else:
+            settings.put("plan.recompute_modules", modules, list(names))
+
+
+def _kernels(settings: Settings, findings: Findings, program: str) -> None:
+    backend = settings.take("attention_backend")
+    flash = settings.flag("use_flash_attn", "use_flash_attention")
+    word = str(backend.value).removeprefix("AttnBackend.") if backend is not None else ""
+    if word in _KERNELS and backend is not None:
+        settings.put("plan.attention", backend, _KERNELS[word])
+    elif backend is not None and word not in ("auto", "fused"):
+        settings.refuse(backend, "known: auto, fused, " + ", ".join(_KERNELS))
+    elif flash:
+        findings.put("plan.attention", "flash2", settings.said("use_flash_attn"))
+    if settings.flag("cross_entropy_loss_fusion"):
+        findings.put("plan.fused_cross_entropy", True, settings.said("cross_entropy_loss_fusion"))
+        settings.ignore("cross_entropy_fusion_impl")
+    if settings.flag("tp_comm_overlap", "ub_tp_comm_overlap") and findings.get("plan.sequence_parallel"):
+        findings.assume(
+            "plan.tensor_parallel_splits", 4, "tp_comm_overlap with the pieces that Transformer Engine cuts by default"
+        )
+    drops = [settings.number("attention_dropout"), settings.number("hidden_dropout")]
+    if all(share == 0 for share in drops):
+        findings.put("plan.dropout", False, settings.said("attention_dropout", "hidden_dropout"))
+    elif any(drops):
+        findings.put("plan.dropout", True, settings.said("attention_dropout", "hidden_dropout"))
+    elif program == "Megatron":
+        findings.assume("plan.dropout", True, "Megatron's default of attention_dropout and hidden_dropout: 0.1")
+    scope = settings.take("cuda_graph_scope", "cuda_graph_modules")
+    if scope is not None:
+        parts = scope.value if isinstance(scope.value, list) else str(scope.value).replace(",", " ").split()
+        if parts == ["full_iteration"]:
+            settings.put("plan.cuda_graphs", scope, "full_iteration")
+        elif parts and all(part in _GRAPHS for part in parts):
+            settings.put("plan.cuda_graphs", scope, list(parts))
+        else:
+            settings.refuse(scope, "known: full_iteration, " + ", ".join(_GRAPHS))
+
+
+def _experts(settings: Settings, findings: Findings) -> None:
+    if not findings.get("model.experts"):
+        return
+    kind = settings.take("moe_token_dispatcher_type")
+    deep = settings.flag("moe_enable_deepep")
+    backend = settings.word("moe_flex_dispatcher_backend")
+    if kind is not None and word_of(kind) in ("alltoall", "flex"):
+        once = word_of(kind) == "flex" and (deep is not False or backend is not None)
+        settings.put("plan.expert_exchange", kind, "once_per_node" if once else "all_to_all")
+    elif kind is not None:
+        settings.refuse(kind, "not modelled; known: alltoall, flex")
+    if settings.flag("overlap_moe_expert_parallel_comm"):
+        findings.put("plan.schedule", "combined_1f1b", settings.said("overlap_moe_expert_parallel_comm"))
+
+
+def _offload(settings: Settings, findings: Findings) -> None:
+    share = settings.number("optimizer_offload_fraction")
+    overlap = settings.flag("overlap_cpu_optimizer_d2h_h2d")
+    if settings.flag("optimizer_cpu_offload"):
+        findings.put("plan.optimizer_offload", 1.0 if share is None else share, settings.said("optimizer_cpu_offload"))
+        if overlap:
+            findings.put("plan.optimizer_offload_overlap", True, settings.said("overlap_cpu_optimizer_d2h_h2d"))
+    layers = settings.take("cpu_offloading_num_layers")
+    if layers is not None and whole_of(layers, 0):
+        settings.put("plan.activation_offload", layers, whole_of(layers))

@@ -1,0 +1,134 @@
+"""The framework of a row: its profile by name, release, kernel, number format and source, and what its recipes set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.importers.table.row_cluster import row_gpu
+from simulator.importers.table.row_notes import keeps_16_bits
+from simulator.importers.table.rows import CannotPlace, Row, number, text
+from simulator.importers.vocabulary.names import load_names
+from simulator.importers.vocabulary.words import kernel_by_words, precision_by_words
+from simulator.plan.framework import load_framework
+
+__all__ = [
+    "attention_before_flash",
+    "named_framework",
+    "profile_of_run",
+    "recipe",
+    "row_attention",
+    "row_precision",
+]
+
+_BEFORE_FLASH = ("kepler", "pascal", "volta", "turing")
+"""Architectures that FlashAttention (Dao-AILab/flash-attention README: 2 needs Ampere) and Transformer Engine leave out."""
+
+
+def row_precision(row: Row) -> tuple[str, tuple[str, ...]]:
+    """Return (precision, what was assumed).
+
+    Raises:
+        CannotPlace: a precision that is not modelled.
+    """
+    name = text(row, "precision")
+    if not name:
+        old = text(row, "gpu") != "" and "bf16" not in row_gpu(row)[0].peak_flops
+        blank = "fp16" if old else "bf16"
+        return blank, (f"precision = {blank}",)
+    own = load_names().meant_by(text(row, "source"), "precision", name)
+    if own is not None:
+        return own[0], (f"{name} taken for {own[0]} ({own[1]})",)
+    found = load_names().find("precisions", name) or precision_by_words(name)
+    if found is None:
+        raise CannotPlace(f"precision {name[:40]!r} is not modelled")
+    if found == "bf16" and keeps_16_bits(row):
+        return "bf16_true", ("weights, gradients and moments in bf16 (the row's own words)",)
+    return found, ()
+
+
+def named_framework(row: Row, assumed: list[str]) -> str:
+    """Return the profile that a row's words for its framework mean; what is guessed is added to `assumed`."""
+    name = text(row, "framework")
+    found = load_names().find("frameworks", name) if name else None
+    if found is None:
+        found = load_names().framework_by_words(name)
+        if found is None:
+            found = _unknown(row)
+        found = load_names().framework_as_built(found, name)
+        assumed.append(f"framework {name!r} taken for {found}")
+    said = " ".join((name, text(row, "version"), text(row, "attn_kernel"), text(row, "model")))
+    where = " ".join((text(row, "source"), text(row, "source_loc")))
+    later = load_names().framework_today(found, said, row_gpu(row)[0].architecture, where)
+    if later is not None:
+        assumed.append(f"framework {later.profile} ({later.source})")
+        return later.profile
+    return found
+
+
+def _unknown(row: Row) -> str:
+    """The profile of a framework that nobody knows; GPUs that FlashAttention does not run on are of Megatron-LM's time."""
+    if number(row, "zero_stage") == 3:
+        return "pytorch_fsdp"
+    return "megatron_lm" if row_gpu(row)[0].architecture in ("pascal", "volta", "turing") else "megatron_core"
+
+
+def profile_of_run(row: Row, named: str, assumed: list[str]) -> str:
+    """Return the profile of a framework as this run had it: by release and GPU, attention kernel, number format, then source."""
+    names, found = load_names(), named
+    own = names.framework_at(found, text(row, "version"), row_gpu(row)[0].architecture)
+    if own is not None:
+        found = own
+        assumed.append(f"framework {own} (version {text(row, 'version')})")
+    variant = names.find("framework_variants", f"{found} {text(row, 'attn_kernel')}")
+    if variant is None:
+        variant = names.find("framework_variants", f"{found} {row_precision(row)[0]}")
+    found = variant or found
+    of_source = names.framework_of(text(row, "source"), found, text(row, "version"))
+    if of_source is not None:
+        found = of_source[0]
+        assumed.append(f"framework {of_source[0]} ({of_source[1]})")
+    return found
+
+
+def row_attention(row: Row, assumed: list[str]) -> dict[str, Any]:
+    """Return the attention kernel that a row names, as a field of the plan; {} leaves it to the framework."""
+    names, kernel = load_names(), text(row, "attn_kernel")
+    if not kernel:
+        return {}
+    own = names.meant_by(text(row, "source"), "attention", kernel)
+    if own is not None:
+        assumed.append(f"attention {kernel!r} is {own[0]} ({own[1]})")
+        return {"attention": own[0]}
+    found = names.find("attention", kernel)
+    if found is None:
+        found = kernel_by_words(kernel)
+        assumed.append(f"attention {kernel!r} taken for {found or 'the habit of the framework'}")
+    note = names.find("attention_notes", kernel)
+    if note:
+        assumed.append(f"attention {kernel!r}: {note}")
+    return {"attention": found} if found else {}
+
+
+def attention_before_flash(row: Row, profile: str, assumed: list[str]) -> dict[str, Any]:
+    """Return plain attention where a profile's habit is a kernel that the row's GPU came too early for; else {}."""
+    if row_gpu(row)[0].architecture not in _BEFORE_FLASH or load_framework(profile).attention in ("unfused", "sdpa"):
+        return {}
+    assumed.append("attention = unfused (FlashAttention and Transformer Engine start with Ampere)")
+    return {"attention": "unfused"}
+
+
+def recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:
+    """Return what the framework's recipe for this model and GPU sets, where results do not print it."""
+    said = (text(row, "source"), text(row, "model"), text(row, "gpu"), text(row, "version"))
+    found = load_names().recipe_of(framework, said)
+    if found is None:
+        return {}
+    out: dict[str, Any] = {"framework": found.profile} if found.profile else {}
+    if found.cuda_graphs:
+        scopes = tuple(scope.strip() for scope in found.cuda_graphs.split(","))
+        out["cuda_graphs"] = scopes if len(scopes) > 1 else scopes[0]
+    if found.recompute_modules:
+        out["recompute_modules"] = tuple(name.strip() for name in found.recompute_modules.split(","))
+    words = ", ".join(f"{name} = {value}" for name, value in out.items())
+    assumed.append(f"{words} ({found.source})")
+    return out

@@ -1,0 +1,215 @@
+"""The model of a row, from the row's own numbers; what no table prints (norms, biases, positions) comes from our model of
+the same shape, else from its style: gated MLPs go with RMS norm and rotary positions, others with GPT's layer norm."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+from pydantic import ValidationError
+
+from simulator.importers.table.row_families import letters, special_model
+from simulator.importers.table.rows import CannotPlace, Row, count, flag, number, text
+from simulator.importers.vocabulary.names import load_names
+from simulator.importers.vocabulary.words import is_pretraining, sparse_layers, trains_all_weights
+from simulator.specs import load_all
+from simulator.workload.model import Model
+
+__all__ = ["row_model"]
+
+BLANK_VOCABULARY = 50_304
+"""Rows of the embedding where a table names none: GPT-2's 50,257 padded to a multiple of 128."""
+BLANK_HEAD = 128
+BLANK_LATENT = (512, 512, 128, 64, 128)
+"""Ranks of queries, of keys and values, widths of a head's two parts and of its values: defaults of Megatron-Core's
+MLATransformerConfig (megatron/core/transformer/transformer_config.py)."""
+
+
+def row_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
+    """Return (model, sequence length [tokens], what was assumed).
+
+    Raises:
+        CannotPlace: the row's model is of a kind not modelled, or its sizes are not given.
+    """
+    _refuse_other_tasks(row)
+    special_one = special_model(row)
+    if special_one is not None:
+        return special_one[0], count(row, "seq_len") or special_one[0].sequence_length, special_one[1]
+    _refuse_other_kinds(row)
+    assumed: list[str] = []
+    layers, hidden, length = (count(row, name) for name in ("arch_layers", "hidden", "seq_len"))
+    missing = [n for n, v in (("arch_layers", layers), ("hidden", hidden), ("seq_len", length)) if v is None]
+    if missing or layers is None or hidden is None or length is None:
+        raise CannotPlace(f"the row gives no {', '.join(missing)}", counts=False)
+    heads = count(row, "heads") or max(1, hidden // BLANK_HEAD)
+    if not text(row, "heads"):
+        assumed.append(f"heads = {heads} (of {BLANK_HEAD} each)")
+    gated = flag(row, "gated_mlp") or False
+    ffn = count(row, "ffn_hidden") or 4 * hidden
+    if not text(row, "ffn_hidden"):
+        assumed.append(f"ffn_hidden = {ffn} (4 x hidden)")
+    vocabulary = count(row, "vocab") or _blank_vocabulary(row, assumed)
+    latent = text(row, "attn_type").lower() == "mla"
+    kv_heads = heads if latent else count(row, "kv_heads") or heads
+    head_dim = count(row, "head_dim") or max(1, hidden // heads)
+    special = _experts(row, hidden, layers, assumed)
+    special |= _latent(hidden, heads, assumed) if latent else {"head_dim": head_dim}
+    name = text(row, "model") or "unnamed"
+    style, why = _style((hidden, heads, kv_heads, ffn, gated), name)
+    assumed += [why] if why else []
+    if _WINDOWED.search(text(row, "attn_type").lower()) and not (style and style.window):
+        assumed.append("attention to all tokens (the row gives no window)")
+    special |= _defaults(style, special.get("experts", 0), length, assumed) | _prediction(row, style, layers, assumed)
+    if latent:
+        special.pop("qk_norm", None)  # latents have norms of their own
+    tied = flag(row, "tied_emb")
+    try:
+        model = Model(
+            name=name[:200],
+            family=style.family if style else "unnamed",
+            layers=layers,
+            hidden=hidden,
+            heads=heads,
+            kv_heads=kv_heads,
+            ffn=ffn,
+            gated_mlp=gated,
+            norm=style.norm if style else ("rms_norm" if gated else "layer_norm"),
+            positions=style.positions if style else ("rotary" if gated else "learned"),
+            tied_embeddings=tied if tied is not None else not gated,
+            vocabulary=vocabulary,
+            sequence_length=length,
+            linear_bias=style.linear_bias if style else not gated,
+            qkv_bias=not latent and (style.qkv_bias if style else not gated),
+            **special,
+        )
+    except ValidationError as error:
+        raise CannotPlace(f"model {name[:60]!r}: {error.errors()[0]['msg']}", counts=False) from None
+    return model, length, tuple(assumed)
+
+
+def _blank_vocabulary(row: Row, assumed: list[str]) -> int:
+    """Return the vocabulary where the row names none: what is known of its source, else GPT-2's."""
+    known = load_names().fact(text(row, "source"), "vocabulary")
+    vocabulary = (known and known.vocabulary) or BLANK_VOCABULARY
+    assumed.append(f"vocabulary = {vocabulary}{f' ({known.source})' if known else ''}")
+    return vocabulary
+
+
+def _refuse_other_tasks(row: Row) -> None:
+    task, code = text(row, "task"), text(row, "framework")
+    if re.search(r"\bq?(lora|dora)\b|\bpeft\b", code.lower()):
+        raise CannotPlace(f"adapters ({code[:40]!r}) are not modelled: only training of all weights is", counts=False)
+    if not is_pretraining(task) and not (text(row, "peak_mem") and trains_all_weights(task)):
+        raise CannotPlace(f"task {task!r} is not modelled: only pretraining is", counts=False)
+
+
+def _refuse_other_kinds(row: Row) -> None:
+    kind = text(row, "attn_type").lower()
+    if kind not in ("", "mha", "gqa", "mqa", "mla") and not _WINDOWED.search(kind):
+        raise CannotPlace(f"attention of type {kind!r} is not modelled")
+
+
+def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str, Any]:
+    """Fields of a mixture of experts; none for a dense model."""
+    experts = number(row, "moe_experts") or 0
+    if experts <= 1:
+        return {}
+    per_token, width = count(row, "moe_topk"), count(row, "moe_ffn_hidden")
+    if per_token is None or width is None:
+        raise CannotPlace("a mixture of experts needs moe_topk and moe_ffn_hidden", counts=False)
+    dense, every = sparse_layers(text(row, "moe_layer_freq")) or (int(number(row, "moe_dense_layers") or 0), 1)
+    if not text(row, "moe_dense_layers") and not text(row, "moe_layer_freq"):
+        ours = (m for m in load_all("models", Model).values() if (m.hidden, m.experts) == (hidden, experts))
+        known = next(ours, None)
+        dense, every = (min(known.dense_layers, layers - 1), known.moe_every) if known else (0, 1)
+        assumed.append(f"moe_dense_layers = {dense}{f', experts in every {every}th layer' if every > 1 else ''}")
+    if dense >= layers:
+        raise CannotPlace(f"moe_dense_layers = {dense} leave none of the {layers} layers with experts", counts=False)
+    drops = {"capacity_factor": 1.0} if "tokendrop" in letters(text(row, "model")) else {}
+    assumed.append("experts take equal rows and drop the rest" if drops else "experts equally popular")
+    return {
+        **drops,
+        "experts": int(experts),
+        "experts_per_token": per_token,
+        "expert_ffn": width,
+        "shared_expert_ffn": int(number(row, "moe_shared_ffn") or 0),
+        "dense_layers": dense,
+        "moe_every": every,
+    }
+
+
+def _latent(hidden: int, heads: int, assumed: list[str]) -> dict[str, Any]:
+    """Ranks and widths of latent attention, which tables do not print: of our model with this hidden and heads, else usual ones."""
+    names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    for model in load_all("models", Model).values():
+        if model.attention == "latent" and (model.hidden, model.heads) == (hidden, heads):
+            return {"attention": "latent", **{name: getattr(model, name) for name in names}}
+    assumed.append(f"latent attention of {', '.join(map(str, BLANK_LATENT))} (Megatron-Core's defaults)")
+    return {"attention": "latent", **dict(zip(names, BLANK_LATENT, strict=True))}
+
+
+_WINDOWED = re.compile(r"swa|sliding|local|window")
+"""Kinds of attention whose windows only a model of ours tells; without one all tokens are attended to."""
+
+Layer = tuple[int, int, int, int, bool]
+"""Hidden, heads, key/value heads, inner width, and whether the MLP is gated."""
+
+
+def _style(layer: Layer, name: str) -> tuple[Model | None, str]:
+    """Our model with the same layer (its number of layers may differ), the one called most alike; else of the same kind of MLP."""
+    models = _by_shape().get(layer)
+    if models:
+        said = letters(name)
+        return min(models, key=lambda m: (not _called(m, said), _odd(m), m.name)), ""
+    norm, positions = ("RMS norm", "rotary") if layer[-1] else ("layer norm with biases", "learned")
+    return None, f"{norm} and {positions} positions (no model of ours has this layer)"
+
+
+def _defaults(style: Model | None, experts: int, length: int, assumed: list[str]) -> dict[str, Any]:
+    """What no table prints of a layer: windows and more norms."""
+    if style is None:
+        return {}
+    out: dict[str, Any] = {name: True for name in ("qk_norm", "post_norms", "clamped_gate") if getattr(style, name)}
+    if style.rotary_share < 1.0:
+        out["rotary_share"] = style.rotary_share
+    if style.expert_groups and style.experts == experts:
+        out |= {"expert_groups": style.expert_groups, "groups_per_token": style.groups_per_token}
+    if style.window:
+        out |= {"window": style.window, "mixers": style.mixers}
+        if style.window < length:
+            assumed.append(f"attention windows as in {style.name}")
+    return out
+
+
+def _prediction(row: Row, style: Model | None, layers: int, assumed: list[str]) -> dict[str, Any]:
+    """Multi-token prediction: as the row's notes say; else as the whole model has it, in codes that train it (Megatron-Core)."""
+    said = re.search(r"mtp[-_]num[-_]layers\s*[=:]\s*(\d+)", text(row, "quality_note").lower())
+    if said:
+        return {"mtp_layers": int(said.group(1))} if int(said.group(1)) else {}
+    names, code = load_names(), text(row, "framework")
+    framework = names.find("frameworks", code) or names.framework_by_words(code) or ""
+    if style is None or not style.mtp_layers or layers != style.layers or framework not in ("megatron_core", "nemo"):
+        return {}
+    assumed.append(f"multi-token prediction as in {style.name}")
+    return {"mtp_layers": style.mtp_layers}
+
+
+def _odd(model: Model) -> bool:
+    """Whether a layer differs from the plain one of its sizes, so that a row must name the model to mean it."""
+    more = model.qk_norm or model.post_norms or model.window > 0
+    return more or model.positions not in ("learned", "rotary", "alibi") or model.capacity_factor > 0
+
+
+def _called(model: Model, said: str) -> bool:
+    return any(letters(n) in said or said in letters(n) for n in (model.name, *model.aliases)) or model.family in said
+
+
+@functools.lru_cache(maxsize=1)
+def _by_shape() -> dict[Layer, list[Model]]:
+    found: dict[Layer, list[Model]] = {}
+    for model in load_all("models", Model).values():
+        if model.architecture == "transformer" and not set(model.layer_mixers) & {"mamba2", "delta", "none"}:
+            shape = (model.hidden, model.heads, model.kv_heads, model.ffn, model.gated_mlp)
+            found.setdefault(shape, []).append(model)
+    return found

@@ -1,0 +1,93 @@
+"""What a row's own words say of number formats that are kept, of the optimizer and of the loss, where no column is for it."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from simulator.importers.table.rows import Row, text
+from simulator.importers.vocabulary.names import load_names
+from simulator.workload.model import Model
+
+__all__ = ["keeps_16_bits", "row_dropout", "row_loss", "row_optimizer"]
+
+_WORDS = ("framework", "optimizer", "recompute_detail", "zero_stage", "overlap", "quality_note", "task")
+_OPTIMIZERS = (
+    (r"8-?bit[ -](paged[ -])?(adam|optim)|adam\w*[ _-]?8-?bit|\b(bnb|bitsandbytes)\b[^;]*optim", "adam_8bit"),
+    (r"adafactor", "adafactor"),
+    (r"\bsgd\b", "sgd"),
+)
+_OF_16_BITS = r"\b(all|everything|states?|full|pure|true)[ -](in )?(bf16|bfloat16)\b|\b(bf16|bfloat16)[ -_]true\b"
+"""Words for training without anything wider than 16 bits, in the notes of a row whose precision says bf16 alone."""
+_IN_CHUNKS = r"liger|fused[ -]linear[ -]cross|cut[ -]cross|chunked loss|loss (is )?in chunks"
+_FUSED_LOSS = r"fused cross[ -]?entropy|chunked cross[ -]?entropy|cross[-_ ]entropy[-_ ]loss[-_ ]fusion(=true)?(?!=)|\bloss fusion"
+_LOSS_APART = r"loss (is |stands )?outside"
+"""Words for a compiled model whose loss is computed by the caller."""
+_TOKENS = r"chunks? of ([\d,]+) tokens|(\d+) chunks"
+CHUNKS = 8
+"""Parts of a loss in chunks where nothing tells how many (torchtitan docs: "8 chunks" before lengths were given)."""
+
+
+def _said(row: Row) -> str:
+    return " ; ".join(text(row, column) for column in _WORDS).lower()
+
+
+def keeps_16_bits(row: Row) -> bool:
+    """Whether a row's notes say that weights, gradients and moments are all bf16.
+
+    >>> keeps_16_bits({"quality_note": "all in bf16 (weights, gradients, Adam)"})
+    True
+    """
+    return bool(re.search(_OF_16_BITS, _said(row)))
+
+
+def row_optimizer(row: Row) -> tuple[str, tuple[str, ...]]:
+    """Return (optimizer, what was assumed): the one that a row's words name, else Adam.
+
+    >>> row_optimizer({"framework": "torchtune + PagedAdamW8bit"})[0]
+    'adam_8bit'
+    """
+    found = next((name for pattern, name in _OPTIMIZERS if re.search(pattern, _said(row))), None)
+    return (found, (f"optimizer {found} (the row's own words)",)) if found else ("adam", ())
+
+
+def row_dropout(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return (fields of the plan, what was assumed): dropout as the row's words say, or as its model's configuration has it.
+
+    >>> row_dropout({"quality_note": "dropout 0.1"})[0], row_dropout({"quality_note": "no dropout"})[0]
+    ({'dropout': True}, {'dropout': False})
+    """
+    said = _said(row)
+    if "dropout" in said:
+        with_it = not re.search(r"\b(no|without) dropout|dropout (of )?0(\.0*)?(?![.\d])", said)
+        return {"dropout": with_it}, (f"dropout = {with_it} (the row's own words)".lower(),)
+    known = load_names().dropout_of(text(row, "model"), text(row, "framework"))
+    return ({"dropout": True}, (f"dropout ({known.source})",)) if known else ({}, ())
+
+
+def row_loss(row: Row, model: Model, tokens: int) -> dict[str, Any]:
+    """Return fields of the plan for a loss that makes no whole logits, or no fp32 copy of them; {} where the words say neither.
+
+    Args:
+        tokens: of a microbatch on one GPU.
+
+    Liger (linkedin/Liger-Kernel ops/fused_linear_cross_entropy.py) takes as many chunks as the vocabulary is wider than the
+    model, rounded so that a chunk has a power of two of tokens.
+    """
+    said = _said(row)
+    if re.search(_LOSS_APART, said):
+        return {"fused_cross_entropy": False}
+    if not re.search(_IN_CHUNKS, said):
+        return {"fused_cross_entropy": True} if re.search(_FUSED_LOSS, said) else {}
+    told = re.search(_TOKENS, said)
+    if told and told.group(1):
+        chunks = -(-tokens // max(1, int(told.group(1).replace(",", ""))))
+    elif told:
+        chunks = int(told.group(2))
+    elif "liger" in said:
+        part = -(-tokens // max(1, -(-model.vocabulary // model.hidden)))
+        chunks = -(-tokens // 2 ** math.ceil(math.log2(part)))
+    else:
+        chunks = CHUNKS
+    return {"loss_chunks": chunks, "fused_cross_entropy": True} if chunks > 1 else {"fused_cross_entropy": True}

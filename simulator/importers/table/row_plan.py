@@ -1,0 +1,395 @@
+"""The plan of a row: degrees as printed, defaults of the framework, and the rules for what tables leave blank."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from simulator.errors import PlanError
+from simulator.importers.table.row_framework import (
+    attention_before_flash,
+    named_framework,
+    profile_of_run,
+    recipe,
+    row_attention,
+    row_precision,
+)
+from simulator.importers.table.rows import CannotPlace, Row, count, flag, text
+from simulator.importers.vocabulary.name_specs import release_of
+from simulator.importers.vocabulary.names import load_names
+from simulator.importers.vocabulary.words import (
+    layers_of_stages,
+    recompute_by_words,
+    recompute_policy,
+    schedule_by_words,
+    zero_stage,
+)
+from simulator.plan.framework import load_framework
+from simulator.schedules import SCHEDULES
+from simulator.schedules.base import Shape
+from simulator.workload.model import Model
+from simulator.workload.precision import precision_named
+
+__all__ = ["row_plan"]
+
+
+_SHARDING = (
+    "pytorch_fsdp",
+    "pytorch_fsdp_fused",
+    "hugging_face_liger",
+    "llm_foundry",
+    "torchtitan",
+    "torchtitan_2025",
+    "torchtitan_eager",
+    "automodel",
+    "jax_xla",
+    "maxtext",
+    "paxml",
+    "paxml_2023",
+)
+_MEGATRON_CORE = ("megatron_core", "nemo", "hai_llm")
+"""Frameworks whose rows mean ZeRO-3, and ZeRO-1, where they name no stage."""
+_REPLICATED = {
+    "pytorch_fsdp": "pytorch_ddp",
+    "pytorch_fsdp_fused": "pytorch_ddp_compiled",
+    "hugging_face_liger": "pytorch_ddp_compiled",
+}
+"""Profiles of codes that shard, and what they are where the states of all replicas are whole."""
+NEAR_BATCH = 0.05
+"""How far a batch may lie from a multiple of its microbatches to be taken for it [1]."""
+
+
+def row_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, tuple[str, ...]]:
+    """Return (fields of a Plan, global batch size [sequences], recompute or None if unknown, what was assumed).
+
+    Raises:
+        CannotPlace: sizes are missing or contradict each other, or the row uses what is not modelled.
+    """
+    if re.search(r"activation-offload\w*=true", text(row, "quality_note").lower()):
+        raise CannotPlace("activations of single modules that move to the host are not modelled")
+    assumed: list[str] = []
+    tensor, pipeline, context = count(row, "tp") or 1, count(row, "pp") or 1, count(row, "cp") or 1
+    world = count(row, "n_gpus")
+    if world is None:
+        raise CannotPlace("the row gives no n_gpus", counts=False)
+    if world % (tensor * pipeline * context):
+        raise CannotPlace(
+            f"tp x pp x cp = {tensor} x {pipeline} x {context} does not divide the {world} GPUs", counts=False
+        )
+    replicas = world // (tensor * pipeline * context)
+    said = count(row, "dp")
+    if said is not None and said not in _replicas_as_printed(row, replicas, context):
+        raise CannotPlace(f"tp x pp x dp = {tensor} x {pipeline} x {said} is not the {world} GPUs", counts=False)
+    microbatch = count(row, "mbs")
+    if microbatch is None:
+        microbatch, why = _blank_microbatch(row, pipeline, replicas)
+        assumed.append(f"microbatch_size = {microbatch}{why}")
+    batch = count(row, "gbs") or replicas * microbatch * (count(row, "grad_accum") or 0)
+    if not batch and text(row, "peak_mem") and not text(row, "step_time_s"):
+        batch = 2 * pipeline * replicas * microbatch  # peaks hardly depend on it, once the pipeline is full
+        assumed.append(f"gbs = {batch}: {2 * pipeline} microbatches")
+    if not batch:
+        raise CannotPlace("the row gives neither gbs nor grad_accum", counts=False)
+    batch = _whole_batch(batch, replicas, microbatch, assumed)
+    fields: dict[str, Any] = {
+        "tensor_parallel": tensor,
+        "pipeline_parallel": pipeline,
+        "context_parallel": context,
+        "microbatch_size": microbatch,
+        "framework": named_framework(row, assumed),
+    }
+    fields["sequence_parallel"] = tensor > 1 and _sequence_parallel(row, fields["framework"], assumed)
+    fields |= _experts(row, model, tensor, replicas * context, assumed)
+    fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
+    fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
+    fields["framework"] = _replicated(fields, replicas * context, assumed)
+    fields |= _gradient_dtype(row)
+    fields |= row_attention(row, assumed)
+    named = fields["framework"]
+    fields["framework"] = profile_of_run(row, named, assumed)
+    if "attention" not in fields:
+        fields |= attention_before_flash(row, fields["framework"], assumed)
+    fields |= recipe(row, named, assumed)
+    if fields.get("attention") == "te" and load_framework(fields["framework"]).attention.startswith("te"):
+        fields.pop("attention")  # the library by its name: the profile knows its year
+    fields |= _pieces(row, fields, assumed)
+    if _overlap_off(row) and replicas > 1 and fields["zero_stage"] < 3:
+        fields["overlap_gradients"] = False
+        if fields["zero_stage"]:
+            fields["overlap_parameters"] = False
+    if "torch ddp" in text(row, "overlap").lower() and replicas > 1 and fields["zero_stage"] < 2:
+        fields["overlap_gradients"] = True
+    if _overlap_off(row) and "TP" in text(row, "overlap") and tensor > 1:
+        fields["overlap_tensor_parallel"] = False
+    recompute = _recompute(row, assumed)
+    if fields.get("recompute_modules"):
+        recompute = "selective"
+    fields |= _recompute_detail(row, recompute)
+    policy = recompute_policy(f"{text(row, 'recompute')} {text(row, 'recompute_detail')}")
+    if policy is not None:
+        recompute, fields["recompute_policy"] = "policy", policy
+    if recompute == "selective" and load_framework(fields["framework"]).recompute == "operators":
+        recompute = "operators"
+        fields.pop("recompute_modules", None)
+        assumed.append("recompute 'selective' is per operator in this framework")
+    return fields, batch, recompute, tuple(assumed)
+
+
+def _replicated(fields: dict[str, Any], replicas: int, assumed: list[str]) -> str:
+    """Return the framework of a run that shards nothing: torch codes then run under DistributedDataParallel."""
+    name: str = fields["framework"]
+    if name not in _REPLICATED or fields["zero_stage"] or replicas == 1:
+        return name
+    assumed.append(f"framework {_REPLICATED[name]} (nothing is sharded)")
+    return _REPLICATED[name]
+
+
+def _replicas_as_printed(row: Row, replicas: int, context: int) -> set[int]:
+    """Return what tables call data parallelism: all replicas, with the context ranks of each, or without those that share experts."""
+    expert = count(row, "ep") or 1
+    printed = {replicas, replicas * context}
+    for shared in (expert, expert * context):
+        if replicas % shared == 0:
+            printed.add(replicas // shared)
+    return printed
+
+
+def _whole_batch(batch: int, replicas: int, microbatch: int, assumed: list[str]) -> int:
+    """Return the batch, or the nearest that whole microbatches make up where that is within a twentieth of it.
+
+    Raises:
+        CannotPlace: none is.
+    """
+    unit = replicas * microbatch
+    if batch % unit == 0:
+        return batch
+    nearest = max(1, round(batch / unit)) * unit
+    if abs(nearest - batch) > NEAR_BATCH * batch:
+        raise CannotPlace(f"gbs = {batch} is no multiple of dp x mbs = {replicas} x {microbatch}")
+    assumed.append(f"gbs = {nearest}, the nearest multiple of dp x mbs = {replicas} x {microbatch}")
+    return nearest
+
+
+def _experts(row: Row, model: Model, tensor: int, replicas: int, assumed: list[str]) -> dict[str, Any]:
+    """Return how experts are dealt out over `replicas` ranks of each tensor-parallel slice; of a dense model nothing."""
+    expert = count(row, "ep") or 1
+    if not model.experts:
+        if expert > 1:
+            raise CannotPlace(f"ep = {expert}, but the row's model has no experts", counts=False)
+        return {}
+    if tensor == 1:
+        return {"expert_parallel": expert}
+    split = count(row, "etp")
+    if split is None:
+        recipe = "bridge" in text(row, "framework").lower()
+        fits = replicas % expert == 0
+        split = 1 if (recipe and expert > 1) or not fits else tensor
+        why = (
+            "as the recipes of Megatron Bridge say"
+            if recipe
+            else "Megatron's habit"
+            if fits
+            else "too few replicas for more"
+        )
+        assumed.append(f"expert_tensor_parallel = {split} ({why})")
+    elif split not in (1, tensor):
+        whole = expert * split
+        expert, split = (whole // tensor, tensor) if whole % tensor == 0 else (whole, 1)
+        assumed.append(
+            f"experts over {expert} ranks and {split} slices: the same part of them as etp = {text(row, 'etp')}"
+        )
+    fields = {"expert_parallel": expert, "expert_tensor_parallel": split}
+    if expert > 1 or split == 1:
+        fields["sequence_parallel"] = True
+        assumed.append("sequence_parallel (experts are dealt out)")
+    return fields
+
+
+def _sequence_parallel(row: Row, framework: str, assumed: list[str]) -> bool:
+    """Return whether activations between tensor-parallel products are split: as printed, else by the framework's habit."""
+    said = flag(row, "seq_parallel")
+    habit = load_names().sequence_parallel_habit.get(framework)
+    if said is not None or habit is None:
+        return bool(said)
+    assumed.append(f"sequence_parallel ({habit})")
+    return True
+
+
+def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed: list[str]) -> dict[str, Any]:
+    """Return the schedule and the chunks per rank."""
+    name, chunks = text(row, "schedule"), count(row, "vp")
+    if pipeline == 1:
+        return {}
+    stages = _layout(row)
+    if stages is not None and len(stages) % pipeline == 0 and sum(stages) == model.layers:
+        chunks = len(stages) // pipeline
+    found = load_names().find("schedules", name) or schedule_by_words(name) if name else None
+    wanted = found or name or ("interleaved_1f1b" if (chunks or 1) > 1 else "one_f_one_b")
+    if wanted not in SCHEDULES:
+        raise CannotPlace(f"no schedule {name!r}")
+    wanted = SCHEDULES.get(wanted).name
+    if name.lower() in ("", "none") and (chunks or 1) > 1:
+        wanted = "interleaved_1f1b"
+    if wanted != "interleaved_1f1b":
+        if (chunks or 1) > 1 and wanted == "one_f_one_b":
+            wanted = "interleaved_1f1b"
+        else:
+            chunks = chunks or _chunks(wanted, pipeline, microbatches, assumed)
+            split = _own_chunks(model, pipeline * chunks, assumed) or (
+                _uneven(row, model, pipeline) if chunks == 1 else {}
+            )
+            return {"schedule": wanted, "chunks_per_rank": chunks, **split}
+    if chunks is None:
+        chunks = 2
+        assumed.append("2 chunks per rank (the depth of interleaving is not printed)")
+    even = stages is None or len(stages) != pipeline * chunks or sum(stages) != model.layers
+    split = _own_chunks(model, pipeline * chunks, assumed) if even else {"layer_split": stages}
+    if chunks > 1 and (microbatches % pipeline or (model.depth < pipeline * chunks and not split)):
+        why = f"{microbatches} microbatches, {model.depth} layers on {pipeline} ranks"
+        assumed.append(f"1f1b without interleaving ({chunks} chunks per rank cannot be: {why})")
+        chunks = 1
+    if chunks == 1:
+        return {"schedule": "one_f_one_b", **_uneven(row, model, pipeline)}
+    return {"schedule": "interleaved_1f1b", "chunks_per_rank": chunks, **split}
+
+
+def _own_chunks(model: Model, chunks: int, assumed: list[str]) -> dict[str, Any]:
+    """Return the split of layers over chunks where embedding and head have a chunk each; else nothing, the usual rule."""
+    if model.depth + 2 != chunks:
+        return {}
+    assumed.append("embedding and head have a chunk each")
+    return {"layer_split": (0, *(1 for _ in range(model.depth)), 0)}
+
+
+def _uneven(row: Row, model: Model, pipeline: int) -> dict[str, Any]:
+    """Return the split of layers that the row's notes tell with Megatron's options for the layout, or the first and the last rank.
+
+    The rest goes round evenly; a last rank that is not named has as many layers as the first where it does not.
+    """
+    stages = _layout(row)
+    if stages is not None and len(stages) == pipeline and sum(stages) == model.layers:
+        return {"layer_split": stages}
+    said = {
+        end: int(found.group(1))
+        for end in ("first", "last")
+        if (found := re.search(rf"decoder-{end}-pipeline-num-layers=(\d+)", text(row, "quality_note")))
+    }
+    if not said or pipeline < 3:
+        return {}
+    ends = dict(said)
+    middle = pipeline - len(ends)
+    if (model.layers - sum(ends.values())) % middle:
+        ends = {"first": said.get("first", said.get("last", 0)), "last": said.get("last", said.get("first", 0))}
+        middle = pipeline - 2
+    rest, left = divmod(model.layers - sum(ends.values()), middle)
+    if left or rest < 0:
+        return {}
+    split = [ends["first"]] if "first" in ends else []
+    return {"layer_split": (*split, *[rest] * middle, *([ends["last"]] if "last" in ends else []))}
+
+
+def _layout(row: Row) -> tuple[int, ...] | None:
+    """Return the layers of each stage that the row's notes tell as Megatron's --pipeline-model-parallel-layout."""
+    found = re.search(r"pipeline-model-parallel-layout=([^;\s]+)", text(row, "quality_note"))
+    return layers_of_stages(found.group(1)) if found else None
+
+
+def _gradient_dtype(row: Row) -> dict[str, Any]:
+    """Return the number format in which the row's notes say that gradients are added up; nothing where they say or choose none."""
+    found = re.search(r"(fp32|bf16|fp16) (?:main )?grad", text(row, "quality_note").lower())
+    if not found or not precision_named(row_precision(row)[0]).master_weights:
+        return {}
+    return {"gradient_dtype": found.group(1)}
+
+
+def _chunks(schedule: str, pipeline: int, microbatches: int, assumed: list[str]) -> int:
+    """Return the chunks per rank of a schedule where none are printed: 1, or 2 where it has no other form (V placements)."""
+    try:
+        SCHEDULES.get(schedule).check(Shape(pipeline, microbatches, 1))
+    except PlanError:
+        assumed.append(f"2 chunks per rank (schedule {schedule} has no form with one)")
+        return 2
+    return 1
+
+
+def _blank_microbatch(row: Row, pipeline: int, replicas: int) -> tuple[int, str]:
+    """Return (microbatch size, why) where none is printed: 1, or the framework's rule.
+
+    torchtitan makes as many microbatches as there are stages; up to January 2025 as many as pipeline ranks (its pull request 781).
+    """
+    words, local = text(row, "framework").lower(), (count(row, "gbs") or 0) // replicas
+    early = (release_of(text(row, "version")) or (25, 1)) < (25, 1)
+    chunks = count(row, "vp") or (2 if "interleaved" in text(row, "schedule").lower() else 1)
+    microbatches, many = pipeline * (1 if early else chunks), "pipeline ranks" if early else "stages"
+    if "torchtitan" in words and pipeline > 1 and local and local % microbatches == 0:
+        return local // microbatches, f" (torchtitan's rule of its time: as many microbatches as {many})"
+    return 1, ""
+
+
+def _sharding(row: Row, framework: str, replicas: int, context: int, assumed: list[str]) -> dict[str, Any]:
+    """Return the ZeRO stage and, where states are sharded in groups, their size.
+
+    Args:
+        replicas: ranks that hold the same weights, the `context` ranks that share sequences among them.
+    """
+    stage = zero_stage(text(row, "zero_stage"))
+    if not text(row, "zero_stage"):
+        stage = 3 if framework in _SHARDING else 1 if framework in _MEGATRON_CORE else 0
+        if replicas > 1:
+            assumed.append(f"zero_stage = {stage} (the framework's habit)")
+    if stage is None or stage > 3:
+        raise CannotPlace(f"zero_stage must be 0 to 3, but it is {text(row, 'zero_stage')[:20]!r}", counts=False)
+    group = count(row, "shard_size")
+    if stage and group and group < replicas:
+        if group == 1:
+            return {"zero_stage": 0}
+        if group % context == 0 and replicas % group == 0:
+            return {"zero_stage": stage, "shard_size": group}
+        assumed.append(f"states sharded over all {replicas} replicas: groups of {group} do not divide them")
+    return {"zero_stage": stage if replicas > 1 else 0}
+
+
+def _pieces(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, Any]:
+    """Return how products are cut where the row says that tensor-parallel collectives run beside them: Megatron's four pieces.
+
+    PyTorch's async TP is left out: the one pair of published runs with and without it gains 5 %, half of what pieces would.
+    """
+    words = text(row, "overlap").lower()
+    if "async tp" in words:
+        assumed.append("async TP is not placed (published with and without it: 5 % quicker)")
+    if not fields["sequence_parallel"] or "tp comm overlap" not in words:
+        return {}
+    assumed.append("tensor_parallel_splits = 4 (the default of Transformer Engine)")
+    return {"tensor_parallel_splits": 4}
+
+
+def _overlap_off(row: Row) -> bool:
+    words = text(row, "overlap").lower()
+    return words == "off" or words.startswith(("none", "no gradient"))
+
+
+def _recompute_detail(row: Row, recompute: str | None) -> dict[str, Any]:
+    """Return the modules or layers that a row's own words name, in Megatron-LM's flags."""
+    words = text(row, "recompute_detail")
+    modules = re.search(r"recompute-modules\W+([a-z_ ]+)", words)
+    if recompute == "selective" and modules:
+        return {"recompute_modules": tuple(modules.group(1).split())}
+    method = re.search(r"recompute-method\W+(uniform|block)", words)
+    layers = re.search(r"recompute-num-layers\W+(\d+)", words)
+    if recompute == "full" and method and layers:
+        return {"recompute_method": method.group(1), "recompute_layers": int(layers.group(1))}
+    return {}
+
+
+def _recompute(row: Row, assumed: list[str]) -> str | None:
+    name = text(row, "recompute")
+    if name.lower() in ("", "unknown"):
+        known = load_names().fact(text(row, "source"), "recompute")
+        if known is None or known.recompute is None:
+            return None
+        assumed.append(f"recompute = {known.recompute} ({known.source})")
+        name = known.recompute
+    found = load_names().find("recompute", name) or recompute_by_words(name)
+    if found is None:
+        raise CannotPlace(f"recompute {name[:40]!r} is not known: none, selective or full")
+    return found

@@ -1,0 +1,84 @@
+"""A row of measured runs -> a simulation: model, plan and cluster, with every rule that was used said in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.run_residuals import run_kind
+from simulator.importers.table.row_cluster import row_cluster
+from simulator.importers.table.row_framework import row_precision
+from simulator.importers.table.row_model import row_model
+from simulator.importers.table.row_notes import row_dropout, row_loss, row_optimizer
+from simulator.importers.table.row_plan import row_plan
+from simulator.importers.table.rows import Row, count, text
+from simulator.importers.vocabulary.names import load_names
+from simulator.workload.model import Model
+from simulator.workload.workload import Workload
+
+__all__ = ["RowSimulation", "row_simulation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSimulation:
+    """A row ready to be simulated.
+
+    Args:
+        fields: of the plan, without recompute.
+        recompute: none, selective or full, "policy" (a field names it); None = not known, the least that may fit is taken.
+        assumed: the rules used, in words.
+        offloads: whether the run may move activations to the host, unseen here.
+    """
+
+    workload: Workload
+    fields: Mapping[str, Any]
+    recompute: str | None
+    cluster: Cluster
+    assumed: tuple[str, ...]
+    offloads: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The kind of run, as in the residuals of whole runs."""
+        axes = {"tp": self.fields["tensor_parallel"], "pp": self.fields["pipeline_parallel"]}
+        return run_kind(axes, self.fields["zero_stage"] == 3, self.workload.model.experts > 0)
+
+
+def row_simulation(row: Row) -> RowSimulation:
+    """Return the simulation that a row describes.
+
+    Raises:
+        CannotPlace: why not.
+    """
+    model, length, from_model = row_model(row)
+    model, repeated = _heads_for_all(model, count(row, "tp") or 1)
+    precision, from_precision = row_precision(row)
+    fields, batch, recompute, from_plan = row_plan(row, model)
+    fields |= row_loss(row, model, fields["microbatch_size"] * length // fields["context_parallel"])
+    dropout, from_dropout = row_dropout(row)
+    fields |= dropout
+    optimizer, from_optimizer = row_optimizer(row)
+    cluster, from_cluster = row_cluster(row)
+    fact = load_names().fact(text(row, "source"), "recompute")
+    workload = Workload(
+        model=model, sequence_length=length, global_batch_size=batch, precision=precision, optimizer=optimizer
+    )
+    return RowSimulation(
+        workload=workload,
+        fields=fields,
+        recompute=recompute,
+        cluster=cluster,
+        assumed=(*from_model, *repeated, *from_precision, *from_plan, *from_dropout, *from_optimizer, *from_cluster),
+        offloads=(fact is not None and fact.offloads and text(row, "recompute").lower() in ("", "unknown"))
+        or "offload" in f"{text(row, 'recompute')} {text(row, 'recompute_detail')}".lower(),
+    )
+
+
+def _heads_for_all(model: Model, tensor: int) -> tuple[Model, tuple[str, ...]]:
+    """Return the model with a key/value head for every tensor-parallel rank: fewer are copied (Megatron-LM's attention.py)."""
+    if model.attention == "latent" or model.kv_heads >= tensor or tensor % model.kv_heads or model.heads % tensor:
+        return model, ()
+    why = f"{model.kv_heads} key/value heads are copied to {tensor} tensor-parallel ranks"
+    return model.model_copy(update={"kv_heads": tensor}), (why,)

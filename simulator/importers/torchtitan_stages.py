@@ -1,0 +1,79 @@
+"""How torchtitan cuts a model into pipeline stages, and which schedule runs them.
+
+Source: pytorch/torchtitan, torchtitan/distributed/pipeline_parallel.py: embedding and output count as layers (by default one each) when
+layers are dealt out, and the first stages take what does not divide.
+"""
+
+from __future__ import annotations
+
+from simulator.importers.imported import Findings
+from simulator.importers.settings import Settings, whole_of, word_of
+
+__all__ = ["SCHEDULES", "dealt", "read_stages"]
+
+SCHEDULES = {
+    "1f1b": ("one_f_one_b", 1), "gpipe": ("gpipe", 1), "interleaved1f1b": ("interleaved_1f1b", 2), "loopedbfs": ("looped_bfs", 2),
+    "interleavedzerobubble": ("zb_interleaved", 2), "zbvzerobubble": ("zbv", 2), "dualpipev": ("dualpipev", 2),
+}  # fmt: skip
+"""PyTorch's schedule -> (ours, stages a rank holds by default)."""
+_TWO = ("zbv", "dualpipev")
+"""Schedules with two stages a rank, whatever is asked for."""
+
+
+def dealt(layers: int, stages: int, first: int = 1, last: int = 1) -> list[int] | None:
+    """Return the layers of each stage; None when a stage would have less than none.
+
+    >>> dealt(32, 4), dealt(80, 8)
+    ([8, 9, 8, 7], [10, 11, 10, 10, 10, 10, 10, 9])
+    """
+    each, more = divmod(layers + first + last, stages)
+    found = [each + (i < more) for i in range(stages)]
+    found[0] -= first
+    found[-1] -= last
+    return found if min(found) >= 0 else None
+
+
+def read_stages(settings: Settings, findings: Findings) -> None:
+    """Put schedule, chunks and the split of layers.
+
+    Raises:
+        SpecError: a number that is none.
+    """
+    at = "parallelism.pipeline_parallel_"
+    ranks = findings.get("plan.pipeline_parallel", 1)
+    entry = settings.take(f"{at}schedule", "experimental.pipeline_parallel_schedule")
+    file = settings.take(f"{at}schedule_csv")
+    per_stage = settings.take(f"{at}layers_per_stage")
+    first = settings.whole(f"{at}first_stage_less_layers", least=0)
+    last = settings.whole(f"{at}last_stage_less_layers", least=0)
+    if ranks == 1:
+        for one in filter(None, (entry, file, per_stage)):
+            findings.ignore(one.place, f"{one.text}: pipeline_parallel = 1")
+        return
+    if file is not None and word_of(file):
+        settings.refuse(file, "give the schedule's own file: --set plan.schedule=FILE.csv")
+    name = word_of(entry).lower() if entry is not None else "1f1b"
+    if name not in SCHEDULES and entry is not None:
+        settings.refuse(entry, "known: " + ", ".join(SCHEDULES))
+        return
+    ours, chunks = SCHEDULES[name]
+    if entry is not None:
+        settings.put("plan.schedule", entry, ours)
+    else:
+        findings.assume("plan.schedule", ours, "torchtitan's default: 1F1B")
+    layers = findings.get("model.layers")
+    less = (1 if first is None else first, 1 if last is None else last)
+    if per_stage is not None and layers and ours not in _TWO:
+        stages = -(-(layers + sum(less)) // whole_of(per_stage))
+        if stages % ranks:
+            settings.refuse(per_stage, f"makes {stages} stages, no multiple of {ranks} ranks")
+        else:
+            chunks = stages // ranks
+            settings.put("plan.chunks_per_rank", per_stage, chunks)
+    elif chunks > 1:
+        findings.assume("plan.chunks_per_rank", chunks, f"torchtitan's default for {word_of(entry) if entry else name}")
+    split = dealt(layers, ranks * chunks, *less) if layers else None
+    if split is not None:
+        findings.assume(
+            "plan.layer_split", split, "torchtitan counts embedding and output as layers when it deals layers out"
+        )

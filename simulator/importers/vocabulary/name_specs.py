@@ -1,0 +1,167 @@
+"""Entries of hardware_specs/names.toml that say when they hold, each with where it was read."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from simulator.specs import Name, Names, Spec
+
+__all__ = [
+    "DropoutOfModel",
+    "FrameworkOfRelease",
+    "FrameworkOfTime",
+    "SourceFact",
+    "month_of",
+    "release_of",
+    "years_of",
+]
+
+_EARLY = ("kepler", "pascal", "volta", "turing", "ampere")
+"""Architectures that codes of before 2023 ran on."""
+
+
+class SourceFact(Spec):
+    """What the tables of one source leave unsaid, or say by words of their own.
+
+    Args:
+        of: a part of the source's text, case ignored; for `repeats`, of the name of the library whose kernels were timed.
+        gpu: our GPU that it is about; "" = any.
+        attention, precision: a word of the source -> our kernel, our precision.
+        frameworks: our usual profile -> the source's own, in versions of its table from `since` on (compared as texts).
+        vocabulary: rows of the embedding of its models.
+        recompute: what it recomputes.
+        offloads: beside that, it moves activations to the host where memory is short, which is not simulated: such a run's verdict
+            on memory is not judged.
+        network: technology between its nodes.
+        calibration: files measured on its own machine.
+        memory: what its peaks of memory count.
+        memory_unit: what it means by its unit of memory.
+        repeats: how often its benchmark runs a kernel in a row on a GPU that was idle before.
+        source: where that was read.
+    """
+
+    of: Name
+    gpu: str = ""
+    attention: dict[str, Name] = Field(default_factory=dict)
+    precision: dict[str, Name] = Field(default_factory=dict)
+    frameworks: dict[str, Name] = Field(default_factory=dict)
+    since: str = ""
+    vocabulary: int | None = Field(default=None, ge=1)
+    recompute: Name | None = None
+    offloads: bool = False
+    network: str = ""
+    calibration: Names = ()
+    memory: Literal["allocated", "reserved", "device"] | None = None
+    memory_unit: Name | None = None
+    repeats: float | None = Field(default=None, ge=1.0)
+    source: Name
+
+    @model_validator(mode="after")
+    def _check(self) -> SourceFact:
+        if not self.model_fields_set - {"of", "gpu", "since", "offloads", "source"}:
+            raise ValueError(
+                f"the entry of {self.of!r} says nothing; expected attention, precision, network or another fact"
+            )
+        return self
+
+
+class FrameworkOfTime(Spec):
+    """The profile that the name of a code means in runs of other years, or on newer GPUs than its usual one is for.
+
+    Args:
+        framework: the usual profile.
+        since, until: a year, such as "the year 2023", inclusive; with `newer`, `since` is a month, "2025-04".
+        newer: architectures of GPUs that came later; () = all since 2023.
+        profile: what is meant then.
+        source: where that was read.
+    """
+
+    framework: Name
+    since: str = ""
+    until: str = ""
+    newer: Names = ()
+    profile: Name
+    source: Name
+
+    @model_validator(mode="after")
+    def _check(self) -> FrameworkOfTime:
+        if bool(self.since) == bool(self.until) or (self.newer and self.until):
+            raise ValueError("expected since or until, one of the two (with newer, since)")
+        if self.newer and not month_of(self.since):
+            raise ValueError(f'since = "{self.since[:40]}": expected a month such as "2025-04" where newer is given')
+        if not self.newer and not years_of(self.since or self.until):
+            raise ValueError(f'"{(self.since or self.until)[:40]}": expected a year such as "the year 2023"')
+        return self
+
+    def holds(self, year: str, month: str, architecture: str) -> bool:
+        """Return whether a run of this year and month ("" = not known) on GPUs of this architecture is meant."""
+        if self.newer:
+            return month >= month_of(self.since) or architecture in self.newer
+        if self.until:
+            return bool(year) and year <= years_of(self.until)[0]
+        return architecture not in _EARLY or year >= years_of(self.since)[0]
+
+
+class FrameworkOfRelease(Spec):
+    """The profile of a framework from a release on, or before one.
+
+    Args:
+        framework: the usual profile.
+        architecture: of the GPUs; "" = any.
+        since, until: a release, year.month; `until` is exclusive.
+        profile: what holds then.
+        source: where that was read.
+    """
+
+    framework: Name
+    architecture: str = ""
+    since: str = ""
+    until: str = ""
+    profile: Name
+    source: Name
+
+    @model_validator(mode="after")
+    def _check(self) -> FrameworkOfRelease:
+        told = [text for text in (self.since, self.until) if text]
+        if not told or not all(map(release_of, told)):
+            raise ValueError('expected since or until as a release such as "release 24.11"')
+        return self
+
+    def holds(self, release: tuple[int, ...], architecture: str) -> bool:
+        """Return whether a run of this release on GPUs of this architecture is meant."""
+        late = not self.since or release >= release_of(self.since)
+        early = not self.until or release < release_of(self.until)
+        return self.architecture in ("", architecture) and late and early
+
+
+class DropoutOfModel(Spec):
+    """Words of codes that build a model from its published configuration, which trains with dropout, and where that was read."""
+
+    builders: Name
+    source: Name
+
+
+def years_of(text: str) -> list[str]:
+    """Return the years that a text holds, of this century since 2010."""
+    return re.findall(r"\b20[12]\d\b", text)
+
+
+def month_of(text: str) -> str:
+    """Return the latest month that a text holds, as 202504; "" for none."""
+    found = re.findall(r"(?<!\d)(20[12]\d)[-_./ ]?(0[1-9]|1[0-2])(?!\d)", text)
+    return max((year + month for year, month in found), default="")
+
+
+def release_of(text: str) -> tuple[int, ...]:
+    """Return year, month and patch of "26.04.01" or "release 26.04", or the start of a year that stands alone; () for others.
+
+    >>> release_of("26.04.01"), release_of("24.07a"), release_of("launcher-2024"), release_of("v4.0")
+    ((26, 4, 1), (24, 7), (24, 0), ())
+    """
+    month, year = re.match(r"(?:release )?(\d\d)\.(\d+)(?:\.(\d+))?", text), re.search(r"\b20(\d\d)\b", text)
+    if month:
+        return tuple(int(part) for part in month.groups() if part)
+    return (int(year[1]), 0) if year else ()

@@ -1,0 +1,292 @@
+"""What tables of measured runs call things -> our names (hardware_specs/names.toml; design 5b P).
+
+A text is looked up as it is (without case, spaces and punctuation), then by its words, then left to the row's numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from simulator.hardware.gpu import Gpu
+from simulator.importers.vocabulary.name_specs import (
+    DropoutOfModel,
+    FrameworkOfRelease,
+    FrameworkOfTime,
+    SourceFact,
+    month_of,
+    release_of,
+    years_of,
+)
+from simulator.specs import Listed, Name, Spec, data_roots, load_all, load_spec
+from simulator.units import parse
+
+__all__ = ["NameTable", "find_gpu", "load_names", "words_of"]
+
+_VENDORS = ("nvidia", "amd", "intel", "google", "huawei", "geforce", "tesla", "instinct", "quadro", "cloud")
+"""Words of a GPU's name that say nothing of which one it is."""
+_NEAR = 0.01
+"""Memories that are nearer to each other than this are the same."""
+MEMORY_TOLERANCE = 0.06
+"""How far the memory that a table gives may lie from the data sheet's, as decimal or as binary gigabytes [1]."""
+
+
+class Recipe(Spec):
+    """What a framework's published recipes set for a model on some GPUs, which no table of results prints.
+
+    Args:
+        framework, model: ours ("" = any), and what the model's name begins with in the table.
+        gpus: words, each the beginning of a GPU's name.
+        table: a part of the name of the table of results; "" = any.
+        since, until: releases, year.month.patch, both inclusive; "" = any.
+        profile: the framework's profile that holds; "" = its usual one.
+        cuda_graphs: as in `Plan`, scopes divided by commas; "" = the profile's habit.
+        recompute_modules: as in `Plan`, divided by commas; "" = none.
+        source: where that was read.
+    """
+
+    framework: str = ""
+    model: Name
+    gpus: Name
+    table: str = ""
+    since: str = ""
+    until: str = ""
+    profile: str = ""
+    cuda_graphs: str = ""
+    recompute_modules: str = ""
+    source: Name
+
+    def holds(self, framework: str, row: tuple[str, str, str, str]) -> bool:
+        """Return whether a row is meant: our name of its framework, and what it says of source, model, GPU and release."""
+        source, model, gpu, version = row
+        release, known = release_of(version), {words_of(word) for word in self.gpus.split(",")}
+        begins = _plain(model).startswith(_plain(self.model)) and words_of(gpu)[:1] in known
+        late = not self.since or (bool(release) and release >= release_of(self.since))
+        meant = self.framework in ("", framework) and self.table.lower() in source.lower()
+        return meant and begins and late and (not self.until or release <= release_of(self.until))
+
+
+class NameTable(Spec):
+    """The content of hardware_specs/names.toml."""
+
+    gpus: dict[str, Name]
+    links: dict[str, Name]
+    frameworks: dict[str, Name]
+    framework_words: dict[str, Name]
+    framework_variants: dict[str, Name] = Field(default_factory=dict)
+    framework_of_time: Annotated[tuple[FrameworkOfTime, ...], Listed] = ()
+    framework_of_release: Annotated[tuple[FrameworkOfRelease, ...], Listed] = ()
+    words_since: dict[str, Name] = Field(default_factory=dict)
+    schedules: dict[str, Name]
+    attention: dict[str, Name]
+    attention_notes: dict[str, Name] = Field(default_factory=dict)
+    recompute: dict[str, Name]
+    precisions: dict[str, Name]
+    memory_units: dict[str, Name]
+    sequence_parallel_habit: dict[str, Name] = Field(default_factory=dict)
+    dropout_of_model: dict[str, DropoutOfModel] = Field(default_factory=dict)
+    source_facts: Annotated[tuple[SourceFact, ...], Listed] = ()
+    recipes: dict[str, Recipe] = Field(default_factory=dict)
+
+    def find(self, table: str, text: str) -> str | None:
+        """Return our name for a text in one of the tables, by its letters and digits alone; None when it is not there.
+
+        >>> load_names().find("recompute", "Every layer")
+        'full'
+        """
+        return _plain_table(self, table).get(_plain(text))
+
+    def framework_by_words(self, text: str) -> str | None:
+        """Return the framework of the first entry of the table that a text has; long words also inside another word.
+
+        >>> load_names().framework_by_words("HF Accelerate + DeepSpeed ZeRO-3")
+        'hugging_face_deepspeed'
+        """
+        words, plain = words_of(text), text.lower()
+
+        def said(word: str) -> bool:
+            return word in words or ((len(word) > 5 or not word.isalnum()) and word in plain)
+
+        return next((name for entry, name in self.framework_words.items() if all(map(said, entry.split(" + ")))), None)
+
+    def framework_as_built(self, framework: str, text: str) -> str:
+        """Return the profile of a framework whose text says that its layers are compiled or made of fused kernels.
+
+        >>> load_names().framework_as_built("pytorch_fsdp", "FSDP + torch.compile")
+        'pytorch_fsdp_fused'
+        """
+        plain = text.lower()
+        built = re.search(r"compile|fused kernels", plain) and not re.search(
+            r"(without|no)[ -]torch.?compile|thunder", plain
+        )
+        return self.framework_variants.get(f"{framework} compiled", framework) if built else framework
+
+    def framework_today(self, framework: str, words: str, architecture: str, where: str = "") -> FrameworkOfTime | None:
+        """Return what a code's name means for a run of these words (they may hold a year) on a GPU of this architecture.
+
+        Args:
+            where: it was published, which may hold a month.
+        """
+        year, month = self.year_of(words), month_of(f"{words} {where}")
+        known = (entry for entry in self.framework_of_time if entry.framework == framework)
+        return next((entry for entry in known if entry.holds(year, month, architecture)), None)
+
+    def year_of(self, words: str) -> str:
+        """Return the latest year that words tell, or that what they name is of; "" if they tell none.
+
+        >>> load_names().year_of("Megatron-LM (2021)"), load_names().year_of("llama2-7b flash attention 2")
+        ('2021', '2023')
+        """
+        told = (year for word, since in self.words_since.items() if word in words.lower() for year in years_of(since))
+        return max((*years_of(words), *told), default="")
+
+    def framework_at(self, framework: str, version: str, architecture: str) -> str | None:
+        """Return the profile of a framework at a version such as "26.04.01" on an architecture, if it has one of its own.
+
+        >>> names = load_names()
+        >>> names.framework_at("nemo", "24.07", "hopper"), names.framework_at("nemo", "25.02", "hopper")
+        ('nemo_2024', None)
+        """
+        release = release_of(version)
+        known = (entry for entry in self.framework_of_release if release and entry.framework == framework)
+        return next((entry.profile for entry in known if entry.holds(release, architecture)), None)
+
+    def fact(self, of: str, field: str, gpu: str = "") -> SourceFact | None:
+        """Return the first entry on a source (or a library) that has this field, for this GPU if it is about one; None if none does.
+
+        >>> load_names().fact("Zero Bubble Pipeline Parallelism, Table 4", "network").network
+        'roce'
+        """
+        return next((fact for fact in self._facts(of, field) if fact.gpu in ("", gpu)), None)
+
+    def meant_by(self, source: str, field: str, word: str) -> tuple[str, str] | None:
+        """Return (ours, where that was read) for a word that a source uses in a sense of its own, of a field that holds words.
+
+        >>> load_names().meant_by("torchtitan benchmarks", "precision", "FP8")[0]
+        'fp8_current'
+        """
+        for fact in self._facts(source, field):
+            for theirs, ours in getattr(fact, field).items():
+                if _plain(theirs) == _plain(word):
+                    return ours, fact.source
+        return None
+
+    def _facts(self, of: str, field: str) -> Iterator[SourceFact]:
+        lowered = of.lower()
+        return (fact for fact in self.source_facts if getattr(fact, field) and fact.of.lower() in lowered)
+
+    def framework_of(self, source: str, framework: str, version: str) -> tuple[str, str] | None:
+        """Return (profile, where that was read) that a source has of its own at a version."""
+        known = self.fact(source, "frameworks")
+        if known is None or framework not in known.frameworks or version < known.since:
+            return None
+        return known.frameworks[framework], known.source
+
+    def recipe_of(self, framework: str, row: tuple[str, str, str, str]) -> Recipe | None:
+        """Return the recipe that a row (source, model, GPU, release) was made with, if it is known."""
+        return next((recipe for recipe in self.recipes.values() if recipe.holds(framework, row)), None)
+
+    def dropout_of(self, model: str, framework: str) -> DropoutOfModel | None:
+        """Return why a model of this name trains with dropout under a code of this name; None where nothing says so."""
+        known = next((d for begin, d in self.dropout_of_model.items() if _plain(model).startswith(_plain(begin))), None)
+        if known is None or not set(words_of(known.builders)) & set(words_of(framework)):
+            return None
+        return known
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+@functools.lru_cache(maxsize=2)
+def load_names() -> NameTable:
+    """Return the table of names shipped with the simulator, or the one in the working directory."""
+    for root in data_roots():
+        path = root / "hardware_specs" / "names.toml"
+        if path.is_file():
+            return load_spec(path, NameTable)
+    return load_spec("hardware_specs/names.toml", NameTable)
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Return the words of a text: runs of letters and digits, lower case.
+
+    >>> words_of("NVIDIA A100-SXM4-80GB")
+    ('nvidia', 'a100', 'sxm4', '80gb')
+    """
+    return tuple(re.findall(r"[a-z0-9]+", text.lower()))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGpu:
+    """A GPU of ours for a text; `exact` = the text itself is in the table."""
+
+    name: str
+    exact: bool
+
+
+def find_gpu(table: NameTable, text: str, memory: float | None) -> FoundGpu | None:
+    """Return the GPU that a text means: by the table, else by generation, memory and form among its words.
+
+    Args:
+        memory: the gigabytes that the row gives, decimal or binary; None if it gives none.
+    """
+    name = table.find("gpus", text)
+    if name is not None:
+        return FoundGpu(name, True)
+    words = words_of(text)
+    bare = "".join(word for word in words if word not in _VENDORS)
+    for stem, gpu in load_all("gpus", Gpu).items():
+        fits = memory is None or _same_memory(gpu.memory, memory)
+        if bare and fits and bare in {_plain(known) for known in (stem, *gpu.aliases)}:
+            return FoundGpu(stem, False)
+    words += tuple(a + b for a, b in itertools.pairwise(words))
+    said = next((float(word.rstrip("gib")) for word in words if re.fullmatch(r"\d+g(i?b)?", word)), memory)
+    form = next((f for f in ("pcie", "sxm") if any(re.search(f + r"\d?$", word) for word in words)), "")
+    candidates = []
+    for stem, gpu in load_all("gpus", Gpu).items():
+        generation = _generation(stem)
+        if not any(re.fullmatch(rf"(rtx)?{generation}(sxm\d?|pcie)?", word) for word in words):
+            continue
+        plugs = gpu.form.lower().startswith("pcie")
+        if (said is not None and not _same_memory(gpu.memory, said)) or (form and plugs != (form == "pcie")):
+            continue
+        special = not {"500w", "sxm3"} & set(stem.split("_")) <= set(words)
+        far = round(_distance(gpu.memory, said) / _NEAR) if said is not None else 0
+        candidates.append((far, special, plugs, -gpu.memory, stem))
+    return FoundGpu(min(candidates)[-1], False) if candidates else None
+
+
+def _generation(stem: str) -> str:
+    """The part of a file's name that says which generation it is, as one word.
+
+    >>> _generation("h100_80gb_sxm"), _generation("rtx_2080_ti"), _generation("tpu_v4")
+    ('h100', '2080ti', 'tpuv4')
+    """
+    parts = re.sub(r"^rtx_", "", stem).split("_")
+    joined = len(parts) > 1 and (parts[0] in ("tpu", "ascend") or parts[1] == "ti")
+    return parts[0] + parts[1] if joined else parts[0]
+
+
+def _same_memory(memory: float, gigabytes: float) -> bool:
+    return _distance(memory, gigabytes) <= MEMORY_TOLERANCE
+
+
+def _distance(memory: float, gigabytes: float) -> float:
+    """How far a GPU's memory lies from what was said, decimal or binary, whichever is nearer [1]."""
+    return min(abs(memory / parse(f"{gigabytes} {unit}", "B") - 1) for unit in ("GB", "GiB"))
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+@functools.lru_cache(maxsize=32)
+def _plain_table(names: NameTable, table: str) -> dict[str, str]:
+    entries: dict[str, str] = getattr(names, table)
+    return {_plain(text): name for text, name in entries.items()}

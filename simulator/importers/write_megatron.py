@@ -1,0 +1,255 @@
+"""A job as a launch script of Megatron-LM; `megatron` reads it back to the same job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from simulator.errors import PlanError
+from simulator.job import Job
+from simulator.lowering import settle
+
+__all__ = ["megatron_script"]
+
+_CONTEXT = {"ring": "p2p", "all_gather": "all_gather", "ulysses": "a2a", "hybrid": "a2a+p2p"}
+_SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+_FP8 = {"fp8": "delayed", "fp8_current": "tensorwise", "fp8_block": "blockwise", "mxfp8": "mxfp8"}
+_BACKENDS = {"flash2": "flash", "unfused": "unfused"}
+_SCHEDULES = ("one_f_one_b", "interleaved_1f1b", "combined_1f1b")
+_POSITIONS = {"learned": "learned_absolute", "rotary": "rope", "none": "none"}
+_SAID = {
+    "tensor_parallel", "context_parallel", "context_parallel_kind", "context_parallel_inner", "pipeline_parallel", "data_parallel",
+    "expert_parallel", "expert_tensor_parallel", "expert_exchange", "sequence_parallel", "tensor_parallel_splits", "chunks_per_rank",
+    "microbatch_size", "schedule", "zero_stage", "recompute", "recompute_modules", "recompute_method", "recompute_layers", "attention",
+    "fused_cross_entropy", "overlap_gradients", "overlap_parameters", "bucket_size", "gradient_dtype", "layer_split", "optimizer_offload",
+    "optimizer_offload_overlap", "activation_offload", "dropout", "cuda_graphs", "framework",
+}  # fmt: skip
+"""Fields of a plan that have flags."""
+
+
+def megatron_script(job: Job) -> str:
+    """Return a bash script that launches Megatron-LM's pretrain_gpt.py as the job says; what has no flag stands in comments.
+
+    Raises:
+        PlanError: the model is no decoder, or the plan cannot be.
+    """
+    model, cluster = job.workload.model, job.cluster
+    if model.architecture != "transformer":
+        raise PlanError(
+            f"Megatron's pretrain_gpt.py trains decoders, but model {model.name!r} is of architecture {model.architecture!r}. "
+            "Way out: another form of export, or a decoder."
+        )
+    per_node = min(cluster.node.gpus, cluster.world_size)
+    left = list(_without_flags(job))
+    lines = [
+        "#!/bin/bash",
+        f"# {job.name}, as Megatron-LM takes it.  Written by dtsim export megatron; data and tokenizer are placeholders.",
+        *(f"# Has no flag: {text}" for text in left),
+        "",
+        f"GPUS_PER_NODE={per_node}",
+        f"NNODES={cluster.world_size // per_node}",
+        "",
+        *_array("MODEL_ARGS", _model(job)),
+        *_array("PARALLEL_ARGS", _parallel(job)),
+        *_array("TRAINING_ARGS", _training(job)),
+        "DATA_ARGS=(",
+        "    --mock-data",
+        "    --tokenizer-type NullTokenizer",
+        f"    --vocab-size {model.vocabulary}",
+        ")",
+        "",
+        "torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $NNODES pretrain_gpt.py \\",
+        '    "${MODEL_ARGS[@]}" \\',
+        '    "${PARALLEL_ARGS[@]}" \\',
+        '    "${TRAINING_ARGS[@]}" \\',
+        '    "${DATA_ARGS[@]}"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _array(name: str, flags: Iterator[tuple[str, Any]]) -> list[str]:
+    def text(value: Any) -> str:
+        return "" if value is True else f" {value}"
+
+    return [f"{name}=(", *(f"    --{flag}{text(value)}" for flag, value in flags), ")", ""]
+
+
+def _model(job: Job) -> Iterator[tuple[str, Any]]:
+    m = job.workload.model
+    yield "use-mcore-models", True
+    yield "num-layers", m.layers
+    yield "hidden-size", m.hidden
+    yield "ffn-hidden-size", m.ffn
+    yield "num-attention-heads", m.heads
+    if m.attention == "latent":
+        yield "multi-latent-attention", True
+        if m.q_lora_rank:
+            yield "q-lora-rank", m.q_lora_rank
+        yield "kv-lora-rank", m.kv_lora_rank
+        yield "qk-head-dim", m.qk_nope_head_dim
+        yield "qk-pos-emb-head-dim", m.qk_rope_head_dim
+        yield "v-head-dim", m.v_head_dim
+    else:
+        if m.kv_heads != m.heads:
+            yield "group-query-attention", True
+            yield "num-query-groups", m.kv_heads
+        yield "kv-channels", m.head_dim
+        if m.qk_norm:
+            yield "qk-layernorm", True
+    yield "seq-length", job.workload.sequence_length
+    yield "max-position-embeddings", m.sequence_length
+    yield "position-embedding-type", _POSITIONS.get(m.positions, "none")
+    if m.rotary_share < 1:
+        yield "rotary-percent", m.rotary_share
+    yield "normalization", "RMSNorm" if m.norm == "rms_norm" else "LayerNorm"
+    if m.gated_mlp:
+        yield "swiglu", True
+    if not m.linear_bias:
+        yield "disable-bias-linear", True
+    if m.qkv_bias and not m.linear_bias:
+        yield "add-qkv-bias", True
+    if not m.tied_embeddings:
+        yield "untie-embeddings-and-output-weights", True
+    if m.window:
+        yield "window-size", f"{m.window - 1},0"
+    yield from _experts(job)
+    if m.mtp_layers:
+        yield "mtp-num-layers", m.mtp_layers
+
+
+def _experts(job: Job) -> Iterator[tuple[str, Any]]:
+    m, p = job.workload.model, job.plan
+    if not m.experts:
+        return
+    yield "num-experts", m.experts
+    yield "moe-router-topk", m.experts_per_token
+    yield "moe-ffn-hidden-size", m.expert_ffn
+    if m.shared_expert_ffn:
+        yield "moe-shared-expert-intermediate-size", m.shared_expert_ffn
+    if not all(m.moe_layers):
+        yield "moe-layer-freq", "[" + ",".join(str(int(sparse)) for sparse in m.moe_layers) + "]"
+    if m.expert_groups:
+        yield "moe-router-num-groups", m.expert_groups
+        yield "moe-router-group-topk", m.groups_per_token
+    if m.capacity_factor:
+        yield "moe-expert-capacity-factor", m.capacity_factor
+    yield "moe-grouped-gemm", True
+    once = p.expert_exchange == "once_per_node"
+    yield "moe-token-dispatcher-type", "flex" if once else "alltoall"
+    if once:
+        yield "moe-enable-deepep", True
+
+
+def _parallel(job: Job) -> Iterator[tuple[str, Any]]:
+    p = job.plan
+    s = settle(job.workload, p, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    yield "tensor-model-parallel-size", p.tensor_parallel
+    yield "pipeline-model-parallel-size", p.pipeline_parallel
+    yield "context-parallel-size", p.context_parallel
+    if p.context_parallel > 1:
+        yield "cp-comm-type", _CONTEXT[s.context_parallel_kind]
+        if p.context_parallel_inner:
+            outer = p.context_parallel // p.context_parallel_inner
+            yield "hierarchical-context-parallel-sizes", f"{p.context_parallel_inner} {outer}"
+    if job.workload.model.experts:
+        yield "expert-model-parallel-size", p.expert_parallel
+        yield "expert-tensor-parallel-size", p.expert_tensor_parallel or p.tensor_parallel
+    if p.sequence_parallel:
+        yield "sequence-parallel", True
+    if p.tensor_parallel_splits:
+        yield "tp-comm-overlap", True
+    if p.layer_split and p.pipeline_parallel > 1:
+        stages = ["t" * count for count in p.layer_split]
+        yield "pipeline-model-parallel-layout", '"' + "|".join(["E" + stages[0], *stages[1:]]) + 'L"'
+    elif p.chunks_per_rank > 1:
+        yield "num-virtual-stages-per-pipeline-rank", p.chunks_per_rank
+    if s.zero_stage:
+        yield "use-distributed-optimizer", True
+    if s.zero_stage > 1:
+        yield "use-megatron-fsdp", True
+        yield "data-parallel-sharding-strategy", _SHARDING[s.zero_stage]
+    if s.overlap_gradients and s.zero_stage < 3:
+        yield "overlap-grad-reduce", True
+    if s.overlap_parameters:
+        yield "overlap-param-gather", True
+    if p.bucket_size:
+        yield "ddp-bucket-size", int(p.bucket_size // s.gradient_bytes)
+    if s.schedule.name == "combined_1f1b":
+        yield "overlap-moe-expert-parallel-comm", True
+
+
+def _training(job: Job) -> Iterator[tuple[str, Any]]:
+    w, p = job.workload, job.plan
+    s = settle(w, p, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    yield "micro-batch-size", p.microbatch_size
+    yield "global-batch-size", w.global_batch_size
+    yield "train-iters", 100
+    yield "optimizer", "sgd" if w.optimizer == "sgd" else "adam"
+    yield "lr", "1e-4"
+    if w.numbers.compute in ("bf16", "fp16"):
+        yield w.numbers.compute, True
+    if w.precision in _FP8:
+        yield "fp8-format", "hybrid"
+        yield "fp8-recipe", _FP8[w.precision]
+    elif w.precision == "nvfp4":
+        yield "fp4-format", "e2m1"
+    if s.gradient_dtype == "bf16":
+        yield "grad-reduce-in-bf16", True
+    elif s.gradient_dtype == "fp32" and w.numbers.compute != "fp32":
+        yield "accumulate-allreduce-grads-in-fp32", True
+    if s.recompute in ("full", "selective"):
+        yield "recompute-granularity", s.recompute
+        if p.recompute_modules:
+            yield "recompute-modules", " ".join(p.recompute_modules)
+        if s.recompute == "full":
+            yield "recompute-method", p.recompute_method or "uniform"
+            yield "recompute-num-layers", p.recompute_layers or 1
+    dropout = 0.1 if s.style.dropout else 0.0
+    yield "attention-dropout", dropout
+    yield "hidden-dropout", dropout
+    if p.attention in _BACKENDS:
+        yield "attention-backend", _BACKENDS[p.attention]
+    if p.fused_cross_entropy:
+        yield "cross-entropy-loss-fusion", True
+    if p.optimizer_offload:
+        yield "optimizer-cpu-offload", True
+        yield "optimizer-offload-fraction", p.optimizer_offload
+        if p.optimizer_offload_overlap:
+            yield "overlap-cpu-optimizer-d2h-h2d", True
+    if p.activation_offload:
+        yield "cpu-offloading-num-layers", p.activation_offload
+    if p.cuda_graphs not in (None, "none"):
+        parts = (p.cuda_graphs,) if isinstance(p.cuda_graphs, str) else p.cuda_graphs
+        yield "cuda-graph-scope", " ".join(parts)
+
+
+def _without_flags(job: Job) -> Iterator[str]:
+    """What the job says and Megatron's flags do not."""
+    p, m = job.plan, job.workload.model
+    defaults = type(p)()
+    for name in type(p).model_fields:
+        value = getattr(p, name)
+        if name not in _SAID and value != getattr(defaults, name):
+            yield f"plan.{name} = {value}"
+    if p.schedule is not None:
+        from simulator.schedules import SCHEDULES
+
+        if SCHEDULES.get(p.schedule).name not in _SCHEDULES:
+            yield f"plan.schedule = {p.schedule}: Megatron-LM runs 1F1B, plain or interleaved"
+    if p.recompute in ("operators",) or p.recompute_method == "every":
+        yield f"plan.recompute = {p.recompute} {p.recompute_method or ''}".rstrip()
+    if p.attention is not None and p.attention not in _BACKENDS:
+        yield f"plan.attention = {p.attention}"
+    if p.framework != "megatron_core":
+        yield f"plan.framework = {p.framework}: habits that no flag sets"
+    if job.workload.precision not in ("fp32", "bf16", "fp16", "nvfp4", *_FP8):
+        yield f"workload.precision = {job.workload.precision}"
+    if job.workload.optimizer not in ("adam", "sgd"):
+        yield f"workload.optimizer = {job.workload.optimizer}"
+    if m.mixers and set(m.layer_mixers) != {"full"} and set(m.layer_mixers) != {"window"}:
+        yield f"model.mixers = {list(m.mixers)}"
+    for name in ("post_norms", "clamped_gate", "attention_gate"):
+        if getattr(m, name):
+            yield f"model.{name}"
+    if m.positions not in _POSITIONS:
+        yield f"model.positions = {m.positions}"

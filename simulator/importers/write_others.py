@@ -1,0 +1,204 @@
+"""A job as torchtitan's TOML and as DeepSpeed's JSON; `torchtitan` and `deepspeed` read them back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from simulator.errors import PlanError
+from simulator.importers.known_models import model_table
+from simulator.importers.torchtitan import FLAVORS
+from simulator.importers.torchtitan_stages import SCHEDULES
+from simulator.job import Job
+from simulator.lowering import settle
+from simulator.units import BYTES_PER_ELEMENT
+from simulator.workload.model import Model, load_model
+
+__all__ = ["deepspeed_json", "torchtitan_toml"]
+
+_PYTORCH = {"one_f_one_b": "1F1B", "gpipe": "GPipe", "interleaved_1f1b": "Interleaved1F1B", "looped_bfs": "LoopedBFS",
+            "zb_interleaved": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV"}  # fmt: skip
+_DTYPES = {
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "fp8_current": "bfloat16",
+    "mxfp8": "bfloat16",
+    "bf16_true": "bfloat16",
+}
+
+
+def torchtitan_toml(job: Job) -> str:
+    """Return torchtitan's settings; what they cannot say stands in comments.
+
+    Raises:
+        PlanError: what torchtitan does not run: ZeRO-1 or 2, another schedule or precision.
+    """
+    w, p = job.workload, job.plan
+    s = settle(w, p, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    if s.zero_stage in (1, 2):
+        raise PlanError(
+            f"torchtitan shards all states or none, but zero_stage = {s.zero_stage}. Way out: zero_stage = 3, or 0."
+        )
+    if w.precision not in _DTYPES:
+        raise PlanError(f"torchtitan has no precision {w.precision!r}. Way out: {', '.join(_DTYPES)}.")
+    if s.schedule.name not in _PYTORCH:
+        raise PlanError(
+            f"torchtitan's schedules are {', '.join(_PYTORCH)}, but schedule = {s.schedule.name!r}. Way out: one of them, or "
+            "dtsim export torch-csv for its pipeline_parallel_schedule_csv."
+        )
+    shards = (p.shard_size or s.data_parallel * p.context_parallel) // p.context_parallel if s.zero_stage else 1
+    tables: dict[str, dict[str, Any]] = {
+        "model": _flavor(w.model),
+        "optimizer": {"name": "AdamW"},
+        "training": {
+            "local_batch_size": w.global_batch_size // s.data_parallel
+            if p.pipeline_parallel > 1
+            else p.microbatch_size,
+            "global_batch_size": w.global_batch_size,
+            "seq_len": w.sequence_length,
+            "mixed_precision_param": _DTYPES[w.precision],
+            "max_norm": 1.0 if s.clip_gradients else 0.0,
+        },
+        "parallelism": {
+            "data_parallel_replicate_degree": s.data_parallel // shards,
+            "data_parallel_shard_degree": shards,
+            "tensor_parallel_degree": p.tensor_parallel,
+            "context_parallel_degree": p.context_parallel,
+            "pipeline_parallel_degree": p.pipeline_parallel,
+            "expert_parallel_degree": p.expert_parallel,
+        },
+        "activation_checkpoint": _recompute(s.recompute, p.recompute_method, p.recompute_layers),
+        "compile": {"enable": p.framework != "torchtitan_eager"},
+    }
+    if p.framework == "torchtitan":
+        tables["compile"]["components"] = ["model"]
+    if w.precision == "bf16_true":
+        tables["training"]["dtype"] = "bfloat16"
+    if w.precision in ("fp8_current", "mxfp8"):
+        tables["model"]["converters"] = ["float8" if w.precision == "fp8_current" else "mx"]
+    parallel = tables["parallelism"]
+    if p.pipeline_parallel > 1:
+        parallel["pipeline_parallel_schedule"] = _PYTORCH[s.schedule.name]
+        parallel["pipeline_parallel_microbatch_size"] = p.microbatch_size
+        default = next(chunks for name, chunks in SCHEDULES.values() if name == s.schedule.name)
+        if p.chunks_per_rank != default:
+            stages = p.pipeline_parallel * p.chunks_per_rank
+            parallel["pipeline_parallel_layers_per_stage"] = -(-(w.model.layers + 2) // stages)
+    if p.context_parallel > 1:
+        kinds = {"all_gather": "allgather", "ring": "alltoall"}
+        if s.context_parallel_kind not in kinds:
+            raise PlanError(
+                f"torchtitan exchanges keys and values by allgather or alltoall, but context_parallel_kind = "
+                f"{s.context_parallel_kind!r}. Way out: ring or all_gather."
+            )
+        parallel["context_parallel_rotate_method"] = kinds[s.context_parallel_kind]
+    if p.reshard_after_forward is not None:
+        parallel["fsdp_reshard_after_forward"] = "always" if p.reshard_after_forward else "never"
+    if p.tensor_parallel_splits:
+        parallel["enable_async_tensor_parallel"] = True
+    if p.parameter_offload == 1.0 and p.optimizer_offload == 1.0:
+        tables["training"]["enable_cpu_offload"] = True
+    return _toml(job, tables)
+
+
+def _flavor(model: Model) -> dict[str, Any]:
+    """Name and flavour of the model; {} when torchtitan has none of its shape."""
+    for words, ours in FLAVORS.items():
+        if model_table(ours) and _same(model, load_model(ours)):
+            name, flavor = words.split(" ")
+            return {
+                "name": name,
+                "flavor": flavor.upper() if name.startswith(("llama3", "qwen", "deepseek")) else flavor,
+            }
+    return {}
+
+
+def _same(a: Model, b: Model) -> bool:
+    left, right = (
+        m.model_dump(exclude={"name", "family", "aliases", "sources", "notes", "parameters_published"}) for m in (a, b)
+    )
+    return left == right
+
+
+def _recompute(kind: str, method: str | None, layers: int | None) -> dict[str, Any]:
+    if kind == "operators":
+        return {"mode": "selective", "selective_ac_option": "op"}
+    if kind == "full" and method == "every":
+        return {"mode": "selective", "selective_ac_option": str(layers)}
+    if kind not in ("none", "full") or method:
+        raise PlanError(
+            f"torchtitan has no recompute = {kind!r} {method or ''}. Way out: none, operators, full, or every n-th layer."
+        )
+    return {"mode": kind}
+
+
+def _toml(job: Job, tables: dict[str, dict[str, Any]]) -> str:
+    lines = [f"# {job.name}, as torchtitan takes it.  Written by dtsim export torchtitan."]
+    if not tables["model"].get("flavor"):
+        lines.append(f"# torchtitan has no flavour of the shape of {job.workload.model.name}: add one to its models.")
+    for table, fields in tables.items():
+        if fields:
+            lines += ["", f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in fields.items())]
+    return "\n".join(lines) + "\n"
+
+
+def deepspeed_json(job: Job) -> tuple[str, tuple[str, ...]]:
+    """Return (ds_config.json, what user code must say: pipeline and tensor degrees, recompute).
+
+    Raises:
+        PlanError: a precision that DeepSpeed does not have.
+    """
+    w, p = job.workload, job.plan
+    s = settle(w, p, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    if w.precision not in ("fp32", "fp16", "bf16"):
+        raise PlanError(
+            f"DeepSpeed trains in fp32, fp16 or bf16, but precision = {w.precision!r}. Way out: one of these."
+        )
+    zero: dict[str, Any] = {"stage": s.zero_stage}
+    if s.zero_stage < 3 and p.overlap_gradients is not None:
+        zero["overlap_comm"] = bool(p.overlap_gradients)
+    if p.bucket_size:
+        zero["reduce_bucket_size"] = int(p.bucket_size / BYTES_PER_ELEMENT[p.gradient_dtype or w.precision])
+    if p.optimizer_offload:
+        zero["offload_optimizer"] = {"device": "cpu", "ratio": p.optimizer_offload}
+    if p.parameter_offload:
+        zero["offload_param"] = {"device": "cpu"}
+    if p.secondary_shard_size:
+        zero["zero_hpz_partition_size"] = p.secondary_shard_size
+    for field in ("quantized_weights", "quantized_gradients"):
+        if getattr(p, field):
+            zero[f"zero_{field}"] = True
+    if p.shard_size:
+        zero["mics_shard_size"] = p.shard_size
+    config: dict[str, Any] = {
+        "train_batch_size": w.global_batch_size,
+        "train_micro_batch_size_per_gpu": p.microbatch_size,
+        "gradient_accumulation_steps": s.microbatches,
+        "gradient_clipping": 1.0 if s.clip_gradients else 0.0,
+        "zero_optimization": zero,
+        "optimizer": {"type": "SGD" if w.optimizer == "sgd" else "AdamW", "params": {"lr": 1e-4}},
+    }
+    if w.precision != "fp32":
+        config[w.precision] = {"enabled": True}
+    if p.gradient_dtype:
+        config["data_types"] = {"grad_accum_dtype": p.gradient_dtype}
+    if p.gradient_reduce_dtype:
+        config["communication_data_type"] = p.gradient_reduce_dtype
+    if p.tensor_parallel > 1:
+        config["tensor_parallel"] = {"autotp_size": p.tensor_parallel}
+    if p.context_parallel > 1 and s.context_parallel_kind == "ulysses":
+        config["sequence_parallel_size"] = p.context_parallel
+    return json.dumps(config, indent=2) + "\n", tuple(_elsewhere(job))
+
+
+def _elsewhere(job: Job) -> Iterator[str]:
+    """What user code says, not the file."""
+    p = job.plan
+    yield f"model {job.workload.model.name}, sequences of {job.workload.sequence_length} tokens, {job.cluster.world_size} GPUs"
+    if p.pipeline_parallel > 1:
+        yield f"PipelineModule(num_stages={p.pipeline_parallel})"
+    if p.recompute not in (None, "none"):
+        yield f"recompute = {p.recompute}"
+    if p.context_parallel > 1 and p.context_parallel_kind != "ulysses":
+        yield f"context_parallel = {p.context_parallel} ({p.context_parallel_kind or 'ring'})"

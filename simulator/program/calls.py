@@ -1,0 +1,160 @@
+"""What a row of an operator table calls, as a type of its own for each kind of kernel: prices look a kernel up by what it is.
+
+    Product          the order of a GEMM's operands
+    AttentionCall    an attention kernel with its mask and the keys it sees
+    Traffic          how a memory-bound kernel walks memory, and whether the host waits for it
+    NodeExchange     an all_to_all in which a row goes once to every node that needs it
+
+In the text form each is one word, such as `TN`, `attention(te,causal,0,8,2048)`, `layer`, `stream+end` or `once_per_node(8,0.5)`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = [
+    "ACCESSES",
+    "AWAITED",
+    "CALLS",
+    "MASKS",
+    "ORDERS",
+    "STREAM",
+    "SYNCHRONISED",
+    "AttentionCall",
+    "Call",
+    "NodeExchange",
+    "Product",
+    "Traffic",
+    "read_call",
+    "waits",
+    "write_call",
+]
+
+ORDERS = ("TN", "NN", "NT")
+"""Operands of a GEMM: TN forward, NN input gradient (and products of two activations), NT weight gradient."""
+MASKS = ("causal", "full", "window", "chunk")
+ACCESSES = (
+    "stream", "layer", "layer backward", "gather", "loss", "norm sums", "flash layout", "scores", "scores backward", "cast", "stack",
+    "transposed",
+)  # fmt: skip
+"""How a kernel walks memory: long passes, a layer's small kernels (slower backward), rows in another order, the separate operations of a
+cross-entropy, sums over tokens, copies that only FlashAttention's kernels need, a fused softmax over scores in memory (slower backward),
+narrow copies of operands, stacks of a loop's layers, transposed narrow copies."""
+_HOST = ("", "end", "layer")
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A GEMM: `order` is one of `ORDERS`."""
+
+    order: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """An attention kernel.
+
+    Args:
+        kernel: its name.
+        mask: one of `MASKS`.
+        window: tokens that a query sees at most, of "window" and "chunk"; 0 else.
+        kv_heads: key/value heads on this GPU.
+        keys: that each sequence of queries sees.
+    """
+
+    kernel: str
+    mask: str
+    window: int
+    kv_heads: int
+    keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """A memory-bound kernel.
+
+    Args:
+        access: one of `ACCESSES`.
+        host: "" (the host runs ahead), "end" (it waits for the end of this row) or "layer" (the row moves nothing: here the host
+            waits for the GPU, and the GPU for what the host does next).
+    """
+
+    access: str = "stream"
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExchange:
+    """An all_to_all between ranks that share experts, of which each node gets a token's row once.
+
+    Args:
+        copies: rows made of each token.
+        reach: share of the groups of experts that a token may use.
+    """
+
+    copies: int
+    reach: float
+
+
+Call = Product | AttentionCall | Traffic | NodeExchange | None
+CALLS: dict[str, type] = {"gemm": Product, "attention": AttentionCall, "memory_bound": Traffic}
+"""Work of a compute row -> what it calls; other work calls nothing."""
+STREAM = Traffic()
+AWAITED = Traffic(host="end")
+SYNCHRONISED = Traffic(host="layer")
+
+
+def waits(call: Call, host: str) -> bool:
+    """Return whether the host waits so at a row: "end" or "layer".
+
+    >>> waits(AWAITED, "end"), waits(STREAM, "end"), waits(None, "layer")
+    (True, False, False)
+    """
+    return isinstance(call, Traffic) and call.host == host
+
+
+def write_call(call: Call) -> str:
+    """Return a call as one word; `read_call` is the inverse.
+
+    >>> write_call(AttentionCall("te", "causal", 0, 8, 2048)), write_call(Traffic("layer backward")), write_call(AWAITED)
+    ('attention(te,causal,0,8,2048)', 'layer_backward', 'stream+end')
+    """
+    match call:
+        case None:
+            return "-"
+        case Product():
+            return call.order
+        case AttentionCall():
+            return f"attention({call.kernel},{call.mask},{call.window},{call.kv_heads},{call.keys})"
+        case NodeExchange():
+            return f"once_per_node({call.copies},{call.reach!r})"
+    return call.access.replace(" ", "_") + (f"+{call.host}" if call.host else "")
+
+
+_ATTENTION = re.compile(r"attention\((\w+),(\w+),(\d{1,15}),(\d{1,15}),(\d{1,15})\)")
+_EXCHANGE = re.compile(r"once_per_node\((\d{1,15}),([0-9.e+-]{1,30})\)")
+
+
+def read_call(word: str, what: str) -> Call:
+    """Return the call that a word names; ValueError with what is allowed.
+
+    >>> read_call("NT", "call"), read_call("scores", "call"), read_call("once_per_node(8,0.5)", "call")
+    (Product(order='NT'), Traffic(access='scores', host=''), NodeExchange(copies=8, reach=0.5))
+    """
+    if word == "-":
+        return None
+    if word in ORDERS:
+        return Product(word)
+    if (found := _ATTENTION.fullmatch(word)) and found.group(2) in MASKS:
+        window, heads, keys = map(int, found.groups()[2:])
+        return AttentionCall(found.group(1), found.group(2), window, heads, keys)
+    if found := _EXCHANGE.fullmatch(word):
+        return NodeExchange(int(found.group(1)), float(found.group(2)))
+    access, _, host = word.partition("+")
+    if access.replace("_", " ") in ACCESSES and host in _HOST:
+        return Traffic(access.replace("_", " "), host)
+    raise ValueError(
+        f"{what} is -, {', '.join(ORDERS)}, attention(kernel,mask,window,kv_heads,keys), once_per_node(copies,reach) or an access "
+        f"({', '.join(a.replace(' ', '_') for a in ACCESSES)}; +end or +layer where the host waits), got {word[:60]!r}"
+    )

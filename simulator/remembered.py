@@ -1,0 +1,70 @@
+"""What was computed before and may be wanted again: the latest of it, up to so many bytes.
+
+For values whose size differs too much for `functools.lru_cache`, which bounds a number of entries: the rows of one plan take 50 kB, of
+another 500 MB.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Remembered", "forget_all"]
+
+Value = TypeVar("Value")
+_ALL: list[Remembered[Any]] = []
+
+
+class Remembered(Generic[Value]):
+    """Values by key, the least recently wanted dropped first.
+
+    Args:
+        most: bytes of all values together; one that is larger alone is not kept.
+        size: bytes of a value.
+
+    >>> squares = Remembered(16, lambda value: 8)
+    >>> [squares.get(n, lambda: n * n) for n in (1, 2, 3, 3)], len(squares), squares.held
+    ([1, 4, 9, 9], 2, 16)
+    """
+
+    def __init__(self, most: int, size: Callable[[Value], int]) -> None:
+        self.most, self.held = most, 0
+        self._size = size
+        self._found: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self._lock = threading.Lock()
+        _ALL.append(self)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """Return the value of a key; made now if it is not there."""
+        with self._lock:
+            known = self._found.get(key)
+            if known is not None:
+                self._found.move_to_end(key)
+                return known[0]
+        value = make()
+        size = self._size(value)
+        with self._lock:
+            if size <= self.most and key not in self._found:
+                self._found[key] = (value, size)
+                self.held += size
+            while self.held > self.most:
+                _, (_, dropped) = self._found.popitem(last=False)
+                self.held -= dropped
+        return value
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._found.clear()
+            self.held = 0
+
+
+def forget_all() -> None:
+    """Forget everything that any room remembers here; results do not depend on it."""
+    for some in _ALL:
+        some.clear()

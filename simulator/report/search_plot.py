@@ -1,0 +1,85 @@
+"""The plans of a search as a picture: time against memory, and the front of those that nothing beats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from simulator.errors import SpecError
+from simulator.specs import replacing
+from simulator.units import in_unit
+
+__all__ = ["plot_search"]
+
+_FITS, _TOO_LARGE, _FRONT, _CHOSEN = "#2a78d6", "#b8b8b8", "#d1495b", "#1b1b1b"
+
+
+def plot_search(
+    points: Sequence[tuple[float, float, bool]],
+    front: Sequence[tuple[float, float]],
+    chosen: tuple[float, float] | None,
+    capacity: float,
+    path: str | Path,
+    title: str = "",
+) -> Path:
+    """Draw simulated plans into a file; its ending chooses the format.
+
+    Args:
+        points: (seconds of a step, bytes on the fullest rank, whether it fits).
+        front: the same of the plans that no other beats; by time.
+        chosen: the plan taken.
+        capacity: of the GPU [B].
+
+    Raises:
+        SpecError: nothing to draw, or an ending that names no picture format.
+    """
+    from matplotlib.figure import Figure
+
+    if not points:
+        raise SpecError("a picture of a search shows plans that were simulated, but none was")
+    figure = Figure(figsize=(9.0, 5.4), dpi=130, layout="constrained")
+    formats = figure.canvas.get_supported_filetypes()
+    if Path(path).suffix[1:].lower() not in formats:
+        raise SpecError(
+            f"a picture's file ending names its format, but {str(path)!r} has none of: {', '.join(sorted(formats))}"
+        )
+    axis = figure.subplots()
+    for fits, colour, label in ((False, _TOO_LARGE, "does not fit"), (True, _FITS, "fits")):
+        some = [(seconds, in_unit(size, "GiB", "B")) for seconds, size, good in points if good == fits]
+        if some:
+            axis.plot(
+                *zip(*some, strict=True),
+                "o",
+                ms=4,
+                color=colour,
+                alpha=0.7,
+                label=f"{label}: {len(some):,}",
+                mec="none",
+            )
+    if front:
+        axis.plot(
+            [seconds for seconds, _ in front], [in_unit(size, "GiB", "B") for _, size in front], "-", drawstyle="steps-post",
+            color=_FRONT, lw=1.4, label="no plan is quicker and smaller",
+        )  # fmt: skip
+    if chosen:
+        axis.plot(chosen[0], in_unit(chosen[1], "GiB", "B"), "*", ms=15, color=_CHOSEN, label="chosen")
+    axis.axhline(in_unit(capacity, "GiB", "B"), color="#808080", ls="--", lw=1.0)
+    axis.annotate(
+        "memory of the GPU", (1.0, in_unit(capacity, "GiB", "B")), xycoords=("axes fraction", "data"), xytext=(-4, 4),
+        textcoords="offset points", ha="right", fontsize=8, color="#606060",
+    )  # fmt: skip
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    for each in (axis.xaxis, axis.yaxis):
+        each.set_major_formatter(lambda value, _: f"{value:g}")
+        each.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
+    axis.set_xlabel("step [s]")
+    axis.set_ylabel("fullest rank [GiB]")
+    axis.grid(alpha=0.25, which="both")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(fontsize=8, frameon=False)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
+    with replacing(path) as beside:
+        figure.savefig(beside, format=Path(path).suffix[1:])
+    return Path(path)

@@ -1,0 +1,350 @@
+"""What a search answers: the best plans, what became of all others, what each choice costs, and the trade-offs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.report.table import Section, Table, percent
+from simulator.search.candidate import Candidate
+from simulator.search.space import Space, setting_value
+from simulator.units import show
+
+__all__ = ["Answer", "Choice", "pareto_front"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What one value of one field costs beside the best plan.
+
+    Args:
+        field, value: which.
+        plans: of the space that have it; `refused` of them cannot be, `memory` do not fit.
+        best: the best simulated plan that has it and fits; None = none was.
+        over: its objective over that of the best plan, less 1; of a choice whose plans were only bounded, at least that; None = no plan
+            of it fits.
+        bounded: whether `over` is a bound.
+        reason: where every plan is refused, the reason met most often.
+    """
+
+    field: str
+    value: Any
+    plans: int
+    refused: int
+    memory: int
+    best: Candidate | None
+    over: float | None
+    bounded: bool
+    reason: str
+
+    @property
+    def words(self) -> str:
+        """What it costs, to read."""
+        if self.over is None:
+            return f"refused: {self.reason}" if self.refused == self.plans else "none fits"
+        if self.bounded:
+            return f"at least +{percent(self.over)}"
+        return "best" if self.over == 0 else f"+{percent(self.over)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Answer:
+    """The answer of a search.
+
+    Args:
+        space: what was searched.
+        strategy, proves: which strategy, and what it proves when it ends by itself.
+        objective: what was made least.
+        probability: with which plans must fit.
+        refused, candidates, bounded: what became of the plans, by number.
+        best: those that fit, the best first.
+        choices: what every value of every field costs.
+        proven: whether no plan of the space is better.
+        gap: how much better another plan may be at most, as a part of the best; None = not known.
+        stopped: whether Ctrl-C stopped it.
+        seconds: that the search took.
+        top: how many of the best were asked for.
+        like: settings of a plan that ties should be near to; {} = the simplest.
+    """
+
+    space: Space
+    strategy: str
+    proves: str
+    objective: str
+    probability: float
+    refused: dict[int, str]
+    candidates: dict[int, Candidate]
+    bounded: frozenset[int]
+    best: tuple[Candidate, ...]
+    choices: tuple[Choice, ...]
+    proven: bool
+    gap: float | None
+    seconds: float
+    top: int
+    like: dict[str, Any]
+    stopped: bool = False
+
+    @property
+    def disposed(self) -> dict[str, int]:
+        """Plans by what became of them; with `open`, those that nobody came to, they add up to the space."""
+        fits = len(self.best)
+        found = {
+            "refused": len(self.refused),
+            "memory": len(self.candidates) - fits,
+            "bounded": len(self.bounded),
+            "simulated": fits,
+        }
+        left = self.space.size - sum(found.values())
+        return found | ({"open": left} if left else {})
+
+    @property
+    def ties(self) -> tuple[Candidate, ...]:
+        """Plans of the best that are asked for which nobody could tell apart: within the band of the best."""
+        if not self.best:
+            return ()
+        first = self.best[0]
+        most = first.value(self.objective) * (first.high / first.step_time if self.objective != "memory" else 1.0)
+        return tuple(one for one in self.best[: self.top] if one.value(self.objective) <= most)
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """Of the ties the simplest (fewest ways to split), or the one with the fewest changes from a given plan; then the best."""
+        if not self.ties:
+            return None
+        return min(
+            self.ties, key=lambda one: (self._changes(one) if self.like else _parts(one), one.value(self.objective))
+        )
+
+    def _changes(self, one: Candidate) -> int:
+        return sum(self.like.get(field, value) != value for field, value in one.point.values.items())
+
+    @property
+    def pareto(self) -> tuple[Candidate, ...]:
+        """Simulated plans of which none is quicker, smaller and cheaper at once; by time."""
+        return pareto_front(list(self.candidates.values()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON answer of `dtsim search`."""
+        from simulator import __version__
+
+        return {
+            "schema_version": 1,
+            "kind": "search",
+            "job": self.space.job.name,
+            "objective": self.objective,
+            "fit_probability": self.probability,
+            "strategy": self.strategy,
+            "space": {
+                "plans": self.space.size,
+                "ranges": {field: list(values) for field, values in self.space.ranges.items()},
+            },
+            "disposed": self.disposed,
+            "proven": self.proven,
+            "gap": self.gap,
+            "seconds": self.seconds,
+            "best": [one.to_dict() for one in self.best[: self.top]],
+            "ties": [one.point.number for one in self.ties],
+            "chosen": self.chosen.to_dict() if self.chosen else None,
+            "pareto": [one.to_dict() for one in self.pareto],
+            "choices": [
+                {
+                    "field": c.field,
+                    "value": c.value,
+                    "plans": c.plans,
+                    "refused": c.refused,
+                    "memory": c.memory,
+                    "over": c.over,
+                    "bound": c.bounded,
+                    "reason": c.reason or None,
+                }
+                for c in self.choices
+            ],
+            "provenance": {"version": __version__, "proves": self.proves if self.proven else "nothing: it was stopped"},
+        }
+
+    def sections(self) -> list[Section]:
+        """Return the answer to read."""
+        return [self._head(), *self._bests(), *self._lost()]
+
+    def _head(self) -> Section:
+        counts = ", ".join(f"{count:,} {_WORDS[cause]}" for cause, count in self.disposed.items())
+        if self.proven:
+            proof = f"proven: {self.proves}"
+        elif self.gap is None:
+            proof = "not proven: another plan may be better by any amount"
+        else:
+            proof = f"not proven: another plan may be better by up to {percent(self.gap)}"
+        need = (
+            "by the point estimate" if self.probability == 0 else f"with a probability of {percent(self.probability)}"
+        )
+        return Section(
+            title=f"{self.space.job.name}: {self.space.size:,} plans in {show(self.seconds, 's')} ({self.strategy})",
+            lines=(
+                f"least {_OBJECTIVE[self.objective]} of those that fit {need}",
+                counts,
+                proof,
+                *(
+                    f"{field}: {', '.join(setting_value(v) for v in values)}"
+                    for field, values in self.space.ranges.items()
+                ),
+            ),
+        )
+
+    def _bests(self) -> list[Section]:
+        if not self.best:
+            near = min(self.candidates.values(), key=lambda c: c.peak_memory / c.capacity, default=None)
+            if near is None:
+                common = Counter(self.refused.values()).most_common(1)
+                why = f"Every plan is refused; most often: {common[0][0]}" if common else "No plan was looked at."
+                return [Section(title="no plan", lines=(why,))]
+            lacks = f"{show(near.peak_memory, 'B')} of {show(near.capacity, 'B')}, fits with {percent(near.fit_probability)}"
+            return [Section(title="no plan fits", lines=(f"nearest: {_plan(near)}: {lacks}",))]
+        names = list(self.space.ranges)
+        rows = tuple(
+            (
+                *(
+                    setting_value(one.point.values[name]) if one.point.values[name] is not None else "-"
+                    for name in names
+                ),
+                show(one.step_time, "s"),
+                f"{show(one.low, 's')} to {show(one.high, 's')}",
+                show(one.peak_memory, "B"),
+                percent(one.fit_probability),
+                *(() if one.price is None else (f"{one.price:.3g} $",)),
+                "chosen" if one is self.chosen else "tie" if one in self.ties else "",
+            )
+            for one in self.best[: self.top]
+        )
+        heads = (*(name.partition(".")[2] for name in names), "step", "80 % band", "fullest rank", "fits")
+        first = self.chosen or self.best[0]
+        heads = (*heads, *(() if first.price is None else ("price",)), "")
+        trust = (
+            f"runs of this kind ({first.kind}): median error {percent(first.median_error)}, {first.runs} runs of {first.sources} sources"
+            if first.runs
+            else f"NOTHING of this kind ({first.kind}) was ever measured: trust the order less than the band says"
+        )
+        told = "the smallest change from the plan given" if self.like else "the simplest of the ties"
+        below = (
+            f"within the band of the best, so not to be told apart: {len(self.ties)} of these; chosen: {told}",
+            trust,
+            "run it: dtsim run JOB " + " ".join(f"--set {setting}" for setting in first.point.settings),
+        )
+        return [Section(title="the best", table=Table(headings=heads, rows=rows), below=below)]
+
+    def _lost(self) -> list[Section]:
+        if not self.best:
+            return []
+        rows = tuple(
+            (
+                c.field.partition(".")[2],
+                setting_value(c.value),
+                f"{c.plans:,}",
+                f"{c.refused:,}",
+                f"{c.memory:,}",
+                c.words,
+            )
+            for c in self.choices
+        )
+        heads = ("choice", "", "plans", "refused", "too large", "costs")
+        return [Section(title="what each choice costs", table=Table(headings=heads, rows=rows, left=(0, 5)))]
+
+
+_WORDS = {
+    "refused": "refused",
+    "memory": "too large",
+    "bounded": "bounded",
+    "simulated": "simulated and fit",
+    "open": "not looked at",
+}
+_OBJECTIVE = {
+    "step_time": "step time",
+    "cost": "cost of a step",
+    "memory": "memory of the fullest rank",
+    "energy": "energy of a step",
+}
+
+
+def _plan(one: Candidate) -> str:
+    return " ".join(one.point.settings)
+
+
+def _parts(one: Candidate) -> float:
+    """How many ways a plan is split, cut and sharded: the logarithm of its degrees, and one for every other choice that is not off."""
+    total = 0.0
+    for value in one.point.values.values():
+        if isinstance(value, bool) or value is None or isinstance(value, str):
+            total += value not in (False, None, "none")
+        elif isinstance(value, int | float) and value > 1:
+            total += math.log2(value)
+        else:
+            total += bool(value) and value != 1
+    return total
+
+
+def pareto_front(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Return the candidates that no other beats in time, memory and GPUs at once; by time."""
+    out: list[Candidate] = []
+    for one in sorted(candidates, key=lambda c: (c.step_time, c.peak_memory, c.gpus, c.point.number)):
+        if not any(other.peak_memory <= one.peak_memory and other.gpus <= one.gpus for other in out):
+            out.append(one)
+    return tuple(out)
+
+
+def choices_of(
+    space: Space,
+    refused: dict[int, str],
+    candidates: dict[int, Candidate],
+    bounds: dict[int, float],
+    best: Sequence[Candidate],
+    value_of: Callable[[Candidate], float],
+) -> tuple[Choice, ...]:
+    """Return what every value of every ranged field costs beside the best plan."""
+    if not best:
+        return ()
+    least = value_of(best[0])
+    fits = {one.point.number for one in best}
+    out = []
+    stride = space.size
+    for field, values in space.ranges.items():
+        stride //= len(values)
+        by_place: dict[int, list[int]] = {place: [] for place in range(len(values))}
+        for number in (*refused, *bounds):
+            by_place[number // stride % len(values)].append(number)
+        for place, value in enumerate(values):
+            mine = set(by_place[place])
+            first = next((one for one in best if one.point.number in mine), None)
+            lost = [refused[n] for n in mine if n in refused]
+            large = sum(n in candidates and n not in fits for n in mine)
+            unseen = [bounds[n] for n in mine if n in bounds and n not in candidates and n not in refused]
+            over, bounded = None if first is None else value_of(first) / least - 1.0, False
+            lowest = min(unseen, default=None)
+            if first is None and lowest is not None and least:
+                over, bounded = max(0.0, lowest / least - 1.0), True
+            out.append(
+                Choice(
+                    field=field,
+                    value=value,
+                    plans=space.size // len(values),
+                    refused=len(lost),
+                    memory=large,
+                    best=first,
+                    over=over,
+                    bounded=bounded,
+                    reason=_common(lost) if len(lost) == len(mine) else "",
+                )
+            )
+    return tuple(out)
+
+
+def _common(reasons: Sequence[str]) -> str:
+    """The rule met most often, numbers aside, in the words of one of those that broke it."""
+    if not reasons:
+        return ""
+    rules = Counter(re.sub(r"[\d.]+", "#", reason) for reason in reasons)
+    rule = rules.most_common(1)[0][0]
+    said = next(reason for reason in reasons if re.sub(r"[\d.]+", "#", reason) == rule)
+    return said if len(said) <= 140 else said[:137] + "..."

@@ -1,0 +1,186 @@
+"""One plan looked at: refused, bounded from below, or simulated; and how surely it fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.energy.step_power import facility_watts, step_power
+from simulator.errors import SimulatorError
+from simulator.hardware.power import load_power_coefficients
+from simulator.job import Job
+from simulator.report.prediction import QUANTILE, Prediction
+from simulator.search.bounds import least_seconds
+from simulator.search.space import Point, Space
+from simulator.simulation import simulate_job
+
+__all__ = ["OBJECTIVES", "Candidate", "Looked", "fit_probability", "look"]
+
+OBJECTIVES = ("step_time", "cost", "memory", "energy")
+"""What is made least: seconds of a step, its price (GPU-seconds where the cluster names none), bytes on the fullest rank, the facility's
+energy for a step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A plan that was simulated.
+
+    Args:
+        point: which.
+        step_time, low, high: of the step, with its 80 % band [s].
+        peak_memory, capacity: of the fullest rank, and what its GPU has [B].
+        fit_probability: that it fits, by the band of memory; 0 or 1 where the host's memory decides.
+        fits: whether it fits by the point estimate.
+        gpus: of the job.
+        price: of a step [$]; None = the cluster names no price.
+        energy: of the facility for a step [J]; None where it is not what is made least.
+        tokens_per_second: of the whole job.
+        kind: of run; `runs`, `sources`, `median_error` say on what such runs were validated.
+    """
+
+    point: Point
+    step_time: float
+    low: float
+    high: float
+    peak_memory: float
+    capacity: float
+    fit_probability: float
+    fits: bool
+    gpus: int
+    price: float | None
+    energy: float | None
+    tokens_per_second: float
+    kind: str
+    runs: int
+    sources: int
+    median_error: float
+
+    def value(self, objective: str) -> float:
+        """Return what is made least."""
+        if objective == "memory":
+            return self.peak_memory
+        if objective == "energy" and self.energy is not None:
+            return self.energy
+        if objective == "cost":
+            return self.step_time * self.gpus if self.price is None else self.price
+        return self.step_time
+
+    def feasible(self, probability: float) -> bool:
+        """Return whether it fits with this probability; 0 asks the point estimate."""
+        return self.fits if probability == 0 else self.fit_probability >= probability
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "plan": {field: value for field, value in self.point.values.items()},
+            "settings": self.point.settings,
+            "step_time_s": self.step_time,
+            "low_s": self.low,
+            "high_s": self.high,
+            "peak_memory_bytes": self.peak_memory,
+            "memory_capacity_bytes": self.capacity,
+            "fit_probability": self.fit_probability,
+            "gpus": self.gpus,
+            "price_usd_per_step": self.price,
+            "energy_j_per_step": self.energy,
+            "tokens_per_second": self.tokens_per_second,
+            "validated_on": {
+                "kind": self.kind,
+                "runs": self.runs,
+                "sources": self.sources,
+                "median_error": self.median_error,
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """A plan before it is simulated.
+
+    Args:
+        point: which.
+        job: as one; None if it is refused.
+        refusal: why it cannot be.
+        bound: of its objective, never above what `simulate()` says.
+        objective: what is made least.
+    """
+
+    point: Point
+    job: Job | None
+    refusal: str = ""
+    bound: float = 0.0
+    objective: str = "step_time"
+
+    def simulated(self) -> Candidate | str:
+        """Return what `simulate()` says of it, or why it refuses it after all."""
+        if self.job is None:
+            return self.refusal
+        try:
+            prediction = simulate_job(self.job)
+        except SimulatorError as refusal:
+            return str(refusal)
+        return _candidate(self.point, self.job, prediction, self.objective)
+
+
+def look(space: Space, point: Point, objective: str) -> Looked:
+    """Return a plan with its bound, or its refusal."""
+    try:
+        job = space.job_of(point)
+        seconds = least_seconds(job)
+    except SimulatorError as refusal:
+        return Looked(point=point, job=None, refusal=str(refusal))
+    hourly = job.cluster.price_per_gpu_hour
+    if objective == "memory":
+        bound = 0.0
+    elif objective == "cost":
+        bound = seconds * job.cluster.world_size * (1.0 if hourly is None else _per_second(hourly))
+    elif objective == "energy":
+        idle = load_power_coefficients().idle * job.cluster.gpu.power  # nothing draws less
+        bound = facility_watts(idle, job.cluster, job.power, loaded=False) * seconds
+    else:
+        bound = seconds
+    return Looked(point=point, job=job, bound=bound, objective=objective)
+
+
+def _per_second(hourly: float) -> float:
+    from simulator.units import parse
+
+    return hourly / parse("1 h", "s")
+
+
+def fit_probability(prediction: Prediction) -> float:
+    """Return how likely the fullest rank fits, if the logarithm of its peak is normal with the spread of the band of memory."""
+    if prediction.host_memory > prediction.host_capacity:
+        return 0.0
+    rank = prediction.fullest
+    total, (_, high) = float(prediction.memory.total[rank]), prediction.memory_band(rank)
+    room = math.log(float(prediction.capacities[rank]) / total)
+    sigma = math.log(high / total) / QUANTILE
+    if sigma <= 0:
+        return float(room >= 0)
+    return 0.5 * (1.0 + math.erf(room / sigma / math.sqrt(2.0)))
+
+
+def _candidate(point: Point, job: Job, p: Prediction, objective: str) -> Candidate:
+    facts: Mapping[str, Any] = p.provenance["runs_of_this_kind"]
+    hourly = job.cluster.price_per_gpu_hour
+    return Candidate(
+        point=point,
+        step_time=p.step_time,
+        low=p.low,
+        high=p.high,
+        peak_memory=p.peak_memory,
+        capacity=p.capacity,
+        fit_probability=fit_probability(p),
+        fits=p.fits,
+        gpus=p.world_size,
+        price=None if hourly is None else p.step_time * p.world_size * _per_second(hourly),
+        energy=step_power(p, job.cluster, job.power).facility * p.step_time if objective == "energy" else None,
+        tokens_per_second=p.tokens / p.step_time,
+        kind=p.provenance["kind_of_run"],
+        runs=facts["n"],
+        sources=facts["sources"],
+        median_error=facts["median_error"],
+    )

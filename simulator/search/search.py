@@ -1,0 +1,116 @@
+"""search(): from a space to an answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import nullcontext
+from typing import Any
+
+from simulator.errors import SpecError
+from simulator.search.answer import Answer, choices_of
+from simulator.search.candidate import OBJECTIVES
+from simulator.search.run import Run
+from simulator.search.space import Space
+from simulator.search.strategies import STRATEGIES
+
+__all__ = ["search"]
+
+_TRIES = 200
+
+
+def search(
+    space: Space,
+    strategy: str = "exact",
+    objective: str = "step_time",
+    fit_probability: float = 0.9,
+    top: int = 10,
+    tries: int | None = None,
+    seed: int | None = None,
+    deadline: float | None = None,
+    budget: float | None = None,
+    processes: int = 1,
+    like: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Answer:
+    """Return the best plans of a space; stopped with Ctrl-C, what is known so far.
+
+    Args:
+        space: from `make_space`.
+        strategy: a name of `STRATEGIES`.
+        objective: one of `OBJECTIVES`.
+        fit_probability: with which a plan must fit, 0 to 1; 0 = by the point estimate.
+        top: how many of the best are wanted, and proven by an exact strategy.
+        tries, seed: of a strategy that draws.
+        deadline: seconds after which to stop.
+        budget: seconds of processor time after which to stop.
+        processes: that simulate; the answer does not depend on it.
+        like: field -> value of a plan; among ties the nearest to it is chosen.
+        tell: called with a line about once a second.
+
+    Raises:
+        SpecError: an argument is out of range, or means nothing to the strategy.
+        UnknownNameError: no such strategy.
+    """
+    method = STRATEGIES.get(strategy)
+    if objective not in OBJECTIVES:
+        raise SpecError(f"an objective is one of {', '.join(OBJECTIVES)}, got {objective[:40]!r}")
+    if not 0 <= fit_probability <= 1:
+        raise SpecError(f"a probability to fit lies between 0 (the point estimate) and 1, got {fit_probability:g}")
+    if top < 1 or processes < 1:
+        raise SpecError(f"the best to show and the processes are 1 or more, got {top} and {processes}")
+    if (tries is not None or seed is not None) and not method.draws:
+        raise SpecError(
+            f"strategy {method.name!r} draws nothing, so it takes no tries and no seed. Way out: --strategy random"
+        )
+    if tries is not None and tries < 1:
+        raise SpecError(f"tries are 1 or more, got {tries}")
+    started = time.monotonic()
+    pool: Any = ProcessPoolExecutor(processes) if processes > 1 else nullcontext()
+    run = Run(
+        space=space,
+        objective=objective,
+        probability=fit_probability,
+        top=top,
+        until=None if deadline is None else started + deadline,
+        budget=budget,
+        tell=tell,
+    )
+    stopped = False
+    with pool as executor:
+        run.executor = executor if isinstance(executor, Executor) else None
+        try:
+            method.search(run, tries or _TRIES, seed or 0)
+        except KeyboardInterrupt:
+            stopped = True
+            tell("stopped; here is what is known so far")
+            if run.executor is not None:
+                run.executor.shutdown(wait=False, cancel_futures=True)
+    proven = run.complete and method.exact
+    return Answer(
+        space=space,
+        strategy=method.name,
+        proves=method.proves,
+        objective=objective,
+        probability=fit_probability,
+        refused=run.refused,
+        candidates=run.candidates,
+        bounded=frozenset(run.bounded),
+        best=tuple(run.best),
+        choices=choices_of(space, run.refused, run.candidates, run.bounds, run.best, lambda one: one.value(objective)),
+        proven=proven,
+        gap=0.0 if proven else _gap(run),
+        seconds=time.monotonic() - started,
+        top=top,
+        like=dict(like or {}),
+        stopped=stopped,
+    )
+
+
+def _gap(run: Run) -> float | None:
+    """How much better an open plan may be, as a part of the best; None where nothing bounds it."""
+    bound = run.open_bound
+    if not run.best or bound is None or bound <= 0:
+        return None
+    return max(0.0, 1.0 - bound / run.best[0].value(run.objective))

@@ -1,0 +1,276 @@
+"""A space of plans: fields and the values that each may take; a plan per combination, everything else as in the job.
+
+    ranges   plan.tensor_parallel = 1, 2, 4, 8    plan.zero_stage = 0, 1    workload.precision = bf16, fp8    cluster.gpus = 64, 128
+
+Replicas are what a plan's degrees leave of the world, unless `plan.data_parallel` is ranged, fixed or they stay as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator.aliases import explained, renamed
+from simulator.errors import SimulatorError, SpecError, UnknownNameError
+from simulator.job import Job, parse_value
+from simulator.plan.plan import Plan
+from simulator.specs import validate_spec
+from simulator.workload.optimizers import OPTIMIZERS
+from simulator.workload.precision import precision_named
+
+__all__ = ["MOST_PLANS", "Point", "Space", "default_ranges", "make_space", "read_ranges"]
+
+MOST_PLANS = 10_000_000
+"""Plans of the largest space that is searched."""
+_DEGREES = ("tensor_parallel", "context_parallel", "pipeline_parallel")
+_WORKLOAD = ("global_batch_size", "precision", "optimizer", "sequence_length")
+_GPUS = "cluster.gpus"
+_LARGEST_DEFAULT_DEGREE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One plan of a space: its number, and field -> value of what is ranged."""
+
+    number: int
+    values: Mapping[str, Any]
+
+    @property
+    def settings(self) -> list[str]:
+        """As `--set` arguments."""
+        return [f"{field}={setting_value(value)}" for field, value in self.values.items() if value is not None]
+
+
+def setting_value(value: Any) -> str:
+    """Return a value as a setting takes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{','.join(setting_value(one) if not isinstance(one, str) else repr(one) for one in value)}]"
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Space:
+    """What is searched.
+
+    Args:
+        job: everything that is neither ranged nor fixed, with what is fixed applied.
+        ranges: field -> its values, in the order in which they were given.
+        moves: whether replicas are counted anew for every plan.
+    """
+
+    job: Job
+    ranges: Mapping[str, tuple[Any, ...]]
+    moves: bool
+
+    @property
+    def size(self) -> int:
+        """How many plans."""
+        return math.prod(len(values) for values in self.ranges.values())
+
+    def points(self) -> Iterator[Point]:
+        """Yield every plan, the last field's values first."""
+        names = list(self.ranges)
+        for number, values in enumerate(itertools.product(*self.ranges.values())):
+            yield Point(number, dict(zip(names, values, strict=True)))
+
+    def at(self, number: int) -> Point:
+        """Return the plan of this number."""
+        values: dict[str, Any] = {}
+        for name in list(self.ranges)[::-1]:
+            number, place = divmod(number, len(self.ranges[name]))
+            values[name] = self.ranges[name][place]
+        found = {name: values[name] for name in self.ranges}
+        return Point(self.number(found), found)
+
+    def number(self, values: Mapping[str, Any]) -> int:
+        """Return the number of the plan with these values."""
+        number = 0
+        for name, many in self.ranges.items():
+            number = number * len(many) + many.index(values[name])
+        return number
+
+    def job_of(self, point: Point) -> Job:
+        """Return a plan as a job.
+
+        Raises:
+            SimulatorError: the values together cannot be.
+        """
+        plan: dict[str, Any] = {"data_parallel": None} if self.moves else {}
+        workload: dict[str, Any] = {}
+        cluster = self.job.cluster
+        for field, value in point.values.items():
+            table, _, key = field.partition(".")
+            if field == _GPUS:
+                cluster = cluster.resized(value)
+            else:
+                (plan if table == "plan" else workload)[key] = value
+        held = self.job.plan.model_dump(exclude_unset=True) | plan
+        return replace(
+            self.job,
+            plan=validate_spec(held, Plan, "this plan"),
+            workload=replace(self.job.workload, **workload) if workload else self.job.workload,
+            cluster=cluster,
+        )
+
+
+def read_ranges(texts: Sequence[str], option: str = "--range") -> dict[str, tuple[Any, ...]]:
+    """Return field -> values of `FIELD=V,V,...`, other programs' names for a field too; lists and texts in quotes are one value each.
+
+    Raises:
+        SpecError: malformed, twice the same field or value, or no field of that name.
+
+    >>> read_ranges(["tp=1,2", "zero_stage=0,1"])
+    {'plan.tensor_parallel': (1, 2), 'plan.zero_stage': (0, 1)}
+    """
+    out: dict[str, tuple[Any, ...]] = {}
+    for text in texts:
+        field, equals, values = text.partition("=")
+        if not equals or not values.strip():
+            raise SpecError(f"{option} {text[:80]!r}: expected FIELD=V,V,... such as plan.tensor_parallel=1,2,4,8")
+        name = _field(field.strip())
+        if name in out:
+            raise SpecError(f"{option}: {name} is given twice. Way out: one list with all its values")
+        found = tuple(parse_value(word) for word in _words(values))
+        if len({repr(value) for value in found}) < len(found):
+            raise SpecError(f"{option} {text[:80]!r}: a value stands there twice")
+        out[name] = found
+    return out
+
+
+def _words(text: str) -> list[str]:
+    """Cut at commas outside brackets and quotes."""
+    words, depth, quote = [""], 0, ""
+    for c in text:
+        if quote:
+            quote = "" if c == quote else quote
+        elif c in "\"'":
+            quote = c
+        elif c in "[{":
+            depth += 1
+        elif c in "]}":
+            depth -= 1
+        if c == "," and not depth and not quote:
+            words.append("")
+        else:
+            words[-1] += c
+    return [word.strip() for word in words]
+
+
+def _field(name: str) -> str:
+    """The whole name of a field that may be ranged."""
+    name = renamed(name)
+    known = [f"plan.{field}" for field in Plan.model_fields] + [f"workload.{field}" for field in _WORKLOAD] + [_GPUS]
+    wanted = name if "." in name else next((full for full in known if full.partition(".")[2] == name), name)
+    if wanted not in known:
+        raise UnknownNameError("field to search over", name, known, few=True, meant=explained(name.rpartition(".")[2]))
+    return wanted
+
+
+def make_space(job: Job, ranges: Mapping[str, tuple[Any, ...]], fixed: Mapping[str, tuple[Any, ...]]) -> Space:
+    """Return a space, each value checked by itself.
+
+    Args:
+        job: everything else.
+        ranges: as `read_ranges` has them; empty = `default_ranges` of the job, less what is fixed.
+        fixed: field -> its one value.
+
+    Raises:
+        SpecError: a value that its field cannot have, a field both ranged and fixed, a fixed field with several values, or too many
+            plans.
+    """
+    both = sorted(set(ranges) & set(fixed))
+    if both:
+        raise SpecError(f"{both[0]} is both ranged and fixed. Way out: leave out --fix {both[0]}, or its --range")
+    several = sorted(field for field, values in fixed.items() if len(values) != 1)
+    if several:
+        raise SpecError(f"--fix {several[0]} takes one value, got {len(fixed[several[0]])}. Way out: --range")
+    pinned = Space(job=job, ranges=fixed, moves=_moves(job, fixed, fixed))
+    for field, values in {**ranges, **fixed}.items():
+        for value in values:
+            _check(field, value)
+    base = pinned.job_of(Point(0, {field: values[0] for field, values in fixed.items()})) if fixed else job
+    chosen = dict(ranges) or {f: v for f, v in default_ranges(base).items() if f not in fixed}
+    space = Space(job=base, ranges=chosen, moves=_moves(base, chosen, fixed))
+    if space.size > MOST_PLANS:
+        raise SpecError(
+            f"a space has at most {MOST_PLANS:,} plans, but the ranges combine to {space.size:,}. Way out: shorter ranges"
+        )
+    return space
+
+
+def _moves(job: Job, ranges: Mapping[str, Any], fixed: Mapping[str, Any]) -> bool:
+    """Whether replicas are what is left: a degree or the world is ranged, and nothing says how many there are."""
+    named = "plan.data_parallel" in ranges or "plan.data_parallel" in fixed
+    return not named and any(field in ranges for field in (*(f"plan.{d}" for d in _DEGREES), _GPUS))
+
+
+def _check(field: str, value: Any) -> None:
+    """Refuse a value that its field cannot have, whatever the others are."""
+    table, _, key = field.partition(".")
+    if table == "plan":
+        validate_spec({key: value}, Plan, f"{field} = {setting_value(value)}")
+    elif field == "workload.precision":
+        precision_named(str(value))
+    elif field == "workload.optimizer":
+        OPTIMIZERS.get(str(value))
+    elif isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= 10**8:
+        raise SpecError(f"{field} takes whole numbers above zero, got {setting_value(value)[:40]!r}")
+
+
+def default_ranges(job: Job) -> dict[str, tuple[Any, ...]]:
+    """Return the ranges of a search that names none: the degrees, how batches are cut, what is sharded and recomputed.
+
+    Tensor parallelism goes to twice the node; context parallelism is there from 16,384 tokens on, expert parallelism for models with
+    experts.
+    """
+    model, world, node = job.workload.model, job.cluster.world_size, job.cluster.gpus_per_node
+    length = job.workload.sequence_length
+    tensor = tuple(t for t in _powers(min(2 * node, world)) if model.heads % t == 0)
+    ranges: dict[str, tuple[Any, ...]] = {
+        "plan.tensor_parallel": tensor,
+        "plan.sequence_parallel": (False, True) if len(tensor) > 1 else (False,),
+        "plan.pipeline_parallel": tuple(p for p in _powers(min(model.depth, world, _LARGEST_DEFAULT_DEGREE))),
+        "plan.chunks_per_rank": (1, 2, 4),
+        "plan.microbatch_size": (1, 2, 4),
+        "plan.zero_stage": (0, 1, 3),
+        "plan.recompute": ("none", "selective", "full"),
+    }
+    if length >= 2**14:
+        ranges["plan.context_parallel"] = tuple(c for c in _powers(min(16, world)) if length % (2 * c) == 0)
+    if model.experts:
+        ranges["plan.expert_parallel"] = tuple(
+            e for e in _powers(min(model.experts, world, 64)) if model.experts % e == 0
+        )
+    return {field: values for field, values in ranges.items() if len(values) > 1}
+
+
+def _powers(limit: int) -> Iterator[int]:
+    value = 1
+    while value <= limit:
+        yield value
+        value *= 2
+
+
+def worlds(job: Job, most: int) -> tuple[int, ...]:
+    """Return the numbers of GPUs up to `most` that a search may choose: parts of a node by powers of two, then nodes by powers of two.
+
+    Raises:
+        SpecError: fewer than one.
+    """
+    if most < 1:
+        raise SpecError(f"--gpus at-most takes a number above zero, got {most}")
+    node = job.cluster.gpus_per_node
+    found = []
+    for gpus in (*(g for g in _powers(node) if node % g == 0), *(node * n for n in _powers(max(1, most // node)))):
+        try:
+            job.cluster.resized(gpus)
+        except SimulatorError:
+            continue
+        if gpus <= most:
+            found.append(gpus)
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,58 @@
+"""Exact: plans in order of what they take at least, until no plan left can be among the best.
+
+The bound of a plan (`search/bounds.py`) is never above what `simulate()` says of it.  Once the bound of the next plan is above the
+last of the best plans asked for, all plans behind it are too, and the answer is proven.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from simulator.search.candidate import Looked
+from simulator.search.run import BATCH, Run
+from simulator.search.strategies.base import Strategy
+
+__all__ = ["Exact"]
+
+_TOGETHER = 512
+"""Plans that are looked at before the best of them are simulated."""
+
+
+class Exact(Strategy):
+    """Best first, by bounds."""
+
+    name = "exact"
+    aliases = ("best_first", "branch_and_bound")
+    source = "Land and Doig 1960, branch and bound, with plans as leaves"
+    proves = "no plan of the space that fits is better"
+    exact = True
+
+    def search(self, run: Run, tries: int, seed: int) -> None:
+        """See `Strategy.search`."""
+        looked: list[Looked] = []
+        looks = run.looks(run.space.points())
+        while some := sorted(itertools.islice(looks, _TOGETHER), key=_order):
+            looked += some
+            self._try(run, some[:BATCH])  # something to go on with, should time run out before all are looked at
+        if run.over:
+            return
+        left = [one for one in sorted(looked, key=_order) if one.point.number not in run.candidates]
+        for place in range(0, len(left), BATCH):
+            if run.over:
+                return
+            if not self._try(run, left[place : place + BATCH]):
+                run.bounded |= {one.point.number for one in left[place:]}
+                break
+        run.complete = True
+
+    def _try(self, run: Run, some: list[Looked]) -> bool:
+        """Simulate plans, unless the first bound is above the best plans already."""
+        cut = run.cut
+        if cut is not None and some[0].bound > cut:
+            return False
+        run.simulate(some)
+        return True
+
+
+def _order(one: Looked) -> tuple[float, int]:
+    return one.bound, one.point.number

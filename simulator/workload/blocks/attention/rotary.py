@@ -1,0 +1,55 @@
+"""Rotary embedding of queries and keys: one kernel that reads and writes them once, or plain tensor operations.
+
+Plain, in reads and writes of the rotated tensors (x cos + half-swapped x sin; half = one of the two halves):
+
+    forward   x cos 1, 1; negated half 1/2, 1/2; join 1, 1; times sin 1, 1; sum 2, 1           = 5.5, 4.5
+    backward  times sin 1, 1; negated half 1/2, 1/2; each half set into zeros 1, 3; their sum 2, 1;
+              times cos 1, 1; sum of both ways 2, 1                                            = 7.5, 7.5
+
+Of a part of each head alone that share of them; then it is joined with the rest (1, 1), and backward both parts are set into zeros and
+summed (3, 4).  Source: Su et al., arXiv 2104.09864.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulator.workload.builder import LayerBuilder
+from simulator.workload.graph import Dim, Keep, Kernel, Moves, Tensor
+
+__all__ = ["rotary"]
+
+
+def rotary(
+    g: LayerBuilder, given: tuple[Tensor, ...], read: tuple[Dim, ...], written: tuple[Dim, ...]
+) -> tuple[Tensor, Tensor]:
+    """Add the rotation; return queries and keys.
+
+    Args:
+        given: queries, keys (and a part of the keys that all heads share).
+        read, written: dimensions of all that is read and of all that is written.
+    """
+    e, fused, share = g.e, g.style.fused_rotary, g.m.rotary_share
+    part = share < 1.0
+    forward = (1.0, 1.0) if fused else (5.5 * share + part, 4.5 * share + part)
+    backward = (1.0, 1.0) if fused else (7.5 * share + 3 * part, 7.5 * share + 4 * part)
+    q, k = (replace(t, name=f"{t.name}, turned") for t in given[:2])
+    tables = g.tensor("cosines and sines", *g.tokens, Dim("tables", 4), g.head_dim)
+    gathers = g.style.gathers_rotary
+    g.add(
+        Kernel(
+            label="rotary",
+            inputs=given,
+            outputs=(q, k, *((tables,) if gathers else ())),
+            keeps=(Keep(tensor=tables, whole=True),) if gathers else (),
+            again=(q.name, k.name, tables.name),
+            moves=(
+                Moves(dims=read, read=e * forward[0], backward_written=e * backward[1]),
+                Moves(dims=written, written=e * forward[1], backward_read=e * backward[0]),
+            ),
+            access="" if fused else "stream",
+            launches=2 if fused else 10 + 2 * part,
+            backward_launches=2 if fused else 18 + 10 * part,
+        )
+    )
+    return q, k

@@ -1,0 +1,169 @@
+"""A mixture of experts in place of a layer's MLP.
+
+For T tokens, hidden h, E experts of inner width f_e, k per token:
+
+    router [h -> E] - choice of k - token counts - permute (T -> k T rows) - dispatch - sort - up [h -> f_e or 2 f_e] - activation
+           - down [f_e -> h] - sort back - combine - unpermute (k T -> T rows, weighted)      beside it: shared expert
+
+Dispatch and combine are the exchanges between the ranks that share the experts.  Bytes kept per token (16 bits): k (4 h + 6 f_e) for the
+experts, k (2 h + 6 f_e) where the router's weights scale the inner activation, 2 h for the router's input and 12 E for logits, weights
+and choice.
+With a capacity factor c every expert takes exactly c k T / E rows: fuller ones drop tokens, emptier ones are padded, so that k T
+becomes c k T above and all ranks have equal work.  Groups of experts with a choice of one each (M6-T's prototypes, arXiv
+2105.15082) cost what one group of all of them with as many choices costs.
+Source: Lepikhin et al., GShard, arXiv 2006.16668; Megatron-LM's token dispatcher (permute, exchange, sort by expert).
+"""
+
+from __future__ import annotations
+
+from simulator.workload.blocks.mlp import mlp
+from simulator.workload.builder import LayerBuilder
+from simulator.workload.graph import Dim, Exchange, HostWait, Keep, Kernel, Moves, Tensor
+
+__all__ = ["LAUNCHES_PER_EXPERT", "experts"]
+
+LAUNCHES_PER_EXPERT = 2
+"""Host work for one expert's share of a product, in launches: frameworks hand each expert's product to the library by itself,
+on one of several streams.  MooreThreads/SimuMax, configs/system/b200_*.json: products of 40 to 160 groups take at least 8.6 to
+9.2 us per group whatever their size, twice a launch of 4 us."""
+
+_COUNT_KERNELS = 12
+"""Kernels and copies between the choice of experts and the moment at which the host knows how many rows each expert has."""
+
+_LOGIT = 4.0
+"""Bytes of a router's logit: the choice is made in fp32 in every framework."""
+
+
+def experts(g: LayerBuilder, x: Tensor) -> Tensor:
+    """Add the operations between the MLP's norm and its residual in a layer with experts; return their output."""
+    m, e, style = g.m, g.e, g.style
+    rows = round(g.t * m.experts_per_token * (m.capacity_factor or 1.0))
+    copies, sorted_rows = Dim("copies", rows), Dim("expert_rows", rows)
+    reach = m.groups_per_token / m.expert_groups if m.expert_groups else 1.0
+    with g.module("moe"):
+        with g.captured("moe_router"):
+            chosen = _choice(g, x)
+        if not m.capacity_factor:
+            _counts(g, chosen)
+        mine = g.tensor("copied rows", copies, g.hidden)
+        moved = (Moves(dims=x.dims, read=e, backward_written=e), Moves(dims=mine.dims, written=e, backward_read=e))
+        g.add(
+            Kernel(
+                label="permute", inputs=(x, chosen), outputs=(mine,), absorbed="exchange", moves=moved, access="gather"
+            )
+        )
+        there = g.tensor("dispatched rows", sorted_rows, g.hidden)
+        g.add(_exchange("dispatch", mine, there, True, m.experts_per_token, reach))
+        there = g.moves("sort by expert", there, "sorted rows", access="gather", after_exchange=True)
+        out = mlp(g, "expert", there, Dim("ffn", m.expert_ffn), expert=True)
+        if m.linear_bias and style.weights_in_experts:
+            out = _weighted_biases(g, out)
+        out = g.moves("sort back", out, "rows sorted back", access="gather", after_exchange=True)
+        back = g.tensor("combined rows", copies, g.hidden)
+        g.add(_exchange("combine", out, back, False, m.experts_per_token, reach))
+        made = g.tensor("experts' output", *x.dims)
+        moved = (
+            Moves(dims=back.dims, read=e, backward_read=e, backward_written=e),
+            Moves(dims=x.dims, written=e, backward_read=e),
+        )
+        g.add(
+            Kernel(
+                label="unpermute",
+                inputs=(back, chosen),
+                outputs=(made,),
+                keeps=() if style.weights_in_experts else (Keep(tensor=back, name="expert output"),),
+                absorbed="exchange",
+                moves=moved,
+                access="gather",
+            )
+        )
+        return _shared(g, x, made) if m.shared_expert_ffn else made
+
+
+def _exchange(label: str, given: Tensor, made: Tensor, outward: bool, copies: int, reach: float) -> Exchange:
+    return Exchange(label=label, inputs=(given,), outputs=(made,), outward=outward, copies=copies, reach=reach)
+
+
+def _shared(g: LayerBuilder, x: Tensor, made: Tensor) -> Tensor:
+    """The experts that every token sees, and the sum."""
+    e = g.e
+    with g.captured("moe_router"):
+        with g.module("shared_experts"):
+            shared = mlp(g, "shared expert", x, Dim("ffn", g.m.shared_expert_ffn), keeps_input=False)
+        out = g.tensor("sum of experts", *x.dims)
+        moved = Moves(dims=x.dims, read=2 * e, written=e, backward_read=e, backward_written=2 * e)
+        g.add(Kernel(label="shared expert sum", inputs=(made, shared), outputs=(out,), moves=(moved,)))
+    return out
+
+
+def _choice(g: LayerBuilder, x: Tensor) -> Tensor:
+    """The router, then softmax over the experts, the k largest, their weights and the loss that balances them: passes over T x E
+    numbers."""
+    logits = g.tensor("router logits", *x.dims[:-1], g.experts)
+    kept = Keep(tensor=x, name="router input", element=g.e, cheap=False)
+    g.linear("router", x, (logits,), (g.hidden,), keep=kept, bias=g.m.linear_bias, quantised=False)
+    chosen = g.tensor("router weights and choice", *logits.dims, element=3 * _LOGIT)
+    moved = Moves(
+        dims=logits.dims,
+        read=3 * _LOGIT,
+        written=3 * _LOGIT,
+        backward_read=2 * _LOGIT,
+        backward_written=2 * _LOGIT,
+    )
+    g.add(
+        Kernel(
+            label="choice of experts",
+            inputs=(logits,),
+            outputs=(chosen,),
+            keeps=(Keep(tensor=chosen),),
+            moves=(moved,),
+            launches=12,
+            backward_launches=8,
+        )
+    )
+    return chosen
+
+
+def _counts(g: LayerBuilder, chosen: Tensor) -> None:
+    """Rows per expert and per rank, summed from the choice and copied to the host, which sizes buffers and products by them.
+
+    Where experts have a fixed capacity, sizes are known and nothing is counted.  Megatron-LM, moe/token_dispatcher.py, preprocess:
+    sums and casts of the map of chosen experts, counts of all ranks gathered, sums and slices of those, copies to the host.
+    """
+    g.add(
+        HostWait(
+            label="token counts",
+            inputs=(chosen,),
+            outputs=(),
+            captured="moe_preprocess",
+            read=2.0 * chosen.elements,
+            counts=True,
+            launches=_COUNT_KERNELS,
+        )
+    )
+
+
+def _weighted_biases(g: LayerBuilder, x: Tensor) -> Tensor:
+    """Each expert's output bias times the router's weight of the row, added in fp32, expert by expert (Megatron-Core,
+    TEGroupedMLP._apply_bias), for k T h = n values of e bytes:
+
+        forward   product, sum, joining, cast          reads (e + 8) n     writes (e + 12) n
+        backward  casts, joining, sums for bias and weight    reads (2 e + 20) n   writes (2 e + 12) n
+    """
+    e = g.e
+    out = g.tensor("rows with weighted biases", *x.dims)
+    moved = Moves(dims=x.dims, read=e + 8, written=e + 12, backward_read=2 * e + 20, backward_written=2 * e + 12)
+    g.add(
+        Kernel(
+            label="expert weighted biases",
+            inputs=(x,),
+            outputs=(out,),
+            absorbed="grouped",
+            moves=(moved,),
+            access="stream",
+            launches=2,
+            backward_launches=3,
+            per_expert=2,
+        )
+    )
+    return out

@@ -1,0 +1,100 @@
+"""The head: projection to the vocabulary, cross-entropy on the logits, and training metrics."""
+
+from __future__ import annotations
+
+from simulator.workload.builder import LayerBuilder
+from simulator.workload.graph import Dim, Keep, Kernel, Moves, Tensor
+
+__all__ = ["head"]
+
+
+def head(g: LayerBuilder, x: Tensor, bias: bool = False, share: float = 1.0) -> Tensor:
+    """Add the product with the vocabulary, the loss and the metrics; return the loss.
+
+    Args:
+        x: normed activations, of all tokens or (without a sequence) of one token of each sequence.
+        bias: whether every word has one; its gradient costs nothing beside the product's.
+        share: of all tokens that have logits.
+    """
+    logits = g.tensor("logits", *x.dims[:-1], g.vocabulary, role="logits")
+    g.linear(
+        "head",
+        x,
+        (logits,),
+        (g.hidden,),
+        keep=Keep(tensor=x, name="head input", element=g.e, whole=g.style.keeps_gathered_inputs),
+        bias=False,
+        quantised=False,
+        vectors=(g.weight("head bias", Dim("vocabulary", g.m.vocabulary), role="bias"),) if bias else (),
+        sums_bias=False,
+    )
+    seen = logits.view(*g.tokens, g.vocabulary)
+    loss = _loss(g, x, seen, share)
+    _metrics(g, seen, share)
+    return loss
+
+
+def _loss(g: LayerBuilder, x: Tensor, logits: Tensor, share: float) -> Tensor:
+    """Cross-entropy, on fp32 logits unless it is fused."""
+    style, e = g.style, g.e
+    if style.fused_cross_entropy and style.widens_fused_loss:  # maximum; exponential and sum; divide
+        read, written, back_read, back_written, kept = 2 * e + 4.0, 8.0, 4.0, e, 4.0
+    elif style.fused_cross_entropy:
+        read, written, back_read, back_written, kept = 2 * e, 0.0, e, e, e
+    else:  # cast to fp32; maximum; subtract; exponential; sum; divide - backward scales the softmax and casts it back
+        read, written, back_read, back_written, kept = e + 20.0, 16.0, 8.0, 4.0 + e, 4.0
+    measures = style.measures_accuracy
+    if measures:  # loss; maximum twice; largest's index; subtract; exponential; sum
+        read, written = read + 7.0 * e, written + 2.0 * e
+    whole = style.gathers_logits
+    # from the loss to its backward stand logits, or, made chunk by chunk, the gradient of the head's input
+    keep = Keep(tensor=logits, element=kept, whole=whole, share=share)
+    if style.loss_chunks > 1:
+        keep = Keep(tensor=x.view(*g.tokens, g.hidden), name="gradient of the head's input", element=e, share=share)
+    moved = Moves(
+        dims=logits.dims,
+        read=read,
+        written=written,
+        backward_read=back_read,
+        backward_written=back_written,
+        share=share,
+    )
+    out = g.tensor("losses", *logits.dims[:-1], element=4.0)
+    g.add(
+        Kernel(
+            label="cross entropy",
+            inputs=(logits,),
+            outputs=(out,),
+            keeps=(keep,),
+            role="loss",
+            moves=(moved,),
+            whole=whole,
+            access="loss",
+            launches=(2 if style.fused_cross_entropy else 8) + (7 if measures else 0),
+            backward_launches=1 if style.fused_cross_entropy else 4,
+        )
+    )
+    return out
+
+
+def _metrics(g: LayerBuilder, logits: Tensor, share: float) -> None:
+    """Training metrics that evaluate the loss of the logits anew, after the backward and without gradients.
+
+    Each: a cast to fp32, then log-probabilities and their pick.  torch's kernel reads a row for its maximum, for its sum and to
+    write; a block of 1,024 threads per multiprocessor works on a row of some 200 kB, so that the rows under way stay in the L2
+    cache and memory is read once.
+    """
+    times = g.style.loss_metrics
+    if times:
+        moved = Moves(dims=logits.dims, backward_read=times * (g.e + 4.0), backward_written=times * 8.0, share=share)
+        g.add(
+            Kernel(
+                label="training metrics",
+                inputs=(logits,),
+                outputs=(),
+                moves=(moved,),
+                whole=g.style.gathers_logits,
+                launches=0,
+                backward_launches=6 * times,
+            )
+        )

@@ -1,0 +1,128 @@
+"""Layers that carry a state along the sequence in place of attention, chunk by chunk: what Mamba-2 and the gated delta rule share.
+
+With inner width d = H P (H heads of P), state n, g groups, chunks of Q tokens, T tokens in B sequences:
+
+    norm - in [h -> 2 d + 2 g n + H (2 H)] - convolution of d + 2 g n channels - scan - gated norm - out [d -> h] - residual
+
+All heads see groups of keys and queries as their own; the order of chunks, in which the delta rule's states follow each other, costs
+nothing here beside its products.
+"""
+
+from __future__ import annotations
+
+import abc
+
+from simulator.workload.blocks.mixer.base import Mixer
+from simulator.workload.builder import LayerBuilder
+from simulator.workload.graph import Dim, Keep, Kernel, Moves, Product, Tensor
+from simulator.workload.model import Model
+
+__all__ = ["StateSpace", "pass_states", "product"]
+
+
+class StateSpace(Mixer):
+    """A mixer that scans the sequence in chunks."""
+
+    state = True
+    chunk: int
+    """Tokens of a chunk."""
+    per_head: int
+    """Numbers per head that the first product makes beside channels and gate: step sizes, rates."""
+    constants: int
+    """Learned numbers per head."""
+    bias: bool
+    """Whether the convolution has one."""
+    shares_norm: bool
+    """Whether all heads share the weights of the norm behind the scan."""
+
+    @abc.abstractmethod
+    def products(self, model: Model, length: int) -> float:
+        """Return the multiplications of the scan per token, all of a chunk's square counted.
+
+        Args:
+            length: tokens per sequence.
+        """
+
+    @abc.abstractmethod
+    def scan(self, g: LayerBuilder, x: Tensor) -> Tensor:
+        """Add the scan; return its output.
+
+        Args:
+            x: the convolved channels.
+        """
+
+    def build(self, g: LayerBuilder, x: Tensor) -> Tensor:
+        """See `Mixer.build`."""
+        m, tokens = g.m, g.tokens
+        wide = Dim("state_channels", m.ssm_convolved + m.ssm_inner + m.ssm_heads * self.per_head)
+        convolved, inner = Dim("convolved", m.ssm_convolved), Dim("state_inner", m.ssm_inner)
+        projected = g.tensor("state space projections", *tokens, wide)
+        given = Keep(tensor=x, name="state space input", element=g.kept, whole=g.style.keeps_gathered_inputs)
+        g.linear("state space in", x, (projected,), (g.hidden,), keep=given, bias=False)
+        channels = g.tensor("convolved channels", *tokens, convolved)
+        constants = Dim("constants", m.ssm_convolved * (m.conv_width + self.bias) + m.ssm_heads * self.constants)
+        _moving(g, "convolution", (projected,), channels, Keep(tensor=projected), constants, channels.dims, 1)
+        scanned = self.scan(g, channels)
+        gated = g.tensor("gated state space output", *tokens, inner)
+        kept = Keep(tensor=scanned.view(*tokens, inner), name="scan output")
+        scale = Dim("constants", m.ssm_head_dim if self.shares_norm else m.ssm_inner)
+        _moving(g, "gated norm", (scanned, projected), gated, kept, scale, gated.dims, 2)
+        out = g.tensor("state space out output", *tokens, g.hidden)
+        kept = Keep(tensor=gated, name="state space output", element=g.kept, cheap=False)
+        return g.linear("state space out", gated, (out,), (inner,), keep=kept, bias=False)[0]
+
+    def chunks(self, g: LayerBuilder) -> tuple[Dim, Dim]:
+        """Return (chunks of all sequences, tokens of one)."""
+        length = min(self.chunk, g.sequence.size)
+        return Dim("chunks", g.batch.size * -(-g.sequence.size // length)), Dim("chunk", length)
+
+
+def product(
+    g: LayerBuilder, label: str, left: Tensor, right: Tensor, out: Tensor, *others: Tensor, keep: Keep | None = None
+) -> Tensor:
+    """Add a product inside chunks; both sides are activations.
+
+    Args:
+        others: what else it reads.
+        keep: what it keeps.
+    """
+    inputs, keeps = (left, right, *others), (keep,) if keep else ()
+    g.add(Product(label=label, inputs=inputs, outputs=(out,), keeps=keeps, backward_launches=2))
+    return out
+
+
+def pass_states(g: LayerBuilder, states: Tensor) -> Tensor:
+    """Add the passing of states from chunk to chunk: fp32 states of every chunk read and written."""
+    out = g.tensor("passed states", *states.dims, element=4.0)
+    kept = Keep(tensor=out, name="chunk states", cheap=False)
+    _moving(g, "passing of states", (states,), out, kept, None, states.dims, 1, 4.0)
+    return out
+
+
+def _moving(
+    g: LayerBuilder,
+    label: str,
+    inputs: tuple[Tensor, ...],
+    out: Tensor,
+    keep: Keep,
+    weights: Dim | None,
+    dims: tuple[Dim, ...],
+    reads: int,
+    element: float = 0.0,
+) -> None:
+    """A kernel that reads so many tensors and writes one, backward all of them and the inputs' gradients."""
+    e = element or g.e
+    g.add(
+        Kernel(
+            label=label,
+            inputs=inputs,
+            outputs=(out,),
+            weights=(g.weight(f"{label} weights", weights, role="vector"),) if weights else (),
+            keeps=(keep,),
+            again=(out.name,),
+            moves=(
+                Moves(dims=dims, read=reads * e, written=e, backward_read=(reads + 1) * e, backward_written=reads * e),
+            ),
+            backward_launches=2,
+        )
+    )

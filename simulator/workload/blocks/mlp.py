@@ -1,0 +1,175 @@
+"""An MLP: up (and gate), activation function, down; on a layer's tokens, or on the rows of experts."""
+
+from __future__ import annotations
+
+import contextlib
+
+from simulator.workload.builder import LayerBuilder
+from simulator.workload.graph import Dim, HostWait, Keep, Kernel, Moves, Tensor
+
+__all__ = ["mlp", "weights_apart"]
+
+
+def weights_apart(g: LayerBuilder) -> bool:
+    """Whether the router's weights scale experts' inner activation in kernels of their own: the fused one is for gates."""
+    return g.style.weights_in_experts and not (g.m.gated_mlp and g.style.fused_bias_activation)
+
+
+def mlp(g: LayerBuilder, name: str, x: Tensor, width: Dim, expert: bool = False, keeps_input: bool = True) -> Tensor:
+    """Add an MLP of inner width `width`; return its output.
+
+    Args:
+        name: what its operations are called after.
+        expert: on the rows of experts, each with weights of its own.
+        keeps_input: whether its input is kept for it; not where another operation keeps the same tensor.
+    """
+    m, style = g.m, g.style
+    rows = x.dims[:-1]
+    before = "" if name == "mlp" else f"{name} "
+    layer = not expert and keeps_input  # the layer's own MLP, not one of its experts
+    first = f"{before}{'gate output' if m.gated_mlp else 'activation function input'}"
+    made = [g.tensor(first, *rows, width)] + ([g.tensor(f"{before}up output", *rows, width)] if m.gated_mlp else [])
+    apart = m.gated_mlp and not style.joined_gate and not expert
+    whole = style.keeps_gathered_inputs and not expert
+    kept = Keep(tensor=x, name=f"{name} input", element=g.kept, whole=whole)
+    each = (g.experts,) if expert else ()
+    inner = g.linear(
+        f"{name} up",
+        x,
+        tuple(made),
+        (g.hidden,),
+        keep=kept if keeps_input else None,
+        bias=m.linear_bias,
+        again=tuple(t.name for t in made[1:]),
+        kernels=(1, 1) if apart else (),
+        each=each,
+        role="mlp_up" if layer else "",
+    )
+    with g.module("moe_act") if expert else contextlib.nullcontext():
+        inner = _clamps(g, name, inner, expert)
+        down_in = _activation(g, before, inner, expert)
+        if expert and weights_apart(g):
+            down_in = _weighted(g, down_in)
+    out = g.tensor(f"{name} down output", *rows, g.hidden)
+    # the seventh product of a layer, so one of those whose output is kept
+    idle = (Keep(tensor=out, idle=True),) if m.gated_mlp and style.keeps_idle_products and not expert else ()
+    return g.linear(
+        f"{name} down",
+        down_in,
+        (out,),
+        (width,),
+        keep=Keep(tensor=down_in, name=f"{name} down input", element=g.kept, cheap=True),
+        more_keeps=idle,
+        bias=m.linear_bias,
+        each=each,
+        role="mlp_down" if layer else "",
+    )[0]
+
+
+def _clamps(g: LayerBuilder, name: str, given: tuple[Tensor, ...], expert: bool) -> tuple[Tensor, ...]:
+    """The clamps of both inputs of a gate, where they are kernels of their own.
+
+    Megatron-Core (fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl) clamps and joins in plain tensor operations,
+    then makes a number on the GPU, for which the host waits.  Of both inputs together, per element of one:
+
+        forward   two clamps, joining                       reads 4 e        writes 4 e
+        backward  parting; masks of one and of two limits,
+                  two choices by mask                       reads 7 e + 4    writes 4 e + 4
+    """
+    style, e = g.style, g.e
+    if not g.m.clamped_gate or (style.fused_bias_activation and not style.weights_in_experts):
+        return given
+    dims = given[0].dims
+    out = tuple(g.tensor(f"{t.name}, clamped", *t.dims) for t in given)
+    both = given[0].view(Dim("gate_and_up", 2), *dims)
+    g.add(
+        Kernel(
+            label=f"{name} clamp",
+            inputs=given,
+            outputs=out,
+            keeps=(Keep(tensor=both, name=f"{name} gate clamped", cheap=True),),
+            again=(out[1].name,),
+            absorbed="grouped" if expert else "",
+            moves=(Moves(dims=dims, read=4 * e, written=4 * e, backward_read=7 * e + 4, backward_written=4 * e + 4),),
+            access="stream",
+            launches=3,
+            backward_launches=7,
+        )
+    )
+    if style.weights_in_experts:
+        absorbed = "grouped" if expert else ""
+        g.add(HostWait(label=f"{name} gate offset", inputs=out[1:], outputs=(), read=e, absorbed=absorbed))
+    return out
+
+
+def _activation(g: LayerBuilder, before: str, given: tuple[Tensor, ...], expert: bool) -> Tensor:
+    """The activation function, or the gate.
+
+    A gate in plain tensor operations, in passes over one half of its input: the function 1, 1 and the product 2, 1 forward;
+    backward the product's two gradients 4, 2 and the function's 2, 1, and joining the halves 2, 2 where they are one tensor.
+    Biases are added before, 2 and 2 for both halves; their gradient is summed by the linear layer.
+    """
+    m, style, e = g.m, g.style, g.e
+    fused = style.fused_bias_activation and not (m.gated_mlp and style.plain_gate)
+    passes = 1 if fused or not (m.linear_bias or m.gated_mlp) else 2
+    halves = len(given)
+    traffic = [halves * passes, passes, (halves + 1) * passes, halves * passes]
+    plain = m.gated_mlp and passes > 1
+    if plain:
+        joined, biases = 2 if style.joined_gate or expert else 0, 2 if m.linear_bias else 0
+        traffic = [3 + biases, 2 + biases, 6 + joined, 3 + joined]
+    read, written, back_read, back_written = (e * n for n in traffic)
+    dims = given[0].dims
+    names = ("gate output", "up output") if m.gated_mlp else ("activation function input",)
+    inner = []
+    if expert and weights_apart(g):
+        inner.append(g.tensor(f"{before}output unweighted", *dims))
+    if plain:
+        inner.append(g.tensor(f"{before}silu output", *dims))
+    out = g.tensor(f"{before}down input", *dims)
+    g.add(
+        Kernel(
+            label=f"{before}{'swiglu' if m.gated_mlp else 'gelu'}",
+            inputs=given,
+            outputs=(out, *inner),
+            keeps=(
+                *(Keep(tensor=t, name=f"{before}{name}") for t, name in zip(given, names, strict=True)),
+                *(Keep(tensor=t) for t in inner),
+            ),
+            again=tuple(t.name for t in (out, *inner)),
+            absorbed="grouped" if expert else "",
+            moves=(
+                Moves(dims=dims, read=read, written=written, backward_read=back_read, backward_written=back_written),
+            ),
+            access="stream" if plain else "",  # an error function takes longer than its bytes
+            launches=passes,
+            backward_launches=passes,
+        )
+    )
+    return out
+
+
+def _weighted(g: LayerBuilder, x: Tensor) -> Tensor:
+    """Behind the activation function of experts the router's weights, where no kernel applies both (Megatron-Core,
+    TEGroupedMLP.bias_act_func): they are in fp32, so the product is too and is cast back, for n values of e bytes:
+
+        forward   product, cast                                   reads (e + 4) n       writes (e + 4) n
+        backward  cast, product and cast for the activation,
+                  product and sum for the weights                 reads (2 e + 16) n    writes (e + 12) n
+    """
+    e = g.e
+    moved = Moves(dims=x.dims, read=e + 4, written=e + 4, backward_read=2 * e + 16, backward_written=e + 12)
+    out = g.tensor(f"{x.name}, weighted", *x.dims)
+    g.add(
+        Kernel(
+            label="expert weighted activation",
+            inputs=(x,),
+            outputs=(out,),
+            absorbed="grouped",
+            moves=(moved,),
+            access="stream",
+            launches=2,
+            backward_launches=5,
+        )
+    )
+    return out

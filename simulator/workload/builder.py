@@ -1,0 +1,186 @@
+"""Builds a layer's graph: the dimensions of a microbatch, and blocks that add operations one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from simulator.workload.graph import Dim, Keep, Kernel, LayerGraph, Moves, Op, Product, Tensor
+from simulator.workload.layer_kind import LayerKind
+from simulator.workload.model import Model
+from simulator.workload.operator import KernelStyle
+from simulator.workload.precision import Precision
+
+__all__ = ["LayerBuilder"]
+
+AnyOp = TypeVar("AnyOp", bound=Op)
+
+
+class LayerBuilder:
+    """A graph under construction; e = bytes of an activation's element, kept = of a quantised one."""
+
+    def __init__(
+        self,
+        model: Model,
+        sequences: int,
+        length: int,
+        precision: Precision,
+        style: KernelStyle,
+        vocabulary: int,
+        context: int = 0,
+        peers: int = 1,
+        kind: LayerKind | None = None,
+        source: int = 0,
+    ) -> None:
+        m = model
+        self.m, self.style, self.kind, self.peers = m, style, kind or LayerKind(), peers
+        self.e, self.kept = float(precision.element), precision.quantised_element
+        self.batch, self.sequence = Dim("batch", sequences), Dim("sequence", length)
+        self.source = Dim("source_sequence", source)
+        self.keys = (context + length) * peers
+        self.hidden, self.ffn, self.vocabulary = (
+            Dim("hidden", m.hidden),
+            Dim("ffn", m.ffn),
+            Dim("vocabulary", vocabulary),
+        )
+        self.heads, self.kv_heads = Dim("heads", m.heads), Dim("kv_heads", m.kv_heads, serves="heads")
+        self.head_dim, self.value_dim = Dim("head_dim", m.head_dim), Dim("value_dim", m.value_head_dim)
+        self.experts = Dim("experts", m.experts)
+        self.inputs: list[Tensor] = []
+        self.results: list[Tensor] = []
+        """What others read beside the layer's own output."""
+        self.ops: list[Op] = []
+        self.weights: list[Tensor] = []
+        self._modules: tuple[str, ...] = ()
+        self._captured = ""
+
+    @property
+    def tokens(self) -> tuple[Dim, Dim]:
+        """The dimensions of the microbatch's tokens."""
+        return self.batch, self.sequence
+
+    @property
+    def t(self) -> int:
+        """Tokens of the microbatch."""
+        return self.batch.size * self.sequence.size
+
+    def tensor(self, name: str, *dims: Dim, element: float | None = None, role: str = "activation") -> Tensor:
+        """A tensor; `element`: its bytes per element, by default those of an activation."""
+        return Tensor(name, dims, self.e if element is None else element, role)
+
+    def given(self, name: str, *dims: Dim, element: float | None = None, role: str = "activation") -> Tensor:
+        """An input of the graph; of role "stream" where it crosses pipeline boundaries."""
+        tensor = self.tensor(name, *dims, element=element, role=role)
+        self.inputs.append(tensor)
+        return tensor
+
+    def passed_by(self, *dims: Dim) -> Tensor:
+        """The output of another stack, which crosses pipeline boundaries beside the layer's input."""
+        found = next((t for t in self.inputs if t.name == "other stack"), None)
+        return found or self.given("other stack", *dims, role="stream")
+
+    def weight(self, name: str, *dims: Dim, role: str = "weight") -> Tensor:
+        """A weight that an operation of this graph must own."""
+        tensor = self.tensor(name, *dims, role=role)
+        self.weights.append(tensor)
+        return tensor
+
+    @contextlib.contextmanager
+    def module(self, name: str) -> Iterator[None]:
+        """Operations added inside belong to this module of selective recompute."""
+        before = self._modules
+        self._modules = (*before, name)
+        yield
+        self._modules = before
+
+    @contextlib.contextmanager
+    def outside(self, name: str) -> Iterator[None]:
+        """Operations added inside do not belong to this module, though it is open around them."""
+        before = self._modules
+        self._modules = tuple(module for module in before if module != name)
+        yield
+        self._modules = before
+
+    @contextlib.contextmanager
+    def captured(self, part: str) -> Iterator[None]:
+        """Operations added inside are captured with this part of the layer."""
+        before, self._captured = self._captured, part
+        yield
+        self._captured = before
+
+    def add(self, op: AnyOp) -> AnyOp:
+        """Append an operation, as part of the modules that are open."""
+        op = replace(op, modules=(*self._modules, *op.modules), captured=op.captured or self._captured)
+        self.ops.append(op)
+        return op
+
+    def linear(
+        self,
+        label: str,
+        x: Tensor,
+        outputs: tuple[Tensor, ...],
+        depth: tuple[Dim, ...],
+        *,
+        keep: Keep | None,
+        bias: bool,
+        again: tuple[str, ...] = (),
+        each: tuple[Dim, ...] = (),
+        more_keeps: tuple[Keep, ...] = (),
+        vectors: tuple[Tensor, ...] = (),
+        beside: tuple[Tensor, ...] = (),
+        **more: Any,
+    ) -> tuple[Tensor, ...]:
+        """A product of `x` with one weight per output; its bias is added in the product or by the kernel that follows.
+
+        Args:
+            depth: the dimensions summed over; a weight has these and what its output has beside the rows of `x`.
+            keep: its input as it is kept.
+            each: dimensions of which every one has weights of its own (experts).
+            vectors: weights that it owns beside these.
+            beside: what it reads as further columns of `x`.
+            more: other fields of `Product`.
+        """
+        rows = {d.name for d in x.dims}
+        wide = [tuple(d for d in out.dims if d.name not in rows) for out in outputs]
+        named = [f"{label} weight" if len(outputs) == 1 else f"{label} weight of {out.name}" for out in outputs]
+        weights = [self.weight(name, *each, *depth, *dims) for name, dims in zip(named, wide, strict=True)]
+        if bias:
+            weights += [
+                self.weight(f"{w.name}, bias", *each, *dims, role="bias") for w, dims in zip(weights, wide, strict=True)
+            ]
+        weights += vectors
+        self.add(
+            Product(
+                label=label,
+                inputs=(x, *beside),
+                outputs=outputs,
+                weights=tuple(weights),
+                keeps=(*((keep,) if keep else ()), *more_keeps),
+                again=again,
+                **{"backward_launches": 2 + (1 if bias else 0), **more},
+            )
+        )
+        return outputs
+
+    def moves(self, label: str, x: Tensor, name: str, read: float = 1.0, written: float = 1.0, **more: Any) -> Tensor:
+        """A kernel whose output is like its input and whose backward is its reverse; `read`, `written`: how often."""
+        out = replace(x, name=name)
+        e = x.element
+        moved = Moves(
+            dims=x.dims, read=read * e, written=written * e, backward_read=written * e, backward_written=read * e
+        )
+        self.add(Kernel(label=label, inputs=(x,), outputs=(out,), moves=(moved,), **more))
+        return out
+
+    def graph(self, kind: str, *outputs: Tensor) -> LayerGraph:
+        """The finished graph."""
+        return LayerGraph(
+            kind=kind,
+            inputs=tuple(self.inputs),
+            ops=tuple(self.ops),
+            outputs=(*outputs, *self.results),
+            weights=tuple(self.weights),
+            peers=self.peers,
+        )

@@ -1,0 +1,105 @@
+"""Settings that are exported are read back to the same plan, and the same prediction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import PlanError
+from simulator.importers.jobs import import_files, load_any_job
+from simulator.importers.write_megatron import megatron_script
+from simulator.importers.write_others import deepspeed_json, torchtitan_toml
+from simulator.job import Job, job_from_names
+from simulator.simulation import simulate_job
+
+
+def again(
+    tmp_path: Path, name: str, text: str, job: Job, settings: tuple[str, ...] = (), model: str | None = None
+) -> Job:
+    path = tmp_path / name
+    path.write_text(text)
+    assert not import_files([path]).not_understood
+    return load_any_job(str(path), settings, model, job.cluster.name)
+
+
+def alike(one: Job, other: Job) -> None:
+    a, b = simulate_job(one), simulate_job(other)
+    assert (a.step_time, a.peak_memory) == (b.step_time, b.peak_memory)
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        ("llama3_8b", ("tp=2", "plan.sequence_parallel=true", "plan.zero_stage=1", "plan.dropout=false")),
+        ("llama3_8b", ("pp=4", "plan.chunks_per_rank=2", "plan.recompute=full", "plan.zero_stage=1", "plan.microbatch_size=2")),
+        ("llama3_8b", ("pp=2", "plan.layer_split=[15,17]", "plan.bucket_size='80 MB'", "plan.overlap_gradients=true")),
+        ("llama3_8b", ("cp=2", "plan.context_parallel_kind=ulysses", "plan.attention=flash2", "workload.precision=mxfp8")),
+        ("llama3_8b", ("plan.zero_stage=3", "workload.precision=bf16", "plan.optimizer_offload=0.5")),
+        ("mixtral_8x7b", ("tp=2", "plan.sequence_parallel=true", "ep=4", "plan.expert_exchange=once_per_node", "plan.zero_stage=1")),
+        ("deepseek_v2_lite", ("ep=8", "plan.zero_stage=1", "plan.recompute=selective", "plan.recompute_modules=['mla_up_proj']")),
+        ("gpt2_1_5b", ("workload.precision=fp16", "plan.recompute=full", "plan.recompute_method=block", "plan.recompute_layers=3")),
+    ],
+)  # fmt: skip
+def test_megatron(tmp_path: Path, model: str, settings: tuple[str, ...]) -> None:
+    job = job_from_names(model, "hgx_b200", ("cluster.gpus=8", "workload.global_batch_size=32", *settings))
+    back = again(tmp_path, "train.sh", megatron_script(job), job)
+    alike(job, back)
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        ("llama3_8b", ("plan.zero_stage=3", "plan.framework=torchtitan_2025")),
+        ("llama3_8b", ("tp=2", "plan.sequence_parallel=true", "plan.zero_stage=3", "plan.framework=torchtitan", "plan.recompute=full")),
+        ("llama3_8b", ("plan.zero_stage=3", "plan.shard_size=4", "plan.framework=torchtitan_eager", "workload.precision=fp8_current")),
+        ("llama3_70b", ("tp=4", "pp=2", "plan.sequence_parallel=true", "plan.layer_split=[40,40]", "plan.framework=torchtitan")),
+        ("qwen3_30b_a3b", ("ep=4", "plan.zero_stage=3", "plan.framework=torchtitan_2025", "plan.reshard_after_forward=false")),
+    ],
+)  # fmt: skip
+def test_torchtitan(tmp_path: Path, model: str, settings: tuple[str, ...]) -> None:
+    job = job_from_names(
+        model,
+        "dgx_h100",
+        ("cluster.gpus=8", "workload.global_batch_size=16", "workload.sequence_length=4096", *settings),
+    )
+    back = again(tmp_path, "job.toml", torchtitan_toml(job), job)
+    alike(job, back)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("plan.zero_stage=2", "plan.overlap_gradients=true", "plan.bucket_size='1 GB'", "plan.framework=deepspeed"),
+        ("plan.zero_stage=3", "plan.optimizer_offload=1.0", "plan.parameter_offload=1.0", "plan.framework=deepspeed"),
+        ("plan.zero_stage=1", "plan.framework=deepspeed", "plan.gradient_dtype=fp32", "plan.clip_gradients=false"),
+    ],
+)  # fmt: skip
+def test_deepspeed(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    job = job_from_names("llama3_8b", "dgx_h100", ("cluster.gpus=8", "workload.global_batch_size=32", *settings))
+    text, elsewhere = deepspeed_json(job)
+    back = again(tmp_path, "ds.json", text, job, ("cluster.gpus=8",), "llama3_8b")
+    alike(job, back)
+    assert "8 GPUs" in elsewhere[0]
+
+
+def test_what_has_no_flag_is_said() -> None:
+    job = job_from_names(
+        "gemma2_9b", "dgx_h100", ("plan.fsdp_prefetch=2", "plan.zero_stage=3", "plan.framework=torchtitan")
+    )
+    script = megatron_script(job)
+    for said in (
+        "# Has no flag: plan.fsdp_prefetch = 2",
+        "# Has no flag: plan.framework = torchtitan",
+        "# Has no flag: model.post_norms",
+    ):
+        assert said in script
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(PlanError, match="trains decoders"):
+        megatron_script(job_from_names("bert_large", "dgx_h100"))
+    with pytest.raises(PlanError, match="shards all states or none"):
+        torchtitan_toml(job_from_names("llama3_8b", "dgx_h100", ["plan.zero_stage=1"]))
+    with pytest.raises(PlanError, match="DeepSpeed trains in"):
+        deepspeed_json(job_from_names("llama3_8b", "dgx_h100", ["workload.precision=fp8"]))

@@ -1,0 +1,217 @@
+"""dtsim goodput: the JSON that others call, its text and picture, and what a user gets wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.cli import main
+from simulator.errors import SpecError
+from simulator.goodput.study import goodput
+from simulator.job import load_job
+from simulator.simulation import simulate_job
+
+PLAIN = """
+[workload]
+model = "llama3_8b"
+global_batch_size = 128
+[plan]
+zero_stage = 3
+framework = "torchtitan"
+[cluster]
+name = "p5"
+gpus = 64
+"""
+FAILS = """
+[reliability]
+failures = [{component = "gpu", mtbf = "5000 h"}, {component = "host", mtbf = "3000 h"}]
+detection = "1 min"
+restart = "10 min"
+[checkpoint]
+interval = "30 min"
+write = "60 s"
+"""
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "job.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
+    with pytest.raises(SystemExit) as left:
+        main(["goodput", *arguments])
+    out, err = capsys.readouterr()
+    assert code == left.value.code, err
+    return out, err
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    return dict(json.loads(run(capsys, *arguments, "--json")[0]))
+
+
+def test_the_answer_has_the_keys_that_were_promised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, write(tmp_path, PLAIN + FAILS), "--days", "40", "--samples", "200", "--seed", "3")
+
+    assert (1, "goodput") == (found["schema_version"], found["kind"])
+    assert {"version", "cluster", "gpu", "assumptions"} <= set(found["provenance"])
+    assert {"mean", "p10", "p50", "p90"} == set(found["days"]) == set(found["goodput"])
+    assert {"detection", "restart", "rework", "checkpoint", "slow"} <= set(found["lost_s"])
+    assert {"gpu_hours", "price", "energy_j", "co2_kg"} <= set(found)
+    assert 40.0 == found["days"]["mean"]
+    assert 40 * 24 * 64 == pytest.approx(found["gpu_hours"])
+    assert 40 * 24 * 64 / 5000 == pytest.approx(found["interruptions"]["gpu"], rel=0.1)
+    assert 40 * 24 * 8 / 3000 == pytest.approx(found["interruptions"]["host"], rel=0.15)
+    total = sum(found["interruptions"].values())
+    assert 600 * total == pytest.approx(found["lost_s"]["restart"], rel=0.05)
+    assert found["goodput"]["p10"] <= found["goodput"]["p50"] <= found["goodput"]["p90"] < 1.0
+    useful = found["days"]["mean"] * 86400 - sum(found["lost_s"].values())
+    assert useful / (found["days"]["mean"] * 86400) == pytest.approx(found["goodput"]["mean"], rel=1e-6)
+
+
+def test_every_key_is_documented(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "goodput.md").read_text().partition("## The answer as JSON")[2]
+    found = answer(capsys, write(tmp_path, PLAIN + FAILS), "--days", "5", "--samples", "5")
+    keys = {*found, *found["lost_s"], *found["checkpoint"], *found["checkpoint"]["best_interval"], *found["levers"][0]}
+    assert set() == {key for key in keys if f"`{key}`" not in page}
+
+
+def test_without_tables_a_run_is_its_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, PLAIN)
+    found = answer(capsys, path, "--tokens", "10B", "--samples", "5")
+    prediction = simulate_job(load_job(path))
+    steps = math.ceil(1e10 / prediction.tokens)
+
+    assert steps * prediction.step_time / 86400 == pytest.approx(found["days"]["mean"], rel=1e-12)
+    assert found["days"]["p10"] == found["days"]["p90"] == pytest.approx(found["days"]["mean"], rel=1e-12)
+    assert 1.0 == found["goodput"]["mean"]
+    assert {} == {name: mean for name, mean in found["interruptions"].items() if mean}
+    assert any("nothing fails" in text for text in found["provenance"]["assumptions"])
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, PLAIN + FAILS)
+    first, again, other = (
+        run(capsys, path, "--days", "20", "--samples", "50", "--seed", seed, "--json")[0] for seed in ("5", "5", "6")
+    )
+    assert first == again != other
+
+
+def test_neither_tokens_nor_days_is_a_month(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, write(tmp_path, PLAIN + FAILS), "--samples", "5", "--no-levers")
+    assert (30.0, []) == (found["days"]["mean"], found["levers"])
+
+
+def test_text_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture, page = tmp_path / "run.png", tmp_path / "run.html"
+    files = ("--plot", str(picture), "--report", str(page))
+    out, err = run(capsys, write(tmp_path, PLAIN + FAILS), "--days", "20", "--samples", "40", *files)
+    for words in ("where the time goes", "interruptions", "best interval by simulation", "GPU-hours", "single changes"):
+        assert words in out
+    assert f"wrote {picture}" in err
+    assert picture.stat().st_size > 20_000
+    assert "where the time goes" in page.read_text()
+    assert "data:image/png" in page.read_text()
+
+
+def test_auto_finds_the_best_interval(tmp_path: Path) -> None:
+    path = write(tmp_path, PLAIN + FAILS)
+    job = load_job(path, ['checkpoint.interval="auto"'])
+    found = goodput(job, span=60 * 86400.0, samples=20, levers=False)
+    assert found.interval is not None
+    assert found.interval.exact == pytest.approx(found.interval.simulated, rel=0.05)
+    assert abs(found.runs.model.interval - found.interval.simulated) <= found.described.step
+
+
+def test_whoever_stops_it_gets_what_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from simulator.goodput import kernel
+
+    plain, calls = kernel.run_kernel, []
+
+    def pressed(*arguments: Any) -> None:
+        calls.append(1)
+        if len(calls) > 3:
+            raise KeyboardInterrupt
+        plain(*arguments)
+
+    monkeypatch.setattr(kernel, "run_kernel", pressed)
+    settings = (write(tmp_path, PLAIN + FAILS), "--days", "20", "--samples", "500", "--no-levers", "--json")
+    out, err = run(capsys, *settings, code=130)
+    assert (60, 500) == (json.loads(out)["samples"], json.loads(out)["samples_asked"])
+    assert "stopped after 60 of 500 runs" in err
+
+
+def test_whoever_stops_the_levers_keeps_the_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simulator.goodput.study.pull_levers", pressed)
+    out, _ = run(capsys, write(tmp_path, PLAIN + FAILS), "--days", "20", "--samples", "30", "--json", code=130)
+    assert (30, True, []) == tuple(json.loads(out)[key] for key in ("samples", "stopped", "levers"))
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ('failures = [{component = "gpu"}]', "missing key reliability.failures.0.mtbf"),
+        ('failures = [{component = "gpu", mtbf = 5}]', "with its unit"),
+        ('failures = [{component = "gpu", mtbf = "0 h"}]', "above zero"),
+        ('failures = [{component = "gremlin", mtbf = "5 h"}]', "give per"),
+        ('failures = [{component = "rack", mtbf = "5 h"}]', "give nodes"),
+        ('failures = [{component = "gpu", mtbf = "5 h", effect = "slow"}]', "what is slower"),
+        ('failures = [{component = "gpu", mtbf = "5 h", clock = 0.8}]', "what is slower"),
+        ('failures = [{component = "gpu", mtbf = "5 h", age = "1 h"}]', "constant rate"),
+        ("spares = 3", "give repair"),
+        ("elastic = 3", "give spares too"),
+        ('fleet = "meta_lama3"', "Did you mean"),
+        ('detektion = "1 min"', "Did you mean detection"),
+    ],
+)
+def test_a_wrong_table_is_refused_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, words: str
+) -> None:
+    _, err = run(capsys, write(tmp_path, f"{PLAIN}\n[reliability]\n{table}\n"), code=2)
+    assert words in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--tokens", "1T", "--days", "3"), "give one of them"),
+        (("--days", "-1"), "more than 0"),
+        (("--samples", "0"), "samples must be"),
+        (("--seed", "-1"), "a seed is a whole number"),
+        (("--set", "checkpoint.write=auto"), "checkpoint.bandwidth"),
+        (("--set", "checkpoint.mode=memory"), "persist"),
+        (("--set", 'reliability.failures=[{component="gpu",mtbf="1 h"}]', "--tokens", "1T"), "a run does not end"),
+        (("--set", "power.cap=900 W"), "at most its own limit"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], words: str
+) -> None:
+    _, err = run(capsys, write(tmp_path, PLAIN + FAILS), "--no-levers", *options, code=2)
+    assert words in err
+
+
+def test_a_job_that_does_not_fit_is_told_as_if_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, PLAIN + FAILS)
+    found = answer(capsys, path, "--set", "plan.zero_stage=0", "--samples", "5", "--no-levers")
+    assert not found["fits"]
+    assert any("does not fit" in text for text in found["provenance"]["assumptions"])
+
+
+def test_failures_without_checkpoints_are_refused(tmp_path: Path) -> None:
+    table = FAILS.partition("[checkpoint]")[0]
+    with pytest.raises(SpecError, match=r"table \[checkpoint\]"):
+        goodput(load_job(write(tmp_path, PLAIN + table)), span=86400.0)

@@ -1,0 +1,207 @@
+"""DeepSpeed, torchtitan, Trainer, Accelerate and NeMo: fields of a job, what was assumed, what was not understood."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.cli import main
+from simulator.errors import SpecError
+from simulator.importers.jobs import import_files, load_any_job
+from simulator.importers.torchtitan_stages import dealt
+from simulator.importers.trees import parse_yaml
+from simulator.workload.model import load_model
+
+DATA = Path(__file__).parents[1] / "data" / "imports"
+
+
+def imported(*names: str) -> dict[str, Any]:
+    return import_files([DATA / name for name in names]).to_dict()
+
+
+def of_text(tmp_path: Path, name: str, text: str) -> dict[str, Any]:
+    (tmp_path / name).write_text(text)
+    return import_files([tmp_path / name]).to_dict()
+
+
+def lost(answer: dict[str, Any]) -> list[str]:
+    return [line["text"].partition(":")[0] for line in answer["not_understood"]]
+
+
+def test_deepspeed() -> None:
+    answer = imported("deepspeed.json")
+    assert "deepspeed" == answer["source_format"]
+    assert {
+        "framework": "deepspeed", "microbatch_size": 4, "data_parallel": 32, "zero_stage": 2, "overlap_gradients": True,
+        "bucket_size": "1000000000 B", "optimizer_offload": 1.0, "clip_gradients": True,
+    } == answer["job"]["plan"]  # fmt: skip
+    assert {"precision": "bf16", "global_batch_size": 256, "optimizer": "adam"} == answer["job"]["workload"]
+    assert {} == answer["job"]["cluster"]
+    assert ["zero_optimization.marvel"] == lost(answer)
+    assert answer["not_understood"][0]["place"].endswith("deepspeed.json, line 12")
+
+
+@pytest.mark.parametrize(
+    ("config", "plan"),
+    [
+        ({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}, {"zero_stage": 3, "parameter_offload": 1.0}),
+        ({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}, {"secondary_shard_size": 8}),
+        ({"zero_optimization": {"stage": 3, "mics_shard_size": 8}}, {"shard_size": 8}),
+        ({"zero_optimization": {"stage": 1}, "tensor_parallel": {"autotp_size": 4}}, {"tensor_parallel": 4}),
+        ({"zero_optimization": {"stage": 1}, "sequence_parallel_size": 4}, {"context_parallel": 4, "context_parallel_kind": "ulysses"}),
+        ({"zero_optimization": {"stage": "auto"}, "train_batch_size": "auto"}, {"zero_stage": None, "framework": "hugging_face_deepspeed"}),
+    ],
+)  # fmt: skip
+def test_deepspeed_plans(tmp_path: Path, config: dict[str, Any], plan: dict[str, Any]) -> None:
+    found = of_text(tmp_path, "ds.json", json.dumps(config))["job"]["plan"]
+    assert plan == {key: found.get(key) for key in plan}
+
+
+def test_torchtitan() -> None:
+    answer = imported("torchtitan.toml")
+    assert "torchtitan" == answer["source_format"]
+    plan = answer["job"]["plan"]
+    assert [6, *[7] * 9, 6, 5] == plan.pop("layer_split")
+    assert {
+        "tensor_parallel": 8, "context_parallel": None, "pipeline_parallel": 4, "sequence_parallel": True, "zero_stage": 3,
+        "data_parallel": 16, "shard_size": 8, "schedule": "interleaved_1f1b", "chunks_per_rank": 3, "recompute": "operators",
+        "framework": "torchtitan_2025", "clip_gradients": True,
+    } == plan | {"context_parallel": None}  # fmt: skip
+    assert {"gpus": 512} == answer["job"]["cluster"]
+    assert load_model("llama3_70b").layers == answer["job"]["workload"]["model"]["layers"]
+    assert 64 == answer["job"]["workload"]["global_batch_size"]
+    assert "wonder.drug" in lost(answer)
+
+
+def test_torchtitan_deals_layers_as_its_code_does() -> None:
+    """pipeline_parallel.py counts embedding and output as a layer each, and gives what is left to the first stages."""
+    assert ([8, 9, 8, 7], [4, 5, 5, 4, 4, 4, 4, 2]) == (dealt(32, 4), dealt(32, 8, 1, 2))
+    assert dealt(2, 8) is None
+
+
+def test_torchtitan_flags_and_saved_json(tmp_path: Path) -> None:
+    flags = "NGPU=4\ntorchrun --nproc_per_node ${NGPU} -m torchtitan.train --training.local_batch_size 2 "
+    flags += "--parallelism.tensor_parallel_degree=2\n"
+    by_flags = of_text(tmp_path, "run.sh", flags)
+    assert (4, 2, 2) == (
+        by_flags["job"]["cluster"]["gpus"],
+        by_flags["job"]["plan"]["tensor_parallel"],
+        by_flags["job"]["plan"]["microbatch_size"],
+    )
+    saved = {"training": {"local_batch_size": 2, "seq_len": 4096}, "parallelism": {"tensor_parallel_degree": 2}}
+    assert 4096 == of_text(tmp_path, "config.json", json.dumps(saved))["job"]["workload"]["sequence_length"]
+
+
+def test_trainer_and_accelerate_join() -> None:
+    answer = imported("accelerate.yaml", "trainer.json")
+    assert {"framework": "pytorch_fsdp", "zero_stage": 2, "microbatch_size": 2, "recompute": "full"} == answer["job"][
+        "plan"
+    ]
+    assert (16, 256, 4096) == (
+        answer["job"]["cluster"]["gpus"],
+        answer["job"]["workload"]["global_batch_size"],
+        answer["job"]["workload"]["sequence_length"],
+    )
+    assert 32 == answer["job"]["workload"]["model"]["layers"]
+    assert ["unheard_of"] == lost(answer)
+    assert imported("trainer.json", "accelerate.yaml")["job"] == answer["job"]
+
+
+def test_two_files_that_differ_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"per_device_train_batch_size": 4, "bf16": true}')
+    answer = import_files([DATA / "trainer.json", tmp_path / "a.json"]).to_dict()
+    assert 2 == answer["job"]["plan"]["microbatch_size"]
+    assert any("an earlier file says 2" in line["text"] for line in answer["not_understood"])
+
+
+def test_nemo() -> None:
+    answer = imported("nemo.yaml")
+    assert ("nemo", {"gpus": 32}) == (answer["source_format"], answer["job"]["cluster"])
+    model = answer["job"]["workload"]["model"]
+    assert (24, 8192, 4096, True, "rms_norm") == tuple(
+        model[key] for key in ("layers", "ffn", "sequence_length", "gated_mlp", "norm")
+    )
+    assert {"zero_stage": 1, "recompute": "selective", "framework": "nemo", "sequence_parallel": True} == {
+        key: answer["job"]["plan"][key] for key in ("zero_stage", "recompute", "framework", "sequence_parallel")
+    }
+    assert ["model.magic"] == lost(answer)
+
+
+def test_yaml_is_read_as_yaml_1_2() -> None:
+    tree = parse_yaml("a: no\nb: 1e9\nc: [1, 0x, yes]\nd: '12'\ne: ~\n", "x.yaml")
+    assert {"a": "no", "b": 1e9, "c": [1, "0x", "yes"], "d": "12", "e": None} == tree.data
+    assert 3 == tree.lines[("c",)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("ds.json", '{"zero_optimization": {"stage": 7}}', "a ZeRO stage is 0, 1, 2 or 3"),
+        ("ds.json", '{"zero_optimization": {"stage": "two"}}', "line 1: zero_optimization.stage: two: expected a whole number"),
+        ("ds.json", '{"zero_optimization": ', "is no JSON"),
+        (
+            "ds.json",
+            '{"zero_optimization": {}, "train_batch_size": 7, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}',
+            "is no whole number",
+        ),
+        ("t.toml", '[training]\nlocal_batch_size = "x"\n[parallelism]\n', "line 2: training.local_batch_size: x"),
+        ("t.toml", "[training]\nseq_len = 3\n[parallelism]\ntensor_parallel_degree = 0\n", "above zero"),
+        ("n.yaml", "trainer: {devices: 8}\nmodel: {micro_batch_size: -1}\n", "above zero"),
+        ("n.yaml", "trainer: {devices: 8}\nmodel: {micro_batch_size: [1\n", "is no YAML"),
+        ("n.yaml", "a: &x [1]\nb: *x\n", "aliases"),
+        ("a.yaml", "distributed_type: FSDP\nnum_processes: lots\n", "num_processes: lots"),
+        ("a.yaml", "{a: 1}: 2\n", "a key must be a word"),
+        ("x.json", '{"some": "thing"}', "is of no format that is known here"),
+        ("x.toml", "a = [", "is no TOML"),
+    ],
+)  # fmt: skip
+def test_bad_files_are_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        of_text(tmp_path, name, text)
+    assert said in str(refused.value)
+
+
+def test_a_file_is_a_job_where_a_job_is_asked_for(tmp_path: Path) -> None:
+    job = load_any_job(str(DATA / "deepspeed.json"), ["cluster.gpus=32"], "llama3_8b", "dgx_h100")
+    assert (32, 2, "llama3_8b") == (job.cluster.world_size, job.plan.zero_stage, job.workload.model.name)
+    assert any("were not understood" in line for line in job.assumptions)
+    with pytest.raises(SpecError, match="says nothing about the model"):
+        load_any_job(str(DATA / "deepspeed.json"), (), None, "dgx_h100")
+    with pytest.raises(SpecError, match="does not say on which cluster"):
+        load_any_job(str(DATA / "torchtitan.toml"))
+
+
+def test_the_batch_follows_the_gpus_that_the_job_has(tmp_path: Path) -> None:
+    """Microbatch 4, two of them added up: 8 sequences on each replica, however many there are."""
+    path = tmp_path / "ds.json"
+    path.write_text(
+        '{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 1}}'
+    )
+    for settings, batch in (((), 8 * 128), (("cluster.gpus=32",), 8 * 32), (("cluster.gpus=32", "tp=4"), 8 * 8)):
+        assert batch == load_any_job(str(path), settings, "llama3_8b", "dgx_h100").workload.global_batch_size
+    alone = load_any_job(str(path), ("cluster.gpus=1",), "llama3_8b", "dgx_h100")
+    assert (8, 0) == (alone.workload.global_batch_size, alone.plan.zero_stage)
+
+
+def test_a_pipeline_order_of_pytorch_becomes_the_schedule(tmp_path: Path) -> None:
+    job = load_any_job(str(DATA / "order.csv"), ("cluster.gpus=8",), "llama3_8b", "dgx_h100")
+    assert (2, 8, str(DATA / "order.csv").endswith("order.csv")) == (
+        job.plan.pipeline_parallel,
+        job.workload.global_batch_size,
+        str(job.plan.schedule).endswith("order.csv"),
+    )
+    (tmp_path / "bad.csv").write_text("0F0,0B0\n1F0\n")
+    with pytest.raises(SpecError, match=r"bad\.csv"):
+        import_files([tmp_path / "bad.csv"])
+
+
+def test_a_written_job_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "job.toml"
+    with pytest.raises(SystemExit) as left:
+        main(["import", str(DATA / "torchtitan.toml"), "--cluster", "dgx_h100", "-o", str(path), "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert (0, "import", 1) == (left.value.code, answer["kind"], answer["schema_version"])
+    assert load_any_job(str(path)).plan == load_any_job(str(DATA / "torchtitan.toml"), (), None, "dgx_h100").plan

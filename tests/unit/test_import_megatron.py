@@ -1,0 +1,205 @@
+"""Megatron-LM's scripts become jobs: word by word, never run, and nothing is dropped in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.errors import SpecError
+from simulator.importers.document import Document
+from simulator.importers.jobs import import_files, load_any_job
+from simulator.importers.megatron_layout import stages_of
+from simulator.importers.shell import read_script
+from simulator.workload.model import load_model
+
+SCRIPT = Path(__file__).parents[1] / "data" / "imports" / "megatron.sh"
+
+
+def imported(tmp_path: Path, text: str, name: str = "train.sh") -> dict[str, Any]:
+    path = tmp_path / name
+    path.write_text(text)
+    return import_files([path]).to_dict()
+
+
+def flags(more: str) -> str:
+    return (
+        f"python pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 {more}\n"
+    )
+
+
+def test_a_script_with_variables_and_arrays_becomes_a_job() -> None:
+    answer = import_files([SCRIPT]).to_dict()
+    job = answer["job"]
+    assert "megatron" == answer["source_format"]
+    assert {"gpus": 128} == job["cluster"]
+    assert {"global_batch_size": 128, "sequence_length": 8192, "precision": "fp8_current", "optimizer": None} == {
+        key: job["workload"].get(key) for key in ("global_batch_size", "sequence_length", "precision", "optimizer")
+    }
+    plan = {
+        "tensor_parallel": 4, "pipeline_parallel": 2, "chunks_per_rank": 4, "schedule": "interleaved_1f1b", "zero_stage": 1,
+        "sequence_parallel": True, "overlap_gradients": True, "overlap_parameters": True, "recompute": "full",
+        "recompute_method": "block", "recompute_layers": 2, "microbatch_size": 1, "dropout": False, "framework": "megatron_core",
+    }  # fmt: skip
+    assert plan == job["plan"]
+
+
+def test_its_model_is_the_shipped_one(tmp_path: Path) -> None:
+    model = load_any_job(str(SCRIPT), (), None, "dgx_h100").workload.model
+    assert load_model("llama3_8b").parameters == model.parameters
+
+
+def test_every_line_is_accounted_for() -> None:
+    answer = import_files([SCRIPT]).to_dict()
+    lost = {line["text"]: line["place"] for line in answer["not_understood"]}
+    assert {"--frobnicate 3"} == set(lost)
+    assert lost["--frobnicate 3"].endswith("megatron.sh, line 50")
+    idle = " ".join(line["text"] for line in answer["no_effect"])
+    for text in ("--lr 3e-4", "--data-path $1", "--job-name=eight-billions", "EXTRA+=( ... ) (does not run)"):
+        assert text in idle
+    assert any("line 31: --swiglu" in read["place"] for read in answer["read"] if read["field"] == "model.gated_mlp")
+
+
+def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    text = f"X=$(touch {mark})\ntouch {mark}\n`touch {mark}`\nA=$((__import__('os').system('touch {mark}')))\n" + flags(
+        "--foo $X $A"
+    )
+    imported(tmp_path, text)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("--ffn-hidden-size 4096", "ffn", 4096),
+        ("", "ffn", 4096),
+        ("--swiglu", "ffn", 2688),
+        ("--kv-channels 128", "head_dim", 128),
+        ("--num-experts 8 --moe-router-topk 2 --moe-layer-freq '([0]*3+[1]*21)'", "dense_layers", 3),
+        ("--num-experts 8 --moe-layer-freq [0,1]*12", "moe_every", 2),
+        ("--multi-latent-attention --kv-lora-rank 512 --qk-head-dim 64", "qk_nope_head_dim", 64),
+        ("--window-size 127,0", "window", 128),
+        ("--tokenizer-type GPT2BPETokenizer", "vocabulary", 50257),
+    ],
+)
+def test_models(tmp_path: Path, text: str, field: str, value: object) -> None:
+    assert value == imported(tmp_path, flags(text))["job"]["workload"]["model"][field]
+
+
+@pytest.mark.parametrize(
+    ("text", "plan"),
+    [
+        ("--sequence-parallel", {"sequence_parallel": None}),
+        ("--data-parallel-sharding-strategy optim_grads_params --use-megatron-fsdp", {"zero_stage": 3, "overlap_gradients": None}),
+        ("--context-parallel-size 2 --cp-comm-type a2a", {"context_parallel_kind": "ulysses"}),
+        ("--recompute-activations", {"recompute": "selective"}),
+        ("--recompute-granularity full --recompute-method uniform", {"recompute_method": "uniform", "recompute_layers": 1}),
+        (
+            "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Et*5|t*7|t*7|t*5L'",
+            {"layer_split": [5, 7, 7, 5], "chunks_per_rank": None},
+        ),
+        ("--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 10", {"layer_split": [10, 14]}),
+        ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", {"optimizer_offload": 0.5}),
+        ("--attention-backend unfused", {"attention": "unfused"}),
+        ("--ddp-bucket-size 40000000 --overlap-grad-reduce", {"bucket_size": "160000000 B"}),
+        (
+            "--num-experts 4 --expert-model-parallel-size 2 --moe-token-dispatcher-type flex --moe-enable-deepep",
+            {"expert_exchange": "once_per_node"},
+        ),
+        ("--tensor-model-parallel-size=2", {"tensor_parallel": 2}),
+        ("--tensor_model_parallel_size 2", {"tensor_parallel": 2}),
+    ],
+)  # fmt: skip
+def test_plans(tmp_path: Path, text: str, plan: dict[str, object]) -> None:
+    found = imported(tmp_path, flags(text))["job"]["plan"]
+    assert plan == {key: found.get(key) for key in plan}
+
+
+def test_what_the_file_does_not_decide_is_absent(tmp_path: Path) -> None:
+    job = imported(tmp_path, flags("--tensor-model-parallel-size ${TP} --micro-batch-size 2"))["job"]
+    assert {} == job["cluster"]
+    assert "vocabulary" not in job["workload"]["model"]
+    assert "global_batch_size" not in job["workload"]
+    assert "tensor_parallel" not in job["plan"]
+    assert "data_parallel" not in job["plan"]
+
+
+def test_an_unknown_variable_is_listed_with_its_line(tmp_path: Path) -> None:
+    answer = imported(tmp_path, "A=1\n" + flags("--tensor-model-parallel-size ${TP}"))
+    assert any("line 2" in one["place"] and "${TP}" in one["text"] for one in answer["not_understood"])
+
+
+def test_the_batch_follows_from_the_gpus_where_it_is_not_said(tmp_path: Path) -> None:
+    answer = imported(
+        tmp_path, "torchrun --nproc_per_node 8 --nnodes 2 " + flags("--micro-batch-size 2").removeprefix("python ")
+    )
+    assert (16, 32) == (answer["job"]["cluster"]["gpus"], answer["job"]["workload"]["global_batch_size"])
+
+
+def test_yaml_has_the_same_names(tmp_path: Path) -> None:
+    text = "language_model:\n  num_layers: 24\n  hidden_size: 1024\n  num_attention_heads: 16\n  frob: x\n"
+    text += "model_parallel:\n  tensor_model_parallel_size: 2\n"
+    answer = imported(tmp_path, text, "train.yaml")
+    assert (2, 24) == (answer["job"]["plan"]["tensor_parallel"], answer["job"]["workload"]["model"]["layers"])
+    assert [("train.yaml, line 5", "language_model.frob: x")] == [
+        (one["place"].rsplit("/", 1)[-1], one["text"]) for one in answer["not_understood"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (flags("--micro-batch-size many"), "line 1: --micro-batch-size many: expected a whole number above zero"),
+        (flags("--tensor-model-parallel-size 0"), "above zero"),
+        ("ARGS=(--num-layers 2\n--hidden-size 3\n" + flags(""), "line 1: ARGS=( is not closed"),
+        (flags("--data 'x"), "a quote (') is not closed"),
+        (flags('--data "x'), 'a quote (") is not closed'),
+        ("A=x\n" + "A=$A$A\n" * 30 + flags("$A"), "more than a million characters"),
+    ],
+)
+def test_bad_scripts_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        imported(tmp_path, text)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("A='x y'\nrun $A \"$A\"", ["run", "x", "y", "x y"]),
+        ("A=(1 '2 3')\nrun \"${A[@]}\" ${A[@]}", ["run", "1", "2 3", "1", "2", "3"]),
+        ("A=1\nA+=2\nrun $A", ["run", "12"]),
+        ("A=(1)\nA+=(2 # no\n 3)\nrun ${A[*]}", ["run", "1", "2", "3"]),
+        ("run ${A:-7} $((2*3+1))", ["run", "7", "7"]),
+        ("B=3; run $(( B * 2 )) $((${B}-1))", ["run", "6", "2"]),
+        ("run \\\n a \\\n b # c", ["run", "a", "b"]),
+        ("if [ 1 -gt 2 ]; then A=1; else A=2; fi\nrun $A", ["run", "2"]),
+        ("M=b\ncase $M in\n a) A=1;;\n b) A=2;;\n *) A=3;;\nesac\nrun $A", ["run", "2"]),
+        ("export A=5 B=6\nrun $A$B", ["run", "56"]),
+        ("cat <<END\nA=9\nEND\nrun $A", ["run", "$A"]),
+        ("A=1\n[ -n \"$X\" ] && A=2\nrun $A", ["run", "1"]),
+        ("run $1 `date` $(date)", ["run", "$1", "`date`", "$(date)"]),
+        ("run 'a'\"b\"c\\ d", ["run", "abc d"]),
+    ],
+)  # fmt: skip
+def test_shell_words(script: str, words: list[str]) -> None:
+    assert words == [word.text for word in read_script(script, "x.sh").commands[-1].words]
+
+
+def test_branches_that_cannot_be_decided_are_listed() -> None:
+    script = read_script('if [ "$HOST" = a ]; then\nA=1\nfi\nrun $A', "x.sh")
+    assert [1, 2] == [line for line, _ in script.skipped]
+
+
+def test_layout_strings() -> None:
+    assert 32 == len(stages_of("Ettt|(tt|)*29,m|L") or [])
+    assert stages_of("t*9999999") is None
+
+
+def test_a_script_of_another_trainer_is_not_taken_for_megatrons() -> None:
+    from simulator.importers import IMPORTERS
+
+    document = Document("x.sh", b"python train.py --epochs 3\n")
+    assert [0] * len(IMPORTERS.members) == [one.recognises(document) for one in IMPORTERS]

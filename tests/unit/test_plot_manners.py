@@ -1,0 +1,122 @@
+"""What every picture owes its reader: legends beside the data, curves inside their axes, labels on logarithmic axes."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from simulator.program.prices import Prices
+from simulator.report.accuracy_plot import plot_accuracy
+from simulator.report.bars import COLOURS, colour_of
+from simulator.report.collective_plot import plot_collective
+from simulator.report.comparison_plot import plot_latency_sweep
+from simulator.report.plots import plot_prediction, plot_timelines
+from simulator.report.scaling_plot import plot_scaling
+from simulator.studies.schedule_figures import schedule_figures
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that were saved, laid out."""
+    figures: list[Figure] = []
+
+    def keep(figure: Figure, path: Any, **more: Any) -> None:
+        figure.draw_without_rendering()
+        figures.append(figure)
+        Path(path).touch()
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return figures
+
+
+def latency(path: Path) -> None:
+    plot_latency_sweep([0.0, 1.0], {"low": [0.01, 0.02], "middle": [0.02, 0.03], "high": [0.1, 0.9]}, [0.5], path)
+
+
+def collective(path: Path) -> None:
+    sizes, times = [2.0**i for i in range(10, 31)], [2.0**i / 1e10 + 3e-5 for i in range(10, 31)]
+    bands, rates = [(0.7 * t, 1.4 * t) for t in times], [size / t for size, t in zip(sizes, times, strict=True)]
+    plot_collective(sizes, times, bands, rates, ["ring, ll"] * 10 + ["tree, simple"] * 11, path)
+
+
+def scaling(path: Path) -> None:
+    points = [(64, 1e5, 1.0, True), (128, 1.9e5, 0.95, True), (256, 3.5e5, 0.87, False)]
+    plot_scaling([("a", points), ("b", [(n, 1.2 * t, e, fits) for n, t, e, fits in points])], path)
+
+
+def timelines(path: Path) -> None:
+    runs = [(name, schedule_figures(name, 4, 8)) for name in ("1f1b", "chimera")]
+    plot_timelines([(name, found.program, found.trace) for name, found in runs], path)
+
+
+def one_step(path: Path) -> None:
+    found = schedule_figures("chimera", 4, 8)
+    count = len(found.program.items)
+    prices = Prices.plain(np.ones(count), np.zeros(count))
+    plot_prediction(found.program, prices, found.trace, path, title="a title as long as those of jobs are " * 3)
+
+
+def accuracy(path: Path) -> None:
+    plot_accuracy(["a", "a", "b"], [1.0, 1.5, 3.0], [1.1, 1.4, 2.9], "step [s]", path)
+
+
+PICTURES = [latency, collective, scaling, timelines, one_step, accuracy]
+
+
+@pytest.mark.parametrize("picture", [latency, collective, scaling, timelines, one_step])
+def test_no_legend_lies_over_data(picture: Any, drawn: list[Figure], tmp_path: Path) -> None:
+    picture(tmp_path / "p.png")
+    figure = drawn[0]
+    legends = [*figure.legends, *(legend for axis in figure.axes if (legend := axis.get_legend()))]
+    assert legends
+    for legend in legends:
+        box = legend.get_window_extent()
+        for axis in figure.axes:
+            assert not box.overlaps(axis.get_window_extent()), axis.get_title(loc="left")
+            labels = axis.xaxis.get_tightbbox()
+            assert labels is None or not box.overlaps(labels)
+
+
+@pytest.mark.parametrize("picture", PICTURES)
+def test_no_curve_leaves_its_axes(picture: Any, drawn: list[Figure], tmp_path: Path) -> None:
+    picture(tmp_path / "p.png")
+    for axis in drawn[0].axes:
+        for line in axis.get_lines():
+            if line.get_transform() == axis.transData:
+                for values, (low, high) in ((line.get_xdata(), axis.get_xlim()), (line.get_ydata(), axis.get_ylim())):
+                    slack = 1e-9 * abs(high - low)
+                    assert min(values) >= min(low, high) - slack
+                    assert max(values) <= max(low, high) + slack
+
+
+@pytest.mark.parametrize("picture", [collective, scaling, accuracy])
+def test_a_logarithmic_axis_has_labels_in_words(picture: Any, drawn: list[Figure], tmp_path: Path) -> None:
+    picture(tmp_path / "p.png")
+    for axis in drawn[0].axes:
+        for scale, limits in ((axis.xaxis, axis.get_xlim()), (axis.yaxis, axis.get_ylim())):
+            if scale.get_scale() == "log":
+                low, high = limits
+                ticks = zip(scale.get_majorticklocs(), scale.get_majorticklabels(), strict=True)
+                shown = [label for at, label in ticks if low <= at <= high and label.get_text()]
+                assert 2 <= len(shown) <= 12
+                boxes = [label.get_window_extent() for label in shown]
+                assert not any(a.overlaps(b) for a, b in itertools.pairwise(boxes))
+
+
+def test_the_second_direction_of_a_pipeline_has_a_colour_of_its_own(drawn: list[Figure], tmp_path: Path) -> None:
+    timelines(tmp_path / "p.png")
+    one_way, both = drawn[0].axes
+
+    def colours(axis: Any) -> set[str]:
+        from matplotlib.colors import to_hex
+
+        return {to_hex(face) for group in axis.collections for face in group.get_facecolors()}
+
+    assert {COLOURS["forward"], COLOURS["backward"]} == colours(one_way)
+    assert colours(both) == {colour_of(kind, way) for kind in ("forward", "backward") for way in (0, 1)}
+    assert "darker" in " ".join(text.get_text() for text in both.get_legend().get_texts())

@@ -1,0 +1,120 @@
+"""What a row's own words say of kept number formats, optimizer and loss; which profile and model they mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.importers.table.row_notes import keeps_16_bits, row_dropout, row_loss, row_optimizer
+from simulator.importers.table.row_simulation import row_simulation
+from simulator.importers.table.rows import CannotPlace
+from simulator.importers.vocabulary.names import load_names
+from simulator.workload.model import load_model
+from tests.rows import ROW
+
+
+@pytest.mark.parametrize(
+    ("words", "alone"),
+    [
+        ({"quality_note": "full bf16 training"}, True),
+        ({"quality_note": "pure PP; bf16"}, False),
+        ({"framework": "HF Trainer (bf16-true)"}, True),
+        ({"quality_note": "bf16 all-gather"}, False),
+    ],
+)
+def test_words_for_training_in_16_bits_alone(words: dict[str, str], alone: bool) -> None:
+    assert alone == keeps_16_bits(words)
+
+
+def test_the_optimizer_is_adam_unless_the_row_says_otherwise() -> None:
+    found = {"": "adam", "8-bit AdamW": "adam_8bit", "BNB optimizer": "adam_8bit", "Adafactor": "adafactor"}
+    assert list(found.values()) == [row_optimizer({"quality_note": words})[0] for words in found]
+
+
+def test_a_loss_in_chunks_is_counted_as_its_library_does() -> None:
+    """Liger: 128,256 / 4,096 rounded up is 32 parts of 16,384 tokens, 512 each; torchtitan: chunks of so many tokens."""
+    model = load_model("llama3_8b")
+    assert {"loss_chunks": 32, "fused_cross_entropy": True} == row_loss({"framework": "HF + Liger"}, model, 16384)
+    assert 5 == row_loss({"quality_note": "loss in chunks of 8,192 tokens"}, model, 40_000)["loss_chunks"]
+    assert {"fused_cross_entropy": True} == row_loss({"quality_note": "chunked cross entropy"}, model, 4096)
+    assert {} == row_loss({"quality_note": "plain"}, model, 4096)
+    assert {"fused_cross_entropy": False} == row_loss({"quality_note": "loss outside the graph"}, model, 4096)
+
+
+def test_a_month_in_a_sources_text_tells_the_profile_of_its_time() -> None:
+    names = load_names()
+    told = [
+        names.framework_today("torchtitan", "", gpu, where)
+        for gpu, where in (
+            ("hopper", "benchmarks/llama3_h100_202412_torchtitan.md"),
+            ("hopper", "benchmarks/llama3-8b_h200_202506.md"),
+            ("hopper", "arXiv 2012.12345"),
+            ("blackwell", "no date"),
+        )
+    ]
+    assert [None, "torchtitan_2025", None, "torchtitan_2025"] == [later and later.profile for later in told]
+
+
+def test_a_code_that_shards_nothing_runs_under_ddp_and_adapters_are_refused() -> None:
+    torch = {
+        **ROW,
+        "tp": "1",
+        "pp": "1",
+        "zero_stage": "0",
+        "framework": "HF Trainer",
+        "mbs": "1",
+        "gbs": ROW["n_gpus"],
+        "dp": "",
+    }
+    torch = {**torch, "vp": "", "schedule": "", "seq_parallel": "0"}
+    assert "pytorch_ddp" == row_simulation(torch).fields["framework"]
+    assert "pytorch_fsdp" == row_simulation({**torch, "zero_stage": "3"}).fields["framework"]
+    with pytest.raises(CannotPlace, match="adapters"):
+        row_simulation({**torch, "framework": "LitGPT qlora"})
+
+
+def test_a_hybrid_model_is_told_by_its_sizes_and_the_first_word_of_its_family() -> None:
+    sizes = {"arch_layers": "52", "hidden": "2688", "heads": "32", "kv_heads": "2", "moe_experts": "128"}
+    sizes |= {"moe_topk": "6", "moe_ffn_hidden": "1856", "ffn_hidden": "1856", "head_dim": "128"}
+    row = {**ROW, **sizes, "tp": "1", "pp": "1", "ep": "8", "vp": "", "dp": "", "mbs": "1", "gbs": ROW["n_gpus"]}
+    assert "nemotron3_nano_30b_a3b" == row_simulation({**row, "model": "ci-nemotron"}).workload.model.name
+    assert "nemotron3_nano_30b_a3b" != row_simulation({**row, "model": "unlike"}).workload.model.name
+
+
+def test_a_table_of_peaks_needs_no_batch_and_takes_fine_tuning_of_all_weights() -> None:
+    row = {**ROW, "gbs": "", "peak_mem": "40", "mem_unit": "GB", "step_time_s": "", "task": "sft"}
+    assert row_simulation(row).workload.global_batch_size > 0
+    with pytest.raises(CannotPlace, match="task"):
+        row_simulation({**row, "task": "dpo"})
+
+
+def test_an_unknown_gpu_of_a_table_of_peaks_needs_its_memory_alone() -> None:
+    row = {
+        **ROW,
+        "gpu": "Titan RTX",
+        "gpu_mem_gb": "24",
+        "gpu_peak_bf16_tflops": "",
+        "intra_link": "",
+        "step_time_s": "",
+    }
+    assert (
+        24e9 == row_simulation({**row, "peak_mem": "20", "mem_unit": "GB", "mem_kind": "nvidia-smi"}).cluster.gpu.memory
+    )
+    with pytest.raises(CannotPlace, match="not known"):
+        row_simulation({**row, "step_time_s": "3"})
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"quality_note": "dropout 0.1 as in the script"}, {"dropout": True}),
+        ({"quality_note": "without dropout", "model": "gpt2-124m", "framework": "HF Trainer"}, {"dropout": False}),
+        ({"quality_note": "dropout 0.0"}, {"dropout": False}),
+        ({"model": "gpt2-1.5b", "framework": "Lightning DDP (Hugging Face GPT-2)"}, {"dropout": True}),
+        ({"model": "gpt2-1.5b", "framework": "nanoGPT (PyTorch DDP)"}, {}),
+        ({"model": "llama3-8b", "framework": "HF Trainer"}, {}),
+    ],
+)
+def test_dropout_is_told_by_words_or_by_the_configuration_of_the_model(
+    row: dict[str, str], expected: dict[str, bool]
+) -> None:
+    assert expected == row_dropout(row)[0]

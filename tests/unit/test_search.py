@@ -1,0 +1,327 @@
+"""Search: the best plan is the best, bounds are below the truth, and what became of every plan is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.errors import SpecError, UnknownNameError
+from simulator.job import Job, job_from_names, load_job
+from simulator.search import candidate
+from simulator.search.answer import Answer
+from simulator.search.candidate import fit_probability, look
+from simulator.search.search import search
+from simulator.search.space import Space, default_ranges, make_space, read_ranges
+from simulator.simulation import simulate_job
+
+SMALL = [
+    "tensor_parallel=1,2,4",
+    "pipeline_parallel=1,2",
+    "microbatch_size=1,2",
+    "zero_stage=0,1",
+    "recompute=none,full",
+]
+SPACES = {
+    "dense, all stages and schedules": (
+        "llama3_8b",
+        "h100_x8",
+        ["workload.global_batch_size=32"],
+        [
+            "tensor_parallel=1,2,4", "pipeline_parallel=1,2,4", "chunks_per_rank=1,2", "zero_stage=0,1,2,3", "microbatch_size=1,2",
+            "schedule=one_f_one_b,interleaved_1f1b,zb_h1,chimera,gpipe,dualpipev,combined_1f1b", "recompute=none,full",
+        ],
+    ),
+    "experts": (
+        "mixtral_8x7b",
+        "dgx_h100",
+        ["cluster.gpus=16", "workload.global_batch_size=64", "workload.sequence_length=2048"],
+        [
+            "tensor_parallel=1,2,4", "sequence_parallel=false,true", "pipeline_parallel=1,2,4", "expert_parallel=1,2,4,8",
+            "zero_stage=0,1", "microbatch_size=1,2", "recompute=none,selective,full", "schedule=one_f_one_b,gpipe",
+        ],
+    ),
+    "context parallelism": (
+        "llama3_8b",
+        "dgx_a100",
+        ["cluster.gpus=16", "workload.global_batch_size=16", "workload.sequence_length=8192", "plan.framework=torchtitan"],
+        [
+            "tensor_parallel=1,2,4", "context_parallel=1,2,4", "pipeline_parallel=1,2", "zero_stage=0,1,3", "microbatch_size=1,2",
+            "recompute=none,operators,full", "schedule=one_f_one_b,gpipe,zb_h1", "fsdp_prefetch=0,1",
+        ],
+    ),
+}  # fmt: skip
+
+
+def space_of(model: str, cluster: str, settings: list[str], ranges: list[str]) -> Space:
+    return make_space(job_from_names(model, cluster, settings), read_ranges(ranges), {})
+
+
+@pytest.fixture(scope="module")
+def small() -> Space:
+    return space_of("gpt3_1_3b", "h100_x8", ["workload.global_batch_size=32"], SMALL)
+
+
+@pytest.fixture(scope="module")
+def grid(small: Space) -> Answer:
+    return search(small, "grid")
+
+
+def figures(answer: Answer, top: int = 10) -> list[tuple[int, float]]:
+    return [(one.point.number, one.step_time) for one in answer.best[:top]]
+
+
+def too_high(space: Space) -> list[list[str]]:
+    """Plans whose bound is above what simulate() says."""
+    found = []
+    for point in space.points():
+        looked = look(space, point, "step_time")
+        result = looked.simulated()
+        if not isinstance(result, str) and looked.bound > result.step_time:
+            found.append(point.settings)
+    return found
+
+
+def test_exact_finds_what_the_grid_finds_and_simulates_less(small: Space, grid: Answer) -> None:
+    exact = search(small)
+    assert figures(exact) == figures(grid)
+    assert (exact.proven, grid.proven, exact.gap) == (True, True, 0.0)
+    assert exact.disposed["bounded"] > 0
+    assert grid.disposed["bounded"] == 0
+    assert sum(exact.disposed.values()) == sum(grid.disposed.values()) == small.size
+
+
+@pytest.mark.parametrize("objective", ["energy", "cost", "memory"])
+def test_other_objectives_are_proven_too(small: Space, objective: str) -> None:
+    exact, brute = search(small, objective=objective), search(small, "grid", objective=objective)
+    assert exact.proven
+    values = [[one.value(objective) for one in answer.best[:10]] for answer in (exact, brute)]
+    assert values[0] == values[1] == sorted(values[0])
+
+
+def test_the_best_is_a_prediction_of_simulate(small: Space, grid: Answer) -> None:
+    first = grid.best[0]
+    again = simulate_job(small.job_of(first.point))
+    assert (again.step_time, again.low, again.peak_memory) == (first.step_time, first.low, first.peak_memory)
+    by_hand = load_job_with(small.job, first.point.settings)
+    assert simulate_job(by_hand).step_time == first.step_time
+
+
+def load_job_with(job: Job, settings: list[str]) -> Job:
+    return job_from_names("gpt3_1_3b", "h100_x8", ["workload.global_batch_size=32", *settings])
+
+
+def test_bounds_are_below_the_truth_and_one_a_hundredth_too_high_is_caught(
+    small: Space, grid: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert too_high(small) == []
+    planted = grid.best[3]
+    plan, real = small.job_of(planted.point).plan, candidate.least_seconds
+    monkeypatch.setattr(
+        candidate, "least_seconds", lambda job: 1.01 * planted.step_time if job.plan == plan else real(job)
+    )
+    assert too_high(small) == [planted.point.settings]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPACES)
+def test_brute_force_agrees_on_a_thousand_plans(name: str) -> None:
+    space = space_of(*SPACES[name])
+    assert space.size >= 1000
+    exact, brute = search(space), search(space, "grid")
+    assert figures(exact) == figures(brute)
+    assert exact.proven
+    assert too_high(space) == []
+
+
+def test_a_planted_bound_changes_the_answer(small: Space, grid: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If bounds could be too high without a trace, the tests above would prove nothing."""
+    real = candidate.least_seconds
+    best = small.job_of(grid.best[0].point).plan
+    monkeypatch.setattr(candidate, "least_seconds", lambda job: real(job) * (100.0 if job.plan == best else 1.0))
+    assert figures(search(small, top=1), 1) != figures(grid, 1)
+
+
+def test_the_answer_does_not_depend_on_the_number_of_processes(small: Space) -> None:
+    one, two = search(small), search(small, processes=2)
+    assert {**one.to_dict(), "seconds": 0} == {**two.to_dict(), "seconds": 0}
+
+
+def test_stopped_early_it_gives_the_best_so_far_and_the_gap(small: Space) -> None:
+    run_out = search(small, budget=1e-9)
+    assert (run_out.proven, run_out.gap) == (False, None)
+    assert 1 <= run_out.disposed["simulated"] < small.size
+    assert sum(run_out.disposed.values()) == small.size
+    assert search(small, "grid", deadline=1e6).proven
+
+
+def test_ctrl_c_keeps_what_is_known(small: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    from simulator.search.run import Run
+
+    plain, times = Run.simulate, []
+
+    def interrupted(self: Run, looked: Any) -> Any:
+        times.append(len(looked))
+        if len(times) == 2:
+            raise KeyboardInterrupt
+        return plain(self, looked)
+
+    monkeypatch.setattr(Run, "simulate", interrupted)
+    answer = search(small)
+    assert answer.best
+    assert not answer.proven
+    assert answer.gap is not None
+    assert 0.0 <= answer.gap < 1.0
+    assert answer.disposed["open"] > 0
+
+
+@pytest.mark.parametrize("strategy", ["random", "annealing"])
+def test_strategies_that_draw_repeat_with_their_seed_and_prove_nothing(
+    small: Space, strategy: str, grid: Answer
+) -> None:
+    one, same = search(small, strategy, tries=12, seed=1), search(small, strategy, tries=12, seed=1)
+    assert figures(one) == figures(same)
+    assert not one.proven
+    assert one.best[0].step_time >= grid.best[0].step_time
+    assert len(one.candidates) <= 12 + 1
+
+
+def test_choices_say_what_each_value_costs(grid: Answer) -> None:
+    by_name = {(c.field, c.value): c for c in grid.choices}
+    first = grid.best[0]
+    for field, value in first.point.values.items():
+        assert by_name[field, value].over == 0.0
+    for c in grid.choices:
+        of_it = [one.step_time for one in grid.best if one.point.values[c.field] == c.value]
+        assert (c.over is None) == (not of_it)
+        assert c.over is None or c.over == pytest.approx(min(of_it) / first.step_time - 1.0)
+
+
+def test_a_plan_must_fit_with_the_probability_asked_for() -> None:
+    settings = ["workload.global_batch_size=64", "plan.tensor_parallel=4", "plan.sequence_parallel=true"]
+    space = space_of(
+        "llama2_13b", "dgx_a100_40", ["cluster.gpus=8", *settings], ["microbatch_size=1,2,4", "zero_stage=0,1,3"]
+    )
+    sure, likely, point = (search(space, fit_probability=p) for p in (0.99, 0.5, 0.0))
+    assert {one.point.number for one in sure.best} <= {one.point.number for one in likely.best}
+    assert all(one.fit_probability >= 0.99 for one in sure.best)
+    assert all(one.fits for one in point.best)
+
+
+def test_the_probability_is_a_half_where_the_peak_is_the_memory() -> None:
+    prediction = simulate_job(load_job("gpt3_175b"))
+    assert 0.0 <= fit_probability(prediction) <= 1.0
+    low, high = prediction.memory_band(prediction.fullest)
+    assert low < prediction.peak_memory < high < prediction.capacity
+    assert fit_probability(prediction) > 0.9
+
+
+def test_the_default_space_names_its_ranges_and_holds_what_is_fixed() -> None:
+    job = job_from_names("mixtral_8x7b", "dgx_h100", ["cluster.gpus=16", "workload.global_batch_size=64"])
+    ranges = default_ranges(job)
+    assert {"plan.tensor_parallel", "plan.expert_parallel", "plan.zero_stage"} <= set(ranges)
+    space = make_space(job, {}, read_ranges(["zero_stage=1", "precision=fp8"], "--fix"))
+    assert "plan.zero_stage" not in space.ranges
+    assert (space.job.plan.zero_stage, space.job.workload.precision) == (1, "fp8")
+    assert space.size == len(list(space.points()))
+    assert [space.at(point.number).values for point in space.points()][:50] == [p.values for p in space.points()][:50]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "fixed", "told"),
+    [
+        (["plan.tensor_parallel"], [], "expected FIELD=V,V"),
+        (["plan.tensor_parallel=1,1"], [], "stands there twice"),
+        (["plan.tensor_parallel=0,1"], [], "expected at least 1"),
+        (["plan.zero_stage=7"], [], "expected at most 3"),
+        (["zero_stage=0", "plan.zero_stage=1"], [], "given twice"),
+        (["zero_stage=0,1"], ["zero_stage=1"], "both ranged and fixed"),
+        ([], ["zero_stage=0,1"], "takes one value"),
+        (["global_batch_size=0,8"], [], "whole numbers above zero"),
+    ],
+)
+def test_ranges_that_cannot_be_are_refused(ranges: list[str], fixed: list[str], told: str) -> None:
+    job = job_from_names("gpt3_1_3b", "h100_x8")
+    with pytest.raises(SpecError, match=told):
+        make_space(job, read_ranges(ranges), read_ranges(fixed, "--fix"))
+
+
+@pytest.mark.parametrize(
+    "word", ["plan.tensor_paralel=1", "frobnicate=1", "cluster.name=dgx_h100", "workload.precision=fp7"]
+)
+def test_unknown_fields_and_names_offer_the_nearest(word: str) -> None:
+    with pytest.raises(UnknownNameError):
+        make_space(job_from_names("gpt3_1_3b", "h100_x8"), read_ranges([word]), {})
+
+
+COMMAND = ("search", "--model", "gpt3_1_3b", "--cluster", "h100_x8", "--set", "workload.global_batch_size=32")
+RANGES = ("--range", "tensor_parallel=1,2", "--range", "microbatch_size=1,2")
+
+
+def test_the_command_answers_in_json(dtsim: Any) -> None:
+    code, out, _ = dtsim(*COMMAND, *RANGES, "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["kind"] == "search"
+    assert answer["space"]["plans"] == 4
+    assert sum(answer["disposed"].values()) == 4
+    assert answer["proven"] is True
+    assert answer["gap"] == 0.0
+    assert {"plan", "step_time_s", "low_s", "high_s", "peak_memory_bytes", "fit_probability", "validated_on"} <= set(
+        answer["best"][0]
+    )
+    assert answer["pareto"]
+
+
+def test_the_plan_found_is_written_as_a_job_that_predicts_the_same(dtsim: Any, tmp_path: Path) -> None:
+    file = tmp_path / "found.toml"
+    code, out, _ = dtsim(*COMMAND, *RANGES, "--fix", "recompute=full", "--json", "-o", str(file))
+    chosen = json.loads(out)["chosen"]
+    assert code == 0
+    assert simulate_job(load_job(file)).step_time == chosen["step_time_s"]
+    assert dtsim(*COMMAND, *RANGES, "-o", str(file))[0] == 2  # what exists is kept
+
+
+def test_a_job_whose_tables_would_be_lost_is_not_written(dtsim: Any, tmp_path: Path) -> None:
+    file = tmp_path / "found.toml"
+    code, _, error = dtsim(*COMMAND, *RANGES, "--set", "jitter.compute=0.02", "-o", str(file))
+    assert (code, file.exists()) == (2, False)
+    assert "[jitter]" in error
+    assert "Way out" in error
+
+
+def test_gpus_at_most_chooses_their_number(dtsim: Any) -> None:
+    code, out, _ = dtsim(
+        *COMMAND, "--range", "zero_stage=1,3", "--gpus", "at-most", "8", "--objective", "cost", "--json"
+    )
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["space"]["ranges"]["cluster.gpus"] == [1, 2, 4, 8]
+    assert answer["best"][0]["gpus"] in (1, 2, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--strategy", "magic"), "magic"),
+        (("--objective", "beauty"), "step_time, cost, memory, energy"),
+        (("--fit-probability", "1.5"), "between 0"),
+        (("--tries", "5"), "draws nothing"),
+        (("--gpus", "exactly", "8"), "at-most"),
+        (("--deadline", "soon"), "--deadline"),
+        (("--top", "0"), "1 or more"),
+    ],
+)
+def test_bad_words_end_with_2_and_say_why(dtsim: Any, words: tuple[str, ...], told: str) -> None:
+    code, out, error = dtsim(*COMMAND, *RANGES, *words)
+    assert (code, out) == (2, "")
+    assert told in error
+
+
+def test_where_nothing_fits_the_nearest_plan_is_told(dtsim: Any) -> None:
+    code, out, _ = dtsim("search", "--model", "gpt3_175b", "--cluster", "h100_x8", "--range", "tensor_parallel=4,8")
+    assert code == 0
+    assert "no plan fits" in out
+    assert "nearest: plan.tensor_parallel=8" in out

@@ -1,0 +1,145 @@
+"""Single lines that nothing else pins: caps, narrower of two, both of two; each test fails when its line is turned round."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.collectives.collnet import CollnetDirect
+from simulator.collectives.pat import Pat
+from simulator.collectives.wires import channels
+from simulator.costs import fused_pairs
+from simulator.engine.noise import draw, step_times
+from simulator.hardware.cluster import load_cluster
+from simulator.hardware.coefficients import load_cost_table
+from simulator.hardware.fabric import describe_group, fabric_of
+from simulator.job import load_job
+from simulator.lowering.graphs import started_by
+from simulator.lowering.parameters import Held
+from simulator.program.prices import RESOURCE_KINDS
+from simulator.program.program import EAGER, IN_LAYER_GRAPH
+from simulator.report.summary import memory_section
+from simulator.simulation import simulate_job
+from simulator.workload.counts import model_graph
+from simulator.workload.model import load_model
+from tests.unit.test_noise import jitter, step_of
+
+H100 = fabric_of(load_cluster("dgx_h100", 4096))
+
+
+@pytest.mark.parametrize(("cards", "found"), [(1, 4), (4, 4), (5, 5), (8, 8), (9, 8), (32, 8)])
+def test_channels_between_nodes_are_one_per_card_from_4_to_8(cards: int, found: int) -> None:
+    place = describe_group(64, 8)
+    own = place.outer_bandwidth(H100) * max(place.crossing, 1.0)
+    fabric = dataclasses.replace(H100, card_bandwidth=own / cards)
+    assert found == channels(place, fabric, load_cost_table())
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("nodes", [2, 3, 5, 8, 13])
+def test_pat_sends_as_arrays_what_it_sends_one_by_one(kind: str, nodes: int) -> None:
+    """The contract compares loads of ports; this also who sends to whom, hop by hop."""
+    place = describe_group(nodes, nodes)
+    one_by_one = [
+        Counter({(t.sources[0], t.destinations[0]): round(t.fraction * nodes) for t in phase})
+        for phase in Pat().phases(kind, place)
+    ]
+    arrays = [
+        Counter(
+            {
+                (int(a), int(b)): round(float(f) * nodes)
+                for a, b, f in zip(p.source, p.destination, p.fraction, strict=True)
+            }
+        )
+        for p, _ in Pat().patterns(kind, place)
+    ]
+    assert one_by_one == arrays
+
+
+def test_collnet_is_as_wide_as_the_narrower_of_its_wires() -> None:
+    place, table = describe_group(64, 8), load_cost_table()
+    used = 2 * (place.ranks_per_node - 1) / place.ranks_per_node
+    for scale in (0.01, 100.0):
+        fabric = dataclasses.replace(
+            H100,
+            network_reduction=True,
+            network_bandwidth=H100.network_bandwidth * scale,
+            card_bandwidth=H100.card_bandwidth * scale,
+        )
+        cost = CollnetDirect().cost("all_reduce", place, fabric, table, "simple")
+        assert cost is not None
+        inside, outside = place.inner_bandwidth(fabric) / used, place.outer_bandwidth(fabric)
+        assert (inside < outside) == (scale > 1)
+        assert min(inside, outside) == cost.ceiling
+
+
+def test_a_fused_pair_is_slowed_by_the_larger_of_both_slowdowns(monkeypatch: pytest.MonkeyPatch) -> None:
+    chains = {"first": [(False, 1.0)], "second": [(True, 1.0)]}
+    monkeypatch.setattr(fused_pairs, "_chain", lambda segment, machine, axes: chains[segment])
+    gemm, tp = RESOURCE_KINDS.index("gemm"), RESOURCE_KINDS.index("tp")
+    hidden = []
+    for one, other in ((1.3, 1.1), (1.1, 1.3)):
+        slowdown = np.ones((len(RESOURCE_KINDS),) * 2)
+        slowdown[gemm, tp], slowdown[tp, gemm] = one, other
+        pair: Any = ("first", "second")
+        hidden.append(fused_pairs.hidden_seconds(*pair, SimpleNamespace(slowdown=slowdown), ()))  # type: ignore[arg-type]
+    assert hidden == [pytest.approx(0.7)] * 2
+
+
+@pytest.mark.parametrize(
+    ("all_of_them", "experts", "ranks", "expert_ranks", "named"),
+    [
+        (10.0, 0.0, 4, 4, [""]),
+        (10.0, 0.0, 1, 1, []),
+        (10.0, 10.0, 4, 2, [" (experts)"]),
+        (10.0, 4.0, 4, 1, [""]),
+        (10.0, 4.0, 1, 2, [" (experts)"]),
+        (10.0, 4.0, 4, 2, ["", " (experts)"]),
+    ],
+)
+def test_weights_are_sharded_where_there_are_some_and_several_ranks(
+    all_of_them: float, experts: float, ranks: int, expert_ranks: int, named: list[str]
+) -> None:
+    groups = SimpleNamespace(shards=("dp",), expert_shards=("edp",))
+    settled: Any = SimpleNamespace(shard_size=ranks, expert_shard_size=expert_ranks, groups=groups)
+    assert named == [what for what, _, _ in Held(all_of_them, experts).parts(settled)]
+
+
+def test_a_graph_of_experts_begins_with_the_norm_before_them() -> None:
+    graph = model_graph(load_model("mixtral_8x7b"), "moe layer")
+    starts: list[Any] = [(op.role, started_by(op, ("moe",), in_layer=True)) for op in graph.ops]  # type: ignore[arg-type]
+    norms = [i for i, (role, _) in enumerate(starts) if role == "norm"]
+    assert {EAGER} == {how for _, how in starts[: norms[1]]}
+    assert {IN_LAYER_GRAPH} == {how for _, how in starts[norms[1] : norms[1] + 4]}
+
+
+def test_noise_of_messages_multiplies_their_seconds() -> None:
+    step = step_of("gpt3_175b", "workload.global_batch_size=128", "plan.p2p=blocking")
+    noise = jitter(messages=[2.0])
+    drawn = draw(step, noise, 0, 0)
+    plain, noisy = step_times(step, drawn, off=("messages",)), step_times(step, drawn)
+    before, after = plain.occupancy[step.transfers], noisy.occupancy[step.transfers]
+    assert before.max() > 0
+    assert np.allclose(2.0 * before, after)
+
+
+@pytest.mark.parametrize("ranks", [16, 32])
+def test_a_table_of_many_ranks_leaves_some_out_and_says_so(ranks: int) -> None:
+    settings = [f"plan.pipeline_parallel={ranks}", "plan.chunks_per_rank=1", "plan.schedule=1f1b"]
+    prediction = simulate_job(load_job("gpt3_175b", settings))
+    table = memory_section(prediction).table
+    assert table is not None
+    shown = [row[0] for row in table.rows]
+    assert {len(table.headings)} == {len(row) for row in table.rows}
+    assert (ranks > 16) == ("..." in shown)
+    assert str(prediction.fullest) in shown
+    assert {"0", str(ranks - 1)} <= set(shown)
+    assert math.isclose(ranks, len(shown)) == (ranks == 16)
+    text = table.text()
+    assert len(text.splitlines()) == len(shown) + 1
