@@ -13,8 +13,11 @@ import contextlib
 import functools
 import importlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import typer
@@ -117,7 +120,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
-    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+    _STOPPED.clear()
+    if (
+        signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+    signal.signal(signal.SIGINT, _stop)
+    try:
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.exit(code)
+
+
+_STOPPED: list[int] = []
+"""The Ctrl-C that came: a compiled library that is stopped in the middle may raise an error of its own, without a trace of why."""
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    _STOPPED.append(number)
+    signal.default_int_handler(number, frame)
 
 
 def _run(arguments: list[str]) -> int:
@@ -144,6 +167,8 @@ def _run(arguments: list[str]) -> int:
 
 def _interrupted(error: BaseException | None) -> bool:
     """Whether Ctrl-C is behind an error: a library whose import it interrupts may say something else."""
+    if _STOPPED:
+        return True
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

@@ -259,6 +259,20 @@ def test_killed_at_any_moment_a_file_is_whole_or_not_there(what: str, folder: Pa
             rest.unlink()
 
 
+def test_ctrl_c_inside_a_library_that_says_something_else(
+    dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def swallow(name: str) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise ValueError("Error building a validator")
+
+    monkeypatch.setattr("simulator.cli.app._verb", swallow)
+    assert (130, "", "") == dtsim("list", "gpus")
+    monkeypatch.setattr("simulator.cli.app._verb", lambda name: 1 / 0)
+    assert dtsim("list", "gpus")[0] == 1  # without Ctrl-C it is our fault
+
+
 @pytest.mark.slow
 def test_two_first_runs_at_once(tmp_path: Path) -> None:
     env = environment(NUMBA_CACHE_DIR=str(tmp_path))
