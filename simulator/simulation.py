@@ -13,8 +13,8 @@ from simulator.errors import SpecError
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.parts import Part
 from simulator.job import Job
-from simulator.lowering import Settled, lower_settled, settle
-from simulator.lowering.expand import layer_costs
+from simulator.lowering import ResolvedPlan, lower_resolved, resolve
+from simulator.lowering.layers.expand import layer_costs
 from simulator.plan.plan import Plan
 from simulator.program.spec import verify
 from simulator.report.prediction import Prediction, measure
@@ -53,12 +53,14 @@ def simulate(
     >>> 5 < prediction.step_time < 60, prediction.fits
     (True, True)
     """
-    settled = settle(workload, plan, cluster.world_size, f"cluster {cluster.name!r}")
-    program = lower_settled(workload, settled)
+    resolved = resolve(workload, plan, cluster.world_size, f"cluster {cluster.name!r}")
+    program = lower_resolved(workload, resolved)
     verify(program)
     priced = price_ranks(program, cluster, fold)
     trace = run(priced.program, priced.prices, engine)
-    facts = _provenance(settled, priced.cluster, (*assumptions, *_small_bucket(workload, settled, plan)), cluster.parts)
+    facts = _provenance(
+        resolved, priced.cluster, (*assumptions, *_small_bucket(workload, resolved, plan)), cluster.parts
+    )
     return measure(trace, priced.program, priced.prices, workload, priced.cluster, facts, priced.ranks)
 
 
@@ -75,13 +77,13 @@ def simulate_job(job: Job, engine: str = "compiled", fold: bool = True) -> Predi
     return simulate(job.workload, job.plan, job.cluster, engine, job.assumptions, fold)
 
 
-def _small_bucket(workload: Workload, settled: Settled, plan: Plan) -> tuple[str, ...]:
+def _small_bucket(workload: Workload, resolved: ResolvedPlan, plan: Plan) -> tuple[str, ...]:
     """What to say where the buckets asked for are smaller than those there can be."""
     if plan.bucket_size is None:
         return ()
-    costs = layer_costs(workload, settled)
+    costs = layer_costs(workload, resolved)
     least = (
-        min((cost.parameters for kind, cost in costs.items() if is_layer(kind)), default=0.0) * settled.gradient_bytes
+        min((cost.parameters for kind, cost in costs.items() if is_layer(kind)), default=0.0) * resolved.gradient_bytes
     )
     if plan.bucket_size >= least:
         return ()
@@ -92,7 +94,7 @@ def _small_bucket(workload: Workload, settled: Settled, plan: Plan) -> tuple[str
 
 
 def _provenance(
-    settled: Any, cluster: Cluster, assumptions: tuple[str, ...], parts: tuple[Part, ...]
+    resolved: Any, cluster: Cluster, assumptions: tuple[str, ...], parts: tuple[Part, ...]
 ) -> dict[str, Any]:
     from simulator import __version__
 
@@ -100,11 +102,11 @@ def _provenance(
         "version": __version__,
         "cluster": cluster.name,
         "gpu": cluster.gpu.name,
-        "framework": settled.framework.name,
-        "schedule": settled.schedule.name,
-        "microbatches": settled.microbatches,
-        "data_parallel": settled.data_parallel,
-        "recompute": settled.recomputes.text,
-        "attention": settled.style.attention,
+        "framework": resolved.framework.name,
+        "schedule": resolved.schedule.name,
+        "microbatches": resolved.microbatches,
+        "data_parallel": resolved.data_parallel,
+        "recompute": resolved.recomputes.text,
+        "attention": resolved.style.attention,
         "assumptions": list(assumptions),
     } | ({"parts": [part.text for part in parts]} if parts else {})

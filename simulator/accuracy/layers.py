@@ -19,7 +19,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.importers.table.row_simulation import row_simulation
 from simulator.importers.table.rows import CannotPlace, Row, count, flag, text
 from simulator.lowering import lower
-from simulator.lowering.boundary import RECEIVED
+from simulator.lowering.layers.boundary import RECEIVED
 from simulator.plan.plan import Plan
 from simulator.program.prices import Prices
 from simulator.program.program import Program, Segment

@@ -102,8 +102,8 @@ def _write_chakra(job: Job, prefix: str) -> None:
 
 
 def _torch(job: Job, comms: bool) -> str:
-    from simulator.lowering import settle
+    from simulator.lowering import resolve
     from simulator.schedules.torch_comms import torch_file
 
-    settled = settle(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
-    return torch_file(settled.schedule, settled.shape, comms)
+    resolved = resolve(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    return torch_file(resolved.schedule, resolved.shape, comms)

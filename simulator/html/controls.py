@@ -17,7 +17,7 @@ from pydantic import Field
 
 from simulator.errors import PlanError, SpecError
 from simulator.job import apply_settings, make_job
-from simulator.lowering import settle
+from simulator.lowering import resolve
 from simulator.specs import Listed, Spec, validate_spec
 from simulator.specs.toml_text import toml_key, toml_value
 
@@ -164,7 +164,7 @@ def controls_of(data: Mapping[str, Any], place: str) -> dict[str, Any]:
         data["model"] = {key: value for key, value in data["model"].items() if key not in _TOLD}
     _refuse_paths(data)
     job = make_job(data, place, "dropped")
-    settled = settle(job.workload, job.plan, job.cluster.world_size, place)
+    resolved = resolve(job.workload, job.plan, job.cluster.world_size, place)
     w, plan = job.workload, job.plan
     out: dict[str, Any] = {
         "name": job.name[:100],
@@ -172,9 +172,9 @@ def controls_of(data: Mapping[str, Any], place: str) -> dict[str, Any]:
         "cluster": job.cluster.name,
         "gpus": job.cluster.world_size,
         "sequence_length": w.sequence_length,
-        "microbatches": settled.microbatches,
+        "microbatches": resolved.microbatches,
         "precision": w.precision,
-        "schedule": settled.schedule.name,
+        "schedule": resolved.schedule.name,
         "recompute": plan.recompute or "",
         "attention": plan.attention or "",
     }

@@ -33,7 +33,7 @@ from simulator.html.schedule_lab import schedule_alone
 from simulator.html.step_data import timeline_data
 from simulator.importers.jobs import import_files, is_foreign, job_data
 from simulator.job import make_job
-from simulator.lowering import settle
+from simulator.lowering import resolve
 from simulator.schedules import SCHEDULES, Shape
 from simulator.simulation import simulate_job
 from simulator.specs import Spec, names
@@ -124,8 +124,8 @@ def _step(body: Any) -> dict[str, Any]:
     _refuse_large(controls.pipeline_parallel, controls.microbatches, controls.chunks_per_rank)
     data = job_of(controls)
     job = make_job(data, "request", controls.name)
-    settled = settle(job.workload, job.plan, job.cluster.world_size, "request")
-    _refuse_large(settled.pipeline_parallel, settled.microbatches, settled.chunks_per_rank)
+    resolved = resolve(job.workload, job.plan, job.cluster.world_size, "request")
+    _refuse_large(resolved.pipeline_parallel, resolved.microbatches, resolved.chunks_per_rank)
     prediction = simulate_job(job)
     timeline = timeline_data(prediction, _QUICK)
     ranks = [entry["rank"] for entry in timeline["ranks"]]

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from simulator.importers.imported import Findings, Imported, again
 
-__all__ = ["settled"]
+__all__ = ["resolved"]
 
 
-def settled(imported: Imported, world: int | None = None) -> Imported:
+def resolved(imported: Imported, world: int | None = None) -> Imported:
     """Return what was imported, completed for a number of GPUs (by default that of the files) where one is known."""
     findings = again(imported)
     world = world or findings.get("cluster.gpus")

@@ -14,7 +14,7 @@ from simulator.aliases import renamed
 from simulator.errors import SpecError
 from simulator.importers import IMPORTERS
 from simulator.importers.document import Document, open_document
-from simulator.importers.effects import settled
+from simulator.importers.effects import resolved
 from simulator.importers.imported import Findings, Imported, again, brief
 from simulator.job import Job, job_from_data, job_from_names, load_job
 
@@ -63,7 +63,7 @@ def import_files(paths: Sequence[str | Path], cluster: str | None = None) -> Imp
         SpecError: a file cannot be read.
         UnknownNameError: no such cluster.
     """
-    return settled(_joined(paths, cluster).done())
+    return resolved(_joined(paths, cluster).done())
 
 
 def _joined(paths: Sequence[str | Path], cluster: str | None) -> Findings:
@@ -197,7 +197,7 @@ def _for_cluster(findings: Findings, changes: Mapping[str, str]) -> Imported:
         from simulator.hardware.cluster import load_cluster
 
         world = load_cluster(named).world_size
-    return settled(findings.done(), world)
+    return resolved(findings.done(), world)
 
 
 def _job_of_model(model: str, cluster: str, settings: tuple[str, ...]) -> Job:

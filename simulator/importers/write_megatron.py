@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.errors import PlanError
 from simulator.job import Job
-from simulator.lowering import settle
+from simulator.lowering import resolve
 
 __all__ = ["megatron_script"]
 
@@ -142,7 +142,7 @@ def _experts(job: Job) -> Iterator[tuple[str, Any]]:
 
 def _parallel(job: Job) -> Iterator[tuple[str, Any]]:
     p = job.plan
-    s = settle(job.workload, p, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    s = resolve(job.workload, p, job.cluster.world_size, f"cluster {job.cluster.name!r}")
     yield "tensor-model-parallel-size", p.tensor_parallel
     yield "pipeline-model-parallel-size", p.pipeline_parallel
     yield "context-parallel-size", p.context_parallel
@@ -180,7 +180,7 @@ def _parallel(job: Job) -> Iterator[tuple[str, Any]]:
 
 def _training(job: Job) -> Iterator[tuple[str, Any]]:
     w, p = job.workload, job.plan
-    s = settle(w, p, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    s = resolve(w, p, job.cluster.world_size, f"cluster {job.cluster.name!r}")
     yield "micro-batch-size", p.microbatch_size
     yield "global-batch-size", w.global_batch_size
     yield "train-iters", 100

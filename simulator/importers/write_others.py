@@ -11,7 +11,7 @@ from simulator.importers.known_models import model_table
 from simulator.importers.torchtitan import FLAVORS
 from simulator.importers.torchtitan_stages import SCHEDULES
 from simulator.job import Job
-from simulator.lowering import settle
+from simulator.lowering import resolve
 from simulator.units import BYTES_PER_ELEMENT
 from simulator.workload.model import Model, load_model
 
@@ -35,7 +35,7 @@ def torchtitan_toml(job: Job) -> str:
         PlanError: what torchtitan does not run: ZeRO-1 or 2, another schedule or precision.
     """
     w, p = job.workload, job.plan
-    s = settle(w, p, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    s = resolve(w, p, job.cluster.world_size, f"cluster {job.cluster.name!r}")
     if s.zero_stage in (1, 2):
         raise PlanError(
             f"torchtitan shards all states or none, but zero_stage = {s.zero_stage}. Way out: zero_stage = 3, or 0."
@@ -150,7 +150,7 @@ def deepspeed_json(job: Job) -> tuple[str, tuple[str, ...]]:
         PlanError: a precision that DeepSpeed does not have.
     """
     w, p = job.workload, job.plan
-    s = settle(w, p, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    s = resolve(w, p, job.cluster.world_size, f"cluster {job.cluster.name!r}")
     if w.precision not in ("fp32", "fp16", "bf16"):
         raise PlanError(
             f"DeepSpeed trains in fp32, fp16 or bf16, but precision = {w.precision!r}. Way out: one of these."

@@ -1,6 +1,6 @@
 """Lowering: from workload and plan to a program, pass by pass.  No hardware and no seconds here.
 
-Passes, in order: settle (choices and rules), assign (layers to chunks), order (the schedule), expand (operators), instances,
+Passes, in order: resolve (choices and rules), assign (layers to chunks), order (the schedule), expand (operators), instances,
 connect (transfers), activation copies (to the host and back), shard (gathers), reduce (gradients), update (optimizer; asynchronous
 where steps run into each other), remember (memory), emit (the columns).
 """
@@ -12,28 +12,28 @@ import functools
 import numpy as np
 
 from simulator.errors import PlanError
-from simulator.lowering.activation_copies import add_activation_copies
-from simulator.lowering.assign import Chunk, assign_layers
-from simulator.lowering.asynchronous import add_updates
-from simulator.lowering.connect import add_transfers
-from simulator.lowering.emit import emit
-from simulator.lowering.expand import LayerCost, layer_costs
-from simulator.lowering.instances import add_instances
-from simulator.lowering.recompute import Recompute, layer_policies
-from simulator.lowering.reduce import add_reductions
-from simulator.lowering.remember import add_memory
-from simulator.lowering.settled import Settled, settle
-from simulator.lowering.shard import add_gathers
-from simulator.lowering.state import State
-from simulator.lowering.structure import started
-from simulator.lowering.update import add_update
+from simulator.lowering.layers.expand import LayerCost, layer_costs
+from simulator.lowering.layers.recompute import Recompute, layer_policies
+from simulator.lowering.memory.activation_copies import add_activation_copies
+from simulator.lowering.memory.remember import add_memory
+from simulator.lowering.resolve.resolved_plan import ResolvedPlan, resolve
+from simulator.lowering.steps.assign import Chunk, assign_layers
+from simulator.lowering.steps.asynchronous import add_updates
+from simulator.lowering.steps.connect import add_transfers
+from simulator.lowering.steps.emit import emit
+from simulator.lowering.steps.instances import add_instances
+from simulator.lowering.steps.reduce import add_reductions
+from simulator.lowering.steps.shard import add_gathers
+from simulator.lowering.steps.state import State
+from simulator.lowering.steps.structure import started
+from simulator.lowering.steps.update import add_update
 from simulator.plan.plan import Plan
 from simulator.program.program import Program
 from simulator.schedules.order import PipelineOrder
 from simulator.workload.model import Model
 from simulator.workload.workload import Workload
 
-__all__ = ["PASSES", "Settled", "chunks_of", "lower", "lower_settled", "settle"]
+__all__ = ["PASSES", "ResolvedPlan", "chunks_of", "lower", "lower_resolved", "resolve"]
 
 PASSES = (
     add_instances,
@@ -58,36 +58,36 @@ def lower(workload: Workload, plan: Plan, world_size: int | None = None) -> Prog
         PlanError: the plan cannot be.
     """
     size = world_size or plan.model_parallel_size * (plan.data_parallel or 1)
-    return lower_settled(workload, settle(workload, plan, size))
+    return lower_resolved(workload, resolve(workload, plan, size))
 
 
-def lower_settled(workload: Workload, settled: Settled) -> Program:
-    """Return the program of a settled plan."""
-    structure = started(settled.schedule, settled.shape, settled.steps)
-    lengths = _slice_lengths(structure.order, workload.sequence_length) if settled.schedule.slices else {}
+def lower_resolved(workload: Workload, resolved: ResolvedPlan) -> Program:
+    """Return the program of a resolved plan."""
+    structure = started(resolved.schedule, resolved.shape, resolved.steps)
+    lengths = _slice_lengths(structure.order, workload.sequence_length) if resolved.schedule.slices else {}
 
     def scaled(count: int, part: int, parts: int, weight: float) -> dict[str, LayerCost]:
-        if settled.schedule.slices:
-            return layer_costs(workload, settled, length=lengths[part], context=sum(lengths[j] for j in range(part)))
-        sequences = settled.microbatch_size * count // parts
-        if settled.microbatch_size * count % parts:
+        if resolved.schedule.slices:
+            return layer_costs(workload, resolved, length=lengths[part], context=sum(lengths[j] for j in range(part)))
+        sequences = resolved.microbatch_size * count // parts
+        if resolved.microbatch_size * count % parts:
             raise PlanError(
-                f"schedule {settled.schedule.name!r} splits microbatches in {parts}, but microbatch_size = "
-                f"{settled.microbatch_size}. Nearest: microbatch_size = {parts}."
+                f"schedule {resolved.schedule.name!r} splits microbatches in {parts}, but microbatch_size = "
+                f"{resolved.microbatch_size}. Nearest: microbatch_size = {parts}."
             )
-        return layer_costs(workload, settled, sequences=sequences)
+        return layer_costs(workload, resolved, sequences=sequences)
 
     state = State(
         scaled_costs=scaled,
         workload=workload,
-        settled=settled,
-        chunks=chunks_of(workload.model, settled.recomputes, settled.layer_split, structure.placement.chunks),
-        costs=layer_costs(workload, settled),
+        resolved=resolved,
+        chunks=chunks_of(workload.model, resolved.recomputes, resolved.layer_split, structure.placement.chunks),
+        costs=layer_costs(workload, resolved),
         structure=structure,
     )
     for step in PASSES:
         step(state)
-    return emit(state, f"{workload.model.name} {settled.schedule.name}")
+    return emit(state, f"{workload.model.name} {resolved.schedule.name}")
 
 
 @functools.lru_cache(maxsize=256)

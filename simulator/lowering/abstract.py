@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from simulator.errors import PlanError
-from simulator.lowering.assign import Chunk
-from simulator.lowering.connect import add_transfers
-from simulator.lowering.emit import emit
-from simulator.lowering.expand import LayerCost
-from simulator.lowering.instances import add_instances
-from simulator.lowering.pattern import Pattern
-from simulator.lowering.settled import Settled
-from simulator.lowering.state import State
-from simulator.lowering.structure import begun
+from simulator.lowering.layers.expand import LayerCost
+from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.lowering.steps.assign import Chunk
+from simulator.lowering.steps.connect import add_transfers
+from simulator.lowering.steps.emit import emit
+from simulator.lowering.steps.instances import add_instances
+from simulator.lowering.steps.pattern import Pattern
+from simulator.lowering.steps.state import State
+from simulator.lowering.steps.structure import begun
 from simulator.plan.framework import load_framework
 from simulator.program.prices import Prices
 from simulator.program.program import COMPUTE, OperatorTable, Program, Tensor
@@ -58,7 +58,7 @@ def abstract_program(
     share = placement.ranks / placement.chunks
     state = State(
         workload=None,  # type: ignore[arg-type]  # no pass that runs here asks for it
-        settled=_settled(placement),
+        resolved=_resolved(placement),
         chunks=(Chunk(1),) * placement.chunks,
         costs={"layer": _cost(share)},
         structure=begun(placement, order, pattern, placement.microbatches),
@@ -114,8 +114,8 @@ def _cost(held: float) -> LayerCost:
     )
 
 
-def _settled(placement: Placement) -> Any:
-    return Settled(
+def _resolved(placement: Placement) -> Any:
+    return ResolvedPlan(
         tensor_parallel=1,
         context_parallel=1,
         context_parallel_kind="ring",

@@ -83,7 +83,7 @@ _GATHERS = one_of(
 
 class Plan(Spec):
     """How a workload is split.  A field left at None takes the framework's default; a field that could have no effect in
-    the plan at hand is refused when it is set (`needs` of its declaration, and the rules of `simulator.lowering.settled`).
+    the plan at hand is refused when it is set (`needs` of its declaration, and the rules of `simulator.lowering.resolve.resolved_plan`).
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)

@@ -16,8 +16,8 @@ import functools
 
 from simulator.costs.tables import Machine, machine_of, price_table
 from simulator.job import Job
-from simulator.lowering import chunks_of, settle
-from simulator.lowering.expand import LayerCost, layer_costs
+from simulator.lowering import chunks_of, resolve
+from simulator.lowering.layers.expand import LayerCost, layer_costs
 from simulator.schedules.base import Schedule
 from simulator.schedules.shape import Shape
 
@@ -31,24 +31,24 @@ def least_seconds(job: Job) -> float:
         PlanError: the plan cannot be.
     """
     cluster = job.cluster
-    settled = settle(job.workload, job.plan, cluster.world_size, f"cluster {cluster.name!r}")
-    schedule = settled.schedule
+    resolved = resolve(job.workload, job.plan, cluster.world_size, f"cluster {cluster.name!r}")
+    schedule = resolved.schedule
     if cluster.parts or schedule.replicas > 1 or schedule.slices or not schedule.flush:
         return 0.0
-    if settled.framework.fuses_pairs and _has_pairs(schedule, settled.shape):
+    if resolved.framework.fuses_pairs and _has_pairs(schedule, resolved.shape):
         return 0.0
-    placement = schedule.placement(settled.shape)
-    machine, costs = machine_of(cluster), layer_costs(job.workload, settled)
-    chunks = chunks_of(job.workload.model, settled.recomputes, settled.layer_split, placement.chunks)
+    placement = schedule.placement(resolved.shape)
+    machine, costs = machine_of(cluster), layer_costs(job.workload, resolved)
+    chunks = chunks_of(job.workload.model, resolved.recomputes, resolved.layer_split, placement.chunks)
     forward, backward = (
-        [sum(_seconds(costs[kind], way, machine, settled.axes) for kind in chunk.kinds) for chunk in chunks]
+        [sum(_seconds(costs[kind], way, machine, resolved.axes) for kind in chunk.kinds) for chunk in chunks]
         for way in ("forward", "backward")
     )
     rank_of = placement.rank_of[0].tolist()
     most = 0.0
     for rank in range(placement.ranks):
         mine = [chunk for chunk, place in enumerate(rank_of) if place == rank]
-        busy = settled.microbatches * sum(forward[chunk] + backward[chunk] for chunk in mine)
+        busy = resolved.microbatches * sum(forward[chunk] + backward[chunk] for chunk in mine)
         fill, drain = sum(forward[: mine[0]]), sum(backward[: mine[0]])
         most = max(most, fill + busy + (0.0 if schedule.splits_backward else drain))
     return most * (1.0 - _ROUNDING)

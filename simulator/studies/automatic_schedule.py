@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simulator.engine import run
 from simulator.errors import PlanError
 from simulator.lowering.abstract import abstract_program
-from simulator.lowering.pattern import find_pattern
+from simulator.lowering.steps.pattern import find_pattern
 from simulator.program.prices import Prices
 from simulator.program.program import COMPUTE, Program
 from simulator.program.trace import Trace

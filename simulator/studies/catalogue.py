@@ -316,20 +316,20 @@ def _derived(kind: str, path: str, settings: Sequence[str]) -> dict[str, str]:
 
 def _derived_job(path: str, settings: Sequence[str]) -> dict[str, str]:
     from simulator.job import load_job
-    from simulator.lowering import settle
+    from simulator.lowering import resolve
 
     job = load_job(path, settings)
-    settled = settle(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
-    axes = " x ".join(f"{axis} {size}" for axis, size in settled.axes)
+    resolved = resolve(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    axes = " x ".join(f"{axis} {size}" for axis, size in resolved.axes)
     return {
         "model": f"{job.workload.model.name}, {job.workload.model.parameters:,} parameters",
         "GPUs": f"{job.cluster.world_size:,} x {job.cluster.gpu.name}: {axes}",
         "tokens per step": f"{job.workload.tokens:,}",
-        "microbatches": f"{settled.microbatches} of {settled.microbatch_size} per replica",
-        "schedule": settled.schedule.name,
-        "recompute": settled.recompute,
-        "attention kernel": settled.style.attention,
-        "gradient buffers": settled.gradient_dtype,
+        "microbatches": f"{resolved.microbatches} of {resolved.microbatch_size} per replica",
+        "schedule": resolved.schedule.name,
+        "recompute": resolved.recompute,
+        "attention kernel": resolved.style.attention,
+        "gradient buffers": resolved.gradient_dtype,
     } | {f"assumed ({i})": text for i, text in enumerate(job.assumptions, 1)}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from simulator.errors import PlanError, SimulatorError
 from simulator.job import Job
-from simulator.lowering import Settled, settle
+from simulator.lowering import ResolvedPlan, resolve
 from simulator.plan.plan import Plan
 from simulator.report.prediction import Prediction
 from simulator.schedules import SCHEDULES
@@ -149,7 +149,7 @@ def neighbours(job: Job) -> list[Change]:
     Raises:
         PlanError: the job's own plan cannot be.
     """
-    now = settle(job.workload, job.plan, job.cluster.world_size)
+    now = resolve(job.workload, job.plan, job.cluster.world_size)
     offered = (
         *_memory_changes(now),
         *_degree_changes(job, now),
@@ -162,13 +162,13 @@ def neighbours(job: Job) -> list[Change]:
 def _can_be(job: Job, change: Change) -> bool:
     try:
         after = changed(job, change)
-        settle(after.workload, after.plan, after.cluster.world_size)
+        resolve(after.workload, after.plan, after.cluster.world_size)
     except SimulatorError:
         return False
     return True
 
 
-def _memory_changes(now: Settled) -> Iterator[Change]:
+def _memory_changes(now: ResolvedPlan) -> Iterator[Change]:
     for kind in ("none", "selective", "operators", "full"):
         if kind != now.recompute:
             rest = ("recompute_modules", "recompute_policy", "recompute_method", "recompute_layers")
@@ -193,7 +193,7 @@ def _memory_changes(now: Settled) -> Iterator[Change]:
             yield Change(name=f"ZeRO stage {stage}", plan={"zero_stage": stage} | extra)
 
 
-def _degree_changes(job: Job, now: Settled) -> Iterator[Change]:
+def _degree_changes(job: Job, now: ResolvedPlan) -> Iterator[Change]:
     """Move a factor of two between two of tensor, pipeline and data."""
     t, p, d = now.tensor_parallel, now.pipeline_parallel, now.data_parallel
     for tensor, pipeline, data in (
@@ -221,7 +221,7 @@ def _degree_changes(job: Job, now: Settled) -> Iterator[Change]:
         yield Change(name=f"tensor {int(tensor)} x data {int(data)} x pipeline {int(pipeline)}", plan=plan)
 
 
-def _pipeline_changes(now: Settled) -> Iterator[Change]:
+def _pipeline_changes(now: ResolvedPlan) -> Iterator[Change]:
     if now.pipeline_parallel == 1:
         return
     v = now.chunks_per_rank
@@ -252,7 +252,7 @@ def chunks_for(schedule: Any, shape: Shape) -> int | None:
     return None
 
 
-def _kernel_changes(now: Settled, architecture: str) -> Iterator[Change]:
+def _kernel_changes(now: ResolvedPlan, architecture: str) -> Iterator[Change]:
     if now.data_parallel > 1 and now.zero_stage < 3 and not now.overlap_gradients:
         yield Change(name="gradient reduction beside the backward pass", plan={"overlap_gradients": True})
     if now.zero_stage in (1, 2) and not now.overlap_parameters:

@@ -11,7 +11,7 @@ import numpy as np
 from simulator.energy.step_power import StepPower, step_power
 from simulator.errors import SimulatorError
 from simulator.job import Job
-from simulator.lowering import settle
+from simulator.lowering import resolve
 from simulator.program.program import CATEGORIES, TRANSFER, Link
 from simulator.report.prediction import Prediction
 from simulator.report.table import Section, Table, percent
@@ -210,8 +210,8 @@ def job_shape(job: Job) -> Shape:
     Raises:
         PlanError: the plan cannot be.
     """
-    settled = settle(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
-    return Shape(settled.pipeline_parallel, settled.microbatches, settled.chunks_per_rank)
+    resolved = resolve(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    return Shape(resolved.pipeline_parallel, resolved.microbatches, resolved.chunks_per_rank)
 
 
 def _pipeline_facts(job: Job, prediction: Prediction) -> PipelineFacts | None:

@@ -77,7 +77,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Beside:
-    """A job and its neighbours; `own` is the job itself, `rounds` how many it took until all steps had settled."""
+    """A job and its neighbours; `own` is the job itself, `rounds` how many it took until all steps had resolved."""
 
     own: Placed
     others: tuple[Placed, ...]
@@ -131,7 +131,7 @@ def beside_neighbours(job: Job) -> tuple[Job, Beside | None]:
         counts = nodes_in_each_pod([jobs[i].cluster.nodes for i in group], spec.nodes_per_pod or 1, spec.nodes_per_rack)
         pods = dict(zip(group, counts, strict=True))
         met = _Meeting(jobs=[jobs[i] for i in group], names=[names[i] for i in group], counts=counts)
-        still, running, rounds = met.settle()
+        still, running, rounds = met.resolve()
         for i, quiet, (one, prediction) in zip(group, still, running, strict=True):
             alone[i], placed[i], beside[i] = quiet, one, prediction
     told = _told(job, jobs, pods, [p.step_time for p in alone], [p.step_time for p in beside])
@@ -201,8 +201,8 @@ class _Meeting:
     names: Sequence[str]
     counts: Sequence[int]
 
-    def settle(self) -> tuple[list[Prediction], list[tuple[Job, Prediction]], int]:
-        """Return the steps while all others stand still, jobs with steps while they run, and rounds until these had settled.
+    def resolve(self) -> tuple[list[Prediction], list[tuple[Job, Prediction]], int]:
+        """Return the steps while all others stand still, jobs with steps while they run, and rounds until these had resolved.
 
         Raises:
             SpecError: they do not settle.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from simulator.engine import run
 from simulator.errors import PlanError
 from simulator.lowering.abstract import abstract_program
-from simulator.lowering.ordered import ordered
+from simulator.lowering.steps.ordered import ordered
 from simulator.program.prices import Prices
 from simulator.program.program import COMPUTE, TRANSFER, Link, Program
 from simulator.program.trace import Trace

@@ -21,7 +21,7 @@ from simulator.engine.sampled import Chain, SampledEngine
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.jitter import Jitter
 from simulator.job import Job
-from simulator.lowering import lower_settled, settle
+from simulator.lowering import lower_resolved, resolve
 from simulator.program.program import COMPUTE
 from simulator.program.replicas import replica_mesh
 from simulator.report.table import Section, Table, percent
@@ -149,8 +149,8 @@ def vary(
         PlanError: noise is described of what the plan does not have.
     """
     jitter = described_noise(job, samples, seed)
-    settled = settle(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
-    program = lower_settled(job.workload, settled)
+    resolved = resolve(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    program = lower_resolved(job.workload, resolved)
     priced = price_ranks(program, job.cluster)
     trace = run(priced.program, priced.prices)
     step = _noisy(priced, program)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from simulator.lowering import settle
-from simulator.lowering.expand import layer_costs, layer_kinds
+from simulator.lowering import resolve
+from simulator.lowering.layers.expand import layer_costs, layer_kinds
 from simulator.plan.plan import Plan
 from simulator.program.program import OperatorTable
 from simulator.specs import validate_spec
@@ -141,7 +141,7 @@ class BlockContract:
         weights = {graph.kind: graph.weights for graph in self.graphs(model)}
         for t in (t for t in _TENSOR if model.heads % t == 0 and model.kv_heads % t == 0):
             plan = Plan(tensor_parallel=t, framework="megatron_core", microbatch_size=1, recompute="none")
-            for kind, cost in layer_costs(work, settle(work, plan, 8)).items():
+            for kind, cost in layer_costs(work, resolve(work, plan, 8)).items():
                 if model.experts and "moe" in kind:
                     continue
                 split = sum(

@@ -1,7 +1,7 @@
 """One operator of a layer: the work it does forward and backward and what it keeps, before any split over GPUs.
 
 Sizes are those of one microbatch on one model replica (no tensor parallelism).  `split` and `region` say how tensor
-parallelism divides them; `lowering/expand.py` does the dividing and adds the collectives.
+parallelism divides them; `lowering/layers/expand.py` does the dividing and adds the collectives.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from simulator.engine import run
 from simulator.engine.compiled_engine import run_many
 from simulator.errors import PlanError
 from simulator.lowering.abstract import abstract_program
-from simulator.lowering.pattern import find_pattern
+from simulator.lowering.steps.pattern import find_pattern
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order_times import time_order

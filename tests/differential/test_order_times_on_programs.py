@@ -8,7 +8,7 @@ import pytest
 from simulator.engine import run
 from simulator.errors import SimulatorError
 from simulator.lowering.abstract import abstract_program
-from simulator.lowering.ordered import ordered
+from simulator.lowering.steps.ordered import ordered
 from simulator.program.program import COMPUTE
 from simulator.report.memory import memory_peaks
 from simulator.schedules import SCHEDULES, Shape

@@ -16,7 +16,7 @@ from simulator.engine.sampled import SampledEngine, row_times, unfold_fully
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.jitter import Jitter
 from simulator.hardware.parts import Part
-from simulator.lowering import lower_settled, settle
+from simulator.lowering import lower_resolved, resolve
 from simulator.plan.plan import Plan
 from simulator.program.prices import Prices
 from simulator.program.program import Program
@@ -64,7 +64,7 @@ JITTER = Jitter(
 def lowered(plan: str) -> Program:
     model = "mixtral_8x7b" if "expert_parallel" in PLANS[plan] else "gpt2_124m"
     workload = Workload(model=load_model(model), sequence_length=512, global_batch_size=32)
-    return lower_settled(workload, settle(workload, Plan(**PLANS[plan]), 16))
+    return lower_resolved(workload, resolve(workload, Plan(**PLANS[plan]), 16))
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from reference import evaluate
 from simulator.engine import run
 from simulator.errors import SimulatorError
 from simulator.lowering.abstract import abstract_program
-from simulator.lowering.ordered import ordered
+from simulator.lowering.steps.ordered import ordered
 from simulator.program.prices import Prices
 from simulator.program.program import Program
 from simulator.program.spec import verify

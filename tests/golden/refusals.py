@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simulator.errors import PlanError, SimulatorError
-from simulator.lowering import lower_settled
-from simulator.lowering.settled import settle
+from simulator.lowering import lower_resolved
+from simulator.lowering.resolve.resolved_plan import resolve
 from simulator.options.option import Need, declared
 from simulator.plan.plan import Plan
 from simulator.workload.model import Model
@@ -90,9 +90,9 @@ def refusal(settings: Settings, lowers: bool = True) -> Refusal | None:
         if changes := _table(settings, "model"):
             model = Model.model_validate({**model.model_dump(), **changes})
         workload = Workload(model=model, **{**work, **_table(settings, "workload")})
-        settled = settle(workload, Plan.model_validate(plan), settings.get("world", gpus))
+        resolved = resolve(workload, Plan.model_validate(plan), settings.get("world", gpus))
         if lowers:
-            lower_settled(workload, settled)
+            lower_resolved(workload, resolved)
     except PlanError as error:
         return Refusal(str(error), _site(error))
     except (SimulatorError, ValueError):

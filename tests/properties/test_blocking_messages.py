@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from simulator.errors import PlanError
-from simulator.lowering import connect, lower_settled, settle
+from simulator.lowering import lower_resolved, resolve
+from simulator.lowering.steps import connect
 from simulator.plan.plan import Plan
 from simulator.program.spec import find_deadlock, verify
 from simulator.remembered import forget_all
@@ -30,7 +31,7 @@ def stops(schedule: str, shape: tuple[int, int, int], framework: str, p2p: str |
         p2p=p2p,  # type: ignore[arg-type]
     )
     try:
-        program = lower_settled(workload, settle(workload, plan, ranks))
+        program = lower_resolved(workload, resolve(workload, plan, ranks))
     except PlanError as error:
         return str(error) if REFUSAL in str(error) else None
     verify(program)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from simulator.errors import PlanError
-from simulator.lowering.settled import settle
+from simulator.lowering.resolve.resolved_plan import resolve
 from simulator.options.option import declared
 from simulator.plan.plan import Plan
 from simulator.simulation import simulate
@@ -76,5 +76,5 @@ def test_a_choice_that_could_have_no_effect_is_refused(plan: dict[str, Any], wor
     (name,) = plan
 
     with pytest.raises(PlanError, match=name) as refusal:
-        settle(made[0], made[1], 8)
+        resolve(made[0], made[1], 8)
     assert "Way out: leave" in str(refusal.value)

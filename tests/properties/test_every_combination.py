@@ -13,7 +13,7 @@ import pytest
 
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import Cluster, load_cluster
-from simulator.lowering.settled import settle
+from simulator.lowering.resolve.resolved_plan import resolve
 from simulator.plan.plan import Plan
 from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
@@ -136,7 +136,7 @@ def possible(case: Case) -> bool:
     """Whether no rule refuses the case; a refusal must say what to do instead."""
     try:
         workload, plan, cluster = made(case)
-        settle(workload, plan, cluster.world_size)
+        resolve(workload, plan, cluster.world_size)
     except (PlanError, SpecError) as refusal:
         if not any(way in str(refusal).lower() for way in ("way out", "nearest", "do not fit", "choose another")):
             pytest.fail(f"no way out is said: {refusal}")

@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from simulator.errors import PlanError, SimulatorError
-from simulator.lowering.settled import settle
+from simulator.lowering.resolve.resolved_plan import resolve
 from simulator.simulation import simulate
 from simulator.specs import names
 from tests.properties.test_every_combination import FAMILIES
@@ -178,7 +178,7 @@ def main() -> None:
             line = json.dumps(case, sort_keys=True)
             try:
                 workload, plan, cluster = made_plan(case)
-                settle(workload, plan, cluster.world_size)
+                resolve(workload, plan, cluster.world_size)
                 simulate(workload, plan, cluster)
             except SimulatorError as refusal:
                 if isinstance(refusal, PlanError) or "precision" in str(refusal):

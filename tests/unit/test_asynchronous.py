@@ -11,7 +11,7 @@ from simulator.costs.price import price
 from simulator.engine import run
 from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
-from simulator.lowering import lower, settle
+from simulator.lowering import lower, resolve
 from simulator.plan.plan import Plan
 from simulator.program.program import CATEGORIES, COMPUTE, Program
 from simulator.program.spec import verify
@@ -199,16 +199,16 @@ REFUSALS = [
 @pytest.mark.parametrize(("plan", "values", "way"), REFUSALS, ids=lambda x: None)
 def test_what_needs_a_flush_is_refused_with_the_reason(schedule: str, plan: dict, values: str, way: str) -> None:
     with pytest.raises(PlanError) as caught:
-        settle(workload(16), Plan(pipeline_parallel=4, data_parallel=2, schedule=schedule, **plan), 8)
+        resolve(workload(16), Plan(pipeline_parallel=4, data_parallel=2, schedule=schedule, **plan), 8)
     assert values in str(caught.value)
     assert way in str(caught.value)
 
 
 def test_habits_that_need_a_flush_fall_away() -> None:
     plan = Plan(pipeline_parallel=4, data_parallel=2, schedule="pipedream_2bw", framework="megatron_core")
-    settled = settle(workload(16), plan, 8)
-    assert (False, False, False) == (settled.clip_gradients, settled.overlap_gradients, settled.overlap_parameters)
-    assert "latency" == settled.p2p
+    resolved = resolve(workload(16), plan, 8)
+    assert (False, False, False) == (resolved.clip_gradients, resolved.overlap_gradients, resolved.overlap_parameters)
+    assert "latency" == resolved.p2p
 
 
 def test_loss_scaling_checks_each_rank_alone() -> None:

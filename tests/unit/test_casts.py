@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from simulator.lowering import lower
-from simulator.lowering.casts import CAST, TRANSPOSED, add_casts
-from simulator.lowering.rows import Rows
+from simulator.lowering.layers.casts import CAST, TRANSPOSED, add_casts
+from simulator.lowering.layers.rows import Rows
 from simulator.plan.plan import Plan
 from simulator.program.program import Segment
 from simulator.workload.model import load_model

@@ -12,7 +12,7 @@ from simulator.engine import run
 from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
 from simulator.job import job_from_names
-from simulator.lowering import lower, settle
+from simulator.lowering import lower, resolve
 from simulator.plan.plan import Plan
 from simulator.program.program import COLLECTIVE, OperatorTable, Program, Segment
 from simulator.program.spec import verify
@@ -103,7 +103,7 @@ def test_documents_come_from_a_job_file() -> None:
 )
 def test_documents_without_an_effect_are_refused(workload: Workload, plan: dict[str, Any], values: str) -> None:
     with pytest.raises(PlanError) as caught:
-        settle(workload, Plan(**plan), 8)
+        resolve(workload, Plan(**plan), 8)
     assert values in str(caught.value)
 
 
@@ -135,7 +135,7 @@ def test_a_few_pieces_hide_communication_and_many_lose_it_again() -> None:
 
 def test_pieces_need_sequence_parallelism() -> None:
     with pytest.raises(PlanError, match="sequence_parallel = false"):
-        settle(LONG, Plan(tensor_parallel=8, tensor_parallel_splits=4), 8)
+        resolve(LONG, Plan(tensor_parallel=8, tensor_parallel_splits=4), 8)
 
 
 # --- loss ----------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_the_loss_is_shared_gathered_or_fused() -> None:
 )
 def test_losses_that_cannot_be_are_refused(plan: dict[str, Any], values: str) -> None:
     with pytest.raises(PlanError, match=values):
-        settle(LONG, Plan(**plan), 8)
+        resolve(LONG, Plan(**plan), 8)
 
 
 # --- context parallelism in two levels -----------------------------------------------------------------------------
@@ -229,5 +229,5 @@ def test_every_kind_computes_the_same_attention() -> None:
 )
 def test_levels_that_cannot_be_are_refused(plan: dict[str, Any], values: str) -> None:
     with pytest.raises(PlanError) as caught:
-        settle(LONG, Plan(**plan), 8)
+        resolve(LONG, Plan(**plan), 8)
     assert values in str(caught.value)

@@ -12,8 +12,8 @@ from simulator.costs.expert_exchange import once_per_node, places_reached
 from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.fabric import fabric_of, place_group
-from simulator.lowering import lower, settle
-from simulator.lowering.assign import assign_layers
+from simulator.lowering import lower, resolve
+from simulator.lowering.steps.assign import assign_layers
 from simulator.plan.plan import Plan
 from simulator.program.calls import AWAITED
 from simulator.program.program import COLLECTIVE, Link, OperatorTable, Program, Segment
@@ -101,9 +101,9 @@ def test_sharded_states_of_all_ranks_add_up_to_the_model(plan: dict[str, Any]) -
     ],
 )  # fmt: skip
 def test_experts_lie_on_consecutive_ranks(plan: dict[str, Any], axes: str, expert: set[str], copies: set[str]) -> None:
-    settled = settle(workload(), Plan(**plan, sequence_parallel=True), 8)
-    assert axes == " ".join(f"{name} {size}" for name, size in settled.axes)
-    assert (expert, copies) == (set(settled.groups.expert), set(settled.groups.expert_replicas))
+    resolved = resolve(workload(), Plan(**plan, sequence_parallel=True), 8)
+    assert axes == " ".join(f"{name} {size}" for name, size in resolved.axes)
+    assert (expert, copies) == (set(resolved.groups.expert), set(resolved.groups.expert_replicas))
 
 
 def test_every_copy_of_a_token_goes_out_and_comes_back() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
-from simulator.lowering import lower, settle
+from simulator.lowering import lower, resolve
 from simulator.plan.plan import Plan
 from simulator.program.program import EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH, OperatorTable, Segment
 from simulator.program.spec import verify
@@ -91,10 +91,10 @@ def test_a_whole_steps_graph_keeps_room_for_more_rows_than_come() -> None:
 
 def test_a_profiles_habit_holds_where_it_can() -> None:
     fused = {"framework": "megatron_bridge_26_06", "expert_parallel": 8, "zero_stage": 1}
-    settled = settle(workload("qwen3_30b_a3b", "mxfp8"), Plan(**fused), 8)
-    assert ("full_iteration",) == settled.cuda_graphs
-    assert () == settle(workload("qwen3_30b_a3b", "mxfp8"), Plan(**fused, cuda_graphs="none"), 8).cuda_graphs
-    told = settle(workload("qwen3_30b_a3b", "mxfp8"), Plan(**fused, expert_exchange="all_to_all"), 8)
+    resolved = resolve(workload("qwen3_30b_a3b", "mxfp8"), Plan(**fused), 8)
+    assert ("full_iteration",) == resolved.cuda_graphs
+    assert () == resolve(workload("qwen3_30b_a3b", "mxfp8"), Plan(**fused, cuda_graphs="none"), 8).cuda_graphs
+    told = resolve(workload("qwen3_30b_a3b", "mxfp8"), Plan(**fused, expert_exchange="all_to_all"), 8)
     assert () == told.cuda_graphs  # the host is told how many rows come: no whole graph
 
 
@@ -121,15 +121,15 @@ def test_graphs_that_cannot_be_are_refused_with_the_way_out(
 ) -> None:
     plan = {"expert_parallel": 8} if name == "mixtral_8x7b" else {}
     with pytest.raises(PlanError, match="Way out") as caught:
-        settle(workload(name), Plan(**plan, **changes, cuda_graphs=graphs), 8)
+        resolve(workload(name), Plan(**plan, **changes, cuda_graphs=graphs), 8)
     assert why in str(caught.value)
 
 
 def test_graphs_of_parts_do_not_take_packed_documents() -> None:
     work = Workload(model=load_model("gpt2_355m"), sequence_length=1024, global_batch_size=32, document_length=256)
     with pytest.raises(PlanError, match="packed documents"):
-        settle(work, Plan(cuda_graphs=("attn",)), 8)
-    settle(work, Plan(cuda_graphs="full_iteration"), 8)
+        resolve(work, Plan(cuda_graphs=("attn",)), 8)
+    resolve(work, Plan(cuda_graphs="full_iteration"), 8)
 
 
 def test_one_part_may_stand_alone_and_another_word_gets_one_message() -> None:

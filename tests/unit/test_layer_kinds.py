@@ -16,10 +16,10 @@ from simulator.hardware.compute_coefficients import load_attention_coefficients
 from simulator.hardware.gpu import load_gpu
 from simulator.job import job_from_names
 from simulator.lowering import lower
-from simulator.lowering.assign import assign_layers
-from simulator.lowering.expand import layer_costs, layer_kinds
-from simulator.lowering.scores import scores_left
-from simulator.lowering.settled import settle
+from simulator.lowering.layers.expand import layer_costs, layer_kinds
+from simulator.lowering.layers.scores import scores_left
+from simulator.lowering.resolve.resolved_plan import resolve
+from simulator.lowering.steps.assign import assign_layers
 from simulator.plan.plan import Plan
 from simulator.report.prediction import Prediction
 from simulator.simulation import simulate
@@ -42,8 +42,8 @@ def run(model: Model, length: int = 2048, gpus: int = 8, batch: int = 16, **plan
 def test_the_operators_own_exactly_the_parameters_that_are_counted(name: str) -> None:
     model = load_model(name)
     workload = Workload(model=model, sequence_length=min(model.sequence_length, 256), global_batch_size=1)
-    settled = replace(settle(workload, Plan(), 1), vocabulary=model.vocabulary)
-    costs = layer_costs(workload, settled)
+    resolved = replace(resolve(workload, Plan(), 1), vocabulary=model.vocabulary)
+    costs = layer_costs(workload, resolved)
     total = costs["embedding"].parameters + costs["head"].parameters
     total += sum(n * costs[kind].parameters for kind, n in Counter(model.layer_kinds).items())
     table = model.vocabulary * model.hidden
@@ -141,7 +141,7 @@ MTP = {"layers": 4, "experts": 8, "experts_per_token": 2, "dense_layers": 1}
 def test_token_prediction_adds_a_layer_and_a_head_on_the_last_rank() -> None:
     model = small("deepseek_v3", **MTP)
     plain = model.model_copy(update={"mtp_layers": 0})
-    costs = layer_costs(w := Workload(model=model, sequence_length=1024, global_batch_size=4), settle(w, Plan(), 1))
+    costs = layer_costs(w := Workload(model=model, sequence_length=1024, global_batch_size=4), resolve(w, Plan(), 1))
     assert ("embedding", "layer", "moe layer", "head", "mtp layer", "mtp head") == layer_kinds(model) == tuple(costs)
     chunks = assign_layers(4, 2, None, model.layer_kinds, 1)
     assert [["embedding", "layer", "moe layer"], ["moe layer", "moe layer", "head", "mtp layer", "mtp head"]] == [
@@ -222,7 +222,7 @@ def test_packed_documents_are_refused_where_no_attention_would_be_shorter(name: 
     model = load_model(name)
     workload = Workload(model=model, sequence_length=192, global_batch_size=8, document_length=64.0)
     with pytest.raises(PlanError, match="packed documents shorten attention"):
-        settle(workload, Plan(), 8)
+        resolve(workload, Plan(), 8)
 
 
 def test_full_attention_of_an_encoder_costs_more_than_a_causal_one() -> None:

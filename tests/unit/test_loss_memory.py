@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.lowering.loss_memory import loss_marks
+from simulator.lowering.layers.loss_memory import loss_marks
 from simulator.workload.operator import KernelStyle
 
 

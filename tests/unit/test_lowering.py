@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simulator.lowering import lower
-from simulator.lowering.assign import assign_layers
+from simulator.lowering.steps.assign import assign_layers
 from simulator.plan.plan import Plan
 from simulator.program.program import COLLECTIVE, COMPUTE, TRANSFER, Link, Program, Segment
 from simulator.program.spec import verify

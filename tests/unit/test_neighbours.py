@@ -91,7 +91,7 @@ def test_alike_jobs_slow_each_other_alike_and_settle() -> None:
     assert 2.0 < felt <= 4.0  # half of a pod's nodes have all its uplinks, or their half of them
     assert 2 == own.nodes_per_pod
     assert found.rounds < 20
-    # a fixed point: with the demand of the settled step, the job gets what it was simulated with
+    # a fixed point: with the demand of the resolved step, the job gets what it was simulated with
     width = own.job.cluster.level("fabric").bandwidth * 8  # type: ignore[union-attr]
     sent = bytes_leaving(own.prediction.program, 16, 8) / 4 / own.prediction.step_time
     assert width / rate_beside(width, 2, width, [(2, sent)]) == pytest.approx(felt, rel=0.01)

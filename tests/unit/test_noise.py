@@ -12,7 +12,7 @@ from simulator.engine.noise import NoisyStep, draw, no_effect, step_times
 from simulator.errors import SpecError
 from simulator.hardware.jitter import CAUSES, Jitter, quantile
 from simulator.job import load_job
-from simulator.lowering import lower_settled, settle
+from simulator.lowering import lower_resolved, resolve
 from simulator.program.prices import ACCOUNTS
 from simulator.program.program import COMPUTE, TRANSFER
 from simulator.program.replicas import replica_mesh
@@ -30,7 +30,7 @@ def jitter(**said: Any) -> Jitter:
 
 def step_of(name: str = "gpt3_175b", *settings: str) -> NoisyStep:
     job = load_job(name, settings)
-    program = lower_settled(job.workload, settle(job.workload, job.plan, job.cluster.world_size))
+    program = lower_resolved(job.workload, resolve(job.workload, job.plan, job.cluster.world_size))
     mesh, priced = replica_mesh(program), price_ranks(program, job.cluster)
     class_of = np.zeros(mesh.count, np.int64)
     return NoisyStep(program=program, mesh=mesh, class_of=class_of, prices=priced.prices, item_of=priced.item_of)

@@ -10,9 +10,9 @@ import pytest
 from simulator.engine import run
 from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
-from simulator.lowering import settle
+from simulator.lowering import resolve
 from simulator.lowering.abstract import abstract_program
-from simulator.lowering.ordered import ordered
+from simulator.lowering.steps.ordered import ordered
 from simulator.plan.plan import Plan
 from simulator.program.program import COMPUTE
 from simulator.program.spec import verify
@@ -73,10 +73,10 @@ def test_both_engines_agree(schedule: str, zero: int) -> None:
 
 def test_it_is_the_habit_of_the_zero_bubble_fork_with_a_split_backward() -> None:
     for schedule, habit in (("zb_h2", True), ("one_f_one_b", False)):
-        settled = settle(WORK, Plan(pipeline_parallel=4, schedule=schedule, framework="megatron_zero_bubble"), 4)
-        assert habit == settled.post_validation
+        resolved = resolve(WORK, Plan(pipeline_parallel=4, schedule=schedule, framework="megatron_zero_bubble"), 4)
+        assert habit == resolved.post_validation
     told = Plan(pipeline_parallel=4, schedule="zb_h2", framework="megatron_zero_bubble", post_validation=False)
-    assert not settle(WORK, told, 4).post_validation
+    assert not resolve(WORK, told, 4).post_validation
 
 
 REFUSALS = [
@@ -92,6 +92,6 @@ REFUSALS = [
 def test_what_it_cannot_go_with_is_refused(plan: dict, values: str, way: str) -> None:
     base = {"pipeline_parallel": 4, "schedule": "zb_h1", "post_validation": True}
     with pytest.raises(PlanError) as caught:
-        settle(WORK, Plan(**{**base, **plan}), 8)
+        resolve(WORK, Plan(**{**base, **plan}), 8)
     assert values in str(caught.value)
     assert way in str(caught.value)

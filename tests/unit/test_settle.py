@@ -1,4 +1,4 @@
-"""A plan is settled or refused with the rule, the values and the nearest plan that works."""
+"""A plan is resolved or refused with the rule, the values and the nearest plan that works."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from simulator.errors import PlanError, UnknownNameError
 from simulator.job import load_job
-from simulator.lowering import settle
+from simulator.lowering import resolve
 from simulator.plan.plan import Plan
 from simulator.simulation import simulate_job
 from simulator.workload.model import load_model
@@ -92,38 +92,38 @@ REFUSALS = [
 @pytest.mark.parametrize(("workload", "plan", "world", "values", "way"), REFUSALS, ids=lambda x: None)
 def test_refused_with_values_and_way_out(workload: Workload, plan: dict, world: int, values: str, way: str) -> None:
     with pytest.raises(PlanError) as caught:
-        settle(workload, Plan(**plan), world)
+        resolve(workload, Plan(**plan), world)
     assert values in str(caught.value)
     assert way in str(caught.value)
 
 
 def test_the_nearest_plan_works() -> None:
     with pytest.raises(PlanError) as caught:
-        settle(GPT, Plan(tensor_parallel=8, pipeline_parallel=6), 100)
+        resolve(GPT, Plan(tensor_parallel=8, pipeline_parallel=6), 100)
     found = dict(re.findall(r"(\w+_parallel) = (\d+)", str(caught.value)))
-    assert settle(GPT, Plan(**{k: int(v) for k, v in found.items()}, microbatch_size=1), 100)
+    assert resolve(GPT, Plan(**{k: int(v) for k, v in found.items()}, microbatch_size=1), 100)
 
 
 def test_too_many_actions_are_refused_before_any_row_is_made() -> None:
     many = Workload(model=GPT.model, sequence_length=2048, global_batch_size=10**8)
     with pytest.raises(PlanError, match="larger microbatch_size"):
-        settle(many, Plan(pipeline_parallel=8), 8)
+        resolve(many, Plan(pipeline_parallel=8), 8)
 
 
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(UnknownNameError, match="chimera"):
-        settle(GPT, Plan(schedule="chimaera", pipeline_parallel=4), 4)
+        resolve(GPT, Plan(schedule="chimaera", pipeline_parallel=4), 4)
     with pytest.raises(UnknownNameError, match="megatron_core"):
-        settle(GPT, Plan(framework="megatron_cor"), 4)
+        resolve(GPT, Plan(framework="megatron_cor"), 4)
 
 
 def test_the_frameworks_habits_fill_what_the_plan_leaves_open() -> None:
-    settled = settle(LLAMA, Plan(framework="torchtitan", zero_stage=3), 8)
+    resolved = resolve(LLAMA, Plan(framework="torchtitan", zero_stage=3), 8)
     assert ("operators", True, 8, "fp32") == (
-        settled.recompute,
-        settled.reshard_after_forward,
-        settled.data_parallel,
-        settled.gradient_dtype,
+        resolved.recompute,
+        resolved.reshard_after_forward,
+        resolved.data_parallel,
+        resolved.gradient_dtype,
     )
 
 
@@ -139,5 +139,5 @@ def test_buckets_below_a_layer_have_the_effect_of_one_and_the_answer_says_so() -
 
 def test_vocabulary_is_padded_by_the_framework() -> None:
     gpt2 = Workload(model=load_model("gpt2_124m"), sequence_length=1024, global_batch_size=8)
-    assert 50688 == settle(gpt2, Plan(tensor_parallel=4, framework="megatron_lm"), 8).vocabulary  # multiple of 128 x 4
-    assert 50257 == settle(gpt2, Plan(framework="pytorch_ddp"), 8).vocabulary
+    assert 50688 == resolve(gpt2, Plan(tensor_parallel=4, framework="megatron_lm"), 8).vocabulary  # multiple of 128 x 4
+    assert 50257 == resolve(gpt2, Plan(framework="pytorch_ddp"), 8).vocabulary

@@ -10,7 +10,7 @@ import pytest
 
 from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
-from simulator.lowering import lower, settle
+from simulator.lowering import lower, resolve
 from simulator.plan.plan import Plan
 from simulator.program.program import COLLECTIVE, Link, Program
 from simulator.program.spec import verify
@@ -70,8 +70,8 @@ def test_a_group_of_all_replicas_is_plain_zero() -> None:
 
 
 def test_experts_are_sharded_inside_the_same_groups() -> None:
-    settled = settle(MIXTRAL, Plan(zero_stage=1, expert_parallel=8, shard_size=16), 32)
-    assert (16, 2, 2) == (settled.shard_size, settled.expert_shard_size, settled.copies)
+    resolved = resolve(MIXTRAL, Plan(zero_stage=1, expert_parallel=8, shard_size=16), 32)
+    assert (16, 2, 2) == (resolved.shard_size, resolved.expert_shard_size, resolved.copies)
     program = lowered(32, MIXTRAL, zero_stage=1, expert_parallel=8, shard_size=16, framework="megatron_core")
     kinds = traffic(program)
     assert {("ep", "dp"), ("dp",), ("replica",)} <= {group for kind, group in kinds if kind != "all_to_all"}
@@ -124,7 +124,7 @@ def test_larger_units_mean_fewer_and_larger_gathers_and_more_memory() -> None:
 def test_a_visit_gathers_and_reduces_once() -> None:
     plan = {"zero_stage": 3, "pipeline_parallel": 2, "chunks_per_rank": 2, "schedule": "breadth_first"}
     each, once = (lowered(**plan, fsdp_gather=kind) for kind in ("microbatch", "visit"))
-    microbatches = settle(LLAMA, Plan(**plan), 16).microbatches
+    microbatches = resolve(LLAMA, Plan(**plan), 16).microbatches
     for kind in ("all_gather", "reduce_scatter"):
         assert microbatches * traffic(once)[(kind, ("dp",))] == traffic(each)[(kind, ("dp",))]
     cluster = load_cluster("dgx_a100", 16)
@@ -204,6 +204,6 @@ def test_gradients_may_travel_narrower_than_they_are_kept() -> None:
 )
 def test_a_format_of_reductions_without_an_effect_is_refused(plan: dict[str, Any], values: str) -> None:
     with pytest.raises(PlanError, match=values):
-        settle(LLAMA, Plan(**plan), 16)
+        resolve(LLAMA, Plan(**plan), 16)
     with pytest.raises(PlanError, match="data_parallel = 1"):
-        settle(LLAMA, Plan(gradient_reduce_dtype="bf16"), 1)
+        resolve(LLAMA, Plan(gradient_reduce_dtype="bf16"), 1)

@@ -20,8 +20,8 @@ from simulator.hardware.cluster import load_cluster
 from simulator.hardware.coefficients import load_cost_table
 from simulator.hardware.fabric import describe_group, fabric_of
 from simulator.job import load_job
-from simulator.lowering.graphs import started_by
-from simulator.lowering.parameters import Held
+from simulator.lowering.layers.graphs import started_by
+from simulator.lowering.steps.parameters import Held
 from simulator.program.prices import RESOURCE_KINDS
 from simulator.program.program import EAGER, IN_LAYER_GRAPH
 from simulator.report.summary import memory_section
@@ -107,8 +107,8 @@ def test_weights_are_sharded_where_there_are_some_and_several_ranks(
     all_of_them: float, experts: float, ranks: int, expert_ranks: int, named: list[str]
 ) -> None:
     groups = SimpleNamespace(shards=("dp",), expert_shards=("edp",))
-    settled: Any = SimpleNamespace(shard_size=ranks, expert_shard_size=expert_ranks, groups=groups)
-    assert named == [what for what, _, _ in Held(all_of_them, experts).parts(settled)]
+    resolved: Any = SimpleNamespace(shard_size=ranks, expert_shard_size=expert_ranks, groups=groups)
+    assert named == [what for what, _, _ in Held(all_of_them, experts).parts(resolved)]
 
 
 def test_a_graph_of_experts_begins_with_the_norm_before_them() -> None:

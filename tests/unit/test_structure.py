@@ -57,11 +57,11 @@ def test_a_step_is_run_once_and_changes_nothing_before_it() -> None:
         return int(rows.lanes(lane)[0])
 
     plan = Plan(tensor_parallel=2, pipeline_parallel=4, data_parallel=2)
-    from simulator.lowering import settle
+    from simulator.lowering import resolve
 
     work = Workload(model=load_model("llama3_8b"), sequence_length=4096, global_batch_size=32)
-    settled = settle(work, plan, 16)
-    first = structures.started(settled.schedule, settled.shape, settled.steps)
+    resolved = resolve(work, plan, 16)
+    first = structures.started(resolved.schedule, resolved.shape, resolved.steps)
     one, two = (structures.extended(first, step, ("dp",)) for _ in range(2))
     assert one is two
     assert calls == ["dp"]

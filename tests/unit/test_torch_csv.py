@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from simulator.engine import run
 from simulator.errors import DeadlockError, PlanError, ProgramError, SpecError
 from simulator.lowering.abstract import abstract_program
-from simulator.lowering.pattern import find_pattern
+from simulator.lowering.steps.pattern import find_pattern
 from simulator.schedules import SCHEDULES, PipelineOrder, Placement, Shape
 from simulator.schedules.order_check import check_order
 from simulator.schedules.order_waits import check_order_runs

@@ -4,7 +4,7 @@
                          +- join [2 h -> h] - transformer layer - norm - head (shared) - cross entropy
     next token - embedding (shared) - norm -+
 
-The shared matrices are counted with the parts that own them (`lowering/parameters.py`); on a pipeline rank that holds no embedding
+The shared matrices are counted with the parts that own them (`lowering/steps/parameters.py`); on a pipeline rank that holds no embedding
 a copy of it stands, and its gradients are added (Megatron-LM's multi_token_prediction does the same).
 """
 

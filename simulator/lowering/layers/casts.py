@@ -1,0 +1,125 @@
+"""The kernels that make narrow copies of a product's operand, as each recipe of 8 and 4 bits does it.
+
+    recipe         reads                   writes
+    fp8            x once                  a copy, and a transposed one where products of 8 bits take one layout only
+    fp8_current    x for its maximum,      the same
+                   x again
+    fp8_block      x once                  a copy by rows and one by columns, whose blocks differ
+    mxfp8          x once                  the same
+    nvfp4          x for its maximum,      the same
+                   x again
+
+A norm in front of a product writes the copies of fp8 itself and finds the maximum of fp8_current on its way.
+
+With fp8 (delayed scaling) the maxima of a pass over a chunk are reduced over all ranks that hold its weights before the pass ends:
+TransformerEngine quantization.py, reduce_and_update_fp8_tensors, over Megatron-Core's group of tensor, context and data parallelism
+(parallel_state.get_amax_reduction_group).  A small message, but one that all replicas wait for in every microbatch.
+
+Under sequence parallelism each rank quantises the tokens it has, and what is gathered is narrow.
+
+Source: NVIDIA TransformerEngine, docs/features/low_precision_training (fp8_current_scaling, mxfp8, nvfp4: passes over the tensor and
+handling of transposes) and transformer_engine/pytorch/csrc/extensions/normalization.cpp (which norms are fused);
+module/base.py, grad_output_preprocess: cast, gather, then transpose.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from simulator.lowering.layers.rows import Rows
+from simulator.program.calls import Traffic
+from simulator.program.program import COLLECTIVE, OperatorTable
+from simulator.workload.precision import Precision
+
+__all__ = ["CAST", "TRANSPOSED", "add_casts", "maxima_table"]
+
+CAST = Traffic("cast")
+TRANSPOSED = Traffic("transposed")
+"""Copies of the bytes that only GPUs write whose 8-bit products take operands along the depth only."""
+
+
+def add_casts(
+    rows: Rows,
+    label: str,
+    elements: float,
+    precision: Precision,
+    after_norm: bool = False,
+    shards: int = 1,
+    apart: bool = False,
+    **common: Any,
+) -> None:
+    """Add the rows that quantise one operand; none in a precision that does not quantise.
+
+    Args:
+        label: the operand.
+        elements: of it, as the product reads it on this GPU.
+        after_norm: a norm writes it.
+        shards: GPUs that hold a part each, quantise it and gather the narrow copies, which are transposed where they arrive.
+        apart: operands are quantised by kernels of their own and no norm writes copies; what ran before has found the maximum.
+        common: other columns of the rows, such as phase.
+    """
+    if not precision.quantises:
+        return
+    wide, narrow = float(precision.element), precision.quantised_element
+    passes = precision.cast_reads
+    if apart:
+        passes = 1
+    elif after_norm and precision.norm_helps:
+        passes -= 1
+    copies = 1.0 if precision.copies_alike else 2.0
+    common = {"work": "memory_bound", "dtype": precision.compute, **common}
+    if passes:
+        rows.add(
+            label=f"{label} cast to {precision.name}",
+            call=CAST,
+            read=passes * wide * elements / shards,
+            written=copies * narrow * elements / shards,
+            **{"launches": passes, **common},
+        )
+    if precision.copies_alike:
+        # a kernel of its own behind a norm that has written the copy, and of what was gathered
+        alone = apart or passes == 0 or shards > 1
+        rows.add(
+            label=f"{label} transposed",
+            call=TRANSPOSED,
+            read=narrow * elements if alone else 0.0,
+            written=narrow * elements,
+            **{**common, "launches": 1 if alone else 0},
+        )
+
+
+_PRODUCTS_PER_LAYER = 4
+"""Attention's two and the MLP's two, as Transformer Engine's modules count."""
+
+
+@functools.lru_cache(maxsize=256)
+def maxima_table(layers: int, group: tuple[str, ...], direction: str) -> OperatorTable:
+    """Return the end of a pass with delayed scaling: maxima are joined, reduced, and made into scales.
+
+    Args:
+        layers: of the chunk.
+        group: mesh axes of the ranks that agree.
+        direction: "forward" (maxima of inputs and weights) or "backward" (of gradients).
+    """
+    size = 4.0 * layers * _PRODUCTS_PER_LAYER * (2 if direction == "forward" else 1)
+    rows = Rows(f"maxima {direction}")
+    common = {
+        "work": "memory_bound",
+        "dtype": "fp32",
+        "phase": direction,
+        "part": "input" if direction == "backward" else "",
+    }
+    rows.add(label="join maxima", read=size, written=size, **common)
+    rows.add(
+        label="maxima all_reduce",
+        kind=COLLECTIVE,
+        work="all_reduce",
+        message=size,
+        group=group,
+        dtype="fp32",
+        phase=direction,
+        part=common["part"],
+    )
+    rows.add(label="scales from maxima", read=size, written=size, **common)
+    return rows.table()

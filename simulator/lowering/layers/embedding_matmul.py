@@ -1,0 +1,48 @@
+"""Embeddings as products: one-hot rows times the table, for T tokens, V rows of the table and width h.
+
+    forward    one-hot rows written [T, V]    product [T, V] x [V, h]
+    backward   written again                  product of one-hot rows and the gradient, [V, T] x [T, h]
+
+Under tensor parallelism every rank has a part of the V.  Token numbers have no gradient, so there is one product backward.
+Source: MaxText, layers/embeddings.py (use_iota_embed); praxis, layers/embedding_softmax.py (lookup_style = "matmul"); the profiled
+step of MaxText/configs/a3/llama_2_70b/bf16/pgle holds five products as large as the head's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simulator.lowering.layers.rows import Rows
+from simulator.workload.operator import Operator
+
+if TYPE_CHECKING:
+    from simulator.lowering.layers.splitter import Splitter
+
+__all__ = ["look_up_by_product"]
+
+
+def look_up_by_product(split: Splitter, rows: Rows, o: Operator, phase: str) -> None:
+    """Write the rows of an embedding that is a product; none for one that looks its rows up.
+
+    Args:
+        o: the embedding; its shape is (1, T, h, V), or zeros.
+        phase: forward, recompute or backward.
+    """
+    _, tokens, hidden, vocabulary = o.shape
+    if not tokens:
+        return
+    own = vocabulary // split.t
+    part = "weight" if phase == "backward" else ""
+    rows.add(
+        label=f"{o.label} one-hot rows",
+        work="memory_bound",
+        dtype=split.dtype,
+        read=8.0 * tokens,
+        written=float(tokens) * own * split.e,
+        phase=phase,
+        part=part,
+    )
+    if phase == "backward":
+        split.product(rows, f"{o.label} weight gradient", (1, own, hidden, tokens), "NT", phase, part=part)
+    else:
+        split.product(rows, o.label, (1, tokens, hidden, own), "NN", phase)

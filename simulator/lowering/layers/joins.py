@@ -1,0 +1,83 @@
+"""Rows of tensor-parallel code that joins what others keep joined: gathered logits, gate and up as products of their own, activations
+that arrive or are kept in parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simulator.lowering.layers.rows import Rows
+from simulator.program.program import COLLECTIVE
+from simulator.workload.operator import Operator
+
+if TYPE_CHECKING:
+    from simulator.lowering.layers.splitter import Splitter
+
+__all__ = ["gather_pieces", "join_logits", "sum_input_gradients"]
+
+_LIST, _PARTITIONED = (1, 1), (2, 3)
+"""Passes (read, written) over a tensor that is gathered: torch.distributed.all_gather into a list of tensors fills a flat one and
+copies the parts out of it; DeepSpeed clears a tensor before, and clones it behind."""
+
+
+def gather_pieces(
+    rows: Rows, what: str, size: float, group: tuple[str, ...], dtype: str, phase: str, partitioned: bool = True
+) -> None:
+    """Put a tensor together that every tensor-parallel rank holds a part of.
+
+    Args:
+        what: it is.
+        size: of the whole [B].
+        partitioned: by DeepSpeed's code; else by a list of tensors alone.
+    """
+    part = "" if phase == "forward" else "input"
+    common = {"dtype": dtype, "phase": phase, "part": part}
+    rows.add(label=f"{what} all_gather", kind=COLLECTIVE, work="all_gather", message=size, group=group, **common)
+    read, written = _PARTITIONED if partitioned else _LIST
+    rows.add(
+        label=f"{what} copies",
+        work="memory_bound",
+        read=read * size,
+        written=written * size,
+        launches=max(read, written),
+        **common,
+    )
+
+
+def join_logits(split: Splitter, rows: Rows, o: Operator, phase: str) -> None:
+    """Gather the logits of all tensor-parallel ranks and join their parts; backward each rank copies its own part out."""
+    if split.t == 1:
+        return
+    logits = o.shape[1] * o.shape[2] * split.e
+    if phase != "backward":
+        split.collective(rows, "all_gather", logits, phase, "logits")
+    moved = logits / split.t if phase == "backward" else logits
+    rows.add(
+        label="logits joined",
+        work="memory_bound",
+        dtype=split.dtype,
+        read=moved,
+        written=moved,
+        phase=phase,
+        part="input" if phase == "backward" else "",
+    )
+
+
+def sum_input_gradients(split: Splitter, rows: Rows, o: Operator, size: float) -> None:
+    """Add the input gradients of separate products: two at a time, or all in one kernel where additions are fused.
+
+    Args:
+        size: bytes of one of them.
+    """
+    sums = len(o.widths) - 1
+    if sums:
+        read, kernels = (sums + 1, 1) if split.style.fused_residual else (2 * sums, sums)
+        rows.add(
+            label=f"{o.label} input gradients summed",
+            work="memory_bound",
+            dtype=split.dtype,
+            read=read * size,
+            written=kernels * size,
+            phase="backward",
+            part="input",
+            launches=kernels,
+        )

@@ -1,0 +1,52 @@
+"""Products cut in pieces, so that tensor-parallel collectives run beside them (Megatron-LM's --tp-comm-overlap).
+
+gather 0 | product 0 | product 1 | product 2            product 0 | product 1 | product 2 |
+         | gather 1  | gather 2  |                                | scatter 0 | scatter 1 | scatter 2
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from simulator.lowering.layers.rows import Rows
+
+if TYPE_CHECKING:
+    from simulator.lowering.layers.splitter import Splitter
+
+__all__ = ["write_in_pieces"]
+
+
+def write_in_pieces(
+    split: Splitter,
+    rows: Rows,
+    label: str,
+    shape: tuple[int, int, int, int],
+    order: str,
+    phase: str,
+    gathered: float,
+    scattered: float,
+    **more: Any,
+) -> None:
+    """Write a GEMM cut along its rows: each piece's gather runs beside the product before it, its scatter beside the next.
+
+    So one piece of a collective stays exposed, and what takes longer than the product beside it; smaller products fill the
+    multiprocessors less well.
+
+    Args:
+        gathered, scattered: bytes of the whole collective before and after the product; 0 = none.
+    """
+    b, m, n, k = shape
+    pieces = min(split.splits, m)
+    before = -1
+    for i in range(pieces):
+        if gathered:
+            split.collective(
+                rows, "all_gather", gathered / pieces, phase, f"{label} piece {i}", beside=before, always=True
+            )
+        size = m // pieces + (i < m % pieces)
+        before = split.product(rows, f"{label} piece {i}", (b, size, n, k), order, phase, **more)
+        if scattered:
+            following = before + 2 if i + 1 < pieces else -1
+            split.collective(
+                rows, "reduce_scatter", scattered / pieces, phase, f"{label} piece {i}", beside=following, always=True
+            )

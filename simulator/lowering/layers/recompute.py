@@ -1,0 +1,163 @@
+"""What is computed again in the backward pass: which layers, and of a layer which operators; and what need not be kept then.
+
+    full         all operators of a layer; its input is kept
+    selective    the attention core, or the modules that the plan names
+    operators    memory-bound kernels and every second matrix product
+    policy       what the backward pass needs beside the values that the policy names (`saved_values.py`)
+
+Which layers (`recompute_method` with n = `recompute_layers`):
+
+    block        the first n layers of each chunk, the others keep everything
+    every        every n-th layer of a chunk
+    uniform      all, n at a time from the input of the first of them ("full" only)
+
+Modules are those of Megatron-LM's --recompute-modules: core_attn, mlp, moe and shared_experts keep their input and run again as a
+whole; layernorm, moe_act and mla_up_proj keep their input and make again what the next product would have kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from simulator.lowering.layers.saved_values import repeated
+from simulator.lowering.steps.assign import Chunk
+from simulator.workload.operator import LayerPart, Operator
+
+__all__ = [
+    "MODULES",
+    "Recompute",
+    "dropped",
+    "layer_policies",
+    "policies_of",
+    "policy_named",
+    "runs_again",
+]
+
+MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
+KEPT, INNER = " kept", " in a group"
+"""Endings of the kinds of layers that are not recomputed, and of those whose input is not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """What is recomputed.
+
+    Args:
+        kind: none, selective, operators, policy or full.
+        modules: of "selective"; () = the attention core.
+        policy, saves: name of a policy and the values that it keeps.
+        prunes: whether "full" makes again only what the backward pass needs, as "policy" does.
+        method, layers: which layers; "" = all, each from its own input.
+    """
+
+    kind: str
+    modules: tuple[str, ...] = ()
+    method: str = ""
+    layers: int = 0
+    policy: str = ""
+    saves: tuple[str, ...] = ()
+    prunes: bool = False
+
+    @property
+    def text(self) -> str:
+        """In words, for people.
+
+        >>> Recompute("full", method="block", layers=2).text
+        'full (block of 2 layers)'
+        """
+        which = {"block": f"block of {self.layers} layers", "every": f"every {self.layers}. layer"}
+        which["uniform"] = f"{self.layers} layers at a time"
+        more = [", ".join(self.modules) or self.policy] if self.modules or self.policy else []
+        more += [which[self.method]] if self.method else []
+        return f"{self.kind} ({'; '.join(more)})" if more else self.kind
+
+
+def layer_policies(chunk: Chunk, recompute: Recompute) -> Chunk:
+    """Return the chunk with what each of its layers does: endings of their kinds, () where all do the same.
+
+    >>> layer_policies(Chunk(layers=3, head=True), Recompute("full", method="block", layers=1)).kinds
+    ['layer', 'layer kept', 'layer kept', 'head']
+    """
+    n = recompute.layers
+    if recompute.method == "block":
+        endings = tuple("" if i < n else KEPT for i in range(chunk.layers))
+    elif recompute.method == "every":
+        endings = tuple("" if (i + 1) % n == 0 else KEPT for i in range(chunk.layers))
+    elif recompute.method == "uniform" and n > 1:
+        endings = tuple("" if i % n == 0 else INNER for i in range(chunk.layers))
+    else:
+        return chunk
+    return replace(chunk, endings=endings)
+
+
+def policies_of(recompute: Recompute) -> tuple[str, ...]:
+    """Return the endings that layers may have."""
+    if recompute.method in ("block", "every"):
+        return ("", KEPT)
+    return ("", INNER) if recompute.method == "uniform" and recompute.layers > 1 else ("",)
+
+
+def policy_named(ending: str, recompute: Recompute) -> Recompute:
+    """Return what a layer with this ending does."""
+    return Recompute("none") if ending == KEPT else recompute
+
+
+def runs_again(part: LayerPart, recompute: Recompute) -> list[Operator]:
+    """Return the operators that run again before the backward of a layer, forward order."""
+    if recompute.kind == "policy" or recompute.prunes:
+        chosen = repeated(part, recompute.saves)
+        return [o for i, o in enumerate(part.operators) if i in chosen]
+    if recompute.kind == "full":
+        return list(part.operators)
+    if recompute.kind == "operators":
+        return [_part_of(o) for o in part.operators if o.again]
+    if recompute.kind != "selective":
+        return []
+    chosen = _chosen(part, recompute.modules or ("core_attn",))
+    return [o for i, o in enumerate(part.operators) if i in chosen]
+
+
+def dropped(part: LayerPart, recompute: Recompute) -> set[tuple[int, int]]:
+    """Return (operator, saved tensor) of what is not kept between forward and backward."""
+    saved = [(i, j) for i, o in enumerate(part.operators) for j in range(len(o.saved))]
+    if recompute.kind in ("full", "policy"):
+        return set(saved)
+    if recompute.kind == "operators":
+        return {(i, j) for i, j in saved if part.operators[i].saved[j].cheap}
+    if recompute.kind != "selective":
+        return set()
+    return set().union(*(_drops(part, module, saved) for module in recompute.modules or ("core_attn",)))
+
+
+def _drops(part: LayerPart, module: str, saved: list[tuple[int, int]]) -> set[tuple[int, int]]:
+    operators = part.operators
+    if module == "core_attn":
+        return {(i, j) for i, j in saved if operators[i].saved[j].droppable}
+    inside = _chosen(part, (module,))
+    if not inside:
+        return set()
+    if module in ("mlp", "moe"):
+        return {(i, j) for i, j in saved if i in inside and (i, j) != (min(inside), 0)}
+    if module == "shared_experts":
+        return {(i, j) for i, j in saved if i in inside}
+    out = {(i, j) for i, j in saved if i in inside and j > 0}  # what a kernel keeps beside its input
+    if module == "mla_up_proj":
+        core = _chosen(part, ("core_attn",))
+        out |= {(i, j) for i, j in saved if i in core and not operators[i].saved[j].droppable}
+        return out | {(i, j) for i, j in saved if i in inside and operators[i].work == "gemm"}
+    return out | {(i + 1, 0) for i in inside if i + 1 < len(operators) and operators[i + 1].saved}
+
+
+def _chosen(part: LayerPart, modules: tuple[str, ...]) -> set[int]:
+    """Numbers of the operators that belong to any of these modules."""
+    return {i for i, o in enumerate(part.operators) if set(modules) & set(o.modules)}
+
+
+def _part_of(operator: Operator) -> Operator:
+    """The part of an operator that per-operator recompute runs again: all of it, or a product with fewer columns."""
+    if operator.again == 1.0 or operator.work != "gemm":
+        return operator
+    batch, m, n, k = operator.shape
+    fewer = max(1, int(n * operator.again))
+    columns = tuple(width * fewer // n for width in operator.columns)
+    return replace(operator, shape=(batch, m, fewer, k), columns=columns)

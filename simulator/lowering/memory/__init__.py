@@ -1,0 +1,1 @@
+"""What stands on a GPU and on its host, and from which row to which."""

@@ -1,0 +1,55 @@
+"""How much of a plan's weights lives in host memory: counts of the shards that ZeRO-3 keeps there."""
+
+from __future__ import annotations
+
+from simulator.lowering.steps.parameters import Held, rank_held
+from simulator.lowering.steps.state import State
+from simulator.program.program import Tensor
+
+__all__ = ["at_home", "gathered_shard", "returns_master", "shard_bytes", "shards_on_host"]
+
+
+def returns_master(state: State) -> bool:
+    """Whether the GPU keeps fp32 weights and gets the CPU's back in fp32."""
+    return state.workload.numbers.master_weights and not state.resolved.framework.offloads_master_weights
+
+
+def shard_bytes(state: State) -> float:
+    """Bytes of a weight in a rank's shard: fp32 where the shard is the only copy."""
+    resolved, numbers = state.resolved, state.workload.numbers
+    alone = resolved.zero_stage == 3 and resolved.framework.shards_in_master_precision and numbers.master_weights
+    return 4.0 if alone else float(resolved.precision.element)
+
+
+def gathered_shard(state: State, held: Held) -> float:
+    """Weights of a rank's shards that live on the host [count]."""
+    resolved = state.resolved
+    sizes = (resolved.expert_shard_size if what else resolved.shard_size for what, _, _ in held.parts(resolved))
+    shares = (count / size for (_, count, _), size in zip(held.parts(resolved), sizes, strict=True))
+    return resolved.parameter_offload * sum(shares) if resolved.parameter_offload else 0.0
+
+
+def at_home(state: State, held: Held, updated: float) -> float:
+    """Weights that the CPU updates where they live [count].
+
+    None where the GPU keeps fp32 weights beside the shards: it gets the CPU's first.
+
+    Args:
+        updated: weights that the CPU updates for one GPU.
+    """
+    alone = shard_bytes(state) > state.resolved.precision.element
+    return 0.0 if returns_master(state) and not alone else min(updated, gathered_shard(state, held))
+
+
+def shards_on_host(state: State, rank: int, updated: float) -> list[Tensor]:
+    """What the shards of one GPU take in host memory, beside the fp32 weights that its CPU updates.
+
+    Args:
+        updated: weights that the CPU updates for one GPU.
+    """
+    held = rank_held(state, rank)
+    count = gathered_shard(state, held)
+    if shard_bytes(state) > state.resolved.precision.element:  # these are the fp32 weights
+        count -= at_home(state, held, updated)
+    size = count * shard_bytes(state)
+    return [Tensor(name="weight shards on the host", category="weights", bytes=size)] if size else []

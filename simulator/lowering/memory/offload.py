@@ -1,0 +1,161 @@
+"""The part of the optimizer that lives on the host: gradients go there, the CPU updates, weights come back.
+
+    GPU         norm --- update of what it keeps ------------------------ cast ---
+    copy             to_host(gradients) |                               |
+    host                                | host_update                   |
+    copy back                                          | to_device(weights)
+
+With overlap the three go layer by layer, so that copies hide beside the CPU's work (ZeRO-Offload, arXiv 2101.06840).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from simulator.lowering.layers.rows import Rows
+from simulator.lowering.memory.host_shards import at_home, returns_master
+from simulator.lowering.steps.parameters import Held, rank_held
+from simulator.lowering.steps.state import State
+from simulator.lowering.steps.structure import Batch
+from simulator.program.program import COMPUTE, COPY, Link, Segment, Tensor
+from simulator.units import BYTES_PER_ELEMENT
+from simulator.workload.optimizers import OPTIMIZERS
+
+__all__ = ["COPY_BACK_LANE", "COPY_LANE", "add_copies", "add_host_update", "copy_link", "device_bytes", "host_tensors"]
+
+COPY_LANE, HOST_LANE, COPY_BACK_LANE = "copy", "host", "copy-back"
+MASTER = float(BYTES_PER_ELEMENT["fp32"])
+"""Bytes of a weight in full precision."""
+
+
+def copy_link(state: State, what: str, name: str, size: float, dtype: str) -> int:
+    """Add a copy or an update on the host; returns its item."""
+    return state.add_item(
+        Link(
+            name=f"{what} {name}",
+            kind=COPY,
+            message=size,
+            dtype=dtype,
+            group=(),
+            pipeline_ranks=(),
+            account="host",
+            collective=what,
+        )
+    )
+
+
+def add_copies(
+    state: State, items: np.ndarray, rank: np.ndarray, lane: str, after: np.ndarray | None = None
+) -> np.ndarray:
+    """Add rows of copies in the order given, each after one row (None: after none yet); returns their numbers."""
+    streams = state.lanes(lane)
+    rows = state.add_rows(Batch(item=items, kind=COPY, rank=rank, streams=streams[rank][:, None]))
+    if after is not None:
+        state.wait(rows, after)
+    return rows
+
+
+def device_bytes(state: State, optimizer: float, has_master: bool) -> float:
+    """Bytes of optimizer state per parameter that stay on the GPU.
+
+    Args:
+        optimizer: bytes per parameter of all states.
+        has_master: whether the fp32 weight is among them.
+    """
+    stays = MASTER if has_master and returns_master(state) else 0.0
+    return optimizer - state.resolved.optimizer_offload * (optimizer - stays)
+
+
+def host_tensors(state: State, rank: int, mine: float) -> list[Tensor]:
+    """What the update on the CPU keeps in host memory for one GPU that updates `mine` parameters."""
+    part, numbers, resolved = state.resolved.optimizer_offload, state.workload.numbers, state.resolved
+    if not part:
+        return []
+    cost = OPTIMIZERS.get(state.workload.optimizer).cost(
+        numbers.element, resolved.gradient_bytes, numbers.master_weights
+    )
+    weights = MASTER if numbers.master_weights else float(numbers.element)
+    sizes = (
+        ("optimizer states on the host", "optimizer_states", cost.state),
+        ("weights on the host", "weights", weights),
+        ("gradients on the host", "gradients", float(resolved.gradient_bytes)),
+    )
+    return [Tensor(name=name, category=kind, bytes=part * mine * size) for name, kind, size in sizes]
+
+
+def add_host_update(
+    state: State, mine: Callable[[Held], float], rank: np.ndarray, before: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Add the rows of the update on the host.
+
+    Args:
+        mine: weights that a rank updates, of those it holds.
+        rank, before: pairwise, the rows that each rank's gradients wait for.
+
+    Returns:
+        (pipeline rank, row): what must have ended before the weights of a rank are new.
+    """
+    resolved, numbers = state.resolved, state.workload.numbers
+    if not resolved.optimizer_offload:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    cost = OPTIMIZERS.get(state.workload.optimizer).cost(
+        numbers.element, resolved.gradient_bytes, numbers.master_weights
+    )
+    moved = cost.host_bytes(resolved.framework.fused_host_optimizer)
+    back = "fp32" if returns_master(state) else numbers.compute
+    ends: list[int] = []
+    returned: dict[Held, float] = {}
+    for r in range(state.ranks):
+        held = rank_held(state, r)
+        count = resolved.optimizer_offload * mine(held)
+        comes = count - at_home(state, held, count)
+        layers = sum(state.chunks[int(c)].layers for c in np.flatnonzero((state.placement.rank_of == r).any(axis=0)))
+        pieces = max(1, layers) if resolved.optimizer_offload_overlap else 1
+        ranks, share = np.full(pieces, r), count / pieces
+
+        def items(what: str, name: str, size: float, dtype: str, pieces: int = pieces) -> np.ndarray:
+            return np.full(pieces, copy_link(state, what, name, size, dtype))
+
+        out = items("to_host", "gradients", share * resolved.gradient_bytes, resolved.gradient_dtype)
+        work = items("host_update", state.workload.optimizer, share * moved, "fp32")
+        into = items("to_device", "updated weights", comes / pieces * BYTES_PER_ELEMENT[back], back)
+        causes = before[rank == r]
+        first = add_copies(state, out, ranks, COPY_LANE, np.full(pieces, causes[0]))
+        for cause in causes[1:]:
+            state.wait(first, np.full(pieces, cause))
+        second = add_copies(state, work, ranks, HOST_LANE, first)
+        ends.append(int((add_copies(state, into, ranks, COPY_BACK_LANE, second) if comes else second)[-1]))
+        returned[held] = comes
+    casts = back != numbers.compute and any(returned.values())
+    return np.arange(state.ranks), _cast(state, np.array(ends), returned) if casts else np.array(ends)
+
+
+def _cast(state: State, after: np.ndarray, returned: dict[Held, float]) -> np.ndarray:
+    """The kernel that writes the compute weights from those that came back in fp32, so many per rank."""
+    known: dict[Held, int] = {}
+    items = []
+    for r in range(state.ranks):
+        held = rank_held(state, r)
+        if held not in known:
+            count = returned[held]
+            rows = Rows("cast of updated weights")
+            rows.add(
+                label="cast updated weights",
+                work="memory_bound",
+                dtype="fp32",
+                read=MASTER * count,
+                written=state.workload.numbers.element * count,
+                phase="optimizer",
+            )
+            known[held] = state.add_item(
+                Segment(name="cast updated weights", pieces=((rows.table(), 1),), phase="optimizer")
+            )
+        items.append(known[held])
+    compute = state.lanes("compute")
+    added = state.add_rows(
+        Batch(item=np.array(items), kind=COMPUTE, rank=np.arange(state.ranks), streams=compute[:, None], action=4)
+    )
+    state.wait(added, after)
+    return added

@@ -1,0 +1,201 @@
+"""Pass 8: memory: what every row allocates and frees, and what stands through the whole step (design 5b E, J).
+
+Activations of a microbatch stand from the START of its forward to the END of its backward (of W when the backward is split).
+Temporaries of a block are a mark above its entry level.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.lowering.layers.expand import LayerCost
+from simulator.lowering.memory.activation_copies import activations_on_host
+from simulator.lowering.memory.host_shards import gathered_shard, shard_bytes, shards_on_host
+from simulator.lowering.memory.offload import device_bytes, host_tensors
+from simulator.lowering.memory.resident_memory import beside_states
+from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.lowering.steps.assign import Chunk
+from simulator.lowering.steps.instances import offloaded
+from simulator.lowering.steps.parameters import Held, rank_chunks, rank_held
+from simulator.lowering.steps.state import State
+from simulator.lowering.steps.structure import Structure
+from simulator.lowering.steps.update import gradients_dropped, optimizer_bytes
+from simulator.plan.zero import model_states
+from simulator.program.program import Tensor
+
+__all__ = ["add_memory"]
+
+
+def add_memory(state: State) -> None:
+    """Give the compute rows their memory effects and the ranks their resident tensors."""
+    classes = list(dict.fromkeys(state.chunks))
+    found: list[_Stand] = []
+    for number, chunk in enumerate(classes):
+        apart = offloaded(chunk, state.resolved.activation_offload)
+        kinds = [kind for kind, away in zip(chunk.kinds, apart, strict=True) if not away]
+        for scale, costs in enumerate(state.scales):
+            saved = state.effect(_saved(state, costs, chunk, kinds))
+            marks = []
+            for direction, word in enumerate(("forward", "backward")):
+                for variant in state.occurring(number, direction, scale):
+                    groups = state.pieces[(chunk, word, variant)]
+                    effect = {group: state.effect(_mark(state, costs, group, word)) for group in dict.fromkeys(groups)}
+                    marks.append((direction, variant, tuple([effect[group] for group in groups])))
+            found.append(_Stand(number, scale, saved, tuple(marks)))
+    state.stand(_stand, tuple(classes.index(c) for c in state.chunks), tuple(found))
+    state.resident = _all_resident(state)
+    state.host = [_on_host(state, rank) for rank in range(state.ranks)]
+
+
+class _Stand(NamedTuple):
+    """Effects of the actions on a kind of chunk at one size of them: what they keep from forward to backward, and, by direction
+    (0 forward, 1 backward) and variant, what stands during each of their segments."""
+
+    chunk: int
+    scale: int
+    saved: int
+    marks: tuple[tuple[int, int, tuple[int, ...]], ...]
+
+
+def _stand(rows: Structure, class_of: tuple[int, ...], found: tuple[_Stand, ...]) -> None:
+    """Give the compute rows their effects; `class_of`: per chunk: its number among the different ones."""
+    kind, chunk = rows.order.kind, np.array(class_of, np.int64)[rows.order.chunk]
+    frees = (kind == 1) | (kind == 3)
+    for number, scale, saved, marks in found:
+        mine = (chunk == number) & (rows.scale == scale)
+        rows.touch("start", rows.first_row[mine & (kind == 0)], saved)
+        rows.touch("end", rows.last_row[mine & frees], saved)
+        for direction, variant, effects in marks:
+            actions = np.flatnonzero(mine & ((kind > 0) == bool(direction)) & (rows.variant == variant))
+            segments = rows.first_row[actions][:, None] + np.arange(len(effects))
+            rows.touch("mark", segments.reshape(-1), np.tile(effects, len(actions)))
+
+
+def _saved(state: State, costs: dict[str, LayerCost], chunk: Chunk, kinds: list[str]) -> tuple[Tensor, ...]:
+    """What a chunk keeps from forward to backward on the GPU, of those of its layers."""
+    keeps = state.resolved.framework.keeps_outputs and not chunk.head and chunk.layers
+    output = costs[chunk.kinds[-1]].input_bytes if keeps else None
+    return _kept(output, tuple([costs[kind] for kind in kinds]))
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept(output: float | None, layers: tuple[LayerCost, ...]) -> tuple[Tensor, ...]:
+    """The chunk's output, if it is kept, and what its layers save, added up by name and category."""
+    total: dict[tuple[str, str], float] = {}
+    if output is not None:
+        total[("chunk output", "activations")] = 0.0 + output
+    for cost in layers:
+        for tensor in cost.saved:
+            key = (tensor.name, tensor.category)
+            total[key] = total.get(key, 0) + tensor.bytes
+    return tuple(Tensor(name=n, category=c, bytes=float(b)) for (n, c), b in total.items())
+
+
+def _mark(state: State, costs: dict[str, LayerCost], group: tuple[str, ...], direction: str) -> tuple[Tensor, ...]:
+    """The largest set of temporaries among the layers of a segment."""
+    marks = [getattr(costs[kind], f"{direction}_mark") for kind in dict.fromkeys(group)]
+    if group == ("head",) and direction == "backward" and state.resolved.zero_stage == 3:
+        return _less(marks[0], costs["head"].parameters * state.resolved.gradient_bytes)
+    return max(marks, key=lambda tensors: sum(t.bytes for t in tensors), default=())
+
+
+def _less(tensors: tuple[Tensor, ...], later: float) -> tuple[Tensor, ...]:
+    """Temporaries of the loss, less the head's whole gradients: these are counted from the segment's start, but come after it."""
+    out = []
+    for tensor in tensors:
+        left = max(0.0, tensor.bytes - later)
+        later -= tensor.bytes - left
+        if left:
+            out.append(Tensor(name=tensor.name, category=tensor.category, bytes=left))
+    return tuple(out)
+
+
+def _all_resident(state: State) -> list[list[Tensor]]:
+    """What stands on each rank: made once for ranks whose chunks are alike and at no end of the model."""
+    versions = state.resolved.schedule.weight_versions(state.resolved.shape)
+    last = len(state.chunks) - 1
+    known: dict[object, list[Tensor]] = {}
+    out = []
+    for rank in range(state.ranks):
+        alike = (int(versions[rank]), *((state.chunks[c], c == 0, c == last) for _, c in rank_chunks(state, rank)))
+        if alike not in known:
+            known[alike] = _resident(state, rank, int(versions[rank]) - 1)
+        out.append(known[alike])
+    return out
+
+
+def _resident(state: State, rank: int, older: int) -> list[Tensor]:
+    """What stands on a rank through the whole step, with `older` versions of the weights."""
+    resolved = state.resolved
+    held = rank_held(state, rank)
+    has_master = state.workload.numbers.master_weights
+    weight, gradient, optimizer = (
+        float(resolved.precision.element),
+        float(resolved.gradient_bytes),
+        optimizer_bytes(state),
+    )
+    if shard_bytes(state) > resolved.precision.element:
+        weight, gradient, optimizer, has_master = 4.0, 4.0, optimizer - 4.0, False
+    optimizer = device_bytes(state, optimizer, has_master)
+    states, experts = (
+        model_states(
+            parameters,
+            weight=weight,
+            gradient=gradient,
+            optimizer=optimizer,
+            zero_stage=resolved.zero_stage,
+            replicas=replicas,
+            lanes=resolved.lanes,
+        )
+        for parameters, replicas in (
+            (held.all - held.experts, resolved.shard_size),
+            (held.experts, resolved.expert_shard_size),
+        )
+    )
+    stashed = older * held.all * float(resolved.precision.element)
+    # with narrow GEMMs the operand and its transpose (a byte each) stand in place of the 16-bit weight
+    out = [
+        Tensor(
+            name="weights",
+            category="weights",
+            bytes=states.weights + experts.weights - weight * gathered_shard(state, held),
+        ),
+        Tensor(name="older versions of the weights", category="weights", bytes=stashed),
+        Tensor(
+            name="gradient buffers",
+            category="gradients",
+            bytes=0.0 if gradients_dropped(resolved) else states.gradients + experts.gradients,
+        ),
+        Tensor(
+            name="optimizer states",
+            category="optimizer_states",
+            bytes=states.optimizer_states + experts.optimizer_states,
+        ),
+        Tensor(name="secondary weight shards", category="weights", bytes=_secondary(held, resolved)),
+        *beside_states(state, rank),
+    ]
+    return [t for t in out if t.bytes]
+
+
+def _on_host(state: State, rank: int) -> list[Tensor]:
+    """What stands in the host's memory for one GPU of a rank, at most."""
+    resolved = state.resolved
+    if not (resolved.optimizer_offload or resolved.activation_offload or resolved.parameter_offload):
+        return []
+    held = rank_held(state, rank)
+    mine = held.sharded(state.resolved) if state.resolved.zero_stage else held.all
+    shards = shards_on_host(state, rank, state.resolved.optimizer_offload * mine)
+    return [*host_tensors(state, rank, mine), *shards, *activations_on_host(state, rank)]
+
+
+def _secondary(held: Held, resolved: ResolvedPlan) -> float:
+    """Bytes of a rank's part of the second copy of the weights (ZeRO++ hpZ)."""
+    size = resolved.secondary_shard_size
+    if not size:
+        return 0.0
+    outer = resolved.replicas // size
+    shared = (held.all - held.experts) / size + held.experts * outer / resolved.expert_replicas
+    return shared * resolved.precision.element

@@ -1,0 +1,158 @@
+"""What a training code keeps on a GPU beside the states of its model and the tensors of its layers.
+
+Libraries' workspaces, contexts and communicators; receive buffers; gradients beside their buffers; and memory that the caching
+allocator holds without a tensor in it (category fragmentation), each from the sizes of the tensors that leave it behind.
+"""
+
+from __future__ import annotations
+
+from simulator.lowering.steps.parameters import Held, rank_chunks, rank_held
+from simulator.lowering.steps.state import State
+from simulator.lowering.steps.unit_parts import kept_tensors
+from simulator.lowering.steps.update import gradients_dropped, kept_gradient, listed_results, optimizer_bytes
+from simulator.program.program import Tensor
+
+__all__ = ["beside_states"]
+
+
+def beside_states(state: State, rank: int) -> list[Tensor]:
+    """Return what stands through the whole step on a rank because of its framework's habits."""
+    resolved, framework, held = state.resolved, state.resolved.framework, rank_held(state, rank)
+    out = [
+        Tensor(name="GEMM workspace", category="workspace", bytes=_workspace(state)),
+        Tensor(name="driver context and kernels", category="context", bytes=framework.context),
+        *_beside_compute(state, held),
+        *_kept_gathered(state, rank),
+        *(_fsdp_pools(state, held) if resolved.zero_stage == 3 else _flat_copies(state, rank, held)),
+        *_received_ahead(state, rank),
+        *_broken_places(state, rank, held),
+    ]
+    groups = _communicators(resolved.axes)
+    if groups:
+        out.append(Tensor(name="communicator buffers", category="context", bytes=groups * framework.communicator))
+    return out
+
+
+def _workspace(state: State) -> float:
+    """Bytes that GEMM libraries hold, those for the experts' products included."""
+    framework = state.resolved.framework
+    return framework.workspace + (framework.grouped_workspace if state.workload.model.experts else 0.0)
+
+
+def _communicators(axes: tuple[tuple[str, int], ...]) -> int:
+    """Process groups that hold buffers: one per mesh axis, all ranks, and, for the norm, those that split a model's weights.
+
+    >>> _communicators((("tp", 2), ("dp", 4), ("pp", 2))), _communicators((("tp", 1), ("dp", 4), ("pp", 1)))
+    (5, 2)
+    """
+    axis = sum(size > 1 for _, size in axes)
+    splits = sum(size > 1 for name, size in axes if name in ("tp", "pp"))
+    return axis + (axis > 0) + (splits > 1)
+
+
+def _received_ahead(state: State, rank: int) -> list[Tensor]:
+    """Receive buffers of a runtime that makes them for all microbatches at once, and the outputs that its last chunk collects."""
+    resolved = state.resolved
+    if not resolved.framework.receives_ahead or resolved.pipeline_parallel == 1:
+        return []
+    last, boundary = len(state.chunks) - 1, max(cost.input_bytes for cost in state.costs.values())
+    out = []
+    held = [chunk for _, chunk in rank_chunks(state, rank)]
+    messages = sum((chunk > 0) + (chunk < last) for chunk in held)
+    if messages:
+        size = messages * resolved.microbatches * boundary
+        out.append(Tensor(name="receive buffers", category="communication", bytes=size))
+    if last in held and resolved.microbatches > 1:
+        tokens = resolved.microbatch_size * state.workload.sequence_length / resolved.context_parallel
+        logits = tokens * resolved.vocabulary / resolved.tensor_parallel * resolved.precision.element
+        out.append(
+            Tensor(name="outputs of other microbatches", category="logits", bytes=(resolved.microbatches - 1) * logits)
+        )
+    return out
+
+
+def _beside_compute(state: State, held: Held) -> list[Tensor]:
+    """Whole gradients that stand beside the buffers or shards: not yet reduced, in flat buckets, or in the compute dtype."""
+    resolved = state.resolved
+    element = resolved.precision.element
+    if resolved.reduces_once:
+        return [Tensor(name="unsharded gradients", category="gradients", bytes=held.all * resolved.gradient_bytes)]
+    if resolved.framework.keeps_buckets and resolved.zero_stage == 0 and resolved.reduces:
+        return [Tensor(name="buckets of gradients", category="gradients", bytes=held.all * resolved.gradient_bytes)]
+    if resolved.framework.keeps_compute_gradients and resolved.gradient_bytes > element:
+        return [Tensor(name="gradients in the compute dtype", category="gradients", bytes=held.all * element)]
+    return []
+
+
+def _kept_gathered(state: State, rank: int) -> list[Tensor]:
+    """Small tensors that ZeRO-3 does not drop, whole beside their shards."""
+    if state.resolved.zero_stage < 3:
+        return []
+    kept = sum(kept_tensors(state, (kind for _, c in rank_chunks(state, rank) for kind in state.chunks[c].kinds)))
+    size = kept * state.resolved.precision.element
+    return [Tensor(name="small tensors, kept gathered", category="gathered", bytes=size)] if size else []
+
+
+def _flat_copies(state: State, rank: int, held: Held) -> list[Tensor]:
+    """Flat tensors of an optimizer step that runs while activations are freed: too large for the places these leave.
+
+    The caching allocator keeps freed blocks and splits them only for smaller requests, so one tensor as large as all gradients of
+    a rank finds no place among them, and the reserved memory holds both.  DeepSpeed: ZeRO-1 and 2 flatten their share of the
+    gradients and cast it to fp32, and reduce through a buffer of bucket_size; without ZeRO fp32 copies of all gradients are made
+    and then flattened.  Gradients that are fp32 already are updated in place; they are reduced through flat copies of as many
+    numbers as a bucket has, or of one tensor where that is larger.
+    """
+    resolved = state.resolved
+    element = resolved.precision.element
+    if not resolved.framework.flattens_gradients:
+        return []
+    if resolved.gradient_bytes > element:
+        table = max(state.costs[kind].parameters for kind in ("embedding", "head"))
+        largest = table if any(c in (0, len(state.chunks) - 1) for _, c in rank_chunks(state, rank)) else 0.0
+        bucket = max(resolved.bucket_size / element, largest) if resolved.replicas > 1 else 0.0
+        size = min(bucket, held.all) * resolved.gradient_bytes
+    elif resolved.zero_stage or resolved.replicas == 1:
+        size = held.sharded(resolved) * (resolved.gradient_bytes + 4.0)
+        size += resolved.bucket_size if resolved.replicas > 1 else 0.0
+    else:
+        size = held.all * 8.0
+    return [Tensor(name="flat copies of gradients, place idle", category="fragmentation", bytes=size)]
+
+
+def _broken_places(state: State, rank: int, held: Held) -> list[Tensor]:
+    """Places of the first step's activations, in which its update put moments and results: the next step needs others.
+
+    As much as the update makes, and not more than the activations took; without pipelines, where one microbatch's stand at a time.
+    """
+    resolved = state.resolved
+    if not resolved.framework.states_break_places or resolved.pipeline_parallel > 1:
+        return []
+    master = 4.0 if state.workload.numbers.master_weights else 0.0
+    mine = held.sharded(resolved) if resolved.zero_stage else held.all
+    late = mine * (optimizer_bytes(state) - master) * (1.0 - resolved.optimizer_offload) + listed_results(state, rank)
+    kinds = [kind for chunk in state.chunks for kind in chunk.kinds]
+    marks = [state.costs[kind].forward_mark for kind in kinds] + [state.costs[kind].backward_mark for kind in kinds]
+    kept = sum(tensor.bytes for kind in kinds for tensor in state.costs[kind].saved)
+    taken = kept + max(sum(tensor.bytes for tensor in mark) for mark in marks)
+    return [Tensor(name="places broken up by the first update", category="fragmentation", bytes=min(late, taken))]
+
+
+def _fsdp_pools(state: State, held: Held) -> list[Tensor]:
+    """What the streams that gather and reduce keep for themselves: the allocator hands no block of one stream to another."""
+    resolved = state.resolved
+    if not resolved.framework.copies_gathered:
+        return []
+    ends = ("embedding", "head")
+    together = resolved.fsdp_unit or max(chunk.layers for chunk in state.chunks)
+    sizes = [together * cost.parameters for kind, cost in state.costs.items() if kind not in ends]
+    whole = [state.costs[kind].parameters for kind in ends]
+    sizes.append(sum(whole) if resolved.framework.fsdp_root_unit and resolved.pipeline_parallel == 1 else max(whole))
+    gathered = max(max(sizes), (1 + resolved.fsdp_prefetch) * max(sizes[:-1])) * resolved.precision.element
+    reducing = max(sizes) * resolved.gradient_bytes
+    if gradients_dropped(resolved):
+        # shards of gradients come from the stream that reduces
+        reducing += held.sharded(resolved) * kept_gradient(state)
+    return [
+        Tensor(name="buffers of the gathering stream", category="fragmentation", bytes=gathered),
+        Tensor(name="buffers of the reducing stream", category="fragmentation", bytes=reducing),
+    ]

@@ -1,0 +1,83 @@
+"""What must divide what: heads, tokens and layers by the degrees of a plan, each rule with the nearest value that works."""
+
+from __future__ import annotations
+
+from simulator.errors import PlanError
+from simulator.lowering.resolve.degrees import nearest_divisor
+from simulator.plan.plan import Plan
+from simulator.schedules import SCHEDULES
+from simulator.workload.workload import Workload
+
+__all__ = ["check_shapes"]
+
+
+def check_shapes(workload: Workload, plan: Plan) -> None:
+    """Refuse a plan that cuts the model or its sequences into unequal pieces.
+
+    Raises:
+        PlanError: a rule is broken; the message names the nearest value that works.
+    """
+    _check_tensor(workload, plan)
+    _check_context(workload, plan)
+    _check_tokens(workload, plan)
+    _check_split(workload, plan)
+
+
+def _check_tensor(workload: Workload, plan: Plan) -> None:
+    model, t = workload.model, plan.tensor_parallel
+    for name, value in (("heads", model.heads), ("kv_heads", model.kv_heads), ("ffn", model.ffn)):
+        if value % t:
+            raise PlanError(
+                f"tensor_parallel must divide the model's {name}, but {value} / {t} is no whole number "
+                f"(model {model.name!r}). Nearest: tensor_parallel = {nearest_divisor(value, t)}."
+            )
+    plan.check_needs("tensor_parallel", "sequence_parallel", "overlap_tensor_parallel")
+
+
+def _check_context(workload: Workload, plan: Plan) -> None:
+    model, t, c = workload.model, plan.tensor_parallel, plan.context_parallel
+    plan.check_needs("context_parallel", "context_parallel_kind")
+    if workload.sequence_length % (2 * c) and c > 1:
+        raise PlanError(
+            "context_parallel cuts a sequence into two pieces per rank, which must be whole tokens, but "
+            f"{workload.sequence_length} / (2 x {c}) is no whole number. Nearest: sequence_length = "
+            f"{max(1, round(workload.sequence_length / (2 * c))) * 2 * c}."
+        )
+    if plan.context_parallel_kind == "ulysses" and model.kv_heads % (t * c):
+        raise PlanError(
+            "ulysses deals heads out over the ranks that share a sequence, so tensor_parallel x context_parallel must divide "
+            f"the model's kv_heads, but {model.kv_heads} / ({t} x {c}) is no whole number. Way out: context_parallel_kind = "
+            "'ring'."
+        )
+    if plan.context_parallel_kind == "ulysses" and plan.attention == "unfused":
+        raise PlanError(
+            "ulysses is built around a fused attention kernel, but attention = 'unfused'. Way out: attention = 'flash2'."
+        )
+
+
+def _check_tokens(workload: Workload, plan: Plan) -> None:
+    model, t, c = workload.model, plan.tensor_parallel, plan.context_parallel
+    if plan.sequence_parallel and (workload.sequence_length // c) % t:
+        raise PlanError(
+            f"sequence_parallel needs a sequence_length that tensor_parallel divides, but {workload.sequence_length} / "
+            f"{t * c} is no whole number. Nearest: sequence_length = {max(1, round(workload.sequence_length / (t * c))) * t * c}."
+        )
+    if model.positions == "learned" and workload.sequence_length > model.sequence_length:
+        raise PlanError(
+            f"the model's position table ends at {model.sequence_length} tokens, but sequence_length = "
+            f"{workload.sequence_length}. Nearest: sequence_length = {model.sequence_length}."
+        )
+
+
+def _check_split(workload: Workload, plan: Plan) -> None:
+    """A split by hand has a number per chunk, and they sum to the model's layers."""
+    model = workload.model
+    if plan.layer_split is not None:
+        chunks = plan.pipeline_parallel * (1 if SCHEDULES.get(plan.schedule or "1f1b").slices else plan.chunks_per_rank)
+        if len(plan.layer_split) != chunks or sum(plan.layer_split) != model.depth:
+            raise PlanError(
+                f"layer_split must give {chunks} chunks (pipeline_parallel x chunks_per_rank) that sum to the model's "
+                f"{model.depth} layers, but it has {len(plan.layer_split)} entries that sum to {sum(plan.layer_split)}. "
+                "Way out: leave layer_split out for a balanced split."
+            )
+        plan.check_needs("chunks", "layer_split", chunks=chunks)

@@ -1,0 +1,72 @@
+"""What a workload may say, and a plan of the loss: refused where it could have no effect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.errors import PlanError, refuse
+from simulator.plan.plan import Plan
+from simulator.workload.operator import KernelStyle
+from simulator.workload.workload import Workload
+
+__all__ = ["check_documents", "check_loss"]
+
+
+def check_documents(workload: Workload, style: KernelStyle, schedule: Any) -> None:
+    """Refuse packed documents where attention would not change.
+
+    Raises:
+        PlanError: with the rule, the values and a way out.
+    """
+
+    length, spread = workload.document_length, workload.document_spread
+    if length is None:
+        if spread:
+            refuse(
+                "document_spread is that of the lengths of packed documents",
+                f"document_spread = {spread} and document_length is not given",
+                "leave document_spread out, or give document_length",
+            )
+        return
+    if workload.attended >= workload.sequence_length:
+        refuse(
+            "packed documents are shorter than a sequence",
+            f"document_length x (1 + document_spread^2) = {length} x (1 + {spread}^2) and sequence_length = "
+            f"{workload.sequence_length}",
+            "leave document_length out",
+        )
+    if style.attention == "unfused":
+        refuse(
+            "attention inside documents needs a kernel that skips what the mask hides",
+            "attention = 'unfused' computes all scores and masks them",
+            "attention = 'flash2', or leave document_length out",
+        )
+    if schedule.slices:
+        refuse(
+            "slices of a sequence attend to those before them",
+            f"schedule = {schedule.name!r} slices sequences of packed documents",
+            "schedule = 'one_f_one_b', or leave document_length out",
+        )
+
+
+def check_loss(plan: Plan, style: KernelStyle) -> None:
+    """Refuse settings of the loss that could have no effect.
+
+    Args:
+        style: the kernels, as resolved.
+
+    Raises:
+        PlanError: with the rule, the values and a way out.
+    """
+    plan.check_needs("sequence_parallel", "tensor_parallel_splits")
+    plan.check_needs("tensor_parallel", "vocabulary_parallel_loss")
+    if plan.loss_chunks is not None and style.gathers_logits:
+        raise PlanError(
+            "a loss in chunks never gathers all logits, but loss_chunks is set and the ranks of tensor_parallel gather them. Way "
+            "out: vocabulary_parallel_loss = true, or leave loss_chunks out."
+        )
+    if style.fused_cross_entropy and style.gathers_logits:
+        raise PlanError(
+            "a fused cross entropy never gathers all logits, but fused_cross_entropy = true and vocabulary_parallel_loss = false. "
+            "Way out: one of the two."
+        )

@@ -1,0 +1,141 @@
+"""Pass 4: transfers between chunks on different pipeline ranks (design 5b D).
+
+A message holds one stream per neighbour and direction on both sides, so a send never queues behind a receive.  With p2p =
+"blocking" it also holds the compute: it waits for what its receiver does before, and its sender goes on only after it; with
+several chunks per rank receives are posted ahead and only the sender waits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import PlanError
+from simulator.lowering.steps.state import State
+from simulator.lowering.steps.structure import Batch, Structure
+from simulator.program.program import TRANSFER, Link
+
+__all__ = ["add_transfers"]
+
+Ints = NDArray[np.int64]
+
+
+def add_transfers(state: State) -> None:
+    """Add a transfer row wherever a chunk's neighbour lies on another rank, and the waits that follow from data flow.
+
+    Raises:
+        PlanError: messages block, and the schedule's ranks would wait for each other for ever.
+    """
+    first = len(state.items)
+    blocking = state.resolved.p2p == "blocking"
+    if state.pattern.links:
+        message = _message(state, max((c.input_bytes for k, c in state.costs.items() if k != "embedding"), default=0.0))
+        for a, b, fraction in state.pattern.links:
+            state.add_item(
+                Link(
+                    name=f"activations {a} to {b}" if a < b else f"gradients {a} to {b}",
+                    kind=TRANSFER,
+                    message=message * fraction,
+                    dtype=state.resolved.precision.compute,
+                    group=("pp",),
+                    pipeline_ranks=(a, b),
+                    account="pp",
+                    blocks=blocking,
+                )
+            )
+    if not state.build(_transfer, first, blocking):
+        resolved = state.resolved
+        raise PlanError(
+            "with blocking messages a rank goes on only when its neighbour has come to take what it sends, but under schedule "
+            f"{resolved.schedule.name!r} at {resolved.shape} ranks then wait for each other in a ring (p2p = 'blocking'). Way out: "
+            "p2p = 'latency' (receives are posted ahead), or schedule = 'one_f_one_b'."
+        )
+
+
+def _message(state: State, activation: float) -> float:
+    """Bytes per GPU: tensor-parallel ranks share the sending when activations are split, or the framework scatters them."""
+    resolved = state.resolved
+    if not resolved.sequence_parallel and resolved.framework.scatters_p2p:
+        return activation / resolved.tensor_parallel
+    return activation
+
+
+def _transfer(rows: Structure, first: int, blocking: bool) -> bool:
+    """Add the rows of messages, whose links are the items from `first` on, and what waits for them; returns whether every action gets
+    its turn."""
+    pattern = rows.pattern
+    rows.wait(rows.first_row[pattern.local_target], rows.last_row[pattern.local_source])
+    source, target = pattern.source, pattern.target
+    if not len(source):
+        return True
+    streams = [(rows.stream(a, f"pp>{b}"), rows.stream(b, f"pp<{a}")) for a, b, _ in pattern.links]
+    microbatch = rows.order.microbatch[source]
+    sent = rows.add_rows(
+        Batch(
+            item=first + pattern.link,
+            kind=TRANSFER,
+            rank=pattern.rank[source],
+            streams=np.array(streams)[pattern.link],
+            chunk=rows.order.chunk[source],
+            microbatch=microbatch,
+            step=rows.step_of(microbatch),
+        )
+    )
+    rows.wait(sent, rows.last_row[source])
+    rows.wait(rows.first_row[target], sent)
+    return not blocking or _block(rows, sent, source, target)
+
+
+def _block(rows: Structure, sent: Ints, source: Ints, target: Ints) -> bool:
+    """A blocking message holds its sender and, with one chunk per rank and lane, waits for its receiver; returns whether every action
+    gets its turn."""
+    offsets, pair, rank = rows.order.rank_offsets, rows.order.pair, rows.pattern.rank
+    after = source + 1
+    after += pair[source] == after  # a fused pair runs as one: the next is behind both
+    held = np.flatnonzero(after < offsets[rank[source] + 1])
+    before = target - 1
+    before -= pair[target] == before
+    met = np.flatnonzero(before >= offsets[rank[target]])
+    if rows.placement.chunks != rows.ranks:
+        met = met[:0]
+    elif not _all_meet(rows, (source, target), (held, after[held]), (before[met], met)):
+        return False
+    rows.wait(rows.first_row[after[held]], sent[held])
+    rows.wait(sent[met], rows.last_row[before[met]])
+    return True
+
+
+def _all_meet(rows: Structure, sent: tuple[Ints, Ints], held: tuple[Ints, Ints], met: tuple[Ints, Ints]) -> bool:
+    """Whether every action gets its turn.
+
+    Args:
+        sent: per message, the action that sends and the one that waits for it.
+        held: (message, action that waits for it behind its sender).
+        met: (action before its receiver, message that waits for it).
+    """
+    pair, rank = rows.order.pair.astype(np.int64), rows.pattern.rank
+    count, messages = len(pair), len(sent[0])
+    whole = np.arange(count + messages)
+    whole[:count][(pair >= 0) & (pair < np.arange(count))] -= 1  # both of a fused pair are one
+    here = np.flatnonzero(rank[1:] == rank[:-1])
+    message = count + np.arange(messages)
+    link = rank[sent[0]] * rows.ranks + rank[sent[1]]
+    queue = np.argsort(link, kind="stable")
+    behind = np.flatnonzero(link[queue[1:]] == link[queue[:-1]])
+    first = np.concatenate([here, sent[0], message, count + held[0], met[0], message[queue[behind]]])
+    then = np.concatenate([here + 1, message, sent[1], held[1], count + met[1], message[queue[behind + 1]]])
+    first, then = whole[first], whole[then]
+    first, then = first[first != then], then[first != then]
+    by_first = np.argsort(first, kind="stable")
+    then, edges = then[by_first], np.searchsorted(first[by_first], np.arange(count + messages + 1))
+    waits = np.bincount(then, minlength=count + messages)
+    ready = np.flatnonzero((waits == 0) & (whole == np.arange(count + messages)))
+    done = len(whole) - len(np.unique(whole))
+    while len(ready):
+        done += len(ready)
+        each = edges[ready + 1] - edges[ready]
+        place = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each) + np.repeat(edges[ready], each)
+        freed, times = np.unique(then[place], return_counts=True)
+        waits[freed] -= times
+        ready = freed[waits[freed] == 0]
+    return done == len(whole)

@@ -1,0 +1,173 @@
+"""Gradients added in one hop or two: over the ranks that shard them, then, shard by shard, over the copies of the shards.
+
+The second hop is an all_reduce on a stream of its own ("dp-copies"), so that the first hop of the next bucket runs beside it, as
+with the second communicator of hybrid sharding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.lowering.steps.parameters import Held
+from simulator.lowering.steps.state import State
+from simulator.lowering.steps.structure import Batch, Structure
+from simulator.program.program import COLLECTIVE, Link
+
+__all__ = ["COPY_LANE", "REDUCING_LANES", "Chain", "Hops", "add_chains", "add_second_hops", "gradient_link", "links_of"]
+
+COPY_LANE = "dp-copies"
+REDUCING_LANES = ("dp", "dp-reduce", COPY_LANE)
+"""Streams on which gradients are added."""
+
+Chain = tuple[int, ...]
+"""Items of one reduction, hop by hop."""
+
+
+def gradient_link(
+    state: State,
+    collective: str,
+    name: str,
+    message: float,
+    group: tuple[str, ...],
+    ranks: tuple[int, ...] = (),
+    slices: int = 0,
+) -> int:
+    """Add a link that adds gradients; returns its item.
+
+    Args:
+        slices: as in `Link`.
+    """
+    return state.add_item(
+        Link(
+            name=f"{collective} {name}",
+            kind=COLLECTIVE,
+            message=message,
+            dtype=state.resolved.reduce_dtype,
+            group=group,
+            pipeline_ranks=ranks,
+            account="dp",
+            collective=collective,
+            slices=slices,
+        )
+    )
+
+
+def links_of(state: State, name: str, held: Held, slices: int = 0) -> list[Chain]:
+    """Add the links that add the gradients of some weights: a chain for each part that has replicas of its own.
+
+    Args:
+        slices: of a reduce_scatter, as in `Link`.
+    """
+    resolved = state.resolved
+    whole = resolved.zero_stage == 0 or (resolved.zero_stage < 3 and resolved.framework.reduces_whole)
+    chains = []
+    for what, steps in held.hops(resolved):
+        items = []
+        for count, group in steps:
+            between = bool(resolved.groups.copies) and group == resolved.groups.copies
+            collective = "all_reduce" if between or whole else "reduce_scatter"
+            where = ", between copies" if between else ""
+            size, cut = count * resolved.reduce_bytes, slices if collective == "reduce_scatter" else 0
+            items.append(gradient_link(state, collective, f"{name}{what}{where}", size, group, slices=cut))
+        chains.append(tuple(items))
+    return chains
+
+
+def add_chains(state: State, chains: Sequence[Chain], place: Place, *facts: Hashable) -> None:
+    """Add the rows of reductions, in the order given.
+
+    Args:
+        chains: what each reduction runs.
+        place: returns, from the rows so far and these facts, the pipeline rank of each and the row that it waits for.
+    """
+    if not chains:
+        return
+    hops = state.build(_add_first_hops, tuple(chain[0] for chain in chains), place, facts)
+    add_second_hops(state, hops, tuple(chain[1] if len(chain) > 1 else -1 for chain in chains))
+
+
+Place = Callable[..., tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hops:
+    """Reductions: their rows, and the pipeline rank of each."""
+
+    rows: np.ndarray
+    rank: np.ndarray
+
+
+def _add_first_hops(rows: Structure, items: tuple[int, ...], place: Place, facts: tuple[Hashable, ...]) -> Hops:
+    rank, after = place(rows, *facts)
+    lane = rows.lanes("dp")
+    added = rows.add_rows(
+        Batch(item=np.array(items, np.int64), kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None])
+    )
+    rows.wait(added, after)
+    return Hops(added, rank)
+
+
+def add_second_hops(state: State, first: Hops, items: tuple[int, ...]) -> None:
+    """Let an all_reduce between the copies follow each of these reductions; -1 = none."""
+    if not any(item >= 0 for item in items):
+        return
+    if state.resolved.framework.copies_bucket:
+        items = _joined(state, first, items)
+    state.build(_add_second_hops, first, items)
+
+
+def _add_second_hops(rows: Structure, first: Hops, items: tuple[int, ...]) -> None:
+    some = _in_order(first, items)
+    rank = first.rank[some]
+    added = rows.add_rows(
+        Batch(
+            item=np.array(items, np.int64)[some],
+            kind=COLLECTIVE,
+            rank=rank,
+            streams=rows.lanes(COPY_LANE)[rank][:, None],
+        )
+    )
+    rows.wait(added, first.rows[some])
+
+
+def _in_order(first: Hops, items: tuple[int, ...]) -> np.ndarray:
+    """The places of those that have an item, in running order."""
+    some = np.flatnonzero(np.array(items, np.int64) >= 0)
+    return some[np.argsort(first.rows[some], kind="stable")]
+
+
+def _joined(state: State, first: Hops, items: tuple[int, ...]) -> tuple[int, ...]:
+    """Put all_reduces between copies together while no more than the bucket comes together; returns -1 for all but the last of each."""
+    most = state.resolved.framework.copies_bucket
+    out = [-1] * len(items)
+    open_since: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+
+    def close(bucket: list[int]) -> None:
+        links = [_link(state, items[place]) for place in bucket]
+        joined = items[bucket[-1]]
+        if len(links) > 1:
+            name = f"{len(links)} buckets, between copies"
+            joined = gradient_link(state, "all_reduce", name, sum(x.message for x in links), links[0].group)
+        out[bucket[-1]] = joined
+
+    for place in _in_order(first, items).tolist():
+        link = _link(state, items[place])
+        bucket = open_since.setdefault((int(first.rank[place]), link.group), [])
+        held = sum(_link(state, items[p]).message for p in bucket)
+        if bucket and held + link.message > most:
+            close(bucket)
+            bucket.clear()
+        bucket.append(place)
+    for bucket in open_since.values():
+        close(bucket)
+    return tuple(out)
+
+
+def _link(state: State, number: int) -> Link:
+    item = state.items[number]
+    if not isinstance(item, Link):
+        raise TypeError(f"item {number} of a second hop is a {type(item).__name__}, not a link")
+    return item

@@ -1,0 +1,309 @@
+"""Pass 3: the compute rows: every action of the order runs the block of its chunk.
+
+A block is one segment, unless links are anchored inside it; then it is cut there, in those actions only:
+
+    variant 0   unbroken
+    variant 1   a segment per FSDP unit (a layer, several, or all)
+    variant 2   a segment per gradient bucket
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.lowering.layers.boundary import received
+from simulator.lowering.layers.casts import maxima_table
+from simulator.lowering.layers.expand import LayerCost
+from simulator.lowering.steps.assign import Chunk
+from simulator.lowering.steps.carried_units import carried
+from simulator.lowering.steps.state import State
+from simulator.lowering.steps.structure import Batch, Structure
+from simulator.lowering.steps.unit_parts import quantising
+from simulator.lowering.steps.windows import Windowing, find_windows, windowing
+from simulator.program.program import COMPUTE, Block, FusedSegment, OperatorTable, Segment
+from simulator.workload.layer_kind import is_layer
+
+__all__ = ["BUCKETS", "UNBROKEN", "UNITS", "add_instances", "layers_of", "offloaded", "table_of", "unit_groups"]
+
+UNBROKEN, UNITS, BUCKETS = 0, 1, 2
+_DIRECTION = ("forward", "backward", "backward", "backward")
+_WEIGHT_GRADIENT = 3
+"""Number of the action that does the weight gradients of a split backward."""
+
+
+def layers_of(chunk: Chunk, direction: str) -> list[str]:
+    """Kinds of layers of a chunk in the order they run."""
+    return chunk.kinds if direction == "forward" else chunk.kinds[::-1]
+
+
+def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> tuple[tuple[str, ...], ...]:
+    kinds = layers_of(chunk, direction)
+    if variant == UNBROKEN or len(kinds) <= 1:
+        return (tuple(kinds),)
+    if variant == UNITS:
+        units = unit_groups(chunk.kinds, state.resolved.fsdp_unit)
+        return units if direction == "forward" else tuple(unit[::-1] for unit in reversed(units))
+    groups: list[tuple[str, ...]] = []
+    current: list[str] = []
+    held = 0.0
+    for kind in kinds:
+        current.append(kind)
+        held += state.costs[kind].parameters * state.resolved.gradient_bytes
+        if held >= state.resolved.bucket_size:
+            groups.append(tuple(current))
+            current, held = [], 0.0
+    return (*groups, tuple(current)) if current else tuple(groups)
+
+
+def _apart(
+    state: State, chunk: Chunk, direction: str, groups: tuple[tuple[str, ...], ...]
+) -> list[list[tuple[str, ...]]]:
+    """Cut groups of layers further: a segment for each layer whose activations go to the host."""
+    apart = offloaded(chunk, state.resolved.activation_offload)
+    if not any(apart):
+        return [[group] for group in groups]
+    flags = iter(apart if direction == "forward" else apart[::-1])
+    out: list[list[tuple[str, ...]]] = []
+    for group in groups:
+        pieces: list[tuple[str, ...]] = []
+        joins = False
+        for kind in group:
+            alone = next(flags)
+            if joins and not alone:
+                pieces[-1] = (*pieces[-1], kind)
+            else:
+                pieces.append((kind,))
+            joins = not alone
+        out.append(pieces)
+    return out
+
+
+def offloaded(chunk: Chunk, layers: int) -> list[bool]:
+    """Return of each layer, forward, whether its activations go to the host: so many from the chunk's first one.
+
+    >>> offloaded(Chunk(layers=3, embedding=True), 2)
+    [False, True, True, False]
+    """
+    if not layers:
+        return [False] * len(chunk.kinds)
+    out, left = [], layers
+    for kind in chunk.kinds:
+        takes = is_layer(kind) and left > 0
+        left -= takes
+        out.append(takes)
+    return out
+
+
+def unit_groups(kinds: list[str], layers: int) -> tuple[tuple[str, ...], ...]:
+    """Return the FSDP units of a chunk, forward: so many layers each, embedding and head apart; 0 = all in one.
+
+    >>> unit_groups(["embedding", "layer", "layer", "layer", "head"], 2)
+    (('embedding',), ('layer', 'layer'), ('layer',), ('head',))
+    >>> unit_groups(["layer", "layer", "head"], 0)
+    (('layer', 'layer', 'head'),)
+    """
+    if not layers:
+        return (tuple(kinds),)
+    units: list[tuple[str, ...]] = []
+    held = 0
+    for kind in kinds:
+        if not is_layer(kind):  # an end is a unit of its own
+            units.append((kind,))
+            held = 0
+        elif held and held < layers:
+            units[-1] = (*units[-1], kind)
+            held += 1
+        else:
+            units.append((kind,))
+            held = 1
+    return tuple(units)
+
+
+def _occurring(
+    rows: Structure, class_of: tuple[int, ...], cuts: Windowing | None, buckets: str, gathers: bool
+) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+    """Say how each action is cut (fused pairs never are); returns the codes of the blocks that occur, and those of fused pairs.
+
+    Args:
+        class_of: per chunk: its number among the different ones.
+        cuts: how ZeRO-3 gathers and reduces, unit by unit.
+        buckets: which backwards are cut in buckets of gradients: "all", "last" of a chunk, or none.
+        gathers: whether the first forward of a chunk is cut in buckets of weights.
+    """
+    order = rows.order
+    out = np.zeros(len(order.kind), np.int64)
+    if cuts is not None:
+        out[find_windows(rows, cuts).cut] = UNITS
+    elif buckets:
+        out[((order.kind == 1) | (order.kind == 3)) if buckets == "all" else rows.pattern.last_backward] = BUCKETS
+    if gathers:
+        out[rows.pattern.first_forward] = BUCKETS
+    out[order.pair >= 0] = UNBROKEN
+    rows.variant = out
+    key = _codes(rows, class_of)
+    leads = np.flatnonzero(order.pair > np.arange(len(key)))
+    size = (max(class_of) + 1) * 12 * max(1, len(rows.sizes))
+    pairs = np.unique(key[leads] * size + key[order.pair[leads]]).tolist() if len(leads) else []
+    return tuple(np.flatnonzero(np.bincount(key)).tolist()), tuple(divmod(code, size) for code in pairs)
+
+
+def _codes(rows: Structure, class_of: tuple[int, ...]) -> np.ndarray:
+    """Per action: a number for what chunk it runs, in which direction, how it is cut and how much of a microbatch it is."""
+    order = rows.order
+    key: np.ndarray = (np.array(class_of, np.int64)[order.chunk] * 4 + order.kind) * 3 + rows.variant
+    return key * max(1, len(rows.sizes)) + rows.scale
+
+
+def _segments(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -> tuple[Segment, ...]:
+    direction = _DIRECTION[kind]
+    groups = _cut(state, chunk, direction, variant)
+    pieces_of = tuple(piece for group in _apart(state, chunk, direction, groups) for piece in group)
+    state.cuts[(chunk, direction, variant)], state.pieces[(chunk, direction, variant)] = groups, pieces_of
+    name = f"{'FBIW'[kind]} of {chunk.layers} layer{'s' * (chunk.layers != 1)}" + (
+        " + embedding" if chunk.embedding else ""
+    )
+    name += " + head" if chunk.head else ""
+    arrived = received(state, chunk, kind, scale)
+    runs = {group: _pieces(state, [], group, kind, variant, scale) for group in dict.fromkeys(pieces_of)}
+    out = []
+    for number, group in enumerate(pieces_of):
+        first = number == 0 and arrived
+        pieces = _pieces(state, arrived, group, kind, variant, scale) if first else runs[group]
+        if number == len(pieces_of) - 1:
+            pieces = pieces + _maxima(state, chunk, kind)
+        label = name if len(pieces_of) == 1 else f"{name}, part {number}"
+        out.append(Segment(name=label, pieces=tuple(pieces), phase=direction))
+    return tuple(out)
+
+
+def _pieces(
+    state: State, arrived: list[tuple[OperatorTable, int]], group: tuple[str, ...], kind: int, variant: int, scale: int
+) -> list[tuple[OperatorTable, int]]:
+    """The operators of some layers that run without a break, after what is done to what arrived for them, and between what is done to
+    their weights."""
+    pieces = list(arrived)
+    for layer in group:
+        table = table_of(state.scales[scale][layer], kind)
+        if pieces and pieces[-1][0] is table:
+            pieces[-1] = (table, pieces[-1][1] + 1)
+        else:
+            pieces.append((table, 1))
+    if variant == UNITS:
+        for before, after in (quantising(state, group, kind), carried(state, group, kind)):
+            pieces = [(t, 1) for t in (before,) if t] + pieces + [(t, 1) for t in (after,) if t]
+    return pieces
+
+
+def _maxima(state: State, chunk: Chunk, kind: int) -> list[tuple[OperatorTable, int]]:
+    """What ends a pass over a chunk under delayed scaling; the weight gradients of a split backward find no maxima."""
+    resolved = state.resolved
+    sizes = dict(resolved.axes)
+    axes = dict.fromkeys((*resolved.replica_axes, *resolved.groups.context, *resolved.groups.tensor))
+    group = tuple(axis for axis in axes if sizes.get(axis, 1) > 1)
+    if not resolved.precision.shares_maxima or not group or not chunk.layers or kind == _WEIGHT_GRADIENT:
+        return []
+    return [(maxima_table(chunk.layers, group, _DIRECTION[kind]), 1)]
+
+
+def table_of(cost: LayerCost, kind: int) -> OperatorTable:
+    """Return the operators that an action of this kind runs in a layer."""
+    return (cost.forward, cost.backward, cost.input_gradient, cost.weight_gradient)[kind]
+
+
+def add_instances(state: State) -> None:
+    """Make blocks for the (chunk, action kind, variant, size) that occur, and one row per segment of every action."""
+    resolved = state.resolved
+    classes = {chunk: number for number, chunk in enumerate(dict.fromkeys(state.chunks))}
+    class_of = tuple(classes[c] for c in state.chunks)
+    reduces = resolved.zero_stage < 3 and resolved.overlap_gradients and resolved.reduces
+    codes, pairs = state.build(
+        _occurring,
+        class_of,
+        windowing(resolved),
+        ("all" if resolved.zero_stage == 2 else "last") if reduces else "",
+        resolved.overlap_parameters,
+    )
+    sizes = state.structure.sizes
+    state.scales = [state.scaled_costs(*size) for size in sizes] if sizes else [state.costs]
+    names, scales = list(classes), len(state.scales)
+    made: dict[int, tuple[Segment, ...]] = {}
+    bases = []
+    for code in codes:
+        rest, scale = divmod(code, scales)
+        rest, variant = divmod(rest, 3)
+        number, kind = divmod(rest, 4)
+        state.codes.append((number, kind, variant, scale))
+        segments = made[code] = _segments(state, names[number], kind, variant, scale)
+        bases.append((code, len(state.items), len(segments)))
+        state.items.extend(segments)
+        state.blocks.append(Block(name=segments[0].name, segments=segments))
+    fused = []
+    for both in pairs:
+        one, two = (made[code][0] for code in both)
+        item = state.add_item(FusedSegment(name=f"({one.name}; {two.name})", first=one, second=two))
+        fused.append((*both, item))
+    state.build(_add_actions, class_of, tuple(bases), tuple(fused))
+
+
+def _add_actions(
+    rows: Structure,
+    class_of: tuple[int, ...],
+    bases: tuple[tuple[int, int, int], ...],
+    fused: tuple[tuple[int, int, int], ...],
+) -> None:
+    """Add one row per segment of every action.
+
+    Args:
+        class_of: per chunk: its number among the different ones.
+        bases: (code of a block, its first item, how many) of all that occur.
+        fused: (code, code, item) of fused pairs.
+    """
+    order, ranks = rows.order, rows.pattern.rank
+    key = _codes(rows, class_of)
+    table = np.zeros((int(key.max(initial=0)) + 1, 2), np.int64)
+    for code, *where in bases:
+        table[code] = where
+    base, per_action = table[key].T.copy()
+    pair = order.pair.astype(np.int64)
+    leads = np.flatnonzero(pair > np.arange(len(pair)))
+    for one, two, item in fused:
+        base[leads[(key[leads] == one) & (key[pair[leads]] == two)]] = item
+    second = (pair >= 0) & (pair < np.arange(len(pair)))
+    per_action[second] = 0
+    kept = per_action + rows.updates if len(rows.updates) else per_action
+    ends = np.cumsum(kept)
+    rows.first_row, rows.last_row = ends - kept, ends - kept + per_action - 1
+    rows.first_row[second], rows.last_row[second] = rows.first_row[pair[second]], rows.last_row[pair[second]]
+    total = int(ends[-1]) if len(ends) else 0
+    action = np.repeat(np.arange(len(pair)), kept)
+    part = np.arange(total) - rows.first_row[action]
+    joined = pair[action] >= 0
+    compute = rows.lanes("compute")
+    partner = np.where(joined, pair[action], 0)
+    batch = Batch(
+        item=base[action] + part,
+        kind=COMPUTE,
+        rank=ranks[action],
+        streams=compute[ranks[action]][:, None],
+        action=np.where(joined, 5, order.kind[action]).astype(np.int64),
+        chunk=order.chunk[action],
+        microbatch=order.microbatch[action],
+        part=part,
+        count=order.count[action],
+        slice=order.part[action],
+        slices=order.parts[action],
+        second_chunk=np.where(joined, order.chunk[partner], -1),
+        second_microbatch=np.where(joined, order.microbatch[partner], -1),
+        step=rows.step_of(order.microbatch[action]),
+    )
+    if len(rows.updates):
+        _keep_updates(batch, part == per_action[action])
+    rows.add_rows(batch)
+
+
+def _keep_updates(batch: Batch, update: np.ndarray) -> None:
+    """Make these rows updates; what they run is filled in by the pass `asynchronous`."""
+    for column, value in (("item", -1), ("action", 4), ("chunk", -1), ("microbatch", -1), ("part", 0)):
+        getattr(batch, column)[update] = value
+    for column, value in (("count", 1), ("slice", 0), ("slices", 1)):
+        getattr(batch, column)[update] = value

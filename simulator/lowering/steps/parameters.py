@@ -1,0 +1,176 @@
+"""Which weights each pipeline rank holds, and which ranks hold the same.
+
+Experts may be held by other sets of ranks than the rest (expert parallelism), so a count of weights is a `Held`: all of them,
+and how many belong to experts apart.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.lowering.steps.assign import Chunk
+from simulator.lowering.steps.state import State
+from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
+
+__all__ = [
+    "Held",
+    "chunk_held",
+    "contents",
+    "group_held",
+    "rank_chunks",
+    "rank_held",
+    "small_parameters",
+    "table_copies",
+    "table_size",
+    "words",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Weights on one GPU before ZeRO [count]: all, and those of experts that other sets of ranks hold than the rest."""
+
+    all: float
+    experts: float = 0.0
+
+    def sharded(self, resolved: ResolvedPlan) -> float:
+        """Return what is left on each rank when optimizer states are sharded.
+
+        With ZeRO-3 those of one lane of the schedule: each lane gathers its own.
+        """
+        share = (self.all - self.experts) / resolved.shard_size + self.experts / resolved.expert_shard_size
+        return share if resolved.zero_stage == 3 else share / resolved.lanes
+
+    def parts(self, resolved: ResolvedPlan) -> list[tuple[str, float, tuple[str, ...]]]:
+        """Return (what they are, weights, mesh axes of the ranks that shard them or add their gradients) where several do."""
+        out = []
+        if resolved.shard_size > 1 and self.all > self.experts:
+            out.append(("", self.all - self.experts, resolved.groups.shards))
+        if self.experts and resolved.expert_shard_size > 1:
+            out.append((" (experts)", self.experts, resolved.groups.expert_shards))
+        return out
+
+    def hops(self, resolved: ResolvedPlan) -> list[tuple[str, list[tuple[float, tuple[str, ...]]]]]:
+        """Return (what they are, [(gradients, mesh axes), ...]): along which axes gradients are added, one after the other.
+
+        One hop over all replicas; with copies of the sharded states a second one, of each rank's shard, between the copies.
+        """
+        sizes = [("", self.all - self.experts, resolved.shard_size, resolved.groups.shards)]
+        if self.experts:
+            sizes.append((" (experts)", self.experts, resolved.expert_shard_size, resolved.groups.expert_shards))
+        out = []
+        for what, count, ranks, axes in sizes:
+            steps = [(count, axes)] if ranks > 1 else []
+            if resolved.copies > 1:
+                steps.append((count / ranks, resolved.groups.copies))
+            if steps and count:
+                out.append((what, steps))
+        return out
+
+
+def rank_chunks(state: State, rank: int) -> list[tuple[int, int]]:
+    """(lane, chunk) pairs on a pipeline rank, lane by lane."""
+    if not state.held:
+        state.held = [[] for _ in range(state.ranks)]
+        for lane, row in enumerate(state.placement.rank_of.tolist()):
+            for chunk, owner in enumerate(row):
+                state.held[owner].append((lane, chunk))
+    return state.held[rank]
+
+
+def contents(state: State, rank: int) -> tuple[Chunk, ...]:
+    """What lies on a rank, chunk by chunk: ranks of equal contents hold the same weights."""
+    return tuple(state.chunks[c] for _, c in rank_chunks(state, rank))
+
+
+def group_held(state: State, kinds: Iterable[str]) -> Held:
+    """Weights of a group of layers."""
+    costs = [state.costs[kind] for kind in kinds]
+    return Held(sum(c.parameters for c in costs), sum(c.expert_parameters for c in costs))
+
+
+def chunk_held(state: State, chunk: int) -> Held:
+    """Weights of one chunk; tied embeddings on one chunk are held once."""
+    what = state.chunks[chunk]
+    if what not in state.weights:
+        state.weights[what] = _held(state, what)
+    found: Held = state.weights[what]
+    return found
+
+
+def _held(state: State, what: Chunk) -> Held:
+    costs = state.costs
+    total = experts = 0.0
+    for kind, count in _counts(what):
+        total += count * costs[kind].parameters
+        experts += count * costs[kind].expert_parameters
+    copies = table_copies(what, state.workload.model.tied_embeddings)
+    total -= (len(copies) - len(set(copies))) * table_size(state)
+    return Held(total, experts)
+
+
+@functools.lru_cache(maxsize=1024)
+def table_copies(chunk: Chunk, tied: bool) -> tuple[str, ...]:
+    """Return the matrices of the vocabulary that a chunk's parts use, one entry per use: "input" or "output" (one if tied).
+
+    >>> table_copies(Chunk(layers=1, head=True, mtp=1), tied=False)
+    ('output', 'input', 'output')
+    """
+    output = "input" if tied else "output"
+    uses = {
+        "embedding": ["input"],
+        "head": [output],
+        DECODER_EMBEDDING: ["input"],
+        MTP_LAYER: ["input"],
+        MTP_HEAD: [output],
+    }
+    return tuple(name for kind in chunk.kinds for name in uses.get(kind, []))
+
+
+def table_size(state: State) -> float:
+    """Weights of one matrix of the vocabulary on one GPU [count]."""
+    resolved = state.resolved
+    return resolved.vocabulary * state.workload.model.hidden / resolved.tensor_parallel
+
+
+@functools.lru_cache(maxsize=1024)
+def _counts(chunk: Chunk) -> tuple[tuple[str, int], ...]:
+    """How many layers of each kind, the ends last."""
+    counts = dict(Counter(chunk.kinds))
+    ends = {kind: counts.pop(kind) for kind in ("embedding", "head") if kind in counts}
+    return tuple((counts | ends).items())
+
+
+def rank_held(state: State, rank: int) -> Held:
+    """Weights of all chunks on a rank, copies in several lanes counted each."""
+    held = [chunk_held(state, c) for _, c in rank_chunks(state, rank)]
+    return Held(sum(h.all for h in held), sum(h.experts for h in held))
+
+
+def small_parameters(state: State, rank: int) -> float:
+    """Weights that every tensor-parallel rank holds in full (norms, row biases) [count]."""
+    total = 0.0
+    for _, c in rank_chunks(state, rank):
+        for kind, count in _counts(state.chunks[c]):
+            total += count * state.costs[kind].small_parameters
+    return total
+
+
+def words(group: tuple[str, ...]) -> str:
+    """Name a group of layers: `3 layers + head`.
+
+    >>> words(("layer", "moe layer", "head"))
+    '2 layers, 1 with experts + head'
+    >>> words(("embedding", "layer"))
+    '1 layer + embedding'
+    """
+    sparse = sum(" moe " in f" {kind}" for kind in group)
+    layers = sum(is_layer(kind) for kind in group)
+    parts: list[str] = [k for k in ("embedding", DECODER_EMBEDDING, "head") if k in group]
+    parts += ["token prediction"] if MTP_LAYER in group or MTP_HEAD in group else []
+    said = f"{layers} layer{'s' * (layers > 1)}" + (f", {sparse} with experts" if sparse else "")
+    return " + ".join(([said] if layers else []) + parts)

@@ -1,0 +1,238 @@
+"""Pass 6: gradient synchronisation: of replicas below ZeRO-3 (FSDP reduces in the pass `shard`), of lanes always.
+
+Replicas along the data-parallel axis and copies of a chunk in several lanes (Chimera) add their gradients: all_reduce under
+ZeRO-0, reduce_scatter under ZeRO-1 and 2 (all_reduce where the framework reduces whole buckets), and under hybrid sharding a
+second hop between the copies of the shards; under ZeRO-3 lanes all_reduce their shards.  With overlap a bucket is reduced as soon
+as the backward of its layers ends; without, everything after the rank's last backward.  ZeRO-2 keeps no full gradients, so it
+reduces after every microbatch; shards are added between copies after the last.  Embeddings shared by parts on different ranks add
+their gradients last.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.lowering.steps.hops import Chain, add_chains, gradient_link, links_of
+from simulator.lowering.steps.idle import idle_after
+from simulator.lowering.steps.parameters import chunk_held, group_held, rank_held, table_copies, table_size, words
+from simulator.lowering.steps.state import State
+from simulator.lowering.steps.structure import Batch, Structure
+from simulator.program.program import COLLECTIVE, Link
+
+__all__ = ["add_reductions", "meet", "meeting_links", "table_link"]
+
+
+def add_reductions(state: State) -> None:
+    """Add the gradient reductions of the plan."""
+    resolved = state.resolved
+    if len(state.updates):
+        return  # without a flush they belong to each update: pass `asynchronous`
+    lanes = state.placement.lanes > 1
+    if resolved.reduces and (resolved.zero_stage == 2 or (resolved.zero_stage < 2 and not lanes)):
+        if resolved.overlap_gradients:
+            _buckets(state)
+        else:
+            _at_the_end(state)
+    if lanes:
+        _replica_lanes(state)
+    _shared_tables(state)
+
+
+def _buckets(state: State) -> None:
+    """One reduction per segment of every backward that completes a bucket (fused pairs are not cut: one for the whole)."""
+    items: dict[tuple[str, ...], list[Chain]] = {}
+    found, where = [], []
+    for a, number, variant, completes in state.build(_completing, state.resolved.zero_stage == 2):
+        for group, _, last in state.spans(state.chunks[number], "backward", variant):
+            if group not in items:
+                items[group] = links_of(state, f"gradients of {words(group)}", group_held(state, group))
+            for chain in _second_hop_once(state, items[group], completes):
+                found.append(chain)
+                where.append((a, last))
+    add_chains(state, found, _after_segments, tuple(where))
+
+
+def _completing(rows: Structure, every: bool) -> list[tuple[int, int, int, bool]]:
+    """Return (action, chunk, variant, whether it completes its chunk's gradients) of the backwards that do, or of all; no row."""
+    kind, last = rows.order.kind, rows.pattern.last_backward
+    some = np.flatnonzero((kind == 1) | (kind == 3) if every else last)
+    columns = (some, rows.order.chunk[some], rows.variant[some], last[some])
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _after_segments(rows: Structure, where: tuple[tuple[int, int], ...]) -> tuple[np.ndarray, np.ndarray]:
+    """After these segments of these actions."""
+    action, segment = np.array(where, np.int64).reshape(-1, 2).T
+    return rows.pattern.rank[action], rows.first_row[action] + segment
+
+
+def _second_hop_once(state: State, chains: list[Chain], completes: bool) -> list[Chain]:
+    """Keep the hop between copies for the backward that completes a chunk's gradients."""
+    copies = state.resolved.groups.copies
+    if state.resolved.zero_stage != 2 or not copies or completes:
+        return chains
+    kept = [tuple(i for i in chain if getattr(state.items[i], "group", ()) != copies) for chain in chains]
+    return [chain for chain in kept if chain]
+
+
+def _at_the_end(state: State) -> None:
+    """One reduction per rank after its last backward; ZeRO-2 one per rank and microbatch."""
+    found, where = [], []
+    if state.resolved.zero_stage == 2:
+        items = [links_of(state, f"gradients of chunk {c}", chunk_held(state, c)) for c in range(len(state.chunks))]
+        for a, number, _, completes in state.build(_completing, True):
+            chains = _second_hop_once(state, items[number], completes)
+            found += chains
+            where += [a] * len(chains)
+    else:
+        for rank, end in enumerate(state.order.rank_offsets[1:].tolist()):
+            chains = links_of(state, f"gradients of rank {rank}", rank_held(state, rank))
+            found += chains
+            where += [end - 1] * len(chains)
+    add_chains(state, found, _after_actions, tuple(where))
+
+
+def _after_actions(rows: Structure, where: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """After the last rows of these actions."""
+    action = np.array(where, np.int64)
+    return rows.pattern.rank[action], rows.last_row[action]
+
+
+def _replica_lanes(state: State) -> None:
+    """Copies of a chunk in several lanes: one sum over lanes and replicas, a rendezvous of the ranks that hold it.
+
+    ZeRO-2 and 3 have added the gradients of a lane's replicas by then, so that their shards are what lanes exchange.
+    """
+    resolved = state.resolved
+    stage = resolved.zero_stage
+    whole = stage in (0, 3) or (stage == 1 and resolved.framework.reduces_whole)
+    kind = "all_reduce" if whole else "reduce_scatter"
+    found: list[tuple[Meeting, tuple[int, ...]]] = []
+    for meeting in state.build(_lane_meetings, resolved.overlap_gradients or stage == 3, resolved.overlaps_in_bubbles):
+        links = meeting_links(state, kind, "gradients", meeting.chunk, meeting.holders, resolved.reduce_bytes)
+        found.append((meeting, links))
+    state.build(_add_meetings, stage == 3 and resolved.framework.separate_communicators, tuple(found))
+
+
+class Meeting(NamedTuple):
+    """Where copies of a chunk meet: the ranks that hold one, and the rows that must have ended."""
+
+    chunk: int
+    holders: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+def _lane_meetings(rows: Structure, eager: bool, in_bubbles: bool) -> tuple[Meeting, ...]:
+    """Return the meetings of gradients in the order in which they can begin; no row.
+
+    Args:
+        eager: a chunk's gradients are added as soon as they are there; else after the rank's last row.
+        in_bubbles: and where the rank idles afterwards.
+    """
+    order, pattern, rank_of = rows.order, rows.pattern, rows.placement.rank_of
+    last = np.flatnonzero(pattern.last_backward)
+    done = {(int(pattern.lane[a]), int(order.chunk[a])): int(a) for a in last}
+    final = rows.last_row[order.rank_offsets[1:] - 1]
+    early = np.full(order.size, eager)
+    if in_bubbles:
+        early &= idle_after(order, pattern)
+    found = []
+    for chunk in range(rows.placement.chunks):
+        waits = []
+        for lane, holder in enumerate(rank_of[:, chunk].tolist()):
+            action = done.get((lane, chunk), -1)
+            starts_early = action >= 0 and early[action]
+            waits.append(int(rows.last_row[action]) if starts_early else int(final[holder]))
+        found.append(Meeting(chunk, tuple(sorted(set(rank_of[:, chunk].tolist()))), tuple(sorted(set(waits)))))
+    return tuple(sorted(found, key=lambda meeting: (meeting.after[-1], meeting.chunk)))
+
+
+def _add_meetings(rows: Structure, apart: bool, found: tuple[tuple[Meeting, tuple[int, ...]], ...]) -> None:
+    """Add meetings with their links."""
+    for meeting, links in found:
+        for row in meet(rows, "dp-reduce" if apart else "dp", meeting.chunk, meeting.holders, links):
+            rows.wait(np.full(len(meeting.after), row), np.array(meeting.after))
+
+
+def meeting_links(
+    state: State, collective: str, what: str, chunk: int, holders: tuple[int, ...], dtype_bytes: float
+) -> tuple[int, ...]:
+    """Return links of a collective over all copies of a chunk's weights: its holders in all lanes, and their replicas.
+
+    One for experts apart, where other ranks hold the same of those.  Gradients that ZeRO-2 and 3 have sharded over the replicas
+    meet as shards, over the lanes alone.
+    """
+    resolved, held = state.resolved, chunk_held(state, chunk)
+    sharded = what == "gradients" and resolved.zero_stage >= 2
+    parts = [("", held.all - held.experts, resolved.replica_axes, resolved.replicas)]
+    if held.experts:
+        parts.append((" (experts)", held.experts, resolved.groups.expert_replicas, resolved.expert_replicas))
+    return tuple(
+        state.add_item(
+            Link(
+                name=f"{collective} {what} of chunk {chunk}{which}",
+                kind=COLLECTIVE,
+                message=count * dtype_bytes / (replicas if sharded else 1),
+                dtype=resolved.reduce_dtype if what == "gradients" else resolved.precision.compute,
+                group=("pp",) if sharded or replicas == 1 else (*axes, "pp"),
+                pipeline_ranks=holders,
+                account="dp",
+                collective=collective,
+            )
+        )
+        for which, count, axes, replicas in parts
+    )
+
+
+def meet(rows: Structure, lane: str, chunk: int, holders: tuple[int, ...], links: tuple[int, ...]) -> np.ndarray:
+    """Add rows that hold a stream of all holders of a chunk; returns them."""
+    streams = rows.lanes(lane)[np.array(holders)]
+    return rows.add_rows(
+        Batch(
+            item=np.array(links),
+            kind=COLLECTIVE,
+            rank=np.full(len(links), holders[0]),
+            streams=np.repeat(streams[None, :], len(links), axis=0),
+            chunk=np.full(len(links), chunk),
+        )
+    )
+
+
+def _shared_tables(state: State) -> None:
+    shared = table_link(state)
+    if shared is not None:
+        state.build(_add_shared, *shared)
+
+
+def _add_shared(rows: Structure, item: int, ends: tuple[int, ...]) -> None:
+    """Add the sum of shared gradients after the last rows of the ranks that hold them."""
+    lane = rows.lanes("dp")
+    added = rows.add_rows(
+        Batch(
+            item=np.array([item]),
+            kind=COLLECTIVE,
+            rank=np.array([ends[0]]),
+            streams=lane[np.array(ends)][None, :],
+        )
+    )
+    final = rows.last_row[rows.order.rank_offsets[1:] - 1]
+    rows.wait(np.full(len(ends), added[0]), final[np.array(ends)])
+
+
+def table_link(state: State) -> tuple[int, tuple[int, ...]] | None:
+    """Return the sum of the gradients of parts that share the embedding's matrix, and the ranks that they lie on.
+
+    These are a tied head, a decoder's own look-up, and multi-token prediction.  None where a lane has them all on one rank, as a V
+    does.
+    """
+    tied = state.workload.model.tied_embeddings
+    users = [c for c, chunk in enumerate(state.chunks) if "input" in table_copies(chunk, tied)]
+    of_lane = [{int(state.placement.rank_of[a, c]) for c in users} for a in range(state.placement.lanes)]
+    ends = tuple(sorted(set().union(*of_lane)))
+    if any(len(ranks) < 2 for ranks in of_lane):
+        return None
+    size = table_size(state) * state.resolved.reduce_bytes
+    name = f"{'tied' if tied else 'shared'} embedding gradients"
+    return gradient_link(state, "all_reduce", name, size, ("pp",), ends), ends

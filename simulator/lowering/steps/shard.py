@@ -1,0 +1,370 @@
+"""Pass 5: gathers of sharded weights.
+
+ZeRO-3 (FSDP), design 5b F: unit u (a layer, several, or a whole chunk) is gathered before its segment runs; with prefetch depth d
+the gather waits for the end of the segment d + 1 units earlier, whose buffer is free then.  Gradients of a unit are reduced after
+its backward segment.  Which actions gather and reduce, and how long what they gathered stands, is in `windows`.  Gathers and
+reductions share one lane, in the order the host issues them, unless the profile says two communicators.
+
+ZeRO-1 and ZeRO-2 with overlap_parameters: the weights updated in the last step are gathered bucket by bucket at the start of
+this one; the layers of a bucket wait for it in their first forward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.errors import PlanError
+from simulator.lowering.memory.parameter_offload import add_shard_copies
+from simulator.lowering.steps.hops import Hops, add_second_hops
+from simulator.lowering.steps.instances import UNITS
+from simulator.lowering.steps.parameters import group_held, words
+from simulator.lowering.steps.state import State
+from simulator.lowering.steps.structure import Batch, Structure
+from simulator.lowering.steps.unit_parts import gather_link, unit_parts
+from simulator.lowering.steps.windows import Windowing, find_windows, windowing
+from simulator.program.program import COLLECTIVE
+
+__all__ = ["add_gathers"]
+
+Ints = np.ndarray
+
+
+def add_gathers(state: State) -> None:
+    """Add the gather rows (and, for FSDP, the reduction rows) of the plan.
+
+    Raises:
+        PlanError: gathering once per visit where every visit is one action.
+    """
+    plan = windowing(state.resolved)
+    if plan is not None:
+        _fsdp(state, plan)
+    elif state.resolved.overlap_parameters:
+        _gather_buckets(state)
+
+
+def _gather_buckets(state: State) -> None:
+    """One gather per bucket of a chunk's weights, before the first forward that needs them."""
+    element = state.resolved.precision.element
+    items: dict[tuple[str, ...], list[int]] = {}
+    places: list[tuple[int, tuple[tuple[int, int], ...]]] = []
+    for a, number in state.build(_first_forwards):
+        found: list[tuple[int, int]] = []
+        for group, first, _ in state.spans(state.chunks[number], "forward", int(state.variant[a])):
+            if group not in items:
+                items[group] = [
+                    gather_link(state, f"weights of {words(group)}{what}", count * element, axes)
+                    for what, count, axes in group_held(state, group).parts(state.resolved)
+                ]
+            found += [(item, first) for item in items[group]]
+        places.append((a, tuple(found)))
+    state.build(_add_buckets, tuple(places))
+
+
+def _first_forwards(rows: Structure) -> tuple[tuple[int, int], ...]:
+    """Return (action, chunk) of the first forwards of chunks, and make no row."""
+    first = np.flatnonzero(rows.pattern.first_forward)
+    return tuple(zip(first.tolist(), rows.order.chunk[first].tolist(), strict=True))
+
+
+def _add_buckets(rows: Structure, places: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]) -> None:
+    """Add the gathers (item, segment that waits for it) of each of some actions."""
+    found = [(item, a, first) for a, some in places for item, first in some]
+    numbers, action, place = np.array(found, np.int64).reshape(-1, 3).T
+    ranks = rows.pattern.rank[action]
+    lane = rows.lanes("dp")
+    added = rows.add_rows(
+        Batch(item=numbers, kind=COLLECTIVE, rank=ranks, streams=lane[ranks][:, None], chunk=rows.order.chunk[action])
+    )
+    rows.wait(rows.first_row[action] + place, added)
+
+
+class _Unit(NamedTuple):
+    """A unit: whether it stays gathered between a forward and a backward that follows at once, and whether layers are in it."""
+
+    root: bool
+    layers: bool
+
+
+class _Part(NamedTuple):
+    """What rows need to know of a `UnitPart`."""
+
+    unit: int
+    gather: int
+    gather_again: int
+    twice: bool
+    reduce: tuple[int, ...]
+    weights: int
+    gradients: int
+
+
+Cuts = tuple[tuple[tuple[int, ...] | None, tuple[int, ...] | None], ...]
+"""Per kind of chunk: the unit of every segment of its forward and of its backward; None where it is not cut."""
+
+
+def _fsdp(state: State, plan: Windowing) -> None:
+    resolved = state.resolved
+    classes = list(dict.fromkeys(state.chunks))
+    units: dict[tuple[str, ...], int] = {}
+    cuts: list[tuple[tuple[int, ...] | None, tuple[int, ...] | None]] = []
+    for chunk in classes:
+        forward, backward = (state.cuts.get((chunk, word, UNITS)) for word in ("forward", "backward"))
+        cuts.append(
+            (
+                None if forward is None else tuple(units.setdefault(g, len(units)) for g in forward),
+                None if backward is None else tuple(units.setdefault(g[::-1], len(units)) for g in backward),
+            )
+        )
+    class_of = tuple(classes.index(c) for c in state.chunks)
+    wholes = tuple(units.setdefault(tuple(state.chunks[c].kinds), len(units)) for c in state.build(_paired_chunks))
+    parts = unit_parts(state, list(units))
+    # the head stays from its forward to a backward that follows at once; with it, in one unit, the embedding
+    ends = {"head", "embedding"} if resolved.framework.fsdp_root_unit else {"head"}
+    stays = resolved.reshard_after_forward and resolved.fsdp_gather == "microbatch"
+    _check_visits(state, *state.build(_once, plan))
+    added = state.build(
+        _shard,
+        plan,
+        (class_of, tuple(cuts), wholes),
+        tuple(_Unit(stays and bool(ends & set(kinds)), bool(set(kinds) - {"head", "embedding"})) for kinds in units),
+        tuple(_Part(*(getattr(part, name) for name in _Part._fields)) for part in parts),
+        resolved.fsdp_prefetch,
+        resolved.framework.separate_communicators,
+        resolved.reduces_once,
+    )
+    if any(len(part.reduce) > 1 for part in parts):
+        second = [part.reduce[1] if len(part.reduce) > 1 else -1 for part in parts]
+        add_second_hops(state, added.hops, tuple(second[part] for part in added.r_part.tolist()))
+    if resolved.parameter_offload:
+        fetched = (state.order.kind[added.g_action] == 0) | (not resolved.secondary_shard_size)
+        some = added.g_part[fetched]
+        named, shards = [parts[n].name for n in some], np.array([p.shard for p in parts])[some]
+        rank = state.pattern.rank[added.g_action[fetched]]
+        add_shard_copies(state, added.gathers[fetched], added.gate[fetched], rank, named, shards)
+    state.stand(
+        _stand,
+        added,
+        tuple(part.weights for part in parts),
+        ()
+        if resolved.reduces_once
+        else tuple(part.gradients for part in parts),  # else whole gradients stand all the time
+    )
+
+
+def _paired_chunks(rows: Structure) -> tuple[int, ...]:
+    """Return the chunks of fused pairs, which are not cut, and make no row."""
+    return tuple(dict.fromkeys(rows.order.chunk[_pairs(rows)].tolist()))
+
+
+def _pairs(rows: Structure) -> Ints:
+    """Actions that need their chunk whole: each of a fused pair, but one of a pair of one chunk, which is gathered once."""
+    pair = rows.order.pair
+    fused = np.flatnonzero(pair >= 0)
+    alike = rows.order.chunk[fused] == rows.order.chunk[pair[fused]]
+    return fused[~(alike & (pair[fused] < fused))]
+
+
+def _once(rows: Structure, plan: Windowing) -> tuple[bool, bool]:
+    """Return whether every action gathers for itself alone, and reduces for itself alone; makes no row."""
+    windows = find_windows(rows, plan)
+    own = np.arange(len(windows.until))
+    return bool((windows.until == own)[windows.gathers].all()), bool((windows.since == own)[windows.reduces].all())
+
+
+def _check_visits(state: State, gathers: bool, reduces: bool) -> None:
+    resolved = state.resolved
+    if (resolved.fsdp_gather == "visit" and gathers) or (resolved.fsdp_reduce == "visit" and reduces):
+        raise PlanError(
+            "a visit is a run of microbatches through one chunk, but schedule "
+            f"{resolved.schedule.name!r} with {resolved.microbatches} microbatches never runs two of a chunk in a row. Way out: "
+            "fsdp_gather = 'microbatch', or schedule = 'breadth_first' with more microbatches."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Added:
+    """Gathers and reductions: their rows, and of each its part, its action and the row at whose end what it gathered is dropped
+    (since whose start its gradients stand).  `gate`: the row that a gather waits for, -1 = none; `fresh`: whether it was not fetched a
+    moment ago."""
+
+    gathers: Ints
+    g_part: Ints
+    g_action: Ints
+    gate: Ints
+    dropped: Ints
+    fresh: np.ndarray
+    hops: Hops
+    r_part: Ints
+    stands: Ints
+
+
+def _shard(
+    rows: Structure,
+    plan: Windowing,
+    cut: tuple[tuple[int, ...], Cuts, tuple[int, ...]],
+    units: tuple[_Unit, ...],
+    parts: tuple[_Part, ...],
+    prefetch: int,
+    apart: bool,
+    reduces_once: bool,
+) -> _Added:
+    """Add the rows of gathers and reductions.
+
+    Args:
+        cut: per chunk its kind, per kind its units, and per chunk of a fused pair its unit.
+        prefetch: units that may be gathered ahead.
+        apart: whether reductions have a stream of their own.
+    """
+    windows = find_windows(rows, plan)
+    action, row, unit = _units(rows, *cut)
+    forward, backward = _turns(rows)
+    root = np.array([u.root for u in units])[unit]
+    stays = root & forward[action]
+    gathers, completes = windows.gathers[action] & ~(root & backward[action]), windows.reduces[action]
+    rank = rows.pattern.rank[action]
+    layers = np.array([u.layers for u in units])[unit]
+    frees = np.where(stays & layers, _same_unit(rows, action, row, action + stays, at_end=True), row)
+    gate = _gates(frees[gathers], rank[gathers], prefetch)
+    g_of, g_part = _every_part(unit[gathers], parts, len(units))
+    twice, stays_there = np.array([(p.twice, p.gather < 0) for p in parts], bool).reshape(-1, 2).T
+    times = 1 + (twice[g_part] & (rows.order.kind[action[gathers]] > 0)[g_of]).astype(np.int64)
+    times[stays_there[g_part]] = 0
+    g_of, g_part = np.repeat(g_of, times), np.repeat(g_part, times)
+    r_of, r_part = _every_part(unit[completes], parts, len(units))
+    gate, g_action, g_row = gate[g_of], action[gathers][g_of], row[gathers][g_of]
+    r_action, r_row = action[completes][r_of], row[completes][r_of]
+    gather_rows, reduce_rows = _add(rows, parts, (g_part, g_row, g_action, gate), (r_part, r_row, r_action), apart)
+    drop = np.where(stays[gathers][g_of], g_action + 1, windows.until[g_action])
+    return _Added(
+        gathers=gather_rows,
+        g_part=g_part,
+        g_action=g_action,
+        gate=gate,
+        dropped=_same_unit(rows, g_action, g_row, drop, at_end=True),
+        fresh=(np.diff(g_of, prepend=-1) != 0) | (np.diff(g_part, prepend=-1) != 0),
+        hops=Hops(reduce_rows, rows.pattern.rank[r_action]),
+        r_part=r_part,
+        stands=_same_unit(rows, r_action, r_row, windows.since[r_action], at_end=False),
+    )
+
+
+def _stand(rows: Structure, added: _Added, weights: tuple[int, ...], gradients: tuple[int, ...]) -> None:
+    """Let what is gathered, and gradients before they are reduced, stand: their effects by part."""
+    fresh = added.fresh
+    held = np.array(weights, np.int64)[added.g_part][fresh]
+    rows.touch("start", added.gathers[fresh], held)
+    _touch_each(rows, "end", added.dropped[fresh], held)
+    if gradients:
+        made = np.array(gradients, np.int64)[added.r_part]
+        _touch_each(rows, "start", added.stands, made)
+        rows.touch("end", added.hops.rows, made)
+
+
+def _units(rows: Structure, class_of: tuple[int, ...], cuts: Cuts, wholes: tuple[int, ...]) -> tuple[Ints, Ints, Ints]:
+    """Return (action, row, unit) of every segment that is a unit of its own and of fused pairs, in running order."""
+    cut = np.flatnonzero(rows.variant == UNITS)
+    counts = rows.last_row[cut] - rows.first_row[cut] + 1
+    action = np.repeat(cut, counts)
+    place = np.arange(len(action)) - np.repeat(np.cumsum(counts) - counts, counts)
+    unit = np.zeros(len(action), np.int64)
+    kind = np.array(class_of, np.int64)[rows.order.chunk[action]]
+    backward = rows.order.kind[action] != 0
+    for number, both in enumerate(cuts):
+        for turned, some in zip((False, True), both, strict=True):
+            if some is not None:
+                mine = (kind == number) & (backward == turned)
+                unit[mine] = np.array(some)[place[mine]]
+    row = rows.first_row[action] + place
+    if not wholes:
+        return action, row, unit
+    fused = _pairs(rows)
+    chunks = dict(zip(dict.fromkeys(rows.order.chunk[fused].tolist()), wholes, strict=True))
+    numbers = np.array([chunks[c] for c in rows.order.chunk[fused].tolist()], np.int64)
+    row = np.concatenate([row, rows.first_row[fused]])
+    turn = np.argsort(row, kind="stable")
+    return np.concatenate([action, fused])[turn], row[turn], np.concatenate([unit, numbers])[turn]
+
+
+def _touch_each(structure: Structure, edge: str, rows: Ints, effects: Ints) -> None:
+    """Give rows effects at an edge; one that comes several times (parts of a unit, both halves of a pair) gets them all."""
+    turn = np.argsort(rows, kind="stable")
+    fresh = np.ones(len(rows), bool)
+    fresh[1:] = np.diff(rows[turn]) != 0
+    first = np.flatnonzero(fresh)
+    again = np.empty(len(rows), np.int64)
+    again[turn] = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))
+    for number in range(int(again.max(initial=-1)) + 1):
+        structure.touch(edge, rows[again == number], effects[again == number])
+
+
+def _add(
+    rows: Structure, parts: tuple[_Part, ...], gathers: tuple[Ints, ...], reduces: tuple[Ints, ...], apart: bool
+) -> tuple[Ints, Ints]:
+    """Add the rows of gathers (part, row, action, gate) and reductions (part, row, action), in the order the host issues them."""
+    g_part, g_row, g_action, gate = gathers
+    r_part, r_row, r_action = reduces
+    backward = rows.order.kind[g_action] > 0
+    first, again = (np.array([getattr(p, name) for p in parts])[g_part] for name in ("gather", "gather_again"))
+    item = np.concatenate([np.where(backward, again, first), np.array([p.reduce[0] for p in parts])[r_part]])
+    ranks = np.concatenate([rows.pattern.rank[g_action], rows.pattern.rank[r_action]])
+    issued = np.concatenate([2 * gate + 1, 2 * r_row])
+    is_reduce = np.concatenate([np.zeros(len(g_row), bool), np.ones(len(r_row), bool)])
+    order = np.lexsort((np.concatenate([g_row, r_row]), issued, ranks))
+    lanes = rows.lanes("dp")
+    other = rows.lanes("dp-reduce") if apart else lanes
+    stream = np.where(is_reduce, other[ranks], lanes[ranks])
+    numbers = np.empty(len(item), np.int64)
+    numbers[order] = rows.add_rows(
+        Batch(item=item[order], kind=COLLECTIVE, rank=ranks[order], streams=stream[order][:, None])
+    )
+    gather_rows, reduce_rows = numbers[: len(g_row)], numbers[len(g_row) :]
+    rows.wait(g_row, gather_rows)
+    has_gate = gate >= 0
+    rows.wait(gather_rows[has_gate], gate[has_gate])
+    rows.wait(reduce_rows, r_row)
+    return gather_rows, reduce_rows
+
+
+def _every_part(unit: Ints, parts: tuple[_Part, ...], count: int) -> tuple[Ints, Ints]:
+    """Return (index into `unit`, number of the part) of every part of every unit, in order."""
+    of_unit = [[i for i, p in enumerate(parts) if p.unit == u] for u in range(count)]
+    counts = np.array([len(some) for some in of_unit], np.int64)
+    first = np.array([some[0] if some else 0 for some in of_unit], np.int64)
+    of = np.repeat(np.arange(len(unit)), counts[unit])
+    inside = np.arange(len(of)) - np.repeat(np.cumsum(counts[unit]) - counts[unit], counts[unit])
+    return of, first[unit[of]] + inside
+
+
+def _gates(rows: Ints, rank: Ints, depth: int) -> Ints:
+    """Per gathered unit in running order: the row whose end frees its buffer (depth + 1 units earlier), -1 for the first."""
+    gate = np.full(len(rows), -1, np.int64)
+    back = depth + 1
+    if len(rows) > back:
+        same = rank[back:] == rank[:-back]
+        gate[back:][same] = rows[:-back][same]
+    for own in np.flatnonzero(gate == rows).tolist():  # the second half of a fused pair
+        gate[own] = gate[own - 1]
+    return gate
+
+
+def _same_unit(rows: Structure, action: Ints, row: Ints, other: Ints, at_end: bool) -> Ints:
+    """The row of the same unit in another action of the chunk; its last (first) row where that action is not cut in units."""
+    place = row - rows.first_row[action]
+    turned = (rows.order.kind[action] == 0) != (rows.order.kind[other] == 0)
+    first, last = rows.first_row[other], rows.last_row[other]
+    cut = last - first == rows.last_row[action] - rows.first_row[action]
+    found = np.where(turned, last - place, first + place)
+    return np.where(cut, found, last if at_end else first)
+
+
+def _turns(rows: Structure) -> tuple[np.ndarray, np.ndarray]:
+    """Return masks: forwards whose backward follows at once on the rank, and those backwards."""
+    order, rank = rows.order, rows.pattern.rank
+    forward = np.zeros(len(order.kind), bool)
+    same = (order.kind[:-1] == 0) & ((order.kind[1:] == 1) | (order.kind[1:] == 2)) & (rank[1:] == rank[:-1])
+    for column in (order.chunk, order.microbatch, order.part, order.count):
+        same &= column[1:] == column[:-1]
+    forward[:-1] = same
+    return forward, np.roll(forward, 1)

@@ -1,0 +1,182 @@
+"""What the passes hand on: items and effects that grow pass by pass, and the structure of rows, until `emit` joins them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.lowering.layers.expand import LayerCost
+from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.lowering.steps.assign import Chunk
+from simulator.lowering.steps.pattern import Pattern
+from simulator.lowering.steps.structure import Batch, Step, Structure, extended
+from simulator.program.program import Block, Effect, FusedSegment, Link, Segment, Tensor
+from simulator.schedules.order import PipelineOrder
+from simulator.schedules.placement import Placement
+from simulator.workload.workload import Workload
+
+__all__ = ["Batch", "State"]
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """The program under construction."""
+
+    workload: Workload
+    resolved: ResolvedPlan
+    chunks: tuple[Chunk, ...]
+    costs: dict[str, LayerCost]
+    structure: Structure
+    scaled_costs: Callable[[int, int, int, float], dict[str, LayerCost]]
+    """(count, part, parts, weight) of an action -> costs of its layers, where it is not one whole microbatch."""
+
+    items: list[Segment | FusedSegment | Link] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    effects: dict[tuple[Tensor, ...], int] = field(default_factory=dict)
+    stands: list[tuple[Step, tuple[Hashable, ...]]] = field(default_factory=list)
+    """Steps that give rows their effects, when all rows are there."""
+    resident: list[list[Tensor]] = field(default_factory=list)
+    host: list[list[Tensor]] = field(default_factory=list)
+    """Per rank: what one of its GPUs has put into host memory, at most."""
+
+    weights: dict[Chunk, Any] = field(default_factory=dict)
+    """Per kind of chunk: its weights; filled at first use by `parameters.chunk_held`."""
+    held: list[list[tuple[int, int]]] = field(default_factory=list)
+    """Per rank: its (lane, chunk) pairs; filled at first use by `parameters.rank_chunks`."""
+
+    # filled by `instances`
+    scales: list[dict[str, LayerCost]] = field(default_factory=list)
+    """Costs of layers at each size of an action."""
+    codes: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """(kind of chunk, kind of action, variant, size) of the actions that occur."""
+    cuts: dict[tuple[Chunk, str, int], tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    """(chunk, direction, variant) -> per unit or bucket, the kinds of layers in it."""
+    pieces: dict[tuple[Chunk, str, int], tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    """The same per segment: units and buckets, cut further where activations go to the host layer by layer."""
+
+    def occurring(self, chunk: int, direction: int, scale: int) -> list[int]:
+        """Return the variants of actions in a direction (0 forward, 1 backward) on a kind of chunk at one size."""
+        found = {v for c, kind, v, size in self.codes if (c, kind > 0, size) == (chunk, direction > 0, scale)}
+        return sorted(found)
+
+    def spans(self, chunk: Chunk, direction: str, variant: int) -> list[tuple[tuple[str, ...], int, int]]:
+        """Return (kinds of layers, first segment, last segment) of every unit or bucket of a chunk that was cut so."""
+        out, place = [], 0
+        sizes = [len(piece) for piece in self.pieces[(chunk, direction, variant)]]
+        for group in self.cuts[(chunk, direction, variant)]:
+            first, layers = place, 0
+            while layers < len(group):
+                layers += sizes[place]
+                place += 1
+            out.append((group, first, max(first, place - 1)))
+        return out
+
+    @property
+    def ranks(self) -> int:
+        """Pipeline ranks."""
+        return self.resolved.pipeline_parallel
+
+    @property
+    def placement(self) -> Placement:
+        """Where chunks live."""
+        return self.structure.placement
+
+    @property
+    def order(self) -> PipelineOrder:
+        """The actions of all ranks."""
+        return self.structure.order
+
+    @property
+    def pattern(self) -> Pattern:
+        """Who sends what to whom."""
+        return self.structure.pattern
+
+    @property
+    def steps(self) -> int:
+        """Steps that run into each other; 1 where every step ends with a flush."""
+        return self.structure.steps
+
+    @property
+    def updates(self) -> NDArray[np.bool_]:
+        """Per action: whether an update follows it at once; empty where updates end the step."""
+        return self.structure.updates
+
+    @property
+    def variant(self) -> Ints:
+        """Per action: how it is cut."""
+        return self.structure.variant
+
+    @property
+    def scale(self) -> Ints:
+        """Per action: index into `scales`."""
+        return self.structure.scale
+
+    @property
+    def first_row(self) -> Ints:
+        """Per action: its first compute row."""
+        return self.structure.first_row
+
+    @property
+    def last_row(self) -> Ints:
+        """Per action: its last compute row."""
+        return self.structure.last_row
+
+    def build(self, step: Step, *facts: Hashable) -> Any:
+        """Add rows by a step that sees the rows before it and these facts alone; returns what the step returns."""
+        self.structure = extended(self.structure, step, facts)
+        return self.structure.result
+
+    def stand(self, step: Step, *facts: Hashable) -> None:
+        """Give rows effects by a step that adds none, after all rows: programs that differ in memory alone share their rows."""
+        self.stands.append((step, facts))
+
+    def mine(self) -> Structure:
+        """Return the structure to add rows to that no other plan shares; steps that follow are not shared either."""
+        if self.structure.shared:
+            self.structure = self.structure.draft()
+        return self.structure
+
+    def lanes(self, lane: str) -> Ints:
+        """As `Structure.lanes`."""
+        return self.mine().lanes(lane)
+
+    def stream(self, rank: int, lane: str) -> int:
+        """As `Structure.stream`."""
+        return self.mine().stream(rank, lane)
+
+    def step_of(self, microbatch: Any) -> Any:
+        """As `Structure.step_of`."""
+        return self.structure.step_of(microbatch)
+
+    def add_item(self, item: Segment | FusedSegment | Link) -> int:
+        """Append an item; returns its number."""
+        self.items.append(item)
+        return len(self.items) - 1
+
+    def add_rows(self, batch: Batch) -> Ints:
+        """As `Structure.add_rows`."""
+        return self.mine().add_rows(batch)
+
+    def wait(self, rows: Any, on: Any) -> None:
+        """As `Structure.wait`."""
+        self.mine().wait(rows, on)
+
+    def touch(self, edge: str, rows: Any, effects: Any) -> None:
+        """As `Structure.touch`."""
+        self.mine().touch(edge, rows, effects)
+
+    def effect(self, tensors: tuple[Tensor, ...]) -> int:
+        """Number of an effect with these tensors; -1 for none."""
+        if not tensors:
+            return -1
+        return self.effects.setdefault(tensors, len(self.effects))
+
+    def effect_list(self) -> tuple[Effect, ...]:
+        """All effects, by number."""
+        return tuple(Effect(tensors=t) for t in self.effects)

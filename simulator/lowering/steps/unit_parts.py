@@ -1,0 +1,230 @@
+"""What an FSDP unit is gathered and reduced as: its links, and the memory it takes while it stands unsharded.
+
+One part, two where experts are sharded over other ranks than the rest; one for every weight tensor in a framework that gathers by
+tensor (experts of one layer stay together), or for as many as fit a bucket (XLA's combiners of collectives).  Of those, small ones
+may stay gathered, and what a recomputed forward leaves to a backward that follows soon is not fetched again (DeepSpeed:
+stage3_param_persistence_threshold, stage3_max_reuse_distance).
+
+ZeRO++ (arXiv 2306.10209) makes messages smaller:
+
+    qwZ   weights travel as 8-bit integers in blocks                          1 byte per weight in place of 2
+    hpZ   the second gather, in the backward pass, stays inside a node        a second copy of the weights per node
+    qgZ   gradients travel as 4-bit integers, by all_to_all inside the node, added up, then between nodes      half a byte
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from simulator.lowering.layers.rows import Rows
+from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.lowering.resolve.shard_rules import COPIES
+from simulator.lowering.steps.hops import Chain, gradient_link, links_of
+from simulator.lowering.steps.parameters import Held, group_held, words
+from simulator.lowering.steps.state import State
+from simulator.program.program import COLLECTIVE, Link, OperatorTable, Tensor
+from simulator.units import BYTES_PER_ELEMENT
+
+__all__ = ["UnitPart", "gather_link", "kept_tensors", "listed", "quantising", "unit_parts"]
+
+WEIGHT_BYTES, GRADIENT_BYTES = 1.0, 0.5
+"""Bytes of a quantised weight and gradient on the wire."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitPart:
+    """Weights of a unit that one set of ranks shards.
+
+    Args:
+        unit: which unit.
+        gather, gather_again: items of the gathers forward and backward; -1 where it stays gathered.
+        twice: whether its backward gathers it twice, for the forward that is run again and for itself.
+        name: what is gathered; `shard`: a rank's share of it [count].
+        reduce: items of the reduction, hop by hop.
+        weights, gradients: effects of standing unsharded.
+    """
+
+    unit: int
+    gather: int
+    gather_again: int
+    twice: bool
+    name: str
+    shard: float
+    reduce: Chain
+    weights: int
+    gradients: int
+
+
+def gather_link(
+    state: State, what: str, message: float, group: tuple[str, ...], dtype: str = "", slices: int = 0
+) -> int:
+    """Add a link that gathers weights; returns its item."""
+    return state.add_item(
+        Link(
+            name=f"all_gather {what}",
+            kind=COLLECTIVE,
+            message=message,
+            dtype=dtype or state.resolved.precision.compute,
+            group=group,
+            pipeline_ranks=(),
+            account="dp",
+            collective="all_gather",
+            slices=slices,
+        )
+    )
+
+
+def listed(resolved: ResolvedPlan, group: tuple[str, ...]) -> int:
+    """Return into how many tensors of a list a collective over these mesh axes is cut; 0 where it is one tensor."""
+    sizes = dict(resolved.axes)
+    return math.prod(sizes[axis] for axis in group) if resolved.framework.slice_time else 0
+
+
+def unit_parts(state: State, units: list[tuple[str, ...]]) -> list[UnitPart]:
+    """Return the parts of every unit, in order; each part of `units` is a unit's layers."""
+    resolved, found = state.resolved, []
+    for unit, kinds in enumerate(units):
+        whole = kinds[0] if len(kinds) == 1 else words(kinds)
+        for piece, held, twice in _pieces(state, kinds):
+            name = whole + piece
+            chains = _reductions(state, name, held)
+            stays = bool(piece) and held.all < resolved.framework.keeps_tensors_below
+            for number, (what, count, group) in enumerate(held.parts(resolved)):
+                gather, again = (-1, -1) if stays else _gathers(state, f"weights of {name}{what}", count, group)
+                weights, gradients = count * resolved.precision.element, count * resolved.gradient_bytes
+                found.append(
+                    UnitPart(
+                        unit=unit,
+                        gather=gather,
+                        gather_again=again,
+                        twice=twice,
+                        name=f"weights of {name}{what}",
+                        shard=count / (resolved.expert_shard_size if what else resolved.shard_size),
+                        reduce=chains[number],
+                        weights=_stands(state, f"gathered weights of {name}{what}", "gathered", weights),
+                        gradients=_stands(state, f"unsharded gradients of {name}{what}", "gradients", gradients),
+                    )
+                )
+    return found
+
+
+def _pieces(state: State, kinds: tuple[str, ...]) -> list[tuple[str, Held, bool]]:
+    """(what it is, weights, whether a backward fetches it twice) of everything in a unit that is gathered apart from the rest.
+
+    Hooks drop what the repeated forward of a layer fetched, unless few weights are used between this use and the next: those of the
+    modules behind, forward and backward.
+    """
+    held, habits = group_held(state, kinds), state.resolved.framework
+    sizes = [size for kind in kinds for size in state.costs[kind].tensors]
+    repeats = habits.gathers_by_tensor and state.resolved.recompute == "full" and state.resolved.reshard_after_forward
+    repeats = repeats and not {"head", "embedding"} & set(kinds)
+    if habits.gather_bucket:
+        return _bucketed(held, sizes, habits.gather_bucket / state.resolved.precision.element)
+    if not habits.gathers_by_tensor or len(sizes) < 2:
+        return [("", held, repeats and not habits.reuse_distance)]
+    pieces: list[tuple[str, Held, bool]] = []
+    for kind in kinds:
+        cost = state.costs[kind]
+        behind = sum(cost.tensors) + cost.expert_parameters
+        for size in cost.tensors:
+            behind -= size
+            twice = repeats and 2 * behind >= habits.reuse_distance
+            pieces.append((f", tensor {len(pieces) + 1}", Held(size), twice))
+    if held.experts:
+        pieces.append(("", Held(held.experts, held.experts), repeats and not habits.reuse_distance))
+    return pieces
+
+
+def _bucketed(held: Held, sizes: list[float], most: float) -> list[tuple[str, Held, bool]]:
+    """The weight tensors of a unit, put together while no more than `most` weights come together; experts of a layer as one."""
+    groups: list[float] = []
+    for size in sizes:
+        if groups and groups[-1] + size <= most:
+            groups[-1] += size
+        else:
+            groups.append(size)
+    found = [(f", part {number + 1}", Held(size), False) for number, size in enumerate(groups)]
+    return [*found, *([("", Held(held.experts, held.experts), False)] if held.experts else [])]
+
+
+def kept_tensors(state: State, kinds: Iterable[str]) -> list[float]:
+    """Return the sizes of the tensors of some layers that stay gathered, because they are small [count]."""
+    habits = state.resolved.framework
+    if not habits.gathers_by_tensor:
+        return []
+    found = [state.costs[kind].tensors for kind in kinds]
+    return [size for sizes in found if len(sizes) > 1 for size in sizes if size < habits.keeps_tensors_below]
+
+
+def _stands(state: State, name: str, category: str, size: float) -> int:
+    return state.effect((Tensor(name=name, category=category, bytes=size),))
+
+
+def _gathers(state: State, what: str, count: float, group: tuple[str, ...]) -> tuple[int, int]:
+    """Items of the gather before the forward and before the backward."""
+    resolved = state.resolved
+    narrow = resolved.quantized_weights
+    message = count * (WEIGHT_BYTES if narrow else resolved.precision.element)
+    dtype = "int8" if narrow else ""
+    first = gather_link(state, what, message, group, dtype, listed(resolved, group))
+    if not resolved.secondary_shard_size:
+        return first, first
+    inner = tuple(axis for axis in group if axis != COPIES)
+    name = f"{what} from the secondary shards"
+    return first, gather_link(state, name, message, inner, dtype, listed(resolved, inner))
+
+
+def _reductions(state: State, name: str, held: Held) -> list[Chain]:
+    resolved = state.resolved
+    if not resolved.quantized_gradients:
+        return links_of(state, f"gradients of {name}", held, listed(resolved, resolved.groups.shards))
+    chains: list[Chain] = []
+    for what, count, group in held.parts(resolved):
+        inner = tuple(axis for axis in group if axis != COPIES)
+        ranks = resolved.secondary_shard_size if not what else resolved.expert_inner_size
+        size = count * GRADIENT_BYTES
+        title = f"quantised gradients of {name}{what}"
+        inside = gradient_link(state, "all_to_all", f"{title} inside", size, inner)
+        between = gradient_link(state, "all_to_all", f"{title} between", size / ranks, (COPIES,))
+        chains.append((inside, between))
+    return chains
+
+
+def quantising(state: State, group: tuple[str, ...], kind: int) -> tuple[OperatorTable | None, OperatorTable | None]:
+    """Return the kernels before and after a unit's segment: weights widened again, gradients narrowed and added up.
+
+    Args:
+        group: the unit's layers.
+        kind: of the action: 0 F, 1 B, 2 I, 3 W.
+    """
+    resolved = state.resolved
+    count, wide = group_held(state, group).all, float(resolved.precision.element)
+    before = after = None
+    stays = "head" in group or ("embedding" in group and resolved.framework.fsdp_root_unit)
+    again = resolved.reshard_after_forward and not stays
+    if resolved.quantized_weights and (kind == 0 or (kind < 3 and again)):
+        rows = Rows("weights from int8")
+        rows.add(
+            label="widen gathered weights",
+            work="memory_bound",
+            dtype=resolved.precision.compute,
+            read=WEIGHT_BYTES * count,
+            written=wide * count,
+            phase="forward" if kind == 0 else "backward",
+        )
+        before = rows.table()
+    if resolved.quantized_gradients and kind in (1, 3):
+        rows = Rows("gradients to int4")
+        common = {"work": "memory_bound", "dtype": resolved.gradient_dtype, "phase": "backward", "part": "weight"}
+        narrow, grad = GRADIENT_BYTES * count, BYTES_PER_ELEMENT[resolved.gradient_dtype]
+        rows.add(label="quantise gradients", read=grad * count, written=narrow, **common)
+        rows.add(
+            label="add quantised gradients",
+            read=narrow,
+            written=narrow / resolved.secondary_shard_size,
+            **common,
+        )
+        after = rows.table()
+    return before, after

@@ -1,0 +1,333 @@
+"""Pass 7: the end of the step: global gradient norm, optimizer, and the gather of weights that ZeRO-1 and 2 updated in shards."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from simulator.lowering.memory.host_shards import shard_bytes
+from simulator.lowering.memory.offload import add_host_update
+from simulator.lowering.memory.parameter_offload import add_shards_down
+from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.lowering.steps.assign import Chunk
+from simulator.lowering.steps.hops import REDUCING_LANES
+from simulator.lowering.steps.parameters import Held, contents, rank_chunks, rank_held, small_parameters
+from simulator.lowering.steps.reduce import meet, meeting_links
+from simulator.lowering.steps.state import State
+from simulator.lowering.steps.structure import Batch, Structure
+from simulator.lowering.steps.unit_parts import gather_link, kept_tensors, listed
+from simulator.lowering.steps.update_tables import norm_table, optimizer_table, update_facts
+from simulator.program.program import COLLECTIVE, COMPUTE, Link, OperatorTable, Segment, Tensor
+from simulator.workload.optimizers import OPTIMIZERS
+
+__all__ = [
+    "add_update",
+    "gradients_dropped",
+    "kept_gradient",
+    "listed_results",
+    "optimizer_bytes",
+    "tensors_held",
+    "update_segments",
+    "weight_gathers",
+]
+
+TENSORS_PER_LAYER = 12
+"""Weight tensors of a transformer layer, norms and biases included; sets the kernel launches of an unfused optimizer."""
+
+
+def optimizer_bytes(state: State) -> float:
+    """Bytes of optimizer state per parameter, the fp32 master weight included."""
+    numbers = state.workload.numbers
+    cost = OPTIMIZERS.get(state.workload.optimizer).cost(
+        numbers.element, state.resolved.gradient_bytes, numbers.master_weights
+    )
+    return cost.state + (4.0 if numbers.master_weights else 0.0)
+
+
+def kept_gradient(state: State) -> float:
+    """Bytes per weight of the gradients that are kept; beside fp32 shards that are the only copy of the weights they are fp32."""
+    return 4.0 if shard_bytes(state) > state.resolved.precision.element else float(state.resolved.gradient_bytes)
+
+
+def tensors_held(state: State, rank: int) -> int:
+    """Weight tensors on a rank."""
+    held = [state.chunks[c] for _, c in rank_chunks(state, rank)]
+    return sum(TENSORS_PER_LAYER * c.layers + 2 * c.embedding + 2 * c.head for c in held)
+
+
+def add_update(state: State) -> None:
+    """Add norm, optimizer and gather rows for every pipeline rank."""
+    resolved = state.resolved
+    if len(state.updates):
+        return  # where steps run into each other they stand amid the actions: pass `asynchronous`
+    rank, before = state.build(_last_reductions)
+    if resolved.clip_gradients or resolved.precision.loss_scaling:
+        norm = _segments(state, (norm_table,), "gradient norm", synchronises=False)
+        item = state.add_item(
+            Link(
+                name="all_reduce gradient norm",
+                kind=COLLECTIVE,
+                message=8.0,
+                dtype="fp32",
+                group=_norm_group(state),
+                pipeline_ranks=tuple(range(state.ranks)),
+                account="dp",
+                collective="all_reduce",
+            )
+        )
+        rank, before = state.build(_add_norm, norm, item)
+    optimizer = _segments(state, (optimizer_table,), "optimizer", synchronises=True)
+    stands = tuple(state.effect(_stands_in_update(state, r)) for r in range(state.ranks))
+    rows = state.build(_add_optimizer, optimizer)
+    state.stand(_stand, stands)
+    hosts, back = add_host_update(state, lambda held: _mine(state, held), rank, before)
+    if resolved.zero_stage in (1, 2) and not resolved.overlap_parameters:
+        _gather(state, hosts, back)
+    if resolved.zero_stage == 3 and resolved.framework.keeps_tensors_below:
+        _gather_kept(state)
+    if resolved.parameter_offload:
+        on_host = [resolved.optimizer_offload * _mine(state, rank_held(state, r)) for r in range(state.ranks)]
+        add_shards_down(state, [rows, back] if len(hosts) else [rows], on_host)
+
+
+def _last_reductions(rows: Structure) -> tuple[np.ndarray, np.ndarray]:
+    """Return (pipeline rank, row) pairwise: what must have ended before a rank has its gradients; no row.
+
+    The last row so far on every stream on which it adds gradients, or its last action.
+    """
+    rows.lanes("compute"), rows.lanes("dp")
+    owner = np.full(len(rows.streams), -1, np.int64)
+    for (rank, name), stream in rows.streams.items():
+        if name in REDUCING_LANES:
+            owner[stream] = rank
+    last = np.full(len(owner), -1, np.int64)
+    start = 0
+    for batch in rows.batches:
+        n = len(batch.item)
+        if batch.kind == COLLECTIVE:
+            numbers = np.arange(start, start + n)
+            for column in batch.streams.T:
+                known = column >= 0
+                np.maximum.at(last, column[known], numbers[known])
+        start += n
+    some = np.flatnonzero((last >= 0) & (owner >= 0))
+    final = rows.last_row[rows.order.rank_offsets[1:] - 1]
+    alone = np.setdiff1d(np.arange(rows.ranks), owner[some])
+    rows.waited = np.append(owner[some], alone), np.append(last[some], final[alone])
+    return rows.waited
+
+
+def _add_norm(rows: Structure, norm: tuple[int, ...], item: int) -> tuple[np.ndarray, np.ndarray]:
+    """Add each rank's part of the gradient norm and the sum that all wait for; returns (rank, row) as `_last_reductions`."""
+    rank, before = rows.waited
+    parts = _compute(rows, norm)
+    rows.wait(parts[rank], before)
+    joined = rows.add_rows(
+        Batch(item=np.array([item]), kind=COLLECTIVE, rank=np.array([0]), streams=rows.lanes("dp")[None, :])
+    )
+    rows.wait(np.full(rows.ranks, joined[0]), parts)
+    rows.waited = np.arange(rows.ranks), np.full(rows.ranks, joined[0])
+    return rows.waited
+
+
+def _add_optimizer(rows: Structure, optimizer: tuple[int, ...]) -> np.ndarray:
+    """Add each rank's optimizer; returns its rows."""
+    rank, before = rows.waited
+    rows.updated = _compute(rows, optimizer)
+    rows.wait(rows.updated[rank], before)
+    return rows.updated
+
+
+def _stand(rows: Structure, effects: tuple[int, ...]) -> None:
+    """Say what stands during each rank's optimizer."""
+    rows.touch("mark", rows.updated, effects)
+
+
+def _compute(rows: Structure, items: tuple[int, ...]) -> np.ndarray:
+    streams = rows.lanes("compute")[:, None]
+    return rows.add_rows(
+        Batch(item=np.array(items), kind=COMPUTE, rank=np.arange(rows.ranks), streams=streams, action=4)
+    )
+
+
+def _norm_group(state: State) -> tuple[str, ...]:
+    """Mesh axes of the ranks that hold different gradients: all that split weights, and those that shard states."""
+    groups = state.resolved.groups
+    sharded = groups.shards if state.resolved.zero_stage else groups.expert
+    return tuple(dict.fromkeys((*groups.tensor, *sharded, "pp")))
+
+
+def update_segments(state: State) -> tuple[int, ...]:
+    """Return, per rank, the segment that changes its weights without waiting for other ranks or the host.
+
+    Loss scaling then checks each rank's own gradients; a global norm is checked afterwards.
+    """
+    resolved = state.resolved
+    local = resolved.precision.loss_scaling or resolved.sequence_parallel or resolved.clip_gradients
+    tables = (norm_table, optimizer_table) if local else (optimizer_table,)
+    return _segments(state, tables, "update", synchronises=False)
+
+
+def _segments(
+    state: State, tables: tuple[Callable[..., OperatorTable], ...], name: str, synchronises: bool
+) -> tuple[int, ...]:
+    """One segment per different rank content."""
+    alike: dict[tuple[Chunk, ...], int] = {}
+    known: dict[tuple[Held, float, float], int] = {}
+    facts = update_facts(state)
+    out = []
+    for rank in range(state.ranks):
+        content = contents(state, rank)
+        if content not in alike:
+            held = rank_held(state, rank)
+            key = (held, small_parameters(state, rank), float(tensors_held(state, rank)))
+            if key not in known:
+                mine = _mine(state, held), _mine(state, held, 2)
+                pieces = tuple((table(facts, held.all, *mine, *key[1:]), 1) for table in tables)
+                segment = Segment(name=name, pieces=pieces, phase="optimizer", synchronises=synchronises)
+                known[key] = state.add_item(segment)
+            alike[content] = known[key]
+        out.append(alike[content])
+    return tuple(out)
+
+
+def _mine(state: State, held: Held, stage: int = 1) -> float:
+    """Weights of which this rank keeps the states that a ZeRO stage shards [count]."""
+    return held.sharded(state.resolved) if state.resolved.zero_stage >= stage else held.all
+
+
+def _stands_in_update(state: State, rank: int) -> tuple[Tensor, ...]:
+    """Gradients that stand beside activations in no step, and what an update over lists of tensors makes on its way."""
+    found = [("results of the update", "workspace", listed_results(state, rank))]
+    if gradients_dropped(state.resolved):
+        found.append(("gradients", "gradients", _mine(state, rank_held(state, rank), 2) * kept_gradient(state)))
+    return tuple(Tensor(name=name, category=category, bytes=size) for name, category, size in found if size)
+
+
+def listed_results(state: State, rank: int) -> float:
+    """Bytes of the results that an update over lists of tensors makes: one per weight, as wide as the moments.
+
+    torch.optim documents "about sizeof(params) more peak memory" for its foreach form: roots of all second moments stand at once.
+    """
+    resolved, numbers = state.resolved, state.workload.numbers
+    if not resolved.framework.updates_in_lists:
+        return 0.0
+    mine = _mine(state, rank_held(state, rank)) * (1.0 - resolved.optimizer_offload)
+    times = OPTIMIZERS.get(state.workload.optimizer).listed_results
+    return times * mine * (4.0 if numbers.master_weights else float(numbers.element))
+
+
+def gradients_dropped(resolved: ResolvedPlan) -> bool:
+    """Whether gradients stand during the update only: freed by it, and made while the activations of the one microbatch go.
+
+    Of the layers whose gradients stand the activations are gone, so the peak lies at one end of the backward: all activations, or
+    all gradients.  With more microbatches those of the first stand beside the activations of the next.
+    """
+    alone = resolved.microbatches == 1 and resolved.pipeline_parallel == 1
+    return resolved.framework.drops_gradients and alone and resolved.optimizer_offload == 0.0
+
+
+def _gather(state: State, hosts: np.ndarray, back: np.ndarray) -> None:
+    """Gather the weights that the ranks of a group updated; those updated on the host when they are back."""
+    if state.placement.lanes > 1:
+        found = []
+        for chunk in range(len(state.chunks)):
+            holders = tuple(sorted(set(state.placement.rank_of[:, chunk].tolist())))
+            element = float(state.resolved.precision.element)
+            found.append((chunk, holders, meeting_links(state, "all_gather", "weights", chunk, holders, element)))
+        rows, rank = state.build(_add_meetings, tuple(found))
+    else:
+        rows, rank = state.build(_add_weights, tuple(tuple(weight_gathers(state, r)) for r in range(state.ranks)))
+    if len(hosts):
+        state.wait(rows, back[rank])
+
+
+def _add_meetings(
+    rows: Structure, found: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Add the gathers (chunk, holders, links) of weights that several lanes have, after their optimizers; returns (row, rank)
+    pairwise."""
+    waiting: list[int] = []
+    on: list[int] = []
+    for chunk, holders, links in found:
+        for row in meet(rows, "dp", chunk, holders, links).tolist():
+            waiting += [row] * len(holders)
+            on += holders
+    rank = np.array(on, np.int64)
+    rows.wait(waiting, rows.updated[rank])
+    return np.array(waiting, np.int64), rank
+
+
+def _add_weights(rows: Structure, gathers: tuple[tuple[int, ...], ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Add the gathers of each rank after its optimizer; returns (row, rank)."""
+    rank = np.repeat(np.arange(rows.ranks), [len(items) for items in gathers])
+    items = np.array([i for some in gathers for i in some], np.int64)
+    lane = rows.lanes("dp")
+    added = rows.add_rows(Batch(item=items, kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None]))
+    rows.wait(added, rows.updated[rank])
+    return added, rank
+
+
+def _gather_kept(state: State) -> None:
+    """Gather the small tensors that ZeRO-3 does not drop: all at once; from a list each is put together slice by slice."""
+    resolved = state.resolved
+    group, found = resolved.groups.shards, []
+    for rank in range(state.ranks):
+        kept = kept_tensors(state, (kind for chunk in contents(state, rank) for kind in chunk.kinds))
+        if not kept or resolved.shard_size == 1:
+            continue
+        item = gather_link(
+            state,
+            f"small tensors of rank {rank}",
+            sum(kept) * resolved.precision.element,
+            group,
+            slices=(1 + len(kept)) * listed(resolved, group),
+        )
+        found.append((rank, item))
+    state.build(_add_kept, tuple(found))
+
+
+def _add_kept(rows: Structure, found: tuple[tuple[int, int], ...]) -> None:
+    """Add gathers (rank, item) after the optimizers of their ranks."""
+    rank, item = np.array(found, np.int64).reshape(-1, 2).T
+    added = rows.add_rows(Batch(item=item, kind=COLLECTIVE, rank=rank, streams=rows.lanes("dp")[rank][:, None]))
+    rows.wait(added, rows.updated[rank])
+
+
+def weight_gathers(state: State, rank: int) -> list[int]:
+    """Return the gathers of the weights that a rank's replicas updated in shards, or the broadcasts of those who own them."""
+    resolved, found = state.resolved, []
+    for what, count, group in rank_held(state, rank).parts(resolved):
+        owned = _owned(state, rank) if resolved.framework.broadcasts_updates and not what else ()
+        for collective, size, times in [("broadcast", *some) for some in owned] or [("all_gather", count, 1)]:
+            item = state.add_item(
+                Link(
+                    name=f"{collective} weights of rank {rank}{what}",
+                    kind=COLLECTIVE,
+                    message=size * resolved.precision.element,
+                    dtype=resolved.precision.compute,
+                    group=group,
+                    pipeline_ranks=(),
+                    account="dp",
+                    collective=collective,
+                )
+            )
+            found += [item] * times
+    return found
+
+
+def _owned(state: State, rank: int) -> list[tuple[float, int]]:
+    """(weights, how many ranks own as many) where tensors are dealt out whole: the largest first, to whom has least."""
+    tensors = [
+        size
+        for _, c in rank_chunks(state, rank)
+        for kind in state.chunks[c].kinds
+        for size in state.costs[kind].tensors
+    ]
+    loads = [0.0] * min(state.resolved.shard_size, len(tensors))
+    for size in sorted(tensors, reverse=True):
+        heapq.heapreplace(loads, loads[0] + size)
+    return sorted(Counter(loads).items(), reverse=True)

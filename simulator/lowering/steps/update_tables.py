@@ -1,0 +1,176 @@
+"""The kernels of an update: norm, clipping, optimizer, clearing; tables made once for all plans that update as many weights alike."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from simulator.lowering.layers.casts import add_casts
+from simulator.lowering.layers.rows import Rows
+from simulator.lowering.steps.state import State
+from simulator.program.program import COLLECTIVE, OperatorTable
+from simulator.workload.optimizers import OPTIMIZERS
+from simulator.workload.optimizers.base import OptimizerCost
+from simulator.workload.precision import Precision
+
+__all__ = ["UpdateFacts", "norm_table", "optimizer_table", "update_facts"]
+
+TENSORS_PER_LAUNCH = 30
+"""Tensors one multi-tensor-apply launch covers (four lists of pointers in a kernel's argument space)."""
+
+
+class UpdateFacts(NamedTuple):
+    """What the kernels of an update depend on, beside how many weights they change."""
+
+    optimizer: str
+    cost: OptimizerCost
+    precision: Precision
+    tensor: tuple[str, ...]
+    gradient_dtype: str
+    gradient_bytes: int
+    reduce_dtype: str
+    reduce_bytes: float
+    reductions: int
+    """How often each gradient is added between ranks; 0 = never."""
+    zero_stage: int
+    lanes: int
+    replicas: int
+    offloaded: float
+    sequence_parallel: bool
+    clips: bool
+    fused: bool
+    casts_gathered: bool
+    flattens: bool
+    reduces_whole: bool
+
+
+def update_facts(state: State) -> UpdateFacts:
+    """Return the facts of a plan."""
+    resolved, framework, numbers = state.resolved, state.resolved.framework, state.workload.numbers
+    return UpdateFacts(
+        optimizer=state.workload.optimizer,
+        cost=OPTIMIZERS.get(state.workload.optimizer).cost(
+            numbers.element, resolved.gradient_bytes, numbers.master_weights
+        ),
+        precision=resolved.precision,
+        tensor=resolved.groups.tensor,
+        gradient_dtype=resolved.gradient_dtype,
+        gradient_bytes=resolved.gradient_bytes,
+        reduce_dtype=resolved.reduce_dtype,
+        reduce_bytes=resolved.reduce_bytes,
+        reductions=resolved.reductions if resolved.reduces else 0,
+        zero_stage=resolved.zero_stage,
+        lanes=resolved.lanes,
+        replicas=resolved.replicas,
+        offloaded=resolved.optimizer_offload,
+        sequence_parallel=resolved.sequence_parallel,
+        clips=resolved.clip_gradients,
+        fused=framework.fused_optimizer,
+        casts_gathered=framework.casts_gathered,
+        flattens=framework.flattens_gradients,
+        reduces_whole=framework.reduces_whole,
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def norm_table(
+    facts: UpdateFacts, held: float, mine: float, kept: float, small: float, tensors: float
+) -> OperatorTable:
+    """Local part of the gradient norm, overflow check and unscaling, and the sum of the norms' gradients under SP.
+
+    Args:
+        held: weights on a GPU [count]; `mine`: those whose states it keeps; `kept`: those whose gradients it keeps; `small`: those that
+            every tensor-parallel rank holds in full; `tensors`: how many tensors they are.
+    """
+    gradients = mine * facts.gradient_bytes
+    rows = Rows("gradient norm")
+    if facts.sequence_parallel:
+        rows.add(
+            label="norm gradients all_reduce",
+            kind=COLLECTIVE,
+            work="all_reduce",
+            message=small * facts.gradient_bytes,
+            group=facts.tensor,
+            dtype=facts.gradient_dtype,
+            phase="optimizer",
+        )
+    launches = max(1, round(tensors / TENSORS_PER_LAUNCH))
+    common = {"work": "memory_bound", "dtype": facts.gradient_dtype, "phase": "optimizer"}
+    if facts.precision.loss_scaling:
+        rows.add(label="unscale gradients", read=gradients, written=gradients, launches=launches, **common)
+    if facts.clips:
+        rows.add(label="gradient norm", read=gradients, launches=launches + 2, **common)
+        rows.add(label="clip gradients", read=gradients, written=gradients, launches=launches, **common)
+    return rows.table()
+
+
+@functools.lru_cache(maxsize=1024)
+def optimizer_table(
+    facts: UpdateFacts, held: float, mine: float, kept: float, small: float, tensors: float
+) -> OperatorTable:
+    """The optimizer's traffic on this rank's shard, and clearing the gradients; arguments as of `norm_table`."""
+    cost = facts.cost
+    updated = mine * (1.0 - facts.offloaded)
+    launches = max(cost.fused_launches, round(tensors / TENSORS_PER_LAUNCH)) if facts.fused else int(12 * tensors)
+    rows = Rows("optimizer")
+    rows.add(
+        label=facts.optimizer,
+        work="memory_bound",
+        dtype="fp32",
+        flops=cost.flops * updated,
+        read=cost.read * updated * (1 if facts.fused else 2),
+        written=cost.written * updated * (1 if facts.fused else 2),
+        phase="optimizer",
+        launches=launches,
+    )
+    if not (facts.casts_gathered and facts.zero_stage == 3):
+        add_casts(rows, "weights", held, facts.precision, phase="optimizer", launches=max(1, int(tensors)))
+    if facts.reduce_dtype != facts.gradient_dtype and facts.reductions:
+        wide, narrow, times = facts.gradient_bytes, facts.reduce_bytes, facts.reductions
+        rows.add(
+            label=f"cast gradients to {facts.reduce_dtype} and back",
+            work="memory_bound",
+            dtype=facts.gradient_dtype,
+            read=times * (wide * held + narrow * mine),
+            written=times * (narrow * held + wide * mine),
+            phase="optimizer",
+            launches=2 * times * max(1, round(tensors / TENSORS_PER_LAUNCH)),
+        )
+    flat = _flat_copies(facts, held, mine)
+    if any(flat):
+        rows.add(
+            label="flatten gradients",
+            work="memory_bound",
+            dtype=facts.gradient_dtype,
+            read=flat[0],
+            written=flat[1],
+            phase="optimizer",
+            launches=3 * max(1, round(tensors / TENSORS_PER_LAUNCH)),
+        )
+    rows.add(
+        label="clear gradients",
+        work="memory_bound",
+        dtype=facts.gradient_dtype,
+        written=kept * facts.gradient_bytes * (facts.lanes if facts.zero_stage == 2 else 1),
+        phase="optimizer",
+        launches=2,
+    )
+    return rows.table()
+
+
+def _flat_copies(facts: UpdateFacts, held: float, mine: float) -> tuple[float, float]:
+    """Return the bytes (read, written) of a framework's flat copies of gradients; what stands of them is in `habits`.
+
+    Replicas reduce through flat buckets: a copy into them, and one back but where ZeRO-1 and 2 reduce each part to its owner
+    alone.  The optimizer's part is then flattened and cast to fp32; without ZeRO the other way round; fp32 gradients are updated
+    in place.
+    """
+    if not facts.flattens or facts.zero_stage == 3:
+        return 0.0, 0.0
+    width, whole = facts.gradient_bytes, not facts.zero_stage or facts.reduces_whole
+    buckets = (2.0 if whole else 1.0) * width * held if facts.replicas > 1 else 0.0
+    if width > facts.precision.element:
+        return buckets, buckets
+    if facts.zero_stage or facts.replicas == 1:
+        return buckets + 2.0 * width * mine, buckets + (width + 4.0) * mine
+    return buckets + (width + 4.0) * held, buckets + 8.0 * held
