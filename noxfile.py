@@ -59,6 +59,13 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def explore(session: nox.Session) -> None:
+    """The properties with a thousand inputs drawn anew, beside those that every run has (half an hour); not part of CI."""
+    session.env["HYPOTHESIS_PROFILE"] = "explore"
+    python(session, "pytest", "-n", "2", "tests/properties", "tests/differential", *session.posargs)
+
+
+@nox.session
 def slow(session: nox.Session) -> None:
     """The tests that take more than a few seconds, in random order."""
     python(session, "pytest", *shuffled(session), "-n", "2", "-m", "slow", *session.posargs)
