@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from simulator.errors import PlanError
 from simulator.plan.plan import Plan
 
-__all__ = ["check_offload"]
+__all__ = ["check_offload", "gradients_leave"]
+
+
+def gradients_leave(plan: Plan, schedule: Any) -> bool:
+    """Return whether gradients of a rank without replicas go to the host bucket by bucket."""
+    return plan.zero_stage == 2 and plan.optimizer_offload > 0 and int(schedule.replicas) == 1
 
 
 def check_offload(plan: Plan) -> None:
