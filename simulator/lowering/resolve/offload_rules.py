@@ -23,11 +23,6 @@ def check_offload(plan: Plan) -> None:
     """
     plan.check_needs("optimizer_offload", "optimizer_offload_overlap")
     plan.check_needs("zero_stage", "parameter_offload")
-    if plan.parameter_offload and plan.activation_offload:
-        raise PlanError(
-            "weights and activations would wait for one link to come back from the host, and their order there is not modelled, but "
-            f"parameter_offload = {plan.parameter_offload} and activation_offload = {plan.activation_offload}. Way out: one of the two."
-        )
     if plan.activation_offload and plan.zero_stage == 3 and plan.fsdp_unit not in (None, 1):
         raise PlanError(
             "activations go to the host layer by layer, so FSDP units must be layers too, but fsdp_unit = "
