@@ -2,7 +2,7 @@
 
 Passes, in order: resolve (choices and rules), assign (layers to chunks), order (the schedule), expand (operators), instances,
 connect (transfers), activation copies (to the host and back), shard (gathers), reduce (gradients), update (optimizer; asynchronous
-where steps run into each other), remember (memory), emit (the columns).
+where steps run into each other), copy order (of the host link), remember (memory), emit (the columns).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from simulator.errors import PlanError
 from simulator.lowering.layers.expand import LayerCost, layer_costs
 from simulator.lowering.layers.recompute import Recompute, layer_policies
 from simulator.lowering.memory.activation_copies import add_activation_copies
+from simulator.lowering.memory.copy_order import order_copies
 from simulator.lowering.memory.remember import add_memory
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan, resolve
 from simulator.lowering.steps.assign import Chunk, assign_layers
@@ -43,6 +44,7 @@ PASSES = (
     add_reductions,
     add_update,
     add_updates,
+    order_copies,
     add_memory,
 )
 """What runs between assignment and emission, in this order."""

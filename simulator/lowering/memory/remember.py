@@ -167,7 +167,9 @@ def _resident(state: State, rank: int, older: int) -> list[Tensor]:
         Tensor(
             name="gradient buffers",
             category="gradients",
-            bytes=0.0 if gradients_dropped(resolved) else states.gradients + experts.gradients,
+            bytes=0.0
+            if gradients_dropped(resolved)
+            else (states.gradients + experts.gradients) * resolved.gradients_kept,
         ),
         Tensor(
             name="optimizer states",

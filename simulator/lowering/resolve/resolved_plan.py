@@ -20,7 +20,7 @@ from simulator.lowering.resolve.degrees import count_microbatches, count_replica
 from simulator.lowering.resolve.effect_rules import check_effects
 from simulator.lowering.resolve.expert_rules import Groups, check_experts, with_experts
 from simulator.lowering.resolve.model_rules import check_model
-from simulator.lowering.resolve.offload_rules import check_offload
+from simulator.lowering.resolve.offload_rules import check_offload, gradients_leave
 from simulator.lowering.resolve.plan_rules import check_reduce_dtype
 from simulator.lowering.resolve.recompute_rules import resolve_recompute
 from simulator.lowering.resolve.shape_rules import check_shapes
@@ -128,6 +128,19 @@ class ResolvedPlan:
         """How often a step adds each gradient between ranks."""
         each = self.zero_stage == 2 or (self.zero_stage == 3 and self.fsdp_reduce == "microbatch")
         return self.microbatches if each else 1
+
+    @property
+    def gradients_leave(self) -> bool:
+        """Whether the gradients that the CPU updates with go to the host bucket by bucket, as they are made.
+
+        Shards that are added between copies after the last microbatch stay until then.
+        """
+        return self.zero_stage == 2 and self.optimizer_offload > 0 and self.lanes == 1 and self.copies == 1
+
+    @property
+    def gradients_kept(self) -> float:
+        """Part of the gradients that a GPU keeps until the update."""
+        return 1.0 - self.optimizer_offload if self.gradients_leave else 1.0
 
     @property
     def lanes(self) -> int:
@@ -269,9 +282,11 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
         schedule=schedule,
         zero_stage=plan.zero_stage,
         overlap_gradients=bool(said("overlap_gradients", waits))
-        and replicas * plan.context_parallel * schedule.replicas > 1,
+        and (replicas * plan.context_parallel * schedule.replicas > 1 or gradients_leave(plan, schedule)),
         overlaps_in_bubbles=plan.overlap_gradients == "bubbles",
-        overlap_parameters=said("overlap_parameters", waits and schedule.replicas == 1) and plan.zero_stage in (1, 2),
+        overlap_parameters=said("overlap_parameters", waits and schedule.replicas == 1)
+        and plan.zero_stage in (1, 2)
+        and replicas * plan.context_parallel > 1,
         overlap_tensor_parallel=said("overlap_tensor_parallel"),
         bucket_size=plan.bucket_size or framework.bucket_size,
         gradient_bytes=int(BYTES_PER_ELEMENT[gradient]),

@@ -76,17 +76,18 @@ def links_of(state: State, name: str, held: Held, slices: int = 0) -> list[Chain
     return chains
 
 
-def add_chains(state: State, chains: Sequence[Chain], place: Place, *facts: Hashable) -> None:
-    """Add the rows of reductions, in the order given.
+def add_chains(state: State, chains: Sequence[Chain], place: Place, *facts: Hashable) -> np.ndarray:
+    """Add the rows of reductions, in the order given; returns those of the first hops.
 
     Args:
         chains: what each reduction runs.
         place: returns, from the rows so far and these facts, the pipeline rank of each and the row that it waits for.
     """
     if not chains:
-        return
-    hops = state.build(_add_first_hops, tuple(chain[0] for chain in chains), place, facts)
+        return np.zeros(0, np.int64)
+    hops: Hops = state.build(_add_first_hops, tuple(chain[0] for chain in chains), place, facts)
     add_second_hops(state, hops, tuple(chain[1] if len(chain) > 1 else -1 for chain in chains))
+    return hops.rows
 
 
 Place = Callable[..., tuple[np.ndarray, np.ndarray]]

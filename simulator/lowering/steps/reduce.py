@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.lowering.memory.gradients_down import Bucket, add_gradients_down
 from simulator.lowering.steps.hops import Chain, add_chains, gradient_link, links_of
 from simulator.lowering.steps.idle import idle_after
 from simulator.lowering.steps.parameters import chunk_held, group_held, rank_held, table_copies, table_size, words
@@ -30,7 +31,9 @@ def add_reductions(state: State) -> None:
     if len(state.updates):
         return  # without a flush they belong to each update: pass `asynchronous`
     lanes = state.placement.lanes > 1
-    if resolved.reduces and (resolved.zero_stage == 2 or (resolved.zero_stage < 2 and not lanes)):
+    if resolved.gradients_leave:
+        add_gradients_down(state, _buckets(state))
+    elif resolved.reduces and (resolved.zero_stage == 2 or (resolved.zero_stage < 2 and not lanes)):
         if resolved.overlap_gradients:
             _buckets(state)
         else:
@@ -40,18 +43,23 @@ def add_reductions(state: State) -> None:
     _shared_tables(state)
 
 
-def _buckets(state: State) -> None:
+def _buckets(state: State) -> list[Bucket]:
     """One reduction per segment of every backward that completes a bucket (fused pairs are not cut: one for the whole)."""
     items: dict[tuple[str, ...], list[Chain]] = {}
-    found, where = [], []
+    found: list[Chain] = []
+    where: list[tuple[int, int]] = []
+    made: list[tuple[Bucket, slice]] = []
     for a, number, variant, completes in state.build(_completing, state.resolved.zero_stage == 2):
-        for group, _, last in state.spans(state.chunks[number], "backward", variant):
+        for group, first, last in state.spans(state.chunks[number], "backward", variant):
             if group not in items:
                 items[group] = links_of(state, f"gradients of {words(group)}", group_held(state, group))
+            start = len(found)
             for chain in _second_hop_once(state, items[group], completes):
                 found.append(chain)
                 where.append((a, last))
-    add_chains(state, found, _after_segments, tuple(where))
+            made.append((Bucket(group, a, first, last), slice(start, len(found))))
+    rows = add_chains(state, found, _after_segments, tuple(where))
+    return [bucket._replace(added=tuple(rows[chains].tolist())) for bucket, chains in made]
 
 
 def _completing(rows: Structure, every: bool) -> list[tuple[int, int, int, bool]]:

@@ -50,6 +50,11 @@ class State:
     held: list[list[tuple[int, int]]] = field(default_factory=list)
     """Per rank: its (lane, chunk) pairs; filled at first use by `parameters.rank_chunks`."""
 
+    issued: list[tuple[Ints, Ints]] = field(default_factory=list)
+    """(copies, the compute row after which each is issued), pairwise."""
+    down: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Per rank: the copy after which its gradients are on the host; empty where they go there with the update."""
+
     # filled by `instances`
     scales: list[dict[str, LayerCost]] = field(default_factory=list)
     """Costs of layers at each size of an action."""

@@ -185,7 +185,7 @@ def _segments(
             held = rank_held(state, rank)
             key = (held, small_parameters(state, rank), float(tensors_held(state, rank)))
             if key not in known:
-                mine = _mine(state, held), _mine(state, held, 2)
+                mine = _mine(state, held), _mine(state, held, 2) * state.resolved.gradients_kept
                 pieces = tuple((table(facts, held.all, *mine, *key[1:]), 1) for table in tables)
                 segment = Segment(name=name, pieces=pieces, phase="optimizer", synchronises=synchronises)
                 known[key] = state.add_item(segment)

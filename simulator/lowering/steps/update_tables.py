@@ -163,7 +163,7 @@ def _flat_copies(facts: UpdateFacts, held: float, mine: float) -> tuple[float, f
 
     Replicas reduce through flat buckets: a copy into them, and one back but where ZeRO-1 and 2 reduce each part to its owner
     alone.  The optimizer's part is then flattened and cast to fp32; without ZeRO the other way round; fp32 gradients are updated
-    in place.
+    in place, and what the CPU updates is cast there.
     """
     if not facts.flattens or facts.zero_stage == 3:
         return 0.0, 0.0
@@ -171,6 +171,7 @@ def _flat_copies(facts: UpdateFacts, held: float, mine: float) -> tuple[float, f
     buckets = (2.0 if whole else 1.0) * width * held if facts.replicas > 1 else 0.0
     if width > facts.precision.element:
         return buckets, buckets
+    updated = 1.0 - facts.offloaded
     if facts.zero_stage or facts.replicas == 1:
-        return buckets + 2.0 * width * mine, buckets + (width + 4.0) * mine
-    return buckets + (width + 4.0) * held, buckets + 8.0 * held
+        return buckets + 2.0 * width * mine * updated, buckets + (width + 4.0) * mine * updated
+    return buckets + (width + 4.0) * held * updated, buckets + 8.0 * held * updated
