@@ -33,6 +33,7 @@ VERBS = {
     "explain": "Say what binds a step and which single change helps most.",
     "schedule": "Show a pipeline schedule alone, in abstract time.",
     "search": "Find the best plan of a space, with a proof, and what each choice costs.",
+    "fit": "Say on how few GPUs a model fits, or how large a batch, sequence or model does.",
     "goodput": "Simulate a whole run: failures, checkpoints, days, money, energy.",
     "compare": "Put schedules, ZeRO stages or any setting side by side.",
     "collective": "Time one collective on a cluster.",

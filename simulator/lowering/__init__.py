@@ -34,7 +34,7 @@ from simulator.schedules.order import PipelineOrder
 from simulator.workload.model import Model
 from simulator.workload.workload import Workload
 
-__all__ = ["PASSES", "ResolvedPlan", "chunks_of", "lower", "lower_resolved", "resolve"]
+__all__ = ["PASSES", "ResolvedPlan", "begin", "chunks_of", "lower", "lower_resolved", "resolve"]
 
 PASSES = (
     add_instances,
@@ -65,6 +65,14 @@ def lower(workload: Workload, plan: Plan, world_size: int | None = None) -> Prog
 
 def lower_resolved(workload: Workload, resolved: ResolvedPlan) -> Program:
     """Return the program of a resolved plan."""
+    state = begin(workload, resolved)
+    for step in PASSES:
+        step(state)
+    return emit(state, f"{workload.model.name} {resolved.schedule.name}")
+
+
+def begin(workload: Workload, resolved: ResolvedPlan) -> State:
+    """Return what the passes begin with: the order, what each chunk holds, and the cost of every kind of layer; not a row yet."""
     structure = started(resolved.schedule, resolved.shape, resolved.steps)
     lengths = _slice_lengths(structure.order, workload.sequence_length) if resolved.schedule.slices else {}
 
@@ -79,7 +87,7 @@ def lower_resolved(workload: Workload, resolved: ResolvedPlan) -> Program:
             )
         return layer_costs(workload, resolved, sequences=sequences)
 
-    state = State(
+    return State(
         scaled_costs=scaled,
         workload=workload,
         resolved=resolved,
@@ -87,9 +95,6 @@ def lower_resolved(workload: Workload, resolved: ResolvedPlan) -> Program:
         costs=layer_costs(workload, resolved),
         structure=structure,
     )
-    for step in PASSES:
-        step(state)
-    return emit(state, f"{workload.model.name} {resolved.schedule.name}")
 
 
 @functools.lru_cache(maxsize=256)

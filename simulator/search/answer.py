@@ -11,6 +11,7 @@ from typing import Any
 
 from simulator.report.table import Section, Table, percent
 from simulator.search.candidate import Candidate
+from simulator.search.run import Run
 from simulator.search.space import Space, setting_value
 from simulator.units import show
 
@@ -60,7 +61,8 @@ class Answer:
         strategy, proves: which strategy, and what it proves when it ends by itself.
         objective: what was made least.
         probability: with which plans must fit.
-        refused, candidates, bounded: what became of the plans, by number.
+        refused, candidates, large, bounded: what became of the plans, by number; those too large were not simulated, but for
+            the nearest where none fits.
         best: those that fit, the best first.
         choices: what every value of every field costs.
         proven: whether no plan of the space is better.
@@ -78,6 +80,7 @@ class Answer:
     probability: float
     refused: dict[int, str]
     candidates: dict[int, Candidate]
+    large: frozenset[int]
     bounded: frozenset[int]
     best: tuple[Candidate, ...]
     choices: tuple[Choice, ...]
@@ -94,7 +97,7 @@ class Answer:
         fits = len(self.best)
         found = {
             "refused": len(self.refused),
-            "memory": len(self.candidates) - fits,
+            "memory": len(self.large | set(self.candidates)) - fits,
             "bounded": len(self.bounded),
             "simulated": fits,
         }
@@ -294,31 +297,25 @@ def pareto_front(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     return tuple(out)
 
 
-def choices_of(
-    space: Space,
-    refused: dict[int, str],
-    candidates: dict[int, Candidate],
-    bounds: dict[int, float],
-    best: Sequence[Candidate],
-    value_of: Callable[[Candidate], float],
-) -> tuple[Choice, ...]:
+def choices_of(run: Run, value_of: Callable[[Candidate], float]) -> tuple[Choice, ...]:
     """Return what every value of every ranged field costs beside the best plan."""
-    if not best:
+    if not run.best:
         return ()
-    least = value_of(best[0])
-    fits = {one.point.number for one in best}
+    space, refused, candidates, bounds = run.space, run.refused, run.candidates, run.bounds
+    least = value_of(run.best[0])
+    fits = {one.point.number for one in run.best}
     out = []
     stride = space.size
     for field, values in space.ranges.items():
         stride //= len(values)
         by_place: dict[int, list[int]] = {place: [] for place in range(len(values))}
-        for number in (*refused, *bounds):
+        for number in (*refused, *run.large, *bounds):
             by_place[number // stride % len(values)].append(number)
         for place, value in enumerate(values):
             mine = set(by_place[place])
-            first = next((one for one in best if one.point.number in mine), None)
+            first = next((one for one in run.best if one.point.number in mine), None)
             lost = [refused[n] for n in mine if n in refused]
-            large = sum(n in candidates and n not in fits for n in mine)
+            large = sum(n in run.large or (n in candidates and n not in fits) for n in mine)
             unseen = [bounds[n] for n in mine if n in bounds and n not in candidates and n not in refused]
             over, bounded = None if first is None else value_of(first) / least - 1.0, False
             lowest = min(unseen, default=None)
