@@ -24,7 +24,7 @@ from pydantic import Field
 from simulator.aliases import explained, renamed, renamed_tables
 from simulator.errors import PlanError, SimulatorError, SpecError, UnknownNameError
 from simulator.hardware.checkpoint import Checkpoint
-from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.hardware.cluster import Cluster, ClusterChanges, load_cluster
 from simulator.hardware.jitter import Jitter
 from simulator.hardware.neighbours import Neighbour
 from simulator.hardware.parts import Part
@@ -68,11 +68,12 @@ class WorkloadChoice(Spec):
     target_length: Tokens | None = None
 
 
-class ClusterChoice(Spec):
-    """The table [cluster] of a job file; `gpu_spread` in place of the cluster's own."""
+class ClusterChoice(ClusterChanges):
+    """The table [cluster] of a job file: which, how large (`gpus` or `nodes`), and what holds in place of its files' words."""
 
     name: str
     gpus: Annotated[int, Field(ge=1, le=10**7)] | None = None
+    nodes: Annotated[int, Field(ge=1, le=10**7)] | None = None
     parts: Annotated[tuple[Part, ...], Listed] = ()
     gpu_spread: Annotated[float, Field(ge=0, le=0.5)] | None = None
 
@@ -259,7 +260,7 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
     assumptions: list[str] = []
     model = _model(spec, place)
     OPTIMIZERS.get(spec.workload.optimizer)
-    cluster = _cluster(spec, assumptions)
+    cluster = _cluster(spec, assumptions, given)
     cluster = replace(cluster, parts=cluster.parts + spec.cluster.parts)
     length = spec.workload.sequence_length
     if length is None:
@@ -344,11 +345,20 @@ def _model(spec: JobFile, place: str) -> Model:
     return validate_spec({**held, "name": f"{named.name} (changed)", **spec.model}, Model, f"{place} [model]")
 
 
-def _cluster(spec: JobFile, assumptions: list[str]) -> Cluster:
+def _cluster(spec: JobFile, assumptions: list[str], given: Collection[tuple[str, ...]]) -> Cluster:
     """The cluster at the size the job asks for, else at what its plan needs, else at its file's own size."""
-    if spec.cluster.gpus is not None:
-        return load_cluster(spec.cluster.name, spec.cluster.gpus)
-    cluster = load_cluster(spec.cluster.name)
+    choice = spec.cluster
+    changes = ClusterChanges.model_construct(**choice.given) if choice.given else None
+    over = {("cluster", "gpus"), ("cluster", "nodes")} & set(given)
+    if choice.gpus is not None and choice.nodes is not None and len(over) != 1:
+        raise SpecError(
+            f"cluster.gpus = {choice.gpus} and cluster.nodes = {choice.nodes} both say how large the job is. Leave one out"
+        )
+    if choice.gpus is not None and over != {("cluster", "nodes")}:  # a setting takes the place of what the file says
+        return load_cluster(choice.name, choice.gpus, changes)
+    cluster = load_cluster(choice.name, changes=changes)
+    if choice.nodes is not None:
+        return cluster.resized(choice.nodes * cluster.node.gpus)
     if spec.plan.data_parallel is not None:
         wanted = spec.plan.model_parallel_size * spec.plan.data_parallel
         if wanted < cluster.world_size and (wanted <= cluster.node.gpus or wanted % cluster.node.gpus == 0):

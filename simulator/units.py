@@ -22,6 +22,7 @@ from typing import Annotated, Any
 __all__ = [
     "BYTES_PER_ELEMENT",
     "GIB",
+    "WRITTEN",
     "Bytes",
     "BytesPerSecond",
     "CarbonIntensity",
@@ -92,11 +93,16 @@ _SMALLEST, _LARGEST = 1e-30, 1e30
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*\Z")
 
 
+WRITTEN = {"written": True}
+"""Context of a `model_dump` whose values are to be read from a file again."""
+
+
 @dataclass(frozen=True)
 class Unit:
     """Marks a field's dimension: `Annotated[float, Unit("B/s")]`.
 
     pydantic reads it: a file must give a string with a unit of this dimension; Python code may give a plain SI number.
+    `model_dump(context=WRITTEN)` gives strings back.
     """
 
     symbol: str
@@ -125,7 +131,12 @@ class Unit:
         def check(value: Any, info: Any) -> float:
             return self.validate(value, bool(info.context and info.context.get("from_file")))
 
-        return core_schema.with_info_plain_validator_function(check)
+        def written(value: Any, info: Any) -> Any:
+            as_text = info.context and info.context.get("written") and isinstance(value, int | float)
+            return f"{value!r} {self.symbol}" if as_text else value
+
+        back = core_schema.plain_serializer_function_ser_schema(written, info_arg=True)
+        return core_schema.with_info_plain_validator_function(check, serialization=back)
 
 
 Seconds = Annotated[float, Unit("s", positive=False)]

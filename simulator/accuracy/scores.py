@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from simulator.program.program import CATEGORIES
 from simulator.report.bands import BandScores, judge_bands
+from simulator.report.columns import account_column, category_column
 
 __all__ = ["OUT_OF_MEMORY", "Outcome", "Scores", "band_scores", "score", "scores_by_group", "spearman"]
 
@@ -76,6 +78,27 @@ class Outcome:
             return 0.0 if self.predicted == 0 else 1.0
         return self.predicted / self.measured - 1.0
 
+    def record(self) -> dict[str, Any]:
+        """Return the row of a table: seconds or bytes of its terms beside it."""
+        banded = self.measured is not None and self.low is not None and self.high is not None
+        return {
+            "case_id": self.case_id,
+            "quantity": self.quantity,
+            "group": self.group,
+            "rank": self.rank,
+            "measured": self.measured,
+            "predicted": self.predicted,
+            "low": self.low,
+            "high": self.high,
+            "error_pct": None if self.error is None else 100.0 * self.error,
+            "reason": self.reason,
+            "counts": self.counts,
+            "assumed": "; ".join(self.assumed),
+            "kind": self.kind,
+            "in_band": self.low <= self.measured <= self.high if banded else None,  # type: ignore[operator]
+            **{(category_column if name in CATEGORIES else account_column)(name): value for name, value in self.terms},
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON row of `dtsim validate`."""
         error = self.error
@@ -126,6 +149,20 @@ class Scores:
     median_over_groups: float | None
     out_of_memory: dict[str, float | int | None]
     in_sample: bool
+
+    def record(self) -> dict[str, Any]:
+        """Return the row of a table; errors as fractions."""
+        return {
+            "rows": self.n,
+            "rows_predicted": self.n_predicted,
+            "median_error": self.median_ape,
+            "mean_error": self.mape,
+            "bias": self.bias,
+            "p90_error": self.p90_ape,
+            "max_error": self.max_ape,
+            "rank_correlation": self.spearman,
+            "band_coverage": self.band_coverage,
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; errors in percent."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Sequence
-from io import StringIO
 from statistics import median
 
 from simulator.accuracy.scores import OUT_OF_MEMORY, Outcome, Scores, band_scores, score
@@ -13,7 +11,7 @@ from simulator.accuracy.validate import NOT_FITTED, Validation
 from simulator.report.bands import HEADINGS
 from simulator.report.table import Section, Table, percent
 
-__all__ = ["describe_validation", "markdown_table", "outcomes_csv"]
+__all__ = ["describe_validation", "markdown_table"]
 
 _WIDEST = 44
 _MOST_WORST = 8
@@ -73,32 +71,6 @@ def markdown_table(validation: Validation) -> str:
         f"{'' if s.band_coverage is None else percent(s.band_coverage, 0)} |"
     )
     return "\n".join(lines)
-
-
-def outcomes_csv(outcomes: Sequence[Outcome]) -> str:
-    """Return the rows as CSV: the columns of the JSON rows, and seconds by account."""
-    accounts = list(dict.fromkeys(name for o in outcomes for name, _ in o.terms))
-    head = [
-        "case_id",
-        "quantity",
-        "group",
-        "rank",
-        "measured",
-        "predicted",
-        "low",
-        "high",
-        "error_pct",
-        "reason",
-        "counts",
-    ]
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*head, "assumed", *(f"{name}_s" for name in accounts)])
-    for o in outcomes:
-        row, terms = o.to_dict(), dict(o.terms)
-        values = [row[name] for name in head] + ["; ".join(o.assumed)] + [terms.get(name) for name in accounts]
-        writer.writerow(["" if value is None else value for value in values])
-    return text.getvalue()
 
 
 def _errors(validation: Validation) -> Section:

@@ -23,6 +23,7 @@ from simulator.errors import SpecError, UnknownNameError
 from simulator.hardware.memory_residuals import MemoryResiduals
 from simulator.hardware.run_residuals import load_run_residuals
 from simulator.importers.table.rows import Row, read_rows, told_kind
+from simulator.report.frames import Records, Tabular
 from simulator.report.prediction import QUANTILE
 from simulator.specs import data_roots, find_spec, names
 
@@ -63,7 +64,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
+class Validation(Tabular):
     """The outcomes of a table.
 
     Args:
@@ -103,6 +104,13 @@ class Validation:
         """The scores of each quantity."""
         names = dict.fromkeys(o.quantity for o in self.outcomes)
         return {name: score([o for o in self.outcomes if o.quantity == name]) for name in names}
+
+    def tables(self) -> dict[str, Records]:
+        """`rows`: a row per measured value; `groups`: scores of each source."""
+        return {
+            "rows": lambda: [o.record() for o in self.outcomes],
+            "groups": lambda: [{"group": name} | s.record() for name, s in self.by_group.items()],
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim validate`."""

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.options import ForceOption, JsonOption, quantity, words
-from simulator.cli.output import claim, print_json, print_sections, wrote
+from simulator.cli.options import ForceOption, JsonOption, TableOption, quantity, words
+from simulator.cli.output import claim_table, print_json, print_sections, save_table, wrote
 from simulator.errors import SpecError
 
 if TYPE_CHECKING:
@@ -40,15 +40,18 @@ def command(
     plot: Annotated[
         str | None, typer.Option("--plot", metavar="OUT.png", help="Draw time and bandwidth over sizes.")
     ] = None,
+    output: TableOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Time one collective: seconds with a band, algorithm and bus bandwidth, and what NCCL would choose."""
+    from simulator.report.frames import Stacked
     from simulator.studies.collective_figures import collective_table, table_sections
 
-    claim(force, plot)
+    claim_table(force, output, plot)
     messages = _messages(size, sizes)
     rows = collective_table(kind, messages, cluster, ranks, nodes, algorithm, protocol, groups)
+    save_table(Stacked(tuple(rows)), output)
     single = sizes is None and len(rows) == 1
     if plot:
         _plot(rows, plot)

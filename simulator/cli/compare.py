@@ -13,12 +13,13 @@ from simulator.cli.options import (
     JobArgument,
     JsonOption,
     ModelOption,
+    TableOption,
     numbers,
     read_job,
     words,
 )
-from simulator.cli.output import claim, print_json, print_sections, tell_compiling, wrote
-from simulator.errors import SpecError
+from simulator.cli.output import claim_table, print_json, print_sections, save_table, tell_compiling, wrote
+from simulator.errors import SpecError, UnknownNameError
 
 if TYPE_CHECKING:
     from simulator.job import Job
@@ -51,6 +52,14 @@ def command(
             "--scaling", metavar="strong|weak", help="With --gpus: the global batch stays, or grows with them."
         ),
     ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="Best first: step, tokens/s, mfu, bubble, comm, memory, price, energy, name."
+        ),
+    ] = None,
+    only: Annotated[str | None, typer.Option(metavar="fits", help="Leave out what does not fit or cannot be.")] = None,
+    output: TableOption = None,
     engine: EngineOption = "compiled",
     plot: Annotated[
         str | None, typer.Option(metavar="OUT.png", help="Draw time, bubble and memory side by side.")
@@ -72,11 +81,19 @@ def command(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Put schedules, ZeRO stages or any setting side by side: one table, one picture. Rows that cannot be say why."""
+    """Put schedules, ZeRO stages or any setting side by side: one table, one picture. Rows that cannot be say why.
+
+    Examples: dtsim compare gpt3_175b --schedule all --sort tokens/s --only fits;
+    dtsim compare gpt3_175b --vary cluster.gpu=a100_80gb_sxm,h100_80gb_sxm --set "cluster.price_per_gpu_hour=2.5 $/h" -o rows.csv
+    """
     from simulator.studies.comparison import compare
     from simulator.studies.variants import variants
 
-    claim(force, plot, timelines, figure)
+    claim_table(force, output, plot, timelines, figure)
+    if only not in (None, "fits"):
+        raise UnknownNameError("kind of row for --only", str(only), ["fits"])
+    if (sort or only) and (gpus or latencies):
+        raise SpecError("--sort and --only order and choose variants. Leave them out with --gpus and --latency-sweep")
     settings = [*(settings or ()), *(vary or ())]
     if mode is not None and gpus is None:
         raise SpecError("--scaling says what happens to the global batch on more GPUs. Give --gpus 64,128,...")
@@ -88,20 +105,23 @@ def command(
                 "--latency-sweep compares schedules alone. Leave out --zero, --gpus, --timelines and --figure"
             )
         base = read_job(job, model, cluster, settings)
-        _sweep(base, _schedules(schedule), words("--latency-sweep", latencies), plot, as_json)
+        _sweep(base, _schedules(schedule), words("--latency-sweep", latencies), plot, output, as_json)
         return
     asked = variants(_schedules(schedule), numbers("--zero", zero), settings)
     tell_compiling()
     if gpus is not None:
         if timelines or figure:
             raise SpecError("--gpus draws scaling curves (--plot). Leave out --timelines and --figure")
-        _scale((job, model, cluster), asked, numbers("--gpus", gpus), mode or "strong", engine, plot, as_json)
+        _scale((job, model, cluster), asked, numbers("--gpus", gpus), mode or "strong", engine, plot, output, as_json)
         return
     comparison = compare(job, asked, model=model, cluster=cluster, engine=engine)
+    comparison = comparison.fitting() if only else comparison
+    comparison = comparison.sorted_by(sort) if sort else comparison
+    save_table(comparison, output)
     if plot:
         from simulator.report.comparison_plot import plot_comparison
 
-        wrote(plot_comparison(comparison.predicted, plot, comparison.name))
+        wrote(plot_comparison(comparison.predicted, plot, comparison.title))
     if timelines:
         from simulator.report.plots import plot_timelines
 
@@ -109,7 +129,7 @@ def command(
     if figure:
         from simulator.report.schedule_plot import plot_schedules
 
-        wrote(plot_schedules(comparison.predicted, figure, comparison.name))
+        wrote(plot_schedules(comparison.predicted, figure, comparison.title))
     if as_json:
         print_json(comparison.to_dict())
     else:
@@ -133,6 +153,7 @@ def _scale(
     mode: str,
     engine: str,
     plot: str | None,
+    output: str | None,
     as_json: bool,
 ) -> None:
     """Run the job on several numbers of GPUs."""
@@ -142,6 +163,7 @@ def _scale(
     if mode not in ("strong", "weak"):
         raise SpecError(f"--scaling: expected strong or weak, got {mode[:40]!r}")
     found = scaling(VariantLoader(*place), asked, gpus, "weak" if mode == "weak" else "strong", engine)
+    save_table(found, output)
     if plot:
         from simulator.report.scaling_plot import plot_scaling
 
@@ -156,7 +178,9 @@ def _scale(
         print_sections(found.sections())
 
 
-def _sweep(job: Job, schedules: list[str], latencies: list[str], plot: str | None, as_json: bool) -> None:
+def _sweep(
+    job: Job, schedules: list[str], latencies: list[str], plot: str | None, output: str | None, as_json: bool
+) -> None:
     """Sweep the latency of a hop for the shape of a job."""
     from simulator.studies.comparison import job_shape
     from simulator.studies.latency_sweep import hop_of, latency_sweep
@@ -170,6 +194,7 @@ def _sweep(job: Job, schedules: list[str], latencies: list[str], plot: str | Non
     tell_compiling()
     shape = job_shape(job)
     sweep = latency_sweep(schedules or ["gpipe", "one_f_one_b"], shape, points, hop=hop_of(job))
+    save_table(sweep, output)
     if plot:
         from simulator.report.comparison_plot import plot_latency_sweep
 

@@ -13,10 +13,20 @@ from simulator.cli.options import (
     JsonOption,
     ModelOption,
     SetOption,
+    TableOption,
     quantity,
     read_job,
 )
-from simulator.cli.output import INTERRUPTED, claim, note, print_json, print_sections, tell_compiling, wrote
+from simulator.cli.output import (
+    INTERRUPTED,
+    claim_table,
+    note,
+    print_json,
+    print_sections,
+    save_table,
+    tell_compiling,
+    wrote,
+)
 from simulator.errors import SpecError
 
 __all__ = ["command"]
@@ -38,6 +48,7 @@ def command(
     report: Annotated[
         str | None, typer.Option(metavar="OUT.html", help="Write a page with tables and picture.")
     ] = None,
+    output: TableOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -47,12 +58,13 @@ def command(
 
     if tokens is not None and days is not None:
         raise SpecError("--tokens and --days both say when a run ends: give one of them")
-    claim(force, plot, report)
+    claim_table(force, output, plot, report)
     the_job = read_job(job, model, cluster, settings, neighbours=True)
     wanted = None if tokens is None else quantity("--tokens", tokens, "tokens")
     span = None if days is None else days * parse("1 d", "s")
     tell_compiling()
     found = goodput(the_job, wanted, span, samples, seed, levers, note)
+    save_table(found, output)
     if plot:
         from simulator.goodput.picture import plot_goodput
 

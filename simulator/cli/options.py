@@ -20,6 +20,7 @@ __all__ = [
     "JsonOption",
     "ModelOption",
     "SetOption",
+    "TableOption",
     "numbers",
     "quantity",
     "read_job",
@@ -41,6 +42,10 @@ SetOption = Annotated[
 ]
 EngineOption = Annotated[str, typer.Option("--engine", help="compiled (quick) or simpy (readable, slow).")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
+TableOption = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="OUT.csv|OUT.parquet", help="Write the table, too (docs/frames.md)."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 

@@ -12,20 +12,25 @@ import sys
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.errors import SpecError
 from simulator.report.table import Section, plain_bars, render_sections
 
+if TYPE_CHECKING:
+    from simulator.report.frames import Tabular
+
 __all__ = [
     "INTERRUPTED",
     "claim",
+    "claim_table",
     "compile_cache_of",
     "json_text",
     "line_width",
     "note",
     "print_json",
     "print_sections",
+    "save_table",
     "tell_compiling",
     "wrote",
 ]
@@ -99,6 +104,27 @@ def claim(force: bool, *paths: str | Path | None) -> None:
     ]
     if twice:
         raise SpecError(f"{twice[0]}: two outputs go to this file. Way out: a file for each")
+
+
+def claim_table(force: bool, table: str | None, *paths: str | Path | None) -> None:
+    """Claim files of which the first is a table.
+
+    Raises:
+        SpecError: as `claim`, or the ending of the table's file is none of a table.
+    """
+    if table is not None:
+        from simulator.report.frames import check_table
+
+        check_table(table)
+    claim(force, table, *paths)
+
+
+def save_table(answer: Tabular, path: str | None, table: str | None = None) -> None:
+    """Write a table of an answer, where a file for it is named."""
+    if path is not None:
+        from simulator.report.frames import write_table
+
+        wrote(write_table(answer, path, table))
 
 
 def note(text: str) -> None:

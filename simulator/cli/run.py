@@ -15,10 +15,11 @@ from simulator.cli.options import (
     JsonOption,
     ModelOption,
     SetOption,
+    TableOption,
     quantity,
     read_job,
 )
-from simulator.cli.output import claim, note, print_json, print_sections, tell_compiling, wrote
+from simulator.cli.output import claim_table, note, print_json, print_sections, save_table, tell_compiling, wrote
 from simulator.errors import SpecError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def command(
     report: Annotated[
         str | None, typer.Option(metavar="OUT.html", help="Write a page to look at: one file, works offline.")
     ] = None,
+    output: TableOption = None,
     measured: Annotated[
         str | None, typer.Option(metavar="TIME|LOG", help="A measured step time, such as 2.31s, or the run's log.")
     ] = None,
@@ -75,7 +77,7 @@ def command(
     from simulator.studies.neighbours import beside_neighbours
     from simulator.studies.training_cost import training_cost
 
-    claim(force, trace, plot, report)
+    claim_table(force, output, trace, plot, report)
     the_job = read_job(job, model, cluster, settings, neighbours=True)
     wanted = None if tokens is None else quantity("--tokens", tokens, "tokens")
     steps = None if measured is None else _log(measured)
@@ -118,6 +120,7 @@ def command(
         answer["advice"] = advice.to_dict()
         sections.append(advice.section())
     _write_files(prediction, the_job, sections, trace, plot)
+    save_table(prediction, output)
     if report:
         from simulator.html.report import write_report
 

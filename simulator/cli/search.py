@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +17,7 @@ from simulator.cli.options import (
     quantity,
     read_job,
 )
-from simulator.cli.output import INTERRUPTED, claim, note, print_json, print_sections, tell_compiling, wrote
+from simulator.cli.output import INTERRUPTED, claim, note, print_json, print_sections, save_table, tell_compiling, wrote
 from simulator.errors import SimulatorError, SpecError
 from simulator.specs import write_text
 
@@ -58,20 +59,28 @@ def command(
     seed: Annotated[int | None, typer.Option(help="Of what they draw.")] = None,
     processes: Annotated[int, typer.Option("--processes", help="That simulate side by side.")] = 1,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="JOB.toml", help="Write the plan chosen as a job.")
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="JOB.toml|OUT.csv|.parquet",
+            help="Write the plan chosen as a job, or all plans as a table.",
+        ),
     ] = None,
     plot: Annotated[str | None, typer.Option(metavar="OUT.png", help="Draw time against memory of all plans.")] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find the best plan: every plan of a space refused, bounded or simulated, the best ones with their bands, what each choice costs."""
+    from simulator.report.frames import ENDINGS
     from simulator.search.job_text import unwritten
     from simulator.search.search import search
     from simulator.search.space import make_space, read_ranges, worlds
 
     claim(force, output, plot)
     the_job = read_job(job, model, cluster, settings)
-    if output and (lost := unwritten(the_job)):
+    table = output is not None and Path(output).suffix.lower() in ENDINGS
+    if output and not table and (lost := unwritten(the_job)):
         raise SpecError(
             f"{output}: a job file written here has no {', '.join(lost)}. Way out: leave out -o, and set the fields found by --set"
         )
@@ -117,7 +126,9 @@ def command(
         print_json(answer.to_dict())
     else:
         print_sections(answer.sections())
-    if output:
+    if output and table:
+        save_table(answer, output, "plans")
+    elif output:
         if answer.chosen is None:
             raise SimulatorError(
                 f"{output}: not written, since no plan fits. Way out: wider ranges, or --fit-probability 0"

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.options import ForceOption, JsonOption
-from simulator.cli.output import claim, note, print_json, print_sections, tell_compiling, wrote
-from simulator.specs import write_text
+from simulator.cli.options import ForceOption, JsonOption, TableOption
+from simulator.cli.output import claim_table, note, print_json, print_sections, save_table, tell_compiling, wrote
 
 if TYPE_CHECKING:
     from simulator.accuracy.scores import Outcome
@@ -41,17 +40,17 @@ def command(
         str | None,
         typer.Option(metavar="OUT.html", help="Write a page: errors, scatter plots, what was fitted on what."),
     ] = None,
-    output: Annotated[str | None, typer.Option(metavar="OUT.csv", help="Write the rows with their breakdown.")] = None,
+    output: TableOption = None,
     residuals: Annotated[
         str | None, typer.Option(metavar="OUT.toml", help="Write the spread of these runs, the last term of a band.")
     ] = None,
 ) -> None:
     """Predict every row of a table of measured runs, collectives, kernels or schedules, and show the errors."""
-    from simulator.accuracy.screen import describe_validation, markdown_table, outcomes_csv
+    from simulator.accuracy.screen import describe_validation, markdown_table
     from simulator.accuracy.validate import Validation, load_table, without_own_source
     from simulator.errors import SpecError
 
-    claim(force, report, output, residuals)
+    claim_table(force, output, report, residuals)
     table = load_table(file, kind)
     if (leave_one_out or residuals) and table.kind not in ("runs", "memory"):
         raise SpecError(
@@ -65,9 +64,7 @@ def command(
     if residuals:
         _write_residuals(table.kind, outcomes, Path(residuals))
         wrote(residuals)
-    if output:
-        write_text(output, outcomes_csv(outcomes))
-        wrote(output)
+    save_table(validation, output)
     if report:
         from simulator.html.validation import write_validation_page
 

@@ -16,6 +16,7 @@ from simulator.goodput.levers import Lever
 from simulator.goodput.run_model import ACCOUNTS, MAINTENANCE, Runs
 from simulator.hardware.power import load_power_coefficients
 from simulator.job import Job
+from simulator.report.frames import Record, Records, Tabular
 from simulator.report.table import Section, Table, bar, percent
 from simulator.studies.neighbours import Beside
 from simulator.units import in_unit, show
@@ -28,7 +29,7 @@ _HANGS = ("detection", "checkpoint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Goodput:
+class Goodput(Tabular):
     """Runs of a job.
 
     Args:
@@ -88,6 +89,19 @@ class Goodput:
     def lost(self) -> dict[str, float]:
         """Mean seconds by account."""
         return dict(zip(ACCOUNTS, self.runs.lost.mean(axis=0).tolist(), strict=True))
+
+    def tables(self) -> dict[str, Records]:
+        """`runs`: a row per simulated run; `interruptions`: their mean number by component; `lost`: mean seconds by account."""
+        return {
+            "runs": self._runs,
+            "interruptions": lambda: [{"component": k, "interruptions": v} for k, v in self.interruptions.items()],
+            "lost": lambda: [{"account": k, "lost_s": v} for k, v in self.lost.items()],
+        }
+
+    def _runs(self) -> list[Record]:
+        stops, lost = self.runs.interruptions.sum(axis=1).tolist(), self.runs.lost.sum(axis=1).tolist()
+        rows = zip(self.runs.wall.tolist(), self.runs.goodput.tolist(), stops, lost, strict=True)
+        return [dict(zip(("wall_s", "goodput", "interruptions", "lost_s"), row, strict=True)) for row in rows]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim goodput`."""

@@ -16,10 +16,20 @@ from simulator.hardware.link import BETWEEN_GPUS, Link, load_link
 from simulator.hardware.parts import NORMAL, Pace, Part
 from simulator.hardware.power import Power
 from simulator.hardware.reliability import Reliability
-from simulator.specs import Count, Listed, Name, NamedSpec, Names, load_named
+from simulator.specs import Count, Listed, Name, NamedSpec, Names, Spec, load_named
 from simulator.units import Bytes, BytesPerSecond, DollarsPerHour, Seconds
 
-__all__ = ["MAX_WORLD_SIZE", "Cluster", "ClusterSpec", "Level", "Node", "build_cluster", "load_cluster", "load_node"]
+__all__ = [
+    "MAX_WORLD_SIZE",
+    "Cluster",
+    "ClusterChanges",
+    "ClusterSpec",
+    "Level",
+    "Node",
+    "build_cluster",
+    "load_cluster",
+    "load_node",
+]
 
 MAX_WORLD_SIZE = 10**7
 """GPUs of the largest cluster that can be asked for."""
@@ -108,6 +118,31 @@ class ClusterSpec(NamedSpec):
         return self
 
 
+class ClusterChanges(Spec):
+    """What a job may say in place of what the files of its cluster and node say; what is not given stays theirs.
+
+    `node`, `gpu`, `link`, `network_link`, `nics` change the machine: the calibration that the cluster's file may name is then left
+    for the one that belongs to the new parts.
+    """
+
+    node: Name | None = None
+    gpu: Name | None = None
+    link: Name | None = None
+    network_link: Name | None = None
+    nics: Annotated[int, Field(ge=1, le=1024)] | None = None
+    oversubscription: Annotated[float, Field(ge=1, le=1000)] | None = None
+    network_latency: Seconds | None = None
+    price_per_gpu_hour: DollarsPerHour | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What is not left to the files."""
+        return {key: value for key in ClusterChanges.model_fields if (value := getattr(self, key)) is not None}
+
+
+_OF_MACHINE = ("gpu", "link", "network_link", "nics")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
     """One level of a cluster, seen from a GPU.
@@ -135,7 +170,7 @@ class Cluster:
 
     `levels` go from innermost to outermost and end with the first that holds the whole job: a job within one node has
     only the node level.  `network` is one NIC's link, None without a network.  `parts` differ from the rest; `pace` is how
-    fast its GPUs run what is priced.
+    fast its GPUs run what is priced.  `changes` are what its files did not say.
     """
 
     name: str
@@ -150,6 +185,7 @@ class Cluster:
     levels: tuple[Level, ...]
     parts: tuple[Part, ...] = ()
     pace: Pace = NORMAL
+    changes: ClusterChanges = ClusterChanges()
 
     @property
     def gpus_per_node(self) -> int:
@@ -191,7 +227,7 @@ class Cluster:
         8
         """
         built = build_cluster(self.spec, self.gpu, self.node, self.link, self.host_link, self.network, gpus)
-        return replace(built, parts=self.parts, pace=self.pace)
+        return replace(built, parts=self.parts, pace=self.pace, changes=self.changes)
 
 
 def load_node(name: str) -> Node:
@@ -203,12 +239,13 @@ def load_node(name: str) -> Node:
     return load_named("nodes", name, Node)
 
 
-def load_cluster(name: str, gpus: int | None = None) -> Cluster:
+def load_cluster(name: str, gpus: int | None = None, changes: ClusterChanges | None = None) -> Cluster:
     """Return a cluster with all its data files read.
 
     Args:
         name: a name or alias under hardware_specs/clusters, or a TOML file.
         gpus: how many GPUs; None = the file's own size.
+        changes: what holds in place of what the files say.
 
     Raises:
         SpecError: a file is wrong or missing (all of them are reported together), or the size cannot be.
@@ -216,14 +253,31 @@ def load_cluster(name: str, gpus: int | None = None) -> Cluster:
     >>> [(level.name, level.size) for level in load_cluster("dgx_a100", 64).levels]
     [('node', 8), ('fabric', 64)]
     """
+    given = {} if changes is None else changes.given
     spec = load_named("clusters", name, ClusterSpec)
+    spec = spec.model_copy(update={key: value for key, value in given.items() if key not in _OF_MACHINE})
     node = _refer(f"cluster {spec.name!r}", [("node", spec.node, load_node)])[0]
+    machine = {key: value for key, value in given.items() if key in _OF_MACHINE}
+    if machine or "node" in given:
+        spec, node = spec.model_copy(update={"calibration": ()}), _changed_node(node, machine)
     wanted = [("gpu", node.gpu, load_gpu), ("link", node.link, load_link), ("host_link", node.host_link, load_link)]
     if node.network_link:
         wanted.append(("network_link", node.network_link, load_link))
     gpu, link, host_link, *network = _refer(f"node {node.name!r}", wanted)
     size = spec.nodes * node.gpus if gpus is None else gpus
-    return build_cluster(spec, gpu, node, link, host_link, network[0] if network else None, size)
+    built = build_cluster(spec, gpu, node, link, host_link, network[0] if network else None, size)
+    return built if changes is None else replace(built, changes=changes)
+
+
+def _changed_node(node: Node, changes: dict[str, Any]) -> Node:
+    """Return a node with other parts."""
+    made = node.model_copy(update=changes)
+    if bool(made.network_link) != bool(made.nics):
+        raise SpecError(
+            f"node {node.name!r} has no network, so a network needs both: cluster.network_link = NAME and cluster.nics = N. "
+            f"Got network_link = {made.network_link!r}, nics = {made.nics}"
+        )
+    return made
 
 
 def _refer(owner: str, wanted: list[Any]) -> list[Any]:

@@ -20,6 +20,8 @@ from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, Prices
 from simulator.program.program import CATEGORIES, Link, OperatorTable, Program
 from simulator.program.trace import Trace
 from simulator.report.breakdown import EXPOSED, breakdown
+from simulator.report.columns import account_column, category_column
+from simulator.report.frames import Record, Records, Tabular
 from simulator.report.memory import MemoryReport, memory_peaks
 from simulator.report.window import StepWindow, cut_trace, step_window
 from simulator.workload.workload import Workload
@@ -33,7 +35,7 @@ WHOLE_RUNS = "whole runs of this kind"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Prediction:
+class Prediction(Tabular):
     """What one training step takes.
 
     Args:
@@ -145,6 +147,48 @@ class Prediction:
     def fits(self) -> bool:
         """Whether every rank's peak fits its GPU, and what was put on the hosts fits them."""
         return self.peak_memory <= self.capacity * (1.0 + 2.0**-40) and self.host_memory <= self.host_capacity
+
+    def tables(self) -> dict[str, Records]:
+        """`step`: one row; `breakdown`: seconds by account, a row per rank; `memory`: bytes by category at each rank's peak."""
+        return {"step": lambda: [self.record()], "breakdown": self._time_records, "memory": self._memory_records}
+
+    def record(self) -> dict[str, Any]:
+        """Return the row of the table `step`."""
+        low, high = self.memory_band(self.fullest)
+        return {
+            "step_time_s": self.step_time,
+            "low_s": self.low,
+            "high_s": self.high,
+            "gpus": self.world_size,
+            "tokens_per_second": self.tokens / self.step_time,
+            "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
+            "model_flops_per_second_per_gpu": self.model_flops_per_gpu,
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "bubble_fraction": self.bubble_fraction,
+            "exposed_communication_s": sum(self.exposed_communication.values()),
+            "peak_memory_bytes": self.peak_memory,
+            "memory_low_bytes": low,
+            "memory_high_bytes": high,
+            "memory_capacity_bytes": self.capacity,
+            "host_memory_bytes": self.host_memory,
+            "fits": self.fits,
+        }
+
+    def _time_records(self) -> list[Record]:
+        weights = self.program.rank_weight.tolist()
+        return [
+            {"rank": rank, "replicas": int(weight), "step_time_s": self.step_time}
+            | {account_column(name): float(s) for name, s in zip(ACCOUNTS, row, strict=True)}
+            for rank, (weight, row) in enumerate(zip(weights, self.rank_breakdown, strict=True))
+        ]
+
+    def _memory_records(self) -> list[Record]:
+        return [
+            {"rank": rank, "peak_memory_bytes": float(row.sum()), "memory_capacity_bytes": float(capacity)}
+            | {category_column(name): float(b) for name, b in zip(CATEGORIES, row, strict=True)}
+            for rank, (row, capacity) in enumerate(zip(self.memory.by_category, self.capacities, strict=True))
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim run`."""

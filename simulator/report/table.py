@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import html
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Section", "Table", "bar", "percent", "plain_bars", "render_sections", "sections_html"]
+__all__ = ["Section", "Table", "bar", "percent", "plain_bars", "refusals", "render_sections", "sections_html"]
 
 _FULL, _PARTS = "█", " ▏▎▍▌▋▊▉"
 _ASCII = {ord(_FULL): "#"} | {ord(part): "#" if eighths >= 4 else "" for eighths, part in enumerate(_PARTS) if eighths}
@@ -103,6 +104,31 @@ def percent(fraction: float, digits: int = 1, signed: bool = False) -> str:
     ('12.3 %', '+1.6 %')
     """
     return f"{fraction:{'+' if signed else ''}.{digits}%}".replace("%", " %")
+
+
+_MOST_NAMES = 4
+"""Rows named before the one reason for which none of them can be."""
+
+
+def refusals(refused: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return a line per rule that was broken, not one per row: (name, reason) of rows; the reason is that of the first of them.
+
+    >>> refusals([("a", "2 ranks, but 3 layers"), ("b", "no network"), ("c", "4 ranks, but 5 layers")])
+    ('a; c: 2 ranks, but 3 layers (of the first; the others likewise)', 'b: no network')
+    """
+    rules: dict[str, dict[str, str]] = {}
+    for name, reason in refused:
+        rule = re.sub(r"[\d.]+", "#", reason.partition(" but ")[0])
+        rules.setdefault(rule, {})[name] = reason
+    out = []
+    for rows in rules.values():
+        names, first = list(rows), next(iter(rows.values()))
+        more = f" and {len(names) - _MOST_NAMES + 1} more" if len(names) > _MOST_NAMES else ""
+        named = "; ".join(names[: _MOST_NAMES - 1] if more else names) + more
+        out.append(
+            f"{named}: {first}" + (" (of the first; the others likewise)" if len(set(rows.values())) > 1 else "")
+        )
+    return tuple(out)
 
 
 def render_sections(sections: Iterable[Section], bold: bool = False, width: int | None = None) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.report.frames import Records, Tabular
 from simulator.report.table import Section, Table, percent
 from simulator.search.candidate import Candidate
 from simulator.search.run import Run
@@ -42,6 +43,19 @@ class Choice:
     bounded: bool
     reason: str
 
+    def record(self) -> dict[str, Any]:
+        """Return it as the row of a table."""
+        return {
+            "field": self.field,
+            "value": setting_value(self.value),
+            "plans": self.plans,
+            "refused": self.refused,
+            "too_large": self.memory,
+            "over_best": self.over,
+            "is_bound": self.bounded,
+            "reason": self.reason,
+        }
+
     @property
     def words(self) -> str:
         """What it costs, to read."""
@@ -53,7 +67,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Answer:
+class Answer(Tabular):
     """The answer of a search.
 
     Args:
@@ -129,6 +143,17 @@ class Answer:
     def pareto(self) -> tuple[Candidate, ...]:
         """Simulated plans of which none is quicker, smaller and cheaper at once; by time."""
         return pareto_front(list(self.candidates.values()))
+
+    def tables(self) -> dict[str, Records]:
+        """`best`: the best plans; `plans`: all that were simulated; `pareto`: of these, what none beats; `choices`: what each costs."""
+        marks = {one.point.number: {"chosen": one is self.chosen, "tie": True} for one in self.ties}
+        plain = {"chosen": False, "tie": False}
+        return {
+            "best": lambda: [one.record() | marks.get(one.point.number, plain) for one in self.best[: self.top]],
+            "plans": lambda: [one.record() for one in self.candidates.values()],
+            "pareto": lambda: [one.record() for one in self.pareto],
+            "choices": lambda: [choice.record() for choice in self.choices],
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim search`."""

@@ -75,6 +75,28 @@ class Candidate:
         """Return whether it fits with this probability; 0 asks the point estimate."""
         return self.fits if probability == 0 else self.fit_probability >= probability
 
+    def record(self) -> dict[str, Any]:
+        """Return it as the row of a table."""
+        plan = {
+            field: value if isinstance(value, str | int | float | None) else str(value)
+            for field, value in self.point.values.items()
+        }
+        return {
+            **plan,
+            "step_time_s": self.step_time,
+            "low_s": self.low,
+            "high_s": self.high,
+            "gpus": self.gpus,
+            "tokens_per_second": self.tokens_per_second,
+            "peak_memory_bytes": self.peak_memory,
+            "memory_capacity_bytes": self.capacity,
+            "fits": self.fits,
+            "fit_probability": self.fit_probability,
+            "price_usd_per_step": self.price,
+            "energy_j_per_step": self.energy,
+            "kind": self.kind,
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
         return {

@@ -9,6 +9,7 @@ from simulator.errors import SimulatorError
 from simulator.hardware.power import Power
 from simulator.job import Job
 from simulator.specs.toml_text import toml_value
+from simulator.units import WRITTEN
 from simulator.workload.model import Model, load_model
 
 __all__ = ["job_text", "unwritten"]
@@ -41,17 +42,18 @@ def job_text(job: Job, found: Sequence[str] = ()) -> str:
         "target_length": work.target_length or None,
     }
     spread = job.cluster.spec.gpu_spread
-    parts = [part.model_dump(exclude_unset=True, exclude_none=True) for part in job.cluster.parts]
+    parts = [part.model_dump(exclude_unset=True, exclude_none=True, context=WRITTEN) for part in job.cluster.parts]
     cluster = {
         "name": job.cluster.spec.name,
         "gpus": job.cluster.world_size,
         "gpu_spread": spread,
+        **job.cluster.changes.model_dump(exclude_none=True, context=WRITTEN),
         "parts": parts or None,
     }
     tables: dict[str, dict[str, Any]] = {
         "workload": workload,
         "model": {} if named else work.model.model_dump(exclude_unset=True, exclude={"aliases", "sources"}),
-        "plan": job.plan.model_dump(exclude_unset=True),
+        "plan": job.plan.model_dump(exclude_unset=True, context=WRITTEN),
         "cluster": cluster,
     }
     lines = [f"name = {toml_value(job.name)}"]

@@ -21,13 +21,14 @@ from simulator.lowering.steps.pattern import find_pattern
 from simulator.program.prices import Prices
 from simulator.program.program import COMPUTE, Program
 from simulator.program.trace import Trace
+from simulator.report.frames import Records, Tabular
 from simulator.report.memory import memory_peaks
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.order_times import time_order
 from simulator.schedules.placement import Placement
-from simulator.studies.schedule_figures import check_times
+from simulator.studies.schedule_figures import action_records, check_times
 
 __all__ = ["AutomaticSchedule", "automatic_order", "automatic_schedule", "lower_bound"]
 
@@ -42,7 +43,7 @@ _FINALISTS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AutomaticSchedule:
+class AutomaticSchedule(Tabular):
     """An order that was found, and its figures by the engine.
 
     Args:
@@ -71,6 +72,25 @@ class AutomaticSchedule:
     def gap(self) -> float:
         """Makespan over the lower bound, minus 1: the optimum is at most so much better."""
         return self.makespan / self.lower_bound - 1 if self.lower_bound else 0.0
+
+    def tables(self) -> dict[str, Records]:
+        """`schedule`: one row; `actions`: a row per action, in order of time."""
+        return {"schedule": lambda: [self.record()], "actions": lambda: action_records(self.program, self.trace)}
+
+    def record(self) -> dict[str, Any]:
+        """Return the row of the table `schedule`."""
+        return {
+            "schedule": "auto",
+            "ranks": self.shape.ranks,
+            "microbatches": self.shape.microbatches,
+            "chunks_per_rank": self.shape.chunks_per_rank,
+            "makespan": self.makespan,
+            "lower_bound": self.lower_bound,
+            "bubble_fraction": self.bubble_fraction,
+            "bubble_overhead": self.bubble_overhead,
+            "peak_activations": float(self.peak_activations.max()),
+            "weight_copies": int(self.placement.weight_copies().max()),
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim schedule auto`."""

@@ -12,6 +12,7 @@ from simulator.collectives.base import KINDS
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import MAX_WORLD_SIZE, load_cluster
 from simulator.hardware.fabric import Fabric, GroupPlacement, describe_group, fabric_of
+from simulator.report.frames import Records, Tabular
 from simulator.report.prediction import QUANTILE
 from simulator.report.table import Section, Table, percent
 from simulator.units import show
@@ -31,7 +32,7 @@ MOST_SIZES = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveFigures:
+class CollectiveFigures(Tabular):
     """The time of one collective: what was asked, and the answer.
 
     Args:
@@ -106,6 +107,29 @@ class CollectiveFigures:
         nodes, inner = self.place.nodes, self.place.ranks_per_node
         factor = 2 * (nodes - 1) / nodes if self.kind == "all_reduce" else (nodes - 1) / nodes
         return self.algorithm_bandwidth * factor / inner
+
+    def tables(self) -> dict[str, Records]:
+        """`collective`: one row."""
+        return {"collective": lambda: [self.record()]}
+
+    def record(self) -> dict[str, Any]:
+        """Return the row of the table."""
+        low, high = self.band
+        return {
+            "collective": self.kind,
+            "cluster": self.cluster,
+            "ranks": self.place.ranks,
+            "nodes": self.place.nodes,
+            "message_size_bytes": self.message,
+            "time_s": self.time.seconds,
+            "low_s": low,
+            "high_s": high,
+            "algorithm": self.time.algorithm,
+            "protocol": self.time.protocol,
+            "algorithm_bandwidth": self.algorithm_bandwidth,
+            "bus_bandwidth": self.bus_bandwidth,
+            "calibrated": self.time.calibrated,
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim collective`."""

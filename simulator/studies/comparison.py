@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from simulator.energy.step_power import StepPower, step_power
-from simulator.errors import SimulatorError
-from simulator.job import Job
+from simulator.errors import SimulatorError, SpecError, UnknownNameError
+from simulator.job import Job, parse_value
 from simulator.lowering import resolve
 from simulator.program.program import CATEGORIES, TRANSFER, Link
+from simulator.report.columns import COLUMNS, account_column
+from simulator.report.frames import Record, Records, Tabular
 from simulator.report.prediction import Prediction
-from simulator.report.table import Section, Table, percent
+from simulator.report.table import Section, Table, percent, refusals
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
+from simulator.search.candidate import fit_probability
 from simulator.simulation import simulate_job
 from simulator.studies.changes import Change, changed, chunks_for
 from simulator.studies.variants import VariantLoader, named
-from simulator.units import show
+from simulator.units import in_unit, parse, show
 
-__all__ = ["Comparison", "PipelineFacts", "Row", "compare", "job_shape"]
+__all__ = ["SHORT_COLUMNS", "Comparison", "PipelineFacts", "Row", "compare", "job_shape"]
+
+SHORT_COLUMNS = {
+    "step": "step_time_s",
+    "time": "step_time_s",
+    "tokens/s": "tokens_per_second",
+    "bubble": "bubble_fraction",
+    "comm": "exposed_communication_s",
+    "memory": "peak_memory_bytes",
+    "price": "price_usd_per_million_tokens",
+    "energy": "energy_j_per_token",
+}
+"""What may be written for a longer column."""
+_SURE = 0.99
+"""With this probability it simply fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +71,50 @@ class Row:
     reason: str = ""
     pipeline: PipelineFacts | None = None
     power: StepPower | None = None
+    price: float | None = None
+    """Of a step [$]; None = the cluster names no price."""
+
+    @property
+    def price_per_million_tokens(self) -> float | None:
+        """In dollars; None without a price."""
+        tokens = 0 if self.prediction is None else self.prediction.tokens
+        return None if self.price is None else self.price / in_unit(tokens, "M", "tokens")
+
+    @property
+    def verdict(self) -> str:
+        """Whether it fits, how surely, and else what is missing."""
+        p = self.prediction
+        if p is None:
+            return "cannot be"
+        if not p.fits:
+            return _too_much(p)
+        surely = fit_probability(p)
+        return "fits" if surely > _SURE else f"fits ({percent(surely, 0)})"
+
+    def record(self) -> dict[str, Any]:
+        """Return the row of a table."""
+        pairs = (setting.partition("=") for setting in self.settings)
+        asked = {key.strip(): _plain(parse_value(text.strip())) for key, _, text in pairs}
+        head: Record = {"name": self.name, **asked, "reason": self.reason}
+        if self.prediction is None:
+            return dict(head)
+        facts: Record = {}
+        if self.pipeline is not None:
+            facts = {
+                "activations_bytes_fullest": self.pipeline.activations,
+                "weight_copies": self.pipeline.weight_copies,
+                "messages": self.pipeline.messages,
+                "message_bytes": self.pipeline.message_bytes,
+            }
+        return {
+            **head,
+            **self.prediction.record(),
+            "fit_probability": fit_probability(self.prediction),
+            "price_usd_per_step": self.price,
+            "price_usd_per_million_tokens": self.price_per_million_tokens,
+            "energy_j_per_token": None if self.power is None else self.power.energy_per_token,
+            **facts,
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as JSON: the keys of `dtsim run`, or `reason`."""
@@ -64,15 +125,73 @@ class Row:
         answer.pop("schema_version")
         facts: dict[str, Any] = {} if self.pipeline is None else {"pipeline": asdict(self.pipeline)}
         facts |= {} if self.power is None else {"power": self.power.to_dict()}
+        facts |= {"tokens_per_second": self.prediction.tokens / self.prediction.step_time}
+        facts |= {"price_usd_per_step": self.price, "price_usd_per_million_tokens": self.price_per_million_tokens}
+        facts |= {"fit_probability": fit_probability(self.prediction)}
         return head | {"peak_memory_fullest_bytes": self.prediction.peak_memory} | facts | answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Comparison:
-    """All variants, in the order asked for."""
+class Comparison(Tabular):
+    """All variants, in the order asked for.
+
+    Args:
+        name: of the job.
+        what: what it is compared over, for titles.
+        left_out: how many rows `fitting` left out.
+    """
 
     name: str
     rows: tuple[Row, ...]
+    what: str = ""
+    left_out: int = 0
+
+    @property
+    def title(self) -> str:
+        """What was run."""
+        return f"{self.name}, by {self.what}" if self.what else self.name
+
+    def tables(self) -> dict[str, Records]:
+        """`variants`: a row per variant; `breakdown`: seconds by account, mean over ranks."""
+        return {"variants": lambda: [row.record() for row in self.rows], "breakdown": self._breakdown}
+
+    def _breakdown(self) -> list[Record]:
+        return [
+            {"name": name, "step_time_s": p.step_time, **{account_column(a): s for a, s in p.breakdown.items()}}
+            for name, p in self.predicted
+        ]
+
+    def sorted_by(self, column: str) -> Comparison:
+        """Return the same with the rows one would rather have first; those without such a number last.
+
+        Args:
+            column: of the table `variants`, or short for one (`SHORT_COLUMNS`).
+
+        Raises:
+            UnknownNameError: no such column.
+            SpecError: no row has a value there.
+        """
+        name = SHORT_COLUMNS.get(column, column)
+        records = [row.record() for row in self.rows]
+        known = dict.fromkeys(key for record in records for key in record)
+        if name not in known:
+            raise UnknownNameError("column to sort by", column, [*SHORT_COLUMNS, *known])
+        values = [record.get(name) for record in records]
+        if all(value is None for value in values):
+            way = ": --set cluster.price_per_gpu_hour='2.5 $/h'" if name.startswith("price") else ""
+            raise SpecError(f"--sort {column}: no row has a value there{way}")
+        turned = -1.0 if name in COLUMNS and COLUMNS[name].better == "more" else 1.0
+
+        def key(place: int) -> tuple[bool, float, str]:
+            value = values[place]
+            return value is None, turned * value if isinstance(value, int | float) else 0.0, str(value)
+
+        return replace(self, rows=tuple(self.rows[place] for place in sorted(range(len(values)), key=key)))
+
+    def fitting(self) -> Comparison:
+        """Return the same with the rows that fit alone."""
+        kept = tuple(row for row in self.rows if row.prediction is not None and row.prediction.fits)
+        return replace(self, rows=kept, left_out=self.left_out + len(self.rows) - len(kept))
 
     @property
     def predicted(self) -> list[tuple[str, Prediction]]:
@@ -94,32 +213,40 @@ class Comparison:
 
     def sections(self) -> list[Section]:
         """Return table and refusals to read."""
+        best = max((p for _, p in self.predicted if p.fits), key=_rate, default=None)
         lines = []
-        best = min((p.step_time for _, p in self.predicted if p.fits), default=None)
         for row in self.rows:
             p = row.prediction
             if p is None:
                 continue
-            mark = "fits" if p.fits else _too_much(p)
-            mark += ", quickest" if p.fits and p.step_time == best else ""
             lines.append(
                 (
                     row.name,
                     show(p.step_time, "s"),
                     f"{show(p.low, 's')} to {show(p.high, 's')}",
+                    f"{_rate(p):,.0f}",
                     percent(p.mfu),
                     percent(p.bubble_fraction),
                     show(sum(p.exposed_communication.values()), "s"),
                     show(p.peak_memory, "B"),
+                    "" if row.price_per_million_tokens is None else f"{row.price_per_million_tokens:.3g} $",
                     "" if row.power is None else show(row.power.energy_per_token, "J"),
-                    mark,
+                    row.verdict + _pace(p, best),
                 )
             )
-        headings = ("", "step", "80 % band", "MFU", "bubble", "exposed comm", "fullest rank", "per token", "")
-        table = Table(headings=headings, rows=tuple(lines), left=(0, 8))
-        out = [Section(title=f"{self.name}, side by side", table=table), *self._pipelines()]
-        refused = [f"{row.name}: {row.reason}" for row in self.rows if row.prediction is None]
-        return [*out, Section(title="cannot be", lines=tuple(refused))] if refused else out
+        headings = (
+            "", "step", "80 % band", "tokens/s", "MFU", "bubble", "exposed comm", "fullest rank", "price/Mtoken", "energy/token", ""
+        )  # fmt: skip
+        used = [i for i in range(len(headings)) if any(line[i] for line in lines)]
+        table = Table(
+            headings=tuple(headings[i] for i in used),
+            rows=tuple(tuple(line[i] for i in used) for line in lines),
+            left=(0, len(used) - 1),
+        )
+        left_out = (f"left out: {self.left_out} that do not fit or cannot be",) if self.left_out else ()
+        out = [Section(title=f"{self.title}, side by side", table=table, below=left_out), *self._pipelines()]
+        told = refusals([(row.name, row.reason) for row in self.rows if row.prediction is None])
+        return [*out, Section(title="cannot be", lines=told)] if told else out
 
     def _pipelines(self) -> list[Section]:
         """Return the table of schedules, where there are pipelines."""
@@ -140,6 +267,25 @@ class Comparison:
         ]
         headings = ("", "bubble / step", "bubble / rest", "activations", "weight copies", "messages", "fullest rank")
         return [Section(title="pipelines", table=Table(headings=headings, rows=tuple(lines)))] if lines else []
+
+
+def _rate(p: Prediction) -> float:
+    """Tokens per second: what is compared, since batches may differ."""
+    return p.tokens / p.step_time
+
+
+def _pace(p: Prediction, best: Prediction | None) -> str:
+    """Whether it is the quickest of those that fit, or not to be told apart from it: its time for as many tokens is in that one's band."""
+    if best is None or not p.fits:
+        return ""
+    if p is best:
+        return ", quickest"
+    return ", as quick within the band" if _rate(p) * best.high >= best.tokens else ""
+
+
+def _plain(value: Any) -> Any:
+    """A setting's value as a cell."""
+    return value if isinstance(value, str | int | float) else str(value)
 
 
 def _too_much(p: Prediction) -> str:
@@ -173,6 +319,7 @@ def compare(
     """
 
     loader = VariantLoader(job, model, cluster)
+    hour = parse("1 h", "s")
     like = loader.like(asked)
     rows = []
     for name, settings in zip(named(asked), asked, strict=True):
@@ -181,10 +328,24 @@ def compare(
             prediction = simulate_job(variant, engine)
             facts = _pipeline_facts(variant, prediction)
             power = step_power(prediction, variant.cluster, variant.power)
-            rows.append(Row(name=name + note, settings=settings, prediction=prediction, pipeline=facts, power=power))
+            hourly = variant.cluster.price_per_gpu_hour
+            price = None if hourly is None else hourly * prediction.world_size * prediction.step_time / hour
+            made = Row(
+                name=name + note, settings=settings, prediction=prediction, pipeline=facts, power=power, price=price
+            )
+            rows.append(made)
         except SimulatorError as error:
             rows.append(Row(name=name, settings=settings, prediction=None, reason=str(error)))
-    return Comparison(name=loader.base.name, rows=tuple(rows))
+    return Comparison(name=loader.base.name, rows=tuple(rows), what=_compared(asked))
+
+
+def _compared(asked: Sequence[tuple[str, ...]]) -> str:
+    """The settings in which variants differ: schedule, zero_stage."""
+    values: dict[str, set[str]] = {}
+    for setting in (setting for settings in asked for setting in settings):
+        key, _, value = setting.partition("=")
+        values.setdefault(key.strip(), set()).add(value)
+    return ", ".join(key.rpartition(".")[2] for key, found in values.items() if len(found) > 1)
 
 
 def _with_fitting_chunks(job: Job, settings: Sequence[str]) -> tuple[Job, str]:

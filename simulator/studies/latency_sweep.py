@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from simulator.errors import SimulatorError, SpecError
 from simulator.job import Job
 from simulator.program.program import TRANSFER
-from simulator.report.table import Section, Table, percent
+from simulator.report.frames import Record, Records, Tabular
+from simulator.report.table import Section, Table, percent, refusals
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
 from simulator.simulation import simulate_job
@@ -38,7 +39,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LatencySweep:
+class LatencySweep(Tabular):
     """Makespans of schedules over hop latencies.
 
     Args:
@@ -63,6 +64,26 @@ class LatencySweep:
     turns: tuple[Turn, ...]
     refused: tuple[tuple[str, str], ...]
     hop: float | None = None
+
+    def tables(self) -> dict[str, Records]:
+        """`points`: a row per schedule and latency; `refused`: schedules that cannot be."""
+        refused: list[Record] = [{"schedule": name, "reason": reason} for name, reason in self.refused]
+        return {"points": self._points, "refused": lambda: refused}
+
+    def _points(self) -> list[Record]:
+        return [
+            {
+                "schedule": name,
+                "ranks": self.shape.ranks,
+                "microbatches": self.shape.microbatches,
+                "chunks_per_rank": self.chunks[name],
+                "latency": latency,
+                "makespan": float(self.makespan[i, j]),
+                "bubble_fraction": float(self.bubble[i, j]),
+            }
+            for i, name in enumerate(self.names)
+            for j, latency in enumerate(self.latencies)
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim compare --latency-sweep`."""
@@ -113,7 +134,7 @@ class LatencySweep:
         else:
             out.append(Section(title="the ranking is the same at all these latencies"))
         if self.refused:
-            out.append(Section(title="cannot be", lines=tuple(f"{name}: {why}" for name, why in self.refused)))
+            out.append(Section(title="cannot be", lines=refusals(self.refused)))
         return out
 
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from simulator.errors import PlanError, SimulatorError, SpecError
+from simulator.report.frames import Record, Records, Tabular
 from simulator.report.prediction import Prediction
-from simulator.report.table import Section, Table, percent
+from simulator.report.table import Section, Table, percent, refusals
 from simulator.simulation import simulate_job
 from simulator.studies.sizes import MOST_VARIANTS
 from simulator.studies.variants import VariantLoader, named
@@ -51,6 +52,25 @@ class Point:
     exposed: float = 0.0
     reason: str = ""
 
+    def record(self) -> dict[str, Any]:
+        """Return the point as a row of a table."""
+        head: Record = {"gpus": self.gpus, "global_batch_size": self.global_batch_size, "reason": self.reason}
+        if self.step_time is None:
+            return dict(head)
+        return {
+            **head,
+            "step_time_s": self.step_time,
+            "low_s": self.low,
+            "high_s": self.high,
+            "tokens_per_second": self.tokens_per_second,
+            "tokens_per_second_per_gpu": self.tokens_per_second / self.gpus,
+            "efficiency": self.efficiency,
+            "mfu": self.mfu,
+            "exposed_communication_s": self.exposed,
+            "peak_memory_bytes": self.peak_memory,
+            "fits": self.fits,
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """Return the point as JSON."""
         known = self.step_time is not None
@@ -84,13 +104,17 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
+class Scaling(Tabular):
     """Curves of a job, `mode` "strong" or "weak"."""
 
     name: str
     mode: str
     curves: tuple[Curve, ...]
     provenance: dict[str, Any]
+
+    def tables(self) -> dict[str, Records]:
+        """`points`: a row per variant and number of GPUs."""
+        return {"points": lambda: [{"name": c.name} | p.record() for c in self.curves for p in c.points]}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim compare --gpus`."""
@@ -138,12 +162,12 @@ class Scaling:
             title = f"{self.name}, {self.mode} scaling{more}"
             out.append(Section(title=title, table=Table(headings=headings, rows=rows, left=(10,))))
         refused = [
-            f"{curve.name}, {p.gpus} GPUs: {p.reason}".removeprefix("as it is, ")
+            (f"{curve.name}, {p.gpus} GPUs".removeprefix("as it is, "), p.reason)
             for curve in self.curves
             for p in curve.points
             if p.reason
         ]
-        return [*out, Section(title="cannot be", lines=tuple(refused))] if refused else out
+        return [*out, Section(title="cannot be", lines=refusals(refused))] if refused else out
 
 
 def scaling(

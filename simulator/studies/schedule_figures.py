@@ -17,6 +17,7 @@ from simulator.lowering.steps.ordered import ordered
 from simulator.program.prices import Prices
 from simulator.program.program import COMPUTE, TRANSFER, Link, Program
 from simulator.program.trace import Trace
+from simulator.report.frames import Record, Records, Tabular
 from simulator.report.memory import memory_peaks
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Schedule, Shape
@@ -24,14 +25,18 @@ from simulator.schedules.order import PipelineOrder
 from simulator.schedules.order_times import time_order
 from simulator.units import sane
 
-__all__ = ["ScheduleFigures", "check_times", "makespan_and_bubble", "schedule_figures"]
+__all__ = ["ScheduleFigures", "action_records", "check_times", "makespan_and_bubble", "schedule_figures"]
+
+_ACTIONS = ("forward", "backward", "input_grad", "weight_grad", "optimizer", "pair")
+"""Words for the column `action` of a program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ScheduleFigures:
+class ScheduleFigures(Tabular):
     """Figures of one schedule and shape.
 
     Args:
+        shape: pipeline ranks, microbatches, chunks per rank.
         makespan: end of the last action.
         bubble_fraction: 1 - busy / (ranks x makespan); waits for messages are idle.
         bubble_overhead: idle / busy.
@@ -39,11 +44,13 @@ class ScheduleFigures:
         peak_activations_if_freed_at_input_grad: the same, given back after I.
         longest_rank_span: the longest time from a rank's first start to its last end.
         longest_idle_in_span: the longest idle time inside such a span.
+        busy, span: per rank, of one step: time in which it computes, and from its first start to its last end.
         messages: volume between ranks, both directions, unit = one microbatch's activations at a boundary.
         weight_copies: per rank.
     """
 
     schedule: str
+    shape: Shape
     makespan: float
     bubble_fraction: float
     bubble_overhead: float
@@ -51,11 +58,47 @@ class ScheduleFigures:
     peak_activations_if_freed_at_input_grad: NDArray[np.float64]
     longest_rank_span: float
     longest_idle_in_span: float
+    busy: NDArray[np.float64]
+    span: NDArray[np.float64]
     messages: float
     weight_copies: NDArray[np.int64]
     order: PipelineOrder
     program: Program
     trace: Trace
+
+    def tables(self) -> dict[str, Records]:
+        """`schedule`: one row; `ranks`: a row per pipeline rank; `actions`: a row per action, in order of time."""
+        return {
+            "schedule": lambda: [self.record()],
+            "ranks": self._ranks,
+            "actions": self._actions,
+        }
+
+    def record(self) -> dict[str, Any]:
+        """Return the row of the table `schedule`."""
+        return {
+            "schedule": self.schedule,
+            "ranks": self.shape.ranks,
+            "microbatches": self.shape.microbatches,
+            "chunks_per_rank": self.shape.chunks_per_rank,
+            "makespan": self.makespan,
+            "bubble_fraction": self.bubble_fraction,
+            "bubble_overhead": self.bubble_overhead,
+            "peak_activations": float(self.peak_activations.max()),
+            "peak_activations_if_freed_at_input_grad": float(self.peak_activations_if_freed_at_input_grad.max()),
+            "longest_rank_span": self.longest_rank_span,
+            "messages": self.messages,
+            "weight_copies": int(self.weight_copies.max()),
+        }
+
+    def _ranks(self) -> list[Record]:
+        columns = (self.busy, self.makespan - self.busy, self.span, self.peak_activations, self.weight_copies)
+        names = ("busy", "idle", "span", "peak_activations", "weight_copies")
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return [{"rank": rank} | dict(zip(names, row, strict=True)) for rank, row in enumerate(rows)]
+
+    def _actions(self) -> list[Record]:
+        return [{"schedule": self.schedule, **row} for row in action_records(self.program, self.trace)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim schedule`."""
@@ -73,6 +116,16 @@ class ScheduleFigures:
             "weight_copies": self.weight_copies.tolist(),
             "orders": [line.split(",") for line in self.order.to_text().strip().split("\n")],
         }
+
+
+def action_records(program: Program, trace: Trace) -> list[Record]:
+    """Return a row per action of a program, in order of time: what the table `actions` of a schedule holds."""
+    rows = np.flatnonzero(program.kind == COMPUTE)
+    rows = rows[np.lexsort((program.rank[rows], trace.start[rows]))]
+    columns = (program.rank, program.action, program.chunk, program.microbatch, program.lane, trace.start, trace.end)
+    names = ("rank", "action", "chunk", "microbatch", "lane", "start", "end")
+    found = [dict(zip(names, row, strict=True)) for row in zip(*(c[rows].tolist() for c in columns), strict=True)]
+    return [row | {"action": _ACTIONS[row["action"]]} for row in found]
 
 
 def check_times(times: Mapping[str, float]) -> None:
@@ -136,6 +189,7 @@ def schedule_figures(
     idle = ranks * makespan - total
     return ScheduleFigures(
         schedule=schedule.name,
+        shape=shape,
         makespan=makespan,
         bubble_fraction=idle / (ranks * makespan) if makespan else 0.0,
         bubble_overhead=idle / total if total else 0.0,
@@ -143,6 +197,8 @@ def schedule_figures(
         peak_activations_if_freed_at_input_grad=memory_peaks(early, trace).total,
         longest_rank_span=float(span.max()),
         longest_idle_in_span=float((span - busy).max()),
+        busy=busy,
+        span=span,
         messages=_volume(program) / steps,
         weight_copies=placement.weight_copies() * schedule.weight_versions(shape),
         order=order,

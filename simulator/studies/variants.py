@@ -20,7 +20,7 @@ from simulator.studies.sizes import MOST_VARIANTS
 
 __all__ = ["SHORT_KEYS", "VariantLoader", "named", "variants"]
 
-SHORT_KEYS = {"cluster": "cluster.name", "gpus": "cluster.gpus", "model": "workload.model"}
+SHORT_KEYS = {"cluster": "cluster.name", "gpus": "cluster.gpus", "model": "workload.model", "nodes": "cluster.nodes"}
 """What may be written for a longer key."""
 _MOVES = {
     "plan.tensor_parallel",
@@ -28,6 +28,8 @@ _MOVES = {
     "plan.pipeline_parallel",
     "cluster.name",
     "cluster.gpus",
+    "cluster.nodes",
+    "cluster.node",
 }
 """Settings after which the replicas are counted anew."""
 
@@ -120,7 +122,7 @@ class VariantLoader:
                 ("cluster.gpus", like.cluster.world_size),
                 ("workload.global_batch_size", like.workload.global_batch_size),
             )
-            if key not in keys
+            if key not in keys and not (key == "cluster.gpus" and "cluster.nodes" in keys)
         ]
         found = self._read([*settings, *pinned])
         if "plan.data_parallel" in keys or found.plan.data_parallel is None:

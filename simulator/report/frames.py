@@ -1,0 +1,177 @@
+"""Answers as tables: pandas frames, CSV and Parquet files, and what a notebook shows.
+
+    answer.tables() --> records by name --> to_frame()      a frame; its columns and units are those of `columns`
+                                        --> _repr_html_()   the first table, numbers with their units
+                                        --> write_table()   OUT.csv or OUT.parquet
+
+pandas and pyarrow are imported only when a frame or a file is asked for.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simulator.errors import SpecError, UnknownNameError
+from simulator.report.columns import column_of
+from simulator.report.table import Table, percent
+from simulator.specs import replacing
+from simulator.units import show
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["ENDINGS", "Record", "Records", "Stacked", "Tabular", "check_table", "records_table", "write_table"]
+
+Record = Mapping[str, Any]
+"""Column -> name, number, truth, or None where there is none."""
+Records = Callable[[], Iterable[Record]]
+ENDINGS = (".csv", ".parquet")
+"""Of files that hold a table."""
+_MOST_SHOWN = 100
+"""Rows that a notebook shows."""
+_SHOWN_UNITS = ("s", "B", "B/s", "FLOP/s", "J")
+
+
+class Tabular(abc.ABC):
+    """An answer that has tables."""
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def tables(self) -> dict[str, Records]:
+        """Return the tables by name, the one that says most first; each makes its rows when it is called."""
+
+    def records(self, table: str | None = None) -> list[Record]:
+        """Return the rows of a table, by default of the first.
+
+        Raises:
+            UnknownNameError: it has no such table.
+        """
+        tables = self.tables()
+        name = next(iter(tables)) if table is None else table
+        if name not in tables:
+            raise UnknownNameError("table", name, tables)
+        return list(tables[name]())
+
+    def to_frame(self, table: str | None = None) -> pandas.DataFrame:
+        """Return a table as a pandas frame, by default the first; `attrs["units"]` has the unit of every column that has one.
+
+        Raises:
+            UnknownNameError: it has no such table.
+        """
+        import pandas
+
+        records = self.records(table)
+        names = list(dict.fromkeys(name for record in records for name in record))
+        columns = {name: [record.get(name) for record in records] for name in names}
+        frame = pandas.DataFrame(
+            {name: pandas.Series(values, dtype=_dtype(name, values)) for name, values in columns.items()}
+        )
+        frame.attrs["units"] = {name: unit for name in names if (unit := column_of(name).unit)}
+        return frame
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the first table."""
+        records = self.records()
+        more = f"<p>... and {len(records) - _MOST_SHOWN:,} more rows</p>" if len(records) > _MOST_SHOWN else ""
+        return records_table(records[:_MOST_SHOWN]).html() + more
+
+
+def _dtype(name: str, values: Sequence[Any]) -> str | None:
+    """How pandas keeps numbers and truths of which some are missing; None = as it finds best."""
+    if None not in values:
+        return None
+    kinds = {type(value) for value in values if value is not None}
+    if not kinds and column_of(name).unit:
+        return "float64"
+    return {frozenset({int}): "Int64", frozenset({bool}): "boolean", frozenset({float}): "float64"}.get(
+        frozenset(kinds)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked(Tabular):
+    """Several answers of one kind as one, their rows below one another."""
+
+    answers: tuple[Tabular, ...]
+
+    def tables(self) -> dict[str, Records]:
+        """Those of the first, each with the rows of all."""
+        return {name: partial(self._rows, name) for name in self.answers[0].tables()}
+
+    def _rows(self, name: str) -> list[Record]:
+        return [record for answer in self.answers for record in answer.records(name)]
+
+
+def records_table(records: Sequence[Record]) -> Table:
+    """Return rows to read, numbers with their units: one row as a list, several as a table without its empty columns.
+
+    >>> print(records_table([{"name": "a", "step_time_s": 2.0, "mfu": 0.5}]).text())
+    name         a
+    step_time_s  2 s
+    mfu          50.0 %
+    """
+    names = [
+        name
+        for name in dict.fromkeys(name for record in records for name in record)
+        if any(record.get(name) not in (None, "") for record in records)
+    ]
+    cells = [[_shown(name, record.get(name)) for name in names] for record in records]
+    if len(records) == 1:
+        return Table(headings=("", ""), rows=tuple(zip(names, cells[0], strict=True)), left=(0, 1))
+    left = tuple(i for i, name in enumerate(names) if any(isinstance(record.get(name), str) for record in records))
+    return Table(headings=tuple(names), rows=tuple(map(tuple, cells)), left=left)
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    unit = column_of(name).unit
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if unit == "1":
+        return percent(float(value))
+    if unit in _SHOWN_UNITS:
+        return show(float(value), unit)
+    text = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if isinstance(value, float) else str(value)
+    return f"{text} {unit}".rstrip()
+
+
+def check_table(path: str) -> None:
+    """Refuse a file whose ending is none of a table, before anything is computed.
+
+    Raises:
+        SpecError: it is none.
+    """
+    if Path(path).suffix.lower() not in ENDINGS:
+        raise SpecError(f"a table's file ending names its format, but {path!r} has none of: {', '.join(ENDINGS)}")
+
+
+def write_table(answer: Tabular, path: str, table: str | None = None) -> str:
+    """Write a table of an answer; the file's ending chooses the format.  Parquet keeps the units with the columns.
+
+    Raises:
+        SpecError: an ending that is none of a table.
+        UnknownNameError: the answer has no such table.
+    """
+    check_table(path)
+    frame = answer.to_frame(table)
+    with replacing(path) as beside:
+        if Path(path).suffix.lower() == ".csv":
+            frame.to_csv(beside, index=False)
+        else:
+            for name, column in frame.items():
+                if column.dtype == "object" and len(set(map(type, column.dropna()))) > 1:  # Parquet's have one type
+                    frame[name] = frame[name].map(str, na_action="ignore")
+            frame.to_parquet(beside, index=False)
+    return path
