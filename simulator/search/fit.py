@@ -16,7 +16,7 @@ from simulator.job import Job
 from simulator.report.table import Section, percent
 from simulator.search.answer import Answer
 from simulator.search.candidate import Candidate, fullest_that_fits, look
-from simulator.search.growth import GROWTHS, Growth, Grown
+from simulator.search.growth import GROWTHS, Grown, Growth
 from simulator.search.search import search
 from simulator.search.space import Point, Space, default_ranges, make_space, worlds
 from simulator.units import show
