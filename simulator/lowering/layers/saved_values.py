@@ -62,10 +62,9 @@ def kept_values(part: LayerPart, saves: tuple[str, ...], element: float) -> list
             read = [s for other in part.operators for s in other.saved if s.role == "operand"]
             out += [KeptValue(s.name, s.bytes, s.dims) for s in read]
         elif o.work == "gemm":
-            b, m, n, _ = o.shape
             experts = isinstance(o.op, Product) and o.op.of_experts
-            dims = (Dim("projected", 1),) if experts else o.op.outputs[0].dims
-            out.append(KeptValue(f"{o.label} output", float(b) * m * n * element, dims, experts))
+            made = float(sum(t.elements for t in o.op.outputs)) * element
+            out.append(KeptValue(f"{o.label} output", made, o.op.outputs[0].dims, experts))
         elif o.work == "attention":
             sequences, heads, length, width = o.shape
             out.append(
