@@ -30,6 +30,7 @@ class Division:
         gathers: collective that brings its left operand together; `sums`: that of its output.
         gathers_again: that of the left operand for the gradient of the weight.
         gathers_back: that of the output's gradient; `sums_back`: of the left operand's gradient.
+        adds_weights: whether each rank has a term of the weight's gradient.
     """
 
     shape: tuple[int, int, int, int]
@@ -40,6 +41,7 @@ class Division:
     gathers_again: str = ""
     gathers_back: str = ""
     sums_back: str = ""
+    adds_weights: bool = False
 
 
 def divide(layout: Layout, o: Operator) -> Division:
@@ -67,6 +69,7 @@ def divide(layout: Layout, o: Operator) -> Division:
     several = {a: d for a, d in along.items() if layout.ranks(a) > 1}
     forward = einsum_steps(layout, several, left, right, out)
     to_left = einsum_steps(layout, several, out, right, left)
+    to_right = einsum_steps(layout, several, left, out, right)
     if name and tensor_collective(forward.second):
         raise LayoutError(
             f"layout {layout.name!r} divides {name}, and so it divides {right.name!r}, of which operation {op.label!r} needs all on every "
@@ -79,9 +82,10 @@ def divide(layout: Layout, o: Operator) -> Division:
         rows=rows,
         gathers=tensor_collective(forward.first),
         sums=tensor_collective(forward.result),
-        gathers_again=tensor_collective(einsum_steps(layout, several, left, out, right).first),
+        gathers_again=tensor_collective(to_right.first),
         gathers_back=tensor_collective(to_left.first),
         sums_back=tensor_collective(to_left.result),
+        adds_weights=bool(tensor_collective(to_right.result)),
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.lowering.layers.layer_context import LayerContext
-from simulator.workload.graph import Product
+from simulator.partition.strategies.base import TENSOR
+from simulator.workload.graph import Kernel, Product, Tensor
 from simulator.workload.operator import LayerPart, Operator
 
 __all__ = ["expert_parameters", "parameters", "small_parameters", "weight_tensors"]
@@ -13,17 +14,20 @@ __all__ = ["expert_parameters", "parameters", "small_parameters", "weight_tensor
 
 def parameters(ctx: LayerContext, part: LayerPart) -> float:
     """Weights on one GPU [count]."""
-    return sum((o.parameters - _small(ctx, o)) / _ways(ctx, o) + _small(ctx, o) for o in part.operators)
+    return sum(_held(ctx, o.op.weights) for o in part.operators)
 
 
 def small_parameters(ctx: LayerContext, part: LayerPart) -> float:
-    """Of them, those of norms and of biases behind sums, which every tensor-parallel rank has in full [count]."""
-    return float(sum(_small(ctx, o) for o in part.operators))
+    """Of them, those whose gradients come out as terms, which the tensor-parallel ranks add up [count].
+
+    They lie whole on every rank and meet a part of the tokens, or of the heads, on each: norms and routers under sequence parallelism.
+    """
+    return sum(_held(ctx, tuple(w for w in o.op.weights if _in_terms(ctx, o, w))) for o in part.operators)
 
 
 def expert_parameters(ctx: LayerContext, part: LayerPart) -> float:
     """Of them, those of experts [count]."""
-    return sum(o.parameters / _ways(ctx, o) for o in part.operators if _of_experts(o))
+    return sum(_held(ctx, o.op.weights) for o in part.operators if _of_experts(o))
 
 
 def weight_tensors(ctx: LayerContext, part: LayerPart, norm: str) -> tuple[float, ...]:
@@ -36,34 +40,36 @@ def weight_tensors(ctx: LayerContext, part: LayerPart, norm: str) -> tuple[float
 
 
 def _tensors(ctx: LayerContext, o: Operator, norm: str) -> Iterator[float]:
-    if not o.parameters or _of_experts(o):
+    """Those of an operator: of each product, and of all that is small together."""
+    if _of_experts(o):
         return
-    ways, small = _ways(ctx, o), _small(ctx, o)
-    if o.work == "gemm":
-        batch, _, n, k = o.shape
-        main = batch * n * k
-        yield from (main / ways * width / n for width in o.widths)
-        bias = o.parameters - main
-        if bias:
-            yield bias if small else bias / ways
+    matrices = tuple(w for w in o.op.weights if w.role == "weight")
+    small = _held(ctx, tuple(w for w in o.op.weights if w.role != "weight"))
+    if isinstance(o.op, Product) and matrices:
+        held = _held(ctx, matrices)
+        yield from (held * width / o.shape[2] for width in o.widths)
     elif o.work == "memory_bound" and norm == "layer_norm":
-        yield from (o.parameters / 2.0, o.parameters / 2.0)
-    else:
-        yield from (size for size in ((o.parameters - small) / ways, small) if size)
+        small /= 2.0
+        yield small
+    elif matrices:
+        yield _held(ctx, matrices)
+    if small:
+        yield small
 
 
 def _of_experts(o: Operator) -> bool:
     return isinstance(o.op, Product) and bool(o.op.matrices) and o.op.of_experts
 
 
-def _ways(ctx: LayerContext, o: Operator) -> float:
-    """How many ways the weights of an operator are divided: as its matrices, beside which all else is small."""
-    first = next((w for w in o.op.weights if w.role == "weight"), None)
-    return ctx.ways(first.dims) if first is not None else 1
+def _held(ctx: LayerContext, weights: tuple[Tensor, ...]) -> float:
+    """Of some weights, those on one GPU [count]."""
+    return float(sum(w.elements / ctx.ways(w.dims) for w in weights))
 
 
-def _small(ctx: LayerContext, o: Operator) -> int:
-    """Weights that are no matrices and lie whole: of kernels, and of products whose sums are added up."""
-    if isinstance(o.op, Product) and not (ctx.division(o).rows and not o.op.of_experts):
-        return 0
-    return sum(w.elements for w in o.op.weights if w.role != "weight" and not ctx.layout.along(w.dims))
+def _in_terms(ctx: LayerContext, o: Operator, weight: Tensor) -> bool:
+    """Whether tensor-parallel ranks have a term each of a weight's gradient: it lacks the dimension by which they divide the work."""
+    op = o.op
+    if isinstance(op, Product) and weight.role == "weight":
+        return ctx.division(o).adds_weights
+    made = op.moves[0].dims if isinstance(op, Kernel) else op.outputs[0].dims
+    return TENSOR in ctx.layout.axes(made) and TENSOR not in ctx.layout.axes(weight.dims)
