@@ -27,6 +27,8 @@ from simulator.lowering.resolve.shape_rules import check_shapes
 from simulator.lowering.resolve.shard_rules import check_shards, check_units, with_shards
 from simulator.lowering.resolve.workload_rules import check_documents, check_loss
 from simulator.options.option import chosen
+from simulator.partition.compose import compose
+from simulator.partition.layout import Layout
 from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import AXES, Plan
 from simulator.schedules import SCHEDULES
@@ -96,6 +98,7 @@ class ResolvedPlan:
     activation_offload: int = 0
     parameter_offload: float = 0.0
     cuda_graphs: tuple[str, ...] = ()
+    layout: Layout = Layout(name="one rank", mesh=(), rules=())
 
     @property
     def replica_axes(self) -> tuple[str, ...]:
@@ -319,6 +322,14 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
         expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,
         expert_exchange=said("expert_exchange"),
         expert_imbalance=plan.expert_imbalance,
+        layout=compose(
+            "megatron",
+            plan.tensor_parallel,
+            plan.sequence_parallel,
+            plan.expert_parallel,
+            plan.expert_tensor_parallel or plan.tensor_parallel,
+            plan.expert_imbalance,
+        ),
         style=style,
         precision=numbers,
         framework=framework,

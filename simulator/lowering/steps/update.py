@@ -64,7 +64,10 @@ def add_update(state: State) -> None:
     if len(state.updates):
         return  # where steps run into each other they stand amid the actions: pass `asynchronous`
     rank, before = state.build(_last_reductions)
-    if resolved.clip_gradients or resolved.precision.loss_scaling:
+    tables: tuple[Callable[..., OperatorTable], ...] = (optimizer_table,)
+    if not (resolved.clip_gradients or resolved.precision.loss_scaling):
+        tables = (norm_table, optimizer_table) if _sums_gradients(state) else tables
+    else:
         norm = _segments(state, (norm_table,), "gradient norm", synchronises=False)
         item = state.add_item(
             Link(
@@ -79,7 +82,7 @@ def add_update(state: State) -> None:
             )
         )
         rank, before = state.build(_add_norm, norm, item)
-    optimizer = _segments(state, (optimizer_table,), "optimizer", synchronises=True)
+    optimizer = _segments(state, tables, "optimizer", synchronises=True)
     stands = tuple(state.effect(_stands_in_update(state, r)) for r in range(state.ranks))
     rows = state.build(_add_optimizer, optimizer)
     state.stand(_stand, stands)
@@ -166,9 +169,14 @@ def update_segments(state: State) -> tuple[int, ...]:
     Loss scaling then checks each rank's own gradients; a global norm is checked afterwards.
     """
     resolved = state.resolved
-    local = resolved.precision.loss_scaling or resolved.sequence_parallel or resolved.clip_gradients
+    local = resolved.precision.loss_scaling or _sums_gradients(state) or resolved.clip_gradients
     tables = (norm_table, optimizer_table) if local else (optimizer_table,)
     return _segments(state, tables, "update", synchronises=False)
+
+
+def _sums_gradients(state: State) -> bool:
+    """Whether tensor-parallel ranks have terms of any gradients."""
+    return any(small_parameters(state, rank) for rank in range(state.ranks))
 
 
 def _segments(

@@ -36,7 +36,6 @@ class UpdateFacts(NamedTuple):
     lanes: int
     replicas: int
     offloaded: float
-    sequence_parallel: bool
     clips: bool
     fused: bool
     casts_gathered: bool
@@ -63,7 +62,6 @@ def update_facts(state: State) -> UpdateFacts:
         lanes=resolved.lanes,
         replicas=resolved.replicas,
         offloaded=resolved.optimizer_offload,
-        sequence_parallel=resolved.sequence_parallel,
         clips=resolved.clip_gradients,
         fused=framework.fused_optimizer,
         casts_gathered=framework.casts_gathered,
@@ -76,15 +74,15 @@ def update_facts(state: State) -> UpdateFacts:
 def norm_table(
     facts: UpdateFacts, held: float, mine: float, kept: float, small: float, tensors: float
 ) -> OperatorTable:
-    """Local part of the gradient norm, overflow check and unscaling, and the sum of the norms' gradients under SP.
+    """Local part of the gradient norm, overflow check and unscaling, and the sum of gradients of which tensor-parallel ranks have terms.
 
     Args:
-        held: weights on a GPU [count]; `mine`: those whose states it keeps; `kept`: those whose gradients it keeps; `small`: those that
-            every tensor-parallel rank holds in full; `tensors`: how many tensors they are.
+        held: weights on a GPU [count]; `mine`: those whose states it keeps; `kept`: those whose gradients it keeps; `small`: those of
+            whose gradients each tensor-parallel rank has a term; `tensors`: how many tensors they are.
     """
     gradients = mine * facts.gradient_bytes
     rows = Rows("gradient norm")
-    if facts.sequence_parallel:
+    if small:
         rows.add(
             label="norm gradients all_reduce",
             kind=COLLECTIVE,

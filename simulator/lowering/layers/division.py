@@ -1,0 +1,129 @@
+"""How a product is divided over ranks: its shape on one of them, and the collectives around it and around its gradients.
+
+All of it follows from the layout (`simulator/partition/propagate.py`).  A product of experts leaves its sums to the exchange of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from simulator.errors import LayoutError
+from simulator.partition.layout import Layout
+from simulator.partition.propagate import einsum_steps, product_dims, seen_as_made
+from simulator.partition.redistribute import Move
+from simulator.partition.strategies.base import TENSOR
+from simulator.partition.strategies.experts import EXPERT, EXPERT_ROWS, EXPERT_TENSOR, ROWS
+from simulator.workload.graph import Dim, Product
+from simulator.workload.operator import Operator
+
+__all__ = ["Division", "divide", "tensor_collective"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """A product on one rank.
+
+    Args:
+        shape: (batch, m, n, k) there.
+        columns, rows: whether what tensor parallelism (or that of experts) divides are its columns, or its depth.
+        gathers: collective that brings its left operand together; `sums`: that of its output.
+        gathers_again: that of the left operand for the gradient of the weight.
+        gathers_back: that of the output's gradient; `sums_back`: of the left operand's gradient.
+        adds_weights: whether each rank has a term of the weight's gradient.
+    """
+
+    shape: tuple[int, int, int, int]
+    columns: bool = False
+    rows: bool = False
+    gathers: str = ""
+    sums: str = ""
+    gathers_again: str = ""
+    gathers_back: str = ""
+    sums_back: str = ""
+    adds_weights: bool = False
+
+
+def divide(layout: Layout, o: Operator) -> Division:
+    """Return how a product is divided.
+
+    Raises:
+        LayoutError: the layout leaves its right operand divided where every rank needs all of it.
+    """
+    op = o.op
+    if not isinstance(op, Product):
+        raise TypeError(f"operation {op.label!r} is no product")
+    left, right, out = next(op.pairs)
+    seen, left = left, seen_as_made(layout, left, o.sources[0])
+    out = seen_as_made(layout, out, left.view(*left.dims[len(seen.dims) :]))
+    if not op.matrices:
+        right = seen_as_made(layout, right, o.sources[1])
+    along = layout.along(product_dims(left, right, out))
+    axis = EXPERT_TENSOR if op.of_experts else TENSOR
+    name = _name(along[axis]) if axis in along else ""
+    of_left, of_right, of_out = ({_name(d) for d in t.dims} for t in (left, right, out))
+    columns, rows = name in of_right - of_left, name in (of_right & of_left) - of_out
+    shape = _local(layout, o, along, (of_left, of_right, of_out))
+    if op.of_experts:
+        return Division(shape=shape, columns=columns, rows=rows)
+    several = {a: d for a, d in along.items() if layout.ranks(a) > 1}
+    forward = einsum_steps(layout, several, left, right, out)
+    to_left = einsum_steps(layout, several, out, right, left)
+    to_right = einsum_steps(layout, several, left, out, right)
+    if name and tensor_collective(forward.second):
+        raise LayoutError(
+            f"layout {layout.name!r} divides {name}, and so it divides {right.name!r}, of which operation {op.label!r} needs all on every "
+            f"rank of mesh axis {TENSOR!r}. Way out: a layout that divides {' or '.join(sorted(of_left & of_right & of_out))}, or "
+            "sequence_parallel = false."
+        )
+    return Division(
+        shape=shape,
+        columns=columns,
+        rows=rows,
+        gathers=tensor_collective(forward.first),
+        sums=tensor_collective(forward.result),
+        gathers_again=tensor_collective(to_right.first),
+        gathers_back=tensor_collective(to_left.first),
+        sums_back=tensor_collective(to_left.result),
+        adds_weights=bool(tensor_collective(to_right.result)),
+    )
+
+
+def tensor_collective(moves: tuple[Move, ...]) -> str:
+    """Return the collective of the tensor-parallel ranks among some changes of placement; "" for none."""
+    return next((move.collective for move in moves if move.axis == TENSOR), "")
+
+
+def _local(
+    layout: Layout, o: Operator, along: Mapping[str, Dim], names: tuple[set[str], set[str], set[str]]
+) -> tuple[int, int, int, int]:
+    """(batch, m, n, k) of the forward product on one rank.
+
+    Args:
+        along: mesh axis -> the dimension of the product that it divides.
+        names: of the dimensions of left operand, right operand and output.
+    """
+    of_left, of_right, of_out = names
+    b, m, n, k = o.shape
+    if EXPERT in along:
+        dealt = layout.ranks(EXPERT)
+        fullest = layout.ways(tuple(d for d in o.op.inputs[0].dims if d.name == ROWS))
+        m = max(1, round(m / fullest * dealt / b))
+        b //= dealt
+    for axis, dim in along.items():
+        parts, name = layout.parts(dim, axis), _name(dim)
+        if axis in (EXPERT, EXPERT_ROWS):
+            continue
+        if name in of_left & of_right & of_out:
+            b = max(1, b // parts)
+        elif name in of_left & of_right:
+            k //= parts
+        elif name in of_right:
+            n //= parts
+        else:
+            m = max(1, m // parts)
+    return b, m, n, k
+
+
+def _name(dim: Dim) -> str:
+    return dim.serves or dim.name
