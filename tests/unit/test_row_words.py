@@ -22,6 +22,8 @@ from tests.rows import ROW, placed
         ("T5X on GPUs", "0", "t5x"),
         ("Levanter on TPU", "3", "jax_xla"),
         ("llm.c (C/CUDA)", "1", "llm_c"),
+        ("torchtitan (FSDP2), eager", "3", "torchtitan_eager"),
+        ("Hugging Face transformers with Transformer Engine layers", "3", "pytorch_fsdp_fused"),
         ("HAI-LLM", "1", "hai_llm"),
         ("OLMo-core", "3", "torchtitan"),
         ("Primus (Megatron)", "1", "megatron_core"),
