@@ -16,6 +16,7 @@ from simulator.costs.price import price
 from simulator.costs.tables import machine_of, price_table
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
+from simulator.plan.framework import load_framework
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, Prices, account_of
 from simulator.program.program import Link, Program, Segment
 
@@ -74,7 +75,7 @@ def _parts(item: object, i: int, prices: Prices, program: Program, cluster: Clus
     if not isinstance(item, Segment):
         raise ProgramError(f"a fused pair runs its operators interleaved and cannot be opened up: {program.name!r}")
     out: list[Part] = []
-    machine = machine_of(cluster)
+    machine = machine_of(cluster, load_framework(program.framework).backend if program.framework else "nccl")
     for table, count in item.pieces:
         priced = price_table(table, machine, program.axes)
         rows: list[Part] = []

@@ -66,7 +66,7 @@ class Desk:
 
 def desk_of(cluster: Cluster, axes: Axes, framework: Framework | None) -> Desk:
     """Return the desk of a cluster, a mesh and the framework whose host costs apply; None = the host costs nothing."""
-    machine = machine_of(cluster)
+    machine = machine_of(cluster, framework.backend if framework else "nccl")
     if framework is None:
         return _desk(machine, axes, NO_HOST, 0.0, 0.0, 0.0, False)
     pace = cluster.pace.host

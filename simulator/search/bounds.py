@@ -42,7 +42,8 @@ def least_seconds(job: Job, resolved: ResolvedPlan) -> float:
         return 0.0
     schedule = resolved.schedule
     placement = schedule.placement(resolved.shape)
-    machine, costs = machine_of(job.cluster), layer_costs(job.workload, resolved)
+    machine = machine_of(job.cluster, resolved.framework.backend)
+    costs = layer_costs(job.workload, resolved)
     chunks = chunks_of(job.workload.model, resolved.recomputes, resolved.layer_split, placement.chunks)
     forward, backward = (
         [sum(_seconds(costs[kind], way, machine, resolved.axes) for kind in chunk.kinds) for chunk in chunks]
