@@ -21,7 +21,7 @@ __all__ = ["BestInterval", "best_interval"]
 _POINTS, _WIDTH, _ROUNDS = 9, 2.5, 2
 _FAILURES = 4000.0
 _LEAST_RUNS, _MOST_RUNS = 16, 2000
-_CHANGES = 1e7
+_CHANGES = 4e6
 """Over all runs of one interval, about: where much happens in a run, few runs tell."""
 
 

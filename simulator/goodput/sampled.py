@@ -106,7 +106,10 @@ def _too_many(model: RunModel) -> str:
     every = f"a checkpoint every {show(model.interval, 's')}" if model.interval else "no checkpoint"
     window = f", a window every {show(model.maintenance_every, 's')}" if math.isfinite(model.maintenance_every) else ""
     causes = model.causes
-    often = [f"{name} every {show(float(life), 's')}" for name, life in zip(causes.name, causes.scale / causes.count, strict=True)]
+    often = [
+        f"{name} every {show(float(life), 's')}"
+        for name, life in zip(causes.name, causes.scale / causes.count, strict=True)
+    ]
     return (
         f"a run goes through at most about {MOST_CHANGES:,} checkpoints, failures and machines in repair, but "
         f"{show(min(model.work, model.horizon), 's')} with {every}{window}, and failures of {', '.join(often) or 'nothing'}, are "

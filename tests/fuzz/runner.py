@@ -211,7 +211,13 @@ def _in_a_child(work: list[tuple[Target, int]], seed: int, tallies: dict[str, Ta
         work = work[done:]
         if work and os.waitpid(child, 0)[1]:
             target, number = work[0]
-            _tell(tallies[target.name], target, seed, number, f"no answer after {_WATCH * LONGEST:g} s, or the process died")
+            _tell(
+                tallies[target.name],
+                target,
+                seed,
+                number,
+                f"no answer after {_WATCH * LONGEST:g} s, or the process died",
+            )
             tallies[target.name].inputs += 1
             work = work[1:]
         elif work:

@@ -139,8 +139,8 @@ _WEEKS: dict[str, tuple[type[BaseModel], tuple[dict[str, Any], ...]]] = {
             {"fleet": "meta_llama3_2024", "detection": "1 min", "restart": "10 min"},
             {"failures": [{"component": "gpu", "mtbf": "500 h"}], "spares": 2, "repair": "24 h", "elastic": 1},
             {"failures": [{"component": "gpu", "effect": "slow", "mtbf": "90 h", "clock": 0.8, "detection": "2 h"}]},
-            {"failures": [{"component": "switch", "mtbf": "9000 h", "nodes": 32, "shape": 0.7}], "restart": {"drain": "30 s", "load": "auto"}},
-            {"failures": [{"component": "host", "mtbf": "700 h", "effect": "corrupt"}], "maintenance": {"every": "7 d", "length": "2 h"}},
+            {"failures": [{"component": "switch", "mtbf": "9000 h", "nodes": 32, "shape": 0.7}], "restart": {"drain": "30 s"}},
+            {"failures": [{"component": "host", "mtbf": "700 h", "effect": "corrupt"}], "maintenance": {"every": "7 d", "length": "1 h"}},
         ),
     ),
     "checkpoint": (
@@ -148,10 +148,10 @@ _WEEKS: dict[str, tuple[type[BaseModel], tuple[dict[str, Any], ...]]] = {
         (
             {"interval": "30 min", "write": "auto", "mode": "asynchronous", "bandwidth": "2 TB/s", "interference": 0.1},
             {"interval": "auto", "write": "60 s"},
-            {"interval": "10 min", "write": "60 s", "mode": "memory", "persist": "2 h", "copies": 2},
+            {"interval": "10 min", "write": "60 s", "mode": "memory", "persist": "2 h", "persist_write": "5 min"},
         ),
     ),
-    "power": (Power, ({"cap": "300 W", "price": "0.1 $/kWh"}, {})),
+    "power": (Power, ({"cap": "300 W", "grid": "0.1 kg/kWh"}, {})),
 }  # fmt: skip
 
 
@@ -236,10 +236,16 @@ def collectives(draw: Random) -> Input:
     """Any collective on any cluster, in shapes that mostly can be."""
     each, nodes = draw.choice((1, 2, 4, 8)), draw.choice((1, 2, 3, 16, 512))
     words = ["--ranks", str(each * nodes), "--nodes", str(nodes), "--cluster", draw.choice(_names("clusters"))]
-    size = f"{10 ** draw.uniform(-1, 13):.4g} B" if draw.random() < 0.4 else draw.choice(("8B", "1KiB", "1MiB", "1GiB", "0.5B"))
+    size = (
+        f"{10 ** draw.uniform(-1, 13):.4g} B"
+        if draw.random() < 0.4
+        else draw.choice(("8B", "1KiB", "1MiB", "1GiB", "0.5B"))
+    )
     words += ["--size", size, "--algorithm", draw.choice(_ALGORITHMS)]
     if draw.random() < 0.2:
-        words += draw.choice((("--groups", "3"), ("--protocol", "ll"), ("--protocol", "ll128"), ("--protocol", "simple")))
+        words += draw.choice(
+            (("--groups", "3"), ("--protocol", "ll"), ("--protocol", "ll128"), ("--protocol", "simple"))
+        )
     return Input({}, ("collective", draw.choice(_KINDS), *words, "--json"))
 
 
@@ -273,11 +279,23 @@ def imports(draw: Random) -> Input:
 
 @functools.cache
 def _imported() -> dict[str, str]:
-    return {path.name: path.read_text(encoding="utf-8") for path in sorted((DATA / "imports").iterdir()) if path.is_file()}
+    return {
+        path.name: path.read_text(encoding="utf-8") for path in sorted((DATA / "imports").iterdir()) if path.is_file()
+    }
 
 
 def _uses(flag: str) -> Callable[[str], tuple[str, ...]]:
-    return lambda name: ("run", "--model", "gpt2_124m", "--cluster", "dgx_a100", *SMALL, "--set", f"{flag}={name}", "--json")
+    return lambda name: (
+        "run",
+        "--model",
+        "gpt2_124m",
+        "--cluster",
+        "dgx_a100",
+        *SMALL,
+        "--set",
+        f"{flag}={name}",
+        "--json",
+    )
 
 
 def _shows(kind: str) -> Callable[[str], tuple[str, ...]]:

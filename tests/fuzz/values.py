@@ -38,7 +38,21 @@ _SIZES = (1, 2, 3, 4, 6, 8, 16, 64)
 _USUAL = (0.5, 2, 3, 4)
 _FACTORS = (0, 0.1, 0.5, 0.9, 1.1, 2, 3, 10, 1000, 1e-3, 1e-9, 1e9)
 _EXTREMES = (0.0, -0.0, 1.0, -1.0, 5e-324, 1e-308, 1e-30, 1e-9, 0.5, 1e9, 1e30, 1e300, 1e308)
-_WORDS = ("", "nowhere", "a" * 3000, "é\u0001", "1e999", "../../etc/passwd", "-1", "NaN", "{}", "[[", "0x10", "true", "1 GB")
+_WORDS = (
+    "",
+    "nowhere",
+    "a" * 3000,
+    "é\u0001",
+    "1e999",
+    "../../etc/passwd",
+    "-1",
+    "NaN",
+    "{}",
+    "[[",
+    "0x10",
+    "true",
+    "1 GB",
+)
 _QUANTITY = re.compile(r"([+-]?[0-9.]+(?:e[+-]?[0-9]+)?)\s*([^0-9\s].*)?\Z")
 
 
@@ -73,7 +87,10 @@ def _number(draw: Random, least: float, most: float) -> float:
 
 def text(draw: Random, most: int = 8) -> str:
     """A few characters, letters above all."""
-    return "".join(chr(draw.choice((97, 48, 46, 45, 95, 32, 233, 1, 0x4E2D)) + draw.randrange(9)) for _ in range(draw.randrange(most)))
+    return "".join(
+        chr(draw.choice((97, 48, 46, 45, 95, 32, 233, 1, 0x4E2D)) + draw.randrange(9))
+        for _ in range(draw.randrange(most))
+    )
 
 
 def close_to(draw: Random, value: Any) -> Any:
