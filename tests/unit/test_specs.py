@@ -290,3 +290,18 @@ def test_errors_of_several_files_come_together(here: Path) -> None:
     lines = [line for line in str(caught.value).splitlines() if line.startswith("workloads/published/")]
     rule = "line 2: count = 0: expected at least 1"
     assert [f"workloads/published/a.toml, {rule}", f"workloads/published/b.toml, {rule}"] == lines[:2]
+
+
+def test_a_value_that_may_be_of_two_kinds_is_named_by_its_key(tmp_path: Path) -> None:
+    from simulator.job import load_job
+
+    path = tmp_path / "job.toml"
+    path.write_text(
+        '[workload]\nmodel = "gpt2_124m"\n[cluster]\nname = "a100_x8"\n'
+        "[checkpoint]\ninterval = 5\n[reliability]\nrestart = {drain = 3}\n"
+    )
+    with pytest.raises(SpecError) as refused:
+        load_job(path)
+    assert "line 6: checkpoint.interval = 5: expected a time with its unit" in str(refused.value)
+    assert "line 8: reliability.restart.drain = 3: expected a time with its unit" in str(refused.value)
+    assert "[" not in str(refused.value)
