@@ -13,7 +13,7 @@ from simulator.search.space import Point, Space
 from simulator.specs import validate_spec
 from simulator.workload.model import Model
 
-__all__ = ["GROWTHS", "Growth", "Grown"]
+__all__ = ["GROWTHS", "Grown", "Growth"]
 
 
 class Growth(abc.ABC):

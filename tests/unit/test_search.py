@@ -122,7 +122,9 @@ def test_bounds_are_below_the_truth_and_one_a_hundredth_too_high_is_caught(
     planted = grid.best[3]
     plan, real = small.job_of(planted.point).plan, candidate.least_seconds
     monkeypatch.setattr(
-        candidate, "least_seconds", lambda job, resolved: 1.01 * planted.step_time if job.plan == plan else real(job, resolved)
+        candidate,
+        "least_seconds",
+        lambda job, state: 1.01 * planted.step_time if job.plan == plan else real(job, state),
     )
     assert too_high(small) == [planted.point.settings]
 
@@ -144,15 +146,18 @@ def test_a_bound_of_memory_one_a_hundredth_too_high_is_caught(
     planted = grid.best[3]
     plan, real = small.job_of(planted.point).plan, candidate.least_bytes
     high = 1.01 * planted.peak_memory
-    monkeypatch.setattr(
-        candidate, "least_bytes", lambda job, resolved: high if job.plan == plan else real(job, resolved)
-    )
+    monkeypatch.setattr(candidate, "least_bytes", lambda job, state: high if job.plan == plan else real(job, state))
     assert too_high(small) == [planted.point.settings]
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.2, 0.5, 0.9, 0.999, 1.0])
 def test_what_is_too_large_by_its_bound_does_not_fit(probability: float) -> None:
-    settings = ["cluster.gpus=8", "workload.global_batch_size=64", "plan.tensor_parallel=4", "plan.sequence_parallel=true"]
+    settings = [
+        "cluster.gpus=8",
+        "workload.global_batch_size=64",
+        "plan.tensor_parallel=4",
+        "plan.sequence_parallel=true",
+    ]
     ranges = ["microbatch_size=1,2,4,8", "zero_stage=0,1,3", "recompute=none,full", "pipeline_parallel=1,2"]
     space = space_of("llama2_13b", "dgx_a100_40", settings, ranges)
     exact, brute = search(space, fit_probability=probability), search(space, "grid", fit_probability=probability)
@@ -167,7 +172,9 @@ def test_a_planted_bound_changes_the_answer(small: Space, grid: Answer, monkeypa
     """If bounds could be too high without a trace, the tests above would prove nothing."""
     real = candidate.least_seconds
     best = small.job_of(grid.best[0].point).plan
-    monkeypatch.setattr(candidate, "least_seconds", lambda job, plan: real(job, plan) * (100.0 if job.plan == best else 1.0))
+    monkeypatch.setattr(
+        candidate, "least_seconds", lambda job, plan: real(job, plan) * (100.0 if job.plan == best else 1.0)
+    )
     assert figures(search(small, top=1), 1) != figures(grid, 1)
 
 

@@ -40,7 +40,9 @@ def add_memory(state: State) -> None:
             for direction, word in enumerate(("forward", "backward")):
                 for variant in state.occurring(number, direction, scale):
                     groups = state.pieces[(chunk, word, variant)]
-                    effect = {group: state.effect(largest_mark(state, costs, group, word)) for group in dict.fromkeys(groups)}
+                    effect = {
+                        group: state.effect(largest_mark(state, costs, group, word)) for group in dict.fromkeys(groups)
+                    }
                     marks.append((direction, variant, tuple([effect[group] for group in groups])))
             found.append(_Stand(number, scale, saved, tuple(marks)))
     state.stand(_stand, tuple(classes.index(c) for c in state.chunks), tuple(found))
