@@ -34,6 +34,7 @@ VERBS = {
     "schedule": "Show a pipeline schedule alone, in abstract time.",
     "search": "Find the best plan of a space, with a proof, and what each choice costs.",
     "fit": "Say on how few GPUs a model fits, or how large a batch, sequence or model does.",
+    "advise": "Say which way to train in parallel suits a model and a machine, and why.",
     "goodput": "Simulate a whole run: failures, checkpoints, days, money, energy.",
     "compare": "Put schedules, ZeRO stages or any setting side by side.",
     "collective": "Time one collective on a cluster.",

@@ -14,7 +14,7 @@ from simulator.errors import SimulatorError
 from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.hardware.power import load_power_coefficients
 from simulator.job import Job
-from simulator.lowering import resolve
+from simulator.lowering import begin, resolve
 from simulator.report.prediction import QUANTILE, Prediction
 from simulator.search.bounds import least_bytes, least_seconds
 from simulator.search.space import Point, Space
@@ -41,6 +41,7 @@ class Candidate:
         price: of a step [$]; None = the cluster names no price.
         energy: of the facility for a step [J]; None where it is not what is made least.
         tokens_per_second: of the whole job.
+        breakdown: seconds by account.
         kind: of run; `runs`, `sources`, `median_error` say on what such runs were validated.
     """
 
@@ -56,6 +57,7 @@ class Candidate:
     price: float | None
     energy: float | None
     tokens_per_second: float
+    breakdown: Mapping[str, float]
     kind: str
     runs: int
     sources: int
@@ -112,6 +114,7 @@ class Candidate:
             "price_usd_per_step": self.price,
             "energy_j_per_step": self.energy,
             "tokens_per_second": self.tokens_per_second,
+            "breakdown_s": dict(self.breakdown),
             "validated_on": {
                 "kind": self.kind,
                 "runs": self.runs,
@@ -158,7 +161,8 @@ def look(space: Space, point: Point, objective: str) -> Looked:
         job = space.job_of(point)
         cluster = job.cluster
         resolved = resolve(job.workload, job.plan, cluster.world_size, f"cluster {cluster.name!r}")
-        held, seconds = least_bytes(job, resolved), least_seconds(job, resolved)
+        state = begin(job.workload, resolved)
+        held, seconds = least_bytes(job, state), least_seconds(job, state)
     except SimulatorError as refusal:
         return Looked(point=point, job=None, refusal=str(refusal))
     return Looked(
@@ -234,6 +238,7 @@ def _candidate(point: Point, job: Job, p: Prediction, objective: str) -> Candida
         price=None if hourly is None else p.step_time * p.world_size * _per_second(hourly),
         energy=step_power(p, job.cluster, job.power).facility * p.step_time if objective == "energy" else None,
         tokens_per_second=p.tokens / p.step_time,
+        breakdown=p.breakdown,
         kind=p.provenance["kind_of_run"],
         runs=facts["n"],
         sources=facts["sources"],

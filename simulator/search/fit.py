@@ -76,7 +76,7 @@ class Fit:
             return [Section(title=f"{self.question}: nothing fits", lines=(self.refusal, cost))]
         plan, model = self.plan, self.job.workload.model
         lines = (
-            f"{model.name}: {model.parameters / 1e9:,.4g} billion parameters, {model.depth} layers, "
+            f"{model.name}: {model.parameters:,} parameters, {model.depth} layers, "
             f"sequences of {self.job.workload.sequence_length:,}, {self.job.workload.global_batch_size:,} per step",
             f"on {self.job.cluster.world_size:,} GPUs of {self.job.cluster.name}",
             f"quickest plan that fits: {' '.join(plan.point.settings) or 'as the job has it'}",
@@ -105,6 +105,8 @@ def fewest_gpus(
     Raises:
         SpecError: as `make_space`.
     """
+    if "cluster.gpus" in fixed:
+        raise SpecError("--fewest gpus finds cluster.gpus itself. Way out: leave out its --fix")
     rest = {field: values for field, values in ranges.items() if field != "cluster.gpus"}
     numbers = sorted(ranges.get("cluster.gpus", worlds(job, job.cluster.world_size)))
     evaluations = looked = 0

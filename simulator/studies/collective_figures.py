@@ -11,12 +11,8 @@ from simulator.collectives import CollectiveTime, bus_factor, collective_seconds
 from simulator.collectives.base import KINDS
 from simulator.errors import PlanError, SpecError, UnknownNameError
 from simulator.hardware.cluster import MAX_WORLD_SIZE, load_cluster
-<<<<<<< HEAD
-from simulator.hardware.fabric import Fabric, GroupPlacement, describe_group, fabric_of
-from simulator.report.frames import Records, Tabular
-=======
 from simulator.hardware.fabric import BACKENDS, Backend, Fabric, GroupPlacement, describe_group, fabric_of
->>>>>>> d4b6b18 (The communication library belongs to the framework; GLOO takes the wires of the cluster at hand)
+from simulator.report.frames import Records, Tabular
 from simulator.report.prediction import QUANTILE
 from simulator.report.table import Section, Table, percent
 from simulator.units import show

@@ -16,11 +16,11 @@ from simulator.studies.live_tensors import live_at_peak
 from simulator.studies.measured import class_seconds
 from simulator.units import show
 
-__all__ = ["Explanation", "explain", "from_peak_to_step"]
+__all__ = ["ACCOUNT_WORDS", "Explanation", "explain", "from_peak_to_step"]
 
 _MOST_GAINS = 12
 _NOTICEABLE = 0.001
-_WORDS = {
+ACCOUNT_WORDS = {
     "recompute": "forwards run again to save memory",
     "optimizer": "the optimizer's update",
     "host": "the host at the end of the step",
@@ -156,11 +156,11 @@ def from_peak_to_step(prediction: Prediction) -> tuple[tuple[str, float], ...]:
     p = prediction
     ideal = p.model_flops / (p.world_size * p.peak_flops)
     kernels = p.breakdown["forward"] + p.breakdown["backward"]
-    rest = sorted(((s, name) for name, s in p.breakdown.items() if name in _WORDS and s > 0), reverse=True)
+    rest = sorted(((s, name) for name, s in p.breakdown.items() if name in ACCOUNT_WORDS and s > 0), reverse=True)
     return (
         ("the model's FLOP at the GPU's peak", ideal),
         ("kernels slower than the peak", kernels - ideal),
-        *((f"{name}: {_WORDS[name]}", s) for s, name in rest),
+        *((f"{name}: {ACCOUNT_WORDS[name]}", s) for s, name in rest),
     )
 
 

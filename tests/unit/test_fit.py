@@ -85,7 +85,10 @@ def test_where_nothing_fits_it_says_why() -> None:
 BILLION = 1e9
 
 
-@pytest.mark.parametrize(("stage", "published"), [(0, (2, 8, 32)), (1, (7.6, 30.4, 121.6)), (2, (14.4, 57.6, 230.4)), (3, (128, 500, 2000))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("stage", "published"),
+    [(0, (2, 8, 32)), (1, (7.6, 30.4, 121.6)), (2, (14.4, 57.6, 230.4)), (3, (128, 500, 2000))],
+)
 def test_sizes_of_zero_from_model_states_alone(stage: int, published: tuple[float, ...]) -> None:
     """ZeRO (arXiv 1910.02054) Table 2, left: V100 of 32 GB, 64 replicas, model parallelism of 1, 4 and 16."""
     each = model_states(1.0, weight=2, gradient=2, optimizer=12, zero_stage=stage, replicas=64).total
@@ -138,6 +141,7 @@ def test_the_command_says_on_how_few_gpus(dtsim: Any) -> None:
         (("--fewest", "nodes"), "expected gpus"),
         (("--largest", "beauty"), "batch, sequence, layers, model"),
         (("--largest", "batch", "--range", "microbatch_size=1,2"), "finds plan.microbatch_size itself"),
+        (("--fewest", "gpus", "--fix", "cluster.gpus=4"), "finds cluster.gpus itself"),
         (("--largest", "batch", "--fit-probability", "2"), "between 0"),
         (("--largest", "batch", "--range", "zero=9"), "zero"),
     ],

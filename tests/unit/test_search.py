@@ -124,7 +124,7 @@ def test_bounds_are_below_the_truth_and_one_a_hundredth_too_high_is_caught(
     monkeypatch.setattr(
         candidate,
         "least_seconds",
-        lambda job, resolved: 1.01 * planted.step_time if job.plan == plan else real(job, resolved),
+        lambda job, state: 1.01 * planted.step_time if job.plan == plan else real(job, state),
     )
     assert too_high(small) == [planted.point.settings]
 
@@ -146,9 +146,7 @@ def test_a_bound_of_memory_one_a_hundredth_too_high_is_caught(
     planted = grid.best[3]
     plan, real = small.job_of(planted.point).plan, candidate.least_bytes
     high = 1.01 * planted.peak_memory
-    monkeypatch.setattr(
-        candidate, "least_bytes", lambda job, resolved: high if job.plan == plan else real(job, resolved)
-    )
+    monkeypatch.setattr(candidate, "least_bytes", lambda job, state: high if job.plan == plan else real(job, state))
     assert too_high(small) == [planted.point.settings]
 
 

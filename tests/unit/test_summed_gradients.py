@@ -51,7 +51,14 @@ def test_norms_of_heads_see_a_part_of_the_heads_on_every_rank() -> None:
 
 
 def test_numbers_of_state_space_heads_lie_with_their_heads() -> None:
-    model = {"mixers": ["mamba2"], "ssm_heads": 8, "ssm_head_dim": 16, "ssm_state": 16, "ssm_groups": 4, "conv_width": 4}
+    model = {
+        "mixers": ["mamba2"],
+        "ssm_heads": 8,
+        "ssm_head_dim": 16,
+        "ssm_state": 16,
+        "ssm_groups": 4,
+        "conv_width": 4,
+    }
     one, four = (costs(model, tensor_parallel=t)["mamba2 layer"] for t in (1, 4))
     norms = 2 * HIDDEN
     assert (one.parameters - norms) / 4 == four.parameters - norms
