@@ -163,7 +163,7 @@ def _run(arguments: list[str]) -> int:
     except Exception as error:
         if _interrupted(error):
             return INTERRUPTED
-        return _machine_refuses(error) or _our_fault(error)
+        return _users_code(error) or _machine_refuses(error) or _our_fault(error)
     return _flushed(0)
 
 
@@ -195,6 +195,16 @@ def _machine_refuses(error: Exception) -> int:
         note("error: this machine has not enough memory for that. Way out: fewer GPUs, microbatches or samples")
     else:
         return 0
+    return _flushed(2)
+
+
+def _users_code(error: Exception) -> int:
+    """Say where code of the user's own fails, and return 2; 0 when the error has nothing to do with such code."""
+    own_code = sys.modules.get("simulator.schedules.own_code")
+    told = own_code.blame(error) if own_code else None
+    if not told:
+        return 0
+    note(f"error: {told}")
     return _flushed(2)
 
 

@@ -52,12 +52,13 @@ def command(
     claim_table(force, output, plot)
     messages = _messages(size, sizes)
     rows = collective_table(kind, messages, cluster, ranks, nodes, algorithm, protocol, groups, backend)
-    save_table(Stacked(tuple(rows)), output)
+    whole = Stacked(tuple(rows))
+    save_table(whole, output)
     single = sizes is None and len(rows) == 1
     if plot:
         _plot(rows, plot)
     if as_json:
-        print_json(rows[0].to_dict() if single else {"rows": [row.to_dict() for row in rows]})
+        print_json(rows[0].to_dict() if single else whole.to_dict())
     else:
         print_sections([rows[0].section()] if single else table_sections(rows))
     if plot:

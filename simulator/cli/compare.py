@@ -16,6 +16,7 @@ from simulator.cli.options import (
     TableOption,
     numbers,
     read_job,
+    run_own_schedules,
     words,
 )
 from simulator.cli.output import claim_table, print_json, print_sections, save_table, tell_compiling, wrote
@@ -24,7 +25,7 @@ from simulator.errors import SpecError, UnknownNameError
 if TYPE_CHECKING:
     from simulator.job import Job
 
-__all__ = ["command"]
+__all__ = ["command", "latency_points"]
 
 
 def command(
@@ -97,6 +98,7 @@ def command(
     settings = [*(settings or ()), *(vary or ())]
     if mode is not None and gpus is None:
         raise SpecError("--scaling says what happens to the global batch on more GPUs. Give --gpus 64,128,...")
+    run_own_schedules([*settings, *words("--schedule", schedule)])
     if job is None or model or cluster:
         read_job(job, model, cluster, None)
     if latencies is not None:
@@ -178,6 +180,18 @@ def _scale(
         print_sections(found.sections())
 
 
+def latency_points(texts: list[str]) -> list[float]:
+    """Return the latencies of a sweep.
+
+    Raises:
+        SpecError: one is no number.
+    """
+    try:
+        return [float(word) for word in texts]
+    except ValueError:
+        raise SpecError(f"--latency-sweep: expected numbers such as 0,0.1,0.2, got {','.join(texts)[:80]!r}") from None
+
+
 def _sweep(
     job: Job, schedules: list[str], latencies: list[str], plot: str | None, output: str | None, as_json: bool
 ) -> None:
@@ -185,12 +199,7 @@ def _sweep(
     from simulator.studies.comparison import job_shape
     from simulator.studies.latency_sweep import hop_of, latency_sweep
 
-    try:
-        points = [float(word) for word in latencies]
-    except ValueError:
-        raise SpecError(
-            f"--latency-sweep: expected numbers such as 0,0.1,0.2, got {','.join(latencies)[:80]!r}"
-        ) from None
+    points = latency_points(latencies)
     tell_compiling()
     shape = job_shape(job)
     sweep = latency_sweep(schedules or ["gpipe", "one_f_one_b"], shape, points, hop=hop_of(job))

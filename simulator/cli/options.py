@@ -24,6 +24,7 @@ __all__ = [
     "numbers",
     "quantity",
     "read_job",
+    "run_own_schedules",
     "words",
 ]
 
@@ -63,6 +64,7 @@ def read_job(
     """
     from simulator.importers.jobs import is_foreign, load_any_job
 
+    run_own_schedules(settings or ())
     if job is not None and (model or cluster) and not is_foreign(job):
         raise SpecError(
             "a job is named by JOB or by --model and --cluster, but both were given. To change the model of a job: "
@@ -76,6 +78,25 @@ def read_job(
             "the table [[neighbours]] counts in dtsim run and dtsim goodput only. Way out: --set neighbours=[], or one of these"
         )
     return found
+
+
+def run_own_schedules(asked: Sequence[str]) -> None:
+    """Execute the schedules that a user names as code on the command line, saying so: mine.py, or plan.schedule=mine.py,1f1b.
+
+    Raises:
+        SpecError: one is no schedule.
+    """
+    for setting in asked:
+        key, equals, value = setting.rpartition("=")
+        if equals and key.strip() not in ("plan.schedule", "schedule"):
+            continue
+        for name in (word.strip().strip("'\"") for word in value.split(",")):
+            if name.lower().endswith(".py"):
+                from simulator.cli.output import note
+                from simulator.schedules.own_code import run_schedule_file
+
+                note(f"running your own code: {name}")
+                run_schedule_file(name)
 
 
 def quantity(option: str, text: str, symbol: str) -> float:

@@ -1,4 +1,4 @@
-"""dtsim schedule: a pipeline schedule alone, in abstract time."""
+"""dtsim schedule: a pipeline schedule alone, or several side by side, in abstract time."""
 
 from __future__ import annotations
 
@@ -6,98 +6,222 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.options import ForceOption, JsonOption
-from simulator.cli.output import claim, json_text, tell_compiling, wrote
+from simulator.cli.options import ForceOption, JsonOption, run_own_schedules, words
+from simulator.cli.output import claim, claim_table, json_text, line_width, save_table, tell_compiling, wrote
 from simulator.errors import PlanError, SpecError, UnknownNameError
 from simulator.specs import write_text
 
 if TYPE_CHECKING:
+    from simulator.program.program import Program
+    from simulator.program.trace import Trace
+    from simulator.report.frames import Tabular
     from simulator.schedules.base import Shape
-    from simulator.studies.schedule_figures import ScheduleFigures
+    from simulator.studies.schedule_figures import ScheduleFigures, Times
+    from simulator.studies.schedule_table import ScheduleTable
 
 __all__ = ["FORMATS", "command"]
 
-FORMATS = ("ascii", "json", "torch-csv", "torch-csv-comms", "png")
+FORMATS = ("ascii", "json", "torch-csv", "torch-csv-comms", "png", "table", "actions")
 """What `--format` takes."""
+_MOST_PICTURES = 4
+"""Timelines that are printed below a table."""
 
 
 def command(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A schedule (dtsim list schedules), or your own order: FILE.csv.")
+        str,
+        typer.Argument(
+            metavar="NAME[,NAME...]",
+            help="Schedules (dtsim list schedules), auto or all; or your own order FILE.csv, your own code FILE.py.",
+        ),
     ],
     ranks: Annotated[int | None, typer.Option("-p", "--ranks", help="Pipeline ranks (a file has its own).")] = None,
     microbatches: Annotated[int | None, typer.Option("-m", "--microbatches", help="Microbatches of one step.")] = None,
     chunks: Annotated[int | None, typer.Option("-v", "--chunks", help="Chunks per rank. [1]")] = None,
-    forward: Annotated[float, typer.Option(help="Time of a forward.")] = 1.0,
+    forward: Annotated[str, typer.Option(metavar="T[,T,...]", help="Time of a forward; one, or one per rank.")] = "1",
     backward: Annotated[
-        float | None, typer.Option(help="Time of a whole backward: half input, half weight. [2]")
+        str | None,
+        typer.Option(metavar="T[,T,...]", help="Time of a whole backward: half input, half weight. [2]"),
     ] = None,
-    input_grad: Annotated[float | None, typer.Option(help="Time of the input half of a backward.")] = None,
-    weight_grad: Annotated[float | None, typer.Option(help="Time of the weight half.")] = None,
+    input_grad: Annotated[
+        str | None, typer.Option(metavar="T[,T,...]", help="Time of the input half of a backward.")
+    ] = None,
+    weight_grad: Annotated[str | None, typer.Option(metavar="T[,T,...]", help="Time of the weight half.")] = None,
     transfer: Annotated[float, typer.Option(help="Time of a message between ranks.")] = 0.0,
+    latencies: Annotated[
+        str | None,
+        typer.Option("--latency-sweep", metavar="0,0.1,...", help="Instead: the bubble by time of a message."),
+    ] = None,
     memory_limit: Annotated[
         float | None, typer.Option("--memory-limit", metavar="UNITS", help="With auto: activations a rank may hold.")
     ] = None,
     form: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))] = "ascii",
-    output: Annotated[str | None, typer.Option("--output", help="Write to this file (png: schedule.png).")] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", help="Write to this file (png: schedule.png; table, actions: .csv or .parquet)."
+        ),
+    ] = None,
     engine: Annotated[str, typer.Option("--engine", help="compiled or simpy.")] = "compiled",
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a pipeline schedule alone: times are of one microbatch on one rank's whole share.
+    """Show a pipeline schedule alone, or several side by side: times are of one microbatch on one rank's whole share.
 
     NAME auto looks for an order itself, under --memory-limit.  FILE.csv holds one line per rank, cells such as 2F0 separated by
-    commas; PyTorch's compute_only and compute_comms files do.
+    commas; PyTorch's compute_only and compute_comms files do.  FILE.py holds a subclass of simulator.schedules.Schedule and is executed.
+
+    Examples: dtsim schedule chimera -p 4 -m 4; dtsim schedule 1f1b,zb_h1,zbv -p 8 -m 16 --format png -o three.png;
+    dtsim schedule all -p 8 -m 16 --format table -o all.csv; dtsim schedule 1f1b,interleaved_1f1b -p 8 -m 32 -v 2 --latency-sweep 0,0.2,0.5
     """
-    from simulator.studies.schedule_figures import schedule_figures
-
-    if form not in FORMATS:
-        raise UnknownNameError("format", form, FORMATS)
-    if as_json and form not in ("ascii", "json"):
-        raise SpecError(f"--json is --format json, but --format {form} came with it. Leave one out")
-    form = "json" if as_json else form
-    claim(force, output or ("schedule.png" if form == "png" else None))
-    halves = _halves(backward, input_grad, weight_grad)
-    shape = _shape(name, ranks, microbatches, chunks)
+    names = words("NAME", name)
+    form = _form(form, as_json, latencies is not None or len(names) > 1 or name == "all")
+    _claim(form, output, force)
+    run_own_schedules(names)
+    shape = _shape(names[0], ranks, microbatches, chunks)
+    times = _times(shape.ranks, forward, backward, input_grad, weight_grad)
     if name == "auto":
-        from simulator.cli.schedule_auto import show_automatic
-
-        show_automatic(
-            shape,
-            forward=forward,
-            input_grad=halves[0],
-            weight_grad=halves[1],
-            transfer=transfer,
-            memory_limit=memory_limit,
-            form=form,
-            output=output,
-            engine=engine,
-        )
+        _automatic(shape, times, transfer, memory_limit, form, output, engine, latencies is not None)
         return
     if memory_limit is not None:
         raise SpecError("--memory-limit belongs to an automatic order: dtsim schedule auto ...")
+    if "auto" in names:
+        raise SpecError(
+            "auto makes an order for times and a memory limit, not one to compare by name. Ask for it alone"
+        )
     if form.startswith("torch-csv"):
         _show(_torch(name, shape, form), output)
         return
     tell_compiling()
-    figures = schedule_figures(
-        name,
-        shape.ranks,
-        shape.microbatches,
-        shape.chunks_per_rank,
-        forward=forward,
-        input_grad=halves[0],
-        weight_grad=halves[1],
-        transfer=transfer,
-        engine=engine,
-    )
-    if form == "png":
-        from simulator.report.plots import plot_timelines
+    if latencies is not None:
+        _sweep(_names(names), shape, times, latencies, form, output)
+    elif len(names) > 1 or name == "all":
+        from simulator.studies.schedule_table import schedule_table
 
-        title = f"{figures.schedule}, {shape.ranks} ranks, {shape.microbatches} microbatches"
-        wrote(plot_timelines([(title, figures.program, figures.trace)], output or "schedule.png"))
+        table = schedule_table(_names(names), shape, *times, transfer=transfer, engine=engine)
+        runs = [(_title(one), one.program, one.trace) for one in table.figures]
+        _give(table, _side_by_side(table) if form == "ascii" else "", runs, form, output, engine)
     else:
-        _show(_text(figures, form), output)
+        from simulator.studies.schedule_figures import schedule_figures
+
+        sizes = (shape.ranks, shape.microbatches, shape.chunks_per_rank)
+        f, i, w = times
+        one = schedule_figures(name, *sizes, forward=f, input_grad=i, weight_grad=w, transfer=transfer, engine=engine)
+        _give(one, _picture(one), [(_title(one), one.program, one.trace)], form, output, engine)
+
+
+def _form(form: str, as_json: bool, several: bool) -> str:
+    """The format asked for, by either option."""
+    if form not in FORMATS:
+        raise UnknownNameError("format", form, FORMATS)
+    if as_json and form not in ("ascii", "json"):
+        raise SpecError(f"--json is --format json, but --format {form} came with it. Leave one out")
+    if several and form.startswith("torch-csv"):
+        raise SpecError(f"--format {form} is a file of one schedule, but several were asked for, or a sweep")
+    return "json" if as_json else form
+
+
+def _claim(form: str, output: str | None, force: bool) -> None:
+    if form in ("table", "actions"):
+        if output is None:
+            raise SpecError(f"--format {form} writes a file: give --output OUT.csv or OUT.parquet")
+        claim_table(force, output)
+    else:
+        claim(force, output or ("schedule.png" if form == "png" else None))
+
+
+def _names(asked: list[str]) -> list[str]:
+    """The schedules asked for; `all` is every one that is known."""
+    if asked != ["all"]:
+        return asked
+    from simulator.schedules import SCHEDULES
+
+    return [schedule.name for schedule in SCHEDULES]
+
+
+def _title(figures: ScheduleFigures) -> str:
+    shape = figures.shape
+    chunks = f", {shape.chunks_per_rank} chunks per rank" if shape.chunks_per_rank > 1 else ""
+    return f"{figures.schedule}, {shape.ranks} ranks, {shape.microbatches} microbatches{chunks}"
+
+
+def _give(
+    answer: Tabular, text: str, runs: list[tuple[str, Program, Trace]], form: str, output: str | None, engine: str
+) -> None:
+    """Print or write an answer in the format asked for."""
+    if form == "png":
+        from simulator.report.abstract_plot import plot_abstract
+
+        wrote(plot_abstract(runs, output or "schedule.png"))
+    elif form in ("table", "actions"):
+        save_table(answer, output, "actions" if form == "actions" else None)
+    elif form == "json":
+        from simulator import __version__
+
+        _show(json_text(answer.to_dict() | {"provenance": {"version": __version__, "engine": engine}}), output)
+    else:
+        _show(text, output)
+
+
+def _automatic(
+    shape: Shape,
+    times: tuple[Times, Times, Times],
+    transfer: float,
+    memory_limit: float | None,
+    form: str,
+    output: str | None,
+    engine: str,
+    sweeps: bool,
+) -> None:
+    """Find an order and give it."""
+    from simulator.cli.schedule_auto import automatic_text, check_automatic_form
+    from simulator.studies.automatic_schedule import automatic_schedule
+
+    check_automatic_form(form)
+    if sweeps:
+        raise SpecError("--latency-sweep compares schedules by name; auto makes another order for every latency")
+    tell_compiling()
+    found = automatic_schedule(shape, *times, transfer, memory_limit, engine)
+    title = f"auto, {shape.ranks} ranks, {shape.microbatches} microbatches"
+    if form == "torch-csv":
+        _show(found.order.to_text(torch=True).rstrip("\n"), output)
+    else:
+        _give(found, automatic_text(found), [(title, found.program, found.trace)], form, output, engine)
+
+
+def _sweep(
+    names: list[str], shape: Shape, times: tuple[Times, Times, Times], latencies: str, form: str, output: str | None
+) -> None:
+    """The bubble of schedules by the time of a message."""
+    from simulator.cli.compare import latency_points
+    from simulator.report.table import render_sections
+    from simulator.studies.latency_sweep import latency_sweep
+
+    f, i, w = times
+    points = latency_points(words("--latency-sweep", latencies))
+    sweep = latency_sweep(names, shape, points, forward=f, input_grad=i, weight_grad=w)
+    if form == "actions":
+        raise SpecError("--format actions lists the actions of schedules, but a sweep times many. Use --format table")
+    if form == "png":
+        from simulator.report.comparison_plot import plot_latency_sweep
+
+        bubbles = {name: sweep.bubble[i].tolist() for i, name in enumerate(sweep.names)}
+        turns = [turn.latency for turn in sweep.turns if turn.wins]
+        wrote(plot_latency_sweep(sweep.latencies, bubbles, turns, output or "schedule.png"))
+    else:
+        text = render_sections(sweep.sections(), width=line_width()) if form == "ascii" else ""
+        _give(sweep, text, [], form, output, "compiled")
+
+
+def _side_by_side(table: ScheduleTable) -> str:
+    """The table, and the timelines of a few."""
+    from simulator.report.table import render_sections
+    from simulator.report.timeline import render_timeline
+
+    text = render_sections(table.sections(), width=line_width())
+    if len(table.figures) > _MOST_PICTURES:
+        return text
+    return text + "".join(f"\n\n{one.schedule}\n{render_timeline(one.program, one.trace)}" for one in table.figures)
 
 
 def _show(text: str, output: str | None) -> None:
@@ -115,19 +239,37 @@ def _torch(name: str, shape: Shape, form: str) -> str:
     return torch_file(SCHEDULES.get(name), shape, comms=form == "torch-csv-comms").rstrip("\n")
 
 
-def _halves(backward: float | None, input_grad: float | None, weight_grad: float | None) -> tuple[float, float]:
-    """Return the times of the input and the weight half of a backward."""
+def _times(
+    ranks: int, forward: str, backward: str | None, input_grad: str | None, weight_grad: str | None
+) -> tuple[Times, Times, Times]:
+    """Return the times of a forward and of both halves of a backward, each one number or one per rank."""
     from simulator.studies.schedule_figures import check_times
 
     if backward is not None and (input_grad is not None or weight_grad is not None):
         raise SpecError(
             "a backward is given whole or in halves, but --backward came with --input-grad or --weight-grad. Leave one out"
         )
+    first = _time("--forward", forward, ranks)
     if input_grad is None and weight_grad is None:
-        whole = 2.0 if backward is None else backward
+        whole = _time("--backward", "2" if backward is None else backward, ranks)
         check_times({"backward": whole})
-        return whole / 2, whole / 2
-    return (1.0 if input_grad is None else input_grad), (1.0 if weight_grad is None else weight_grad)
+        half = whole / 2 if isinstance(whole, float) else [value / 2 for value in whole]
+        return first, half, half
+    return (
+        first,
+        1.0 if input_grad is None else _time("--input-grad", input_grad, ranks),
+        1.0 if weight_grad is None else _time("--weight-grad", weight_grad, ranks),
+    )
+
+
+def _time(option: str, text: str, ranks: int) -> Times:
+    try:
+        values = [float(word) for word in words(option, text)]
+    except ValueError:
+        raise SpecError(f"{option}: expected a number, or one per rank such as 1,1.2,1,1, got {text[:80]!r}") from None
+    if len(values) not in (1, ranks):
+        raise SpecError(f"{option}: one time, or one per rank; got {len(values)} for {ranks} ranks")
+    return values if len(values) > 1 else values[0]
 
 
 def _shape(name: str, ranks: int | None, microbatches: int | None, chunks: int | None) -> Shape:
@@ -160,15 +302,7 @@ def _shape(name: str, ranks: int | None, microbatches: int | None, chunks: int |
     return Shape(ranks, microbatches, chunks)
 
 
-def _answer(figures: ScheduleFigures) -> dict[str, object]:
-    from simulator import __version__
-
-    return figures.to_dict() | {"provenance": {"version": __version__, "engine": figures.trace.engine}}
-
-
-def _text(figures: ScheduleFigures, form: str) -> str:
-    if form == "json":
-        return json_text(_answer(figures))
+def _picture(figures: ScheduleFigures) -> str:
     from simulator.report.table import percent
     from simulator.report.timeline import render_timeline
 

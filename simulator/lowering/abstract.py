@@ -5,9 +5,11 @@ Times are those of one microbatch on one rank's whole share of one lane; an acti
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from simulator.errors import PlanError
 from simulator.lowering.layers.expand import LayerCost
@@ -27,7 +29,7 @@ from simulator.schedules.placement import Placement
 from simulator.workload.operator import KernelStyle
 from simulator.workload.precision import precision_named
 
-__all__ = ["abstract_program"]
+__all__ = ["abstract_program", "items_by_rank"]
 
 
 def abstract_program(
@@ -35,26 +37,32 @@ def abstract_program(
     order: PipelineOrder,
     pattern: Pattern,
     *,
-    forward: float,
-    input_grad: float,
-    weight_grad: float,
+    forward: ArrayLike,
+    input_grad: ArrayLike,
+    weight_grad: ArrayLike,
     transfer: float = 0.0,
     freed_at_input_grad: bool = False,
 ) -> tuple[Program, Prices]:
     """Return program and prices of a pipeline order; `pattern` from `find_pattern`.
 
     Args:
-        forward, input_grad, weight_grad: time of one microbatch on one rank's share of one lane.
+        forward, input_grad, weight_grad: time of one microbatch on one rank's share of one lane; one number, or one per rank.
         transfer: latency of a message between ranks; it holds nothing.
         freed_at_input_grad: activations are given back at the end of I instead of W.
 
     Raises:
-        PlanError: a time is negative or not finite.
+        PlanError: a time is negative or not finite, or their number is not that of the ranks.
     """
-    times = {"forward": forward, "input_grad": input_grad, "weight_grad": weight_grad, "transfer": transfer}
+    given = {"forward": forward, "input_grad": input_grad, "weight_grad": weight_grad, "transfer": transfer}
+    times = {name: np.asarray(value, np.float64) for name, value in given.items()}
     for name, value in times.items():
-        if not 0 <= value < np.inf:
+        if value.shape not in ((), (placement.ranks,)):
+            raise PlanError(
+                f"the {name} time of a schedule is one number or one per rank, but there are {value.size} for {placement.ranks} ranks"
+            )
+        if not ((value >= 0) & (value < np.inf)).all():
             raise PlanError(f"the {name} time of a schedule must be a finite number >= 0, but it is {value}")
+    f, i, w = (np.broadcast_to(times[name], placement.ranks) for name in ("forward", "input_grad", "weight_grad"))
     share = placement.ranks / placement.chunks
     state = State(
         workload=None,  # type: ignore[arg-type]  # no pass that runs here asks for it
@@ -74,9 +82,18 @@ def abstract_program(
         state.touch("end", state.last_row[mine & ((kind == 1) | (kind == last))], held)
     state.resident = [[] for _ in range(state.ranks)]
     program = emit(state, "schedule")
-    return program, _prices(
-        program, state, share, np.array([forward, input_grad + weight_grad, input_grad, weight_grad]), transfer
-    )
+    if any(value.ndim for value in times.values()):
+        program = items_by_rank(program)
+    return program, _prices(program, state, share, np.stack([f, i + w, i, w]), transfer)
+
+
+def items_by_rank(program: Program) -> Program:
+    """Return the same program with items that ranks do not share, so that each can have times of its own."""
+    compute = program.kind == COMPUTE
+    code = program.item.astype(np.int64) * program.ranks + np.where(compute, program.rank, 0)
+    own, item = np.unique(code, return_inverse=True)
+    items = tuple(program.items[n // program.ranks] for n in own)
+    return replace(program, items=items, item=item.astype(program.item.dtype))
 
 
 def _cost(held: float) -> LayerCost:
@@ -146,11 +163,11 @@ def _resolved(placement: Placement) -> Any:
     )
 
 
-def _prices(program: Program, state: State, share: float, times: np.ndarray, transfer: float) -> Prices:
-    """Seconds of each item: those of its action, by how much of a microbatch it covers; a fused pair takes the sum."""
+def _prices(program: Program, state: State, share: float, times: NDArray[np.float64], transfer: float) -> Prices:
+    """Seconds of each item: those of its action [kinds, ranks], by how much of a microbatch it covers; a fused pair takes the sum."""
     occupancy, latency = np.zeros(len(program.items)), np.zeros(len(program.items))
     order = state.order
-    each = times[order.kind] * order.weight * share
+    each = times[order.kind, order.rank] * order.weight * share
     pair = order.pair.astype(np.int64)
     alone = pair < np.arange(len(pair))
     total = each + np.where(pair >= 0, each[pair], 0.0)

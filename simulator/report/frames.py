@@ -39,13 +39,17 @@ _SHOWN_UNITS = ("s", "B", "B/s", "FLOP/s", "J")
 
 
 class Tabular(abc.ABC):
-    """An answer that has tables."""
+    """An answer: one JSON object, and tables."""
 
     __slots__ = ()
 
     @abc.abstractmethod
     def tables(self) -> dict[str, Records]:
         """Return the tables by name, the one that says most first; each makes its rows when it is called."""
+
+    @abc.abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as JSON has it."""
 
     def records(self, table: str | None = None) -> list[Record]:
         """Return the rows of a table, by default of the first.
@@ -104,6 +108,10 @@ class Stacked(Tabular):
     def tables(self) -> dict[str, Records]:
         """Those of the first, each with the rows of all."""
         return {name: partial(self._rows, name) for name in self.answers[0].tables()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of them."""
+        return {"rows": [answer.to_dict() for answer in self.answers]}
 
     def _rows(self, name: str) -> list[Record]:
         return [record for answer in self.answers for record in answer.records(name)]

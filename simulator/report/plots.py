@@ -41,7 +41,7 @@ from simulator.report.window import cut_trace, step_window
 from simulator.specs import replacing
 from simulator.units import GIB, show
 
-__all__ = ["COLOURS", "plot_prediction", "plot_timelines"]
+__all__ = ["COLOURS", "band_height", "draw_timeline", "legend_under", "plot_prediction", "plot_timelines"]
 
 _MOST_BARS = 40_000
 """More bars than this are drawn in columns."""
@@ -77,11 +77,11 @@ def plot_prediction(
     table = breakdown(program, prices, trace, None if window.whole else (window.low, window.high))
     trace = cut_trace(program, trace)
     remembers = bool(program.resident or program.effects)
-    band = _band_height(program)
+    band = band_height(program)
     heights = [band, *([2.1] if remembers else []), 0.55]
     figure, axes = _figure(heights, path, legends=2 if remembers else 1)
     top = axes[0]
-    handles = _draw_timeline(top, program, trace, prices)
+    handles = draw_timeline(top, program, trace, prices)
     top.set_title(
         title or f"{program.name}: {show(window.step_time, 's')} per step", loc="left", fontsize=12, weight="bold"
     )
@@ -89,7 +89,7 @@ def plot_prediction(
         _draw_memory(axes[1], program, trace, capacity)
         top.tick_params(labelbottom=False)
         top.set_xlabel("")
-    _legend_under(figure, top, handles, 8.0 if remembers else 34.0)
+    legend_under(figure, top, handles, 8.0 if remembers else 34.0)
     _draw_breakdown(axes[-1], mean_breakdown(program, table))
     return _save(figure, path)
 
@@ -103,20 +103,20 @@ def plot_timelines(runs: Iterable[tuple[str, Program, Trace]], path: str | Path)
     pictures = list(runs)
     if not pictures:
         raise SpecError("a comparison needs at least one (title, program, trace); got none")
-    figure, axes = _figure([_band_height(program) for _, program, _ in pictures], path)
+    figure, axes = _figure([band_height(program) for _, program, _ in pictures], path)
     longest = max(trace.makespan for _, _, trace in pictures)
     told: dict[str, Any] = {}
     for axis, (title, program, trace) in zip(axes, pictures, strict=True):
-        told |= {handle.get_label(): handle for handle in _draw_timeline(axis, program, trace, None, longest)}
+        told |= {handle.get_label(): handle for handle in draw_timeline(axis, program, trace, None, longest)}
         axis.set_title(f"{title}: {show(trace.makespan, 's')}", loc="left", fontsize=11, weight="bold")
     for axis in axes[:-1]:
         axis.tick_params(labelbottom=False)
         axis.set_xlabel("")
-    _legend_under(figure, axes[-1], list(told.values()), 34.0)
+    legend_under(figure, axes[-1], list(told.values()), 34.0)
     return _save(figure, path)
 
 
-def _band_height(program: Program) -> float:
+def band_height(program: Program) -> float:
     """Inches for the timeline of a program."""
     return float(np.clip(0.42 * program.ranks, 0.9, 8.0))
 
@@ -143,10 +143,10 @@ def _save(figure: Any, path: str | Path) -> Path:
     return Path(path)
 
 
-def _draw_timeline(
-    axis: Any, program: Program, trace: Trace, prices: Prices | None, until: float | None = None
+def draw_timeline(
+    axis: Any, program: Program, trace: Trace, prices: Prices | None, until: float | None = None, unit: str = "s"
 ) -> list[Any]:
-    """Draw the bands of all ranks; returns what a legend tells."""
+    """Draw the bands of all ranks up to a time; returns what a legend tells.  `unit` of the axis: "" in abstract time."""
     from matplotlib.patches import Patch
     from matplotlib.ticker import EngFormatter
 
@@ -161,7 +161,8 @@ def _draw_timeline(
         draw_numbers(axis, groups[0], limit)
     labelled = np.arange(0, program.ranks, 2 ** max(0, math.ceil(math.log2(program.ranks / 24))))
     axis.set_yticks(labelled + BAR_MIDDLE, [f"rank {rank}" for rank in labelled])
-    axis.xaxis.set_major_formatter(EngFormatter(unit="s"))
+    if unit:
+        axis.xaxis.set_major_formatter(EngFormatter(unit=unit))
     axis.set_xlabel("time")
     axis.tick_params(axis="y", length=0, labelsize=8)
     axis.spines[["top", "right", "left"]].set_visible(False)
@@ -172,7 +173,7 @@ def _draw_timeline(
     return patches
 
 
-def _legend_under(figure: Any, axis: Any, handles: Sequence[Any], points: float) -> None:
+def legend_under(figure: Any, axis: Any, handles: Sequence[Any], points: float) -> None:
     """A legend so many points below an axis, never over data or title."""
     from matplotlib.transforms import ScaledTranslation
 
@@ -210,7 +211,7 @@ def _draw_memory(axis: Any, program: Program, trace: Trace, capacity: float | No
     axis.grid(axis="y", color="#e4e4e4", lw=0.6)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
-    _legend_under(axis.figure, axis, axis.get_legend_handles_labels()[0], 34.0)
+    legend_under(axis.figure, axis, axis.get_legend_handles_labels()[0], 34.0)
 
 
 def _draw_breakdown(axis: Any, mean: dict[str, float]) -> None:

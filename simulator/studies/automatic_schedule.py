@@ -7,8 +7,8 @@ checked, run by both engines, written to a file and read back.  `lower_bound` sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.engine import run
 from simulator.errors import PlanError
-from simulator.lowering.abstract import abstract_program
+from simulator.lowering.abstract import abstract_program, items_by_rank
 from simulator.lowering.steps.pattern import find_pattern
 from simulator.program.prices import Prices
 from simulator.program.program import COMPUTE, Program
@@ -28,12 +28,9 @@ from simulator.schedules.base import Shape
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.order_times import time_order
 from simulator.schedules.placement import Placement
-from simulator.studies.schedule_figures import action_records, check_times
+from simulator.studies.schedule_figures import Times, action_records, check_times
 
 __all__ = ["AutomaticSchedule", "automatic_order", "automatic_schedule", "lower_bound"]
-
-Times = float | Sequence[float]
-"""One time for all ranks, or one per rank."""
 
 _SEARCH_ACTIONS = 6_000_000
 """Actions that the search may place; more rounds for small shapes, none for large ones."""
@@ -340,16 +337,12 @@ def _policies(problem: _Problem) -> dict[str, NDArray[np.int64]]:
 def _priced(problem: _Problem, order: PipelineOrder) -> tuple[Program, Prices]:
     """Return the program of an order, priced with the times of each rank: every rank gets its own items."""
     placement = problem.placement
-    program, plain = abstract_program(
-        placement, order, find_pattern(order, placement), forward=1.0, input_grad=1.0, weight_grad=1.0,
-        transfer=problem.transfer,
-    )  # fmt: skip
+    pattern = find_pattern(order, placement)
+    shared, _ = abstract_program(placement, order, pattern, forward=1.0, input_grad=1.0, weight_grad=1.0)
+    program = items_by_rank(shared)
     compute = program.kind == COMPUTE
-    code = program.item.astype(np.int64) * placement.ranks + np.where(compute, program.rank, 0)
-    own, item = np.unique(code, return_inverse=True)
-    items = tuple(program.items[n // placement.ranks] for n in own)
-    occupancy = np.zeros(len(items))
+    occupancy, latency = np.zeros(len(program.items)), np.zeros(len(program.items))
     kind = np.array([0, 0, 1, 2])[program.action[compute]]
-    occupancy[item[compute]] = problem.times[kind, program.rank[compute]]
-    program = replace(program, items=items, item=item.astype(program.item.dtype))
-    return program, Prices.plain(occupancy, plain.latency[own // placement.ranks])
+    occupancy[program.item[compute]] = problem.times[kind, program.rank[compute]]
+    latency[program.item[~compute]] = problem.transfer
+    return program, Prices.plain(occupancy, latency)

@@ -19,7 +19,7 @@ from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
 from simulator.simulation import simulate_job
 from simulator.studies.changes import chunks_for
-from simulator.studies.schedule_figures import makespan_and_bubble
+from simulator.studies.schedule_figures import Times, makespan_and_bubble
 
 __all__ = ["LatencySweep", "Turn", "hop_of", "latency_sweep"]
 
@@ -56,7 +56,7 @@ class LatencySweep(Tabular):
 
     shape: Shape
     chunks: dict[str, int]
-    times: tuple[float, float, float]
+    times: tuple[Times, Times, Times]
     latencies: tuple[float, ...]
     names: tuple[str, ...]
     makespan: NDArray[np.float64]
@@ -117,10 +117,10 @@ class LatencySweep(Tabular):
             ]
             chunks = f" ({self.chunks[name]} chunks)" if self.chunks[name] > 1 else ""
             rows.append((name + chunks, *cells))
-        f, i_, w = self.times
+        f, i_, w = (f"{t:g}" if isinstance(t, float | int) else "by rank" for t in self.times)
         title = f"bubble of {self.shape.ranks} ranks and {self.shape.microbatches} microbatches, by latency of a hop"
         where = f" A hop of this job takes {self.hop:.3g}." if self.hop is not None else ""
-        unit = f"abstract time: F {f:g}, I {i_:g}, W {w:g} per microbatch and rank; < marks the quickest.{where}"
+        unit = f"abstract time: F {f}, I {i_}, W {w} per microbatch and rank; < marks the quickest.{where}"
         table = Table(headings=("", *(f"{latency:g}  " for latency in self.latencies)), rows=tuple(rows))
         out = [Section(title=title, lines=(unit,), table=table)]
         if self.turns:
@@ -143,9 +143,9 @@ def latency_sweep(
     shape: Shape,
     latencies: Sequence[float],
     *,
-    forward: float = 1.0,
-    input_grad: float = 1.0,
-    weight_grad: float = 1.0,
+    forward: Times = 1.0,
+    input_grad: Times = 1.0,
+    weight_grad: Times = 1.0,
     hop: float | None = None,
 ) -> LatencySweep:
     """Return makespans over latencies, and where pairs of schedules change places (found by halving between two latencies).
@@ -217,7 +217,7 @@ def hop_of(job: Job) -> float | None:
 
 
 def _figures(
-    name: str, shape: Shape, chunks: int, times: tuple[float, float, float], latency: float
+    name: str, shape: Shape, chunks: int, times: tuple[Times, Times, Times], latency: float
 ) -> tuple[float, float]:
     """Makespan and bubble fraction."""
     return makespan_and_bubble(name, replace(shape, chunks_per_rank=chunks), *times, latency)
@@ -227,7 +227,7 @@ def _turns(
     names: tuple[str, ...],
     shape: Shape,
     chunks: dict[str, int],
-    times: tuple[float, float, float],
+    times: tuple[Times, Times, Times],
     points: tuple[float, ...],
     makespan: NDArray[np.float64],
 ) -> tuple[Turn, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from simulator.schedules.order import PipelineOrder
 from simulator.schedules.order_times import time_order
 from simulator.units import sane
 
-__all__ = ["ScheduleFigures", "action_records", "check_times", "makespan_and_bubble", "schedule_figures"]
+__all__ = ["ScheduleFigures", "Times", "action_records", "check_times", "makespan_and_bubble", "schedule_figures"]
 
 _ACTIONS = ("forward", "backward", "input_grad", "weight_grad", "optimizer", "pair")
 """Words for the column `action` of a program."""
@@ -128,15 +128,20 @@ def action_records(program: Program, trace: Trace) -> list[Record]:
     return [row | {"action": _ACTIONS[row["action"]]} for row in found]
 
 
-def check_times(times: Mapping[str, float]) -> None:
+Times = float | Sequence[float]
+"""One time for all ranks, or one per rank."""
+
+
+def check_times(times: Mapping[str, Times]) -> None:
     """Refuse times of a schedule that cannot be, or of a magnitude that leaves no room to add them up.
 
     Raises:
         PlanError: names the time.
     """
-    for name, value in times.items():
-        if not (value >= 0 and sane(value)):
-            raise PlanError(f"the {name} time of a schedule must be 0 or from 1e-30 to 1e30, but it is {value}")
+    for name, given in times.items():
+        for value in given if isinstance(given, Sequence) else (given,):
+            if not (value >= 0 and sane(value)):
+                raise PlanError(f"the {name} time of a schedule must be 0 or from 1e-30 to 1e30, but it is {value}")
 
 
 def schedule_figures(
@@ -145,13 +150,17 @@ def schedule_figures(
     microbatches: int,
     chunks_per_rank: int = 1,
     *,
-    forward: float = 1.0,
-    input_grad: float = 1.0,
-    weight_grad: float = 1.0,
+    forward: Times = 1.0,
+    input_grad: Times = 1.0,
+    weight_grad: Times = 1.0,
     transfer: float = 0.0,
     engine: str = "compiled",
 ) -> ScheduleFigures:
     """Return the figures of a schedule.
+
+    Args:
+        forward, input_grad, weight_grad: time of one microbatch on a rank's whole share; one number, or one per rank.
+        transfer: latency of a message between ranks.
 
     Raises:
         UnknownNameError: no such schedule.
@@ -208,7 +217,7 @@ def schedule_figures(
 
 
 def makespan_and_bubble(
-    name: str, shape: Shape, forward: float, input_grad: float, weight_grad: float, transfer: float = 0.0
+    name: str, shape: Shape, forward: Times, input_grad: Times, weight_grad: Times, transfer: float = 0.0
 ) -> tuple[float, float]:
     """Return the makespan and the bubble fraction of `schedule_figures` alone, without a program: for many times of one order.
 

@@ -14,6 +14,7 @@ from simulator.errors import SimulatorError, SpecError
 from simulator.importers.jobs import load_any_job
 from simulator.job import Job, check_keys
 from simulator.schedules import SCHEDULES
+from simulator.schedules.own_code import is_code_file
 from simulator.schedules.own_schedule import is_order_file
 from simulator.studies.changes import Change, changed
 from simulator.studies.sizes import MOST_VARIANTS
@@ -52,7 +53,7 @@ def variants(
     >>> variants(["gpipe"], [0, 1], ["cluster=dgx_h100"])[1]
     ('plan.schedule=gpipe', 'plan.zero_stage=1', 'cluster.name=dgx_h100')
     """
-    if schedules and not any(is_order_file(name) or name in SCHEDULES for name in schedules):
+    if schedules and not any(is_order_file(name) or is_code_file(name) or name in SCHEDULES for name in schedules):
         SCHEDULES.get(schedules[0])
     axes = [[f"plan.schedule={name}" for name in schedules], [f"plan.zero_stage={stage}" for stage in stages]]
     for setting in settings:

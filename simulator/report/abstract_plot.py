@@ -1,0 +1,111 @@
+"""Schedules in abstract time as a picture: timelines below one another on one scale, and what ranks hold over time.
+
+Of one schedule every rank's activations are drawn, of several those of the rank that holds most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulator.errors import SpecError
+from simulator.program.program import Program
+from simulator.program.trace import Trace
+from simulator.report.comparison_plot import check_format
+from simulator.report.memory import memory_peaks, memory_timeline
+from simulator.report.plots import band_height, draw_timeline, legend_under
+from simulator.specs import replacing
+
+__all__ = ["plot_abstract"]
+
+_MEMORY_HEIGHT = 2.4
+"""Inches."""
+_MOST_NAMED = 12
+"""Curves that the legend names."""
+_STYLES = ("-", "--", "-.", ":")
+
+
+def plot_abstract(runs: Sequence[tuple[str, Program, Trace]], path: str | Path) -> Path:
+    """Draw (title, program, trace) of schedules alone into a file; its ending chooses the format.
+
+    Raises:
+        SpecError: nothing to draw, or an ending that names no picture format.
+    """
+    from matplotlib.figure import Figure
+
+    if not runs:
+        raise SpecError("a picture of schedules needs at least one, but none of those asked for can be")
+    heights = [*(band_height(program) for _, program, _ in runs), _MEMORY_HEIGHT]
+    figure = Figure(figsize=(13.0, sum(heights) + 0.6 * len(heights) + 1.0), dpi=120, layout="constrained")
+    check_format(figure, path)
+    axes = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+    longest = max(trace.makespan for _, _, trace in runs) or 1.0
+    told: dict[str, Any] = {}
+    for axis, (title, program, trace) in zip(axes, runs, strict=False):
+        patches = draw_timeline(axis, program, trace, None, longest, unit="")
+        told |= {patch.get_label(): patch for patch in patches}
+        axis.set_title(f"{title}: makespan {trace.makespan:g}", loc="left", fontsize=11, weight="bold")
+        axis.tick_params(labelbottom=False)
+        axis.set_xlabel("")
+    _draw_memory(axes[-1], runs, longest)
+    legend_under(figure, axes[-2], list(told.values()), 8.0)
+    with replacing(path) as beside:
+        figure.savefig(beside, facecolor="white")
+    return Path(path)
+
+
+def _draw_memory(axis: Any, runs: Sequence[tuple[str, Program, Trace]], longest: float) -> None:
+    """Activations over time, in microbatches on a rank's share."""
+    from matplotlib import colormaps
+    from matplotlib.ticker import MaxNLocator
+
+    lines = [
+        (title if len(runs) > 1 else f"rank {rank}", *memory_timeline(program, trace, rank))
+        for title, program, trace in runs
+        for rank in ([int(np.argmax(memory_peaks(program, trace).total))] if len(runs) > 1 else range(program.ranks))
+    ]
+    curves: dict[bytes, tuple[list[str], Any, Any]] = {}  # those of several ranks are often one
+    for label, times, levels in lines:
+        held = levels.sum(axis=1)
+        curves.setdefault(times.tobytes() + held.tobytes(), ([], times, held))[0].append(label)
+    highest = 0.0
+    for number, (labels, times, held) in enumerate(curves.values()):
+        highest = max(highest, float(held.max()))
+        if len(runs) > 1:
+            colour: Any = f"C{number % 10}"
+        else:
+            colour = colormaps["viridis"](0.92 * number / max(len(curves) - 1, 1))
+        axis.step(
+            np.append(times, longest),
+            np.append(held, held[-1]),
+            where="post",
+            color=colour,
+            ls=_STYLES[number // 10 % len(_STYLES)],
+            lw=1.2,
+            label=_joined(labels) if number < _MOST_NAMED else None,
+        )
+    axis.set_xlim(0.0, longest)
+    axis.set_ylim(0.0, 1.1 * highest or 1.0)
+    axis.yaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True))
+    axis.set_ylabel("activations\n[microbatches]")
+    axis.set_xlabel("time, in the unit of the times given")
+    what = "activations of the fullest rank" if len(runs) > 1 else "activations of every rank"
+    axis.set_title(what, loc="left", fontsize=11, weight="bold")
+    axis.grid(axis="y", color="#e4e4e4", lw=0.6)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+    legend_under(axis.figure, axis, axis.get_legend_handles_labels()[0], 34.0)
+
+
+def _joined(labels: Sequence[str]) -> str:
+    """What one curve is called that is that of several.
+
+    >>> _joined(["rank 0", "rank 3"])
+    'rank 0, 3'
+    """
+    if all(label.startswith("rank ") for label in labels):
+        return "rank " + ", ".join(label.removeprefix("rank ") for label in labels)
+    return "; ".join(labels)
