@@ -7,6 +7,7 @@ engines notice rows that never start and ask `find_deadlock` who waits for whom.
 from __future__ import annotations
 
 import functools
+import math
 import re
 from typing import Any
 
@@ -277,7 +278,7 @@ def _amounts_are_finite(program: Program) -> None:
                 )
             if item.blocks and item.kind != TRANSFER:
                 raise ProgramError(f"only a transfer blocks: {item.name!r} has kind {item.kind}")
-            if not (np.isfinite(item.message) and item.message >= 0):
+            if not (math.isfinite(item.message) and item.message >= 0):
                 raise ProgramError(f"a message is finite and not negative: {item.name!r} has {item.message} bytes")
             if item.slices < 0 or (item.slices and item.kind != COLLECTIVE):
                 raise ProgramError(
