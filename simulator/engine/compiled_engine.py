@@ -235,7 +235,11 @@ def _stretch(  # type: ignore[no-untyped-def]
         ranks = max(ranks, stream_rank[stream] + 1)
     busy = np.zeros(ranks)  # until when the compute rows run that are settled
     # Links that stretch and are not yet over: a chain for each rank, whose nodes are entries of `streams`.
-    chain, node, link_of = np.full(ranks, -1, np.int32), np.empty(len(streams), np.int32), np.empty(len(streams), np.int32)
+    chain, node, link_of = (
+        np.full(ranks, -1, np.int32),
+        np.empty(len(streams), np.int32),
+        np.empty(len(streams), np.int32),
+    )
     for row in order:
         ready = 0.0
         for entry in range(stream_offsets[row], stream_offsets[row + 1]):

@@ -69,4 +69,3 @@ def _one_compute_stream_per_rank(program: Program) -> bool:
     streams = program.streams[program.stream_offsets[rows]]
     ranks = program.stream_rank[_occurs(streams, len(program.stream_rank))]
     return len(np.unique(ranks)) == len(ranks)
-

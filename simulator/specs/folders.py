@@ -11,7 +11,16 @@ from simulator.errors import SpecError, UnknownNameError
 from simulator.specs.files import read_bytes
 from simulator.specs.toml_text import read_toml
 
-__all__ = ["KINDS", "data_roots", "find_extended", "find_spec", "names", "searched_folders", "spec_files", "working_folder"]
+__all__ = [
+    "KINDS",
+    "data_roots",
+    "find_extended",
+    "find_spec",
+    "names",
+    "searched_folders",
+    "spec_files",
+    "working_folder",
+]
 
 KINDS = {
     "gpus": ("hardware_specs", "GPU"),

@@ -153,7 +153,9 @@ def load_named(kind: str, name: str, cls: type[S]) -> S:
 
 
 _MOST_FOUND = 1024
-_FOUND: dict[tuple[str, str, type[BaseModel], str], tuple[BaseModel, tuple[tuple[str, tuple[int, int] | None], ...]]] = {}
+_FOUND: dict[
+    tuple[str, str, type[BaseModel], str], tuple[BaseModel, tuple[tuple[str, tuple[int, int] | None], ...]]
+] = {}
 """What `load_named` found, and when the files and folders that it looked at were changed."""
 
 
