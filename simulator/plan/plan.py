@@ -132,6 +132,13 @@ class Plan(Spec):
         ),
     ] = False
     """Norms and residuals are split along the sequence inside the tensor-parallel group."""
+    layout: Annotated[
+        str,
+        TENSOR,
+        more_than("tensor_parallel", 1, "layout = {value!r} lays the tensors of a layer on the tensor-parallel ranks"),
+    ] = "megatron"
+    """Which dimensions lie on the tensor-parallel ranks: megatron (heads, inner widths and the vocabulary), whole_vocabulary
+    (embedding and output whole on every rank) or another file of `simulator/partition/strategies`."""
     tensor_parallel_splits: Annotated[
         Degree | None,
         TENSOR,

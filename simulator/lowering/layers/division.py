@@ -14,7 +14,7 @@ from simulator.partition.propagate import einsum_steps, product_dims, seen_as_ma
 from simulator.partition.redistribute import Move
 from simulator.partition.strategies.base import TENSOR
 from simulator.partition.strategies.experts import EXPERT, EXPERT_ROWS, EXPERT_TENSOR, ROWS
-from simulator.workload.graph import Dim, Product
+from simulator.workload.graph import Dim, Product, Tensor
 from simulator.workload.operator import Operator
 
 __all__ = ["Division", "divide", "tensor_collective"]
@@ -48,7 +48,7 @@ def divide(layout: Layout, o: Operator) -> Division:
     """Return how a product is divided.
 
     Raises:
-        LayoutError: the layout leaves its right operand divided where every rank needs all of it.
+        LayoutError: its right operand is divided where every rank needs all of it.
     """
     op = o.op
     if not isinstance(op, Product):
@@ -57,7 +57,7 @@ def divide(layout: Layout, o: Operator) -> Division:
     seen, left = left, seen_as_made(layout, left, o.sources[0])
     out = seen_as_made(layout, out, left.view(*left.dims[len(seen.dims) :]))
     if not op.matrices:
-        right = seen_as_made(layout, right, o.sources[1])
+        _check_right(layout, op, right, o.sources[1])
     along = layout.along(product_dims(left, right, out))
     axis = EXPERT_TENSOR if op.of_experts else TENSOR
     name = _name(along[axis]) if axis in along else ""
@@ -70,12 +70,6 @@ def divide(layout: Layout, o: Operator) -> Division:
     forward = einsum_steps(layout, several, left, right, out)
     to_left = einsum_steps(layout, several, out, right, left)
     to_right = einsum_steps(layout, several, left, out, right)
-    if name and tensor_collective(forward.second):
-        raise LayoutError(
-            f"layout {layout.name!r} divides {name}, and so it divides {right.name!r}, of which operation {op.label!r} needs all on every "
-            f"rank of mesh axis {TENSOR!r}. Way out: a layout that divides {' or '.join(sorted(of_left & of_right & of_out))}, or "
-            "sequence_parallel = false."
-        )
     return Division(
         shape=shape,
         columns=columns,
@@ -87,6 +81,17 @@ def divide(layout: Layout, o: Operator) -> Division:
         sums_back=tensor_collective(to_left.result),
         adds_weights=bool(tensor_collective(to_right.result)),
     )
+
+
+def _check_right(layout: Layout, op: Product, seen: Tensor, made: Tensor) -> None:
+    """Refuse a right operand that is divided by what the product does not see, such as keys by their tokens: nobody gathers it."""
+    whole = seen_as_made(layout, seen, made)
+    lost = [d.name for d in whole.dims[len(seen.dims) :]]
+    if lost and layout.ranks(TENSOR) > 1:
+        raise LayoutError(
+            f"layout {layout.name!r} divides {' and '.join(lost)} of {seen.name!r} on mesh axis {TENSOR!r}, of which operation "
+            f"{op.label!r} needs all on every rank. Way out: sequence_parallel = false, or a layout that divides heads."
+        )
 
 
 def tensor_collective(moves: tuple[Move, ...]) -> str:

@@ -41,8 +41,8 @@ class LayerCost:
         input_gradient, weight_gradient: the two halves of a split backward; recompute comes first (design 5b E).
         saved: tensors held from forward to backward.
         forward_mark, backward_mark: temporaries that stand while it runs.
-        parameters: weights on this GPU before ZeRO [count]; `small_parameters` of them are the same on every
-            tensor-parallel rank, `expert_parameters` are held by other sets of ranks than the rest.
+        parameters: weights on this GPU before ZeRO [count]; of the gradients of `small_parameters` each
+            tensor-parallel rank has a term, `expert_parameters` are held by other sets of ranks than the rest.
         input_bytes: activation that crosses a chunk boundary, per GPU [B].
         tensors: sizes of its weight tensors, those of routed experts left out [count].
     """
@@ -192,7 +192,11 @@ def _layer_cost(
     saved += graph_inputs(rows_of_experts, starts, part.input_bytes / stream)
     if kind == "head":
         words = int(ctx.ways((Dim("vocabulary", vocabulary),)))
-        logits, gradient = float(sequences * length * vocabulary), precision.element * model.hidden * vocabulary / words
+        sharing = words if words > 1 else ctx.ways((Dim("sequence", length), Dim("vocabulary", vocabulary)))
+        logits = (
+            float(sequences * length * vocabulary) / sharing * words
+        )  # of the tokens that the ranks share the vocabulary of
+        gradient = precision.element * model.hidden * vocabulary / words
         forward_mark, backward_mark = loss_marks(style, logits, words, precision.element, gradient)
     else:
         out, grad = _widest(ctx, part, stream, not style.fused_norm and model.norm != "layer_norm")

@@ -11,6 +11,7 @@ from simulator.lowering.steps.state import State
 from simulator.lowering.steps.unit_parts import kept_tensors
 from simulator.lowering.steps.update import gradients_dropped, kept_gradient, listed_results, optimizer_bytes
 from simulator.program.program import Tensor
+from simulator.workload.graph import Dim
 
 __all__ = ["beside_states"]
 
@@ -64,7 +65,8 @@ def _received_ahead(state: State, rank: int) -> list[Tensor]:
         out.append(Tensor(name="receive buffers", category="communication", bytes=size))
     if last in held and resolved.microbatches > 1:
         tokens = resolved.microbatch_size * state.workload.sequence_length / resolved.context_parallel
-        logits = tokens * resolved.vocabulary / resolved.tensor_parallel * resolved.precision.element
+        ways = resolved.layout.ways((Dim("sequence", int(tokens)), Dim("vocabulary", resolved.vocabulary)))
+        logits = tokens * resolved.vocabulary / ways * resolved.precision.element
         out.append(
             Tensor(name="outputs of other microbatches", category="logits", bytes=(resolved.microbatches - 1) * logits)
         )

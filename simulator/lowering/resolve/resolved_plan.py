@@ -34,6 +34,7 @@ from simulator.plan.plan import AXES, Plan
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
 from simulator.units import BYTES_PER_ELEMENT
+from simulator.workload.graph import Dim
 from simulator.workload.operator import KernelStyle
 from simulator.workload.precision import Precision
 from simulator.workload.workload import Workload
@@ -215,11 +216,20 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
     schedule = _schedule(plan, microbatches)
     check_units(workload, plan, microbatches)
     check_offload(plan)
+    layout = compose(
+        plan.layout,
+        plan.tensor_parallel,
+        plan.sequence_parallel,
+        plan.expert_parallel,
+        plan.expert_tensor_parallel or plan.tensor_parallel,
+        plan.expert_imbalance,
+    )
+    divides_vocabulary = bool(layout.along((Dim("vocabulary", workload.model.vocabulary),)))
     style = _style(
         framework,
         said("attention"),
         said("dropout"),
-        not said("vocabulary_parallel_loss"),
+        not said("vocabulary_parallel_loss") and divides_vocabulary,
         said("fused_cross_entropy"),
         plan.loss_chunks or 1,
     )
@@ -267,7 +277,7 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
         gradient = "fp32"
     check_reduce_dtype(plan, gradient, replicas * plan.context_parallel * schedule.replicas)
     waits = schedule.flush and not post_validates
-    multiple = framework.vocabulary_multiple * plan.tensor_parallel
+    multiple = framework.vocabulary_multiple * (plan.tensor_parallel if divides_vocabulary else 1)
     unsharded = framework.pipeline_keeps_unsharded and plan.pipeline_parallel > 1 and plan.zero_stage == 3
     dropped = plan.fsdp_gather is not None or plan.secondary_shard_size is not None
     reshards: bool = said("reshard_after_forward", not (unsharded or dropped), dropped)
@@ -322,14 +332,7 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
         expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,
         expert_exchange=said("expert_exchange"),
         expert_imbalance=plan.expert_imbalance,
-        layout=compose(
-            "megatron",
-            plan.tensor_parallel,
-            plan.sequence_parallel,
-            plan.expert_parallel,
-            plan.expert_tensor_parallel or plan.tensor_parallel,
-            plan.expert_imbalance,
-        ),
+        layout=layout,
         style=style,
         precision=numbers,
         framework=framework,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.state import State
+from simulator.workload.graph import Dim
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
 
 __all__ = [
@@ -134,7 +135,8 @@ def table_copies(chunk: Chunk, tied: bool) -> tuple[str, ...]:
 def table_size(state: State) -> float:
     """Weights of one matrix of the vocabulary on one GPU [count]."""
     resolved = state.resolved
-    return resolved.vocabulary * state.workload.model.hidden / resolved.tensor_parallel
+    ways = resolved.layout.ways((Dim("vocabulary", resolved.vocabulary),))
+    return resolved.vocabulary * state.workload.model.hidden / ways
 
 
 @functools.lru_cache(maxsize=1024)
@@ -152,7 +154,7 @@ def rank_held(state: State, rank: int) -> Held:
 
 
 def small_parameters(state: State, rank: int) -> float:
-    """Weights that every tensor-parallel rank holds in full (norms, row biases) [count]."""
+    """Weights of whose gradients each tensor-parallel rank has a term (under sequence parallelism norms, row biases) [count]."""
     total = 0.0
     for _, c in rank_chunks(state, rank):
         for kind, count in _counts(state.chunks[c]):
