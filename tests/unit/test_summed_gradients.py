@@ -73,3 +73,10 @@ def test_they_are_added_up_before_the_update(clips: bool, summed: int) -> None:
     found = [t for t in tables if "all_reduce" in t.work and "optimizer" in t.phase]
     assert summed == len(found)
     assert (2 * 2 * HIDDEN + HIDDEN) * 4.0 == sum(float(t.message.sum()) for t in found)
+
+
+@pytest.mark.parametrize("model", [BIASED, {}, LATENT, {"qk_norm": True}])
+def test_every_tensor_of_a_layer_has_weights_and_together_they_are_all(model: dict[str, Any]) -> None:
+    for cost in costs(model, tensor_parallel=4).values():
+        assert 0 < min(cost.tensors)
+        assert cost.parameters == sum(cost.tensors)

@@ -41,7 +41,7 @@ def weight_tensors(ctx: LayerContext, part: LayerPart, norm: str) -> tuple[float
 
 def _tensors(ctx: LayerContext, o: Operator, norm: str) -> Iterator[float]:
     """Those of an operator: of each product, and of all that is small together."""
-    if _of_experts(o):
+    if not o.parameters or _of_experts(o):
         return
     matrices = tuple(w for w in o.op.weights if w.role == "weight")
     small = _held(ctx, tuple(w for w in o.op.weights if w.role != "weight"))
