@@ -119,8 +119,29 @@ class Layout:
         return {axis: Shard(along[axis].name) if axis in along else REPLICATE for axis, n in self.mesh if n > 1}
 
     def parts(self, dim: Dim, axis: str) -> int:
-        """How many different parts of a dimension the ranks of an axis hold."""
-        return self.ranks(axis)
+        """How many different parts of a dimension the ranks of an axis hold.
+
+        As many as it has ranks; of a dimension that serves another one (key/value heads) and has fewer elements, every rank holds the one
+        that serves its part, and so several ranks hold the same.
+
+        >>> layout = Layout("example", (("tensor", 8),), (rule("tensor", "heads"),))
+        >>> layout.parts(Dim("heads", 32), "tensor"), layout.parts(Dim("kv_heads", 2, serves="heads"), "tensor")
+        (8, 2)
+        """
+        ranks = self.ranks(axis)
+        return dim.size if dim.serves and dim.size < ranks and ranks % dim.size == 0 else ranks
+
+    def _divisor(self, dim: Dim, axis: str) -> float:
+        """How many times as much as a rank of an axis holds there is of a dimension."""
+        parts = [self.parts(one, axis) for one in dim.joins or (dim,)]
+        if all(each == parts[0] for each in parts):
+            return parts[0]
+        return dim.size / sum(one.size / each for one, each in zip(dim.joins, parts, strict=True))
+
+    def shared(self, dims: tuple[Dim, ...], axis: str) -> int:
+        """How many ranks of an axis hold the same part of a tensor that lies on it; 1 where each has its own."""
+        dim = self.along(dims).get(axis)
+        return 1 if dim is None else self.ranks(axis) // self.parts(dim, axis)
 
     def ways(self, dims: tuple[Dim, ...]) -> float:
         """How many times as much as the fullest rank there is of a tensor of these dimensions.
@@ -129,7 +150,7 @@ class Layout:
         >>> layout.ways((Dim("tokens", 8), Dim("ffn", 16))), layout.ways((Dim("rows", 8),))
         (4, 0.5)
         """
-        ways: float = math.prod(self.parts(d, axis) for axis, d in self.along(dims).items())
+        ways: float = math.prod(self._divisor(d, axis) for axis, d in self.along(dims).items())
         for name, excess in self.excess:
             if any(d.name == name for d in dims):
                 ways /= excess

@@ -30,6 +30,7 @@ __all__ = [
     "Product",
     "Tensor",
     "count",
+    "einsum",
 ]
 
 
@@ -41,11 +42,13 @@ class Dim:
         name: which; in a product equal names are summed over, or run along together.
         size: how many.
         serves: name of the dimension of another operand of which several share one of this (key/value heads serve heads).
+        joins: dimensions that stand side by side in it (queries' and keys' heads), whose sizes it sums.
     """
 
     name: str
     size: int
     serves: str = ""
+    joins: tuple[Dim, ...] = ()
 
 
 def count(dims: tuple[Dim, ...]) -> int:

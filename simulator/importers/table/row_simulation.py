@@ -14,7 +14,7 @@ from simulator.importers.table.row_host import row_documents, row_graphs, row_ho
 from simulator.importers.table.row_model import row_model
 from simulator.importers.table.row_notes import row_dropout, row_loss, row_optimizer
 from simulator.importers.table.row_plan import row_plan
-from simulator.importers.table.rows import Row, count, text
+from simulator.importers.table.rows import Row, text
 from simulator.importers.vocabulary.names import load_names
 from simulator.workload.model import Model
 from simulator.workload.workload import Workload
@@ -54,7 +54,6 @@ def row_simulation(row: Row) -> RowSimulation:
         CannotPlace: why not.
     """
     model, length, from_model = row_model(row)
-    model, repeated = _heads_for_all(model, count(row, "tp") or 1)
     precision, from_precision = row_precision(row)
     fields, batch, recompute, from_plan = row_plan(row, model)
     fields |= row_loss(row, model, fields["microbatch_size"] * length // fields["context_parallel"])
@@ -80,7 +79,6 @@ def row_simulation(row: Row) -> RowSimulation:
         cluster=cluster,
         assumed=(
             *from_model,
-            *repeated,
             *from_precision,
             *from_plan,
             *from_dropout,
@@ -97,11 +95,3 @@ def _layers_per_chunk(model: Model, fields: Mapping[str, Any]) -> int:
     """Layers of the smallest chunk of a rank."""
     chunks: int = fields["pipeline_parallel"] * fields.get("chunks_per_rank", 1)
     return max(1, model.layers // chunks)
-
-
-def _heads_for_all(model: Model, tensor: int) -> tuple[Model, tuple[str, ...]]:
-    """Return the model with a key/value head for every tensor-parallel rank: fewer are copied (Megatron-LM's attention.py)."""
-    if model.attention == "latent" or model.kv_heads >= tensor or tensor % model.kv_heads or model.heads % tensor:
-        return model, ()
-    why = f"{model.kv_heads} key/value heads are copied to {tensor} tensor-parallel ranks"
-    return model.model_copy(update={"kv_heads": tensor}), (why,)

@@ -5,6 +5,7 @@ All of it follows from the layout (`simulator/partition/propagate.py`).  A produ
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from simulator.partition.propagate import einsum_steps, product_dims, seen_as_ma
 from simulator.partition.redistribute import Move
 from simulator.partition.strategies.base import TENSOR
 from simulator.partition.strategies.experts import EXPERT, EXPERT_ROWS, EXPERT_TENSOR, ROWS
-from simulator.workload.graph import Dim, Product, Tensor
+from simulator.workload.graph import Dim, Product, Tensor, einsum
 from simulator.workload.operator import Operator
 
 __all__ = ["Division", "divide", "tensor_collective"]
@@ -26,6 +27,7 @@ class Division:
 
     Args:
         shape: (batch, m, n, k) there.
+        widths: columns of each separate product there.
         columns, rows: whether what tensor parallelism (or that of experts) divides are its columns, or its depth.
         gathers: collective that brings its left operand together; `sums`: that of its output.
         gathers_again: that of the left operand for the gradient of the weight.
@@ -34,6 +36,7 @@ class Division:
     """
 
     shape: tuple[int, int, int, int]
+    widths: tuple[int, ...]
     columns: bool = False
     rows: bool = False
     gathers: str = ""
@@ -64,14 +67,19 @@ def divide(layout: Layout, o: Operator) -> Division:
     of_left, of_right, of_out = ({_name(d) for d in t.dims} for t in (left, right, out))
     columns, rows = name in of_right - of_left, name in (of_right & of_left) - of_out
     shape = _local(layout, o, along, (of_left, of_right, of_out))
+    widths = tuple(width * shape[2] // o.shape[2] for width in o.widths)
+    if any(layout.shared(t.dims, TENSOR) > 1 for t in op.outputs if op.matrices):
+        widths = _unlike_widths(layout, o, op)
+        shape = (*shape[:2], sum(widths), shape[3])
     if op.of_experts:
-        return Division(shape=shape, columns=columns, rows=rows)
+        return Division(shape=shape, widths=widths, columns=columns, rows=rows)
     several = {a: d for a, d in along.items() if layout.ranks(a) > 1}
     forward = einsum_steps(layout, several, left, right, out)
     to_left = einsum_steps(layout, several, out, right, left)
     to_right = einsum_steps(layout, several, left, out, right)
     return Division(
         shape=shape,
+        widths=widths,
         columns=columns,
         rows=rows,
         gathers=tensor_collective(forward.first),
@@ -81,6 +89,15 @@ def divide(layout: Layout, o: Operator) -> Division:
         sums_back=tensor_collective(to_left.result),
         adds_weights=bool(tensor_collective(to_right.result)),
     )
+
+
+def _unlike_widths(layout: Layout, o: Operator, op: Product) -> tuple[int, ...]:
+    """Columns of each separate product on one rank, where outputs are divided in unlike ways."""
+    outputs = [
+        (einsum(*pair)[2], layout.parts(d, TENSOR)) for pair in op.pairs if (d := layout.along(pair[2].dims)[TENSOR])
+    ]
+    mine = iter(columns // parts for columns, parts in outputs)
+    return tuple(sum(itertools.islice(mine, n)) for n in op.kernels or (len(outputs),))
 
 
 def _check_right(layout: Layout, op: Product, seen: Tensor, made: Tensor) -> None:

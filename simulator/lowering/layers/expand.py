@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 
 from simulator.lowering.layers.fused_experts import with_kernels
 from simulator.lowering.layers.graphs import graph_inputs, started_by
-from simulator.lowering.layers.holdings import expert_parameters, parameters, small_parameters, weight_tensors
+from simulator.lowering.layers.holdings import (
+    expert_parameters,
+    parameters,
+    shared_parameters,
+    small_parameters,
+    weight_tensors,
+)
 from simulator.lowering.layers.joins import gather_pieces
 from simulator.lowering.layers.layer_context import ExpertExchange, LayerContext
 from simulator.lowering.layers.loss_memory import loss_marks
@@ -41,8 +47,8 @@ class LayerCost:
         input_gradient, weight_gradient: the two halves of a split backward; recompute comes first (design 5b E).
         saved: tensors held from forward to backward.
         forward_mark, backward_mark: temporaries that stand while it runs.
-        parameters: weights on this GPU before ZeRO [count]; of the gradients of `small_parameters` each
-            tensor-parallel rank has a term, `expert_parameters` are held by other sets of ranks than the rest.
+        parameters: weights on this GPU before ZeRO [count]; of the gradients of `small_parameters` each tensor-parallel rank has a
+            term, of those of `shared_parameters` some ranks have; `expert_parameters` are held by other sets of ranks than the rest.
         input_bytes: activation that crosses a chunk boundary, per GPU [B].
         tensors: sizes of its weight tensors, those of routed experts left out [count].
     """
@@ -58,6 +64,7 @@ class LayerCost:
     small_parameters: float
     input_bytes: float
     expert_parameters: float = 0.0
+    shared_parameters: float = 0.0
     tensors: tuple[float, ...] = ()
 
 
@@ -211,6 +218,7 @@ def _layer_cost(
         backward_mark=(*again, *backward_mark),
         parameters=parameters(ctx, part),
         small_parameters=small_parameters(ctx, part),
+        shared_parameters=shared_parameters(ctx, part),
         input_bytes=(part.boundary_bytes or part.input_bytes) / stream,
         expert_parameters=expert_parameters(ctx, part) if experts_apart else 0.0,
         tensors=weight_tensors(ctx, part, model.norm),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from simulator.lowering.layers.layer_context import LayerContext
@@ -9,7 +10,7 @@ from simulator.partition.strategies.base import TENSOR
 from simulator.workload.graph import Kernel, Product, Tensor
 from simulator.workload.operator import LayerPart, Operator
 
-__all__ = ["expert_parameters", "parameters", "small_parameters", "weight_tensors"]
+__all__ = ["expert_parameters", "parameters", "shared_parameters", "small_parameters", "weight_tensors"]
 
 
 def parameters(ctx: LayerContext, part: LayerPart) -> float:
@@ -23,6 +24,14 @@ def small_parameters(ctx: LayerContext, part: LayerPart) -> float:
     They lie whole on every rank and meet a part of the tokens, or of the heads, on each: norms and routers under sequence parallelism.
     """
     return sum(_held(ctx, tuple(w for w in o.op.weights if _in_terms(ctx, o, w))) for o in part.operators)
+
+
+def shared_parameters(ctx: LayerContext, part: LayerPart) -> float:
+    """Of them, those that some tensor-parallel ranks share, which have a term each of their gradients: of keys and values of which there
+    are fewer heads than ranks [count]."""
+    return sum(
+        _held(ctx, tuple(w for w in o.op.weights if ctx.layout.shared(w.dims, TENSOR) > 1)) for o in part.operators
+    )
 
 
 def expert_parameters(ctx: LayerContext, part: LayerPart) -> float:
@@ -46,8 +55,8 @@ def _tensors(ctx: LayerContext, o: Operator, norm: str) -> Iterator[float]:
     matrices = tuple(w for w in o.op.weights if w.role == "weight")
     small = _held(ctx, tuple(w for w in o.op.weights if w.role != "weight"))
     if isinstance(o.op, Product) and matrices:
-        held = _held(ctx, matrices)
-        yield from (held * width / o.shape[2] for width in o.widths)
+        each = iter(matrices)
+        yield from (_held(ctx, tuple(itertools.islice(each, n))) for n in o.op.kernels or (len(matrices),))
     elif o.work == "memory_bound" and norm == "layer_norm":
         small /= 2.0
         yield small

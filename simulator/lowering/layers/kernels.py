@@ -85,6 +85,16 @@ def _between_parts(ctx: LayerContext, op: Kernel) -> str:
     return tensor_collective(redistribute({TENSOR: PARTIAL}, {})) if lost else ""
 
 
+def _moved(ctx: LayerContext, o: Operator, op: Kernel, what: str) -> float:
+    """Bytes that a kernel moves on one rank: of all tensors together where they are divided alike, else of each."""
+    if not what:
+        return 0.0
+    ways = [1.0 if op.whole else ctx.ways(moved.dims) for moved in op.moves]
+    if all(each == ways[0] for each in ways):
+        return float(getattr(o, what)) / ways[0]
+    return sum(moved.bytes(what) / each for moved, each in zip(op.moves, ways, strict=True))
+
+
 def _row(
     ctx: LayerContext,
     rows: Rows,
@@ -97,9 +107,8 @@ def _row(
     label: str = "",
     access: str = "",
 ) -> None:
-    """Add a kernel whose bytes are divided as the first tensor that it moves."""
-    divide = 1.0 if op.whole else ctx.ways(op.moves[0].dims)
-    read, written = (float(getattr(o, name)) if name else 0.0 for name in fields)
+    """Add a kernel; `fields`: what it reads and writes."""
+    read, written = (_moved(ctx, o, op, name) for name in fields)
     access = access or ("scores backward" if op.access == "scores" and phase == "backward" else op.access or "layer")
     looped = op.per_expert * (ctx.experts.count // ctx.layout.ranks(EXPERT)) * (2 if phase == "backward" else 1)
     rows.add(
@@ -107,8 +116,8 @@ def _row(
         work="memory_bound",
         call=Traffic(access),
         dtype=ctx.dtype,
-        read=read / divide,
-        written=written / divide,
+        read=read,
+        written=written,
         phase=phase,
         launches=launches + looped,
         part=part,

@@ -29,7 +29,7 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
     gathered, scattered = _gathered(ctx, o, op, o.shape[3]), o.shape[1] * o.shape[2] * ctx.e
     if not piecewise:
         ctx.collective(rows, d.gathers, gathered, phase, o.label)
-    b, m, n, k = d.shape
+    b, m, _, k = d.shape
     narrow = o.has_weight and op.quantised
     if narrow:
         # a norm stands before a product divided by columns (LayerNormLinear of Transformer Engine)
@@ -40,8 +40,8 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
         write_in_pieces(ctx, rows, o.label, d.shape, "TN", phase, before, after, narrow=narrow)
         return
     order, launches = "TN" if o.has_weight else "NN", LAUNCHES_PER_EXPERT * b if op.of_experts else o.launches
-    for width in o.widths:
-        each = (b, m, width * n // o.shape[2], k)
+    for width in d.widths:
+        each = (b, m, width, k)
         row = ctx.product(rows, o.label, each, order, phase, launches=launches, narrow=narrow)
     if op.reads_keys:
         exchange_keys(ctx, rows, o, heads_held(ctx, o, op.inputs[1].dims), o.shape[3], phase, row)
@@ -101,13 +101,13 @@ def _quantise(
 def _linear_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) -> None:
     """Input gradient (NN), weight gradient (NT, added into the gradient buffer), bias gradient; of each product."""
     d = ctx.division(o)
-    b, m, n, k = d.shape
+    b, m, _, k = d.shape
     piecewise = _piecewise(ctx, op, d) and bool(d.gathers_back)
     if not piecewise:
         ctx.collective(rows, d.gathers_back, _gathered(ctx, o, op, o.shape[2]), "backward", o.label)
     wide = o.shape[1] * o.shape[3] * ctx.e
-    for i, width in enumerate(o.widths):
-        each = (b, m, width * n // o.shape[2], k)
+    for i, width in enumerate(d.widths):
+        each = (b, m, width, k)
         wgrad = _gradients(ctx, rows, o, op, each, d.gathers_again if i == 0 else "", piecewise)
         if d.sums_back != "reduce_scatter" or i + 1 == len(o.widths):
             ctx.collective(rows, d.sums_back, wide, "backward", o.label, beside=wgrad)

@@ -19,6 +19,7 @@ from simulator.lowering.resolve.context_rules import check_context, with_ring
 from simulator.lowering.resolve.degrees import count_microbatches, count_replicas
 from simulator.lowering.resolve.effect_rules import check_effects
 from simulator.lowering.resolve.expert_rules import Groups, check_experts, with_experts
+from simulator.lowering.resolve.head_rules import with_shared_heads
 from simulator.lowering.resolve.model_rules import check_model
 from simulator.lowering.resolve.offload_rules import check_offload, gradients_leave
 from simulator.lowering.resolve.plan_rules import check_reduce_dtype
@@ -29,6 +30,7 @@ from simulator.lowering.resolve.workload_rules import check_documents, check_los
 from simulator.options.option import chosen
 from simulator.partition.compose import compose
 from simulator.partition.layout import Layout
+from simulator.partition.strategies.base import TENSOR
 from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import AXES, Plan
 from simulator.schedules import SCHEDULES
@@ -269,6 +271,8 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
     axes, groups = with_experts(sizes, plan, workload.model.experts > 0)
     inner = plan.context_parallel_inner
     axes, groups = with_shards(*with_ring(axes, groups, plan), plan, replicas * plan.context_parallel)
+    keys = Dim("kv_heads", workload.model.kv_heads, serves="heads")
+    axes, groups = with_shared_heads(axes, groups, plan, layout.shared((keys,), TENSOR))
     plan.check_needs("precision.master_weights", "gradient_dtype", precision=numbers)
     gradient: str = said("gradient_dtype")
     if gradient == "compute" or not numbers.master_weights:

@@ -24,6 +24,7 @@ __all__ = [
     "group_held",
     "rank_chunks",
     "rank_held",
+    "shared_parameters",
     "small_parameters",
     "table_copies",
     "table_size",
@@ -160,6 +161,17 @@ def small_parameters(state: State, rank: int) -> float:
         for kind, count in _counts(state.chunks[c]):
             total += count * state.costs[kind].small_parameters
     return total
+
+
+def shared_parameters(state: State, rank: int) -> float:
+    """Weights that some of the tensor-parallel ranks share, each with a term of their gradients (keys and values of few heads) [count]."""
+    return float(
+        sum(
+            count * state.costs[kind].shared_parameters
+            for _, c in rank_chunks(state, rank)
+            for kind, count in _counts(state.chunks[c])
+        )
+    )
 
 
 def words(group: tuple[str, ...]) -> str:

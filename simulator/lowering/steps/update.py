@@ -14,7 +14,14 @@ from simulator.lowering.memory.parameter_offload import add_shards_down
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.hops import REDUCING_LANES
-from simulator.lowering.steps.parameters import Held, contents, rank_chunks, rank_held, small_parameters
+from simulator.lowering.steps.parameters import (
+    Held,
+    contents,
+    rank_chunks,
+    rank_held,
+    shared_parameters,
+    small_parameters,
+)
 from simulator.lowering.steps.reduce import meet, meeting_links
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
@@ -176,7 +183,7 @@ def update_segments(state: State) -> tuple[int, ...]:
 
 def _sums_gradients(state: State) -> bool:
     """Whether tensor-parallel ranks have terms of any gradients."""
-    return any(small_parameters(state, rank) for rank in range(state.ranks))
+    return any(small_parameters(state, rank) or shared_parameters(state, rank) for rank in range(state.ranks))
 
 
 def _segments(
@@ -184,14 +191,15 @@ def _segments(
 ) -> tuple[int, ...]:
     """One segment per different rank content."""
     alike: dict[tuple[Chunk, ...], int] = {}
-    known: dict[tuple[Held, float, float], int] = {}
+    known: dict[tuple[Held, float, float, float], int] = {}
     facts = update_facts(state)
     out = []
     for rank in range(state.ranks):
         content = contents(state, rank)
         if content not in alike:
             held = rank_held(state, rank)
-            key = (held, small_parameters(state, rank), float(tensors_held(state, rank)))
+            summed = small_parameters(state, rank), shared_parameters(state, rank)
+            key = (held, *summed, float(tensors_held(state, rank)))
             if key not in known:
                 mine = _mine(state, held), _mine(state, held, 2) * state.resolved.gradients_kept
                 pieces = tuple((table(facts, held.all, *mine, *key[1:]), 1) for table in tables)

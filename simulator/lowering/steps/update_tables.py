@@ -26,6 +26,7 @@ class UpdateFacts(NamedTuple):
     cost: OptimizerCost
     precision: Precision
     tensor: tuple[str, ...]
+    heads: tuple[str, ...]
     gradient_dtype: str
     gradient_bytes: int
     reduce_dtype: str
@@ -53,6 +54,7 @@ def update_facts(state: State) -> UpdateFacts:
         ),
         precision=resolved.precision,
         tensor=resolved.groups.tensor,
+        heads=resolved.groups.heads,
         gradient_dtype=resolved.gradient_dtype,
         gradient_bytes=resolved.gradient_bytes,
         reduce_dtype=resolved.reduce_dtype,
@@ -72,26 +74,28 @@ def update_facts(state: State) -> UpdateFacts:
 
 @functools.lru_cache(maxsize=1024)
 def norm_table(
-    facts: UpdateFacts, held: float, mine: float, kept: float, small: float, tensors: float
+    facts: UpdateFacts, held: float, mine: float, kept: float, small: float, shared: float, tensors: float
 ) -> OperatorTable:
     """Local part of the gradient norm, overflow check and unscaling, and the sum of gradients of which tensor-parallel ranks have terms.
 
     Args:
         held: weights on a GPU [count]; `mine`: those whose states it keeps; `kept`: those whose gradients it keeps; `small`: those of
-            whose gradients each tensor-parallel rank has a term; `tensors`: how many tensors they are.
+            whose gradients each tensor-parallel rank has a term; `shared`: those of which only ranks that share key/value heads have;
+            `tensors`: how many tensors they are.
     """
     gradients = mine * facts.gradient_bytes
     rows = Rows("gradient norm")
-    if small:
-        rows.add(
-            label="norm gradients all_reduce",
-            kind=COLLECTIVE,
-            work="all_reduce",
-            message=small * facts.gradient_bytes,
-            group=facts.tensor,
-            dtype=facts.gradient_dtype,
-            phase="optimizer",
-        )
+    for what, count, group in (("norm", small, facts.tensor), ("key and value", shared, facts.heads)):
+        if count:
+            rows.add(
+                label=f"{what} gradients all_reduce",
+                kind=COLLECTIVE,
+                work="all_reduce",
+                message=count * facts.gradient_bytes,
+                group=group,
+                dtype=facts.gradient_dtype,
+                phase="optimizer",
+            )
     launches = max(1, round(tensors / TENSORS_PER_LAUNCH))
     common = {"work": "memory_bound", "dtype": facts.gradient_dtype, "phase": "optimizer"}
     if facts.precision.loss_scaling:
@@ -104,7 +108,7 @@ def norm_table(
 
 @functools.lru_cache(maxsize=1024)
 def optimizer_table(
-    facts: UpdateFacts, held: float, mine: float, kept: float, small: float, tensors: float
+    facts: UpdateFacts, held: float, mine: float, kept: float, small: float, shared: float, tensors: float
 ) -> OperatorTable:
     """The optimizer's traffic on this rank's shard, and clearing the gradients; arguments as of `norm_table`."""
     cost = facts.cost
