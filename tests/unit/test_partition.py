@@ -9,6 +9,8 @@ from simulator.partition.compose import compose
 from simulator.partition.layout import PARTIAL, REPLICATE, Layout, Placement, Shard, rule
 from simulator.partition.propagate import product_steps, seen_as_made
 from simulator.partition.redistribute import Move, collective, moved_bytes, redistribute
+from simulator.partition.strategies.context import HEADS as HEADS_OF
+from simulator.partition.strategies.context import QUERIES, AttentionExchange, attention_exchange
 from simulator.workload.graph import Dim, Tensor
 
 BATCH, SEQUENCE, HIDDEN, FFN = Dim("batch", 2), Dim("sequence", 16), Dim("hidden", 64), Dim("ffn", 256)
@@ -144,3 +146,8 @@ def test_what_cannot_lie_so_is_refused_with_tensor_dimension_and_axis(tensor: Te
     PLAIN.check([X, INNER, UP])
     with pytest.raises(PlanError, match=message):
         PLAIN.check([X, tensor])
+
+
+def test_attention_divided_by_heads_or_by_queries_needs_what_ulysses_and_rings_do() -> None:
+    assert AttentionExchange("all_to_all", "all_to_all", "all_to_all", "all_to_all") == attention_exchange(HEADS_OF)
+    assert AttentionExchange("", "all_gather", "", "reduce_scatter") == attention_exchange(QUERIES)

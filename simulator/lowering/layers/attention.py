@@ -8,6 +8,7 @@ from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
 from simulator.lowering.layers.scores import scores_left
 from simulator.partition.strategies.base import TENSOR
+from simulator.partition.strategies.context import QUERIES, attention_exchange
 from simulator.program.calls import AttentionCall
 from simulator.program.program import COLLECTIVE
 from simulator.workload.graph import Attention, Dim
@@ -99,7 +100,8 @@ def exchange_keys(ctx: LayerContext, rows: Rows, o: Operator, groups: int, width
 
 def _exchange(ctx: LayerContext, rows: Rows, o: Operator, phase: str, beside: int, size: float) -> None:
     """Gather keys and values; backward their gradients are added, too."""
-    for name in ("all_gather", "reduce_scatter") if phase == "backward" else ("all_gather",):
+    exchange = attention_exchange(QUERIES)
+    for name in (exchange.keys, exchange.gradients) if phase == "backward" else (exchange.keys,):
         rows.add(
             label=f"{o.label} keys and values {name}",
             kind=COLLECTIVE,

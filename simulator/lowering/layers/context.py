@@ -27,6 +27,7 @@ from typing import Any
 
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
+from simulator.partition.strategies.context import HEADS, QUERIES, attention_exchange
 from simulator.program.calls import AttentionCall
 from simulator.program.program import COLLECTIVE
 from simulator.workload.graph import Attention
@@ -87,10 +88,11 @@ def ring_attention(
     )
     shared = keys * peers * ctx.e
     # gathered at once, keys hide beside the rank's own block only; passed on block by block, beside the blocks of others
-    wanted = [("all_gather", shared, own if wide or blocks == 1 else rest)]
+    exchange = attention_exchange(QUERIES)
+    wanted = [(exchange.keys, shared, own if wide or blocks == 1 else rest)]
     if backward:
         home = peers / blocks * 4.0 / ctx.e if wide else 1.0
-        wanted.append(("reduce_scatter", shared * home, rest))
+        wanted.append((exchange.gradients, shared * home, rest))
     for name, message, beside in wanted:
         rows.add(
             label=f"{o.label} keys and values {name}",
@@ -112,11 +114,15 @@ def swap_heads(ctx: LayerContext, rows: Rows, o: Operator, phase: str, heads: in
     """
     query = ctx.tokens * heads * o.shape[3] * ctx.e
     kv = 2 * ctx.tokens * max(1, groups) * o.shape[3] * ctx.e
-    for what, message in (("queries, keys and values", query + kv), ("output", query)):
+    exchange = attention_exchange(HEADS)
+    for name, what, message in (
+        (exchange.queries, "queries, keys and values", query + kv),
+        (exchange.output, "output", query),
+    ):
         rows.add(
-            label=f"{o.label} {what} all_to_all",
+            label=f"{o.label} {what} {name}",
             kind=COLLECTIVE,
-            work="all_to_all",
+            work=name,
             message=message,
             group=ctx.groups.context,
             dtype=ctx.dtype,
