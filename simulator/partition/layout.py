@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from simulator.errors import LayoutError
 from simulator.workload.graph import Dim, Tensor
@@ -69,11 +70,19 @@ class Layout:
     mesh: tuple[tuple[str, int], ...]
     rules: tuple[Rule, ...]
     excess: tuple[tuple[str, float], ...] = ()
-    _seen: dict[tuple[Dim, ...], Mapping[str, Dim]] = field(default_factory=dict, repr=False, compare=False)
+    known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What was found before, by what it depends on beside the layout."""
+
+    def __post_init__(self) -> None:
+        self.known.update(self.mesh)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.mesh, len(self.rules), self.excess))
 
     def ranks(self, axis: str) -> int:
         """How many ranks an axis has; 1 where the mesh has none of this name."""
-        return next((size for name, size in self.mesh if name == axis), 1)
+        found: int = self.known.get(axis, 1)
+        return found
 
     def along(self, dims: tuple[Dim, ...]) -> Mapping[str, Dim]:
         """Return axis -> the dimension that lies on it, of a tensor or of an operation with these dimensions.
@@ -91,10 +100,11 @@ class Layout:
         >>> {axis: dim.name for axis, dim in layout.along((sequence, hidden)).items()}
         {'tensor': 'sequence'}
         """
-        known = self._seen.get(dims)
-        if known is None:
-            known = self._seen[dims] = self._along(dims)
-        return known
+        key = "along", dims
+        if key not in self.known:
+            self.known[key] = self._along(dims)
+        found: Mapping[str, Dim] = self.known[key]
+        return found
 
     def _along(self, dims: tuple[Dim, ...]) -> Mapping[str, Dim]:
         found: dict[str, Dim] = {}
@@ -150,11 +160,15 @@ class Layout:
         >>> layout.ways((Dim("tokens", 8), Dim("ffn", 16))), layout.ways((Dim("rows", 8),))
         (4, 0.5)
         """
-        ways: float = math.prod(self._divisor(d, axis) for axis, d in self.along(dims).items())
-        for name, excess in self.excess:
-            if any(d.name == name for d in dims):
-                ways /= excess
-        return ways
+        key = "ways", dims
+        if key not in self.known:
+            ways: float = math.prod(self._divisor(d, axis) for axis, d in self.along(dims).items())
+            for name, excess in self.excess:
+                if any(d.name == name for d in dims):
+                    ways /= excess
+            self.known[key] = ways
+        found: float = self.known[key]
+        return found
 
     def local(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """Return the dimensions of what one rank holds, evenly shared out.

@@ -114,7 +114,7 @@ class StrategyContract:
             division, whole = divide(layout, o), math.prod(o.shape)
             ranks, all_ranks = whole / math.prod(division.shape), layout.ranks(TENSOR)
             _require(ranks in (1, all_ranks), f"{layout.name}: {o.label} is divided {ranks:g} ways, {division}")
-            divided = division.columns or division.rows
+            divided = division.around.columns or division.around.rows
             _require(not divided or ranks == all_ranks, f"{layout.name}: {o.label} is not divided")
 
     def chain(self, layout: Layout, random: np.random.Generator) -> Chain:

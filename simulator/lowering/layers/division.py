@@ -6,7 +6,6 @@ All of it follows from the layout (`simulator/partition/propagate.py`).  A produ
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulator.errors import LayoutError
@@ -18,7 +17,35 @@ from simulator.partition.strategies.experts import EXPERT, EXPERT_ROWS, EXPERT_T
 from simulator.workload.graph import Dim, Product, Tensor, einsum
 from simulator.workload.operator import Operator
 
-__all__ = ["Division", "divide", "tensor_collective"]
+__all__ = ["Around", "Division", "divide", "tensor_collective"]
+
+
+_BATCH, _ROWS, _COLUMNS, _DEPTH = range(4)
+"""Places of a product's sizes (batch, m, n, k)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What a layout does with a product of tensors with dimensions of certain names.
+
+    Args:
+        roles: (mesh axis, place in (batch, m, n, k)) of what axes divide.
+        columns, rows: whether what tensor parallelism (or that of experts) divides are its columns, or its depth.
+        gathers: collective that brings its left operand together; `sums`: that of its output.
+        gathers_again: that of the left operand for the gradient of the weight.
+        gathers_back: that of the output's gradient; `sums_back`: of the left operand's gradient.
+        adds_weights: whether each rank has a term of the weight's gradient.
+    """
+
+    roles: tuple[tuple[str, int], ...]
+    columns: bool = False
+    rows: bool = False
+    gathers: str = ""
+    sums: str = ""
+    gathers_again: str = ""
+    gathers_back: str = ""
+    sums_back: str = ""
+    adds_weights: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,23 +55,12 @@ class Division:
     Args:
         shape: (batch, m, n, k) there.
         widths: columns of each separate product there.
-        columns, rows: whether what tensor parallelism (or that of experts) divides are its columns, or its depth.
-        gathers: collective that brings its left operand together; `sums`: that of its output.
-        gathers_again: that of the left operand for the gradient of the weight.
-        gathers_back: that of the output's gradient; `sums_back`: of the left operand's gradient.
-        adds_weights: whether each rank has a term of the weight's gradient.
+        around: what is divided of it, and the collectives around it.
     """
 
     shape: tuple[int, int, int, int]
     widths: tuple[int, ...]
-    columns: bool = False
-    rows: bool = False
-    gathers: str = ""
-    sums: str = ""
-    gathers_again: str = ""
-    gathers_back: str = ""
-    sums_back: str = ""
-    adds_weights: bool = False
+    around: Around
 
 
 def divide(layout: Layout, o: Operator) -> Division:
@@ -61,25 +77,44 @@ def divide(layout: Layout, o: Operator) -> Division:
     out = seen_as_made(layout, out, left.view(*left.dims[len(seen.dims) :]))
     if not op.matrices:
         _check_right(layout, op, right, o.sources[1])
-    along = layout.along(product_dims(left, right, out))
-    axis = EXPERT_TENSOR if op.of_experts else TENSOR
-    name = _name(along[axis]) if axis in along else ""
-    of_left, of_right, of_out = ({_name(d) for d in t.dims} for t in (left, right, out))
-    columns, rows = name in of_right - of_left, name in (of_right & of_left) - of_out
-    shape = _local(layout, o, along, (of_left, of_right, of_out))
+    around = _around(layout, left, right, out)
+    shape = _local(layout, o, around)
     widths = tuple(width * shape[2] // o.shape[2] for width in o.widths)
     if any(layout.shared(t.dims, TENSOR) > 1 for t in op.outputs if op.matrices):
         widths = _unlike_widths(layout, o, op)
         shape = (*shape[:2], sum(widths), shape[3])
-    if op.of_experts:
-        return Division(shape=shape, widths=widths, columns=columns, rows=rows)
+    return Division(shape=shape, widths=widths, around=around)
+
+
+def _around(layout: Layout, left: Tensor, right: Tensor, out: Tensor) -> Around:
+    """What is divided of a product of these, and the collectives around it: by the names of their dimensions, whatever their sizes."""
+    key = tuple(tuple(d.serves or d.name for d in t.dims) for t in (left, right, out))
+    if key not in layout.known:
+        layout.known[key] = _derived(layout, left, right, out)
+    found: Around = layout.known[key]
+    return found
+
+
+def _derived(layout: Layout, left: Tensor, right: Tensor, out: Tensor) -> Around:
+    along = layout.along(product_dims(left, right, out))
+    of_left, of_right, of_out = ({_name(d) for d in t.dims} for t in (left, right, out))
+    experts = bool(of_right - of_left - of_out)
+    axis = EXPERT_TENSOR if experts else TENSOR
+    name = _name(along[axis]) if axis in along else ""
+    roles = tuple(
+        (axis, _role(_name(dim), of_left, of_right, of_out))
+        for axis, dim in along.items()
+        if axis not in (EXPERT, EXPERT_ROWS)
+    )
+    columns, rows = name in of_right - of_left, name in (of_right & of_left) - of_out
+    if experts:
+        return Around(roles=roles, columns=columns, rows=rows)
     several = {a: d for a, d in along.items() if layout.ranks(a) > 1}
     forward = einsum_steps(layout, several, left, right, out)
     to_left = einsum_steps(layout, several, out, right, left)
     to_right = einsum_steps(layout, several, left, out, right)
-    return Division(
-        shape=shape,
-        widths=widths,
+    return Around(
+        roles=roles,
         columns=columns,
         rows=rows,
         gathers=tensor_collective(forward.first),
@@ -89,6 +124,13 @@ def divide(layout: Layout, o: Operator) -> Division:
         sums_back=tensor_collective(to_left.result),
         adds_weights=bool(tensor_collective(to_right.result)),
     )
+
+
+def _role(name: str, of_left: set[str], of_right: set[str], of_out: set[str]) -> int:
+    """Which size of (batch, m, n, k) a dimension belongs to."""
+    if name in of_left & of_right:
+        return _BATCH if name in of_out else _DEPTH
+    return _COLUMNS if name in of_right else _ROWS
 
 
 def _unlike_widths(layout: Layout, o: Operator, op: Product) -> tuple[int, ...]:
@@ -116,34 +158,19 @@ def tensor_collective(moves: tuple[Move, ...]) -> str:
     return next((move.collective for move in moves if move.axis == TENSOR), "")
 
 
-def _local(
-    layout: Layout, o: Operator, along: Mapping[str, Dim], names: tuple[set[str], set[str], set[str]]
-) -> tuple[int, int, int, int]:
-    """(batch, m, n, k) of the forward product on one rank.
-
-    Args:
-        along: mesh axis -> the dimension of the product that it divides.
-        names: of the dimensions of left operand, right operand and output.
-    """
-    of_left, of_right, of_out = names
-    b, m, n, k = o.shape
-    if EXPERT in along:
-        dealt = layout.ranks(EXPERT)
+def _local(layout: Layout, o: Operator, around: Around) -> tuple[int, int, int, int]:
+    """(batch, m, n, k) of the forward product on one rank."""
+    sizes = list(o.shape)
+    if isinstance(o.op, Product) and o.op.matrices and o.op.of_experts:
+        dealt, b = layout.ranks(EXPERT), o.shape[_BATCH]
         fullest = layout.ways(tuple(d for d in o.op.inputs[0].dims if d.name == ROWS))
-        m = max(1, round(m / fullest * dealt / b))
-        b //= dealt
-    for axis, dim in along.items():
-        parts, name = layout.parts(dim, axis), _name(dim)
-        if axis in (EXPERT, EXPERT_ROWS):
-            continue
-        if name in of_left & of_right & of_out:
-            b = max(1, b // parts)
-        elif name in of_left & of_right:
-            k //= parts
-        elif name in of_right:
-            n //= parts
-        else:
-            m = max(1, m // parts)
+        sizes[_ROWS] = max(1, round(o.shape[_ROWS] / fullest * dealt / b))
+        sizes[_BATCH] = b // dealt
+    for axis, role in around.roles:
+        sizes[role] //= layout.ranks(axis)
+        if role in (_BATCH, _ROWS):
+            sizes[role] = max(1, sizes[role])
+    b, m, n, k = sizes
     return b, m, n, k
 
 

@@ -79,6 +79,6 @@ def _in_terms(ctx: LayerContext, o: Operator, weight: Tensor) -> bool:
     """Whether tensor-parallel ranks have a term each of a weight's gradient: it lacks the dimension by which they divide the work."""
     op = o.op
     if isinstance(op, Product) and weight.role == "weight":
-        return ctx.division(o).adds_weights
+        return ctx.division(o).around.adds_weights
     made = op.moves[0].dims if isinstance(op, Kernel) else op.outputs[0].dims
     return TENSOR in ctx.layout.axes(made) and TENSOR not in ctx.layout.axes(weight.dims)

@@ -28,15 +28,15 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
     piecewise = _piecewise(ctx, op, d)
     gathered, scattered = _gathered(ctx, o, op, o.shape[3]), o.shape[1] * o.shape[2] * ctx.e
     if not piecewise:
-        ctx.collective(rows, d.gathers, gathered, phase, o.label)
+        ctx.collective(rows, d.around.gathers, gathered, phase, o.label)
     b, m, _, k = d.shape
     narrow = o.has_weight and op.quantised
     if narrow:
         # a norm stands before a product divided by columns (LayerNormLinear of Transformer Engine)
-        norm = d.columns and not op.of_experts
-        _quantise(ctx, rows, o.label, op, d, float(b * m * k), phase, bool(d.gathers), after_norm=norm)
+        norm = d.around.columns and not op.of_experts
+        _quantise(ctx, rows, o.label, op, d, float(b * m * k), phase, bool(d.around.gathers), after_norm=norm)
     if piecewise:
-        before, after = gathered if d.gathers else 0.0, scattered if d.sums else 0.0
+        before, after = gathered if d.around.gathers else 0.0, scattered if d.around.sums else 0.0
         write_in_pieces(ctx, rows, o.label, d.shape, "TN", phase, before, after, narrow=narrow)
         return
     order, launches = "TN" if o.has_weight else "NN", LAUNCHES_PER_EXPERT * b if op.of_experts else o.launches
@@ -45,8 +45,8 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
         row = ctx.product(rows, o.label, each, order, phase, launches=launches, narrow=narrow)
     if op.reads_keys:
         exchange_keys(ctx, rows, o, heads_held(ctx, o, op.inputs[1].dims), o.shape[3], phase, row)
-    ctx.collective(rows, d.sums, scattered, phase, o.label)
-    if op.gathers and d.columns and ctx.tensor > 1:
+    ctx.collective(rows, d.around.sums, scattered, phase, o.label)
+    if op.gathers and d.around.columns and ctx.tensor > 1:
         ctx.collective(rows, "all_gather", scattered, phase, f"{o.label} output")
 
 
@@ -64,7 +64,7 @@ def product_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
 
 def _piecewise(ctx: LayerContext, op: Product, d: Division) -> bool:
     """Whether a product is cut in pieces, beside which its collectives run; Megatron-LM leaves the vocabulary's out."""
-    return ctx.splits > 1 and bool(d.gathers or d.sums) and op.outputs[0].role != "logits"
+    return ctx.splits > 1 and bool(d.around.gathers or d.around.sums) and op.outputs[0].role != "logits"
 
 
 def _gathered(ctx: LayerContext, o: Operator, op: Product, width: int) -> float:
@@ -89,7 +89,7 @@ def _quantise(
 
     Fused products of experts make those of what lies between them: the second's input, and the gradient of the first's output.
     """
-    between = d.columns if phase == "backward" else d.rows
+    between = d.around.columns if phase == "backward" else d.around.rows
     if not (ctx.style.fuses_experts and op.of_experts and between):
         part = "input" if phase == "backward" else ""
         shards = ctx.tensor if gathers else 1
@@ -102,15 +102,15 @@ def _linear_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
     """Input gradient (NN), weight gradient (NT, added into the gradient buffer), bias gradient; of each product."""
     d = ctx.division(o)
     b, m, _, k = d.shape
-    piecewise = _piecewise(ctx, op, d) and bool(d.gathers_back)
+    piecewise = _piecewise(ctx, op, d) and bool(d.around.gathers_back)
     if not piecewise:
-        ctx.collective(rows, d.gathers_back, _gathered(ctx, o, op, o.shape[2]), "backward", o.label)
+        ctx.collective(rows, d.around.gathers_back, _gathered(ctx, o, op, o.shape[2]), "backward", o.label)
     wide = o.shape[1] * o.shape[3] * ctx.e
     for i, width in enumerate(d.widths):
         each = (b, m, width, k)
-        wgrad = _gradients(ctx, rows, o, op, each, d.gathers_again if i == 0 else "", piecewise)
-        if d.sums_back != "reduce_scatter" or i + 1 == len(o.widths):
-            ctx.collective(rows, d.sums_back, wide, "backward", o.label, beside=wgrad)
+        wgrad = _gradients(ctx, rows, o, op, each, d.around.gathers_again if i == 0 else "", piecewise)
+        if d.around.sums_back != "reduce_scatter" or i + 1 == len(o.widths):
+            ctx.collective(rows, d.around.sums_back, wide, "backward", o.label, beside=wgrad)
     sum_input_gradients(ctx, rows, o, wide)
     if o.backward_read:
         rows.add(
@@ -129,7 +129,7 @@ def _bias_share(ctx: LayerContext, op: Product, d: Division) -> float:
     """How many ways the output gradient that a bias gradient sums is divided."""
     if op.of_experts:
         return ctx.ways(op.outputs[0].dims)
-    return ctx.tensor if d.columns else 1
+    return ctx.tensor if d.around.columns else 1
 
 
 def _gradients(
@@ -147,7 +147,7 @@ def _gradients(
     launches = LAUNCHES_PER_EXPERT * b if op.of_experts else 1
     if narrow:
         label = f"{o.label} output gradient"
-        _quantise(ctx, rows, label, op, d, float(b * m * n), "backward", bool(d.gathers_back))
+        _quantise(ctx, rows, label, op, d, float(b * m * n), "backward", bool(d.around.gathers_back))
     name, dgrad = f"{o.label} input gradient", -1
     if piecewise:
         gathered = _gathered(ctx, o, op, o.shape[2])
