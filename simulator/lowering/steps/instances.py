@@ -275,6 +275,7 @@ def _add_actions(
     rows.first_row, rows.last_row = ends - kept, ends - kept + per_action - 1
     rows.first_row[second], rows.last_row[second] = rows.first_row[pair[second]], rows.last_row[pair[second]]
     total = int(ends[-1]) if len(ends) else 0
+    rows.check_size(total)
     action = np.repeat(np.arange(len(pair)), kept)
     part = np.arange(total) - rows.first_row[action]
     joined = pair[action] >= 0

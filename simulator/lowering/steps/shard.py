@@ -233,6 +233,7 @@ def _shard(
     times[stays_there[g_part]] = 0
     g_of, g_part = np.repeat(g_of, times), np.repeat(g_part, times)
     r_of, r_part = _every_part(unit[completes], parts, len(units))
+    rows.check_size(len(g_of) + len(r_of))
     gate, g_action, g_row = gate[g_of], action[gathers][g_of], row[gathers][g_of]
     r_action, r_row = action[completes][r_of], row[completes][r_of]
     gather_rows, reduce_rows = _add(rows, parts, (g_part, g_row, g_action, gate), (r_part, r_row, r_action), apart)
