@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.lowering.memory.gradients_down import Bucket, add_gradients_down
+from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.hops import Chain, add_chains, gradient_link, links_of
 from simulator.lowering.steps.idle import idle_after
 from simulator.lowering.steps.parameters import chunk_held, group_held, rank_held, table_copies, table_size, words
@@ -32,7 +33,7 @@ def add_reductions(state: State) -> None:
         return  # without a flush they belong to each update: pass `asynchronous`
     lanes = state.placement.lanes > 1
     if resolved.gradients_leave:
-        add_gradients_down(state, _buckets(state))
+        add_gradients_down(state, _with_rows(*_buckets(state)))
     elif resolved.reduces and (resolved.zero_stage == 2 or (resolved.zero_stage < 2 and not lanes)):
         if resolved.overlap_gradients:
             _buckets(state)
@@ -43,23 +44,45 @@ def add_reductions(state: State) -> None:
     _shared_tables(state)
 
 
-def _buckets(state: State) -> list[Bucket]:
-    """One reduction per segment of every backward that completes a bucket (fused pairs are not cut: one for the whole)."""
+Reduced = list[tuple[Bucket, list[Chain]]]
+"""The buckets of a backward, and the reductions of each."""
+
+
+def _buckets(state: State) -> tuple[list[tuple[int, Reduced]], np.ndarray]:
+    """One reduction per segment of every backward that completes a bucket (fused pairs are not cut: one for the whole).
+
+    Returns:
+        (action, its buckets) of these backwards, and the rows of all reductions in this order.
+    """
     items: dict[tuple[str, ...], list[Chain]] = {}
+    alike: dict[tuple[Chunk, int, bool], Reduced] = {}
     found: list[Chain] = []
     where: list[tuple[int, int]] = []
-    made: list[tuple[Bucket, slice]] = []
-    for a, number, variant, completes in state.build(_completing, state.resolved.zero_stage == 2):
-        for group, first, last in state.spans(state.chunks[number], "backward", variant):
-            if group not in items:
-                items[group] = links_of(state, f"gradients of {words(group)}", group_held(state, group))
-            start = len(found)
-            for chain in _second_hop_once(state, items[group], completes):
-                found.append(chain)
-                where.append((a, last))
-            made.append((Bucket(group, a, first, last), slice(start, len(found))))
-    rows = add_chains(state, found, _after_segments, tuple(where))
-    return [bucket._replace(added=tuple(rows[chains].tolist())) for bucket, chains in made]
+    made: list[tuple[int, Reduced]] = []
+    for action, number, variant, completes in state.build(_completing, state.resolved.zero_stage == 2):
+        key = state.chunks[number], variant, completes
+        if key not in alike:
+            alike[key] = []
+            for group, first, last in state.spans(key[0], "backward", variant):
+                if group not in items:
+                    items[group] = links_of(state, f"gradients of {words(group)}", group_held(state, group))
+                chains = _second_hop_once(state, items[group], completes)
+                alike[key].append((Bucket(group, -1, first, last), chains))
+        made.append((action, alike[key]))
+        for bucket, chains in alike[key]:
+            found += chains
+            where += [(action, bucket.last)] * len(chains)
+    return made, add_chains(state, found, _after_segments, tuple(where))
+
+
+def _with_rows(made: list[tuple[int, Reduced]], rows: np.ndarray) -> list[Bucket]:
+    """The buckets of all actions, each with its rows."""
+    out, start = [], 0
+    for action, buckets in made:
+        for bucket, chains in buckets:
+            out.append(bucket._replace(action=action, added=tuple(rows[start : start + len(chains)].tolist())))
+            start += len(chains)
+    return out
 
 
 def _completing(rows: Structure, every: bool) -> list[tuple[int, int, int, bool]]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from simulator.errors import PlanError
 from simulator.lowering.memory.parameter_offload import add_shard_copies
+from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.hops import Hops, add_second_hops
 from simulator.lowering.steps.instances import UNITS
 from simulator.lowering.steps.parameters import group_held, words
@@ -50,23 +51,28 @@ def _gather_buckets(state: State) -> None:
     element = state.resolved.precision.element
     items: dict[tuple[str, ...], list[int]] = {}
     places: list[tuple[int, tuple[tuple[int, int], ...]]] = []
-    for a, number in state.build(_first_forwards):
-        found: list[tuple[int, int]] = []
-        for group, first, _ in state.spans(state.chunks[number], "forward", int(state.variant[a])):
-            if group not in items:
-                items[group] = [
-                    gather_link(state, f"weights of {words(group)}{what}", count * element, axes)
-                    for what, count, axes in group_held(state, group).parts(state.resolved)
-                ]
-            found += [(item, first) for item in items[group]]
-        places.append((a, tuple(found)))
+    alike: dict[tuple[Chunk, int], tuple[tuple[int, int], ...]] = {}
+    for a, number, variant in state.build(_first_forwards):
+        key = state.chunks[number], variant
+        if key not in alike:
+            found: list[tuple[int, int]] = []
+            for group, first, _ in state.spans(key[0], "forward", variant):
+                if group not in items:
+                    items[group] = [
+                        gather_link(state, f"weights of {words(group)}{what}", count * element, axes)
+                        for what, count, axes in group_held(state, group).parts(state.resolved)
+                    ]
+                found += [(item, first) for item in items[group]]
+            alike[key] = tuple(found)
+        places.append((a, alike[key]))
     state.build(_add_buckets, tuple(places))
 
 
-def _first_forwards(rows: Structure) -> tuple[tuple[int, int], ...]:
-    """Return (action, chunk) of the first forwards of chunks, and make no row."""
+def _first_forwards(rows: Structure) -> tuple[tuple[int, int, int], ...]:
+    """Return (action, chunk, variant) of the first forwards of chunks, and make no row."""
     first = np.flatnonzero(rows.pattern.first_forward)
-    return tuple(zip(first.tolist(), rows.order.chunk[first].tolist(), strict=True))
+    columns = first, rows.order.chunk[first], rows.variant[first]
+    return tuple(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _add_buckets(rows: Structure, places: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]) -> None:
