@@ -17,7 +17,7 @@ import numpy as np
 from simulator.lowering.layers.boundary import received
 from simulator.lowering.layers.casts import maxima_table
 from simulator.lowering.layers.expand import LayerCost
-from simulator.lowering.steps.assign import Chunk
+from simulator.lowering.steps.assign import Chunk, classes_of
 from simulator.lowering.steps.carried_units import carried
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
@@ -252,8 +252,7 @@ def table_of(cost: LayerCost, kind: int) -> OperatorTable:
 def add_instances(state: State) -> None:
     """Make blocks for the (chunk, action kind, variant, size) that occur, and one row per segment of every action."""
     resolved = state.resolved
-    classes = {chunk: number for number, chunk in enumerate(dict.fromkeys(state.chunks))}
-    class_of = tuple(classes[c] for c in state.chunks)
+    names, class_of = classes_of(state.chunks)
     reduces = resolved.zero_stage < 3 and resolved.overlap_gradients and resolved.reduces
     codes, pairs = state.build(
         _occurring,
@@ -264,7 +263,7 @@ def add_instances(state: State) -> None:
     )
     sizes = state.structure.sizes
     state.scales = [state.scaled_costs(*size) for size in sizes] if sizes else [state.costs]
-    names, scales = list(classes), len(state.scales)
+    scales = len(state.scales)
     made: dict[int, tuple[Segment, ...]] = {}
     bases = []
     for code in codes:
