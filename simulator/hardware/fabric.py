@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import PlanError
 from simulator.hardware.topology import Lattice, Topology, offsets
+from simulator.remembered import hashed_once
 
 if TYPE_CHECKING:
     from simulator.hardware.cluster import Cluster
@@ -33,7 +34,8 @@ Backend = Literal["nccl", "gloo"]
 BACKENDS = get_args(Backend)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@hashed_once
+@dataclass(frozen=True, kw_only=True)
 class Fabric:
     """The wires of a cluster as plain numbers: hashable, so that prices can be remembered.
 

@@ -245,11 +245,11 @@ def _kinds_match_items(program: Program) -> None:
 
 
 def _all_members_take_part(program: Program) -> None:
-    members = [sorted(set(item.pipeline_ranks)) if isinstance(item, Link) else [] for item in program.items]
+    members = [_members(item.pipeline_ranks) if isinstance(item, Link) else () for item in program.items]
     for number, ranks in enumerate(members):
         if ranks and not (ranks[0] >= 0 and ranks[-1] < program.ranks):
             name = program.items[number].name
-            raise ProgramError(f"pipeline_ranks lie in 0..{program.ranks - 1}, but item {number} ({name}) has {ranks}")
+            raise ProgramError(f"pipeline_ranks lie in 0..{program.ranks - 1}, but item {number} ({name}) has {list(ranks)}")
     low = np.array([ranks[0] if ranks else -1 for ranks in members], np.int32)
     high = np.array([ranks[-1] if ranks else -1 for ranks in members], np.int32)
     count = np.array([len(ranks) for ranks in members], np.int64)
@@ -265,11 +265,17 @@ def _all_members_take_part(program: Program) -> None:
     for row in rows[~good].tolist():
         streams = program.streams[program.stream_offsets[row] : program.stream_offsets[row + 1]]
         taking, wanted = sorted(set(place[streams].tolist())), members[program.item[row]]
-        if wanted and taking != wanted:
+        if wanted and taking != list(wanted):
             raise ProgramError(
                 f"every member of a group takes part, and nobody else: {row_named(program, row)} holds streams of ranks "
-                f"{taking}, but its item names pipeline ranks {wanted}"
+                f"{taking}, but its item names pipeline ranks {list(wanted)}"
             )
+
+
+@functools.lru_cache(maxsize=4096)
+def _members(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Ranks once each, in ascending order."""
+    return tuple(sorted(set(ranks)))
 
 
 def _amounts_are_finite(program: Program) -> None:

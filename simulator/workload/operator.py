@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.remembered import hashed_once
 from simulator.workload.graph import Dim, Op, Product, Tensor
 
 __all__ = ["KernelStyle", "LayerPart", "Operator", "Saved"]
@@ -138,7 +139,8 @@ class LayerPart:
         return sum(o.parameters for o in self.operators)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@hashed_once
+@dataclass(frozen=True, kw_only=True)
 class KernelStyle:
     """Which kernels a framework runs: facts of its code, no speeds.
 

@@ -9,6 +9,7 @@ import pytest
 from pydantic import Field
 
 from simulator.errors import SpecError, UnknownNameError
+from simulator.hardware.link import load_link
 from simulator.specs import (
     Count,
     Name,
@@ -260,6 +261,21 @@ def test_the_working_directory_comes_first(here: Path) -> None:
     assert own / "my_link.toml" == find_spec("links", "My-Link")
     assert {"my_link", "nvlink3", "nvlink4"} <= set(names("links"))
     assert here == data_roots()[0]
+
+
+def test_a_name_found_before_is_looked_up_anew_when_a_file_comes_changes_or_goes(here: Path) -> None:
+    own = here / "hardware_specs" / "links"
+    shipped = load_link("nvlink3")
+    assert shipped is load_link("nvlink3")
+    own.mkdir(parents=True)
+    text = find_spec("links", "nvlink3").read_text()
+    (own / "nvlink3.toml").write_text(text.replace("notes = ", "# notes = "))
+    mine = load_link("nvlink3")
+    assert (mine.notes, shipped.notes) == (None, "A100, 12 links behind NVSwitch.")
+    (own / "nvlink3.toml").write_text(text)
+    assert load_link("nvlink3").notes == shipped.notes
+    (own / "nvlink3.toml").unlink()
+    assert shipped is load_link("nvlink3")
 
 
 def test_a_path_is_taken_as_it_is(here: Path) -> None:

@@ -81,16 +81,20 @@ def add_chains(state: State, chains: Sequence[Chain], place: Place, *facts: Hash
 
     Args:
         chains: what each reduction runs.
-        place: returns, from the rows so far and these facts, the pipeline rank of each and the row that it waits for.
+        place: returns, from the rows so far and these facts, of each reduction the pipeline rank, the row that it waits for and the
+            number of its chain.
     """
     if not chains:
         return np.zeros(0, np.int64)
-    hops: Hops = state.build(_add_first_hops, tuple(chain[0] for chain in chains), place, facts)
-    add_second_hops(state, hops, tuple(chain[1] if len(chain) > 1 else -1 for chain in chains))
-    return hops.rows
+    hops, of = state.build(_add_first_hops, tuple([chain[0] for chain in chains]), place, facts)
+    if any(len(chain) > 1 for chain in chains):
+        second = [chain[1] if len(chain) > 1 else -1 for chain in chains]
+        add_second_hops(state, hops, tuple([second[number] for number in of.tolist()]))
+    rows: np.ndarray = hops.rows
+    return rows
 
 
-Place = Callable[..., tuple[np.ndarray, np.ndarray]]
+Place = Callable[..., tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,14 +105,16 @@ class Hops:
     rank: np.ndarray
 
 
-def _add_first_hops(rows: Structure, items: tuple[int, ...], place: Place, facts: tuple[Hashable, ...]) -> Hops:
-    rank, after = place(rows, *facts)
+def _add_first_hops(
+    rows: Structure, items: tuple[int, ...], place: Place, facts: tuple[Hashable, ...]
+) -> tuple[Hops, np.ndarray]:
+    rank, after, of = place(rows, *facts)
     lane = rows.lanes("dp")
     added = rows.add_rows(
-        Batch(item=np.array(items, np.int64), kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None])
+        Batch(item=np.array(items, np.int64)[of], kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None])
     )
     rows.wait(added, after)
-    return Hops(added, rank)
+    return Hops(added, rank), of
 
 
 def add_second_hops(state: State, first: Hops, items: tuple[int, ...]) -> None:

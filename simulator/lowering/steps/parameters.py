@@ -86,7 +86,9 @@ def rank_chunks(state: State, rank: int) -> list[tuple[int, int]]:
 
 def contents(state: State, rank: int) -> tuple[Chunk, ...]:
     """What lies on a rank, chunk by chunk: ranks of equal contents hold the same weights."""
-    return tuple(state.chunks[c] for _, c in rank_chunks(state, rank))
+    if not state.contents:
+        state.contents = [tuple([state.chunks[c] for _, c in rank_chunks(state, r)]) for r in range(state.ranks)]
+    return state.contents[rank]
 
 
 def group_held(state: State, kinds: Iterable[str]) -> Held:
@@ -150,8 +152,12 @@ def _counts(chunk: Chunk) -> tuple[tuple[str, int], ...]:
 
 def rank_held(state: State, rank: int) -> Held:
     """Weights of all chunks on a rank, copies in several lanes counted each."""
-    held = [chunk_held(state, c) for _, c in rank_chunks(state, rank)]
-    return Held(sum(h.all for h in held), sum(h.experts for h in held))
+    what = contents(state, rank)
+    if what not in state.rank_weights:
+        held = [chunk_held(state, c) for _, c in rank_chunks(state, rank)]
+        state.rank_weights[what] = Held(sum(h.all for h in held), sum(h.experts for h in held))
+    found: Held = state.rank_weights[what]
+    return found
 
 
 def small_parameters(state: State, rank: int) -> float:

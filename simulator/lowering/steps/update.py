@@ -90,7 +90,7 @@ def add_update(state: State) -> None:
         )
         rank, before = state.build(_add_norm, norm, item)
     optimizer = _segments(state, tables, "optimizer", synchronises=True)
-    stands = tuple(state.effect(_stands_in_update(state, r)) for r in range(state.ranks))
+    stands = tuple(_of_each_rank(state, lambda rank: state.effect(_stands_in_update(state, rank))))
     rows = state.build(_add_optimizer, optimizer)
     state.stand(_stand, stands)
     hosts, back = add_host_update(state, lambda held: _mine(state, held), rank, before)
@@ -190,24 +190,31 @@ def _segments(
     state: State, tables: tuple[Callable[..., OperatorTable], ...], name: str, synchronises: bool
 ) -> tuple[int, ...]:
     """One segment per different rank content."""
-    alike: dict[tuple[Chunk, ...], int] = {}
     known: dict[tuple[Held, float, float, float], int] = {}
     facts = update_facts(state)
-    out = []
+
+    def segment(rank: int) -> int:
+        held = rank_held(state, rank)
+        summed = small_parameters(state, rank), shared_parameters(state, rank)
+        key = (held, *summed, float(tensors_held(state, rank)))
+        if key not in known:
+            mine = _mine(state, held), _mine(state, held, 2) * state.resolved.gradients_kept
+            pieces = tuple((table(facts, held.all, *mine, *key[1:]), 1) for table in tables)
+            made = Segment(name=name, pieces=pieces, phase="optimizer", synchronises=synchronises)
+            known[key] = state.add_item(made)
+        return known[key]
+
+    return tuple(_of_each_rank(state, segment))
+
+
+def _of_each_rank(state: State, make: Callable[[int], int]) -> list[int]:
+    """What is made for each rank, once for those of equal contents."""
+    alike: dict[tuple[Chunk, ...], int] = {}
     for rank in range(state.ranks):
         content = contents(state, rank)
         if content not in alike:
-            held = rank_held(state, rank)
-            summed = small_parameters(state, rank), shared_parameters(state, rank)
-            key = (held, *summed, float(tensors_held(state, rank)))
-            if key not in known:
-                mine = _mine(state, held), _mine(state, held, 2) * state.resolved.gradients_kept
-                pieces = tuple((table(facts, held.all, *mine, *key[1:]), 1) for table in tables)
-                segment = Segment(name=name, pieces=pieces, phase="optimizer", synchronises=synchronises)
-                known[key] = state.add_item(segment)
-            alike[content] = known[key]
-        out.append(alike[content])
-    return tuple(out)
+            alike[content] = make(rank)
+    return [alike[contents(state, rank)] for rank in range(state.ranks)]
 
 
 def _mine(state: State, held: Held, stage: int = 1) -> float:
