@@ -130,10 +130,23 @@ class Answer(Tabular):
     @property
     def chosen(self) -> Candidate | None:
         """Of the ties the simplest (fewest ways to split), or the one with the fewest changes from a given plan; then the best."""
-        if not self.ties:
-            return None
+        return self._simplest(self.ties)
+
+    def nearly_best(self, part: float) -> Candidate | None:
+        """As `chosen`, of the plans that are worse than the best by no more than this part."""
+        most = (1.0 + part) * self.best[0].value(self.objective) if self.best else 0.0
+        return self._simplest([one for one in self.best if one.value(self.objective) <= most])
+
+    @property
+    def nearest(self) -> Candidate | None:
+        """Of the plans simulated, the one whose peak is the least part of the GPU."""
+        return min(self.candidates.values(), key=lambda c: c.peak_memory / c.capacity, default=None)
+
+    def _simplest(self, some: Sequence[Candidate]) -> Candidate | None:
         return min(
-            self.ties, key=lambda one: (self._changes(one) if self.like else _parts(one), one.value(self.objective))
+            some,
+            key=lambda one: (self._changes(one) if self.like else _parts(one), one.value(self.objective)),
+            default=None,
         )
 
     def _changes(self, one: Candidate) -> int:
@@ -224,7 +237,7 @@ class Answer(Tabular):
 
     def _bests(self) -> list[Section]:
         if not self.best:
-            near = min(self.candidates.values(), key=lambda c: c.peak_memory / c.capacity, default=None)
+            near = self.nearest
             if near is None:
                 common = Counter(self.refused.values()).most_common(1)
                 why = f"Every plan is refused; most often: {common[0][0]}" if common else "No plan was looked at."

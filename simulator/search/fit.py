@@ -263,7 +263,7 @@ class _Climb:
 
 def _why(answer: Answer | None) -> str:
     """Why no plan of a search fits."""
-    near = min(answer.candidates.values(), key=lambda c: c.peak_memory / c.capacity, default=None) if answer else None
+    near = answer.nearest if answer else None
     if near is None:
         return "every plan is refused"
     return f"the nearest needs {show(near.peak_memory, 'B')} of {show(near.capacity, 'B')}"

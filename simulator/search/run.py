@@ -17,6 +17,10 @@ BATCH = 16
 """Plans handed out together; the same whatever the number of processes, so that the answer is."""
 
 
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+"""Multiples of it, without their whole part, are spread evenly however many there are."""
+
+
 @dataclass
 class Run:
     """What a strategy works on.
@@ -58,6 +62,10 @@ class Run:
         late = self.until is not None and time.monotonic() >= self.until
         return late or (self.budget is not None and self.used >= self.budget)
 
+    def _clock(self) -> float:
+        """Processor time, where somebody asks for it: the question itself takes time."""
+        return time.process_time() if self.budget is not None else 0.0
+
     def looks(self, points: Iterable[Point], every: bool = False) -> Iterator[Looked]:
         """Yield the plans that may be and may fit, with their bounds; the others are written down.
 
@@ -69,9 +77,9 @@ class Run:
                 return
             if any(point.number in known for known in (self.refused, self.candidates, self.large)):
                 continue
-            started = time.process_time()
+            started = self._clock()
             found = look(self.space, point, self.objective)
-            self.used += time.process_time() - started
+            self.used += self._clock() - started
             self._progress()
             if found.job is None:
                 self.refused[point.number] = found.refusal
@@ -82,14 +90,28 @@ class Run:
             self.bounds[point.number] = found.bound
             yield found
 
+    @property
+    def points(self) -> Iterator[Point]:
+        """Every plan: in order, or, where time may be up before all were looked at, spread."""
+        return self.space.points() if self.until is None and self.budget is None else self.spread
+
+    @property
+    def spread(self) -> Iterator[Point]:
+        """Every plan, in an order that soon has some of everything."""
+        size = self.space.size
+        stride = round(size * _GOLDEN)
+        while math.gcd(stride, size) > 1:
+            stride += 1
+        return (self.space.at(stride * turn % size) for turn in range(size))
+
     def simulate(self, looked: Sequence[Looked]) -> list[Candidate]:
         """Simulate plans and write down what comes of them; return those that could be."""
-        started = time.process_time()
+        started = self._clock()
         if self.executor is None:
             found = [_timed(one) for one in looked]
         else:
             found = list(self.executor.map(_timed, looked, chunksize=max(1, len(looked) // 8)))
-        self.used += sum(seconds for _, seconds in found) if self.executor else time.process_time() - started
+        self.used += sum(seconds for _, seconds in found) if self.executor else self._clock() - started
         out = []
         for one, (result, _) in zip(looked, found, strict=True):
             if isinstance(result, str):
@@ -120,7 +142,7 @@ class Run:
     @property
     def open_bound(self) -> float | None:
         """The least bound of the plans that nobody disposed of; None if there are none, or some have not been looked at."""
-        if len(self.refused) + len(self.large) + len(self.bounds) < self.space.size and not self.complete:
+        if len(self.refused) + len(self.large) + len(self.bounds) < self.space.size:
             return 0.0
         left = [
             b

@@ -350,7 +350,7 @@ def _nothing(one: Tried) -> str:
     answer = one.answer
     if answer is None:
         return one.reason
-    near = min(answer.candidates.values(), key=lambda c: c.peak_memory / c.capacity, default=None)
+    near = answer.nearest
     if near is not None:
         return f"does not fit: at least {show(near.peak_memory, 'B')} of {show(near.capacity, 'B')}"
     return f"cannot be: {next(iter(answer.refused.values()), 'no plan')}"

@@ -13,6 +13,7 @@ from simulator.job import Job, job_from_names, load_job
 from simulator.search import candidate
 from simulator.search.answer import Answer
 from simulator.search.candidate import fit_probability, look
+from simulator.search.quick import quick_search, quick_space
 from simulator.search.search import search
 from simulator.search.space import Space, default_ranges, make_space, read_ranges
 from simulator.simulation import simulate_job
@@ -211,7 +212,7 @@ def test_ctrl_c_keeps_what_is_known(small: Space, monkeypatch: pytest.MonkeyPatc
     assert answer.disposed["open"] > 0
 
 
-@pytest.mark.parametrize("strategy", ["random", "annealing"])
+@pytest.mark.parametrize("strategy", ["random", "annealing", "descent"])
 def test_strategies_that_draw_repeat_with_their_seed_and_prove_nothing(
     small: Space, strategy: str, grid: Answer
 ) -> None:
@@ -220,6 +221,23 @@ def test_strategies_that_draw_repeat_with_their_seed_and_prove_nothing(
     assert not one.proven
     assert one.best[0].step_time >= grid.best[0].step_time
     assert len(one.candidates) <= 12 + 1
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus"),
+    [
+        ("llama3_8b", 8),
+        pytest.param("llama3_70b", 512, marks=pytest.mark.slow),
+        pytest.param("mixtral_8x7b", 64, marks=pytest.mark.slow),
+    ],
+)
+def test_a_quick_search_finds_nearly_the_best_of_its_space(model: str, gpus: int) -> None:
+    sizes = [f"cluster.gpus={gpus}", f"workload.global_batch_size={4 * gpus}", "workload.sequence_length=4096"]
+    job = job_from_names(model, "dgx_h100", sizes)
+    quick, whole = quick_search(job), search(quick_space(job), top=1)
+    assert quick.best[0].step_time <= 1.03 * whole.best[0].step_time
+    assert len(quick.candidates) <= 48
+    assert figures(quick) == figures(quick_search(job))
 
 
 def test_choices_say_what_each_value_costs(grid: Answer) -> None:
