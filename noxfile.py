@@ -90,6 +90,13 @@ def notebooks(session: nox.Session) -> None:
     python(session, "pytest", *options, str(copies))
 
 
+@nox.session(venv_backend="venv")
+def capture(session: nox.Session) -> None:
+    """Real training code beside our lowering of it, in an environment of its own: it has PyTorch (a minute, and a download)."""
+    session.install("-e", ".[test]", "-r", "tests/conformance/requirements.txt")
+    session.run("python", "-m", "pytest", "-n", "0", "-m", "slow", "tests/conformance", *session.posargs)
+
+
 @nox.session
 def tables(session: nox.Session) -> None:
     """Write the table of runs in docs/tables.md anew (two minutes)."""

@@ -42,6 +42,7 @@ VERBS = {
     "measure": "Measure this machine; writes what calibrate reads.",
     "validate": "Predict a table of measured runs and show the errors.",
     "serve": "Serve a page to change model, cluster and plan by hand.",
+    "capture": "Record a step of your own training code: it is executed, without a GPU.",
     "import": "Read a config, script, log or trace of another program as a job.",
     "export": "Write a step as a Chrome or Chakra trace, its order for PyTorch, or settings of Megatron, torchtitan, DeepSpeed.",
     "init": "Write a commented job file.",

@@ -23,6 +23,7 @@ from simulator.report.breakdown import EXPOSED, breakdown, mean_breakdown
 from simulator.report.columns import account_column, category_column
 from simulator.report.frames import Record, Records, Tabular
 from simulator.report.memory import MemoryReport, memory_peaks
+from simulator.report.trained import Trained
 from simulator.report.window import StepWindow, cut_trace, step_window
 from simulator.workload.workload import Workload
 
@@ -40,7 +41,7 @@ class Prediction(Tabular):
 
     Args:
         program: what ran; `prices`: of its items; `trace`: when.
-        workload: what is trained; `cluster`: on what.
+        workload: what is trained, or what the program says of it; `cluster`: on what.
         made: what the provenance says of how the program came about.
         ranks: what each rank of the program stands for, where ranks differ; () else.
         peak_flops: dense peak of the mean GPU in the workload's number format [FLOP/s].
@@ -49,7 +50,7 @@ class Prediction(Tabular):
     program: Program
     prices: Prices
     trace: Trace
-    workload: Workload
+    workload: Workload | Trained
     cluster: Cluster
     made: dict[str, Any]
     ranks: tuple[RankKind, ...] = ()
@@ -88,7 +89,7 @@ class Prediction(Tabular):
     def kind_of_run(self) -> str:
         """What whole runs this one is like, by its axes and what it gathers."""
         gathered = any(t.category == "gathered" for effect in self.program.effects for t in effect.tensors)
-        return run_kind(dict(self.program.axes), gathered, self.workload.model.experts > 0)
+        return run_kind(dict(self.program.axes), gathered, _sparse(self.workload))
 
     @property
     def whole_runs(self) -> KindResidual:
@@ -328,7 +329,7 @@ def measure(
     trace: Trace,
     program: Program,
     prices: Prices,
-    workload: Workload,
+    workload: Workload | Trained,
     cluster: Cluster,
     provenance: dict[str, Any] | None = None,
     ranks: tuple[RankKind, ...] = (),
@@ -336,10 +337,12 @@ def measure(
     """Return the numbers of a run, each worked out when it is asked for; `ranks` says what each rank of the program stands for, where
     ranks differ.
 
+    `workload` is what was trained, or what the program itself says of it (`trained_by`).
+
     The band (design 5b O): errors are common within a price class and independent between classes; a class weighs by its share
     of the critical path; to them comes the spread of whole runs of this kind, which is not the same on both sides.
     """
-    gemm = workload.numbers.gemm
+    gemm = workload.gemm if isinstance(workload, Trained) else workload.numbers.gemm
     return Prediction(
         program=program,
         prices=prices,
@@ -427,5 +430,9 @@ def _again(operators: OperatorTable) -> float:
 
 
 @functools.lru_cache(maxsize=64)
-def _model_flops(workload: Workload) -> float:
+def _model_flops(workload: Workload | Trained) -> float:
     return workload.model_flops
+
+
+def _sparse(workload: Workload | Trained) -> bool:
+    return workload.sparse if isinstance(workload, Trained) else workload.model.experts > 0

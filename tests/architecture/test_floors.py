@@ -23,7 +23,7 @@ FLOORS = (
     ("collectives", "partition"),
     ("lowering", "job"),
     ("engine", "costs", "report"),
-    ("simulation", "calibration", "importers", "energy"),
+    ("simulation", "calibration", "importers", "energy", "capture"),
     ("search",),
     ("studies", "probes"),
     ("accuracy",),
