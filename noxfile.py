@@ -79,13 +79,10 @@ def benchmarks(session: nox.Session) -> None:
 
 @nox.session
 def notebooks(session: nox.Session) -> None:
-    """The notebooks, kept as plain Python: copies become .ipynb and run inside the repository, as a reader would."""
-    copies = Path("build/notebooks")
+    """The lessons, copied to an empty folder outside the repository as a reader would, and run there."""
+    copies = Path(session.create_tmp(), "lessons")
     shutil.rmtree(copies, ignore_errors=True)
-    copies.mkdir(parents=True)
-    for notebook in sorted(Path("notebooks").glob("[0-9]*.py")):
-        copy = copies / f"{notebook.stem}.ipynb"
-        python(session, "jupytext", "--quiet", "--to", "ipynb", "--output", str(copy), str(notebook))
+    python(session, "simulator", "notebooks", str(copies))
     options = ("-o", "addopts=", "-q", "--nbmake", "--nbmake-timeout=300", "-p", "no:cacheprovider")
     python(session, "pytest", *options, str(copies))
 

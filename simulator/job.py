@@ -47,6 +47,7 @@ __all__ = [
     "load_job",
     "make_job",
     "parse_value",
+    "setting_keys",
 ]
 
 Tokens = Annotated[int, Field(ge=1, le=10**8)]
@@ -183,26 +184,34 @@ def _keys(settings: Iterable[str]) -> frozenset[tuple[str, ...]]:
     return frozenset(tuple(setting.partition("=")[0].strip().split(".")) for setting in settings)
 
 
+_TABLES: dict[str, type[Spec]] = {
+    "workload": WorkloadChoice,
+    "plan": Plan,
+    "cluster": ClusterChoice,
+    "jitter": Jitter,
+    "reliability": Reliability,
+    "checkpoint": Checkpoint,
+    "power": Power,
+    "sites": Sites,
+}
+"""Tables of a job whose keys are known."""
+
+
+def setting_keys() -> frozenset[str]:
+    """Return what `--set` may change in every job: plan.zero_stage, cluster.gpus, ..."""
+    return frozenset(f"{table}.{key}" for table, cls in _TABLES.items() for key in cls.model_fields)
+
+
 def check_keys(settings: Iterable[str]) -> None:
     """Refuse settings whose key no job has.
 
     Raises:
         UnknownNameError: the nearest key is offered.
     """
-    tables: dict[str, type[Spec]] = {
-        "workload": WorkloadChoice,
-        "plan": Plan,
-        "cluster": ClusterChoice,
-        "jitter": Jitter,
-        "reliability": Reliability,
-        "checkpoint": Checkpoint,
-        "power": Power,
-        "sites": Sites,
-    }
-    known = {f"{table}.{key}" for table, cls in tables.items() for key in cls.model_fields}
+    known = setting_keys()
     whole = set(JobFile.model_fields)
     for key in sorted(_keys(map(renamed, settings))):
-        fits = key[0] in whole and (len(key) == 1 or key[0] not in tables)
+        fits = key[0] in whole and (len(key) == 1 or key[0] not in _TABLES)
         if not fits and ".".join(key[:2]) not in known:
             raise UnknownNameError("setting", ".".join(key), known, few=True, meant=explained(key[-1]))
 

@@ -23,6 +23,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from simulator.cli.examples import epilog
 from simulator.cli.output import INTERRUPTED, compile_cache_of, note
 from simulator.errors import SimulatorError, UnknownNameError
 
@@ -46,6 +47,7 @@ VERBS = {
     "import": "Read a config, script, log or trace of another program as a job.",
     "export": "Write a step as a Chrome or Chakra trace, its order for PyTorch, or settings of Megatron, torchtitan, DeepSpeed.",
     "init": "Write a commented job file.",
+    "notebooks": "Copy the lessons, with their data, to a folder.",
     "list": "List what is known: models, clusters, schedules, ...",
     "show": "Show one of them with its numbers, units and sources.",
 }
@@ -70,11 +72,11 @@ class _Verbs(TyperGroup):
             formatter.write_dl(list(VERBS.items()))
 
 
-def _plain_app(**options: Any) -> typer.Typer:
+def _plain_app(add_completion: bool = False, **options: Any) -> typer.Typer:
     return typer.Typer(
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        add_completion=False,
+        add_completion=add_completion,
         context_settings=_SETTINGS,
         **options,
     )
@@ -84,13 +86,14 @@ def _plain_app(**options: Any) -> typer.Typer:
 def _verb(name: str) -> Any:
     """A verb as a command; made once, for a program may call `main` often."""
     app = _plain_app()
-    app.command(name=name, context_settings=_SETTINGS)(importlib.import_module(f"simulator.cli.{name}").command)
+    module = importlib.import_module(f"simulator.cli.{name}")
+    app.command(name=name, context_settings=_SETTINGS, epilog=epilog(name))(module.command)
     return typer.main.get_command(app)
 
 
 @functools.cache
 def _group() -> Any:
-    app = _plain_app(cls=_Verbs)
+    app = _plain_app(cls=_Verbs, add_completion=True)
 
     @app.callback(invoke_without_command=True, no_args_is_help=True)
     def dtsim(version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:

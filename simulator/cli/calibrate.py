@@ -117,7 +117,7 @@ def _nccl(
     if plot:
         plot_fit(profiles, collected.logs, plot)
     if as_json:
-        print_json({"profiles": fits, "noticed": collected.remarks, "left_out": collected.refused})
+        print_json({"profiles": fits, "noticed": collected.remarks, "left_out": collected.refused}, "calibrate")
     else:
         print_sections(sections)
     for path in [*paths, *([Path(plot)] if plot else [])]:
@@ -145,7 +145,7 @@ def _judge(files: list[Path], machine: Machine, everything: bool, as_json: bool)
         note(f"left out: {line}")
     found = list(log_accuracies(collected.logs))
     if as_json:
-        print_json(accuracy_figures(found))
+        print_json(accuracy_figures(found), "accuracy")
     else:
         print_sections([accuracy_section(found), bands_section(found)])
 
@@ -157,7 +157,7 @@ def _kernels(kind: str, files: list[Path], gpu: str, output: Path, as_json: bool
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, answer.toml)
     if as_json:
-        print_json(answer.figures)
+        print_json(answer.figures, "calibrate_kernels")
     else:
         print_sections([answer.section()])
     wrote(output)
@@ -175,7 +175,7 @@ def _overlap(files: list[Path], gpu: str, output: Path, as_json: bool) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, answer.toml())
     if as_json:
-        print_json(answer.figures)
+        print_json(answer.figures, "calibrate_kernels")
     else:
         print_sections([answer.section()])
     wrote(output)

@@ -58,7 +58,7 @@ def command(
     if plot:
         _plot(rows, plot)
     if as_json:
-        print_json(rows[0].to_dict() if single else whole.to_dict())
+        print_json(rows[0].to_dict() if single else whole.to_dict(), "collectives")
     else:
         print_sections([rows[0].section()] if single else table_sections(rows))
     if plot:

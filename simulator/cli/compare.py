@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli import completion
 from simulator.cli.options import (
     ClusterOption,
     EngineOption,
@@ -33,7 +34,10 @@ def command(
     model: ModelOption = None,
     cluster: ClusterOption = None,
     schedule: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Schedules, such as gpipe,1f1b; or all.")
+        str | None,
+        typer.Option(
+            metavar="A,B,...", help="Schedules, such as gpipe,1f1b; or all.", autocompletion=completion.schedules
+        ),
     ] = None,
     zero: Annotated[str | None, typer.Option(metavar="0,1,...", help="ZeRO stages.")] = None,
     settings: Annotated[
@@ -82,11 +86,7 @@ def command(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Put schedules, ZeRO stages or any setting side by side: one table, one picture. Rows that cannot be say why.
-
-    Examples: dtsim compare gpt3_175b --schedule all --sort tokens/s --only fits;
-    dtsim compare gpt3_175b --vary cluster.gpu=a100_80gb_sxm,h100_80gb_sxm --set "cluster.price_per_gpu_hour=2.5 $/h" -o rows.csv
-    """
+    """Put schedules, ZeRO stages or any setting side by side: one table, one picture. Rows that cannot be say why."""
     from simulator.studies.comparison import compare
     from simulator.studies.variants import variants
 
@@ -133,7 +133,7 @@ def command(
 
         wrote(plot_schedules(comparison.predicted, figure, comparison.title))
     if as_json:
-        print_json(comparison.to_dict())
+        print_json(comparison.to_dict(), "compare")
     else:
         print_sections(comparison.sections())
 
@@ -175,7 +175,7 @@ def _scale(
         ]
         wrote(plot_scaling(curves, plot, f"{found.name}, {found.mode} scaling"))
     if as_json:
-        print_json(found.to_dict())
+        print_json(found.to_dict(), "scaling")
     else:
         print_sections(found.sections())
 
@@ -211,6 +211,6 @@ def _sweep(
         turns = [turn.latency for turn in sweep.turns if turn.wins]
         wrote(plot_latency_sweep(sweep.latencies, bubbles, turns, plot, sweep.hop))
     if as_json:
-        print_json(sweep.to_dict())
+        print_json(sweep.to_dict(), "latency_sweep")
     else:
         print_sections(sweep.sections())

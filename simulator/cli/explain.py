@@ -36,7 +36,7 @@ def command(
     explanation = explain(the_job, prediction, engine, search=True)
     stragglers = find_stragglers(the_job, prediction, engine)
     if as_json:
-        print_json(explanation.to_dict() | ({"stragglers": stragglers.to_dict()} if stragglers else {}))
+        print_json(explanation.to_dict() | ({"stragglers": stragglers.to_dict()} if stragglers else {}), "explain")
     else:
         head, *rest = explanation.sections()
         print_sections([head, *([stragglers.section()] if stragglers else []), *rest])

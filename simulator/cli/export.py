@@ -39,8 +39,6 @@ def command(
 ) -> None:
     """Write a step as Chakra traces (ASTRA-sim) or a Chrome trace (ui.perfetto.dev), its pipeline order for
     torch.distributed.pipelining, or its settings for a training framework.
-
-    Examples: dtsim export megatron gpt3_175b --output train.sh; dtsim export torch-csv gpt3_175b
     """
     if form not in FORMS:
         raise UnknownNameError("form to export", form, FORMS)

@@ -74,7 +74,7 @@ def command(
 
         wrote(write_goodput_page(found, report))
     if as_json:
-        print_json(found.to_dict())
+        print_json(found.to_dict(), "goodput")
     else:
         print_sections(found.sections())
     if found.stopped:

@@ -28,10 +28,7 @@ def command(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Read files of other programs; say what is a field of a job, what was assumed, and what was not understood.
-
-    Example: dtsim import train.sh --cluster dgx_h100 -o job.toml
-    """
+    """Read files of other programs; say what is a field of a job, what was assumed, and what was not understood."""
     from simulator.importers.jobs import import_files
     from simulator.importers.show import sections_of, write_files
 
@@ -42,7 +39,7 @@ def command(
         for path in write_files(imported):
             wrote(path)
     if as_json:
-        print_json(imported.to_dict())
+        print_json(imported.to_dict(), "import")
     elif output != "-":
         print_sections(sections_of(imported))
 

@@ -24,7 +24,7 @@ def command(
 
     listed = list_kind(kind)
     if as_json:
-        print_json({"schema_version": 1, "kind": kind, "names": [name for name, _ in listed]})
+        print_json({"names": [name for name, _ in listed]}, kind)
         return
     table = Table(headings=("", ""), rows=tuple(listed), left=(0, 1))
     print_sections([Section(title=f"{kind} ({len(listed)})", table=table)])

@@ -45,7 +45,7 @@ def command(
         wrote(path)
     next_step = _next(kind, files)
     if as_json:
-        print_json({"kind": kind, "device": device.name, "files": [str(path) for path in files], "next": next_step})
+        print_json({"device": device.name, "files": [str(path) for path in files], "next": next_step}, kind)
     else:
         print(next_step)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.cli import completion
 from simulator.errors import SpecError
 
 if TYPE_CHECKING:
@@ -30,16 +31,33 @@ __all__ = [
 
 JobArgument = Annotated[
     str | None,
-    typer.Argument(metavar="JOB", help="A job's name (dtsim list jobs), its TOML file, or a file of another program."),
+    typer.Argument(
+        metavar="JOB",
+        help="A job's name (dtsim list jobs), its TOML file, or a file of another program.",
+        autocompletion=completion.jobs,
+    ),
 ]
 ModelOption = Annotated[
     str | None,
-    typer.Option("--model", metavar="M", help="A model or its config.json, in place of a JOB; with --cluster."),
+    typer.Option(
+        "--model",
+        metavar="M",
+        help="A model or its config.json, in place of a JOB; with --cluster.",
+        autocompletion=completion.models,
+    ),
 ]
-ClusterOption = Annotated[str | None, typer.Option("--cluster", metavar="C", help="A cluster; with --model.")]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="C", help="A cluster; with --model.", autocompletion=completion.clusters),
+]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change a setting, e.g. plan.tensor_parallel=8. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="TABLE.KEY=VALUE",
+        help="Change a setting, e.g. plan.tensor_parallel=8. Repeatable.",
+        autocompletion=completion.settings,
+    ),
 ]
 EngineOption = Annotated[str, typer.Option("--engine", help="compiled (quick) or simpy (readable, slow).")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]

@@ -39,18 +39,18 @@ INTERRUPTED = 130
 """Exit code of what Ctrl-C stopped."""
 
 
-def print_json(answer: dict[str, Any]) -> None:
+def print_json(answer: dict[str, Any], kind: str) -> None:
     """Print one JSON object on standard output; numbers that JSON lacks (NaN, infinity) become null."""
-    print(json_text(answer))
+    print(json_text(answer, kind))
 
 
-def json_text(answer: dict[str, Any]) -> str:
-    """Return an answer as JSON, with the version where it has no provenance of its own."""
+def json_text(answer: dict[str, Any], kind: str) -> str:
+    """Return an answer as JSON: version of the schema, kind, and provenance, where it does not say them itself (`cli.answers`)."""
     from simulator import __version__
+    from simulator.cli.answers import SCHEMA_VERSION
 
-    return json.dumps(
-        _plain({"provenance": {"version": __version__}} | answer), indent=2, allow_nan=False, ensure_ascii=False
-    )
+    head = {"schema_version": SCHEMA_VERSION, "kind": kind, "provenance": {"version": __version__}}
+    return json.dumps(_plain(head | answer), indent=2, allow_nan=False, ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:

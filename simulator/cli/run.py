@@ -69,8 +69,6 @@ def command(
 ) -> None:
     """Predict one training step: time with a band, memory per pipeline rank, and where both go.
 
-    Examples: dtsim run gpt3_175b; dtsim run train.sh --cluster dgx_h100 --measured train.log; dtsim run step.program --cluster dgx_h100
-
     Exit codes: 0 answered, 2 the input is wrong, 3 it does not fit (with --strict only).
     """
     from simulator.energy.step_power import step_power
@@ -138,7 +136,7 @@ def command(
         again = _command(job, model, cluster, settings)
         wrote(write_report(prediction, the_job, report, again, asked))
     if as_json:
-        print_json(answer)
+        print_json(answer, "run")
     else:
         print_sections(sections)
     if strict and not prediction.fits:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli import completion
 from simulator.cli.options import ForceOption, JsonOption, run_own_schedules, words
 from simulator.cli.output import claim, claim_table, json_text, line_width, save_table, tell_compiling, wrote
 from simulator.errors import PlanError, SpecError, UnknownNameError
@@ -33,6 +34,7 @@ def command(
         typer.Argument(
             metavar="NAME[,NAME...]",
             help="Schedules (dtsim list schedules), auto or all; or your own order FILE.csv, your own code FILE.py.",
+            autocompletion=completion.schedules,
         ),
     ],
     ranks: Annotated[int | None, typer.Option("-p", "--ranks", help="Pipeline ranks (a file has its own).")] = None,
@@ -70,9 +72,6 @@ def command(
 
     NAME auto looks for an order itself, under --memory-limit.  FILE.csv holds one line per rank, cells such as 2F0 separated by
     commas; PyTorch's compute_only and compute_comms files do.  FILE.py holds a subclass of simulator.schedules.Schedule and is executed.
-
-    Examples: dtsim schedule chimera -p 4 -m 4; dtsim schedule 1f1b,zb_h1,zbv -p 8 -m 16 --format png -o three.png;
-    dtsim schedule all -p 8 -m 16 --format table -o all.csv; dtsim schedule 1f1b,interleaved_1f1b -p 8 -m 32 -v 2 --latency-sweep 0,0.2,0.5
     """
     names = words("NAME", name)
     form = _form(form, as_json, latencies is not None or len(names) > 1 or name == "all")
@@ -100,7 +99,7 @@ def command(
 
         table = schedule_table(_names(names), shape, *times, transfer=transfer, engine=engine)
         runs = [(_title(one), one.program, one.trace) for one in table.figures]
-        _give(table, _side_by_side(table) if form == "ascii" else "", runs, form, output, engine)
+        _give(table, _side_by_side(table) if form == "ascii" else "", runs, form, output, engine, "schedules")
     else:
         from simulator.studies.schedule_figures import schedule_figures
 
@@ -146,7 +145,13 @@ def _title(figures: ScheduleFigures) -> str:
 
 
 def _give(
-    answer: Tabular, text: str, runs: list[tuple[str, Program, Trace]], form: str, output: str | None, engine: str
+    answer: Tabular,
+    text: str,
+    runs: list[tuple[str, Program, Trace]],
+    form: str,
+    output: str | None,
+    engine: str,
+    kind: str = "schedule",
 ) -> None:
     """Print or write an answer in the format asked for."""
     if form == "png":
@@ -158,7 +163,8 @@ def _give(
     elif form == "json":
         from simulator import __version__
 
-        _show(json_text(answer.to_dict() | {"provenance": {"version": __version__, "engine": engine}}), output)
+        provenance = {"version": __version__, "engine": engine}
+        _show(json_text(answer.to_dict() | {"provenance": provenance}, kind), output)
     else:
         _show(text, output)
 
@@ -210,7 +216,7 @@ def _sweep(
         wrote(plot_latency_sweep(sweep.latencies, bubbles, turns, output or "schedule.png"))
     else:
         text = render_sections(sweep.sections(), width=line_width()) if form == "ascii" else ""
-        _give(sweep, text, [], form, output, "compiled")
+        _give(sweep, text, [], form, output, "compiled", "latency_sweep")
 
 
 def _side_by_side(table: ScheduleTable) -> str:

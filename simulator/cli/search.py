@@ -123,7 +123,7 @@ def command(
         chosen = (answer.chosen.step_time, answer.chosen.peak_memory) if answer.chosen else None
         wrote(plot_search(points, front, chosen, the_job.cluster.gpu.usable_memory, plot, space.job.name))
     if as_json:
-        print_json(answer.to_dict())
+        print_json(answer.to_dict(), "search")
     else:
         print_sections(answer.sections())
     if output and table:

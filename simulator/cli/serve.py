@@ -19,10 +19,7 @@ def command(
         str, typer.Option("--host", help="Address to listen on; other machines reach the page only if you name one.")
     ] = "127.0.0.1",
 ) -> None:
-    """Serve a page on which model, cluster, plan and schedule are changed by hand; time, memory and money follow.
-
-    Example: dtsim serve --port 8765
-    """
+    """Serve a page on which model, cluster, plan and schedule are changed by hand; time, memory and money follow."""
     if importlib.util.find_spec("tornado") is None:
         raise SpecError("dtsim serve needs Tornado, which is not installed. Way out: pip install 'dtsim[page]'")
     from simulator.html.server import LOCAL, Server

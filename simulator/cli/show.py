@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
 
 from simulator.cli.options import JsonOption, SetOption
 from simulator.cli.output import print_json, print_sections
-from simulator.errors import SpecError
+from simulator.errors import SpecError, UnknownNameError
 
 __all__ = ["command"]
 
@@ -20,7 +21,8 @@ def command(
     rows: Annotated[int, typer.Option("--rows", help="Lines of a program to print; 0 = all.")] = 200,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one of a kind with its numbers, units and sources; `show program JOB` prints what happens in a step."""
+    """Show one of a kind with its numbers, units and sources; `show program JOB` prints what happens in a step, `show schema run` the JSON
+    Schema of an answer."""
     from simulator.studies.catalogue import program_text, show_member
 
     if kind in ("program", "programs"):
@@ -28,16 +30,23 @@ def command(
             raise SpecError(f"--rows: expected 0 (all) or more, got {rows}")
         lines, total = program_text(name, settings or (), rows)
         if as_json:
-            print_json({"schema_version": 1, "kind": "program", "name": name, "lines": total, "text": lines})
+            print_json({"name": name, "lines": total, "text": lines}, "program")
             return
         print("\n".join(lines))
         if len(lines) < total:
             print(f"... {total - len(lines)} more lines; --rows 0 prints all")
         return
+    if kind in ("schema", "schemas"):
+        from simulator.cli.answers import ANSWERS, json_schema
+
+        if name not in ANSWERS:
+            raise UnknownNameError("answer", name, ANSWERS)
+        print(json.dumps(json_schema(name), indent=2))
+        return
     if settings and kind not in ("job", "jobs"):
         raise SpecError(f"--set changes a job, but a {kind} is shown. Leave it out, or: dtsim show job NAME --set ...")
     shown = show_member(kind, name, settings or ())
     if as_json:
-        print_json(shown.to_dict())
+        print_json(shown.to_dict(), "show")
     else:
         print_sections(shown.sections())

@@ -70,7 +70,7 @@ def command(
 
         wrote(write_validation_page(validation, report))
     if as_json:
-        print_json(validation.to_dict())
+        print_json(validation.to_dict(), "validate")
     elif markdown:
         print(markdown_table(validation))
     else:

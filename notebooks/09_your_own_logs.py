@@ -11,12 +11,15 @@
 # ---
 
 # %% [markdown]
-# # What an all-reduce costs: from alpha-beta to NCCL, with logs
+# # Calibrating on your own nccl-tests logs
 #
-# **Question.** Eight GPUs each hold a gradient and want the sum. How long does that take - for 8 bytes, for 8 GiB, and
-# between? We start with the two numbers of every textbook, see where they fail, and end with what the library really does.
+# **Question.** Your cluster is not in any table. You have logs of nccl-tests. What do they tell a simulator - and how little is enough?
 #
-# The measurements are logs of nccl-tests that people published; a few of them lie under `tests/data/nccl_logs`.
+# Eight GPUs each hold a gradient and want the sum. How long does that take - for 8 bytes, for 8 GiB, and between? We
+# start with the two numbers of every textbook, see where they fail, look at what the library really does, and fit
+# that to a log.
+#
+# The measurements are logs that people published; a few of them lie beside this lesson, under `data`.
 
 # %%
 from pathlib import Path
@@ -36,9 +39,7 @@ from simulator.studies.collective_figures import collective_table, sizes_between
 from simulator.units import GIB, in_unit, show
 
 data = next(
-    folder / "tests" / "data"
-    for folder in (Path.cwd(), *Path.cwd().parents)
-    if (folder / "tests" / "data" / "nccl_logs" / "index.csv").exists()
+    folder for folder in (Path("data"), Path("notebooks/data")) if (folder / "nccl_logs" / "index.csv").exists()
 )
 logs = {log.name: log for log in load_index(data / "nccl_logs" / "index.csv")}
 h100 = logs["h100_1x8_dgxc_all_reduce"]
@@ -218,14 +219,58 @@ assert 1 == len(collected.logs)
 assert "share one GPU" in collected.refused[0]
 
 # %% [markdown]
-# ## Exercise
+# ## What one log is worth
+
+# %%
+from simulator.studies.notebook import slide
+
+
+def fitted(name):
+    log = logs[name]
+    own = fit_nccl([log], "nccl_mine", pooled_profile("node").pairs, platform_of(log))
+    after = predict(log, own.pairs, own.single_process_launch, own.network_latency)
+    factor = in_unit(bus_factor(log.kind, log.place.ranks), "GB/s", "B/s")
+    _, axis = plt.subplots(figsize=(8, 3.4))
+    axis.plot(log.message, factor * log.message / log.seconds, "o", ms=4, label="measured")
+    axis.plot(log.message, factor * log.message / predict(log, {}), "--", label="NCCL's constants")
+    axis.plot(log.message, factor * log.message / after, "-", label="fitted to this log")
+    axis.set(xscale="log", yscale="log", xlabel="message [B]", ylabel="bus bandwidth [GB/s]", title=name)
+    axis.legend(frameon=False)
+    plt.show()
+
+
+slide(fitted, name=[log.name for log in logs.values() if log.place.nodes == 1 and log.kind == "all_reduce"])
+
+# %% [markdown]
+# ## Exercises
 #
 # 1. Take `b200_1x8_vultr_alltoall` from `logs`. Does alpha-beta do better or worse there than for all_reduce? Why?
 # 2. At which message does a tree lose to a ring on 16 nodes of `dgx_a100`? Ask `collective_table(..., algorithm="tree")`.
 # 3. `describe_group(2, 2, concurrent=8)` above: how does the time go with `concurrent`? When do the cards stop to matter?
+#
+# ## Solutions
 
 # %%
-mine = logs["b200_1x8_vultr_alltoall"]  # change me
-error, alpha, beta = fit_alpha_beta(mine)
-print(f"{mine.name}: alpha {show(alpha, 's')}, 1/beta {show(1 / beta, 'B/s')}, median error {error:.1%}")
+error, alpha, beta = fit_alpha_beta(logs["b200_1x8_vultr_alltoall"])
+print(
+    f"1. alpha {show(alpha, 's')}, 1/beta {show(1 / beta, 'B/s')}, median error {error:.1%}: one algorithm, so fewer corners"
+)
 assert error < 0.5
+
+sizes = sizes_between(2.0**12, 2.0**30)
+tree, ring = (
+    collective_table("all_reduce", sizes, "dgx_a100", 128, algorithm=name, protocol="simple")
+    for name in ("tree", "ring")
+)
+turn = next(t.message for t, r in zip(tree, ring, strict=True) if r.time.seconds < t.time.seconds)
+print(
+    f"2. at {show(turn, 'B')}: the ring has 2 x 127 start-ups, the tree a few, but the ring sends fewer bytes over the cards"
+)
+assert 2**12 < turn
+
+fabric = fabric_of(load_cluster("dgx_h100", 16))
+for concurrent in (1, 2, 4, 8):
+    place = describe_group(2, 2, concurrent=concurrent)
+    best = min(candidates("all_reduce", place, fabric), key=lambda c: c.seconds(GIB))
+    print(f"3. {concurrent} groups at once: {show(best.seconds(GIB), 's')}")
+print("   not at all: a rank has a card of its own there; the others' were never its to use")

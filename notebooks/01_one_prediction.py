@@ -23,12 +23,10 @@
 # Everything below runs on a CPU in a few seconds. No GPU and no network is needed.
 
 # %%
-import tempfile
-from pathlib import Path
-
 import simulator
 from simulator.report.plots import plot_prediction
 from simulator.report.timeline import render_timeline
+from simulator.studies.notebook import picture, slide
 from simulator.units import GIB, parse, show
 
 job = simulator.load_job("korthikanti_175b_selective")
@@ -83,11 +81,11 @@ assert abs(prediction.mfu - ideal / prediction.step_time) < 1e-9
 # Every instant of every GPU is booked to exactly one account, so the parts add up to the step.
 
 # %%
-for account, seconds in sorted(prediction.breakdown.items(), key=lambda pair: -pair[1]):
-    if seconds:
-        print(f"{account:10s} {show(seconds, 's'):>8s}  {seconds / prediction.step_time:6.1%}")
+parts = prediction.to_frame("breakdown").set_index("rank").filter(regex="_s$").drop(columns="step_time_s")
 
 assert abs(sum(prediction.breakdown.values()) - prediction.step_time) < 1e-9 * prediction.step_time
+assert abs(parts.sum(axis=1) - prediction.step_time).max() < 1e-9 * prediction.step_time
+parts.loc[:, (parts > 0).any()].round(2)
 
 # %% [markdown]
 # - **forward** and **backward** are the work itself. Backward does about twice the work: one product for the gradient of the
@@ -108,13 +106,7 @@ assert prediction.breakdown["dp"] < 0.01 * prediction.step_time
 # Time runs to the right, one band per pipeline rank. The grey corners at both ends are the bubble.
 
 # %%
-from IPython.display import Image, display  # noqa: E402
-
-with tempfile.TemporaryDirectory() as folder:
-    path = plot_prediction(
-        prediction.program, prediction.prices, prediction.trace, Path(folder) / "step.png", capacity=prediction.capacity
-    )
-    display(Image(path.read_bytes(), width=1000))
+picture(plot_prediction, prediction.program, prediction.prices, prediction.trace, capacity=prediction.capacity)
 
 # %% [markdown]
 # A text picture shows a small pipeline better. Here are eight sequences only, on the plain 1F1B order: digits are forwards,
@@ -145,15 +137,13 @@ assert formula < prediction.bubble_overhead < 3 * formula
 # ## How full are the GPUs?
 
 # %%
-capacity = prediction.capacity
-for rank, total in enumerate(prediction.memory.total):
-    print(f"pipeline rank {rank}: {total / GIB:5.1f} GiB  {'#' * round(50 * total / capacity)}")
-
+memory = prediction.to_frame("memory").set_index("rank") / GIB
 for tensor in prediction.memory.live(0)[:5]:
     print(f"  rank 0 holds {tensor.count:3d} x {tensor.name:26s} {show(tensor.bytes, 'B')}")
 
 assert prediction.fits
 assert 0 == prediction.memory.fullest
+memory.loc[:, (memory > 0).any()].round(1)
 
 # %% [markdown]
 # Rank 0 is the fullest: it starts first, so it keeps the activations of the most microbatches in flight.
@@ -178,16 +168,50 @@ for recompute in ("selective", "full", "none"):
 # Selective recompute costs a few per cent of time and saves most of the memory, because the attention core is cheap to
 # compute and expensive to keep. That is the paper's point.
 #
-# ## Exercise
+# ## Turn it yourself
+
+
+# %%
+def turn(batch, chunks):
+    settings = [f"workload.global_batch_size={batch}", f"plan.chunks_per_rank={chunks}"]
+    p = simulator.simulate_job(simulator.load_job("korthikanti_175b_selective", settings))
+    print(f"{show(p.step_time, 's')} per step, {p.tokens / p.step_time:,.0f} tokens/s, bubble {p.bubble_fraction:.1%}, "
+          f"{p.peak_memory / GIB:.0f} GiB")  # fmt: skip
+
+
+slide(turn, batch=[64, 8, 16, 32, 128, 256], chunks=[3, 2, 4, 6])
+
+# %% [markdown]
+# ## Exercises
 #
 # 1. Set `plan.chunks_per_rank=1` (and `plan.schedule=one_f_one_b`). Predict the bubble with the formula first. By how much
 #    does the step grow?
 # 2. Ask for 512 GPUs in place of 64 with `cluster.gpus=512`, `plan.data_parallel=8` and `workload.global_batch_size=512`.
 #    Which account grows, and which shrink? Why is the step not exactly as long as before?
 # 3. Find the smallest number of pipeline ranks with which the model still fits.
+#
+# ## Solutions
+
 
 # %%
-settings = ["plan.chunks_per_rank=1", "plan.schedule=one_f_one_b"]  # change me
-mine = simulator.simulate_job(simulator.load_job("korthikanti_175b_selective", settings))
-print(f"{show(mine.step_time, 's')}, bubble {mine.bubble_overhead:.1%}, fits: {mine.fits}")
+def ask(*settings):
+    return simulator.simulate_job(simulator.load_job("korthikanti_175b_selective", settings))
+
+
+mine = ask("plan.chunks_per_rank=1", "plan.schedule=one_f_one_b")
+print(
+    f"1. formula {7 / 64:.1%}, simulated {mine.bubble_overhead:.1%}; the step grows by {mine.step_time / prediction.step_time - 1:.1%}"
+)
 assert mine.bubble_overhead > prediction.bubble_overhead
+
+wide = ask("cluster.gpus=512", "plan.data_parallel=8", "workload.global_batch_size=512")
+more = {name: wide.breakdown[name] - prediction.breakdown[name] for name in wide.breakdown}
+print("2.", {name: show(s, "s") for name, s in more.items() if abs(s) > 0.01 * prediction.step_time / 10})
+assert more["dp"] > 0
+print("   gradients of eight replicas are added; each work as before, but the slowest of 512 GPUs sets the pace")
+
+for ranks in (2, 4, 8):
+    p = ask(f"plan.pipeline_parallel={ranks}", "plan.data_parallel=1", f"cluster.gpus={8 * ranks}", "plan.chunks_per_rank=1",
+            "plan.schedule=one_f_one_b")  # fmt: skip
+    print(f"3. {ranks} ranks: {p.peak_memory / GIB:.0f} GiB, fits: {p.fits}")
+assert p.fits

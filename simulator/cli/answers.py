@@ -1,0 +1,368 @@
+"""The JSON answers of `dtsim ... --json`: every key of each, with its type and meaning.  docs/json.md and `dtsim show schema NAME` read it.
+
+`schema_version` changes when a key is taken away or means something else; keys that are added do not change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["ANSWERS", "EVERYWHERE", "SCHEMA_VERSION", "AnswerSchema", "Key", "json_schema", "misfits"]
+
+SCHEMA_VERSION = 1
+
+_TYPES: dict[str, dict[str, Any]] = {
+    "number": {"type": "number"},
+    "whole": {"type": "integer"},
+    "text": {"type": "string"},
+    "truth": {"type": "boolean"},
+    "table": {"type": "object"},
+    "list": {"type": "array"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of an answer.
+
+    Args:
+        type: number, whole, text, truth, table (a JSON object) or list; with "?" behind it also null.
+        doc: what it means.
+        always: whether every such answer has it.
+    """
+
+    type: str
+    doc: str
+    always: bool = True
+
+    def schema(self) -> dict[str, Any]:
+        """Return it as JSON Schema has it."""
+        kind = _TYPES[self.type.rstrip("?")]["type"]
+        return {"type": [kind, "null"] if self.type.endswith("?") else kind, "description": self.doc}
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSchema:
+    """One kind of answer.
+
+    Args:
+        command: what gives it.
+        keys: beside those that every answer has.
+    """
+
+    command: str
+    keys: Mapping[str, Key]
+
+
+def _more(type_: str, doc: str) -> Key:
+    return Key(type_, doc, always=False)
+
+
+EVERYWHERE = {
+    "schema_version": Key("whole", f"{SCHEMA_VERSION}: the meaning of the keys; added keys do not change it"),
+    "kind": Key(
+        "text", "what answer it is; where a verb asks for a kind (collective, measure, list, show, validate), that one"
+    ),
+    "provenance": Key(
+        "table", "what it rests on: `version` always, then cluster, gpu, engine, calibrations, assumptions, ..."
+    ),
+}
+"""Keys of all answers."""
+
+_TIME = Key("table", "`value`, and `low` and `high` of the 80 % band [s]")
+_BREAKDOWN = Key("table", "seconds by account, mean over ranks; they sum to the step")
+_JOB = Key("text", "its name")
+_LARGEST = Key("table", "what stands at the peak of the fullest rank: named tensors with their bytes")
+_BUBBLE = Key("number", "part of the time in which ranks wait for the pipeline")
+_OVERHEAD = Key("number", "the same idle time over the rest")
+_FITS = Key("truth", "whether every rank fits, by the point estimate")
+_SHAPE = {"ranks": Key("whole", "of the pipeline"), "microbatches": Key("whole", "of one step")}
+_PEAKS = Key("list", "microbatches on a rank's share, by rank")
+_ROWS = Key("list", "one entry per row asked for")
+_NOTICED = Key("list", "what looked odd, in words")
+
+ANSWERS = {
+    "run": AnswerSchema(
+        "dtsim run",
+        {
+            "job": _JOB,
+            "step_time_s": _TIME,
+            "tokens_per_second_per_gpu": Key("number", "tokens of one GPU"),
+            "model_tflops_per_gpu": Key("number", "model TFLOP/s of one GPU"),
+            "mfu": Key("number", "model FLOP/s over the peak"),
+            "hfu": Key("number", "the same with recomputed FLOP"),
+            "flop_convention": Key("text", "what counts as model FLOP"),
+            "bubble_fraction": _BUBBLE,
+            "bubble_overhead": _OVERHEAD,
+            "exposed_communication_s": Key("table", "seconds by kind that nothing hides"),
+            "breakdown_s": _BREAKDOWN,
+            "peak_memory_bytes": Key("list", "per rank: total, allocated, and bytes by category"),
+            "peak_memory_band_bytes": Key("list", "per rank: `low` and `high` of the 80 % band"),
+            "memory_capacity_bytes": Key("number", "of the GPU of the fullest rank"),
+            "host_memory_bytes": Key("number", "what the GPUs of the fullest node keep in its host's memory"),
+            "largest_at_peak": _LARGEST,
+            "fits": _FITS,
+            "band": Key("table", "log spread of each term of the band, and of whole runs of this kind"),
+            "world_size": Key("whole", "GPUs"),
+            "power": Key("table", "watts of a GPU and of all machines, energy and CO2 per token"),
+            "measured": _more(
+                "table", "with --measured: the gap, whether it is in the band, terms that could explain it"
+            ),
+            "training": _more("table", "with --tokens: days, GPU-hours, price"),
+            "jitter": _more("table", "with noise: quantiles of the step time and what each cause adds"),
+            "advice": _more("table", "where it does not fit: single changes that make it fit"),
+            "neighbours": _more("list", "other jobs on the cluster and what they leave"),
+        },
+    ),
+    "explain": AnswerSchema(
+        "dtsim explain",
+        {
+            "job": _JOB,
+            "step_time_s": _TIME,
+            "from_peak_to_step_s": Key("list", "from the time at the GPU's peak to the step, by what is added"),
+            "breakdown_s": _BREAKDOWN,
+            "critical_path_s": Key("table", "seconds of the longest chain by what prices them"),
+            "host_bound": Key("list", "what the host launches too slowly"),
+            "placement": Key("table", "where groups lie that leave their node"),
+            "bubble_fraction": _BUBBLE,
+            "largest_at_peak": _LARGEST,
+            "fits": _FITS,
+            "best": Key("table?", "the single change that helps most"),
+            "changes": Key("list", "every neighbouring plan with its outcome"),
+            "stragglers": _more("table", "where parts of the cluster differ: who sets the pace"),
+        },
+    ),
+    "compare": AnswerSchema(
+        "dtsim compare",
+        {
+            "job": _JOB,
+            "rows": Key(
+                "list",
+                "per variant `name`, `settings`, `reason`, and all keys of `run` beside energy, price and pipeline facts",
+            ),
+        },
+    ),
+    "scaling": AnswerSchema(
+        "dtsim compare --gpus",
+        {
+            "job": _JOB,
+            "scaling": Key("text", "strong or weak"),
+            "curves": Key("list", "per variant its points over GPUs"),
+        },
+    ),
+    "latency_sweep": AnswerSchema(
+        "dtsim compare --latency-sweep, dtsim schedule --latency-sweep",
+        {
+            **_SHAPE,
+            "times": Key("table", "of a forward and both halves of a backward"),
+            "latencies": Key("list", "of a hop"),
+            "schedules": Key("table", "by name: chunks, makespans and bubbles over latencies"),
+            "turns": Key("list", "where two schedules change places"),
+            "refused": Key("table", "name and reason of those that cannot be"),
+            "hop_latency": Key("number?", "of the job asked about, in the unit of the times"),
+        },
+    ),
+    "schedule": AnswerSchema(
+        "dtsim schedule NAME",
+        {
+            "schedule": Key("text", "its name"),
+            "makespan": Key("number", "end of the last action, in the unit of the times"),
+            "bubble_fraction": _BUBBLE,
+            "bubble_overhead": _OVERHEAD,
+            "peak_activations": _PEAKS,
+            "weight_copies": Key("list", "by rank"),
+            "orders": Key("list", "per rank its actions"),
+            "peak_activations_if_freed_at_input_grad": _more("list", "the same, given back after input gradients"),
+            "longest_rank_span": _more("number", "from a rank's first start to its last end"),
+            "longest_idle_in_span": _more("number", "idle time inside such a span"),
+            "messages": _more("number", "between ranks, in microbatches' activations"),
+            "policy": _more("text", "of auto: what found the order"),
+            "memory_limit": _more("number", "of auto"),
+            "lower_bound": _more("number", "of auto: no order ends sooner"),
+        },
+    ),
+    "schedules": AnswerSchema(
+        "dtsim schedule NAME,NAME,...",
+        {
+            **_SHAPE,
+            "schedules": Key("list", "answers of `schedule`"),
+            "refused": Key("list", "`schedule` and `reason` of those that cannot be"),
+        },
+    ),
+    "search": AnswerSchema(
+        "dtsim search",
+        {
+            "job": _JOB,
+            "objective": Key("text", "what was made least"),
+            "fit_probability": Key("number", "with which plans must fit"),
+            "strategy": Key("text", "exact, grid, random or annealing"),
+            "space": Key("table", "`plans`: how many; `ranges`: values by field"),
+            "disposed": Key("table", "plans by what became of them"),
+            "proven": Key("truth", "whether no plan of the space is better"),
+            "gap": Key("number?", "how much better another plan may be at most"),
+            "seconds": Key("number", "that it took"),
+            "best": Key("list", "the best plans"),
+            "ties": Key("list", "numbers of plans that nobody can tell from the best"),
+            "chosen": Key("table?", "the one of them to take"),
+            "pareto": Key("list", "plans that none beats in time, memory and GPUs"),
+            "choices": Key("list", "what every value of every field costs"),
+        },
+    ),
+    "goodput": AnswerSchema(
+        "dtsim goodput",
+        {
+            "job": _JOB,
+            "samples": Key("whole", "runs simulated"),
+            "samples_asked": Key("whole", "runs asked for"),
+            "stopped": Key("truth", "whether Ctrl-C ended it"),
+            "seed": Key("whole", "of the failures"),
+            "days": Key("table", "mean, p10, p50, p90"),
+            "goodput": Key("table", "time of useful steps over all time: mean, p10, p50, p90"),
+            "interruptions": Key("table", "mean number by component"),
+            "lost_s": Key("table", "mean seconds by account"),
+            "waits_for_machines": Key("number", "interruptions that waited for a machine"),
+            "tokens": Key("table", "mean, p10, p50, p90"),
+            "steps": Key("number", "mean"),
+            "fits": _FITS,
+            "step_time_s": _TIME,
+            "gpu_hours": Key("number", "mean"),
+            "spare_gpu_hours": Key("number", "of machines that stand by"),
+            "price": Key("number?", "dollars"),
+            "price_per_gpu_hour": Key("number?", "dollars"),
+            "energy_j": Key("number", "of the facility"),
+            "co2_kg": Key("number", "of that energy"),
+            "power": Key("table", "as in `run`"),
+            "checkpoint": Key("table?", "bytes, stall, interval"),
+            "sites": Key("table?", "the exchange between sites"),
+            "levers": Key("list", "what single changes would buy"),
+            "neighbours": _more("list", "other jobs on the cluster and what they leave"),
+        },
+    ),
+    "collective": AnswerSchema(
+        "dtsim collective KIND --size",
+        {
+            "message_bytes": Key("number", "largest buffer of one rank"),
+            "ranks": Key("whole", "that take part"),
+            "time_s": _TIME,
+            "algorithm_bandwidth": Key("number", "message over time [B/s]"),
+            "bus_bandwidth": Key("number", "as nccl-tests defines it [B/s]"),
+            "algorithm": Key("text", "that the library chooses"),
+            "protocol": Key("text", "that the library chooses"),
+        },
+    ),
+    "collectives": AnswerSchema("dtsim collective KIND --sizes", {"rows": _ROWS}),
+    "calibrate": AnswerSchema(
+        "dtsim calibrate nccl",
+        {
+            "profiles": Key("list", "what was fitted, with its residuals and file"),
+            "noticed": _NOTICED,
+            "left_out": Key("list", "logs that were not used, with the reason"),
+        },
+    ),
+    "accuracy": AnswerSchema(
+        "dtsim calibrate nccl --accuracy",
+        {
+            "rows": _ROWS,
+            "summary": Key("table", "errors over all"),
+            "bands": Key("list", "whether bands hold what they promise"),
+        },
+    ),
+    "calibrate_kernels": AnswerSchema(
+        "dtsim calibrate gemm|attention|memory",
+        {
+            "name": Key("text", "of the profile"),
+            "residuals": Key("table", "of the fit"),
+            "sigma": Key("number", "log spread of what a log left out"),
+            "numbers": Key("table", "that were fitted"),
+            "noticed": _NOTICED,
+        },
+    ),
+    "validate": AnswerSchema(
+        "dtsim validate",
+        {
+            "complete": Key("truth", "False when it was interrupted"),
+            "rows": Key("list", "per measured value: measured, predicted, band, error in per cent, reason"),
+            "summary": Key("table", "scores of all rows"),
+            "by_group": Key("table", "scores by source or log"),
+            "bands": Key("list", "whether bands hold what they promise"),
+            "by_quantity": Key("table", "scores by quantity"),
+        },
+    ),
+    "import": AnswerSchema(
+        "dtsim import",
+        {
+            "source_format": Key("text", "what the files are"),
+            "job": Key(
+                "table", "`workload`, `plan`, `cluster` in our field names; what a file does not decide is absent"
+            ),
+            "read": Key("list", "field, value and place of what was read"),
+            "assumed": Key("list", "`field`, `value`, `why`"),
+            "no_effect": Key("list", "settings that change nothing here"),
+            "not_understood": Key("list", "`place`, `text`"),
+            "steps": _more("table", "of a log: steady steps and their spread"),
+        },
+    ),
+    "list": AnswerSchema("dtsim list", {"names": Key("list", "of that kind")}),
+    "show": AnswerSchema(
+        "dtsim show",
+        {
+            "name": Key("text", "of what is shown"),
+            "place": Key("text", "its file"),
+            "facts": Key("table", "its values"),
+            "sources": Key("table", "where each was read"),
+            "derived": Key("table", "what follows from them"),
+            "inherited": Key("table", "which it takes over, and from whom"),
+        },
+    ),
+    "program": AnswerSchema(
+        "dtsim show program JOB",
+        {"name": _JOB, "lines": Key("whole", "of the whole text"), "text": Key("list", "its lines (docs/program.md)")},
+    ),
+    "measure": AnswerSchema(
+        "dtsim measure",
+        {
+            "device": Key("text", "what was measured"),
+            "files": Key("list", "that were written"),
+            "next": Key("text", "command that reads them"),
+        },
+    ),
+}
+"""Name of an answer -> its keys."""
+
+
+def json_schema(name: str) -> dict[str, Any]:
+    """Return an answer's keys as JSON Schema (draft 2020-12).
+
+    >>> json_schema("list")["required"]
+    ['schema_version', 'kind', 'provenance', 'names']
+    """
+    answer = ANSWERS[name]
+    keys = {**EVERYWHERE, **answer.keys}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"{answer.command}, version {SCHEMA_VERSION}",
+        "type": "object",
+        "required": [key for key, told in keys.items() if told.always],
+        "properties": {key: told.schema() for key, told in keys.items()},
+    }
+
+
+def misfits(name: str, answer: Mapping[str, Any]) -> list[str]:
+    """Return where an answer is not as declared: keys that lack, that nobody declared, or of another type."""
+    keys = {**EVERYWHERE, **ANSWERS[name].keys}
+    out = [f"{key}: lacks" for key, told in keys.items() if told.always and key not in answer]
+    out += [f"{key}: not declared" for key in answer if key not in keys]
+    return out + [
+        f"{key}: no {keys[key].type}" for key, value in answer.items() if key in keys and not _is(keys[key], value)
+    ]
+
+
+def _is(key: Key, value: Any) -> bool:
+    kind = key.type.rstrip("?")
+    if value is None:
+        return key.type.endswith("?")
+    if kind in ("number", "whole"):
+        return isinstance(value, int if kind == "whole" else int | float) and not isinstance(value, bool)
+    return isinstance(value, {"text": str, "truth": bool, "table": dict, "list": list}[kind])
