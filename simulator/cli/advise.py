@@ -28,10 +28,7 @@ def command(
     ] = 0.9,
     as_json: JsonOption = False,
 ) -> None:
-    """Try every family of plans - data parallel, ZeRO, tensor, pipeline, all three, offload - and say which to take and why.
-
-    Example: dtsim advise --model gpt3_13b --cluster dgx_a100 --set cluster.gpus=64 --set workload.global_batch_size=1024
-    """
+    """Try every family of plans - data parallel, ZeRO, tensor, pipeline, all three, offload - and say which to take and why."""
     from simulator.studies.guide import advise, with_network
 
     if not 0 <= fit_probability <= 1:
@@ -44,6 +41,6 @@ def command(
     tell_compiling()
     guide = advise(the_job, fit_probability, note)
     if as_json:
-        print_json(guide.to_dict())
+        print_json(guide.to_dict(), "advise")
     else:
         print_sections(guide.sections())

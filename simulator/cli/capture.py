@@ -41,8 +41,6 @@ def command(
 
     Tensors have no data, and no GPU is needed. A script is recorded between its first and second optimizer step after a backward; a
     function is called twice, and the second call is recorded.
-
-    Example: dtsim capture train.py:step --world 64 -o step.program; dtsim run step.program --cluster dgx_h100
     """
     from simulator.capture.answer import describe_capture, to_dict
     from simulator.capture.child import capture
@@ -75,6 +73,6 @@ def command(
         write_text(output, text)
         wrote(output)
     if as_json:
-        print_json(to_dict(found, program))
+        print_json(to_dict(found, program), "capture")
     else:
         print_sections(describe_capture(found, program))

@@ -36,10 +36,7 @@ def command(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say on how few GPUs a model fits, or how large a batch, sequence or model does, and with which plan.
-
-    Example: dtsim fit llama3_70b --cluster dgx_h100 --fewest gpus
-    """
+    """Say on how few GPUs a model fits, or how large a batch, sequence or model does, and with which plan."""
     from simulator.search.fit import fewest_gpus
     from simulator.search.fit import largest as largest_of
     from simulator.search.space import read_ranges
@@ -59,7 +56,7 @@ def command(
     else:
         found = largest_of(job, largest, asked, held, fit_probability, note)
     if as_json:
-        print_json(found.to_dict())
+        print_json(found.to_dict(), "fit")
     else:
         print_sections(found.sections())
     if output:

@@ -160,7 +160,7 @@ def _run_program(
     _write_files(prediction, sections, *files[:2])
     save_table(prediction, files[2])
     if as_json:
-        print_json(_answer(prediction) | {"program": prediction.program.name})
+        print_json(_answer(prediction) | {"program": prediction.program.name}, "run")
     else:
         print_sections(sections)
     if strict and not prediction.fits:

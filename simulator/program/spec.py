@@ -249,7 +249,9 @@ def _all_members_take_part(program: Program) -> None:
     for number, ranks in enumerate(members):
         if ranks and not (ranks[0] >= 0 and ranks[-1] < program.ranks):
             name = program.items[number].name
-            raise ProgramError(f"pipeline_ranks lie in 0..{program.ranks - 1}, but item {number} ({name}) has {list(ranks)}")
+            raise ProgramError(
+                f"pipeline_ranks lie in 0..{program.ranks - 1}, but item {number} ({name}) has {list(ranks)}"
+            )
     low = np.array([ranks[0] if ranks else -1 for ranks in members], np.int32)
     high = np.array([ranks[-1] if ranks else -1 for ranks in members], np.int32)
     count = np.array([len(ranks) for ranks in members], np.int64)
