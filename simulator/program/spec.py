@@ -249,7 +249,9 @@ def _all_members_take_part(program: Program) -> None:
     for number, ranks in enumerate(members):
         if ranks and not (ranks[0] >= 0 and ranks[-1] < program.ranks):
             name = program.items[number].name
-            raise ProgramError(f"pipeline_ranks lie in 0..{program.ranks - 1}, but item {number} ({name}) has {list(ranks)}")
+            raise ProgramError(
+                f"pipeline_ranks lie in 0..{program.ranks - 1}, but item {number} ({name}) has {list(ranks)}"
+            )
     low = np.array([ranks[0] if ranks else -1 for ranks in members], np.int32)
     high = np.array([ranks[-1] if ranks else -1 for ranks in members], np.int32)
     count = np.array([len(ranks) for ranks in members], np.int64)
@@ -340,9 +342,9 @@ def _memory_returns_to_its_base(program: Program) -> None:
     changes, touches, balanced = _effect_counts(program)
     if not program.effects:
         return
-    sound = np.isfinite(program.effect_bytes) & (program.effect_bytes >= 0)
-    wrong_size = first_place(sound.min(axis=1) < 1)
-    if wrong_size is not None:
+    size = program.effect_bytes
+    if not (size.min() >= 0 and math.isfinite(size.max())):
+        wrong_size = first_place((np.isfinite(size) & (size >= 0)).min(axis=1) < 1)
         raise ProgramError(f"bytes of tensors are finite and not negative: see effect {wrong_size}")
     if balanced:
         return
