@@ -88,7 +88,6 @@ def host_times(framework: Framework, kind: str, pace: float) -> HostTimes:
     )
 
 
-@functools.lru_cache(maxsize=4096)
 def table_time(
     table: OperatorTable, machine: Machine, axes: tuple[tuple[str, int], ...], times: HostTimes
 ) -> TableTime:
