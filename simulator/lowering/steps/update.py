@@ -12,11 +12,11 @@ from simulator.lowering.memory.host_shards import shard_bytes
 from simulator.lowering.memory.offload import add_host_update
 from simulator.lowering.memory.parameter_offload import add_shards_down
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
-from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.hops import REDUCING_LANES
 from simulator.lowering.steps.parameters import (
     Held,
     contents,
+    first_alike,
     rank_chunks,
     rank_held,
     shared_parameters,
@@ -209,12 +209,9 @@ def _segments(
 
 def _of_each_rank(state: State, make: Callable[[int], int]) -> list[int]:
     """What is made for each rank, once for those of equal contents."""
-    alike: dict[tuple[Chunk, ...], int] = {}
-    for rank in range(state.ranks):
-        content = contents(state, rank)
-        if content not in alike:
-            alike[content] = make(rank)
-    return [alike[contents(state, rank)] for rank in range(state.ranks)]
+    first = [first_alike(state, rank) for rank in range(state.ranks)]
+    made = {rank: make(rank) for rank in dict.fromkeys(first)}
+    return [made[rank] for rank in first]
 
 
 def _mine(state: State, held: Held, stage: int = 1) -> float:
