@@ -129,6 +129,9 @@ def command(
     if output and table:
         save_table(answer, output, "plans")
     elif output:
+        if answer.chosen is None and answer.stopped:
+            note(f"{output}: not written, since no plan was found before the stop")
+            raise typer.Exit(INTERRUPTED)
         if answer.chosen is None:
             raise SimulatorError(
                 f"{output}: not written, since no plan fits. Way out: wider ranges, or --fit-probability 0"
