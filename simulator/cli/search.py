@@ -135,7 +135,7 @@ def command(
             )
         from simulator.search.job_text import job_text
 
-        write_text(output, job_text(space.job_of(answer.chosen.point), answer.chosen.point.settings))
+        write_text(output, job_text(space.job_of(answer.chosen.point), answer.chosen.settings))
         wrote(output)
     if answer.stopped:
         raise typer.Exit(INTERRUPTED)

@@ -28,10 +28,7 @@ def command(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate every combination of a study's values. Results are kept point by point: --resume goes on where a kill left off.
-
-    Example: dtsim sweep zero_by_batch.toml -o zero_by_batch.parquet --processes 4
-    """
+    """Simulate every combination of a study's values. Results are kept point by point: --resume goes on where a kill left off."""
     from simulator.studies.crew import cluster_crew, local_crew
     from simulator.studies.journal import Journal
     from simulator.studies.study_file import load_study
@@ -58,7 +55,7 @@ def command(
 
             wrote(plot_sweep(found.records(), [field for field, _ in the_study.vary], plot, the_study.name))
         if as_json:
-            print_json(found.to_dict())
+            print_json(found.to_dict(), "sweep")
         else:
             print_sections(found.sections())
     if found.stopped:

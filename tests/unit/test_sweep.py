@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from simulator.cli.answers import ANSWERS
 from simulator.errors import SpecError, UnknownNameError
 from simulator.simulation import simulate_job
 from simulator.studies.crew import Crew, cluster_crew, local_crew
@@ -311,6 +312,7 @@ def test_the_command_writes_a_table_and_a_picture(dtsim: Any, study: str, tmp_pa
     answer = json.loads(text)
     assert (code, answer["kind"], answer["points"], answer["ok"], answer["refused"]) == (0, "sweep", 36, 24, 12)
     assert answer["best"]["fits"]
+    assert set(answer) == {"schema_version", "kind", "provenance", *ANSWERS["sweep"].keys}
     assert (out.exists(), plot.read_bytes()[:4]) == (True, b"\x89PNG")
     code, _, error = dtsim(*words)
     assert code == 2
