@@ -36,6 +36,7 @@ VERBS = {
     "search": "Find the best plan of a space, with a proof, and what each choice costs.",
     "fit": "Say on how few GPUs a model fits, or how large a batch, sequence or model does.",
     "advise": "Say which way to train in parallel suits a model and a machine, and why.",
+    "sweep": "Simulate every point of a study, here or on a cluster; results outlive a kill.",
     "goodput": "Simulate a whole run: failures, checkpoints, days, money, energy.",
     "compare": "Put schedules, ZeRO stages or any setting side by side.",
     "collective": "Time one collective on a cluster.",

@@ -51,6 +51,8 @@ COLUMNS: dict[str, Column] = {
     # which row
     "name": Column("the settings in which the row differs from others, or what was asked about"),
     "job": Column("name of the job"),
+    "point": Column("number of a study's point, from 0: the last setting's values first"),
+    "status": Column("ok, refused by a rule, or failed: a fault, or a worker lost every time"),
     "chosen": Column("whether a search chose this plan"),
     "tie": Column("whether it lies within the band of the best, so that nobody could tell them apart"),
     "reason": Column("why there is no prediction; empty else"),

@@ -25,6 +25,7 @@ Every answer has tables. `to_frame()` gives the first as a pandas frame, `to_fra
 | `simulator.studies.schedule_figures.schedule_figures` | `schedule`, `ranks`, `actions` |
 | `simulator.studies.automatic_schedule.automatic_schedule` | `schedule`, `actions` |
 | `simulator.search.search.search` | `best`, `plans`, `pareto`, `choices` |
+| `simulator.studies.sweep.run_sweep` | `points` |
 | `simulator.studies.collective_figures.collective_figures` | `collective` |
 | `simulator.accuracy.validate.Validation` | `rows`, `groups` |
 | `simulator.goodput.study.goodput` | `runs`, `interruptions`, `lost` |
