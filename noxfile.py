@@ -16,7 +16,7 @@ import nox
 
 nox.options.default_venv_backend = "none"
 nox.options.stop_on_first_error = True
-nox.options.sessions = ["lint", "types", "tests", "slow", "benchmarks", "notebooks"]
+nox.options.sessions = ["lint", "types", "tests", "slow", "benchmarks", "notebooks", "docs"]
 
 
 def python(session: nox.Session, *arguments: str) -> None:
@@ -78,6 +78,14 @@ def notebooks(session: nox.Session) -> None:
     python(session, "simulator", "notebooks", str(copies))
     options = ("-o", "addopts=", "-q", "--nbmake", "--nbmake-timeout=300", "-p", "no:cacheprovider")
     python(session, "pytest", *options, str(copies))
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation as a site under build/site; warnings (dead links, pages without a place) are errors."""
+    for page in ("commands_page", "frames_page", "json_page", "options_page"):
+        python(session, f"tests.golden.{page}")
+    python(session, "zensical", "build", "--strict", "--clean")
 
 
 @nox.session
