@@ -59,6 +59,13 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def explore(session: nox.Session) -> None:
+    """The properties with a thousand inputs drawn anew, beside those that every run has (half an hour); not part of CI."""
+    session.env["HYPOTHESIS_PROFILE"] = "explore"
+    python(session, "pytest", "-n", "2", "tests/properties", "tests/differential", *session.posargs)
+
+
+@nox.session
 def slow(session: nox.Session) -> None:
     """The tests that take more than a few seconds, in random order."""
     python(session, "pytest", *shuffled(session), "-n", "2", "-m", "slow", *session.posargs)
@@ -78,6 +85,13 @@ def notebooks(session: nox.Session) -> None:
     python(session, "simulator", "notebooks", str(copies))
     options = ("-o", "addopts=", "-q", "--nbmake", "--nbmake-timeout=300", "-p", "no:cacheprovider")
     python(session, "pytest", *options, str(copies))
+
+
+@nox.session(venv_backend="venv")
+def capture(session: nox.Session) -> None:
+    """Real training code beside our lowering of it, in an environment of its own: it has PyTorch (a minute, and a download)."""
+    session.install("-e", ".[test]", "-r", "tests/conformance/requirements.txt")
+    session.run("python", "-m", "pytest", "-n", "0", "-m", "slow", "tests/conformance", *session.posargs)
 
 
 @nox.session

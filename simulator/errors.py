@@ -4,6 +4,7 @@
     ├── SpecError           a file (or a value given in its place) is wrong
     │   └── UnknownNameError    a name nobody knows; the nearest known one is offered
     ├── PlanError           a split of the work that cannot be
+    │   └── LayoutError         tensors that cannot lie on the ranks as a layout has them
     ├── ProgramError        the program breaks a rule of `program/spec.py`
     │   └── DeadlockError       no row can start any more
     └── CalibrationError    a log or a fit that cannot be trusted
@@ -22,6 +23,7 @@ __all__ = [
     "TYPING_SLIP",
     "CalibrationError",
     "DeadlockError",
+    "LayoutError",
     "PlanError",
     "ProgramError",
     "SimulatorError",
@@ -69,6 +71,10 @@ class UnknownNameError(SpecError):
 
 class PlanError(SimulatorError):
     """A parallel plan that cannot run: says the rule, the values and the nearest plan that can."""
+
+
+class LayoutError(PlanError):
+    """A tensor cannot lie on the ranks as a layout has it; names the tensor, the dimension and the mesh axis."""
 
 
 class GraphError(SimulatorError):

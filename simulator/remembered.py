@@ -11,9 +11,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Remembered", "forget_all"]
+__all__ = ["Remembered", "forget_all", "hashed_once"]
 
 Value = TypeVar("Value")
+Class = TypeVar("Class", bound=type)
 _ALL: list[Remembered[Any]] = []
 
 
@@ -68,3 +69,32 @@ def forget_all() -> None:
     """Forget everything that any room remembers here; results do not depend on it."""
     for some in _ALL:
         some.clear()
+
+
+def hashed_once(cls: Class) -> Class:
+    """Let a frozen class of many fields, without slots, keep its hash: its values are keys again and again.
+
+    Copies in other processes, where words have other hashes, make their own.
+
+    >>> from dataclasses import dataclass
+    >>> @hashed_once
+    ... @dataclass(frozen=True)
+    ... class Pair:
+    ...     one: str
+    ...     other: str
+    >>> hash(Pair("a", "b")) == hash(Pair("a", "b")), Pair("a", "b") == Pair("a", "b")
+    (True, True)
+    """
+    whole: Any = cls.__hash__
+
+    def once(self: Any) -> int:
+        known: int | None = self.__dict__.get("_hash")
+        if known is None:
+            known = self.__dict__["_hash"] = int(whole(self))
+        return known
+
+    def state(self: Any) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
+
+    cls.__hash__, cls.__getstate__ = once, state  # type: ignore[assignment]
+    return cls

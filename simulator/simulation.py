@@ -5,24 +5,27 @@ workload + plan --lower--> Program --price(cluster)--> Prices --run--> Trace --m
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from simulator.costs.ranks import price_ranks
 from simulator.engine import run
-from simulator.errors import SpecError
+from simulator.errors import ProgramError, SpecError
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.parts import Part
 from simulator.job import Job
 from simulator.lowering import ResolvedPlan, lower_resolved, resolve
 from simulator.lowering.layers.expand import layer_costs
 from simulator.plan.plan import Plan
+from simulator.program.program import Program
 from simulator.program.spec import verify
 from simulator.report.prediction import Prediction, measure
+from simulator.report.trained import trained_by
 from simulator.units import show
 from simulator.workload.layer_kind import is_layer
 from simulator.workload.workload import Workload
 
-__all__ = ["simulate", "simulate_job"]
+__all__ = ["simulate", "simulate_job", "simulate_program"]
 
 
 def simulate(
@@ -62,6 +65,38 @@ def simulate(
         resolved, priced.cluster, (*assumptions, *_small_bucket(workload, resolved, plan)), cluster.parts
     )
     return measure(trace, priced.program, priced.prices, workload, priced.cluster, facts, priced.ranks)
+
+
+def simulate_program(
+    program: Program, cluster: Cluster, engine: str = "compiled", assumptions: tuple[str, ...] = ()
+) -> Prediction:
+    """Return the prediction of a step that is a program already, such as one that was recorded.
+
+    Raises:
+        ProgramError: it breaks a rule, or is made for another number of ranks than the cluster has.
+        SpecError: the cluster's GPU cannot compute in its number formats.
+    """
+    from simulator import __version__
+
+    verify(program)
+    world = math.prod(size for _, size in program.axes)
+    if world != cluster.world_size:
+        raise ProgramError(
+            f"a program runs on as many GPUs as its axes multiply to: {program.name!r} on {world}, but cluster {cluster.name!r} has "
+            f"{cluster.world_size}. Way out: {world} GPUs"
+        )
+    priced = price_ranks(program, cluster)
+    trace = run(priced.program, priced.prices, engine)
+    facts = {
+        "version": __version__,
+        "cluster": priced.cluster.name,
+        "gpu": priced.cluster.gpu.name,
+        "framework": program.framework or "none",
+        "program": program.name,
+        "assumptions": list(assumptions),
+    }
+    trained = trained_by(priced.program)
+    return measure(trace, priced.program, priced.prices, trained, priced.cluster, facts, priced.ranks)
 
 
 def simulate_job(job: Job, engine: str = "compiled", fold: bool = True) -> Prediction:

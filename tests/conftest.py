@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -9,8 +10,11 @@ from hypothesis import settings
 
 from simulator.cli.app import main
 
-settings.register_profile("dtsim", deadline=None)  # how long a machine takes is no property of what is tested
-settings.load_profile("dtsim")
+# How long a machine takes is no property of what is tested. A change is judged by the same inputs everywhere;
+# `nox -s explore` draws others.
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 collect_ignore = ["validation/torch_stages.py"]
 

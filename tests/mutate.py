@@ -4,23 +4,32 @@
     python -m tests.mutate --since main                               of the files changed since a commit
     python -m tests.mutate simulator/collectives --tests tests/unit   of some files, judged by some tests
 
-Works in a copy of the tree, one mutant after the other.  Prints every survivor with its line; leaves 1 when fewer than --least of
-the mutants are killed.  A survivor may be equivalent (a bound that only rounds): whoever reads the list decides.
+A mutant is first judged by `--cases` of the recorded predictions (tests/replay/figures.csv), then by the tests that import its file,
+at last by all of `--tests` (with --quick it is not).  Each judgement is a fork of this process, in which the mutated code takes the
+place of the one that was imported; constants of modules and compiled functions need an import of their own.  Prints every survivor
+with its line; leaves 1 when fewer than --least of the mutants are killed.  A survivor may be equivalent (a bound that only rounds):
+whoever reads the list decides.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import gc
+import inspect
 import itertools
+import os
 import random
+import re
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType, FunctionType
 
 __all__ = ["Mutant", "mutants_of"]
 
@@ -105,12 +114,143 @@ def _files(arguments: argparse.Namespace) -> list[Path]:
     return [file.relative_to(ROOT) for file in files]
 
 
-def _survives(copy: Path, tests: list[str]) -> bool:
-    words = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "-p", "no:cacheprovider", *tests]
-    try:
-        return subprocess.run(words, cwd=copy, capture_output=True, timeout=1800).returncode == 0
-    except subprocess.TimeoutExpired:
+def _judged(work: Callable[[], bool], seconds: int) -> bool:
+    """Whether `work` in a fork of this process finds nothing: it returns True, and neither raises nor runs for ever."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), 1)
+                os.dup2(nowhere.fileno(), 2)
+            code = int(not work())
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _swapped(path: Path, source: str) -> bool:
+    """Let the functions of an imported module be those of a mutated source; False when something else than these differs."""
+    module = sys.modules.get(".".join(path.with_suffix("").parts).removesuffix(".__init__"))
+    if module is None or "numba" in source:
         return False
+    old, new = (compile(text, str(ROOT / path), "exec") for text in ((ROOT / path).read_text(encoding="utf-8"), source))
+    bodies: dict[CodeType, CodeType] = {}
+    if not _alike(old, new, bodies):
+        return False
+    met = 0
+    for thing in gc.get_objects():
+        if isinstance(thing, FunctionType) and thing.__module__ == module.__name__:
+            for before, after in bodies.items():
+                if thing.__code__ == before and thing.__code__.co_firstlineno == before.co_firstlineno:
+                    thing.__code__ = after
+                    met += 1
+    return met > 0
+
+
+def _alike(old: CodeType, new: CodeType, bodies: dict[CodeType, CodeType]) -> bool:
+    """Whether two modules (or classes in them) differ in the bodies of functions alone; these come into `bodies`."""
+    if old.co_code != new.co_code or old.co_names != new.co_names or len(old.co_consts) != len(new.co_consts):
+        return False
+    for one, two in zip(old.co_consts, new.co_consts, strict=True):
+        if isinstance(one, CodeType) and isinstance(two, CodeType):
+            if one == two:
+                continue
+            if one.co_flags & inspect.CO_OPTIMIZED:
+                if one.co_freevars:
+                    return False
+                bodies[one] = two
+            elif not _alike(one, two, bodies):
+                return False
+        elif one != two or type(one) is not type(two):
+            return False
+    return True
+
+
+def _differing(most: int) -> Iterator[str]:
+    """Yield the recorded predictions that come out otherwise; of jobs first, then of others in an order drawn once."""
+    from tests.replay.cases import cases
+    from tests.replay.figures import differing, read_figures
+    from tests.replay.recorder import Recorder
+
+    recorded, work, recorder = read_figures(), dict(cases()), Recorder()
+    wanted = list(recorded)
+    random.Random(1).shuffle(wanted)
+    wanted.sort(key=lambda name: not name.startswith("job "))
+    return (name for name in wanted[:most] if differing(recorded[name], recorder.digest(work[name])))
+
+
+def _predicts(most: int, passed_over: frozenset[str]) -> bool:
+    return not any(name not in passed_over for name in _differing(most))
+
+
+def _passes(tests: list[str]) -> bool:
+    import pytest
+
+    return not tests or pytest.main(["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-p", "no:randomly", *tests]) == 0
+
+
+def _about(path: Path) -> list[str]:
+    """The quick tests that import a module, or hold one of a family to its contract."""
+    module = ".".join(path.with_suffix("").parts)
+    word = re.compile(rf"\b{re.escape(module)}\b|from {re.escape(module.rpartition('.')[0])} import .*\b{path.stem}\b")
+    files = [file for file in sorted((ROOT / "tests").rglob("test_*.py")) if "validation" not in file.parts]
+    return [str(file.relative_to(ROOT)) for file in files if word.search(file.read_text(encoding="utf-8"))]
+
+
+def _fresh(copy: Path, mutant: Mutant, source: str, work: Callable[[], bool]) -> Callable[[], bool]:
+    """`work` in a process that has imported nothing of the product yet, with the mutated file in a copy of the tree."""
+
+    def judge() -> bool:
+        import numba
+
+        (copy / mutant.path).write_text(source, encoding="utf-8")
+        numba.config.DISABLE_JIT = (
+            "numba" in source
+        )  # what calls a mutated compiled function is cached with the old one
+        for name in [name for name in sys.modules if name.split(".")[0] in ("simulator", "tests")]:
+            del sys.modules[name]
+        os.chdir(copy)
+        sys.path[:] = [str(copy), *(entry for entry in sys.path if entry not in ("", str(ROOT)))]
+        sys.dont_write_bytecode = True
+        return work()
+
+    return judge
+
+
+def _survives(copy: Path, mutant: Mutant, arguments: argparse.Namespace, passed_over: frozenset[str]) -> bool:
+    before = (ROOT / mutant.path).read_text(encoding="utf-8")
+    source = mutant.applied(before)
+
+    def with_swap(work: Callable[[], bool]) -> Callable[[], bool]:
+        return lambda: not _swapped(mutant.path, source) or work()
+
+    swaps = not _judged(lambda: not _swapped(mutant.path, source), 60)
+    steps: list[tuple[Callable[[], bool], int]] = [
+        (lambda: _predicts(arguments.cases, passed_over), 300),
+        (lambda: _passes(_about(mutant.path)), 600),
+    ]
+    if not arguments.quick:
+        steps.append((lambda: _passes(arguments.tests), 3600))
+    try:
+        return all(_judged(with_swap(w) if swaps else _fresh(copy, mutant, source, w), limit) for w, limit in steps)
+    finally:
+        (copy / mutant.path).write_text(before, encoding="utf-8")
+
+
+def _warm() -> None:
+    """Import what mutants are judged with, so that each fork has it; nothing is computed, for what is kept would hide a mutant."""
+    import importlib
+    import pkgutil
+
+    import simulator
+    import tests.replay.cases
+    import tests.replay.recorder  # noqa: F401
+
+    for found in pkgutil.walk_packages(simulator.__path__, "simulator."):
+        if not found.name.endswith("__main__") and ".cli." not in found.name:
+            importlib.import_module(found.name)
 
 
 def main() -> int:
@@ -120,29 +260,36 @@ def main() -> int:
     parser.add_argument("--since", metavar="COMMIT", help="only files changed since this commit")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="of the drawn mutants, to go on where a run was stopped")
+    parser.add_argument("--cases", type=int, default=150, help="recorded predictions that are looked at first")
+    parser.add_argument(
+        "--quick", action="store_true", help="judge by predictions and the tests that import the file alone"
+    )
     parser.add_argument("--tests", nargs="+", default=list(TESTS))
     parser.add_argument("--least", type=float, default=0.95)
     arguments = parser.parse_args()
     every = [m for path in _files(arguments) for m in mutants_of(path, (ROOT / path).read_text(encoding="utf-8"))]
     random.Random(arguments.seed).shuffle(every)
     programs = (m for m in every if _is_program(m.applied((ROOT / m.path).read_text(encoding="utf-8"))))
-    chosen = list(itertools.islice(programs, arguments.count))
-    print(f"{len(chosen)} of {len(every)} mutants, seed {arguments.seed}")
+    chosen = list(itertools.islice(programs, arguments.count))[arguments.first :]
+    print(f"{len(chosen)} of {len(every)} mutants, seed {arguments.seed}", flush=True)
+    _warm()
     killed = 0
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "tree")
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", "build", ".mypy_cache", ".venv"))
-        for mutant in chosen:
-            source = (copy / mutant.path).read_text(encoding="utf-8")
-            (copy / mutant.path).write_text(mutant.applied(source), encoding="utf-8")
-            survives = _survives(copy, arguments.tests)
-            (copy / mutant.path).write_text(source, encoding="utf-8")
+        already = Path(folder, "already")
+        _judged(lambda: bool(already.write_text("\n".join(_differing(arguments.cases)))), 600)
+        passed_over = frozenset(already.read_text().split("\n")) - {""}
+        if passed_over:
+            print(f"without a mutant other than recorded, passed over: {', '.join(sorted(passed_over))}", flush=True)
+        for number, mutant in enumerate(chosen, arguments.first):
+            survives = _survives(copy, mutant, arguments, passed_over)
             killed += not survives
-            if survives:
-                row = mutant.begin[0]
-                print(
-                    f"survived: {mutant.path}:{row}: {source.splitlines()[row - 1].strip()}  ->  {mutant.becomes.strip()}"
-                )
+            row = mutant.begin[0]
+            line = (ROOT / mutant.path).read_text(encoding="utf-8").splitlines()[row - 1].strip()
+            said = f"{mutant.path}:{row}:{mutant.begin[1]}: {line}  ->  {mutant.becomes.strip()}"
+            print(f"{number} survived: {said}" if survives else f"{number} killed", flush=True)
     print(f"killed {killed} of {len(chosen)} ({killed / max(len(chosen), 1):.0%})")
     return int(killed < arguments.least * len(chosen))
 

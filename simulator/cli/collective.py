@@ -37,6 +37,7 @@ def command(
     ] = 1,
     algorithm: Annotated[str, typer.Option("--algorithm", help="auto, ring, tree, ...")] = "auto",
     protocol: Annotated[str, typer.Option("--protocol", help="auto, ll, ll128 or simple.")] = "auto",
+    backend: Annotated[str, typer.Option("--backend", help="nccl (the vendor's library) or gloo.")] = "nccl",
     plot: Annotated[
         str | None, typer.Option("--plot", metavar="OUT.png", help="Draw time and bandwidth over sizes.")
     ] = None,
@@ -50,7 +51,7 @@ def command(
 
     claim_table(force, output, plot)
     messages = _messages(size, sizes)
-    rows = collective_table(kind, messages, cluster, ranks, nodes, algorithm, protocol, groups)
+    rows = collective_table(kind, messages, cluster, ranks, nodes, algorithm, protocol, groups, backend)
     whole = Stacked(tuple(rows))
     save_table(whole, output)
     single = sizes is None and len(rows) == 1

@@ -23,6 +23,12 @@ EXAMPLES = {
         "dtsim search gpt3_13b_2xdgx_a100 --range zero_stage=0,1,3 --range tp=2,4,8 -o plans.csv",
         "dtsim search --model llama3_70b --cluster dgx_h100 --fix cluster.gpus=512 -o job.toml",
     ),
+    "fit": (
+        "dtsim fit llama3_8b --cluster dgx_h100 --fewest gpus",
+        "dtsim fit llama3_8b --cluster h100_x8 --largest sequence --fix plan.recompute=full",
+    ),
+    "advise": ("dtsim advise --model gpt3_13b --cluster dgx_a100",),
+    "capture": ("dtsim capture train.py --world 64 -o step.program",),
     "goodput": ("dtsim goodput llama3_405b_16384xh100 --days 54 --samples 200 -o runs.parquet",),
     "compare": (
         "dtsim compare gpt3_175b --schedule all --sort tokens/s --only fits",

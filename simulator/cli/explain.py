@@ -33,7 +33,7 @@ def command(
     tell_compiling()
     prediction = simulate_job(the_job, engine)
     note("simulating the neighbouring plans ...")
-    explanation = explain(the_job, prediction, engine)
+    explanation = explain(the_job, prediction, engine, search=True)
     stragglers = find_stragglers(the_job, prediction, engine)
     if as_json:
         print_json(explanation.to_dict() | ({"stragglers": stragglers.to_dict()} if stragglers else {}), "explain")

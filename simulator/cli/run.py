@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ from simulator.cli.options import (
     read_job,
 )
 from simulator.cli.output import claim_table, note, print_json, print_sections, save_table, tell_compiling, wrote
+from simulator.cli.run_program import is_program, run_program
 from simulator.errors import SpecError
 
 if TYPE_CHECKING:
@@ -76,6 +78,13 @@ def command(
     from simulator.studies.training_cost import training_cost
 
     claim_table(force, output, trace, plot, report)
+    if is_program(job):
+        unused = {
+            "--model": model, "--set": settings, "--report": report, "--measured": measured, "--samples": samples,
+            "--measured-tokens-per-gpu": measured_rate, "--tokens": tokens, "--seed": seed,
+        }  # fmt: skip
+        _run_program(str(job), cluster, engine, unused, (trace, plot, output), as_json, strict)
+        return
     the_job = read_job(job, model, cluster, settings, neighbours=True)
     wanted = None if tokens is None else quantity("--tokens", tokens, "tokens")
     steps = None if measured is None else _log(measured)
@@ -117,7 +126,7 @@ def command(
         advice = make_it_fit(the_job, prediction, engine)
         answer["advice"] = advice.to_dict()
         sections.append(advice.section())
-    _write_files(prediction, the_job, sections, trace, plot)
+    _write_files(prediction, sections, trace, plot)
     save_table(prediction, output)
     if report:
         from simulator.html.report import write_report
@@ -128,6 +137,30 @@ def command(
         wrote(write_report(prediction, the_job, report, again, asked))
     if as_json:
         print_json(answer, "run")
+    else:
+        print_sections(sections)
+    if strict and not prediction.fits:
+        raise typer.Exit(DOES_NOT_FIT)
+
+
+def _run_program(
+    path: str,
+    cluster: str | None,
+    engine: str,
+    unused: Mapping[str, object],
+    files: tuple[str | None, str | None, str | None],
+    as_json: bool,
+    strict: bool,
+) -> None:
+    from simulator.report.summary import describe
+
+    tell_compiling()
+    prediction = run_program(path, cluster, engine, unused)
+    sections = describe(prediction, prediction.program.name)
+    _write_files(prediction, sections, *files[:2])
+    save_table(prediction, files[2])
+    if as_json:
+        print_json(_answer(prediction) | {"program": prediction.program.name}, "run")
     else:
         print_sections(sections)
     if strict and not prediction.fits:
@@ -183,9 +216,7 @@ def _command(job: str | None, model: str | None, cluster: str | None, settings: 
     return shlex.join([*words, *(word for setting in settings or () for word in ("--set", setting))])
 
 
-def _write_files(
-    prediction: Prediction, job: Job, sections: list[Section], trace: str | None, plot: str | None
-) -> None:
+def _write_files(prediction: Prediction, sections: list[Section], trace: str | None, plot: str | None) -> None:
     parts = (prediction.program, prediction.prices, prediction.trace)
     if trace:
         from simulator.report.chrome_trace import export_chrome_trace

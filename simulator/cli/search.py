@@ -39,7 +39,7 @@ def command(
         list[str] | None,
         typer.Option("--fix", metavar="FIELD=V", help="A value for all plans; its field leaves the default space."),
     ] = None,
-    strategy: Annotated[str, typer.Option(help="exact, grid, random or annealing.")] = "exact",
+    strategy: Annotated[str, typer.Option(help="exact, grid, descent, random or annealing.")] = "exact",
     objective: Annotated[str, typer.Option(help="step_time, cost, memory or energy.")] = "step_time",
     fit_probability: Annotated[
         float,
@@ -55,7 +55,7 @@ def command(
     deadline: Annotated[str | None, typer.Option(metavar="T", help="Stop after this time, such as 30s.")] = None,
     budget: Annotated[str | None, typer.Option(metavar="T", help="Stop after this much processor time.")] = None,
     top: Annotated[int, typer.Option(help="How many of the best.")] = 10,
-    tries: Annotated[int | None, typer.Option(help="Plans that random and annealing simulate.")] = None,
+    tries: Annotated[int | None, typer.Option(help="Plans that descent, random and annealing simulate.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of what they draw.")] = None,
     processes: Annotated[int, typer.Option("--processes", help="That simulate side by side.")] = 1,
     output: Annotated[

@@ -227,6 +227,8 @@ def candidates(
     _check_wires(kind, place, fabric)
     table, profile = load_cost_table(), profile_of(fabric, place)
     pooled = _pooled(fabric, place)
+    if profile.host_rate is not None:
+        fabric = fabric.through_host(profile.host_rate)
     if place.nodes > 1:
         fabric = replace(fabric, network_latency=fabric.network_latency + profile.hop(fabric.network))
     found = []
@@ -234,6 +236,8 @@ def candidates(
         names = [name for name in member.protocols if kind in member.kinds and protocol in ("auto", name)]
         if place.nodes > 1 and not named:
             names = [name for name in names if protocol == name or table.offers(fabric.network, member.name, name)]
+        if profile.offers:
+            names = [name for name in names if f"{member.name}:{name}" in profile.offers]
         if not any(member.cost(kind, place, fabric, table, name) for name in names):
             continue
         placed, method = placed_with_crossing(member, kind, place, fabric)

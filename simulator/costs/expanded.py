@@ -16,7 +16,8 @@ from simulator.costs.price import price
 from simulator.costs.tables import machine_of, price_table
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
-from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, Prices, account_of
+from simulator.plan.framework import load_framework
+from simulator.program.prices import ACCOUNTS, Prices, account_of
 from simulator.program.program import Link, Program, Segment
 
 __all__ = ["MOST_ROWS", "expand_operators"]
@@ -74,7 +75,7 @@ def _parts(item: object, i: int, prices: Prices, program: Program, cluster: Clus
     if not isinstance(item, Segment):
         raise ProgramError(f"a fused pair runs its operators interleaved and cannot be opened up: {program.name!r}")
     out: list[Part] = []
-    machine = machine_of(cluster)
+    machine = machine_of(cluster, load_framework(program.framework).backend if program.framework else "nccl")
     for table, count in item.pieces:
         priced = price_table(table, machine, program.axes)
         rows: list[Part] = []
@@ -115,16 +116,5 @@ def _ragged(
 
 def _prices(parts: list[Part], prices: Prices) -> Prices:
     n = len(parts)
-    return Prices(
-        occupancy=np.array([part[1] for part in parts]),
-        latency=np.array([part[2] for part in parts]),
-        account=np.array([part[3] for part in parts]),
-        share=np.zeros((n, len(RESOURCE_KINDS))),
-        slowdown=np.ones_like(prices.slowdown),
-        classes=(),
-        class_share=np.zeros((n, 0)),
-        sigma=np.zeros(0),
-        model=("operator",) * n,
-        placement=("",) * n,
-        calibrated=(),
-    )
+    plain = Prices.plain(np.array([part[1] for part in parts]), np.array([part[2] for part in parts]))
+    return replace(plain, account=np.array([part[3] for part in parts]), model=("operator",) * n)

@@ -3,7 +3,7 @@
     copy       start + bytes / (reached share of the link)          each direction of a duplex link by itself
     update     bytes that the CPU moves in its memory / this GPU's part of the memory's reached bandwidth
 
-All GPUs of a node are reckoned to use the host's memory at the same time, as they do at the end of a step.
+All GPUs of a job on a node are reckoned to use the host's memory at the same time, as they do at the end of a step.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from simulator.costs.host import host_seconds
 from simulator.costs.host_time import NO_HOST, HostTimes, host_times, table_time
 from simulator.costs.memory_bound import MEMORY_BOUND_CLASS, memory_bound_calibrated, memory_bound_sigma
 from simulator.costs.slices import slice_seconds
-from simulator.costs.tables import Machine, machine_of, mesh_of, placement_text, price_table
+from simulator.costs.tables import Machine, TablePrice, machine_of, mesh_of, placement_text, price_table
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import GroupPlacement, place_group, place_hop
@@ -66,7 +67,7 @@ class Desk:
 
 def desk_of(cluster: Cluster, axes: Axes, framework: Framework | None) -> Desk:
     """Return the desk of a cluster, a mesh and the framework whose host costs apply; None = the host costs nothing."""
-    machine = machine_of(cluster)
+    machine = machine_of(cluster, framework.backend if framework else "nccl")
     if framework is None:
         return _desk(machine, axes, NO_HOST, 0.0, 0.0, 0.0, False)
     pace = cluster.pace.host
@@ -109,25 +110,31 @@ def _message_wait(host: Framework, axes: Axes) -> float:
     return host.message_wait if divided or not host.partitions_activations else 0.0
 
 
+class Note(NamedTuple):
+    """A part of an item that was priced by itself: number of its price class (`class_names`), seconds, these times its sigma, and
+    whether measurements stand behind it."""
+
+    number: int
+    seconds: float
+    weighted: float
+    calibrated: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ItemPrice:
     """The price of an item; columns as in `Prices`.
 
     Args:
-        classes: numbers of the price classes that occur (`class_name` turns them back); `shares`: seconds of each.
-        noted: number of the class of every part that was priced by itself; `seconds`, `weighted` (by its sigma), `calibrated`: of each.
+        classes: seconds by number of the price class.
+        noted: the parts that were priced by themselves.
     """
 
     occupancy: float
     latency: float
     account: NDArray[np.float64]
     share: NDArray[np.float64]
-    classes: NDArray[np.int64]
-    shares: NDArray[np.float64]
-    noted: NDArray[np.int64]
-    seconds: NDArray[np.float64]
-    weighted: NDArray[np.float64]
-    calibrated: NDArray[np.bool_]
+    classes: dict[int, float]
+    noted: tuple[Note, ...]
     model: str
     placement: str
 
@@ -138,29 +145,25 @@ class _Draft:
     def __init__(self) -> None:
         self.occupancy = self.latency = 0.0
         self.account, self.share = np.zeros(len(ACCOUNTS)), np.zeros(len(RESOURCE_KINDS))
-        self.classes: dict[str, float] = {}
-        self.noted: list[tuple[int, float, float, bool]] = []
+        self.classes: dict[int, float] = {}
+        self.noted: list[Note] = []
         self.model = self.placement = ""
 
     def note(self, name: str, seconds: float, sigma: float, calibrated: bool) -> None:
         """Count seconds under a price class."""
-        self.classes[name] = self.classes.get(name, 0.0) + seconds
-        self.noted.append((_CLASSES.setdefault(name, len(_CLASSES)), seconds, seconds * sigma, calibrated))
+        number = _CLASSES.setdefault(name, len(_CLASSES))
+        self.classes[number] = self.classes.get(number, 0.0) + seconds
+        self.noted.append(Note(number, seconds, seconds * sigma, calibrated))
 
     def price(self) -> ItemPrice:
         """Return the finished price."""
-        noted, seconds, weighted, calibrated = zip(*self.noted, strict=True) if self.noted else ((), (), (), ())
         return ItemPrice(
             occupancy=float(self.occupancy),
             latency=float(self.latency),
             account=self.account,
             share=self.share,
-            classes=np.array([_CLASSES[name] for name in self.classes], np.int64),
-            shares=np.array(list(self.classes.values()), np.float64),
-            noted=np.array(noted, np.int64),
-            seconds=np.array(seconds, np.float64),
-            weighted=np.array(weighted, np.float64),
-            calibrated=np.array(calibrated, np.bool_),
+            classes=self.classes,
+            noted=tuple(self.noted),
             model=self.model,
             placement=self.placement,
         )
@@ -221,22 +224,18 @@ def _kernels(pieces: Pieces, desk: Desk, fixed: float, hidden: float) -> ItemPri
     resource = np.zeros(len(RESOURCE_KINDS))
     crossings: list[str] = []
     for table, count in pieces:
-        axes = mesh_of(table, desk.axes)
-        priced = price_table(table, desk.machine, axes)
+        run = _run(table, desk)
+        priced = run.price
         crossings += priced.crossings
         kernels += count * priced.seconds
         launches += count * priced.launches
-        stops += count * table.call.count(SYNCHRONISED)
-        work = table_time(table, desk.machine, axes, times)
-        if work.joint:
-            behind += count * (work.joint - work.device)
-        else:
-            ahead += count * (work.host - work.device)
+        stops += count * run.stops
+        behind += count * run.behind
+        ahead += count * run.ahead
         draft.account += count * priced.account
         resource += count * priced.resource
-        for name, time in priced.classes.items():
-            sigma = time.weighted_sigma / time.seconds if time.seconds else 0.0
-            draft.note(name, count * time.seconds, sigma, time.calibrated)
+        for name, seconds, sigma, calibrated in run.classes:
+            draft.note(name, count * seconds, sigma, calibrated)
     if hidden:
         saved = min(hidden, float(draft.account[ACCOUNTS.index("ep")]))
         kernels -= saved
@@ -258,14 +257,44 @@ def _kernels(pieces: Pieces, desk: Desk, fixed: float, hidden: float) -> ItemPri
     return draft.price()
 
 
+class _Run(NamedTuple):
+    """One run through a table on a desk: its price; how often the host waits for the GPU in it; how much longer the host works than
+    the GPU where it runs ahead, and where it waits on the way [s]; (class, seconds, sigma, calibrated) of its price classes."""
+
+    price: TablePrice
+    stops: int
+    ahead: float
+    behind: float
+    classes: tuple[tuple[str, float, float, bool], ...]
+
+
+@functools.lru_cache(maxsize=8192)
+def _run(table: OperatorTable, desk: Desk) -> _Run:
+    axes = mesh_of(table, desk.axes)
+    priced = price_table(table, desk.machine, axes)
+    work = table_time(table, desk.machine, axes, desk.host)
+    classes = [
+        (name, time.seconds, time.weighted_sigma / time.seconds if time.seconds else 0.0, time.calibrated)
+        for name, time in priced.classes.items()
+    ]
+    return _Run(
+        price=priced,
+        stops=table.call.count(SYNCHRONISED),
+        ahead=0.0 if work.joint else work.host - work.device,
+        behind=work.joint - work.device if work.joint else 0.0,
+        classes=tuple(classes),
+    )
+
+
 def _hide(draft: _Draft, saved: float) -> None:
     """Take what a fused pair hides off the experts' exchanges."""
     ep = ACCOUNTS.index("ep")
     draft.account[ep] -= saved
-    names = [name for name in draft.classes if name.startswith("all_to_all")]
-    total = sum(draft.classes[name] for name in names)
-    for name in names:
-        draft.classes[name] *= 1.0 - min(saved / total, 1.0) if total else 1.0
+    exchanges = [number for name, number in _CLASSES.items() if name.startswith("all_to_all")]
+    numbers = [number for number in draft.classes if number in exchanges]
+    total = sum(draft.classes[number] for number in numbers)
+    for number in numbers:
+        draft.classes[number] *= 1.0 - min(saved / total, 1.0) if total else 1.0
 
 
 @functools.lru_cache(maxsize=16384)

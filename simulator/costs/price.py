@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from simulator.costs.items import HOST_CLASS, HOST_SIGMA, ItemPrice, class_names
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
 from simulator.plan.framework import load_framework
-from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, Prices
+from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, ByClass, Prices
 from simulator.program.program import Program
 
 __all__ = ["HOST_CLASS", "HOST_SIGMA", "price"]
@@ -41,44 +41,50 @@ def price(program: Program, cluster: Cluster) -> Prices:
 
 
 def _joined(priced: list[ItemPrice], slowdown: NDArray[np.float64]) -> Prices:
-    """Put the prices of all items together; classes are numbered as they come."""
-    different = list(dict.fromkeys(priced))
-    place = {price: number for number, price in enumerate(different)}
+    """Put the prices of all items together."""
+    place = {price: number for number, price in enumerate(dict.fromkeys(priced))}
+    different = list(place)
     item = np.array([place[price] for price in priced], np.int64)
+    return Prices(
+        occupancy=np.array([p.occupancy for p in different], np.float64)[item],
+        latency=np.array([p.latency for p in different], np.float64)[item],
+        account=np.array([p.account for p in different], np.float64).reshape(-1, len(ACCOUNTS))[item],
+        share=np.array([p.share for p in different], np.float64).reshape(-1, len(RESOURCE_KINDS))[item],
+        slowdown=slowdown,
+        model=tuple([p.model for p in priced]),
+        placement=tuple([p.placement for p in priced]),
+        by_class=functools.partial(_by_class, different, item, class_names()),
+    )
+
+
+def _by_class(different: list[ItemPrice], item: NDArray[np.int64], names: list[str]) -> ByClass:
+    """What the prices of all items rest on; classes are numbered as they come.
+
+    Args:
+        different: the prices; `item`: [items] which of them each item has; `names`: of classes, by number.
+    """
     part, _ = _spread([len(p.noted) for p in different], item)
-    noted = _column([p.noted for p in different], np.int64)[part]
+    noted = np.array([note.number for p in different for note in p.noted], np.int64)[part]
     known, first = np.unique(noted, return_index=True)
     met = known[np.argsort(first)]
     number = np.zeros(int(known.max(initial=0)) + 1, np.int64)
     number[met] = np.arange(len(met))
     noted = number[noted]
     seconds, weighted = (
-        np.bincount(noted, _column([getattr(p, name) for p in different], np.float64)[part], len(met))
+        np.bincount(noted, np.array([getattr(note, name) for p in different for note in p.noted])[part], len(met))
         for name in ("seconds", "weighted")
     )
-    unknown = noted[~_column([p.calibrated for p in different], np.bool_)[part]]
+    unknown = noted[~np.array([note.calibrated for p in different for note in p.noted], np.bool_)[part]]
     part, owner = _spread([len(p.classes) for p in different], item)
-    class_share = np.zeros((len(priced), len(met)))
-    column = number[_column([p.classes for p in different], np.int64)[part]]
-    class_share[owner, column] = _column([p.shares for p in different], np.float64)[part]
-    names = class_names()
-    return Prices(
-        occupancy=np.array([p.occupancy for p in different])[item],
-        latency=np.array([p.latency for p in different])[item],
-        account=_column([p.account for p in different], np.float64).reshape(-1, len(ACCOUNTS))[item],
-        share=_column([p.share for p in different], np.float64).reshape(-1, len(RESOURCE_KINDS))[item],
-        slowdown=slowdown,
+    class_share = np.zeros((len(item), len(met)))
+    column = number[np.array([n for p in different for n in p.classes], np.int64)[part]]
+    class_share[owner, column] = np.array([s for p in different for s in p.classes.values()], np.float64)[part]
+    return ByClass(
         classes=tuple([names[n] for n in met.tolist()]),
         class_share=class_share,
         sigma=np.divide(weighted, seconds, out=np.zeros(len(met)), where=seconds != 0.0),
-        model=tuple([p.model for p in priced]),
-        placement=tuple([p.placement for p in priced]),
         calibrated=tuple((np.bincount(unknown, minlength=len(met)) == 0).tolist()),
     )
-
-
-def _column(parts: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
 
 def _spread(lengths: list[int], item: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

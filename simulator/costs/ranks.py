@@ -9,6 +9,7 @@ slowest wire of its members sets the pace.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from simulator.costs.price import price
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.conditions import condition, on_wires, slowest_wires
 from simulator.hardware.parts import RankKind, shown_numbers, which_parts
-from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, Prices
+from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, ByClass, Prices
 from simulator.program.program import Program
 from simulator.program.replicas import ReplicaMesh, alike, replica_mesh
 from simulator.program.trace import Trace
@@ -173,15 +174,19 @@ def _slowest(folded: Program, folded_item: Ints, jobs: dict[Cluster, list[int]])
         sigma[index] += seconds * prices.sigma
         for q, good in zip(index.tolist(), prices.calibrated, strict=True):
             calibrated[q] &= good
-    return Prices(
-        **columns,
-        slowdown=tables[0][1].slowdown,
+    made = functools.partial(
+        ByClass,
         classes=names,
         class_share=class_share,
         sigma=np.divide(sigma, weight, out=np.zeros(len(names)), where=weight > 0),
+        calibrated=tuple(calibrated),
+    )
+    return Prices(
+        **columns,
+        slowdown=tables[0][1].slowdown,
         model=tuple(model),
         placement=tuple(placement),
-        calibrated=tuple(calibrated),
+        by_class=made,
     )
 
 

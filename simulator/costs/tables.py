@@ -34,7 +34,7 @@ from simulator.hardware.compute_coefficients import (
     load_gemm_coefficients,
     load_memory_bound_coefficients,
 )
-from simulator.hardware.fabric import Fabric, GroupPlacement, fabric_of, place_group
+from simulator.hardware.fabric import Backend, Fabric, GroupPlacement, fabric_of, place_group
 from simulator.hardware.gpu import Gpu
 from simulator.hardware.interference import load_interference
 from simulator.hardware.parts import NORMAL, Pace
@@ -50,7 +50,7 @@ __all__ = ["ClassTime", "Machine", "TablePrice", "machine_of", "mesh_of", "overl
 class Machine:
     """What prices are made from: a GPU with its coefficients, the wires, and how overlapping activities slow each other.
 
-    Two machines are never equal but by identity: `machine_of` hands out one per cluster.
+    Two machines are never equal but by identity: `machine_of` hands out one per cluster and backend.
     """
 
     cluster: Cluster
@@ -64,8 +64,11 @@ class Machine:
 
 
 @functools.lru_cache(maxsize=64)
-def machine_of(cluster: Cluster) -> Machine:
+def machine_of(cluster: Cluster, backend: Backend = "nccl") -> Machine:
     """Return the machine of a cluster: with the calibrations it names, else those its GPU and wires have.
+
+    Args:
+        backend: the library that its collectives go through.
 
     Raises:
         SpecError: the cluster names a calibration of no kind, or one that is not there.
@@ -75,7 +78,7 @@ def machine_of(cluster: Cluster) -> Machine:
     return Machine(
         cluster=cluster,
         gpu=gpu,
-        fabric=fabric_of(cluster),
+        fabric=fabric_of(cluster, backend),
         gemm=load_gemm_coefficients(gpu, named.get("gemm")),
         attention=load_attention_coefficients(gpu, named.get("attention")),
         memory_bound=load_memory_bound_coefficients(gpu, named.get("memory_bound")),

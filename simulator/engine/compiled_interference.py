@@ -13,7 +13,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.program.prices import RESOURCE_KINDS, Prices
+from simulator.engine.resources import kinds_of_items, longer_beside
+from simulator.program.prices import Prices
 from simulator.program.program import Program
 
 __all__ = ["flow", "run_fluid"]
@@ -40,7 +41,6 @@ def flow(
         occupancy, latency: [items] seconds.
         mix: [items] the item of `prices` whose shares an item has.
     """
-    masks, factors = _factors(prices)
     return int(
         _flow(
             _fixed(program.item, np.int32),
@@ -53,8 +53,8 @@ def flow(
             _fixed(occupancy, np.float64),
             _fixed(latency, np.float64),
             _fixed(mix, np.int32),
-            masks,
-            factors,
+            kinds_of_items(prices),
+            longer_beside(prices),
             start,
             end,
         )
@@ -66,18 +66,6 @@ def _fixed(array: NDArray[Any], dtype: Any) -> NDArray[Any]:
     view = np.ascontiguousarray(array, dtype).view()
     view.flags.writeable = False
     return view
-
-
-def _factors(prices: Prices) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Return per item the bits of its kinds, and [items, bits of kinds beside it] how many times longer it takes."""
-    kinds = len(RESOURCE_KINDS)
-    bits = np.arange(1 << kinds)
-    worst = np.ones((kinds, 1 << kinds))
-    for other in range(kinds):
-        active = (bits >> other) & 1 == 1
-        worst[:, active] = np.maximum(worst[:, active], prices.slowdown[:, other : other + 1])
-    masks = ((prices.share > 0.0) * (1 << np.arange(kinds))).sum(axis=1).astype(np.int32)
-    return masks, 1.0 + prices.share @ (worst - 1.0)
 
 
 @numba.njit(cache=True, error_model="numpy")

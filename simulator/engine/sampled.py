@@ -84,8 +84,7 @@ class SampledEngine:
         from simulator.engine.compiled_engine import settled_order
         from simulator.engine.replicas import ReplicaEngine
 
-        order = settled_order(self.step.program, self.step.prices, self.step.item_of[0])
-        return ReplicaEngine(self.step, order, self.exact)
+        return ReplicaEngine(self.step, settled_order(self.step.program), self.exact)
 
     def makespan(self, times: StepTimes) -> float:
         """Return the time of a step [s].

@@ -14,13 +14,15 @@ import numpy as np
 
 from simulator.goodput.checkpoints import CheckpointCost, daly_interval, exact_interval, young_interval
 from simulator.goodput.run_model import RunModel
-from simulator.goodput.sampled import sample_runs
+from simulator.goodput.sampled import MOST_CHANGES, changes_of, sample_runs
 
 __all__ = ["BestInterval", "best_interval"]
 
 _POINTS, _WIDTH, _ROUNDS = 9, 2.5, 2
 _FAILURES = 4000.0
 _LEAST_RUNS, _MOST_RUNS = 16, 2000
+_CHANGES = 4e6
+"""Over all runs of one interval, about: where much happens in a run, few runs tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ def best_interval(model: RunModel, cost: CheckpointCost, step: float, seed: int 
     span = min(model.work, model.horizon)
     middle = min(max(formulas["exact"], step), span)
     runs = int(min(max(_FAILURES / max(span * rate, 1e-9), _LEAST_RUNS), _MOST_RUNS))
+    runs = max(1, min(runs, int(_CHANGES / changes_of(replace(model, interval=middle)))))
     for _ in range(_ROUNDS):
         middle = _least(model, middle, step, span, runs, seed)
     return BestInterval(simulated=middle, **formulas)
@@ -80,9 +83,15 @@ def _tiny(step: float) -> float:
     return step / 500.0
 
 
+def _shortest(model: RunModel, span: float) -> float:
+    """The shortest interval that a run's changes allow [s]."""
+    rest = MOST_CHANGES - changes_of(replace(model, interval=0.0))
+    return 2.0 * span / rest if rest > 0.0 else 0.0
+
+
 def _least(model: RunModel, middle: float, step: float, span: float, runs: int, seed: int) -> float:
     """The least of a parabola through the losses around an interval [s]."""
-    low, high = max(middle / _WIDTH, step), min(middle * _WIDTH, span)
+    low, high = max(middle / _WIDTH, step, _shortest(model, span)), min(middle * _WIDTH, span)
     if high <= low:
         return min(max(middle, step), max(span, step))
     places = np.linspace(math.log(low), math.log(high), _POINTS)

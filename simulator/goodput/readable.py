@@ -84,8 +84,8 @@ class _Run:
         self.work = 0.0
         self.safe, self.safe_near = 0.0, 0.0
         """Work in the last checkpoint of the file system, and at a neighbour."""
-        self.writing: dict[str, float] = {}
-        """"far" and "near" -> when the checkpoint under way is safe."""
+        self.writing: dict[str, tuple[float, simpy.Event]] = {}
+        """"far" and "near" -> when the checkpoint under way is safe, and what happens then."""
         self.checkpoints = 0
         self.lost = dict.fromkeys(ACCOUNTS, 0.0)
         self.interruptions = [0] * (len(model.causes.name) + 1)
@@ -250,7 +250,7 @@ class _Run:
 
     def _next_change(self) -> float:
         """When the pace, or what is wanted, changes if nothing fails before [s]."""
-        moments = [self.window, *self.writing.values(), *(one.ends for one in self.slow)]
+        moments = [self.window, *(moment for moment, _ in self.writing.values()), *(one.ends for one in self.slow)]
         if self.model.evict:
             moments += [one.found for one in self.slow]
         if self.missing:
@@ -262,10 +262,9 @@ class _Run:
         model = self.model
         near = model.near >= 0.0
         goes_far = not near or (self.checkpoints + 1) % model.far_every == 0 or reason in ("final", "window")
-        busy = [
-            self.writing[where] for where in ("near", "far") if where in self.writing and (where == "near" or goes_far)
-        ]
-        yield from self._spend("checkpoint", max(busy, default=self.now) - self.now)
+        yield from self._written_to("near")
+        if goes_far:
+            yield from self._written_to("far")
         yield from self._spend("checkpoint", model.stall)
         self.checkpoints += 1
         if near:
@@ -273,22 +272,28 @@ class _Run:
         if goes_far:
             self._write("far", model.write)
         if reason != "due":
-            awaited = "near" if reason == "planned" and near else "far"
-            yield from self._spend("checkpoint", self.writing.get(awaited, self.now) - self.now)
+            yield from self._written_to("near" if reason == "planned" and near else "far")
+
+    def _written_to(self, where: str) -> Waits:
+        """Wait until the checkpoint under way is safe: for the event, not for its moment, which a sum of delays may miss by a bit."""
+        if where in self.writing:
+            yield from self._spend("checkpoint", self.writing[where][1])
 
     def _write(self, where: str, seconds: float) -> None:
         """Begin to write the present work in the background."""
         if seconds == 0.0:
             self._is_safe(where, self.work)
             return
-        self.writing[where] = self.now + seconds
-        self.clock.process(self._written(where, self.now + seconds, self.work))
+        written = self.clock.event()
+        self.writing[where] = self.now + seconds, written
+        self.clock.process(self._written(where, seconds, written, self.work))
 
-    def _written(self, where: str, moment: float, level: float) -> Waits:
-        yield self.clock.timeout(moment - self.now)
-        if self.writing.get(where) == moment:
+    def _written(self, where: str, seconds: float, written: simpy.Event, level: float) -> Waits:
+        yield self.clock.timeout(seconds)
+        if where in self.writing and self.writing[where][1] is written:  # no failure threw it away
             del self.writing[where]
             self._is_safe(where, level)
+            written.succeed()
 
     def _is_safe(self, where: str, level: float) -> None:
         if where == "far":
@@ -360,13 +365,15 @@ class _Run:
 
     # Accounts
 
-    def _spend(self, account: str, seconds: float) -> Waits:
-        """Let time pass on an account, also where a failure cuts it short."""
-        if seconds <= 0.0:
-            return
+    def _spend(self, account: str, what: float | simpy.Event) -> Waits:
+        """Let seconds pass, or the time until an event, on an account, also where a failure cuts it short."""
+        if not isinstance(what, simpy.Event):
+            if what <= 0.0:
+                return
+            what = self.clock.timeout(what)
         start = self.now
         try:
-            yield self.clock.timeout(seconds)
+            yield what
         finally:
             self.lost[account] += self.now - start
             self.phases.append(Phase(account, start, self.now, self.work, self.work))

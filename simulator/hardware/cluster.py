@@ -16,6 +16,7 @@ from simulator.hardware.link import BETWEEN_GPUS, Link, load_link
 from simulator.hardware.parts import NORMAL, Pace, Part
 from simulator.hardware.power import Power
 from simulator.hardware.reliability import Reliability
+from simulator.remembered import hashed_once
 from simulator.specs import Count, Listed, Name, NamedSpec, Names, Spec, load_named
 from simulator.units import Bytes, BytesPerSecond, DollarsPerHour, Seconds
 
@@ -164,7 +165,8 @@ class Level:
     oversubscription: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@hashed_once
+@dataclass(frozen=True, kw_only=True)
 class Cluster:
     """What a job runs on: so many GPUs of a cluster, with everything its data files say.
 

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simulator.hardware.fabric import Fabric, GroupPlacement
+from simulator.hardware.fabric import Backend, Fabric, GroupPlacement
 from simulator.specs import Count, Listed, Name, NamedSpec, Spec, load_named, names, working_folder
 from simulator.units import Bytes, BytesPerSecond, Seconds
 
@@ -165,8 +165,15 @@ class Profile(NamedSpec):
     [s] is what ONE process that launches for all its GPUs (nccl-tests -g 8) takes for each of them; training runs one
     process per GPU, so it stands here only to explain those logs.  `network_latency` [s] by network technology is what
     a hop takes beyond NCCL's constants; of a technology not named the cost table's.
+
+    `backend`: the library.  Of one that copies messages through host memory, `host_rate` is what a thread of the host moves: no rank
+    gets more of any wire; without it the multipliers say so of one platform.  `offers`: the "algorithm:protocol" that the library
+    has; none named = all.
     """
 
+    backend: Backend = "nccl"
+    host_rate: BytesPerSecond | None = None
+    offers: Words = ()
     applies_to: AppliesTo | None = None
     size_range: SizeRange
     pairs: dict[str, Pair]
@@ -304,12 +311,15 @@ def _find(fabric: Fabric, level: Literal["node", "fabric"], directory: str) -> P
     for name in fabric.calibration:
         if name.startswith("nccl_"):
             profile = load_named("calibrations", name, Profile)
-            if profile.applies_to is None or bool(profile.applies_to.network) == crosses:
+            speaks = profile.applies_to is None or bool(profile.applies_to.network) == crosses
+            if speaks and profile.backend == fabric.backend:
                 return profile
     wanted = AppliesTo.of(fabric, level)
-    found = [p for p in _profiles(directory) if p.applies_to == wanted]
+    found = [p for p in _profiles(directory) if p.applies_to == wanted and p.backend == fabric.backend]
     if found:
         return max(found, key=lambda profile: profile.everything.points)
+    if fabric.backend == "gloo":
+        return load_named("calibrations", "nccl_any_gloo", Profile)
     return pooled_profile(level, library_of(fabric.architecture, level))
 
 

@@ -14,22 +14,28 @@ A *domain* is what one intra-node link spans: a node, or a rack where the link s
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import PlanError
 from simulator.hardware.topology import Lattice, Topology, offsets
+from simulator.remembered import hashed_once
 
 if TYPE_CHECKING:
     from simulator.hardware.cluster import Cluster
 
-__all__ = ["Fabric", "GroupPlacement", "describe_group", "fabric_of", "place_group", "place_hop"]
+__all__ = ["BACKENDS", "Backend", "Fabric", "GroupPlacement", "describe_group", "fabric_of", "place_group", "place_hop"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Backend = Literal["nccl", "gloo"]
+BACKENDS = get_args(Backend)
+
+
+@hashed_once
+@dataclass(frozen=True, kw_only=True)
 class Fabric:
     """The wires of a cluster as plain numbers: hashable, so that prices can be remembered.
 
@@ -52,6 +58,7 @@ class Fabric:
         algorithms: (collective, names) of the algorithms to choose from, where the cluster names some.
         network_reduction: the switches between the domains add (SHARP).
         topology: the switches between the domains; None = all cards on one switch.
+        backend: the library that a framework calls: the vendor's ("nccl" and its ports), or "gloo", through host memory.
     """
 
     architecture: str
@@ -72,6 +79,25 @@ class Fabric:
     algorithms: tuple[tuple[str, tuple[str, ...]], ...] = ()
     network_reduction: bool = False
     topology: Topology | None = None
+    backend: Backend = "nccl"
+
+    def through_host(self, rate: float) -> Fabric:
+        """Return the wires of a library that copies messages through host memory: no rank gets more of any than a thread moves.
+
+        Args:
+            rate: of a thread of the host [B/s].
+        """
+        return replace(
+            self,
+            intra="host" if self.intra else "",
+            intra_bandwidth=min(self.intra_bandwidth, rate),
+            switched=True,
+            peer_to_peer=True,
+            in_network_reduction=False,
+            network_bandwidth=min(self.network_bandwidth, rate),
+            card_bandwidth=min(self.card_bandwidth, rate),
+            network_reduction=False,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +161,8 @@ class GroupPlacement:
         return min(everything / self.concurrent, own)
 
 
-def fabric_of(cluster: Cluster) -> Fabric:
-    """Return the plain numbers of a cluster's wires."""
+def fabric_of(cluster: Cluster, backend: Backend = "nccl") -> Fabric:
+    """Return the plain numbers of a cluster's wires, as a library uses them."""
     levels = cluster.levels
     node, outer = levels[0], next((level for level in levels if level.name == "fabric"), None)
     domain = next((level for level in levels if level.name == "rack"), node)
@@ -162,6 +188,7 @@ def fabric_of(cluster: Cluster) -> Fabric:
         algorithms=tuple(cluster.spec.algorithms.items()),
         network_reduction=cluster.spec.in_network_reduction and outer is not None,
         topology=topology,
+        backend=backend,
     )
 
 

@@ -40,7 +40,7 @@ class Host:
 
     Args:
         copy_bandwidth: one direction, reached [B/s]; `copy_start`: before the first byte [s].
-        stream_bandwidth: of the memory, reached when all GPUs of the node use it [B/s].
+        stream_bandwidth: of the memory, reached when all GPUs of the job on the node use it [B/s].
         memory: of the whole node [B].
     """
 
@@ -68,7 +68,7 @@ def host_pace(kind: str) -> float:
 
 
 def host_of(cluster: Cluster) -> Host:
-    """Return one GPU's part of its host.
+    """Return one GPU's part of its host, which it shares with the GPUs of its node that belong to the job.
 
     Raises:
         SpecError: the node's file does not say what memory its host has.
@@ -85,9 +85,11 @@ def host_of(cluster: Cluster) -> Host:
             "host_memory_bandwidth. Way out: add both to its file, or leave out the offloading"
         )
     return Host(
-        copy_bandwidth=cluster.host_link.bandwidth * numbers.copy_fraction / node.gpus_per_host_link,
+        copy_bandwidth=cluster.host_link.bandwidth
+        * numbers.copy_fraction
+        / min(node.gpus_per_host_link, cluster.gpus_per_node),
         copy_start=numbers.copy_start,
-        stream_bandwidth=node.host_memory_bandwidth * numbers.stream_fraction / node.gpus,
+        stream_bandwidth=node.host_memory_bandwidth * numbers.stream_fraction / cluster.gpus_per_node,
         memory=node.host_memory,
         copy_sigma=numbers.copy_sigma,
         stream_sigma=numbers.stream_sigma,

@@ -2,7 +2,7 @@
 
 Passes, in order: resolve (choices and rules), assign (layers to chunks), order (the schedule), expand (operators), instances,
 connect (transfers), activation copies (to the host and back), shard (gathers), reduce (gradients), update (optimizer; asynchronous
-where steps run into each other), remember (memory), emit (the columns).
+where steps run into each other), copy order (of the host link), remember (memory), emit (the columns).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from simulator.errors import PlanError
 from simulator.lowering.layers.expand import LayerCost, layer_costs
 from simulator.lowering.layers.recompute import Recompute, layer_policies
 from simulator.lowering.memory.activation_copies import add_activation_copies
+from simulator.lowering.memory.copy_order import order_copies
 from simulator.lowering.memory.remember import add_memory
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan, resolve
 from simulator.lowering.steps.assign import Chunk, assign_layers
@@ -33,7 +34,7 @@ from simulator.schedules.order import PipelineOrder
 from simulator.workload.model import Model
 from simulator.workload.workload import Workload
 
-__all__ = ["PASSES", "ResolvedPlan", "chunks_of", "lower", "lower_resolved", "resolve"]
+__all__ = ["PASSES", "ResolvedPlan", "begin", "chunks_of", "lower", "lower_resolved", "resolve"]
 
 PASSES = (
     add_instances,
@@ -43,6 +44,7 @@ PASSES = (
     add_reductions,
     add_update,
     add_updates,
+    order_copies,
     add_memory,
 )
 """What runs between assignment and emission, in this order."""
@@ -63,6 +65,14 @@ def lower(workload: Workload, plan: Plan, world_size: int | None = None) -> Prog
 
 def lower_resolved(workload: Workload, resolved: ResolvedPlan) -> Program:
     """Return the program of a resolved plan."""
+    state = begin(workload, resolved)
+    for step in PASSES:
+        step(state)
+    return emit(state, f"{workload.model.name} {resolved.schedule.name}")
+
+
+def begin(workload: Workload, resolved: ResolvedPlan) -> State:
+    """Return what the passes begin with: the order, what each chunk holds, and the cost of every kind of layer; not a row yet."""
     structure = started(resolved.schedule, resolved.shape, resolved.steps)
     lengths = _slice_lengths(structure.order, workload.sequence_length) if resolved.schedule.slices else {}
 
@@ -77,7 +87,7 @@ def lower_resolved(workload: Workload, resolved: ResolvedPlan) -> Program:
             )
         return layer_costs(workload, resolved, sequences=sequences)
 
-    state = State(
+    return State(
         scaled_costs=scaled,
         workload=workload,
         resolved=resolved,
@@ -85,9 +95,6 @@ def lower_resolved(workload: Workload, resolved: ResolvedPlan) -> Program:
         costs=layer_costs(workload, resolved),
         structure=structure,
     )
-    for step in PASSES:
-        step(state)
-    return emit(state, f"{workload.model.name} {resolved.schedule.name}")
 
 
 @functools.lru_cache(maxsize=256)

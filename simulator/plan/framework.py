@@ -24,7 +24,8 @@ class Framework(ExtendingSpec):
     Kernels: attention, fused_*, norms_in_fp32, norm_sums_apart, measures_accuracy, splits_qkv, packs_qkv, softmax_by_reductions,
     stacks_saved, embeds_by_product, dropout, joined_gate, joined_qkv, plain_gate, casts_apart as in `KernelStyle`.
     Recompute: prunes_recompute (a compiler drops what no backward reads from a forward that runs again).
-    Communication: gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
+    Communication: backend (the library: "nccl" and its ports, or "gloo", through host memory);
+    gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
     they are kept); reduces_whole (ZeRO-1 and 2 sum all gradients on all replicas, though each keeps its shard only);
     broadcasts_updates (ZeRO-1 deals out whole weight tensors; each owner broadcasts what it updated, one after the other);
     gradients_overlap and parameters_overlap (with compute);
@@ -123,6 +124,7 @@ class Framework(ExtendingSpec):
     parameters_overlap: bool
     bucket_size: Bytes
     p2p: Messages
+    backend: Literal["nccl", "gloo"] = "nccl"
     scatters_p2p: bool
     partitions_activations: bool = False
     tensor_parallel_overlap: bool

@@ -132,6 +132,13 @@ class Plan(Spec):
         ),
     ] = False
     """Norms and residuals are split along the sequence inside the tensor-parallel group."""
+    layout: Annotated[
+        str,
+        TENSOR,
+        more_than("tensor_parallel", 1, "layout = {value!r} lays the tensors of a layer on the tensor-parallel ranks"),
+    ] = "megatron"
+    """Which dimensions lie on the tensor-parallel ranks: megatron (heads, inner widths and the vocabulary), whole_vocabulary
+    (embedding and output whole on every rank) or another file of `simulator/partition/strategies`."""
     tensor_parallel_splits: Annotated[
         Degree | None,
         TENSOR,
@@ -245,6 +252,13 @@ class Plan(Spec):
             "overlap_parameters gathers the weights of ZeRO-1 and ZeRO-2",
             way="leave overlap_parameters out",
         ),
+        more_than(
+            "replicas",
+            1,
+            "updated weights are gathered from the replicas that shard them",
+            values="data_parallel = 1",
+            way="leave overlap_parameters out",
+        ),
     ] = None
     """Gather the weights that ZeRO-1 and ZeRO-2 updated beside the next forward pass."""
     overlap_tensor_parallel: Annotated[
@@ -345,7 +359,8 @@ class Plan(Spec):
     """Gradients are added as 4-bit integers, inside groups of secondary_shard_size, then between them (ZeRO++
     qgZ)."""
     optimizer_offload: Annotated[Part, HOST] = 0.0
-    """Part of the optimizer states that lives in host memory and is updated by the CPU."""
+    """Part of the optimizer states that lives in host memory and is updated by the CPU; with zero_stage 2 the gradients it
+    is updated with go there bucket by bucket, as they are made, on one replica too."""
     optimizer_offload_overlap: Annotated[
         bool,
         HOST,

@@ -99,10 +99,13 @@ class ProgramBuilder:
         name: name of the program.
         axes: mesh axes and sizes from innermost to outermost.
         framework: name of the framework profile that made the program.
+        tokens: trained on in the step, where no workload says so.
     """
 
-    def __init__(self, name: str = "program", axes: Iterable[tuple[str, int]] = (), framework: str = "") -> None:
-        self.name, self.axes, self.framework = name, tuple(axes), framework
+    def __init__(
+        self, name: str = "program", axes: Iterable[tuple[str, int]] = (), framework: str = "", tokens: int = 0
+    ) -> None:
+        self.name, self.axes, self.framework, self.tokens = name, tuple(axes), framework, tokens
         self._weights: list[float] = []
         self._streams: list[tuple[int, str]] = []
         self._items: list[Segment | FusedSegment | Link] = []
@@ -220,6 +223,7 @@ class ProgramBuilder:
         return Program(
             name=self.name,
             framework=self.framework,
+            tokens=self.tokens,
             axes=self.axes,
             items=tuple(self._items),
             blocks=blocks,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ACCOUNTS", "BLOCKED", "HOST_BOUND", "PARTS_OF_AXES", "RESOURCE_KINDS", "Prices", "account_of"]
+__all__ = ["ACCOUNTS", "BLOCKED", "HOST_BOUND", "PARTS_OF_AXES", "RESOURCE_KINDS", "ByClass", "Prices", "account_of"]
 
 ACCOUNTS = ("forward", "backward", "recompute", "optimizer", "host", "tp", "cp", "ep", "dp", "pp", "bubble")
 """Where an instant of a rank can go; a step's breakdown has one entry each and sums to the step time."""
@@ -15,7 +17,7 @@ ACCOUNTS = ("forward", "backward", "recompute", "optimizer", "host", "tp", "cp",
 HOST_BOUND, BLOCKED = "host-bound", "blocked launches"
 """Models of segments whose kernels wait for the host: for its launches as a whole, or for each of them, on top of the kernels."""
 
-PARTS_OF_AXES = {"replica": "dp", "ring": "cp"}
+PARTS_OF_AXES = {"replica": "dp", "ring": "cp", "heads": "tp"}
 """Mesh axes that are a part of another one, whose account they share."""
 
 RESOURCE_KINDS = ("gemm", "memory", "tp", "dp", "pp", "copy")
@@ -32,6 +34,23 @@ def account_of(group: tuple[str, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ByClass:
+    """What prices rest on.
+
+    Args:
+        classes: names of the price classes (gemm:bf16, attention, host, all_reduce:ring:node, ...).
+        class_share: [items, classes] seconds of occupancy + latency by class.
+        sigma: [classes] standard deviation of log(measured / priced) of each class, from its residual file.
+        calibrated: per class, whether measurements stand behind it.
+    """
+
+    classes: tuple[str, ...]
+    class_share: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    calibrated: tuple[bool, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Prices:
     """Seconds per item, item i of the program being row i of each array.
 
@@ -41,12 +60,9 @@ class Prices:
         account: [items, len(ACCOUNTS)] seconds of the occupancy by account; rows sum to `occupancy` for segments.
         share: [items, len(RESOURCE_KINDS)] the part of its own time in which an item uses each kind of resource.
         slowdown: [kinds, kinds] how many times longer an activity of the first kind takes beside one of the second (>= 1).
-        classes: names of the price classes (gemm:bf16, attention, host, all_reduce:ring:node, ...).
-        class_share: [items, classes] seconds of occupancy + latency by class.
-        sigma: [classes] standard deviation of log(measured / priced) of each class, from its residual file.
         model: per item, which model priced it, for the provenance.
         placement: per item, where a link's group lies, such as "8 of 8 replicas leave the node"; "" for segments.
-        calibrated: per class, whether measurements stand behind it.
+        by_class: makes what the band and the provenance say of price classes, when that is first asked for.
     """
 
     occupancy: NDArray[np.float64]
@@ -54,12 +70,33 @@ class Prices:
     account: NDArray[np.float64]
     share: NDArray[np.float64]
     slowdown: NDArray[np.float64]
-    classes: tuple[str, ...]
-    class_share: NDArray[np.float64]
-    sigma: NDArray[np.float64]
     model: tuple[str, ...]
     placement: tuple[str, ...]
-    calibrated: tuple[bool, ...]
+    by_class: Callable[[], ByClass]
+
+    @functools.cached_property
+    def _by_class(self) -> ByClass:
+        return self.by_class()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """As of `ByClass`."""
+        return self._by_class.classes
+
+    @property
+    def class_share(self) -> NDArray[np.float64]:
+        """As of `ByClass`."""
+        return self._by_class.class_share
+
+    @property
+    def sigma(self) -> NDArray[np.float64]:
+        """As of `ByClass`."""
+        return self._by_class.sigma
+
+    @property
+    def calibrated(self) -> tuple[bool, ...]:
+        """As of `ByClass`."""
+        return self._by_class.calibrated
 
     @property
     def interferes(self) -> bool:
@@ -77,10 +114,11 @@ class Prices:
             account=np.zeros((n, len(ACCOUNTS))),
             share=np.zeros((n, kinds)),
             slowdown=np.ones((kinds, kinds)),
-            classes=(),
-            class_share=np.zeros((n, 0)),
-            sigma=np.zeros(0),
             model=("given",) * n,
             placement=("",) * n,
-            calibrated=(),
+            by_class=functools.partial(_no_classes, n),
         )
+
+
+def _no_classes(items: int) -> ByClass:
+    return ByClass(classes=(), class_share=np.zeros((items, 0)), sigma=np.zeros(0), calibrated=())

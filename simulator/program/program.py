@@ -280,6 +280,8 @@ class Program:
     """Per row: chunk and microbatch of the backward in a fused pair, -1 elsewhere; empty = no pairs."""
     framework: str = ""
     """Name of the framework profile whose host costs apply; "" = the host costs nothing."""
+    tokens: int = 0
+    """What all ranks train on in the step, of a program that no workload stands behind; 0 = not told."""
 
     @property
     def size(self) -> int:

@@ -7,7 +7,9 @@ engines notice rows that never start and ask `find_deadlock` who waits for whom.
 from __future__ import annotations
 
 import functools
+import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -57,16 +59,22 @@ def verify(program: Program) -> None:
     Traceback (most recent call last):
     simulator.errors.ProgramError: a row cannot wait for itself: row 0 (layer) on rank 0 names itself in `after`
     """
+    known: set[Any] = program.rows.once("rules that they obey", set)
     form = _form(program)
-    known: set[Any] = program.rows.once("forms that obey", set)
-    for rule in RULES if form not in known else _PRICED_RULES:
-        rule(program)
-    if len(known) >= _MOST_FORMS:
-        known.clear()
-    known.add(form)
+    seen = {_ROWS: (), _LANES: program.stream_lane, _FORM: form}
+    for rule, what in _LOOKS_AT.items():
+        if what == _AMOUNTS:
+            rule(program)
+        elif (key := (rule, seen[what])) not in known:
+            rule(program)
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            known.add(key)
 
 
-_MOST_FORMS = 64
+_MOST_KNOWN = 512
+_ROWS, _LANES, _FORM, _AMOUNTS = "rows", "lanes", "form", "amounts"
+"""What a rule looks at besides the columns of rows: nothing, names of lanes, a `_form`, or what only that program has."""
 
 
 def _form(program: Program) -> tuple[Any, ...]:
@@ -77,7 +85,7 @@ def _form(program: Program) -> tuple[Any, ...]:
             for item in program.items
         ]
     )
-    return items, program.stream_lane, program.axes, *_sizes(program)
+    return items, program.axes, *_sizes(program)
 
 
 def _sizes(program: Program) -> tuple[int, ...]:
@@ -237,11 +245,13 @@ def _kinds_match_items(program: Program) -> None:
 
 
 def _all_members_take_part(program: Program) -> None:
-    members = [sorted(set(item.pipeline_ranks)) if isinstance(item, Link) else [] for item in program.items]
+    members = [_members(item.pipeline_ranks) if isinstance(item, Link) else () for item in program.items]
     for number, ranks in enumerate(members):
         if ranks and not (ranks[0] >= 0 and ranks[-1] < program.ranks):
             name = program.items[number].name
-            raise ProgramError(f"pipeline_ranks lie in 0..{program.ranks - 1}, but item {number} ({name}) has {ranks}")
+            raise ProgramError(
+                f"pipeline_ranks lie in 0..{program.ranks - 1}, but item {number} ({name}) has {list(ranks)}"
+            )
     low = np.array([ranks[0] if ranks else -1 for ranks in members], np.int32)
     high = np.array([ranks[-1] if ranks else -1 for ranks in members], np.int32)
     count = np.array([len(ranks) for ranks in members], np.int64)
@@ -257,11 +267,17 @@ def _all_members_take_part(program: Program) -> None:
     for row in rows[~good].tolist():
         streams = program.streams[program.stream_offsets[row] : program.stream_offsets[row + 1]]
         taking, wanted = sorted(set(place[streams].tolist())), members[program.item[row]]
-        if wanted and taking != wanted:
+        if wanted and taking != list(wanted):
             raise ProgramError(
                 f"every member of a group takes part, and nobody else: {row_named(program, row)} holds streams of ranks "
-                f"{taking}, but its item names pipeline ranks {wanted}"
+                f"{taking}, but its item names pipeline ranks {list(wanted)}"
             )
+
+
+@functools.lru_cache(maxsize=4096)
+def _members(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Ranks once each, in ascending order."""
+    return tuple(sorted(set(ranks)))
 
 
 def _amounts_are_finite(program: Program) -> None:
@@ -277,7 +293,7 @@ def _amounts_are_finite(program: Program) -> None:
                 )
             if item.blocks and item.kind != TRANSFER:
                 raise ProgramError(f"only a transfer blocks: {item.name!r} has kind {item.kind}")
-            if not (np.isfinite(item.message) and item.message >= 0):
+            if not (math.isfinite(item.message) and item.message >= 0):
                 raise ProgramError(f"a message is finite and not negative: {item.name!r} has {item.message} bytes")
             if item.slices < 0 or (item.slices and item.kind != COLLECTIVE):
                 raise ProgramError(
@@ -323,14 +339,15 @@ def _table_is_sound(table: OperatorTable) -> None:
 
 def _memory_returns_to_its_base(program: Program) -> None:
     """What the rows of a rank allocate they also free, per category (to rounding)."""
+    changes, touches, balanced = _effect_counts(program)
     if not program.effects:
-        _effect_counts(program)
         return
     sound = np.isfinite(program.effect_bytes) & (program.effect_bytes >= 0)
     wrong_size = first_place(sound.min(axis=1) < 1)
     if wrong_size is not None:
         raise ProgramError(f"bytes of tensors are finite and not negative: see effect {wrong_size}")
-    changes, touches = _effect_counts(program)
+    if balanced:
+        return
     net, scale = changes @ program.effect_bytes, touches @ np.abs(program.effect_bytes)
     wrong = np.argwhere(np.abs(net) > 1e-9 * scale)
     if len(wrong):
@@ -341,11 +358,12 @@ def _memory_returns_to_its_base(program: Program) -> None:
         )
 
 
-Counts = tuple[NDArray[np.float64], NDArray[np.float64]]
+Counts = tuple[NDArray[np.float64], NDArray[np.float64], bool]
 
 
 def _effect_counts(program: Program) -> Counts:
-    """[ranks, effects] how often rows allocate each effect more than they free it, and how often they do either.
+    """[ranks, effects] how often rows allocate each effect more than they free it, and how often they do either; whether
+    every rank frees each effect as often as it allocates it.
 
     Raises:
         ProgramError: an effect is out of range, or a column of them has not one entry per row.
@@ -354,7 +372,7 @@ def _effect_counts(program: Program) -> Counts:
     if not fixed(*columns):
         return _counted(program)
     key = ("effects", len(program.effects), program.ranks, *(id(column) if len(column) else 0 for column in columns))
-    counts: Counts = program.rows.once(key, lambda: (*_counted(program), columns))[:2]  # they live as long as their ids
+    counts: Counts = program.rows.once(key, lambda: (*_counted(program), columns))[:3]  # they live as long as their ids
     return counts
 
 
@@ -367,26 +385,25 @@ def _counted(program: Program) -> Counts:
         rows = np.flatnonzero(column >= 0)
         cell = program.rank[rows].astype(np.int64) * effects + column[rows]
         counts.append(np.bincount(cell, minlength=program.ranks * effects).reshape(program.ranks, effects))
-    return (counts[0] - counts[1]).astype(np.float64), (counts[0] + counts[1]).astype(np.float64)
+    changes = counts[0] - counts[1]
+    return changes.astype(np.float64), (counts[0] + counts[1]).astype(np.float64), not changes.any()
 
 
-RULES = (
-    _offsets_are_monotone,
-    _columns_are_as_long_as_the_rows,
-    _indices_are_in_range,
-    _streams_have_names_of_their_own,
-    _weights_count_ranks,
-    _rows_do_not_wait_for_themselves,
-    _rows_hold_streams_once,
-    _rows_belong_to_a_rank_they_hold,
-    _kinds_match_items,
-    _all_members_take_part,
-    _amounts_are_finite,
-    actions_are_whole,
-    actions_are_in_order,
-    _memory_returns_to_its_base,
-)
-"""All rules, in an order in which each may rely on those before it."""
-
-_PRICED_RULES = (_weights_count_ranks, _amounts_are_finite, _memory_returns_to_its_base)
-"""Those about what is not in a `_form`: bytes, FLOP, weights."""
+_LOOKS_AT: dict[Callable[[Program], None], str] = {
+    _offsets_are_monotone: _ROWS,
+    _columns_are_as_long_as_the_rows: _FORM,
+    _indices_are_in_range: _FORM,
+    _streams_have_names_of_their_own: _LANES,
+    _weights_count_ranks: _AMOUNTS,
+    _rows_do_not_wait_for_themselves: _ROWS,
+    _rows_hold_streams_once: _ROWS,
+    _rows_belong_to_a_rank_they_hold: _ROWS,
+    _kinds_match_items: _FORM,
+    _all_members_take_part: _FORM,
+    _amounts_are_finite: _AMOUNTS,
+    actions_are_whole: _FORM,
+    actions_are_in_order: _ROWS,
+    _memory_returns_to_its_base: _AMOUNTS,
+}
+"""All rules, in an order in which each may rely on those before it, and what each looks at besides the columns of rows."""
+RULES = tuple(_LOOKS_AT)

@@ -52,7 +52,8 @@ def render_text(program: Program) -> str:
     """
     axes = f" axes={','.join(f'{name}={size}' for name, size in program.axes)}" if program.axes else ""
     framework = f" framework={_word(program.framework)}" if program.framework else ""
-    lines = [f"program {_quote(program.name)}{axes}{framework}"]
+    tokens = f" tokens={program.tokens}" if program.tokens else ""
+    lines = [f"program {_quote(program.name)}{axes}{framework}{tokens}"]
     lines += [f"rank {rank} weight={_number(weight)}" for rank, weight in enumerate(program.rank_weight.tolist())]
     for rank, effect in enumerate(program.resident):
         lines += [f"resident {rank} {_tensor(tensor)}" for tensor in effect.tensors]

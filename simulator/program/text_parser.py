@@ -181,9 +181,9 @@ class _Reader:
         if self.build is not None:
             raise ValueError("the line `program` stands once, at the top")
         name, axes = line.text("name"), line.take("axes", read_axes, ())
-        framework = line.take("framework", read_name, "")
-        line.end("axes=tp=8,dp=2, framework=...")
-        self.build = ProgramBuilder(name, axes, framework)
+        framework, tokens = line.take("framework", read_name, ""), line.take("tokens", read_whole, 0)
+        line.end("axes=tp=8,dp=2, framework=..., tokens=...")
+        self.build = ProgramBuilder(name, axes, framework, tokens)
 
     def _rank(self, line: Line) -> None:
         self.next("rank", line)

@@ -19,10 +19,11 @@ from simulator.program.critical import critical_path
 from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, Prices
 from simulator.program.program import CATEGORIES, Link, OperatorTable, Program
 from simulator.program.trace import Trace
-from simulator.report.breakdown import EXPOSED, breakdown
+from simulator.report.breakdown import EXPOSED, breakdown, mean_breakdown
 from simulator.report.columns import account_column, category_column
 from simulator.report.frames import Record, Records, Tabular
 from simulator.report.memory import MemoryReport, memory_peaks
+from simulator.report.trained import Trained
 from simulator.report.window import StepWindow, cut_trace, step_window
 from simulator.workload.workload import Workload
 
@@ -34,43 +35,132 @@ WHOLE_RUNS = "whole runs of this kind"
 """Name of the term of the band that no single price explains."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Prediction(Tabular):
-    """What one training step takes.
+    """What one training step takes.  Each figure is worked out from the trace when it is first asked for, and kept.
 
     Args:
-        step_time, low, high: seconds, and the 80 % band.
-        sigma_classes: log spread that each price class adds to the band.
-        whole_runs: log spread that whole runs of this kind add to it, on either side.
-        breakdown: seconds by account, mean over real ranks; sums to step_time.
-        rank_breakdown: [ranks, accounts] seconds.
-        memory: peaks per pipeline rank.
-        capacity: memory of the GPU [B]; where GPUs differ, of the rank that is fullest by its own.
+        program: what ran; `prices`: of its items; `trace`: when.
+        workload: what is trained, or what the program says of it; `cluster`: on what.
+        made: what the provenance says of how the program came about.
         ranks: what each rank of the program stands for, where ranks differ; () else.
-        host_memory, host_capacity: what the GPUs of the fullest node have put into its host's memory, and how much it has [B].
+        peak_flops: dense peak of the mean GPU in the workload's number format [FLOP/s].
     """
 
-    step_time: float
-    low: float
-    high: float
-    sigma_classes: dict[str, float]
-    whole_runs: KindResidual
-    world_size: int
-    tokens: int
-    model_flops: float
-    hardware_flops: float
-    peak_flops: float
-    breakdown: dict[str, float]
-    rank_breakdown: NDArray[np.float64]
-    memory: MemoryReport
-    capacity: float
     program: Program
     prices: Prices
     trace: Trace
-    provenance: dict[str, Any]
+    workload: Workload | Trained
+    cluster: Cluster
+    made: dict[str, Any]
     ranks: tuple[RankKind, ...] = ()
-    host_memory: float = 0.0
-    host_capacity: float = 0.0
+    peak_flops: float
+
+    @functools.cached_property
+    def window(self) -> StepWindow:
+        """Which part of the trace is one step."""
+        return step_window(self.program, self.trace)
+
+    @property
+    def step_time(self) -> float:
+        """Seconds of a step."""
+        return self.window.step_time
+
+    @property
+    def low(self) -> float:
+        """Where the 80 % band of the step time begins [s]."""
+        return self.step_time * math.exp(-QUANTILE * math.hypot(self._priced, self.whole_runs.sigma_faster))
+
+    @property
+    def high(self) -> float:
+        """Where the 80 % band of the step time ends [s]."""
+        return self.step_time * math.exp(QUANTILE * math.hypot(self._priced, self.whole_runs.sigma_slower))
+
+    @functools.cached_property
+    def sigma_classes(self) -> dict[str, float]:
+        """Log spread that each price class adds to the band."""
+        return _sigma_classes(self.program, self.prices, self.trace, self.window)
+
+    @property
+    def _priced(self) -> float:
+        return math.hypot(*self.sigma_classes.values())
+
+    @functools.cached_property
+    def kind_of_run(self) -> str:
+        """What whole runs this one is like, by its axes and what it gathers."""
+        gathered = any(t.category == "gathered" for effect in self.program.effects for t in effect.tensors)
+        return run_kind(dict(self.program.axes), gathered, _sparse(self.workload))
+
+    @property
+    def whole_runs(self) -> KindResidual:
+        """Log spread that whole runs of this kind add to the band, on either side."""
+        return load_run_residuals().of(self.kind_of_run)
+
+    @property
+    def world_size(self) -> int:
+        """GPUs."""
+        return self.cluster.world_size
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.workload.tokens
+
+    @property
+    def model_flops(self) -> float:
+        """FLOP of the model in a step (full attention, no recompute)."""
+        return _model_flops(self.workload)
+
+    @functools.cached_property
+    def hardware_flops(self) -> float:
+        """As `model_flops`, with what is run a second time."""
+        return self.model_flops + _recomputed(self.program) / self._unrolled
+
+    @functools.cached_property
+    def rank_breakdown(self) -> NDArray[np.float64]:
+        """[ranks, accounts] seconds."""
+        return breakdown(self.program, self.prices, self.trace, self._within) / self.window.steps
+
+    @functools.cached_property
+    def breakdown(self) -> dict[str, float]:
+        """Seconds by account, mean over real ranks; sums to step_time."""
+        return mean_breakdown(self.program, self.rank_breakdown)
+
+    @functools.cached_property
+    def memory(self) -> MemoryReport:
+        """Peaks per pipeline rank."""
+        room = np.array([kind.memory for kind in self.ranks]) if self.ranks else self.cluster.gpu.usable_memory
+        return memory_peaks(self.program, self.trace, self._within, capacity=room)
+
+    @property
+    def capacity(self) -> float:
+        """Memory of the GPU [B]; where GPUs differ, of the rank that is fullest by its own."""
+        return self.ranks[self.fullest].memory if self.ranks else self.cluster.gpu.usable_memory
+
+    @functools.cached_property
+    def host_memory(self) -> float:
+        """What the GPUs of the fullest node have put into its host's memory [B]."""
+        on_host = max((sum(t.bytes for t in effect.tensors) for effect in self.program.host_resident), default=0.0)
+        return on_host * self.cluster.gpus_per_node
+
+    @property
+    def host_capacity(self) -> float:
+        """How much memory the host has [B]."""
+        return min((kind.host_memory for kind in self.ranks), default=self.cluster.node.host_memory or 0.0)
+
+    @functools.cached_property
+    def provenance(self) -> dict[str, Any]:
+        """What the figures rest on."""
+        return {**self.made, **_facts(self, self._unrolled)}
+
+    @property
+    def _within(self) -> tuple[float, float] | None:
+        return None if self.window.whole else (self.window.low, self.window.high)
+
+    @property
+    def _unrolled(self) -> int:
+        """Steps that run into each other in the trace."""
+        return int(self.program.step.max(initial=0)) + 1
 
     @property
     def tokens_per_second_per_gpu(self) -> float:
@@ -239,37 +329,41 @@ def measure(
     trace: Trace,
     program: Program,
     prices: Prices,
-    workload: Workload,
+    workload: Workload | Trained,
     cluster: Cluster,
     provenance: dict[str, Any] | None = None,
     ranks: tuple[RankKind, ...] = (),
 ) -> Prediction:
-    """Return the numbers of a run; `ranks` says what each rank of the program stands for, where ranks differ.
+    """Return the numbers of a run, each worked out when it is asked for; `ranks` says what each rank of the program stands for, where
+    ranks differ.
+
+    `workload` is what was trained, or what the program itself says of it (`trained_by`).
 
     The band (design 5b O): errors are common within a price class and independent between classes; a class weighs by its share
     of the critical path; to them comes the spread of whole runs of this kind, which is not the same on both sides.
     """
-    window = step_window(program, trace)
-    within = None if window.whole else (window.low, window.high)
-    table = breakdown(program, prices, trace, within) / window.steps
-    mean = program.rank_weight @ table / program.rank_weight.sum()
-    sigmas = _sigma_classes(program, prices, trace, window)
-    residuals = load_run_residuals()
-    gathered = any(t.category == "gathered" for effect in program.effects for t in effect.tensors)
-    kind = run_kind(dict(program.axes), gathered, workload.model.experts > 0)
-    model = residuals.of(kind)
-    priced = math.hypot(*sigmas.values())
-    step = window.step_time
-    unrolled = int(program.step.max(initial=0)) + 1
-    room = np.array([kind.memory for kind in ranks]) if ranks else cluster.gpu.usable_memory
-    memory = memory_peaks(program, trace, within, capacity=room)
-    gemm = workload.numbers.gemm
-    facts = {
-        "engine": trace.engine,
-        "flush": _flush_words(window, unrolled),
+    gemm = workload.gemm if isinstance(workload, Trained) else workload.numbers.gemm
+    return Prediction(
+        program=program,
+        prices=prices,
+        trace=trace,
+        workload=workload,
+        cluster=cluster,
+        made=provenance or {},
+        ranks=ranks,
+        peak_flops=_peak(program, ranks, gemm) if ranks else cluster.gpu.peak(gemm),
+    )
+
+
+def _facts(prediction: Prediction, unrolled: int) -> dict[str, Any]:
+    """What the run itself adds to the provenance."""
+    program, prices, cluster, whole = prediction.program, prediction.prices, prediction.cluster, prediction.whole_runs
+    return {
+        "engine": prediction.trace.engine,
+        "flush": _flush_words(prediction.window, unrolled),
         "slowest_gpu": {"spread": cluster.gpu_spread, "of": cluster.world_size, "longer": cluster.slowest_gpu},
-        "kind_of_run": kind,
-        "runs_of_this_kind": {"median_error": model.median, "n": model.runs, "sources": model.sources},
+        "kind_of_run": prediction.kind_of_run,
+        "runs_of_this_kind": {"median_error": whole.median, "n": whole.runs, "sources": whole.sources},
         "calibration": {
             "uncalibrated": sorted(n for n, good in zip(prices.classes, prices.calibrated, strict=True) if not good),
             "calibrated": sorted(n for n, good in zip(prices.classes, prices.calibrated, strict=True) if good),
@@ -282,30 +376,6 @@ def measure(
             item.name: p for item, p in zip(program.items, prices.placement, strict=True) if p and "leave" in p
         },
     }
-    on_host = max((sum(t.bytes for t in effect.tensors) for effect in program.host_resident), default=0.0)
-    return Prediction(
-        step_time=step,
-        low=step * math.exp(-QUANTILE * math.hypot(priced, model.sigma_faster)),
-        high=step * math.exp(QUANTILE * math.hypot(priced, model.sigma_slower)),
-        sigma_classes=sigmas,
-        whole_runs=model,
-        world_size=cluster.world_size,
-        tokens=workload.tokens,
-        model_flops=_model_flops(workload),
-        hardware_flops=_model_flops(workload) + _recomputed(program) / unrolled,
-        peak_flops=_peak(program, ranks, gemm) if ranks else cluster.gpu.peak(gemm),
-        breakdown={name: float(s) for name, s in zip(ACCOUNTS, mean, strict=True)},
-        rank_breakdown=table,
-        memory=memory,
-        capacity=ranks[_fullest(memory, ranks)].memory if ranks else cluster.gpu.usable_memory,
-        program=program,
-        prices=prices,
-        trace=trace,
-        provenance={**(provenance or {}), **facts},
-        ranks=ranks,
-        host_memory=on_host * cluster.gpus_per_node,
-        host_capacity=min((kind.host_memory for kind in ranks), default=cluster.node.host_memory or 0.0),
-    )
 
 
 def _flush_words(window: StepWindow, unrolled: int) -> str:
@@ -360,5 +430,9 @@ def _again(operators: OperatorTable) -> float:
 
 
 @functools.lru_cache(maxsize=64)
-def _model_flops(workload: Workload) -> float:
+def _model_flops(workload: Workload | Trained) -> float:
     return workload.model_flops
+
+
+def _sparse(workload: Workload | Trained) -> bool:
+    return workload.sparse if isinstance(workload, Trained) else workload.model.experts > 0

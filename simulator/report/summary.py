@@ -35,14 +35,18 @@ def headline(prediction: Prediction, name: str) -> Section:
     """Return step time with its band, rates, and what ran on what."""
     p, facts = prediction, prediction.provenance
     axes = " x ".join(f"{axis} {size}" for axis, size in p.program.axes if size > 1) or "one GPU"
+    rate = f"{p.tokens_per_second_per_gpu:,.0f} tokens/s per GPU, " if p.tokens else ""
+    what = (
+        f"a recorded step, host costs of {facts.get('framework')}"
+        if "program" in facts
+        else f"{facts.get('schedule')}, {facts.get('microbatches')} {_plural('microbatch', facts.get('microbatches'))}, "
+        f"recompute {facts.get('recompute')}, attention {facts.get('attention')}, {facts.get('framework')}"
+    )
     return Section(
         title=f"{name}: {show(p.step_time, 's')} per step (80 % band: {show(p.low, 's')} to {show(p.high, 's')})",
         lines=(
-            f"{p.tokens_per_second_per_gpu:,.0f} tokens/s per GPU, {show(p.model_flops_per_gpu, 'FLOP/s')} per GPU, "
-            f"MFU {percent(p.mfu)}, HFU {percent(p.hfu)}",
-            f"{p.world_size:,} x {_gpus(p)} of {facts.get('cluster')}: {axes}; {facts.get('schedule')}, "
-            f"{facts.get('microbatches')} {_plural('microbatch', facts.get('microbatches'))}, recompute {facts.get('recompute')}, "
-            f"attention {facts.get('attention')}, {facts.get('framework')}",
+            f"{rate}{show(p.model_flops_per_gpu, 'FLOP/s')} per GPU, MFU {percent(p.mfu)}, HFU {percent(p.hfu)}",
+            f"{p.world_size:,} x {_gpus(p)} of {facts.get('cluster')}: {axes}; {what}",
         ),
     )
 

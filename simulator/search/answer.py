@@ -12,6 +12,7 @@ from typing import Any
 from simulator.report.frames import Records, Tabular
 from simulator.report.table import Section, Table, percent
 from simulator.search.candidate import Candidate
+from simulator.search.run import Run
 from simulator.search.space import Space, setting_value
 from simulator.units import show
 
@@ -74,7 +75,8 @@ class Answer(Tabular):
         strategy, proves: which strategy, and what it proves when it ends by itself.
         objective: what was made least.
         probability: with which plans must fit.
-        refused, candidates, bounded: what became of the plans, by number.
+        refused, candidates, large, bounded: what became of the plans, by number; those too large were not simulated, but for
+            the nearest where none fits.
         best: those that fit, the best first.
         choices: what every value of every field costs.
         proven: whether no plan of the space is better.
@@ -92,6 +94,7 @@ class Answer(Tabular):
     probability: float
     refused: dict[int, str]
     candidates: dict[int, Candidate]
+    large: frozenset[int]
     bounded: frozenset[int]
     best: tuple[Candidate, ...]
     choices: tuple[Choice, ...]
@@ -108,7 +111,7 @@ class Answer(Tabular):
         fits = len(self.best)
         found = {
             "refused": len(self.refused),
-            "memory": len(self.candidates) - fits,
+            "memory": len(self.large | set(self.candidates)) - fits,
             "bounded": len(self.bounded),
             "simulated": fits,
         }
@@ -127,10 +130,23 @@ class Answer(Tabular):
     @property
     def chosen(self) -> Candidate | None:
         """Of the ties the simplest (fewest ways to split), or the one with the fewest changes from a given plan; then the best."""
-        if not self.ties:
-            return None
+        return self._simplest(self.ties)
+
+    def nearly_best(self, part: float) -> Candidate | None:
+        """As `chosen`, of the plans that are worse than the best by no more than this part."""
+        most = (1.0 + part) * self.best[0].value(self.objective) if self.best else 0.0
+        return self._simplest([one for one in self.best if one.value(self.objective) <= most])
+
+    @property
+    def nearest(self) -> Candidate | None:
+        """Of the plans simulated, the one whose peak is the least part of the GPU."""
+        return min(self.candidates.values(), key=lambda c: c.peak_memory / c.capacity, default=None)
+
+    def _simplest(self, some: Sequence[Candidate]) -> Candidate | None:
         return min(
-            self.ties, key=lambda one: (self._changes(one) if self.like else _parts(one), one.value(self.objective))
+            some,
+            key=lambda one: (self._changes(one) if self.like else _parts(one), one.value(self.objective)),
+            default=None,
         )
 
     def _changes(self, one: Candidate) -> int:
@@ -221,7 +237,7 @@ class Answer(Tabular):
 
     def _bests(self) -> list[Section]:
         if not self.best:
-            near = min(self.candidates.values(), key=lambda c: c.peak_memory / c.capacity, default=None)
+            near = self.nearest
             if near is None:
                 common = Counter(self.refused.values()).most_common(1)
                 why = f"Every plan is refused; most often: {common[0][0]}" if common else "No plan was looked at."
@@ -319,31 +335,25 @@ def pareto_front(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     return tuple(out)
 
 
-def choices_of(
-    space: Space,
-    refused: dict[int, str],
-    candidates: dict[int, Candidate],
-    bounds: dict[int, float],
-    best: Sequence[Candidate],
-    value_of: Callable[[Candidate], float],
-) -> tuple[Choice, ...]:
+def choices_of(run: Run, value_of: Callable[[Candidate], float]) -> tuple[Choice, ...]:
     """Return what every value of every ranged field costs beside the best plan."""
-    if not best:
+    if not run.best:
         return ()
-    least = value_of(best[0])
-    fits = {one.point.number for one in best}
+    space, refused, candidates, bounds = run.space, run.refused, run.candidates, run.bounds
+    least = value_of(run.best[0])
+    fits = {one.point.number for one in run.best}
     out = []
     stride = space.size
     for field, values in space.ranges.items():
         stride //= len(values)
         by_place: dict[int, list[int]] = {place: [] for place in range(len(values))}
-        for number in (*refused, *bounds):
+        for number in (*refused, *run.large, *bounds):
             by_place[number // stride % len(values)].append(number)
         for place, value in enumerate(values):
             mine = set(by_place[place])
-            first = next((one for one in best if one.point.number in mine), None)
+            first = next((one for one in run.best if one.point.number in mine), None)
             lost = [refused[n] for n in mine if n in refused]
-            large = sum(n in candidates and n not in fits for n in mine)
+            large = sum(n in run.large or (n in candidates and n not in fits) for n in mine)
             unseen = [bounds[n] for n in mine if n in bounds and n not in candidates and n not in refused]
             over, bounded = None if first is None else value_of(first) / least - 1.0, False
             lowest = min(unseen, default=None)

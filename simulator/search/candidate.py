@@ -1,22 +1,26 @@
-"""One plan looked at: refused, bounded from below, or simulated; and how surely it fits."""
+"""One plan looked at: refused, bounded from below in memory and in time, or simulated; and how surely it fits."""
 
 from __future__ import annotations
 
+import functools
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from simulator.energy.step_power import facility_watts, step_power
 from simulator.errors import SimulatorError
+from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.hardware.power import load_power_coefficients
 from simulator.job import Job
+from simulator.lowering import begin, resolve
 from simulator.report.prediction import QUANTILE, Prediction
-from simulator.search.bounds import least_seconds
+from simulator.search.bounds import least_bytes, least_seconds
 from simulator.search.space import Point, Space
 from simulator.simulation import simulate_job
 
-__all__ = ["OBJECTIVES", "Candidate", "Looked", "fit_probability", "look"]
+__all__ = ["OBJECTIVES", "Candidate", "Looked", "fit_probability", "fullest_that_fits", "look"]
 
 OBJECTIVES = ("step_time", "cost", "memory", "energy")
 """What is made least: seconds of a step, its price (GPU-seconds where the cluster names none), bytes on the fullest rank, the facility's
@@ -37,6 +41,7 @@ class Candidate:
         price: of a step [$]; None = the cluster names no price.
         energy: of the facility for a step [J]; None where it is not what is made least.
         tokens_per_second: of the whole job.
+        breakdown: seconds by account.
         kind: of run; `runs`, `sources`, `median_error` say on what such runs were validated.
     """
 
@@ -52,6 +57,7 @@ class Candidate:
     price: float | None
     energy: float | None
     tokens_per_second: float
+    breakdown: Mapping[str, float]
     kind: str
     runs: int
     sources: int
@@ -108,6 +114,7 @@ class Candidate:
             "price_usd_per_step": self.price,
             "energy_j_per_step": self.energy,
             "tokens_per_second": self.tokens_per_second,
+            "breakdown_s": dict(self.breakdown),
             "validated_on": {
                 "kind": self.kind,
                 "runs": self.runs,
@@ -126,6 +133,7 @@ class Looked:
         job: as one; None if it is refused.
         refusal: why it cannot be.
         bound: of its objective, never above what `simulate()` says.
+        full: bytes of its fullest rank over those of the GPU, never above what `simulate()` says.
         objective: what is made least.
     """
 
@@ -133,6 +141,7 @@ class Looked:
     job: Job | None
     refusal: str = ""
     bound: float = 0.0
+    full: float = 0.0
     objective: str = "step_time"
 
     def simulated(self) -> Candidate | str:
@@ -147,23 +156,51 @@ class Looked:
 
 
 def look(space: Space, point: Point, objective: str) -> Looked:
-    """Return a plan with its bound, or its refusal."""
+    """Return a plan with its bounds, or its refusal."""
     try:
         job = space.job_of(point)
-        seconds = least_seconds(job)
+        cluster = job.cluster
+        resolved = resolve(job.workload, job.plan, cluster.world_size, f"cluster {cluster.name!r}")
+        state = begin(job.workload, resolved)
+        held, seconds = least_bytes(job, state), least_seconds(job, state)
     except SimulatorError as refusal:
         return Looked(point=point, job=None, refusal=str(refusal))
+    return Looked(
+        point=point,
+        job=job,
+        bound=held if objective == "memory" else _least(job, seconds, objective),
+        full=held / cluster.gpu.usable_memory,
+        objective=objective,
+    )
+
+
+def _least(job: Job, seconds: float, objective: str) -> float:
+    """The least that the objective can be of a step that takes these seconds."""
     hourly = job.cluster.price_per_gpu_hour
-    if objective == "memory":
-        bound = 0.0
-    elif objective == "cost":
-        bound = seconds * job.cluster.world_size * (1.0 if hourly is None else _per_second(hourly))
-    elif objective == "energy":
+    if objective == "cost":
+        return seconds * job.cluster.world_size * (1.0 if hourly is None else _per_second(hourly))
+    if objective == "energy":
         idle = load_power_coefficients().idle * job.cluster.gpu.power  # nothing draws less
-        bound = facility_watts(idle, job.cluster, job.power, loaded=False) * seconds
-    else:
-        bound = seconds
-    return Looked(point=point, job=job, bound=bound, objective=objective)
+        return facility_watts(idle, job.cluster, job.power, loaded=False) * seconds
+    return seconds
+
+
+@functools.lru_cache(maxsize=64)
+def fullest_that_fits(probability: float) -> float:
+    """Return the part of a GPU above which a peak cannot fit with a probability, whatever it is made of; 0 = by the point estimate.
+
+    The band of a peak is narrowest where its parts are mixed so that their errors even out, widest where it is all of the least sure.
+    """
+    if probability == 0:
+        return 1.0 + 2.0**-40
+    sigmas = [part.sigma for part in load_memory_residuals().part.values()]
+    z = statistics.NormalDist().inv_cdf(probability) if probability < 1 else _SURE
+    sigma = 1.0 / math.hypot(*(1.0 / s for s in sigmas)) if z > 0 else max(sigmas)
+    return math.exp(-z * sigma)
+
+
+_SURE = 8.0
+"""Sigmas within which a double still tells a probability from 1."""
 
 
 def _per_second(hourly: float) -> float:
@@ -201,6 +238,7 @@ def _candidate(point: Point, job: Job, p: Prediction, objective: str) -> Candida
         price=None if hourly is None else p.step_time * p.world_size * _per_second(hourly),
         energy=step_power(p, job.cluster, job.power).facility * p.step_time if objective == "energy" else None,
         tokens_per_second=p.tokens / p.step_time,
+        breakdown=p.breakdown,
         kind=p.provenance["kind_of_run"],
         runs=facts["n"],
         sources=facts["sources"],

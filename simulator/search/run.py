@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from simulator.search.candidate import Candidate, Looked, look
+from simulator.search.candidate import Candidate, Looked, fullest_that_fits, look
 from simulator.search.space import Point, Space
 
 __all__ = ["BATCH", "Run"]
 
 BATCH = 16
 """Plans handed out together; the same whatever the number of processes, so that the answer is."""
+
+
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+"""Multiples of it, without their whole part, are spread evenly however many there are."""
 
 
 @dataclass
@@ -44,6 +49,7 @@ class Run:
         self.refused: dict[int, str] = {}
         self.candidates: dict[int, Candidate] = {}
         self.bounds: dict[int, float] = {}
+        self.large: dict[int, float] = {}
         self.bounded: set[int] = set()
         self.complete = False
         self.used = 0.0
@@ -56,31 +62,56 @@ class Run:
         late = self.until is not None and time.monotonic() >= self.until
         return late or (self.budget is not None and self.used >= self.budget)
 
-    def looks(self, points: Sequence[Point] | Iterator[Point]) -> Iterator[Looked]:
-        """Yield the plans that are not refused, with their bounds; the refused are written down."""
+    def _clock(self) -> float:
+        """Processor time, where somebody asks for it: the question itself takes time."""
+        return time.process_time() if self.budget is not None else 0.0
+
+    def looks(self, points: Iterable[Point], every: bool = False) -> Iterator[Looked]:
+        """Yield the plans that may be and may fit, with their bounds; the others are written down.
+
+        `large` has the plans that cannot fit, with the least part of the GPU that they fill; `every`: these are yielded too.
+        """
+        most = math.inf if every else fullest_that_fits(self.probability)
         for point in points:
             if self.over:
                 return
-            if point.number in self.refused or point.number in self.candidates:
+            if any(point.number in known for known in (self.refused, self.candidates, self.large)):
                 continue
-            started = time.process_time()
+            started = self._clock()
             found = look(self.space, point, self.objective)
-            self.used += time.process_time() - started
+            self.used += self._clock() - started
             self._progress()
             if found.job is None:
                 self.refused[point.number] = found.refusal
                 continue
+            if found.full > most:
+                self.large[point.number] = found.full
+                continue
             self.bounds[point.number] = found.bound
             yield found
 
+    @property
+    def points(self) -> Iterator[Point]:
+        """Every plan: in order, or, where time may be up before all were looked at, spread."""
+        return self.space.points() if self.until is None and self.budget is None else self.spread
+
+    @property
+    def spread(self) -> Iterator[Point]:
+        """Every plan, in an order that soon has some of everything."""
+        size = self.space.size
+        stride = round(size * _GOLDEN)
+        while math.gcd(stride, size) > 1:
+            stride += 1
+        return (self.space.at(stride * turn % size) for turn in range(size))
+
     def simulate(self, looked: Sequence[Looked]) -> list[Candidate]:
         """Simulate plans and write down what comes of them; return those that could be."""
-        started = time.process_time()
+        started = self._clock()
         if self.executor is None:
             found = [_timed(one) for one in looked]
         else:
             found = list(self.executor.map(_timed, looked, chunksize=max(1, len(looked) // 8)))
-        self.used += sum(seconds for _, seconds in found) if self.executor else time.process_time() - started
+        self.used += sum(seconds for _, seconds in found) if self.executor else self._clock() - started
         out = []
         for one, (result, _) in zip(looked, found, strict=True):
             if isinstance(result, str):
@@ -111,7 +142,7 @@ class Run:
     @property
     def open_bound(self) -> float | None:
         """The least bound of the plans that nobody disposed of; None if there are none, or some have not been looked at."""
-        if len(self.refused) + len(self.bounds) < self.space.size and not self.complete:
+        if len(self.refused) + len(self.large) + len(self.bounds) < self.space.size:
             return 0.0
         left = [
             b
@@ -125,11 +156,11 @@ class Run:
         if now - self._told < 1.0:
             return
         self._told = now
-        looked = len(self.refused) + len(self.bounds)
+        looked = len(self.refused) + len(self.large) + len(self.bounds)
         best = f", best {self._best[0].value(self.objective):.4g}" if self._best else ""
         self.tell(
             f"{looked:,} of {self.space.size:,} plans looked at, {len(self.refused):,} refused, "
-            f"{len(self.candidates):,} simulated{best}"
+            f"{len(self.large):,} too large, {len(self.candidates):,} simulated{best}"
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from simulator.errors import SpecError
 from simulator.search.answer import Answer, choices_of
-from simulator.search.candidate import OBJECTIVES
+from simulator.search.candidate import OBJECTIVES, look
 from simulator.search.run import Run
 from simulator.search.space import Space
 from simulator.search.strategies import STRATEGIES
@@ -87,6 +87,9 @@ def search(
             tell("stopped; here is what is known so far")
             if run.executor is not None:
                 run.executor.shutdown(wait=False, cancel_futures=True)
+    if not run.candidates and run.large:  # so that it can be said what is lacking
+        nearest = space.at(min(run.large, key=lambda number: (run.large[number], number)))
+        run.simulate([look(space, nearest, objective)])
     proven = run.complete and method.exact
     return Answer(
         space=space,
@@ -96,9 +99,10 @@ def search(
         probability=fit_probability,
         refused=run.refused,
         candidates=run.candidates,
+        large=frozenset(run.large),
         bounded=frozenset(run.bounded),
         best=tuple(run.best),
-        choices=choices_of(space, run.refused, run.candidates, run.bounds, run.best, lambda one: one.value(objective)),
+        choices=choices_of(run, lambda one: one.value(objective)),
         proven=proven,
         gap=0.0 if proven else _gap(run),
         seconds=time.monotonic() - started,

@@ -21,11 +21,12 @@ from simulator.specs import validate_spec
 from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.precision import precision_named
 
-__all__ = ["MOST_PLANS", "Point", "Space", "default_ranges", "make_space", "read_ranges"]
+__all__ = ["DEGREES", "MOST_PLANS", "Point", "Space", "default_ranges", "make_space", "read_ranges"]
 
 MOST_PLANS = 10_000_000
 """Plans of the largest space that is searched."""
-_DEGREES = ("tensor_parallel", "context_parallel", "pipeline_parallel")
+DEGREES = ("plan.tensor_parallel", "plan.context_parallel", "plan.pipeline_parallel")
+"""Fields that split the GPUs; what they leave are replicas."""
 _WORKLOAD = ("global_batch_size", "precision", "optimizer", "sequence_length")
 _GPUS = "cluster.gpus"
 _LARGEST_DEFAULT_DEGREE = 64
@@ -206,7 +207,7 @@ def make_space(job: Job, ranges: Mapping[str, tuple[Any, ...]], fixed: Mapping[s
 def _moves(job: Job, ranges: Mapping[str, Any], fixed: Mapping[str, Any]) -> bool:
     """Whether replicas are what is left: a degree or the world is ranged, and nothing says how many there are."""
     named = "plan.data_parallel" in ranges or "plan.data_parallel" in fixed
-    return not named and any(field in ranges for field in (*(f"plan.{d}" for d in _DEGREES), _GPUS))
+    return not named and any(field in ranges for field in (*DEGREES, _GPUS))
 
 
 def _check(field: str, value: Any) -> None:

@@ -11,7 +11,16 @@ from simulator.errors import SpecError, UnknownNameError
 from simulator.specs.files import read_bytes
 from simulator.specs.toml_text import read_toml
 
-__all__ = ["KINDS", "data_roots", "find_extended", "find_spec", "names", "spec_files", "working_folder"]
+__all__ = [
+    "KINDS",
+    "data_roots",
+    "find_extended",
+    "find_spec",
+    "names",
+    "searched_folders",
+    "spec_files",
+    "working_folder",
+]
 
 KINDS = {
     "gpus": ("hardware_specs", "GPU"),
@@ -113,7 +122,7 @@ def find_extended(kind: str, name: str, path: str) -> str:
         UnknownNameError: nobody bears the name; the nearest known one is offered.
     """
     beside, own = os.path.dirname(path), os.path.join(_own_root(), KINDS[kind][0], kind)
-    folders = [own] if beside == own else list(dict.fromkeys([beside, *_folders(kind)]))
+    folders = [own] if beside == own else list(dict.fromkeys([beside, *searched_folders(kind)]))
     found = ""
     for folder in folders:
         file = _file_in(folder, name)
@@ -144,7 +153,7 @@ def spec_files(kind: str) -> dict[str, Path]:
         UnknownNameError: no such kind.
     """
     found: dict[str, Path] = {}
-    for folder in _folders(kind):
+    for folder in searched_folders(kind):
         for file in _toml_files(folder):
             found.setdefault(file.removesuffix(".toml"), Path(folder, file))
     return found
@@ -154,14 +163,19 @@ def _toml_files(folder: str) -> list[str]:
     return sorted(file for file in os.listdir(folder) if file.endswith(".toml")) if os.path.isdir(folder) else []
 
 
-def _folders(kind: str) -> list[str]:
+def searched_folders(kind: str) -> list[str]:
+    """Return the folders in which data files of a kind are looked for, the first first.
+
+    Raises:
+        UnknownNameError: no such kind.
+    """
     if kind not in KINDS:
         raise UnknownNameError("kind of data file", kind, KINDS)
     return [os.path.join(root, KINDS[kind][0], kind) for root in _roots()]
 
 
 def _file_called(kind: str, name: str) -> Path | None:
-    path = next((path for folder in _folders(kind) if (path := _file_in(folder, name))), "")
+    path = next((path for folder in searched_folders(kind) if (path := _file_in(folder, name))), "")
     return Path(path) if path else None
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from simulator.errors import SpecError
 from simulator.specs.extends import FileState, file_state, lineage, resolve
 from simulator.specs.files import shown_path
-from simulator.specs.folders import find_spec, spec_files
+from simulator.specs.folders import find_spec, searched_folders, spec_files, working_folder
 from simulator.specs.messages import explain, kind_of
 from simulator.specs.toml_text import KeyPath, checked, key_lines, read_text
 
@@ -132,8 +132,40 @@ def _validate(
 
 
 def load_named(kind: str, name: str, cls: type[S]) -> S:
-    """Return the data file of this kind and name as a `cls`; see `find_spec` and `load_spec` for what is raised."""
-    return load_spec(find_spec(kind, name), cls, kind)
+    """Return the data file of this kind and name as a `cls`; see `find_spec` and `load_spec` for what is raised.
+
+    What was found is given again as long as neither the files nor the folders in which they were looked for have changed.
+    """
+    key = kind, name, cls, working_folder()
+    known = _FOUND.get(key)
+    if known and all(_changed(path) == then for path, then in known[1]):
+        return known[0]  # type: ignore[return-value]
+    path = find_spec(kind, name)
+    files = lineage(path, kind) if issubclass(cls, ExtendingSpec) else (file_state(path),)
+    folders = {*searched_folders(kind), *(os.path.dirname(file.path) for file in files)}
+    watched = [*folders, *(file.path for file in files)]
+    seen = tuple([(path, _changed(path)) for path in watched])
+    spec: S = _load(files, cls)  # type: ignore[assignment]
+    if len(_FOUND) >= _MOST_FOUND:
+        _FOUND.clear()
+    _FOUND[key] = spec, seen
+    return spec
+
+
+_MOST_FOUND = 1024
+_FOUND: dict[
+    tuple[str, str, type[BaseModel], str], tuple[BaseModel, tuple[tuple[str, tuple[int, int] | None], ...]]
+] = {}
+"""What `load_named` found, and when the files and folders that it looked at were changed."""
+
+
+def _changed(path: str) -> tuple[int, int] | None:
+    """When a file or folder was changed [ns] and how large it is [B]; None where there is none."""
+    try:
+        info = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return info.st_mtime_ns, info.st_size
 
 
 def load_all(kind: str, cls: type[S]) -> dict[str, S]:

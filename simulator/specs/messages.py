@@ -15,13 +15,15 @@ __all__ = ["explain", "kind_of"]
 
 _FEW = 12
 """So many keys are shown all; of more the nearest three."""
+_TRIED = ("function-", "literal[", "tuple[", "list[", "dict[", "constrained-")
+"""Beginnings of pydantic's names for members of a union; no key of our files begins so."""
 
 
 def explain(
     item: Any, cls: type[BaseModel], place: str, lines: dict[KeyPath, int], given: Collection[KeyPath] = ()
 ) -> tuple[int, str]:
     """Return (line, message) of one pydantic error."""
-    at: KeyPath = tuple(part for part in item["loc"] if part != "[key]")
+    at = _keys_of(item["loc"], cls)
     line = next((lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in lines), 0)
     where = f"{place}, line {line}" if line else place
     path = _short(".".join(map(str, at)), 100)
@@ -45,6 +47,20 @@ def explain(
         return line, f"{where}: {path} = {_brief(value)}: unknown key.{hint} {shown}"
     said = path if item["loc"][-1] == "[key]" else f"{path} = {_brief(value)}"
     return line, f"{where}: {said}: {_rule(item)}"
+
+
+def _keys_of(loc: tuple[Any, ...], cls: type[BaseModel]) -> KeyPath:
+    """The keys of a place that pydantic names: without the members of a union that it tried (`literal['auto']`, `Restart`)."""
+    at: list[Any] = []
+    inside: list[type[BaseModel]] = [cls]
+    for part in loc:
+        known = [model.model_fields[part] for model in inside if part in model.model_fields]
+        if known:
+            inside = [model for field in known for model in _models_in(field.annotation)] or inside
+        elif part == "[key]" or str(part).startswith(_TRIED) or part in {model.__name__ for model in inside}:
+            continue
+        at.append(part)
+    return tuple(at)
 
 
 def _rule(item: Any) -> str:

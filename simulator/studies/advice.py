@@ -1,23 +1,21 @@
 """Out of memory: by how much, on which rank, and the smallest change that makes it fit, each alternative simulated.
 
-First every single change; when none is enough, pairs of those that save most.
+First every single change; when none is enough, another plan altogether, by a quick search.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
 
 from simulator.job import Job
 from simulator.report.prediction import Prediction
 from simulator.report.table import Section, Table
-from simulator.studies.changes import MOST_ROWS, Change, Trial, neighbours, that_matter, trials
+from simulator.studies.changes import MOST_ROWS, Trial, neighbours, that_matter, trials
+from simulator.studies.other_plan import other_plan
 from simulator.units import show
 
 __all__ = ["Advice", "make_it_fit"]
-
-_PAIRED = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,11 +26,13 @@ class Advice:
         excess: bytes missing on the fullest rank.
         rank: the fullest pipeline rank.
         tried: all changes that can be, those that fit first, the quickest first; then by memory.
+        searched: plans of the space that was searched, where no single change is enough.
     """
 
     excess: float
     rank: int
     tried: tuple[Trial, ...]
+    searched: int = 0
 
     @property
     def best(self) -> Trial | None:
@@ -46,6 +46,7 @@ class Advice:
             "pipeline_rank": self.rank,
             "best": None if self.best is None else self.best.to_dict(),
             "tried": [trial.to_dict() for trial in self.tried],
+            "searched": self.searched,
         }
 
     def section(self) -> Section:
@@ -57,13 +58,13 @@ class Advice:
                 verdict = "fits" if p.fits else f"{show(p.peak_memory - p.capacity, 'B')} too much"
                 rows.append((trial.change.name, show(p.step_time, "s"), show(p.peak_memory, "B"), verdict))
         best = self.best
-        way = (
-            f"way out: {best.change.name} ({' '.join(f'--set {s}' for s in best.change.settings)})"
-            if best is not None
-            else "no change tried is enough: more GPUs, a smaller model or a shorter sequence"
-            if self.tried
-            else f"no change was tried: the step has more than {MOST_ROWS:,} rows; set a smaller global_batch_size to see them"
-        )
+        if best is not None:
+            way = f"way out: {best.change.name} ({' '.join(f'--set {s}' for s in best.change.settings)})"
+        else:
+            way = (
+                f"no plan was found that fits, of {self.searched:,} (dtsim search looks at all): dtsim fit MODEL --cluster C --fewest gpus "
+                "says how many GPUs it takes; or a smaller model, or a shorter sequence"
+            )
         return Section(
             title=f"does not fit: rank {self.rank} lacks {show(self.excess, 'B')}",
             lines=(way,),
@@ -86,26 +87,20 @@ def make_it_fit(job: Job, prediction: Prediction, engine: str = "compiled") -> A
     >>> prediction.fits, make_it_fit(job, prediction).best.outcome.fits
     (False, True)
     """
-    small, fullest = prediction.program.size <= MOST_ROWS, prediction.fullest
-    tried = that_matter(prediction, trials(job, neighbours(job), engine)) if small else []
-    if small and not any(t.outcome is not None and t.outcome.fits for t in tried):
-        tried += _pairs(job, prediction, tried, engine)
+    fullest = prediction.fullest
+    tried = (
+        that_matter(prediction, trials(job, neighbours(job), engine)) if prediction.program.size <= MOST_ROWS else []
+    )
+    searched = 0
+    if not any(t.outcome is not None and t.outcome.fits for t in tried):
+        searched, found = other_plan(job)
+        tried += [found] if found else []
     return Advice(
         excess=prediction.peak_memory - prediction.capacity,
         rank=prediction.ranks[fullest].pipeline_rank if prediction.ranks else fullest,
         tried=tuple(sorted(tried, key=_order)),
+        searched=searched,
     )
-
-
-def _pairs(job: Job, prediction: Prediction, tried: list[Trial], engine: str) -> list[Trial]:
-    """Return pairs of the changes that save most; of two changes of one field, never both."""
-    saving = [t for t in tried if t.outcome is not None and t.outcome.peak_memory < prediction.peak_memory]
-    saving = sorted(saving, key=_order)[:_PAIRED]
-    pairs = []
-    for one, other in combinations([trial.change for trial in saving], 2):
-        if not set(one.plan) & set(other.plan):
-            pairs.append(Change(name=f"{one.name} and {other.name}", plan=one.plan | other.plan))
-    return [trial for trial in trials(job, pairs, engine) if trial.outcome is not None]
 
 
 def _order(trial: Trial) -> tuple[bool, float]:

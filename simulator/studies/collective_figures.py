@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from simulator.collectives import CollectiveTime, bus_factor, collective_seconds
 from simulator.collectives.base import KINDS
-from simulator.errors import PlanError, SpecError
+from simulator.errors import PlanError, SpecError, UnknownNameError
 from simulator.hardware.cluster import MAX_WORLD_SIZE, load_cluster
-from simulator.hardware.fabric import Fabric, GroupPlacement, describe_group, fabric_of
+from simulator.hardware.fabric import BACKENDS, Backend, Fabric, GroupPlacement, describe_group, fabric_of
 from simulator.report.frames import Records, Tabular
 from simulator.report.prediction import QUANTILE
 from simulator.report.table import Section, Table, percent
@@ -196,6 +196,7 @@ def collective_figures(
     algorithm: str = "auto",
     protocol: str = "auto",
     groups: int = 1,
+    backend: str = "nccl",
 ) -> CollectiveFigures:
     """Return the figures of one collective, alone on the cluster.
 
@@ -207,6 +208,7 @@ def collective_figures(
         nodes: on how many nodes, evenly; None = as few as hold them.
         algorithm, protocol: "auto" = what NCCL would choose.
         groups: how many such groups, side by side in every node, run at the same time.
+        backend: the library: "nccl" (the vendor's) or "gloo", through host memory.
 
     Raises:
         SpecError: an unknown name.
@@ -223,7 +225,9 @@ def collective_figures(
             f"{max(1, min(ranks, node_size))} ranks on one node, or a multiple of {node_size} without --nodes"
         )
     whole = load_cluster(cluster, count * node_size)
-    fabric = fabric_of(whole)
+    if backend not in BACKENDS:
+        raise UnknownNameError("backend", backend, BACKENDS)
+    fabric = fabric_of(whole, cast(Backend, backend))
     domains = -(-count * node_size // fabric.domain_size)
     level = "node" if count == 1 else "rack" if domains == 1 else None
     if ranks % domains:
@@ -246,6 +250,7 @@ def collective_table(
     algorithm: str = "auto",
     protocol: str = "auto",
     groups: int = 1,
+    backend: str = "nccl",
 ) -> list[CollectiveFigures]:
     """Return the figures of each message size; arguments and errors as `collective_figures`.
 
@@ -253,7 +258,9 @@ def collective_table(
     >>> [row.message / rows[0].message for row in rows]
     [1.0, 2.0, 4.0, 8.0, 16.0]
     """
-    return [collective_figures(kind, size, cluster, ranks, nodes, algorithm, protocol, groups) for size in messages]
+    return [
+        collective_figures(kind, size, cluster, ranks, nodes, algorithm, protocol, groups, backend) for size in messages
+    ]
 
 
 def _ranks(place: GroupPlacement) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +15,14 @@ from simulator.report.table import Section, Table, bar, percent
 from simulator.studies.changes import MOST_ROWS, Trial, neighbours, that_matter, trials
 from simulator.studies.live_tensors import live_at_peak
 from simulator.studies.measured import class_seconds
+from simulator.studies.other_plan import other_plan
 from simulator.units import show
 
-__all__ = ["Explanation", "explain", "from_peak_to_step"]
+__all__ = ["ACCOUNT_WORDS", "Explanation", "explain", "from_peak_to_step"]
 
 _MOST_GAINS = 12
 _NOTICEABLE = 0.001
-_WORDS = {
+ACCOUNT_WORDS = {
     "recompute": "forwards run again to save memory",
     "optimizer": "the optimizer's update",
     "host": "the host at the end of the step",
@@ -43,6 +45,7 @@ class Explanation:
         ladder: (words, seconds) from the time at the dense peak to the step time; the seconds sum to the step time.
         classes: seconds of the critical path by price class, largest first.
         gains: single changes that can be, the quickest that fits first.
+        other: another plan altogether, by a quick search; None = none was found that fits and is quicker.
     """
 
     prediction: Prediction
@@ -50,6 +53,7 @@ class Explanation:
     ladder: tuple[tuple[str, float], ...]
     classes: dict[str, float]
     gains: tuple[Trial, ...]
+    other: Trial | None = None
 
     @property
     def best(self) -> Trial | None:
@@ -77,6 +81,7 @@ class Explanation:
             "largest_at_peak": live_at_peak(p),
             "fits": p.fits,
             "best": None if self.best is None else self._gain(self.best),
+            "another_plan": None if self.other is None else self._gain(self.other),
             "changes": [self._gain(trial) for trial in self.gains],
             "provenance": p.provenance,
         }
@@ -138,10 +143,17 @@ class Explanation:
             if best is not None
             else "none of the neighbouring plans is quicker and fits"
         )
+        lines: tuple[str, ...] = (line,)
+        if self.other is not None and self.other.outcome is not None:
+            p = self.other.outcome
+            settings = " ".join(f"--set {s}" for s in self.other.change.settings)
+            lines += (
+                f"another plan altogether: {show(p.step_time, 's')} ({percent(now / p.step_time - 1.0, signed=True)}): {settings}",
+            )
         more = len(self.gains) - _MOST_GAINS
         return Section(
             title="the one change that helps most",
-            lines=(line,),
+            lines=lines,
             table=Table(headings=("change", "step", "speed", "fullest rank", ""), rows=tuple(rows), left=(0, 4)),
             below=(f"... and {more} more that are slower or do not fit",) if more > 0 else (),
         )
@@ -156,21 +168,22 @@ def from_peak_to_step(prediction: Prediction) -> tuple[tuple[str, float], ...]:
     p = prediction
     ideal = p.model_flops / (p.world_size * p.peak_flops)
     kernels = p.breakdown["forward"] + p.breakdown["backward"]
-    rest = sorted(((s, name) for name, s in p.breakdown.items() if name in _WORDS and s > 0), reverse=True)
+    rest = sorted(((s, name) for name, s in p.breakdown.items() if name in ACCOUNT_WORDS and s > 0), reverse=True)
     return (
         ("the model's FLOP at the GPU's peak", ideal),
         ("kernels slower than the peak", kernels - ideal),
-        *((f"{name}: {_WORDS[name]}", s) for s, name in rest),
+        *((f"{name}: {ACCOUNT_WORDS[name]}", s) for s, name in rest),
     )
 
 
-def explain(job: Job, prediction: Prediction, engine: str = "compiled") -> Explanation:
+def explain(job: Job, prediction: Prediction, engine: str = "compiled", search: bool = False) -> Explanation:
     """Return why a step takes as long as it does, with every neighbouring plan simulated.
 
     Args:
         job: the job as predicted.
         prediction: its prediction.
         engine: the engine for the neighbours.
+        search: whether to look for another plan altogether, too.
 
     Raises:
         PlanError: the step is so large that its neighbours would take minutes.
@@ -186,8 +199,20 @@ def explain(job: Job, prediction: Prediction, engine: str = "compiled") -> Expla
         p = trial.outcome
         return (True, float("inf")) if p is None else (not p.fits, p.step_time)
 
+    other = other_plan(job)[1] if search else None
+    quickest = min(
+        prediction.step_time, *(t.outcome.step_time for t in found if t.outcome and t.outcome.fits), math.inf
+    )
+    if (
+        other is not None
+        and other.outcome is not None
+        and prediction.fits
+        and other.outcome.step_time >= quickest * (1.0 - _NOTICEABLE)
+    ):
+        other = None
     return Explanation(
         prediction=prediction,
+        other=other,
         name=job.name,
         ladder=from_peak_to_step(prediction),
         classes=class_seconds(prediction),

@@ -1,13 +1,12 @@
-"""Write a commented job file whose plan runs, tried on the simulator itself.
+"""Write a commented job file whose plan runs: what a quick search found (`search/quick.py`).
 
-Plans are tried from the least model parallelism on; of the first few that fit the quickest is taken.  When none fits, the
-one that lacks least is written, and says so.
+When no plan fits, the one that lacks least is written, and says so.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,18 +14,21 @@ from simulator.errors import SimulatorError
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.job import Job, make_job
 from simulator.report.prediction import Prediction
+from simulator.search.quick import quick_search
 from simulator.simulation import simulate_job
+from simulator.specs import validate_spec
 from simulator.specs.toml_text import toml_value
 from simulator.units import show
-from simulator.workload.model import load_model
+from simulator.workload.model import Model, load_model
 
 __all__ = ["JobFileText", "write_job"]
 
 _MOST_SEQUENCE = 8192
-_MOST_TRIED = 24
-_ENOUGH_FITTING = 4
-_STATE_BYTES = 18.0
-"""Bytes per parameter of mixed-precision Adam: weight 2, fp32 gradient 4, fp32 weight and two moments 12."""
+_PER_GPU = 4
+_MOST_TOKENS = 2**24
+"""Tokens of a step beyond which a GPU gets fewer than `_PER_GPU` sequences."""
+_NEARLY = 0.02
+"""A simpler plan is taken that is slower by no more than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,95 +56,57 @@ def write_job(
         SimulatorError: an unknown name, or no plan that the rules allow.
     """
     hardware = load_cluster(cluster, gpus)
-    layers, parameters, length = _shape(model)
-    length = sequence_length or min(length, _MOST_SEQUENCE)
-    tried: list[tuple[Prediction, Job, dict[str, Any]]] = []
-    refusal: SimulatorError | None = None
-    for plan, batch in _plans(hardware, layers, parameters):
-        data = _data(name, model, hardware, length, batch, plan)
-        try:
-            job = make_job(data, "dtsim init", name)
-            prediction = simulate_job(job)
-        except SimulatorError as error:
-            refusal = refusal or error
-            continue
-        tried.append((prediction, job, data))
-        if len(tried) >= _MOST_TRIED or sum(one[0].fits for one in tried) >= _ENOUGH_FITTING:
-            break
-    if not tried:
-        raise refusal or SimulatorError("no plan can be made for this model and cluster")
-    prediction, _, data = min(tried, key=lambda one: _order(one[0]))
+    length = sequence_length or min(_length(model), _MOST_SEQUENCE)
+    plan: dict[str, Any] = {"framework": "megatron_core"}
+    start = _data(name, model, hardware, length, plan)
+    answer = quick_search(make_job(start, "dtsim init", name))
+    found = answer.nearly_best(_NEARLY) or answer.nearest
+    if found is None:
+        raise SimulatorError(next(iter(answer.refused.values()), "no plan can be made for this model and cluster"))
+    made = answer.space.job_of(found.point)
+    data = _data(name, model, hardware, length, _plan(made, found.point.values) | plan)
+    prediction = simulate_job(make_job(data, "dtsim init", name))
     text = _text(data, prediction)
     return JobFileText(text=text, job=make_job(tomllib.loads(text), "dtsim init", name), prediction=prediction)
 
 
-def _order(p: Prediction) -> tuple[bool, float]:
-    """What fits first, the quickest per token first; else the least memory."""
-    return not p.fits, -p.tokens_per_second_per_gpu if p.fits else p.peak_memory
-
-
-def _shape(model: str | Mapping[str, Any]) -> tuple[int, int, int]:
-    """Layers, parameters and sequence length."""
+def _length(model: str | Mapping[str, Any]) -> int:
+    """Tokens per sequence of a model."""
     if isinstance(model, str):
-        known = load_model(model)
-    else:
-        from simulator.specs import validate_spec
-        from simulator.workload.model import Model
-
-        known = validate_spec(model, Model, "table [model]")
-    return known.depth, known.parameters, known.sequence_length
+        return load_model(model).sequence_length
+    return validate_spec(model, Model, "table [model]").sequence_length
 
 
-def _powers(limit: int) -> Iterator[int]:
-    value = 1
-    while value <= limit:
-        yield value
-        value *= 2
-
-
-def _plans(cluster: Cluster, layers: int, parameters: int) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield (plan, global batch size) from little to much model parallelism; those hopeless by their states come last."""
-    world, node = cluster.world_size, cluster.gpus_per_node
-    splits = sorted(
-        ((t, p) for t in _powers(node) for p in _powers(min(layers, world)) if world % (t * p) == 0),
-        key=lambda split: (split[0] * split[1], split[1]),
-    )
-    hopeless = []
-    for t, p in splits:
-        replicas = world // (t * p)
-        states = parameters / (t * p) * (6.0 + (_STATE_BYTES - 6.0) / replicas)
-        offered = [
-            (_plan(t, p, replicas, kind), replicas * max(1, 4 * p if p > 1 else 1)) for kind in ("selective", "full")
-        ]
-        if states > cluster.gpu.memory:
-            hopeless += offered
-        else:
-            yield from offered
-    yield from reversed(hopeless)
-
-
-def _plan(t: int, p: int, replicas: int, recompute: str) -> dict[str, Any]:
-    plan: dict[str, Any] = {
-        "tensor_parallel": t,
-        "pipeline_parallel": p,
+def _plan(job: Job, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan of a job, as its file says it: the degrees always, else what was chosen and is not off."""
+    plan = job.plan
+    replicas = job.cluster.world_size // plan.model_parallel_size
+    out: dict[str, Any] = {
+        "tensor_parallel": plan.tensor_parallel,
+        "pipeline_parallel": plan.pipeline_parallel,
         "data_parallel": replicas,
-        "microbatch_size": 1,
+        "microbatch_size": plan.microbatch_size,
     }
-    if t > 1:
-        plan["sequence_parallel"] = True
-    if p > 1:
-        plan["schedule"] = "one_f_one_b"
-    if replicas > 1:
-        plan["zero_stage"] = 1
-    return plan | {"recompute": recompute, "framework": "megatron_core"}
+    if plan.pipeline_parallel > 1:
+        out["schedule"] = "one_f_one_b" if plan.chunks_per_rank == 1 else "interleaved_1f1b"
+    names = [field.partition(".")[2] for field in chosen]
+    kept = {name: getattr(plan, name) for name in names if name not in out}
+    alone = {"chunks_per_rank"} if plan.pipeline_parallel == 1 else set()
+    return out | {name: value for name, value in kept.items() if _said(name, value) and name not in alone}
+
+
+def _said(name: str, value: Any) -> bool:
+    """Whether a choice is written: recompute always, others where they are not off."""
+    return name == "recompute" or value not in (None, False, 0, 1) or (name == "zero_stage" and bool(value))
 
 
 def _data(
-    name: str, model: str | Mapping[str, Any], cluster: Cluster, length: int, batch: int, plan: dict[str, Any]
+    name: str, model: str | Mapping[str, Any], cluster: Cluster, length: int, plan: dict[str, Any]
 ) -> dict[str, Any]:
     peaks = cluster.gpu.peak_flops
     precision = next((kind for kind in ("bf16", "fp16", "fp32") if kind in peaks), "fp32")
     workload: dict[str, Any] = {"model": model} if isinstance(model, str) else {}
+    batch = _batch(cluster.world_size, length)
     workload |= {"sequence_length": length, "global_batch_size": batch, "precision": precision, "optimizer": "adam"}
     data = {
         "name": name,
@@ -151,6 +115,14 @@ def _data(
         "cluster": {"name": cluster.name, "gpus": cluster.world_size},
     }
     return data if isinstance(model, str) else data | {"model": dict(model)}
+
+
+def _batch(gpus: int, length: int) -> int:
+    """Sequences of a step: a few per GPU, fewer where that would be very many tokens."""
+    batch = _PER_GPU * gpus
+    while batch * length > _MOST_TOKENS and batch % 2 == 0:
+        batch //= 2
+    return batch
 
 
 _COMMENTS = {
@@ -165,6 +137,9 @@ _COMMENTS = {
     "microbatch_size": "sequences that pass through the pipeline together",
     "sequence_parallel": "norms and residuals split over the tensor-parallel group",
     "schedule": "dtsim list schedules",
+    "chunks_per_rank": "model chunks per pipeline rank: a smaller bubble, more messages",
+    "expert_parallel": "GPUs over which the experts of a layer are dealt out",
+    "context_parallel": "GPUs that share the tokens of a sequence",
     "zero_stage": "0: nothing sharded over the replicas, 1: optimizer states, 2: and gradients, 3: and weights (FSDP)",
     "recompute": "none, selective (the attention core) or full (every layer from its input)",
     "framework": "whose habits fill what is not said here; dtsim list frameworks",
@@ -176,7 +151,7 @@ def _text(data: dict[str, Any], prediction: Prediction) -> str:
     verdict = "fits" if prediction.fits else "DOES NOT FIT"
     lines = [
         "# A job: what is trained, how it is split, and on what.  Run it with: dtsim run THIS_FILE",
-        "# Written by dtsim init, which chose the plan: the quickest of the simplest few that fit.",
+        "# Written by dtsim init, which chose the plan by a quick search; dtsim search looks at all plans and proves the best.",
         f"# Predicted when written: {show(prediction.step_time, 's')} per step, {show(prediction.peak_memory, 'B')} of "
         f"{show(prediction.capacity, 'B')} on the fullest rank: {verdict}.",
         f"name = {toml_value(data['name'])}",
@@ -190,7 +165,6 @@ def _text(data: dict[str, Any], prediction: Prediction) -> str:
                 lines.append(f"{key} = {toml_value(value)}" + (f"  # {comment}" if comment else ""))
         if table == "plan":
             lines += [
-                '# chunks_per_rank = 2  # model chunks per pipeline rank, with schedule = "interleaved_1f1b"',
                 '# attention = "flash2"  # in place of the kernel that the framework takes',
                 "# overlap_gradients = true  # reduce gradients beside the backward pass",
             ]

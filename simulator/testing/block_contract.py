@@ -14,6 +14,7 @@ from typing import Any
 
 from simulator.lowering import resolve
 from simulator.lowering.layers.expand import layer_costs, layer_kinds
+from simulator.partition.compose import compose
 from simulator.plan.plan import Plan
 from simulator.program.program import OperatorTable
 from simulator.specs import validate_spec
@@ -25,7 +26,7 @@ from simulator.workload.families import FAMILIES
 from simulator.workload.graph import LayerGraph, Product
 from simulator.workload.model import Model
 from simulator.workload.operator import KernelStyle
-from simulator.workload.operators import TENSOR_DIMS, operators
+from simulator.workload.operators import operators
 from simulator.workload.precision import precision_named
 from simulator.workload.workload import Workload
 
@@ -144,9 +145,8 @@ class BlockContract:
             for kind, cost in layer_costs(work, resolve(work, plan, 8)).items():
                 if model.experts and "moe" in kind:
                     continue
-                split = sum(
-                    w.elements for w in weights[kind] if w.role != "vector" and {d.name for d in w.dims} & TENSOR_DIMS
-                )
+                layout = compose("megatron", t)
+                split = sum(w.elements for w in weights[kind] if layout.along(w.dims))
                 held = split / t + sum(w.elements for w in weights[kind]) - split
                 _require(cost.parameters == held, f"{kind}: a rank of {t} holds {cost.parameters} weights, not {held}")
                 once, twice = (_product_flops(table) for table in (cost.forward, cost.backward))

@@ -30,6 +30,7 @@ __all__ = [
     "Product",
     "Tensor",
     "count",
+    "einsum",
 ]
 
 
@@ -41,11 +42,13 @@ class Dim:
         name: which; in a product equal names are summed over, or run along together.
         size: how many.
         serves: name of the dimension of another operand of which several share one of this (key/value heads serve heads).
+        joins: dimensions that stand side by side in it (queries' and keys' heads), whose sizes it sums.
     """
 
     name: str
     size: int
     serves: str = ""
+    joins: tuple[Dim, ...] = ()
 
 
 def count(dims: tuple[Dim, ...]) -> int:
@@ -183,14 +186,14 @@ class Product(Op):
 
     Args:
         kernels: how many of the weights go into each separate product; () = all into one.
-        reads_keys: key heads, where the right operand are keys that other ranks hold too, as they hold values (context parallelism).
+        reads_keys: whether the right operand are keys, that other ranks may hold too, as they hold values (context parallelism).
         gathers: whether its divided output is gathered again.
         sums_bias: whether the gradient of its bias is a sum over rows that costs time.
         quantised: whether a run in 8 or 4 bits makes it so.
     """
 
     kernels: tuple[int, ...] = ()
-    reads_keys: int = 0
+    reads_keys: bool = False
     gathers: bool = False
     sums_bias: bool = True
     quantised: bool = True
@@ -205,6 +208,14 @@ class Product(Op):
         """(left operand, right operand, output) of each product."""
         right = self.matrices or self.inputs[1:2]
         return ((self.inputs[0], r, out) for r, out in zip(right, self.outputs, strict=False))
+
+    @property
+    def of_experts(self) -> bool:
+        """Whether each row of the left operand meets one of several weights: a dimension that only the right operand has."""
+        left, right, out = next(self.pairs)
+        return bool(
+            {d.serves or d.name for d in right.dims} - {d.serves or d.name for t in (left, out) for d in t.dims}
+        )
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -309,10 +320,12 @@ class HostWait(Op):
     """The host waits for something from the GPU: rows per expert (`counts`), which all ranks first tell each other, or a number.
 
     Args:
-        read: bytes read for it, unsplit.
+        read: bytes read for it, undivided.
+        dims: by which they are divided.
     """
 
     read: float
+    dims: tuple[Dim, ...]
     counts: bool = False
 
 

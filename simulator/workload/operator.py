@@ -1,12 +1,15 @@
-"""One operator of a layer: the work it does forward and backward and what it keeps, before any split over GPUs.
+"""One operator of a layer: the work it does forward and backward and what it keeps, before any division over GPUs.
 
-Sizes are those of one microbatch on one model replica (no tensor parallelism).  `split` and `region` say how tensor
-parallelism divides them; `lowering/layers/expand.py` does the dividing and adds the collectives.
+Sizes are those of one microbatch on one model replica (no tensor parallelism).  Which of its dimensions lie on which ranks a layout says
+(`simulator/partition`); `lowering/layers` writes the rows of one rank.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from simulator.remembered import hashed_once
+from simulator.workload.graph import Dim, Op, Product, Tensor
 
 __all__ = ["KernelStyle", "LayerPart", "Operator", "Saved"]
 
@@ -17,108 +20,100 @@ class Saved:
 
     Args:
         name: what it is, as the memory report prints it.
-        bytes: its size unsplit.
-        region: "tensor" (divided by tensor_parallel), "sequence" (divided by it under sequence parallelism only),
-            "copies" (rows dealt out over experts), "expert" (the same, inner width of an expert) or "whole" (never divided).
+        bytes: its size undivided.
+        dims: by which it is divided; () = every rank keeps all of it.
         category: memory category: activations or logits.
         droppable: dropped under selective recompute (made again in backward).
         cheap: dropped under per-operator recompute: the output of a memory-bound kernel, or of a product that is run again.
         idle: kept only under per-operator recompute, which keeps the outputs of every second product though nothing reads them.
         role: "operand" of a layer's own attention, "statistics" of a softmax.
-        of_experts: whether its rows are copies of tokens for experts.
     """
 
     name: str
     bytes: float
-    region: str
+    dims: tuple[Dim, ...]
     category: str = "activations"
     droppable: bool = False
     cheap: bool = False
     idle: bool = False
     role: str = ""
-    of_experts: bool = False
+
+    @property
+    def of_experts(self) -> bool:
+        """Whether its rows are copies of tokens for experts."""
+        return any(d.name in ("copies", "expert_rows") for d in self.dims)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One operator: a GEMM (with its two backward GEMMs), attention, or a memory-bound kernel.
+    """What runs for one operation of a layer's graph.
 
     Args:
-        label: name within its layer.
-        work: gemm, attention, memory_bound, lookup; dispatch or combine (exchange of rows between ranks that share experts,
-            `read` bytes unsplit), sort (a memory-bound kernel that runs only after such an exchange) counts (rows per expert, for
-            which the host waits) or wait (it waits for a small copy); nothing of the last two runs backward.
+        op: the operation.
+        work: gemm, attention, memory_bound, lookup; dispatch or combine (exchange of rows between ranks that share experts),
+            sort (a memory-bound kernel that runs only after such an exchange), counts (rows per expert, for which the host waits)
+            or wait (it waits for a small copy); nothing of the last two runs backward.
+        sources: its inputs as they were made, of which the operation may see a part or other dimensions.
+        peers: ranks that hold the other queries of the same sequences (context parallelism).
         shape: (batch, m, n, k) of the forward product; for attention (sequences, heads, sequence_length, head_dim); for experts
             (experts, rows over all of them, n, k).
-        split: how tensor parallelism divides it: "column" (n), "row" (k), "heads" (batch), "vocabulary" (column of the head),
-            "lookup" (rows of the embedding), "router" and "replicated" (weights held whole, rows as the sequence),
-            "expert column" and "expert row" (over the experts' own ranks), else a region of `Saved` (memory-bound kernels).
+        columns: of each separate product that makes up a GEMM with a weight, undivided; () = one product.
         read, written: bytes moved forward by a memory-bound kernel (a GEMM's follow from its shape).
         backward_read, backward_written: the same backward.
         sums_read: bytes that a kernel of its own reads once more backward, for sums over tokens (a norm's weights).
-        parameters: weights it owns, unsplit [count]; `small_parameters` of them are not divided by tensor parallelism.
+        parameters: weights it owns, undivided [count].
         saved: tensors kept for backward.
-        launches, backward_launches: kernels started on the host; `per_expert` more forward, and twice as many backward, for each
-            expert of the rank.
-        role: what it is to others: "norm", "residual", "projection", "mlp_up", "mlp_down", "loss".
-        modules: modules of selective recompute that it is part of (Megatron-LM's --recompute-modules; "core_attn").
-        captured: the part of a layer with which a CUDA graph captures it: attn, mlp, moe_router, moe_preprocess or moe.
-        absorbed: the kernel that does its work where a framework has it: "exchange" (of rows), "grouped" (products of experts).
         again: part of it that is recomputed under per-operator recompute: memory-bound kernels and every second product.
-        kernel: attention kernel name; "" else.
-        causal: whether attention skips masked tiles.
-        window: tokens that a query sees at most, 0 = all; `chunked`: within blocks of that size, not behind itself.
-        kv_heads, keys: key/value heads of an attention operator, and keys that each sequence of queries sees.
-        attended: keys that a query may see, where sequences are packed documents: those of its own; 0 = all.
-        peers: ranks that hold the other queries of the same sequences (context parallelism).
-        copies: rows that dispatch and combine make of each token; `reach`: the share of the experts' groups that it may use.
-        access: how a memory-bound kernel walks memory where it is not a small kernel of a layer: "stream" (long passes),
-            "gather" (rows in another order), "loss" (the separate tensor operations of a cross-entropy), "scores" (a fused
-            softmax over attention scores in memory; its backward pass is "scores backward") or "flash layout" (copies that only
-            FlashAttention's kernels need).
-        has_weight: whether the GEMM's right operand is a weight (else both operands are activations).
-        columns: of each separate product that makes up a GEMM with a weight, unsplit; () = one product.
-        gathers: whether a column-split product's output is gathered again.
     """
 
-    label: str
+    op: Op
     work: str
-    split: str
+    sources: tuple[Tensor, ...] = ()
+    peers: int = 1
     shape: tuple[int, int, int, int] = (0, 0, 0, 0)
+    columns: tuple[int, ...] = ()
     read: float = 0.0
     written: float = 0.0
     backward_read: float = 0.0
     backward_written: float = 0.0
     sums_read: float = 0.0
     parameters: int = 0
-    small_parameters: int = 0
     saved: tuple[Saved, ...] = ()
-    launches: int = 1
-    backward_launches: int = 1
-    per_expert: int = 0
-    role: str = ""
-    modules: tuple[str, ...] = ()
-    captured: str = ""
-    absorbed: str = ""
     again: float = 0.0
-    kernel: str = ""
-    causal: bool = False
-    window: int = 0
-    chunked: bool = False
-    kv_heads: int = 0
-    keys: int = 0
-    attended: float = 0.0
-    peers: int = 1
-    copies: int = 1
-    reach: float = 1.0
-    access: str = ""
-    has_weight: bool = True
-    columns: tuple[int, ...] = ()
-    gathers: bool = False
+
+    @property
+    def label(self) -> str:
+        """Name of the operation, for people."""
+        return self.op.label
+
+    @property
+    def role(self) -> str:
+        """What the operation is to others."""
+        return self.op.role
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Modules of selective recompute that it is part of."""
+        return self.op.modules
+
+    @property
+    def launches(self) -> int:
+        """Kernels started on the host forward."""
+        return self.op.launches
+
+    @property
+    def backward_launches(self) -> int:
+        """Kernels started on the host backward."""
+        return self.op.backward_launches
+
+    @property
+    def has_weight(self) -> bool:
+        """Whether it is a product with a weight (else both operands are activations)."""
+        return isinstance(self.op, Product) and bool(self.op.matrices)
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Columns of each separate product, unsplit."""
+        """Columns of each separate product, undivided."""
         return self.columns or (self.shape[2],)
 
 
@@ -129,7 +124,7 @@ class LayerPart:
     Args:
         kind: which.
         operators: in forward order.
-        input_bytes: its input activation unsplit [B], what full recompute keeps.
+        input_bytes: its input activation undivided [B], what full recompute keeps.
         boundary_bytes: what crosses a pipeline boundary in front of it [B]; 0 = its input.
     """
 
@@ -140,11 +135,12 @@ class LayerPart:
 
     @property
     def parameters(self) -> int:
-        """Weights of the layer, unsplit [count]."""
+        """Weights of the layer, undivided [count]."""
         return sum(o.parameters for o in self.operators)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@hashed_once
+@dataclass(frozen=True, kw_only=True)
 class KernelStyle:
     """Which kernels a framework runs: facts of its code, no speeds.
 

@@ -161,6 +161,27 @@ from simulator.testing.block_contract import BlockContract, small_model
 BlockContract().check_all(small_model(mixers=["shift", "full"]))
 """,
     ),
+    "layout": Promise(
+        example="mlp_only.py",
+        target="simulator/partition/strategies/mlp_only.py",
+        tests=("tests/contracts",),
+        check="""
+from simulator.errors import LayoutError
+from simulator.partition.strategies import STRATEGIES
+from simulator.testing.strategy_contract import StrategyContract
+StrategyContract(STRATEGIES.get("mlp_only")).check_all()
+job, settings = "llama3_8b", ["plan.tensor_parallel=4", "plan.sequence_parallel=false"]
+split, whole = (simulator.simulate_job(simulator.job_from_names(job, "dgx_h100", [*settings, "plan.layout=" + name]))
+                for name in ("megatron", "mlp_only"))
+assert whole.step_time > split.step_time and whole.peak_memory > split.peak_memory
+try:
+    simulator.simulate_job(simulator.job_from_names(job, "dgx_h100", [settings[0], "plan.sequence_parallel=true", "plan.layout=mlp_only"]))
+except LayoutError as refusal:
+    assert "sequence" in str(refusal) and "'attention'" in str(refusal)
+else:
+    raise AssertionError("a layout that leaves attention a part of its keys is taken")
+""",
+    ),
     "optimizer": Promise(
         example="lion.py",
         target="simulator/workload/optimizers/lion.py",

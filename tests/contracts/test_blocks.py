@@ -136,7 +136,7 @@ def test_nothing_depends_on_what_operations_are_called(
         return made(BlockContract.renamed(graph))
 
     monkeypatch.setattr(families, "operators", renamed)
-    from simulator.lowering import expand
+    from simulator.lowering.layers import expand
 
     families.parts.cache_clear()
     expand._layer_cost.cache_clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -97,7 +99,7 @@ def test_interference_by_hand(engine: str) -> None:
     share, slowdown = np.zeros((2, 6)), np.ones((6, 6))
     share[0, 0], share[1, 4] = 1.0, 1.0
     slowdown[0, 4], slowdown[4, 0] = 1.5, 2.0
-    prices = Prices(**{name: getattr(plain, name) for name in plain.__slots__} | {"share": share, "slowdown": slowdown})
+    prices = replace(plain, share=share, slowdown=slowdown)
     trace = run(program, prices, engine)
     # 0..1 s: the transfer, slowed to 1 s; compute does 1/1.5 s of its 2 s; then 4/3 s alone.
     assert [pytest.approx(7 / 3), pytest.approx(1.0)] == trace.end.tolist()

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simulator.goodput.readable import run_readable, trace_run
@@ -87,6 +87,8 @@ def test_phases_of_a_run_follow_one_another(name: str) -> None:
 
 
 @settings(max_examples=40, deadline=None)
+@example(2e7, 600.0, 0.0, 827.0, 0.0, 149.0, 2, 0, [], 600.0, False, 0).via("saves wait for a write that takes longer")
+@example(2e7, 600.0, 0.0, 825.0, 0.0, 110.0, 2, 0, [], 600.0, False, 0).via("the same")
 @given(
     mtbf=st.floats(2e7, 2e8),
     interval=st.floats(600, 9000),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from tests.fuzz.runner import fuzz
 from tests.fuzz.targets import TARGETS
@@ -11,9 +12,15 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--inputs", type=int, help="of one target, then stop")
-    parser.add_argument("--target", choices=[target.name for target in TARGETS])
+    parser.add_argument("--inputs", type=int, help="of each kind, then stop")
+    parser.add_argument("--first", type=int, default=0, help="number of the first input of each kind")
+    parser.add_argument("--target", choices=[target.name for target in TARGETS], nargs="+")
     given = parser.parse_args()
-    chosen = tuple(target for target in TARGETS if given.target in (None, target.name))
-    for name, tally in fuzz(60.0 * given.minutes, given.seed, chosen, given.inputs).items():
+    chosen = tuple(target for target in TARGETS if not given.target or target.name in given.target)
+    tallies = fuzz(60.0 * given.minutes, given.seed, chosen, given.inputs, given.first)
+    for name, tally in tallies.items():
         print(tally.line(name))
+    every = sum(tally.inputs for tally in tallies.values())
+    deep = sum(tally.deep for tally in tallies.values())
+    print(f"{every} inputs, {deep / max(every, 1):.0%} past the first check")
+    sys.exit(int(any(tally.failures for tally in tallies.values())))

@@ -1,10 +1,10 @@
 """Feed inputs to the command, in this process, and judge what comes back.
 
-    python -m tests.fuzz --minutes 120 --seed 7          all targets in turn until the time is up
+    python -m tests.fuzz --minutes 120 --seed 7          all kinds in turn until the time is up
     python -m tests.fuzz --target jobs --inputs 100000   one of them
 
-An input fails that ends in a traceback, in exit code 1, in a warning of numpy, after more than 20 s, or with more memory than 2 GB.
-Hypothesis shrinks it; the command and its files are printed.
+An input fails that ends in a traceback, in exit code 1, in a warning of numpy, after more than 20 s of the processor, or with more
+memory than 2 GB.  What failed is printed with its files; the other inputs go on.  Kind, seed and number name an input for ever.
 """
 
 from __future__ import annotations
@@ -15,45 +15,66 @@ import io
 import json
 import os
 import resource
+import select
+import shutil
 import signal
+import sys
 import tempfile
 import time
+import traceback
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from types import FrameType
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
-
-from simulator.cli.app import main
+from simulator.cli import app
+from simulator.errors import SpecError
 from tests.fuzz.targets import TARGETS, Input, Target
 
-__all__ = ["LONGEST", "MOST_MEMORY", "Tally", "feed", "fuzz"]
+__all__ = ["LONGEST", "MOST_MEMORY", "Answer", "Tally", "feed", "fuzz", "input_of"]
 
 LONGEST = 20.0
-"""Seconds that an input may take."""
+"""Seconds of the processor that an input may take."""
 MOST_MEMORY = 2 << 30
-_BATCH = 25
+_ROUNDS = 20
+"""Shares of a kind that one child feeds."""
+_WATCH, _PATIENCE = 2.0, 5.0
+"""Times `LONGEST` of the processor after which a child that says nothing is ended; seconds between looks at its clock."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the inputs of a target."""
+    """What became of the inputs of a kind."""
 
     inputs: int = 0
     answered: int = 0
-    checked: int = 0
     deep: int = 0
     slowest: float = 0.0
+    seconds: float = 0.0
+    failures: list[str] = field(default_factory=list)
 
     def line(self, name: str) -> str:
         """One line of the report."""
-        past = (
-            f"{self.deep / self.checked:4.0%} past the first check" if self.checked else "checked by the command itself"
+        many = max(self.inputs, 1)
+        return (
+            f"{name:18} {self.inputs:8} inputs, {self.deep / many:4.0%} past the first check, {self.answered / many:4.0%} answered, "
+            f"{self.inputs / max(self.seconds, 1e-9):5.0f} a second, slowest {self.slowest:.1f} s, {len(self.failures)} failed"
         )
-        answered = self.answered / max(self.inputs, 1)
-        return f"{name:18} {self.inputs:8} inputs, {answered:4.0%} answered, {past}, slowest {self.slowest:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the command said to an input.
+
+    Args:
+        code: the exit code.
+        deep: whether the input got past the check of its files and words: it was answered, or refused by a rule behind that check.
+    """
+
+    code: int
+    deep: bool
 
 
 @contextlib.contextmanager
@@ -72,66 +93,193 @@ def _limits() -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def feed(what: Input) -> int:
-    """Run the command on its files, in a folder of its own; return the exit code.
+@contextlib.contextmanager
+def _folder() -> Iterator[str]:
+    """A fresh working directory, in memory where the machine has such."""
+    home = Path.cwd()
+    path = tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    try:
+        os.chdir(path)
+        yield path
+    finally:
+        os.chdir(home)
+        shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def _watched() -> Iterator[list[BaseException]]:
+    """The errors that the command turns into messages."""
+    seen: list[BaseException] = []
+    before = app.note
+
+    def note(message: str) -> None:
+        error = sys.exc_info()[1]
+        if error is not None:
+            seen.append(error)
+        before(message)
+
+    app.note = note  # type: ignore[attr-defined]
+    try:
+        yield seen
+    finally:
+        app.note = before  # type: ignore[attr-defined]
+
+
+def feed(what: Input) -> Answer:
+    """Run the command on its files, in a folder of its own.
 
     Raises:
         AssertionError: something came back that must not.
     """
     out, err = io.StringIO(), io.StringIO()
     code: object = 0
-    here = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with _folder(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _watched() as errors:
         for name, text in what.files.items():
-            path = Path(folder, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        os.chdir(folder)
+            if "/" in name:
+                os.makedirs(os.path.dirname(name), exist_ok=True)
+            with open(name, "w", encoding="utf-8") as file:
+                file.write(text)
         try:
             with _limits(), warnings.catch_warnings():
                 warnings.simplefilter("error", RuntimeWarning)
-                main(what.arguments)
+                app.main(what.arguments)
         except SystemExit as left:
             code = left.code or 0
-        finally:
-            os.chdir(here)
     said = err.getvalue()
-    assert code in (0, 2), f"exit code {code}: {said[-500:]}"
-    assert "Traceback" not in said
-    assert "not enough memory" not in said
-    assert len(said) < 20_000, f"a message of {len(said)} characters"
+    where = "".join(traceback.format_exception(errors[-1])) if errors else ""
+    assert code in (0, 2), f"exit code {code}: {said[-500:]}\n{where[-3000:]}"
+    assert "Traceback" not in said, said[-2000:]
+    assert "not enough memory" not in said, said[-2000:]
+    assert len(said) < 20_000, f"a message of {len(said)} characters: {said[:300]}"
     if code == 2:
-        assert "rror: " in said
-        assert out.getvalue() == ""
+        assert "rror: " in said, said[-500:]
+        assert out.getvalue() == "", out.getvalue()[:500]
     elif "--json" in what.arguments:
-        json.loads(out.getvalue(), parse_constant=lambda word: _refuse(word))
+        json.loads(out.getvalue(), parse_constant=_refuse)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     assert memory < MOST_MEMORY, f"{memory >> 20} MiB"
-    return int(code == 2) * 2
+    return Answer(int(code == 2) * 2, code == 0 or not any(isinstance(error, SpecError) for error in errors))
 
 
 def _refuse(word: str) -> None:
     raise AssertionError(f"{word} is no JSON")
 
 
-def fuzz(
-    seconds: float, first_seed: int, targets: tuple[Target, ...] = TARGETS, most: int | None = None
-) -> dict[str, Tally]:
-    """Feed batches of inputs, target by target, until the time or the number is up.
+def input_of(target: Target, seed: int, number: int) -> Input:
+    """The input of a kind with this number."""
+    return target.draw(Random(f"{target.name} {seed} {number}"))
 
-    Raises:
-        AssertionError: an input failed; hypothesis has shrunk it and prints it.
+
+def fuzz(
+    seconds: float, seed: int, targets: tuple[Target, ...] = TARGETS, most: int | None = None, first: int = 0
+) -> dict[str, Tally]:
+    """Feed inputs, kind by kind in their shares, until the time or the number of inputs of each kind is up.
+
+    What fails is printed and kept in the tally.  Rounds run in a child, so that compiled code that never returns can be ended.
     """
     _warm()
     tallies = {target.name: Tally() for target in targets}
-    begun, number = time.monotonic(), first_seed
-    while True:
-        for target in targets:
+    begun = time.monotonic()
+    while time.monotonic() - begun < seconds:
+        rest = [target for target in targets if most is None or tallies[target.name].inputs < most]
+        if not rest:
+            break
+        work = []
+        for target in rest:
+            done = tallies[target.name].inputs
+            many = _ROUNDS * target.share if most is None else min(_ROUNDS * target.share, most - done)
+            work += [(target, first + done + number) for number in range(many)]
+        _in_a_child(work, seed, tallies, begun + seconds)
+    return tallies
+
+
+def _in_a_child(work: list[tuple[Target, int]], seed: int, tallies: dict[str, Tally], end: float) -> None:
+    """Feed these inputs in a copy of this process; what hangs ends it, is noted as failed, and the next copy goes on behind it."""
+    while work:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(reader)
+            code = 1
+            try:
+                _answer(writer, work, seed, end)
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(writer)
+        done = _collected(reader, child, work, tallies)
+        work = work[done:]
+        if work and os.waitpid(child, 0)[1]:
+            target, number = work[0]
+            _tell(
+                tallies[target.name],
+                target,
+                seed,
+                number,
+                f"no answer after {_WATCH * LONGEST:g} s of the processor, or the process died",
+            )
+            tallies[target.name].inputs += 1
+            work = work[1:]
+        elif work:
+            return
+
+
+def _answer(writer: int, work: list[tuple[Target, int]], seed: int, end: float) -> None:
+    with open(writer, "w", encoding="utf-8") as answers:
+        for target, number in work:
+            if time.monotonic() > end:
+                return
+            print(json.dumps(_one(target, seed, number)), file=answers, flush=True)
+
+
+def _collected(reader: int, child: int, work: list[tuple[Target, int]], tallies: dict[str, Tally]) -> int:
+    """Take the child's answers as they come; end it when one does not come.  Returns how many came."""
+    with open(reader, encoding="utf-8") as answers:
+        for done, (target, _) in enumerate(work):
+            if not _speaks(reader, child):
+                os.kill(child, signal.SIGKILL)
+                return done
+            line = answers.readline()
+            if not line:
+                return done
+            answered, deep, took, failure = json.loads(line)
             tally = tallies[target.name]
-            _batch(target, number, tally)
-            if time.monotonic() - begun > seconds or (most is not None and tally.inputs >= most):
-                return tallies
-        number += 1
+            tally.inputs += 1
+            tally.answered += answered
+            tally.deep += deep
+            tally.seconds += took
+            tally.slowest = max(tally.slowest, took)
+            tally.failures += [failure] if failure else []
+    os.waitpid(child, 0)
+    return len(work)
+
+
+def _speaks(reader: int, child: int) -> bool:
+    """Wait for the child's next answer; False when it has spent too much of the processor on it."""
+    clock = ~child << 3 | 2  # of another process, as clock_getcpuclockid(3) makes it
+    begun = time.clock_gettime(clock)
+    while not select.select([reader], [], [], _PATIENCE)[0]:
+        if time.clock_gettime(clock) - begun > _WATCH * LONGEST:
+            return False
+    return True
+
+
+def _one(target: Target, seed: int, number: int) -> tuple[bool, bool, float, str]:
+    """Feed one input: whether it was answered, whether it went deep, seconds of the processor, and what failed."""
+    what = input_of(target, seed, number)
+    begun = time.process_time()
+    try:
+        answer = feed(what)
+    except Exception as error:
+        tally = Tally()
+        _tell(tally, target, seed, number, f"{type(error).__name__}: {error}")
+        return False, False, time.process_time() - begun, tally.failures[0]
+    return answer.code == 0, answer.deep, time.process_time() - begun, ""
+
+
+def _tell(tally: Tally, target: Target, seed: int, number: int, why: str) -> None:
+    tally.failures.append(f"{target.name}, seed {seed}, number {number}: {why}")
+    print(f"FAILED {tally.failures[-1]}\n{input_of(target, seed, number)}", file=sys.stderr, flush=True)
 
 
 @functools.cache
@@ -144,27 +292,4 @@ def _warm() -> None:
             contextlib.redirect_stderr(io.StringIO()),
             contextlib.suppress(SystemExit),
         ):
-            main(words)
-
-
-def _batch(target: Target, number: int, tally: Tally) -> None:
-    @seed(number)
-    @settings(
-        max_examples=_BATCH,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-        phases=(Phase.generate, Phase.shrink),
-        print_blob=False,
-    )
-    @given(target.inputs)
-    def check(what: Input) -> None:
-        begun = time.monotonic()
-        code = feed(what)
-        tally.inputs += 1
-        tally.answered += code == 0
-        tally.checked += what.deep is not None
-        tally.deep += bool(what.deep)
-        tally.slowest = max(tally.slowest, time.monotonic() - begun)
-
-    check()
+            app.main(words)

@@ -1,10 +1,9 @@
-"""The fuzzers with a fixed seed: a few inputs of each kind in the quick suite, more of them in CI."""
+"""The fuzzers with a fixed seed: a few inputs of each kind in the quick suite, about two minutes of them in CI."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.fuzz import runner
 from tests.fuzz.runner import Tally, fuzz
 from tests.fuzz.targets import TARGETS, Target
 
@@ -14,17 +13,45 @@ def report(tallies: dict[str, Tally]) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_a_few_inputs(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_BATCH", 12)
-    report(fuzz(60.0, 1, (target,), most=1))
+def test_a_few_inputs(target: Target) -> None:
+    (tally,) = fuzz(60.0, 1, (target,), most=12).values()
+    assert (12, []) == (tally.inputs, tally.failures)
 
 
 @pytest.mark.slow
-def test_a_batch_of_every_kind_goes_deep() -> None:
+def test_many_inputs_of_every_kind_of_which_half_go_deep() -> None:
     """As many inputs on every machine, however slow: `python -m tests.fuzz` goes on for as long as it is told."""
-    tallies: dict[str, Tally] = {}
-    for target in TARGETS:
-        tallies |= fuzz(60.0, 20_000, (target,), most=1)
+    tallies = fuzz(3600.0, 20_000, most=400)
     report(tallies)
-    known = [tally for tally in tallies.values() if tally.checked]
-    assert sum(t.deep for t in known) >= 0.4 * sum(t.checked for t in known)
+    assert {400} == {tally.inputs for tally in tallies.values()}
+    assert not [failure for tally in tallies.values() for failure in tally.failures]
+    assert sum(tally.deep for tally in tallies.values()) >= 0.5 * sum(tally.inputs for tally in tallies.values())
+
+
+def test_what_fails_is_told_with_its_number(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def broken(words: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr("tests.fuzz.runner._warm", lambda: None)
+    monkeypatch.setattr("simulator.cli.app.main", broken)
+    (tally,) = fuzz(60.0, 7, TARGETS[-2:-1], most=2).values()
+    assert ["collectives, seed 7, number 0: ZeroDivisionError: planted"] == tally.failures[:1]
+    assert "collectives, seed 7, number 1" in capfd.readouterr().err
+
+
+def test_compiled_code_that_never_returns_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    import signal
+    import time
+
+    def endless(words: object) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPROF])
+        while True:
+            time.process_time()
+
+    monkeypatch.setattr("tests.fuzz.runner._warm", lambda: None)
+    monkeypatch.setattr("tests.fuzz.runner._WATCH", 0.01)
+    monkeypatch.setattr("tests.fuzz.runner._PATIENCE", 0.1)
+    monkeypatch.setattr("simulator.cli.app.main", endless)
+    (tally,) = fuzz(60.0, 7, TARGETS[-2:-1], most=2).values()
+    assert [True, True] == ["no answer after 0.2 s of" in failure for failure in tally.failures]
+    assert 2 == tally.inputs

@@ -267,8 +267,12 @@ def test_ctrl_c_inside_a_library_that_says_something_else(
             signal.raise_signal(signal.SIGINT)
         raise ValueError("Error building a validator")
 
-    monkeypatch.setattr("simulator.cli.app._verb", swallow)
-    assert (130, "", "") == dtsim("list", "gpus")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        monkeypatch.setattr("simulator.cli.app._verb", swallow)
+        assert (130, "", "") == dtsim("list", "gpus")
+    finally:
+        signal.signal(signal.SIGINT, before)
     monkeypatch.setattr("simulator.cli.app._verb", lambda name: 1 / 0)
     assert dtsim("list", "gpus")[0] == 1  # without Ctrl-C it is our fault
 

@@ -45,12 +45,16 @@ def _plain(thing: Any) -> Any:
 
 
 def _leaves(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (field, value) of a dataclass or mapping."""
+    """Yield (field, value) of a dataclass or mapping; of what a field makes when it is called, its fields."""
     if isinstance(thing, Mapping):
         yield from thing.items()
         return
     for name in _fields(type(thing)):
-        yield name, getattr(thing, name)
+        value = getattr(thing, name)
+        if callable(value):
+            yield from _leaves(value())
+        else:
+            yield name, value
 
 
 def _columns(parts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

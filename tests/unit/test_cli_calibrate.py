@@ -15,8 +15,8 @@ from simulator.calibration.kernels.attention import (
     fit_attention,
     leave_shapes_out,
     read_attention_csv,
-    rounded_residuals,
 )
+from simulator.calibration.kernels.residuals import rounded_residuals
 from simulator.costs.tables import machine_of
 from simulator.hardware.compute_coefficients import AttentionCoefficients
 from simulator.hardware.gpu import load_gpu
@@ -259,3 +259,21 @@ def test_a_bus_bandwidth_above_the_wires_is_explained(dtsim: Any) -> None:
 def test_sizes_are_given_in_one_way(dtsim: Any, sizes: tuple[str, ...], why: str) -> None:
     code, _, err = dtsim("collective", "all_reduce", "--cluster", "dgx_h100", "--ranks", "8", *sizes)
     assert (2, True) == (code, why in err)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ("4096,4096,4096,1e18,", "no fit comes near these measurements"),
+        ("4096,4096,4096,300,0", "line 2: repeats are how often"),
+    ],
+    ids=["a time that no product has", "no repeats"],
+)
+def test_products_that_nothing_explains(
+    dtsim: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str, why: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"h100_80gb_sxm,bf16,{line}\n" for line in (row, "2048,2048,2048,400,", "8192,8192,8192,600,"))
+    Path("table.csv").write_text("gpu,dtype,m,n,k,tflops,repeats\n" + rows)
+    code, out, error = dtsim("calibrate", "gemm", "table.csv", "--output", "new.toml")
+    assert (2, "", True) == (code, out, why in error), error

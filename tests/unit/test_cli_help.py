@@ -22,6 +22,7 @@ NOT_RUN = (
     "dtsim validate",
     "dtsim search --model",
     "dtsim notebooks",
+    "dtsim capture",
 )
 """They serve for ever, need a device or files of the reader's, take minutes, or have tests of their own."""
 RUN = [line for lines in EXAMPLES.values() for line in lines if not line.startswith(NOT_RUN)]

@@ -11,7 +11,6 @@ import pytest
 
 from simulator.collectives import ALGORITHMS, bus_factor, candidates, collective_seconds
 from simulator.collectives.byteps import Byteps, optimal_split
-from simulator.collectives.horovod import fused_seconds
 from simulator.collectives.occupancy import multiprocessors, open_channels
 from simulator.collectives.parameter_server import DedicatedParameterServer
 from simulator.errors import PlanError, UnknownNameError
@@ -185,29 +184,6 @@ def test_too_few_servers_are_a_bottleneck() -> None:
     assert [16.0, 4.0, 1.0] == [DedicatedParameterServer(k).volume("all_reduce", flat) for k in (1, 4, 32)]
     with pytest.raises(PlanError, match="0 or more"):
         Byteps(-1)
-
-
-def test_fusion_makes_few_calls_of_many_tensors() -> None:
-    place = describe_group(64, 8)
-
-    def one(message: float) -> float:
-        return collective_seconds("all_reduce", message, place, H100).seconds
-
-    sizes, ready = [1e5] * 200, [i * 20e-6 for i in range(200)]
-    fused = fused_seconds(sizes, ready, one)
-    single = fused_seconds(sizes, ready, one, threshold=0.0)
-    assert sum(sizes) == pytest.approx(sum(fused.messages)) == pytest.approx(sum(single.messages))
-    assert (200, True) == (len(single.messages), len(fused.messages) <= 6)
-    assert fused.end < single.end
-    assert fused.busy < single.busy / 5
-    assert fused.end >= ready[-1]
-
-
-def test_a_fusion_buffer_is_filled_up_to_its_threshold() -> None:
-    found = fused_seconds([3.0, 3.0, 5.0, 9.0], [0.0] * 4, lambda message: 1.0, threshold=8.0, cycle=1.0)
-    assert ((6.0, 5.0, 9.0), 3.0, 3.0) == (found.messages, found.busy, found.end)
-    with pytest.raises(PlanError, match="2 sizes and 1 times"):
-        fused_seconds([1.0, 2.0], [0.0], lambda message: 1.0)
 
 
 def test_a_collective_holds_as_many_multiprocessors_as_nccl_opens_channels() -> None:

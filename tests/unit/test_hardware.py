@@ -19,7 +19,7 @@ def test_gpus_of_a_node_are_connected_by_what_collectives_know_how_to_use() -> N
     from simulator.hardware.coefficients import load_cost_table
     from simulator.hardware.link import BETWEEN_GPUS
 
-    assert {*BETWEEN_GPUS, "staged"} == set(load_cost_table().attained)
+    assert {*BETWEEN_GPUS, "staged", "host"} == set(load_cost_table().attained)
     found = load_cluster("dgx_a100", 8)
     parts = (found.spec, found.gpu, found.node, load_link("aries"), load_link("pcie4_x16"), None, 8)
     with pytest.raises(SpecError, match=r"connected by one of nvlink.*but this is aries. Way out"):

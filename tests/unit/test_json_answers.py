@@ -28,6 +28,8 @@ ASKED = {
     "schedule": [("1f1b", "-p", "4", "-m", "4"), ("auto", "-p", "4", "-m", "4")],
     "schedules": [("schedule", "1f1b,chimera", "-p", "3", "-m", "4")],
     "search": [(JOB, "--range", "zero_stage=0,1")],
+    "fit": [("llama3_8b", "--cluster", "h100_x8", "--largest", "batch", "--range", "zero_stage=0,3")],
+    "advise": [("--model", "gpt2_124m", "--cluster", "rtx_5090_x1")],
     "goodput": [("llama3_405b_16384xh100", "--days", "3", "--samples", "10", "--no-levers")],
     "collective": [("all_reduce", "--size", "1MiB", "--cluster", "dgx_h100", "--ranks", "8")],
     "collectives": [("collective", "all_reduce", "--sizes", "1MiB:4MiB", "--cluster", "dgx_h100", "--ranks", "8")],
@@ -40,8 +42,8 @@ ASKED = {
     "program": [("show", "program", "gpt2_124m_1gpu", "--rows", "3")],
 }
 """Answer -> words that give it; the verb is the answer's name unless it comes first."""
-NOT_ASKED = {"calibrate_kernels", "measure"}
-"""Held in tests/unit/test_cli_calibrate.py and tests/unit/test_probes.py, beside the tables that they need."""
+NOT_ASKED = {"calibrate_kernels", "capture", "measure"}
+"""Held in tests/unit/test_cli_calibrate.py, tests/unit/test_capture*.py and tests/unit/test_probes.py, beside the tables that they need."""
 VERBS = {"compare", "schedule", "collective", "calibrate", "show"}
 
 

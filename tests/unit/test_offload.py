@@ -11,6 +11,7 @@ from simulator.costs.price import price
 from simulator.engine import run
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import load_cluster
+from simulator.hardware.host import host_of
 from simulator.lowering import lower
 from simulator.plan.plan import Plan
 from simulator.program.program import CATEGORIES, COPY, Link, Program
@@ -168,3 +169,11 @@ def test_refused_where_it_cannot_act(plan: dict[str, Any], values: str, way: str
         lower(Workload(model=LLAMA.model, sequence_length=8192, global_batch_size=64), Plan(**plan), 8)
     assert values in str(caught.value)
     assert way in str(caught.value)
+
+
+def test_gpus_that_have_no_part_in_the_job_leave_their_share_of_the_host_to_it() -> None:
+    """A DGX-2 has 16 GPUs, two on each link to the host: one alone has the whole link, and the whole memory's bandwidth."""
+    one, two, all_ = (host_of(load_cluster("v100_dgx2", gpus)) for gpus in (1, 2, 16))
+    assert one.copy_bandwidth == 2 * two.copy_bandwidth == 2 * all_.copy_bandwidth
+    assert one.stream_bandwidth == 2 * two.stream_bandwidth == 16 * all_.stream_bandwidth
+    assert host_of(load_cluster("v100_dgx2", 32)) == all_

@@ -9,12 +9,14 @@ import pytest
 
 from simulator.errors import PlanError, UnknownNameError
 from simulator.hardware.cluster import load_cluster
-from simulator.lowering import lower
+from simulator.lowering import lower, resolve
+from simulator.lowering.layers.expand import layer_costs
 from simulator.plan.plan import Plan
 from simulator.program.program import CATEGORIES, Program, Segment
 from simulator.program.spec import verify
 from simulator.report.prediction import Prediction
 from simulator.simulation import simulate
+from simulator.testing.block_contract import small_model
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 from tests.profiles import profile
@@ -241,3 +243,17 @@ def test_layers_of_a_loop_copy_what_they_keep_and_what_they_carry() -> None:
 
 
 KEPT_WIDTHS = {"layer input": 4096, "queries": 4096, "keys": 1024, "values": 1024}
+
+
+@pytest.mark.parametrize(("split", "parts"), [(1, 4), (4, 1)])
+def test_kept_products_of_experts_are_their_rows(split: int, parts: int) -> None:
+    """Each rank keeps the rows that it has: of all experts together, and of a width that it may share."""
+    model = small_model(experts=8, experts_per_token=2, expert_ffn=64)
+    work = Workload(model=model, sequence_length=128, global_batch_size=8)
+    sharing = {"tensor_parallel": 4, "sequence_parallel": True, "expert_tensor_parallel": split}
+    plan = Plan(**sharing, framework="megatron_core", recompute_policy="save_dot_only")  # type: ignore[arg-type]
+    kept = {t.name: t.bytes for t in layer_costs(work, resolve(work, plan, 8))["moe layer"].saved}
+
+    rows = 128 * 2 * 2.0
+    assert rows * 2 * 64 / 4 == kept["expert up output"]
+    assert rows * model.hidden / parts == kept["expert down output"]

@@ -59,6 +59,7 @@ def reason(**changes: str) -> str:
         ("A10G", 24, "a10g_24gb"),
         ("A10", 24, "a10_24gb"),
         ("V100-SXM3-32GB", 32, "v100_32gb_sxm3"),
+        ("Tesla V100-SXM3-32GB (DGX-2)", 32, "v100_32gb_sxm3"),
         ("H100 NVL", 94, "h100_94gb_nvl"),
         ("Intel Gaudi 3", 128, "gaudi3"),
         ("H300", 141, None),

@@ -22,6 +22,8 @@ from tests.rows import ROW, placed
         ("T5X on GPUs", "0", "t5x"),
         ("Levanter on TPU", "3", "jax_xla"),
         ("llm.c (C/CUDA)", "1", "llm_c"),
+        ("torchtitan (FSDP2), eager", "3", "torchtitan_eager"),
+        ("Hugging Face transformers with Transformer Engine layers", "3", "pytorch_fsdp_fused"),
         ("HAI-LLM", "1", "hai_llm"),
         ("OLMo-core", "3", "torchtitan"),
         ("Primus (Megatron)", "1", "megatron_core"),
@@ -216,10 +218,10 @@ def test_a_batch_near_a_whole_number_of_microbatches_is_taken_for_it() -> None:
     assert "gbs = 1536, the nearest multiple" in "; ".join(row.assumed)
 
 
-def test_key_value_heads_are_copied_where_tensor_parallelism_is_wider() -> None:
+def test_key_value_heads_are_shared_where_tensor_parallelism_is_wider() -> None:
     row = placed(kv_heads="1", gated_mlp="1")
-    assert 2 == row.workload.model.kv_heads
-    assert "1 key/value heads are copied to 2 tensor-parallel ranks" in row.assumed
+    assert 1 == row.workload.model.kv_heads
+    assert not [word for word in row.assumed if "heads" in word]
     assert predict(row)[0].step_time > 0
 
 

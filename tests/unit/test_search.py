@@ -13,6 +13,7 @@ from simulator.job import Job, job_from_names, load_job
 from simulator.search import candidate
 from simulator.search.answer import Answer
 from simulator.search.candidate import fit_probability, look
+from simulator.search.quick import quick_search, quick_space
 from simulator.search.search import search
 from simulator.search.space import Space, default_ranges, make_space, read_ranges
 from simulator.simulation import simulate_job
@@ -79,7 +80,9 @@ def too_high(space: Space) -> list[list[str]]:
     for point in space.points():
         looked = look(space, point, "step_time")
         result = looked.simulated()
-        if not isinstance(result, str) and looked.bound > result.step_time:
+        if not isinstance(result, str) and (
+            looked.bound > result.step_time or looked.full * result.capacity > result.peak_memory
+        ):
             found.append(point.settings)
     return found
 
@@ -120,7 +123,9 @@ def test_bounds_are_below_the_truth_and_one_a_hundredth_too_high_is_caught(
     planted = grid.best[3]
     plan, real = small.job_of(planted.point).plan, candidate.least_seconds
     monkeypatch.setattr(
-        candidate, "least_seconds", lambda job: 1.01 * planted.step_time if job.plan == plan else real(job)
+        candidate,
+        "least_seconds",
+        lambda job, state: 1.01 * planted.step_time if job.plan == plan else real(job, state),
     )
     assert too_high(small) == [planted.point.settings]
 
@@ -136,11 +141,41 @@ def test_brute_force_agrees_on_a_thousand_plans(name: str) -> None:
     assert too_high(space) == []
 
 
+def test_a_bound_of_memory_one_a_hundredth_too_high_is_caught(
+    small: Space, grid: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = grid.best[3]
+    plan, real = small.job_of(planted.point).plan, candidate.least_bytes
+    high = 1.01 * planted.peak_memory
+    monkeypatch.setattr(candidate, "least_bytes", lambda job, state: high if job.plan == plan else real(job, state))
+    assert too_high(small) == [planted.point.settings]
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.2, 0.5, 0.9, 0.999, 1.0])
+def test_what_is_too_large_by_its_bound_does_not_fit(probability: float) -> None:
+    settings = [
+        "cluster.gpus=8",
+        "workload.global_batch_size=64",
+        "plan.tensor_parallel=4",
+        "plan.sequence_parallel=true",
+    ]
+    ranges = ["microbatch_size=1,2,4,8", "zero_stage=0,1,3", "recompute=none,full", "pipeline_parallel=1,2"]
+    space = space_of("llama2_13b", "dgx_a100_40", settings, ranges)
+    exact, brute = search(space, fit_probability=probability), search(space, "grid", fit_probability=probability)
+    assert figures(exact) == figures(brute)
+    assert len(exact.candidates) < space.size - len(exact.refused)
+    for number in exact.large:
+        result = look(space, space.at(number), "step_time").simulated()
+        assert isinstance(result, str) or not result.feasible(probability)
+
+
 def test_a_planted_bound_changes_the_answer(small: Space, grid: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     """If bounds could be too high without a trace, the tests above would prove nothing."""
     real = candidate.least_seconds
     best = small.job_of(grid.best[0].point).plan
-    monkeypatch.setattr(candidate, "least_seconds", lambda job: real(job) * (100.0 if job.plan == best else 1.0))
+    monkeypatch.setattr(
+        candidate, "least_seconds", lambda job, plan: real(job, plan) * (100.0 if job.plan == best else 1.0)
+    )
     assert figures(search(small, top=1), 1) != figures(grid, 1)
 
 
@@ -177,7 +212,7 @@ def test_ctrl_c_keeps_what_is_known(small: Space, monkeypatch: pytest.MonkeyPatc
     assert answer.disposed["open"] > 0
 
 
-@pytest.mark.parametrize("strategy", ["random", "annealing"])
+@pytest.mark.parametrize("strategy", ["random", "annealing", "descent"])
 def test_strategies_that_draw_repeat_with_their_seed_and_prove_nothing(
     small: Space, strategy: str, grid: Answer
 ) -> None:
@@ -186,6 +221,23 @@ def test_strategies_that_draw_repeat_with_their_seed_and_prove_nothing(
     assert not one.proven
     assert one.best[0].step_time >= grid.best[0].step_time
     assert len(one.candidates) <= 12 + 1
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus"),
+    [
+        ("llama3_8b", 8),
+        pytest.param("llama3_70b", 512, marks=pytest.mark.slow),
+        pytest.param("mixtral_8x7b", 64, marks=pytest.mark.slow),
+    ],
+)
+def test_a_quick_search_finds_nearly_the_best_of_its_space(model: str, gpus: int) -> None:
+    sizes = [f"cluster.gpus={gpus}", f"workload.global_batch_size={4 * gpus}", "workload.sequence_length=4096"]
+    job = job_from_names(model, "dgx_h100", sizes)
+    quick, whole = quick_search(job), search(quick_space(job), top=1)
+    assert quick.best[0].step_time <= 1.03 * whole.best[0].step_time
+    assert len(quick.candidates) <= 48
+    assert figures(quick) == figures(quick_search(job))
 
 
 def test_choices_say_what_each_value_costs(grid: Answer) -> None:

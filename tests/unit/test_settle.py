@@ -29,7 +29,6 @@ REFUSALS = [
         "data_parallel = 8",
     ),
     (GPT, {"tensor_parallel": 7}, 63, "heads, but 96 / 7", "tensor_parallel = 6"),
-    (LLAMA, {"tensor_parallel": 16}, 16, "kv_heads, but 8 / 16", "tensor_parallel = 8"),
     (GPT, {"microbatch_size": 3}, 8, "64 / (8 x 3)", "global_batch_size = 72"),
     (GPT, {"sequence_parallel": True}, 8, "tensor_parallel = 1", "sequence_parallel = false"),
     (GPT, {"pipeline_parallel": 64, "chunks_per_rank": 2}, 64, "96 layers", "pipeline_parallel = 48"),

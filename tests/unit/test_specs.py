@@ -9,6 +9,7 @@ import pytest
 from pydantic import Field
 
 from simulator.errors import SpecError, UnknownNameError
+from simulator.hardware.link import load_link
 from simulator.specs import (
     Count,
     Name,
@@ -262,6 +263,21 @@ def test_the_working_directory_comes_first(here: Path) -> None:
     assert here == data_roots()[0]
 
 
+def test_a_name_found_before_is_looked_up_anew_when_a_file_comes_changes_or_goes(here: Path) -> None:
+    own = here / "hardware_specs" / "links"
+    shipped = load_link("nvlink3")
+    assert shipped is load_link("nvlink3")
+    own.mkdir(parents=True)
+    text = find_spec("links", "nvlink3").read_text()
+    (own / "nvlink3.toml").write_text(text.replace("notes = ", "# notes = "))
+    mine = load_link("nvlink3")
+    assert (mine.notes, shipped.notes) == (None, "A100, 12 links behind NVSwitch.")
+    (own / "nvlink3.toml").write_text(text)
+    assert load_link("nvlink3").notes == shipped.notes
+    (own / "nvlink3.toml").unlink()
+    assert shipped is load_link("nvlink3")
+
+
 def test_a_path_is_taken_as_it_is(here: Path) -> None:
     (here / "my.toml").write_text(GOOD)
     assert Path("my.toml") == find_spec("gpus", "my.toml")
@@ -290,3 +306,18 @@ def test_errors_of_several_files_come_together(here: Path) -> None:
     lines = [line for line in str(caught.value).splitlines() if line.startswith("workloads/published/")]
     rule = "line 2: count = 0: expected at least 1"
     assert [f"workloads/published/a.toml, {rule}", f"workloads/published/b.toml, {rule}"] == lines[:2]
+
+
+def test_a_value_that_may_be_of_two_kinds_is_named_by_its_key(tmp_path: Path) -> None:
+    from simulator.job import load_job
+
+    path = tmp_path / "job.toml"
+    path.write_text(
+        '[workload]\nmodel = "gpt2_124m"\n[cluster]\nname = "a100_x8"\n'
+        "[checkpoint]\ninterval = 5\n[reliability]\nrestart = {drain = 3}\n"
+    )
+    with pytest.raises(SpecError) as refused:
+        load_job(path)
+    assert "line 6: checkpoint.interval = 5: expected a time with its unit" in str(refused.value)
+    assert "line 8: reliability.restart.drain = 3: expected a time with its unit" in str(refused.value)
+    assert "[" not in str(refused.value)

@@ -9,7 +9,7 @@ import pytest
 
 from simulator.errors import ProgramError
 from simulator.lowering import lower
-from simulator.lowering import structure as structures
+from simulator.lowering.steps import structure as structures
 from simulator.plan.plan import Plan
 from simulator.program.program import Program
 from simulator.program.rows import COLUMNS

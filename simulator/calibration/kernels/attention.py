@@ -25,7 +25,6 @@ from simulator.hardware.compute_coefficients import (
     AttentionKernel,
     AttentionPass,
     Clock,
-    Residuals,
 )
 from simulator.hardware.gpu import Gpu
 from simulator.specs import CsvRows
@@ -270,23 +269,3 @@ def clock_lines(clock: Clock) -> list[str]:
         f"exponent = {clock.exponent!r}",
         f"boost_window = {toml_value(show(clock.boost_window, 's'))}",
     ]
-
-
-def rounded_residuals(errors: Array, left_out: Array | None, date: str) -> Residuals:
-    """Return the percentiles of |predicted / measured - 1|."""
-    far = np.abs(np.expm1(errors))
-    found = Residuals(
-        points=len(far),
-        p50=round(float(np.quantile(far, 0.5)), 4),
-        p95=round(float(np.quantile(far, 0.95)), 4),
-        date=date,
-    )
-    if left_out is None:
-        return found
-    away = np.abs(np.expm1(left_out))
-    return found.model_copy(
-        update={
-            "left_out_p50": round(float(np.quantile(away, 0.5)), 4),
-            "left_out_p90": round(float(np.quantile(away, 0.9)), 4),
-        }
-    )

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.calibration.files import read_table
+from simulator.calibration.kernels.residuals import rounded_residuals
 from simulator.costs.gemm import BENCHMARK_REPEATS, LAYOUTS, gemm_seconds
 from simulator.errors import CalibrationError
-from simulator.hardware.compute_coefficients import GemmCoefficients, Residuals
+from simulator.hardware.compute_coefficients import GemmCoefficients
 from simulator.hardware.gpu import Gpu
 from simulator.specs import CsvRows
 from simulator.units import parse, plain_number, show
@@ -116,6 +117,9 @@ def _measurement(row: Mapping[str, str]) -> GemmMeasurement:
     if min(batch, m, n, k) < 1 or value <= 0.0:
         what = row["time_ms"] + " ms" if timed else row["tflops"] + " TFLOP/s"
         raise ValueError(f"expected sizes and a speed above zero, got {batch} x {m} x {n} x {k} at {what}")
+    repeats = plain_number(row.get("repeats") or BENCHMARK_REPEATS)
+    if repeats < 1.0:
+        raise ValueError(f"repeats are how often a benchmark ran the product, at least 1, but are {repeats:g}")
     return GemmMeasurement(
         gpu=row["gpu"],
         shape=(batch, m, n, k),
@@ -125,7 +129,7 @@ def _measurement(row: Mapping[str, str]) -> GemmMeasurement:
         seconds=value if timed else 2.0 * batch * m * n * k / value,
         model=row.get("model") or "",
         weight=plain_number(row.get("weight") or 1.0),
-        repeats=plain_number(row.get("repeats") or BENCHMARK_REPEATS),
+        repeats=repeats,
     )
 
 
@@ -196,17 +200,8 @@ def fit_gemm(
         raise CalibrationError("the fit found nothing")
     values = np.where(best.x < _NEGLIGIBLE, low, low + best.x * (high - low))
     fitted = _moved(start, free, [float(f"{v:.3g}") for v in values])
-    error = np.abs(np.expm1(gemm_errors(measurements, fitted, gpus)))
-    return fitted.model_copy(
-        update={
-            "residuals": Residuals(
-                points=len(measurements),
-                p50=_rounded(np.quantile(error, 0.5)),
-                p95=_rounded(np.quantile(error, 0.95)),
-                date=datetime.date.today().isoformat(),
-            )
-        }
-    )
+    errors = gemm_errors(measurements, fitted, gpus)
+    return fitted.model_copy(update={"residuals": rounded_residuals(errors, None, datetime.date.today().isoformat())})
 
 
 def leave_models_out(

@@ -18,7 +18,6 @@ from simulator.calibration.kernels.attention import (
     fit_attention,
     leave_shapes_out,
     read_attention_csv,
-    rounded_residuals,
 )
 from simulator.calibration.kernels.gemm import fit_gemm, gemm_errors, gemm_toml, leave_models_out, read_gemm_csv
 from simulator.calibration.kernels.memory_bound import (
@@ -27,6 +26,7 @@ from simulator.calibration.kernels.memory_bound import (
     memory_errors,
     read_memory_csv,
 )
+from simulator.calibration.kernels.residuals import rounded_residuals
 from simulator.errors import CalibrationError, SimulatorError
 from simulator.hardware.compute_coefficients import (
     Residuals,

@@ -102,13 +102,16 @@ def row_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]]:
             f"GPU {name[:60]!r} is not known, and the row gives no gpu_peak_bf16_tflops and gpu_mem_gb for it"
         )
     flops = parse(f"{peak} TFLOP/s", "FLOP/s")
-    pattern = min(_like(row, name), key=lambda g: (abs(math.log(_half(g) / flops)), g.name))
+    memory = parse(f"{gigabytes} GB", "B")
+    pattern = min(
+        _like(row, name), key=lambda g: (abs(math.log(_half(g) / flops)) + abs(math.log(g.memory / memory)), g.name)
+    )
     factor = flops / _half(pattern)
     gpu = pattern.model_copy(
         update={
             "name": name or "unnamed GPU",
             "aliases": (),
-            "memory": parse(f"{gigabytes} GB", "B"),
+            "memory": memory,
             "peak_flops": {dtype: value * factor for dtype, value in pattern.peak_flops.items()},
         }
     )

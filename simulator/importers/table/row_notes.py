@@ -10,7 +10,7 @@ from simulator.importers.table.rows import Row, text
 from simulator.importers.vocabulary.names import load_names
 from simulator.workload.model import Model
 
-__all__ = ["keeps_16_bits", "row_dropout", "row_loss", "row_optimizer"]
+__all__ = ["keeps_16_bits", "row_dropout", "row_loss", "row_optimizer", "words_said"]
 
 _WORDS = ("framework", "optimizer", "recompute_detail", "zero_stage", "overlap", "quality_note", "task")
 _OPTIMIZERS = (
@@ -29,7 +29,8 @@ CHUNKS = 8
 """Parts of a loss in chunks where nothing tells how many (torchtitan docs: "8 chunks" before lengths were given)."""
 
 
-def _said(row: Row) -> str:
+def words_said(row: Row) -> str:
+    """Return what a row says in words, in lower case: of its code, optimizer, recompute, sharding, overlap, task and notes."""
     return " ; ".join(text(row, column) for column in _WORDS).lower()
 
 
@@ -39,7 +40,7 @@ def keeps_16_bits(row: Row) -> bool:
     >>> keeps_16_bits({"quality_note": "all in bf16 (weights, gradients, Adam)"})
     True
     """
-    return bool(re.search(_OF_16_BITS, _said(row)))
+    return bool(re.search(_OF_16_BITS, words_said(row)))
 
 
 def row_optimizer(row: Row) -> tuple[str, tuple[str, ...]]:
@@ -48,7 +49,7 @@ def row_optimizer(row: Row) -> tuple[str, tuple[str, ...]]:
     >>> row_optimizer({"framework": "torchtune + PagedAdamW8bit"})[0]
     'adam_8bit'
     """
-    found = next((name for pattern, name in _OPTIMIZERS if re.search(pattern, _said(row))), None)
+    found = next((name for pattern, name in _OPTIMIZERS if re.search(pattern, words_said(row))), None)
     return (found, (f"optimizer {found} (the row's own words)",)) if found else ("adam", ())
 
 
@@ -58,7 +59,7 @@ def row_dropout(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:
     >>> row_dropout({"quality_note": "dropout 0.1"})[0], row_dropout({"quality_note": "no dropout"})[0]
     ({'dropout': True}, {'dropout': False})
     """
-    said = _said(row)
+    said = words_said(row)
     if "dropout" in said:
         with_it = not re.search(r"\b(no|without) dropout|dropout (of )?0(\.0*)?(?![.\d])", said)
         return {"dropout": with_it}, (f"dropout = {with_it} (the row's own words)".lower(),)
@@ -75,7 +76,7 @@ def row_loss(row: Row, model: Model, tokens: int) -> dict[str, Any]:
     Liger (linkedin/Liger-Kernel ops/fused_linear_cross_entropy.py) takes as many chunks as the vocabulary is wider than the
     model, rounded so that a chunk has a power of two of tokens.
     """
-    said = _said(row)
+    said = words_said(row)
     if re.search(_LOSS_APART, said):
         return {"fused_cross_entropy": False}
     if not re.search(_IN_CHUNKS, said):

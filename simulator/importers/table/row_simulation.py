@@ -10,10 +10,11 @@ from simulator.hardware.cluster import Cluster
 from simulator.hardware.run_residuals import run_kind
 from simulator.importers.table.row_cluster import row_cluster
 from simulator.importers.table.row_framework import row_precision
+from simulator.importers.table.row_host import row_documents, row_graphs, row_host
 from simulator.importers.table.row_model import row_model
 from simulator.importers.table.row_notes import row_dropout, row_loss, row_optimizer
 from simulator.importers.table.row_plan import row_plan
-from simulator.importers.table.rows import Row, count, text
+from simulator.importers.table.rows import Row, text
 from simulator.importers.vocabulary.names import load_names
 from simulator.workload.model import Model
 from simulator.workload.workload import Workload
@@ -53,32 +54,44 @@ def row_simulation(row: Row) -> RowSimulation:
         CannotPlace: why not.
     """
     model, length, from_model = row_model(row)
-    model, repeated = _heads_for_all(model, count(row, "tp") or 1)
     precision, from_precision = row_precision(row)
     fields, batch, recompute, from_plan = row_plan(row, model)
     fields |= row_loss(row, model, fields["microbatch_size"] * length // fields["context_parallel"])
     dropout, from_dropout = row_dropout(row)
     fields |= dropout
+    on_host, from_host = row_host(row, _layers_per_chunk(model, fields), fields["zero_stage"])
+    fields |= on_host | row_graphs(row)
     optimizer, from_optimizer = row_optimizer(row)
     cluster, from_cluster = row_cluster(row)
     fact = load_names().fact(text(row, "source"), "recompute")
     workload = Workload(
-        model=model, sequence_length=length, global_batch_size=batch, precision=precision, optimizer=optimizer
+        model=model,
+        sequence_length=length,
+        global_batch_size=batch,
+        precision=precision,
+        optimizer=optimizer,
+        document_length=row_documents(row),
     )
     return RowSimulation(
         workload=workload,
         fields=fields,
         recompute=recompute,
         cluster=cluster,
-        assumed=(*from_model, *repeated, *from_precision, *from_plan, *from_dropout, *from_optimizer, *from_cluster),
+        assumed=(
+            *from_model,
+            *from_precision,
+            *from_plan,
+            *from_dropout,
+            *from_host,
+            *from_optimizer,
+            *from_cluster,
+        ),
         offloads=(fact is not None and fact.offloads and text(row, "recompute").lower() in ("", "unknown"))
         or "offload" in f"{text(row, 'recompute')} {text(row, 'recompute_detail')}".lower(),
     )
 
 
-def _heads_for_all(model: Model, tensor: int) -> tuple[Model, tuple[str, ...]]:
-    """Return the model with a key/value head for every tensor-parallel rank: fewer are copied (Megatron-LM's attention.py)."""
-    if model.attention == "latent" or model.kv_heads >= tensor or tensor % model.kv_heads or model.heads % tensor:
-        return model, ()
-    why = f"{model.kv_heads} key/value heads are copied to {tensor} tensor-parallel ranks"
-    return model.model_copy(update={"kv_heads": tensor}), (why,)
+def _layers_per_chunk(model: Model, fields: Mapping[str, Any]) -> int:
+    """Layers of the smallest chunk of a rank."""
+    chunks: int = fields["pipeline_parallel"] * fields.get("chunks_per_rank", 1)
+    return max(1, model.layers // chunks)

@@ -31,6 +31,8 @@ __all__ = ["NameTable", "find_gpu", "load_names", "words_of"]
 
 _VENDORS = ("nvidia", "amd", "intel", "google", "huawei", "geforce", "tesla", "instinct", "quadro", "cloud")
 """Words of a GPU's name that say nothing of which one it is."""
+_MARKS = {"500w", "sxm3"}
+"""Words that tell two cards of one chip and memory apart: a text has all of a card\'s, and no other."""
 _NEAR = 0.01
 """Memories that are nearer to each other than this are the same."""
 MEMORY_TOLERANCE = 0.06
@@ -116,15 +118,17 @@ class NameTable(Spec):
         return next((name for entry, name in self.framework_words.items() if all(map(said, entry.split(" + ")))), None)
 
     def framework_as_built(self, framework: str, text: str) -> str:
-        """Return the profile of a framework whose text says that its layers are compiled or made of fused kernels.
+        """Return the profile of a framework whose text says that its layers are compiled or made of fused kernels, or eager.
 
         >>> load_names().framework_as_built("pytorch_fsdp", "FSDP + torch.compile")
         'pytorch_fsdp_fused'
+        >>> load_names().framework_as_built("torchtitan", "torchtitan (FSDP2), eager")
+        'torchtitan_eager'
         """
         plain = text.lower()
-        built = re.search(r"compile|fused kernels", plain) and not re.search(
-            r"(without|no)[ -]torch.?compile|thunder", plain
-        )
+        if re.search(r"(without|no)[ -]torch.?compile|\beager\b", plain):
+            return self.framework_variants.get(f"{framework} eager", framework)
+        built = re.search(r"compile|fused kernels|transformer engine", plain) and "thunder" not in plain
         return self.framework_variants.get(f"{framework} compiled", framework) if built else framework
 
     def framework_today(self, framework: str, words: str, architecture: str, where: str = "") -> FrameworkOfTime | None:
@@ -256,9 +260,9 @@ def find_gpu(table: NameTable, text: str, memory: float | None) -> FoundGpu | No
         plugs = gpu.form.lower().startswith("pcie")
         if (said is not None and not _same_memory(gpu.memory, said)) or (form and plugs != (form == "pcie")):
             continue
-        special = not {"500w", "sxm3"} & set(stem.split("_")) <= set(words)
+        odd = len((_MARKS & set(stem.split("_"))) ^ (_MARKS & set(words)))
         far = round(_distance(gpu.memory, said) / _NEAR) if said is not None else 0
-        candidates.append((far, special, plugs, -gpu.memory, stem))
+        candidates.append((far, odd, plugs, -gpu.memory, stem))
     return FoundGpu(min(candidates)[-1], False) if candidates else None
 
 

@@ -23,15 +23,15 @@ off by default (traced).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
+from simulator.partition.strategies.context import HEADS, QUERIES, attention_exchange
 from simulator.program.calls import AttentionCall
 from simulator.program.program import COLLECTIVE
+from simulator.workload.graph import Attention
 from simulator.workload.operator import Operator
-
-if TYPE_CHECKING:
-    from simulator.lowering.layers.splitter import Splitter
 
 __all__ = ["ring_attention", "swap_heads"]
 
@@ -44,30 +44,31 @@ _PUT_TOGETHER = 4.0
 _LAUNCHES = {"fused": (4, 6), "plain": (8, 16), "traced": (2, 3)}
 
 
-def ring_attention(rows: Rows, core: dict[str, Any], o: Operator, split: Splitter, phase: str) -> None:
+def ring_attention(
+    ctx: LayerContext, rows: Rows, core: dict[str, Any], o: Operator, op: Attention, groups: int
+) -> None:
     """Write the attention of one rank, its exchanges and the joining of partial results.
 
     Args:
         core: what all rows of the attention kernel share; `shape` is (sequences, heads, tokens of this rank, width).
-        o: the operator; split: the `Splitter`.
+        groups: key/value heads of a rank.
     """
     sequences, heads, length, width = core["shape"]
-    groups, wide = max(1, o.kv_heads // split.t // split.inner), split.style.ring_in_fp32
-    traced = split.style.ring_traced
+    phase, wide, traced = core["phase"], ctx.style.ring_in_fp32, ctx.style.ring_traced
     how = ("traced" if traced else "plain") if wide else "fused"
     backward = phase == "backward"
     passes = 2.5 if backward else 1.0
     work = 4.0 * passes * sequences * heads * float(length) * width
-    peers = o.peers // split.inner
+    peers = o.peers // ctx.inner
     blocks = peers - 1
     own = rows.add(
-        **core, label=o.label, call=AttentionCall(o.kernel, "causal", 0, groups, length), flops=work * length
+        **core, label=o.label, call=AttentionCall(op.kernel, "causal", 0, groups, length), flops=work * length
     )
     others = {**core, "shape": (sequences * blocks, heads, length, width), "launches": core["launches"] * blocks}
     rest = rows.add(
         **others,
         label=f"{o.label} to other ranks' keys",
-        call=AttentionCall(o.kernel, "full", 0, groups, length // 2),
+        call=AttentionCall(op.kernel, "full", 0, groups, length // 2),
         flops=work * length * blocks,
     )
     queries, keys = float(sequences * length * heads * width), 2.0 * sequences * length * groups * width
@@ -85,38 +86,45 @@ def ring_attention(rows: Rows, core: dict[str, Any], o: Operator, split: Splitte
         launches=_LAUNCHES[how][backward] * blocks,
         part="input" if backward else "",
     )
-    shared = keys * peers * split.e
+    shared = keys * peers * ctx.e
     # gathered at once, keys hide beside the rank's own block only; passed on block by block, beside the blocks of others
-    wanted = [("all_gather", shared, own if wide or blocks == 1 else rest)]
+    exchange = attention_exchange(QUERIES)
+    wanted = [(exchange.keys, shared, own if wide or blocks == 1 else rest)]
     if backward:
-        home = peers / blocks * 4.0 / split.e if wide else 1.0
-        wanted.append(("reduce_scatter", shared * home, rest))
+        home = peers / blocks * 4.0 / ctx.e if wide else 1.0
+        wanted.append((exchange.gradients, shared * home, rest))
     for name, message, beside in wanted:
         rows.add(
             label=f"{o.label} keys and values {name}",
             kind=COLLECTIVE,
             work=name,
             message=message,
-            group=split.groups.ring or split.groups.context,
+            group=ctx.groups.ring or ctx.groups.context,
             dtype=core["dtype"],
             phase=phase,
             beside=-1 if traced else beside,
         )
 
 
-def swap_heads(rows: Rows, o: Operator, split: Splitter, phase: str) -> None:
-    """Ulysses: tokens of all heads against all tokens of some heads, and back (DeepSpeed-Ulysses, arXiv 2309.14509)."""
-    if o.peers == 1 or split.inner == 1:
-        return
-    query = split.tokens * (o.shape[1] // split.t) * o.shape[3] * split.e
-    kv = 2 * split.tokens * max(1, o.kv_heads // split.t) * o.shape[3] * split.e
-    for what, message in (("queries, keys and values", query + kv), ("output", query)):
+def swap_heads(ctx: LayerContext, rows: Rows, o: Operator, phase: str, heads: int, groups: int) -> None:
+    """Ulysses: tokens of all heads against all tokens of some heads, and back (DeepSpeed-Ulysses, arXiv 2309.14509).
+
+    Args:
+        heads, groups: heads of queries and of keys and values that the tensor-parallel rank has.
+    """
+    query = ctx.tokens * heads * o.shape[3] * ctx.e
+    kv = 2 * ctx.tokens * max(1, groups) * o.shape[3] * ctx.e
+    exchange = attention_exchange(HEADS)
+    for name, what, message in (
+        (exchange.queries, "queries, keys and values", query + kv),
+        (exchange.output, "output", query),
+    ):
         rows.add(
-            label=f"{o.label} {what} all_to_all",
+            label=f"{o.label} {what} {name}",
             kind=COLLECTIVE,
-            work="all_to_all",
+            work=name,
             message=message,
-            group=split.groups.context,
-            dtype=split.dtype,
+            group=ctx.groups.context,
+            dtype=ctx.dtype,
             phase=phase,
         )

@@ -10,18 +10,15 @@ step of MaxText/configs/a3/llama_2_70b/bf16/pgle holds five products as large as
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
+from simulator.workload.graph import Lookup
 from simulator.workload.operator import Operator
-
-if TYPE_CHECKING:
-    from simulator.lowering.layers.splitter import Splitter
 
 __all__ = ["look_up_by_product"]
 
 
-def look_up_by_product(split: Splitter, rows: Rows, o: Operator, phase: str) -> None:
+def look_up_by_product(ctx: LayerContext, rows: Rows, o: Operator, op: Lookup, phase: str) -> None:
     """Write the rows of an embedding that is a product; none for one that looks its rows up.
 
     Args:
@@ -31,18 +28,18 @@ def look_up_by_product(split: Splitter, rows: Rows, o: Operator, phase: str) -> 
     _, tokens, hidden, vocabulary = o.shape
     if not tokens:
         return
-    own = vocabulary // split.t
+    own = vocabulary // int(ctx.ways(op.weights[0].dims))
     part = "weight" if phase == "backward" else ""
     rows.add(
         label=f"{o.label} one-hot rows",
         work="memory_bound",
-        dtype=split.dtype,
+        dtype=ctx.dtype,
         read=8.0 * tokens,
-        written=float(tokens) * own * split.e,
+        written=float(tokens) * own * ctx.e,
         phase=phase,
         part=part,
     )
     if phase == "backward":
-        split.product(rows, f"{o.label} weight gradient", (1, own, hidden, tokens), "NT", phase, part=part)
+        ctx.product(rows, f"{o.label} weight gradient", (1, own, hidden, tokens), "NT", phase, part=part)
     else:
-        split.product(rows, o.label, (1, tokens, hidden, own), "NN", phase)
+        ctx.product(rows, o.label, (1, tokens, hidden, own), "NN", phase)

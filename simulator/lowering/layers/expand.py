@@ -10,20 +10,29 @@ from dataclasses import dataclass, replace
 
 from simulator.lowering.layers.fused_experts import with_kernels
 from simulator.lowering.layers.graphs import graph_inputs, started_by
+from simulator.lowering.layers.holdings import (
+    expert_parameters,
+    parameters,
+    shared_parameters,
+    small_parameters,
+    weight_tensors,
+)
 from simulator.lowering.layers.joins import gather_pieces
+from simulator.lowering.layers.layer_context import ExpertExchange, LayerContext
 from simulator.lowering.layers.loss_memory import loss_marks
 from simulator.lowering.layers.recompute import Recompute, dropped, policies_of, policy_named, runs_again
 from simulator.lowering.layers.rows import Rows, synchronise
 from simulator.lowering.layers.saved_values import kept_values
-from simulator.lowering.layers.splitter import ExpertSplit, Splitter
+from simulator.lowering.layers.write import write_backward, write_forward
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.partition.strategies.experts import EXPERT
 from simulator.program.calls import Traffic
 from simulator.program.program import OperatorTable, Tensor
 from simulator.workload.families import FAMILIES
+from simulator.workload.graph import Dim
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
 from simulator.workload.model import Model
-from simulator.workload.operator import KernelStyle, LayerPart, Operator
-from simulator.workload.precision import Precision
+from simulator.workload.operator import LayerPart
 from simulator.workload.workload import Workload
 
 __all__ = ["LayerCost", "layer_costs", "layer_kinds"]
@@ -38,8 +47,8 @@ class LayerCost:
         input_gradient, weight_gradient: the two halves of a split backward; recompute comes first (design 5b E).
         saved: tensors held from forward to backward.
         forward_mark, backward_mark: temporaries that stand while it runs.
-        parameters: weights on this GPU before ZeRO [count]; `small_parameters` of them are the same on every
-            tensor-parallel rank, `expert_parameters` are held by other sets of ranks than the rest.
+        parameters: weights on this GPU before ZeRO [count]; of the gradients of `small_parameters` each tensor-parallel rank has a
+            term, of those of `shared_parameters` some ranks have; `expert_parameters` are held by other sets of ranks than the rest.
         input_bytes: activation that crosses a chunk boundary, per GPU [B].
         tensors: sizes of its weight tensors, those of routed experts left out [count].
     """
@@ -55,6 +64,7 @@ class LayerCost:
     small_parameters: float
     input_bytes: float
     expert_parameters: float = 0.0
+    shared_parameters: float = 0.0
     tensors: tuple[float, ...] = ()
 
 
@@ -67,45 +77,56 @@ def layer_costs(
         sequences, length: of what runs at once; 0 = a whole microbatch, whole sequences.
         context: tokens of these sequences that ran before.
     """
-    experts = ExpertSplit(
-        parallel=resolved.expert_parallel,
-        tensor=resolved.expert_tensor_parallel,
-        imbalance=resolved.expert_imbalance,
-        exchange=resolved.expert_exchange,
-        sorts=1 < resolved.expert_parallel < workload.model.experts,
-        groups=resolved.groups,
-        count=workload.model.experts,
-    )
     source = length or workload.sequence_length
     target = workload.decoder_length
-    return {
-        kind + ending: _layer_cost(
-            workload.model,
-            kind,
-            sequences or resolved.microbatch_size,
-            (target if target and in_decoder(kind) else source) // resolved.context_parallel,
-            source // resolved.context_parallel if target else 0,
-            context,
-            resolved.precision,
-            resolved.style,
-            resolved.vocabulary,
-            resolved.tensor_parallel,
-            (resolved.context_parallel, resolved.context_parallel_kind, resolved.context_parallel_inner),
-            resolved.sequence_parallel,
-            policy_named(ending, resolved.recomputes),
-            ending,
-            resolved.overlap_tensor_parallel,
-            experts,
-            resolved.experts_apart,
-            resolved.gradient_bytes,
-            0.0 if workload.document_length is None else workload.attended,
-            resolved.tensor_parallel_splits,
-            resolved.cuda_graphs,
-            resolved.framework.layer_wait > 0,
-        )
-        for kind in layer_kinds(workload.model)
-        for ending in (policies_of(resolved.recomputes) if is_layer(kind) else ("",))
-    }
+    shared = resolved.context_parallel
+    sequences = sequences or resolved.microbatch_size
+    out = {}
+    for kind in layer_kinds(workload.model):
+        own = target if target and in_decoder(kind) else source
+        far = source // shared if target else 0
+        ctx = _context(resolved, workload, sequences * (own // shared))
+        for ending in policies_of(resolved.recomputes) if is_layer(kind) else ("",):
+            out[kind + ending] = _layer_cost(
+                ctx,
+                workload.model,
+                kind,
+                (sequences, own // shared, context, shared, far),
+                resolved.vocabulary,
+                policy_named(ending, resolved.recomputes),
+                ending,
+                resolved.experts_apart,
+                resolved.sequence_parallel,
+                resolved.cuda_graphs,
+                resolved.framework.layer_wait > 0,
+            )
+    return out
+
+
+def _context(resolved: ResolvedPlan, workload: Workload, tokens: int) -> LayerContext:
+    """What the rows of a layer depend on beside its operators."""
+    experts = ExpertExchange(
+        kind=resolved.expert_exchange,
+        sorts=1 < resolved.expert_parallel < workload.model.experts,
+        count=workload.model.experts,
+        imbalance=resolved.expert_imbalance,
+    )
+    divided = resolved.sequence_parallel and resolved.tensor_parallel > 1
+    return LayerContext(
+        layout=resolved.layout,
+        groups=resolved.groups,
+        precision=resolved.precision,
+        style=resolved.style,
+        tokens=tokens,
+        hidden=workload.model.hidden,
+        experts=experts,
+        exchange=resolved.context_parallel_kind,
+        inner=resolved.context_parallel_inner,
+        overlaps=resolved.overlap_tensor_parallel,
+        splits=resolved.tensor_parallel_splits if divided else 1,
+        gradient_bytes=float(resolved.gradient_bytes),
+        attended=0.0 if workload.document_length is None else workload.attended,
+    )
 
 
 @functools.lru_cache(maxsize=64)
@@ -124,82 +145,68 @@ def in_decoder(kind: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _layer_cost(
+    ctx: LayerContext,
     model: Model,
     kind: str,
-    sequences: int,
-    length: int,
-    source: int,
-    context: int,
-    precision: Precision,
-    style: KernelStyle,
+    sizes: tuple[int, int, int, int, int],
     vocabulary: int,
-    tensor: int,
-    peers: tuple[int, str, int],
-    sequence_parallel: bool,
     recompute: Recompute,
     ending: str,
-    overlaps: bool,
-    experts: ExpertSplit,
     experts_apart: bool,
-    gradient_bytes: int,
-    attended: float,
-    splits: int,
+    sequence_parallel: bool,
     graphs: tuple[str, ...],
     synchronised: bool,
 ) -> LayerCost:
+    """The cost of one kind of layer.
+
+    Args:
+        sizes: sequences, tokens of each on this rank, tokens that ran before, ranks that share them, tokens of the encoder.
+    """
+    sequences, length, context, peers, source = sizes
+    style, precision, layout = ctx.style, ctx.precision, ctx.layout
     part = FAMILIES.get(model.architecture).part(
-        model, kind, sequences, length, precision, style, vocabulary, context, peers[0], source
-    )
-    if attended:
-        alone = (replace(o, attended=attended) if o.work == "attention" else o for o in part.operators)
-        part = replace(part, operators=tuple(alone))
-    split = Splitter(
-        tensor,
-        peers,
-        sequence_parallel,
-        overlaps,
-        precision,
-        sequences * length,
-        model.hidden,
-        style,
-        experts,
-        gradient_bytes,
-        splits,
+        model, kind, sequences, length, precision, style, vocabulary, context, peers, source
     )
     if kind == MTP_LAYER:
         recompute = replace(recompute, method="", layers=0)
     elif not is_layer(kind):
         recompute = Recompute("none")
     forward, backward = Rows(f"{kind}{ending} forward"), Rows(f"{kind}{ending} backward")
-    if split.divides(recompute.kind) and not ending:
-        gather_pieces(backward, "layer input", part.input_bytes, split.groups.tensor, precision.compute, "recompute")
-    operators = with_kernels(part.operators, style, experts.parallel > 1)
-    repeated = with_kernels(runs_again(part, recompute), style, experts.parallel > 1)
+    stream = _stream_ways(ctx, part)
+    kept_in_parts = recompute.kind == "full" and style.divides_checkpoints and ctx.tensor > 1 and not sequence_parallel
+    if kept_in_parts and not ending:
+        gather_pieces(backward, "layer input", part.input_bytes, ctx.groups.tensor, precision.compute, "recompute")
+    shared = layout.ranks(EXPERT) > 1
+    operators = with_kernels(part.operators, style, shared)
+    repeated = with_kernels(runs_again(part, recompute), style, shared)
     starts = [started_by(o, graphs, is_layer(kind)) for o in part.operators]
     for rows, chosen, write in (
-        (forward, operators, lambda rows, o: split.forward(rows, o, "forward")),
-        (backward, repeated, lambda rows, o: split.forward(rows, o, "recompute")),
-        (backward, operators[::-1], split.backward),
+        (forward, operators, write_forward),
+        (backward, repeated, functools.partial(write_forward, phase="recompute")),
+        (backward, operators[::-1], write_backward),
     ):
         for operator in chosen:
             first = len(rows.rows)
-            write(rows, operator)
+            write(ctx, rows, operator)
             rows.mark(first, started_by(operator, graphs, is_layer(kind)))
     if synchronised and recompute.kind == "full":
         synchronise(forward, "forward")
         synchronise(backward, "backward")
-    saved, again, rows_of_experts = _saved(part, split, recompute, ending)
+    input_ways = ctx.tensor if kept_in_parts else stream
+    saved, again, rows_of_experts = _saved(ctx, part, recompute, ending, input_ways)
     if style.stacks_saved and is_layer(kind):
         _stack(forward, saved, precision.compute)
-    saved += graph_inputs(rows_of_experts, starts, part.input_bytes / split.factor("sequence"))
+    saved += graph_inputs(rows_of_experts, starts, part.input_bytes / stream)
     if kind == "head":
-        logits, gradient = (
-            float(sequences * length * vocabulary),
-            precision.element * model.hidden * vocabulary / tensor,
-        )
-        forward_mark, backward_mark = loss_marks(style, logits, tensor, precision.element, gradient)
+        words = int(ctx.ways((Dim("vocabulary", vocabulary),)))
+        sharing = words if words > 1 else ctx.ways((Dim("sequence", length), Dim("vocabulary", vocabulary)))
+        logits = (
+            float(sequences * length * vocabulary) / sharing * words
+        )  # of the tokens that the ranks share the vocabulary of
+        gradient = precision.element * model.hidden * vocabulary / words
+        forward_mark, backward_mark = loss_marks(style, logits, words, precision.element, gradient)
     else:
-        out, grad = split.widest(part, not style.fused_norm and model.norm != "layer_norm")
+        out, grad = _widest(ctx, part, stream, not style.fused_norm and model.norm != "layer_norm")
         forward_mark, backward_mark = _marks(kind, "workspace", out), _marks(kind, "gradients of activations", grad)
     return LayerCost(
         forward=forward.table(),
@@ -209,16 +216,39 @@ def _layer_cost(
         saved=saved,
         forward_mark=forward_mark,
         backward_mark=(*again, *backward_mark),
-        parameters=sum(
-            (o.parameters - o.small_parameters) / split.weights(o) + o.small_parameters for o in part.operators
-        ),
-        small_parameters=float(sum(o.small_parameters for o in part.operators)),
-        input_bytes=(part.boundary_bytes or part.input_bytes) / split.factor("sequence"),
-        expert_parameters=sum(o.parameters / split.weights(o) for o in part.operators if o.split.startswith("expert"))
-        if experts_apart
-        else 0.0,
-        tensors=tuple(size for o in part.operators for size in _tensors(o, split, model.norm)),
+        parameters=parameters(ctx, part),
+        small_parameters=small_parameters(ctx, part),
+        shared_parameters=shared_parameters(ctx, part),
+        input_bytes=(part.boundary_bytes or part.input_bytes) / stream,
+        expert_parameters=expert_parameters(ctx, part) if experts_apart else 0.0,
+        tensors=weight_tensors(ctx, part, model.norm),
     )
+
+
+def _stream_ways(ctx: LayerContext, part: LayerPart) -> float:
+    """How many ways a layer's input is divided."""
+    return ctx.ways((Dim("sequence", ctx.tokens), Dim("hidden", ctx.hidden)))
+
+
+def _widest(ctx: LayerContext, part: LayerPart, stream: float, plain_norm: bool) -> tuple[float, float]:
+    """Bytes of the largest output of an operator, and of the gradients in and out of it.
+
+    A weight gradient that is not added into its buffer by its product stands beside them for a moment; a norm in plain
+    operations has its output's gradient beside three fp32 numbers per element.
+
+    Args:
+        stream: how many ways the layer's input is divided.
+    """
+    widest, gradient, e = 0.0, 0.0, ctx.e
+    for o in part.operators:
+        if o.work == "gemm":
+            b, m, n, k = ctx.division(o).shape
+            widest = max(widest, b * m * n * e)
+            if o.has_weight and not ctx.style.fused_wgrad_accumulation:
+                gradient = max(gradient, n * k * e)
+    widest = max(widest, part.input_bytes)
+    norm = part.input_bytes / stream * (1.0 + 12.0 / e) if plain_norm else 0.0
+    return widest, max(2 * widest + gradient, norm)
 
 
 def _stack(rows: Rows, saved: tuple[Tensor, ...], dtype: str) -> None:
@@ -235,33 +265,19 @@ def _stack(rows: Rows, saved: tuple[Tensor, ...], dtype: str) -> None:
         )
 
 
-def _tensors(operator: Operator, split: Splitter, norm: str) -> tuple[float, ...]:
-    """Sizes of the weight tensors of an operator on one GPU, those of routed experts left out [count]."""
-    if not operator.parameters or operator.split.startswith("expert"):
-        return ()
-    if operator.work == "gemm":
-        batch, _, n, k = operator.shape
-        main = batch * n * k
-        parts = [main / split.weights(operator) * width / n for width in operator.widths]
-        bias = operator.parameters - main
-        if bias:
-            parts.append(bias if operator.small_parameters else bias / split.weights(operator))
-        return tuple(parts)
-    if operator.work == "memory_bound" and norm == "layer_norm":
-        return (operator.parameters / 2.0, operator.parameters / 2.0)
-    main = operator.parameters - operator.small_parameters
-    return tuple(size for size in (main / split.weights(operator), operator.small_parameters) if size)
-
-
 def _marks(kind: str, name: str, size: float) -> tuple[Tensor, ...]:
     return (Tensor(name=f"{kind} {name}", category="workspace", bytes=size),) if size else ()
 
 
 def _saved(
-    part: LayerPart, split: Splitter, recompute: Recompute, ending: str
+    ctx: LayerContext, part: LayerPart, recompute: Recompute, ending: str, input_ways: float
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], float]:
     """Tensors kept for backward, and those made again in backward instead, of layers recomputed together of all of them; and the bytes
-    kept of the rows of experts."""
+    kept of the rows of experts.
+
+    Args:
+        input_ways: how many ways the layer's input is divided as it is kept.
+    """
     out = dropped(part, recompute)
     kept: list[Tensor] = []
     again: list[Tensor] = []
@@ -269,15 +285,15 @@ def _saved(
     for i, o in enumerate(part.operators):
         for j, s in enumerate(o.saved):
             if s.bytes and (recompute.kind == "operators" or not s.idle):
-                tensor = Tensor(name=s.name, category=s.category, bytes=s.bytes / split.factor(s.region))
+                tensor = Tensor(name=s.name, category=s.category, bytes=s.bytes / ctx.ways(s.dims))
                 (again if (i, j) in out else kept).append(tensor)
                 rows += tensor.bytes if s.of_experts and (i, j) not in out else 0.0
     together = recompute.layers if recompute.method == "uniform" else 1
     if recompute.kind in ("full", "policy"):
-        size = part.input_bytes / (split.t if split.divides(recompute.kind) else split.factor("sequence"))
+        size = part.input_bytes / input_ways
         kept = [] if ending else [Tensor(name="layer input", category="activations", bytes=size)]
-        values = kept_values(part, recompute.saves, split.e)
-        made = [Tensor(name=v.name, category="activations", bytes=v.bytes / split.factor(v.region)) for v in values]
+        values = kept_values(part, recompute.saves, ctx.e)
+        made = [Tensor(name=v.name, category="activations", bytes=v.bytes / ctx.ways(v.dims)) for v in values]
         kept += made
         rows = sum((t.bytes for t, v in zip(made, values, strict=True) if v.of_experts), 0.0)
         again += [Tensor(name="layer input", category="activations", bytes=size)] if together > 1 else []

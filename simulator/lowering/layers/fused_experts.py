@@ -25,7 +25,7 @@ def with_kernels(operators: Sequence[Operator], style: KernelStyle, shared: bool
     return tuple(
         o
         for o in operators
-        if not (style.fuses_experts and o.absorbed == "grouped")
-        and not (copied and o.absorbed == "exchange")
+        if not (style.fuses_experts and o.op.absorbed == "grouped")
+        and not (copied and o.op.absorbed == "exchange")
         and not (sorted_too and o.work == "sort")
     )

@@ -62,7 +62,8 @@ def started_by(o: Operator, scopes: tuple[str, ...], in_layer: bool) -> int:
     """
     if WHOLE_STEP in scopes or not scopes or not in_layer:
         return IN_STEP_GRAPH if WHOLE_STEP in scopes else EAGER
-    inside = o.captured in scopes or (o.captured.startswith("moe") and "moe" in scopes)
+    part = o.op.captured
+    inside = part in scopes or (part.startswith("moe") and "moe" in scopes)
     return IN_LAYER_GRAPH if inside else EAGER
 
 

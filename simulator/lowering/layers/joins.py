@@ -3,14 +3,13 @@ that arrive or are kept in parts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from simulator.lowering.layers.division import tensor_collective
+from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
+from simulator.partition.redistribute import redistribute
 from simulator.program.program import COLLECTIVE
+from simulator.workload.graph import Kernel
 from simulator.workload.operator import Operator
-
-if TYPE_CHECKING:
-    from simulator.lowering.layers.splitter import Splitter
 
 __all__ = ["gather_pieces", "join_logits", "sum_input_gradients"]
 
@@ -43,18 +42,20 @@ def gather_pieces(
     )
 
 
-def join_logits(split: Splitter, rows: Rows, o: Operator, phase: str) -> None:
+def join_logits(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase: str) -> None:
     """Gather the logits of all tensor-parallel ranks and join their parts; backward each rank copies its own part out."""
-    if split.t == 1:
+    given = op.inputs[0].dims
+    name = tensor_collective(redistribute(ctx.layout.placement(given), {}))
+    if not name:
         return
-    logits = o.shape[1] * o.shape[2] * split.e
+    logits = o.shape[1] * o.shape[2] * ctx.e
     if phase != "backward":
-        split.collective(rows, "all_gather", logits, phase, "logits")
-    moved = logits / split.t if phase == "backward" else logits
+        ctx.collective(rows, name, logits, phase, "logits")
+    moved = logits / ctx.ways(given) if phase == "backward" else logits
     rows.add(
         label="logits joined",
         work="memory_bound",
-        dtype=split.dtype,
+        dtype=ctx.dtype,
         read=moved,
         written=moved,
         phase=phase,
@@ -62,7 +63,7 @@ def join_logits(split: Splitter, rows: Rows, o: Operator, phase: str) -> None:
     )
 
 
-def sum_input_gradients(split: Splitter, rows: Rows, o: Operator, size: float) -> None:
+def sum_input_gradients(ctx: LayerContext, rows: Rows, o: Operator, size: float) -> None:
     """Add the input gradients of separate products: two at a time, or all in one kernel where additions are fused.
 
     Args:
@@ -70,11 +71,11 @@ def sum_input_gradients(split: Splitter, rows: Rows, o: Operator, size: float) -
     """
     sums = len(o.widths) - 1
     if sums:
-        read, kernels = (sums + 1, 1) if split.style.fused_residual else (2 * sums, sums)
+        read, kernels = (sums + 1, 1) if ctx.style.fused_residual else (2 * sums, sums)
         rows.add(
             label=f"{o.label} input gradients summed",
             work="memory_bound",
-            dtype=split.dtype,
+            dtype=ctx.dtype,
             read=read * size,
             written=kernels * size,
             phase="backward",

@@ -6,18 +6,16 @@ gather 0 | product 0 | product 1 | product 2            product 0 | product 1 | 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
-
-if TYPE_CHECKING:
-    from simulator.lowering.layers.splitter import Splitter
 
 __all__ = ["write_in_pieces"]
 
 
 def write_in_pieces(
-    split: Splitter,
+    ctx: LayerContext,
     rows: Rows,
     label: str,
     shape: tuple[int, int, int, int],
@@ -36,17 +34,17 @@ def write_in_pieces(
         gathered, scattered: bytes of the whole collective before and after the product; 0 = none.
     """
     b, m, n, k = shape
-    pieces = min(split.splits, m)
+    pieces = min(ctx.splits, m)
     before = -1
     for i in range(pieces):
         if gathered:
-            split.collective(
+            ctx.collective(
                 rows, "all_gather", gathered / pieces, phase, f"{label} piece {i}", beside=before, always=True
             )
         size = m // pieces + (i < m % pieces)
-        before = split.product(rows, f"{label} piece {i}", (b, size, n, k), order, phase, **more)
+        before = ctx.product(rows, f"{label} piece {i}", (b, size, n, k), order, phase, **more)
         if scattered:
             following = before + 2 if i + 1 < pieces else -1
-            split.collective(
+            ctx.collective(
                 rows, "reduce_scatter", scattered / pieces, phase, f"{label} piece {i}", beside=following, always=True
             )

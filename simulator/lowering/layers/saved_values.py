@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.workload.graph import Dim, Product
 from simulator.workload.operator import LayerPart, Operator
 
 __all__ = ["KeptValue", "kept_values", "repeated"]
@@ -27,12 +28,11 @@ _PLACES = ("projection", "mlp_up", "mlp_down")
 
 @dataclass(frozen=True, slots=True)
 class KeptValue:
-    """A value that is kept: its name, its bytes unsplit, how tensor parallelism divides it (a region of `Saved`), and whether it is of
-    experts' rows."""
+    """A value that is kept: its name, its bytes undivided, the dimensions by which it is divided, and whether it is of experts' rows."""
 
     name: str
     bytes: float
-    region: str
+    dims: tuple[Dim, ...]
     of_experts: bool = False
 
 
@@ -60,17 +60,21 @@ def kept_values(part: LayerPart, saves: tuple[str, ...], element: float) -> list
         after = part.operators[i + 1] if i + 1 < len(part.operators) else None
         if after is not None and is_core(after) and not is_core(o):
             read = [s for other in part.operators for s in other.saved if s.role == "operand"]
-            out += [KeptValue(s.name, s.bytes, s.region) for s in read]
+            out += [KeptValue(s.name, s.bytes, s.dims) for s in read]
         elif o.work == "gemm":
-            b, m, n, _ = o.shape
-            region = "sequence" if o.split == "row" else "tensor"
-            out.append(KeptValue(f"{o.label} output", float(b) * m * n * element, region, o.split.startswith("expert")))
+            experts = isinstance(o.op, Product) and o.op.of_experts
+            made = float(sum(t.elements for t in o.op.outputs)) * element
+            out.append(KeptValue(f"{o.label} output", made, o.op.outputs[0].dims, experts))
         elif o.work == "attention":
             sequences, heads, length, width = o.shape
-            out.append(KeptValue(f"{o.label} output", float(sequences) * heads * length * width * element, "tensor"))
-            out += [KeptValue(s.name, s.bytes, s.region) for s in o.saved if s.role == "statistics"]
+            out.append(
+                KeptValue(
+                    f"{o.label} output", float(sequences) * heads * length * width * element, o.op.outputs[0].dims
+                )
+            )
+            out += [KeptValue(s.name, s.bytes, s.dims) for s in o.saved if s.role == "statistics"]
         else:
-            out.append(KeptValue(f"{o.label} output", o.written, "tensor"))
+            out.append(KeptValue(f"{o.label} output", o.written, o.op.outputs[0].dims))
     return out
 
 

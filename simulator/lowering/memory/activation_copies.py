@@ -52,15 +52,16 @@ def add_activation_copies(state: State) -> None:
 
     effect = np.array([held[kind][0] for kind in kinds], np.int64)
     f_rank, b_rank = state.pattern.rank[forward[:, 0]], state.pattern.rank[backward[:, 0]]
-    out = add_copies(state, column(forward, "to_host"), f_rank, COPY_LANE, forward[:, 1])
+    out = add_copies(state, column(forward, "to_host"), f_rank, COPY_LANE, forward[:, 1], issued=forward[:, 1])
     slow = _two_before(f_rank)
     state.wait(forward[slow >= 0, 1], out[slow[slow >= 0]])
     state.touch("start", forward[:, 1], effect[forward[:, 2]])
     state.touch("end", out, effect[forward[:, 2]])
     copied = dict(zip(_keys(state, forward), out.tolist(), strict=True))
     there = np.array([copied[key] for key in _keys(state, backward)], np.int64)
-    back = add_copies(state, column(backward, "to_device"), b_rank, COPY_BACK_LANE, there)
     gate = _two_before(b_rank)
+    issued = np.maximum(forward[there - out[0], 1], np.where(gate >= 0, backward[gate, 1], -1))
+    back = add_copies(state, column(backward, "to_device"), b_rank, COPY_BACK_LANE, there, issued)
     state.wait(back[gate >= 0], backward[gate[gate >= 0], 1])
     state.wait(backward[:, 1], back)
     state.touch("start", back, effect[backward[:, 2]])

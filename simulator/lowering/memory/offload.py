@@ -5,7 +5,8 @@
     host                                | host_update                   |
     copy back                                          | to_device(weights)
 
-With overlap the three go layer by layer, so that copies hide beside the CPU's work (ZeRO-Offload, arXiv 2101.06840).
+With overlap the three go layer by layer, so that copies hide beside the CPU's work (ZeRO-Offload, arXiv 2101.06840).  Under ZeRO-2
+gradients have gone by then (`gradients_down`).
 """
 
 from __future__ import annotations
@@ -47,14 +48,34 @@ def copy_link(state: State, what: str, name: str, size: float, dtype: str) -> in
 
 
 def add_copies(
-    state: State, items: np.ndarray, rank: np.ndarray, lane: str, after: np.ndarray | None = None
+    state: State,
+    items: np.ndarray,
+    rank: np.ndarray,
+    lane: str,
+    after: np.ndarray | None = None,
+    issued: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Add rows of copies in the order given, each after one row (None: after none yet); returns their numbers."""
+    """Add rows of copies in the order given; returns their numbers.
+
+    Args:
+        after: the row that each waits for; None: none yet.
+        issued: the compute row after which each is issued, -1 = at the start, none later than any that it waits for; None: when all
+            others are (`copy_order`).
+    """
     streams = state.lanes(lane)
     rows = state.add_rows(Batch(item=items, kind=COPY, rank=rank, streams=streams[rank][:, None]))
+    state.issued.append((rows, rows if issued is None else _in_turn(issued, rank)))
     if after is not None:
         state.wait(rows, after)
     return rows
+
+
+def _in_turn(issued: np.ndarray, rank: np.ndarray) -> np.ndarray:
+    """No copy of a rank is issued before those that come before it."""
+    out = issued.copy()
+    for r in np.unique(rank).tolist():
+        out[rank == r] = np.maximum.accumulate(issued[rank == r])
+    return out
 
 
 def device_bytes(state: State, optimizer: float, has_master: bool) -> float:
@@ -118,14 +139,16 @@ def add_host_update(
         def items(what: str, name: str, size: float, dtype: str, pieces: int = pieces) -> np.ndarray:
             return np.full(pieces, copy_link(state, what, name, size, dtype))
 
-        out = items("to_host", "gradients", share * resolved.gradient_bytes, resolved.gradient_dtype)
+        there = len(state.down) > 0
+        if not there:
+            out = items("to_host", "gradients", share * resolved.gradient_bytes, resolved.gradient_dtype)
         work = items("host_update", state.workload.optimizer, share * moved, "fp32")
         into = items("to_device", "updated weights", comes / pieces * BYTES_PER_ELEMENT[back], back)
-        causes = before[rank == r]
-        first = add_copies(state, out, ranks, COPY_LANE, np.full(pieces, causes[0]))
-        for cause in causes[1:]:
+        causes = np.append(before[rank == r], state.down[r : r + 1])
+        first = add_copies(state, *((work, ranks, HOST_LANE) if there else (out, ranks, COPY_LANE)))
+        for cause in causes:
             state.wait(first, np.full(pieces, cause))
-        second = add_copies(state, work, ranks, HOST_LANE, first)
+        second = first if there else add_copies(state, work, ranks, HOST_LANE, first)
         ends.append(int((add_copies(state, into, ranks, COPY_BACK_LANE, second) if comes else second)[-1]))
         returned[held] = comes
     casts = back != numbers.compute and any(returned.values())

@@ -1,6 +1,6 @@
 """Shards of ZeRO-3's weights that live in host memory (ZeRO-Infinity, arXiv 2104.07857, section 5.1).
 
-    copy of weights     to_device(shard u) | to_device(shard u + 1) | ...
+    copy back           to_device(shard u) | to_device(shard u + 1) | ...
     gathers                                | all_gather u           | all_gather u + 1
     compute                                                         | unit u
 
@@ -14,14 +14,12 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.lowering.memory.host_shards import at_home, gathered_shard, shard_bytes
-from simulator.lowering.memory.offload import COPY_LANE, add_copies, copy_link
+from simulator.lowering.memory.offload import COPY_BACK_LANE, COPY_LANE, add_copies, copy_link
 from simulator.lowering.steps.parameters import rank_held
 from simulator.lowering.steps.state import State
 from simulator.program.program import Tensor
 
-__all__ = ["SHARD_LANE", "add_shard_copies", "add_shards_down"]
-
-SHARD_LANE = "copy-weights"
+__all__ = ["add_shard_copies", "add_shards_down"]
 
 
 def add_shard_copies(
@@ -46,7 +44,7 @@ def add_shard_copies(
     found = np.array([known[key] for key in zip(name, sizes.tolist(), strict=True)], np.int64)
     turn = np.argsort(gathers, kind="stable")
     item, effect = found[turn].T
-    copies = add_copies(state, item, rank[turn], SHARD_LANE)
+    copies = add_copies(state, item, rank[turn], COPY_BACK_LANE, issued=gate[turn])
     state.wait(gathers[turn], copies)
     gated = gate[turn] >= 0
     state.wait(copies[gated], gate[turn][gated])

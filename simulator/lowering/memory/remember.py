@@ -26,7 +26,7 @@ from simulator.lowering.steps.update import gradients_dropped, optimizer_bytes
 from simulator.plan.zero import model_states
 from simulator.program.program import Tensor
 
-__all__ = ["add_memory"]
+__all__ = ["add_memory", "largest_mark", "resident_tensors", "saved_by"]
 
 
 def add_memory(state: State) -> None:
@@ -34,19 +34,19 @@ def add_memory(state: State) -> None:
     classes = list(dict.fromkeys(state.chunks))
     found: list[_Stand] = []
     for number, chunk in enumerate(classes):
-        apart = offloaded(chunk, state.resolved.activation_offload)
-        kinds = [kind for kind, away in zip(chunk.kinds, apart, strict=True) if not away]
         for scale, costs in enumerate(state.scales):
-            saved = state.effect(_saved(state, costs, chunk, kinds))
+            saved = state.effect(saved_by(state, costs, chunk))
             marks = []
             for direction, word in enumerate(("forward", "backward")):
                 for variant in state.occurring(number, direction, scale):
                     groups = state.pieces[(chunk, word, variant)]
-                    effect = {group: state.effect(_mark(state, costs, group, word)) for group in dict.fromkeys(groups)}
+                    effect = {
+                        group: state.effect(largest_mark(state, costs, group, word)) for group in dict.fromkeys(groups)
+                    }
                     marks.append((direction, variant, tuple([effect[group] for group in groups])))
             found.append(_Stand(number, scale, saved, tuple(marks)))
     state.stand(_stand, tuple(classes.index(c) for c in state.chunks), tuple(found))
-    state.resident = _all_resident(state)
+    state.resident = resident_tensors(state)
     state.host = [_on_host(state, rank) for rank in range(state.ranks)]
 
 
@@ -74,8 +74,10 @@ def _stand(rows: Structure, class_of: tuple[int, ...], found: tuple[_Stand, ...]
             rows.touch("mark", segments.reshape(-1), np.tile(effects, len(actions)))
 
 
-def _saved(state: State, costs: dict[str, LayerCost], chunk: Chunk, kinds: list[str]) -> tuple[Tensor, ...]:
-    """What a chunk keeps from forward to backward on the GPU, of those of its layers."""
+def saved_by(state: State, costs: dict[str, LayerCost], chunk: Chunk) -> tuple[Tensor, ...]:
+    """Return what a chunk keeps from forward to backward on the GPU."""
+    apart = offloaded(chunk, state.resolved.activation_offload)
+    kinds = [kind for kind, away in zip(chunk.kinds, apart, strict=True) if not away]
     keeps = state.resolved.framework.keeps_outputs and not chunk.head and chunk.layers
     output = costs[chunk.kinds[-1]].input_bytes if keeps else None
     return _kept(output, tuple([costs[kind] for kind in kinds]))
@@ -94,8 +96,10 @@ def _kept(output: float | None, layers: tuple[LayerCost, ...]) -> tuple[Tensor, 
     return tuple(Tensor(name=n, category=c, bytes=float(b)) for (n, c), b in total.items())
 
 
-def _mark(state: State, costs: dict[str, LayerCost], group: tuple[str, ...], direction: str) -> tuple[Tensor, ...]:
-    """The largest set of temporaries among the layers of a segment."""
+def largest_mark(
+    state: State, costs: dict[str, LayerCost], group: tuple[str, ...], direction: str
+) -> tuple[Tensor, ...]:
+    """Return the largest set of temporaries among the layers of a segment."""
     marks = [getattr(costs[kind], f"{direction}_mark") for kind in dict.fromkeys(group)]
     if group == ("head",) and direction == "backward" and state.resolved.zero_stage == 3:
         return _less(marks[0], costs["head"].parameters * state.resolved.gradient_bytes)
@@ -113,8 +117,8 @@ def _less(tensors: tuple[Tensor, ...], later: float) -> tuple[Tensor, ...]:
     return tuple(out)
 
 
-def _all_resident(state: State) -> list[list[Tensor]]:
-    """What stands on each rank: made once for ranks whose chunks are alike and at no end of the model."""
+def resident_tensors(state: State) -> list[list[Tensor]]:
+    """Return what stands on each rank through the whole step: made once for ranks whose chunks are alike and at no end of the model."""
     versions = state.resolved.schedule.weight_versions(state.resolved.shape)
     last = len(state.chunks) - 1
     known: dict[object, list[Tensor]] = {}
@@ -167,7 +171,9 @@ def _resident(state: State, rank: int, older: int) -> list[Tensor]:
         Tensor(
             name="gradient buffers",
             category="gradients",
-            bytes=0.0 if gradients_dropped(resolved) else states.gradients + experts.gradients,
+            bytes=0.0
+            if gradients_dropped(resolved)
+            else (states.gradients + experts.gradients) * resolved.gradients_kept,
         ),
         Tensor(
             name="optimizer states",

@@ -11,6 +11,7 @@ from simulator.lowering.steps.state import State
 from simulator.lowering.steps.unit_parts import kept_tensors
 from simulator.lowering.steps.update import gradients_dropped, kept_gradient, listed_results, optimizer_bytes
 from simulator.program.program import Tensor
+from simulator.workload.graph import Dim
 
 __all__ = ["beside_states"]
 
@@ -64,7 +65,8 @@ def _received_ahead(state: State, rank: int) -> list[Tensor]:
         out.append(Tensor(name="receive buffers", category="communication", bytes=size))
     if last in held and resolved.microbatches > 1:
         tokens = resolved.microbatch_size * state.workload.sequence_length / resolved.context_parallel
-        logits = tokens * resolved.vocabulary / resolved.tensor_parallel * resolved.precision.element
+        ways = resolved.layout.ways((Dim("sequence", int(tokens)), Dim("vocabulary", resolved.vocabulary)))
+        logits = tokens * resolved.vocabulary / ways * resolved.precision.element
         out.append(
             Tensor(name="outputs of other microbatches", category="logits", bytes=(resolved.microbatches - 1) * logits)
         )
@@ -99,11 +101,11 @@ def _flat_copies(state: State, rank: int, held: Held) -> list[Tensor]:
     The caching allocator keeps freed blocks and splits them only for smaller requests, so one tensor as large as all gradients of
     a rank finds no place among them, and the reserved memory holds both.  DeepSpeed: ZeRO-1 and 2 flatten their share of the
     gradients and cast it to fp32, and reduce through a buffer of bucket_size; without ZeRO fp32 copies of all gradients are made
-    and then flattened.  Gradients that are fp32 already are updated in place; they are reduced through flat copies of as many
-    numbers as a bucket has, or of one tensor where that is larger.
+    and then flattened; what the CPU updates it also casts.  Gradients that are fp32 already are updated in place; they are reduced
+    through flat copies of as many numbers as a bucket has, or of one tensor where that is larger.
     """
     resolved = state.resolved
-    element = resolved.precision.element
+    element, updated = resolved.precision.element, 1.0 - resolved.optimizer_offload
     if not resolved.framework.flattens_gradients:
         return []
     if resolved.gradient_bytes > element:
@@ -112,10 +114,10 @@ def _flat_copies(state: State, rank: int, held: Held) -> list[Tensor]:
         bucket = max(resolved.bucket_size / element, largest) if resolved.replicas > 1 else 0.0
         size = min(bucket, held.all) * resolved.gradient_bytes
     elif resolved.zero_stage or resolved.replicas == 1:
-        size = held.sharded(resolved) * (resolved.gradient_bytes + 4.0)
+        size = held.sharded(resolved) * (resolved.gradient_bytes + 4.0) * updated
         size += resolved.bucket_size if resolved.replicas > 1 else 0.0
     else:
-        size = held.all * 8.0
+        size = held.all * 8.0 * updated
     return [Tensor(name="flat copies of gradients, place idle", category="fragmentation", bytes=size)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.errors import refuse
+from simulator.lowering.resolve.offload_rules import gradients_leave
 from simulator.options.option import chosen
 from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
@@ -22,13 +23,15 @@ def check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Any
         PlanError: with the rule, the values and a way out.
     """
 
-    if plan.zero_stage > (1 if schedule.replicas > 1 else 0) and replicas == 1:
+    leave = gradients_leave(plan, schedule)
+    if plan.zero_stage > (1 if schedule.replicas > 1 else 0) and replicas == 1 and not leave:
         nearest = 1 if schedule.replicas > 1 else 0
+        leaves = ", or optimizer_offload = 1 (gradients leave as they are made)"
         refuse(
             "zero_stage shards over the data-parallel replicas"
             + (", optimizer states over the copies of a schedule's lanes too" if nearest else ""),
             f"zero_stage = {plan.zero_stage} and data_parallel = 1",
-            f"zero_stage = {nearest}, or data_parallel > 1",
+            f"zero_stage = {nearest}, or data_parallel > 1" + (leaves if plan.zero_stage == 2 and not nearest else ""),
         )
     if plan.overlap_parameters and schedule.replicas > 1:
         refuse(
@@ -39,7 +42,10 @@ def check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Any
         )
     overlaps = chosen(plan, framework, "overlap_gradients", schedule.flush)
     copies = replicas * schedule.replicas
-    plan.check_needs("copies", "overlap_gradients", "bucket_size", copies=copies)
+    if leave:
+        plan.check_needs("replicas", "overlap_parameters", replicas=replicas)
+    else:
+        plan.check_needs("copies", "overlap_gradients", "bucket_size", copies=copies)
     plan.check_needs("schedule.replicas", "overlap_gradients", schedule=schedule)
     if plan.bucket_size is not None and schedule.replicas > 1 and plan.zero_stage != 2:
         refuse(
@@ -47,7 +53,7 @@ def check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Any
             f"schedule = {schedule.name!r}",
             "leave bucket_size out",
         )
-    if plan.bucket_size is not None and (not overlaps or plan.zero_stage == 3):
+    if plan.bucket_size is not None and not leave and (not overlaps or plan.zero_stage == 3):
         refuse(
             "bucket_size matters only for overlapped gradients below ZeRO-3 (FSDP reduces unit by unit)",
             f"overlap_gradients = {str(overlaps).lower()}, zero_stage = {plan.zero_stage}",

@@ -28,6 +28,7 @@ class Groups:
 
     Args:
         tensor, context: ranks that split layers, and sequences.
+        heads: of those that split layers, ranks that hold the same key/value head; () where each has its own.
         ring: of those that split sequences, those between which keys and values go round while the others deal heads out; ().
         expert: ranks over which experts are dealt out; () when each holds all.
         replicas, expert_replicas: ranks that hold the same weights, and the same experts.
@@ -35,6 +36,7 @@ class Groups:
     """
 
     tensor: tuple[str, ...] = ("tp",)
+    heads: tuple[str, ...] = ()
     context: tuple[str, ...] = ("cp",)
     ring: tuple[str, ...] = ()
     expert: tuple[str, ...] = ()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from simulator.errors import PlanError
+from simulator.errors import LayoutError, PlanError
+from simulator.partition.strategies import STRATEGIES
 from simulator.plan.plan import Plan
 from simulator.workload.workload import Workload
 
@@ -46,16 +47,28 @@ def check_model(workload: Workload, plan: Plan, schedule: Any) -> None:
             "context_parallel deals the tokens of a sequence out, but layers that carry a state along it (mamba2, delta) run on whole "
             f"sequences here, and model {model.name!r} has them. Way out: context_parallel = 1."
         )
-    if model.ssm_heads and model.ssm_groups % plan.tensor_parallel:
-        raise PlanError(
-            f"tensor_parallel must divide the model's ssm_groups, but {model.ssm_groups} / {plan.tensor_parallel} is no whole "
-            f"number (model {model.name!r}). Nearest: tensor_parallel = {math.gcd(model.ssm_groups, plan.tensor_parallel)}."
-        )
+    if model.ssm_heads:
+        _check_states(workload, plan)
     length, tensor = workload.decoder_length, plan.tensor_parallel
     if plan.sequence_parallel and length % tensor:
         raise PlanError(
             f"sequence_parallel needs a target_length that tensor_parallel divides, but {length} / {tensor} is no whole number. "
             f"Nearest: target_length = {max(1, round(length / tensor)) * tensor}."
+        )
+
+
+def _check_states(workload: Workload, plan: Plan) -> None:
+    """A state that is carried along the sequence is divided by its heads, or every rank sees all tokens."""
+    model, divided = workload.model, "state_heads" in STRATEGIES.get(plan.layout).dims
+    if plan.sequence_parallel and not divided:
+        raise LayoutError(
+            f"a state is carried along all tokens, but layout {plan.layout!r} leaves state_heads of 'convolved channels' whole, so mesh "
+            f"axis 'tensor' divides its sequence (model {model.name!r}). Way out: sequence_parallel = false, or layout = 'megatron'."
+        )
+    if divided and model.ssm_groups % plan.tensor_parallel:
+        raise PlanError(
+            f"tensor_parallel must divide the model's ssm_groups, but {model.ssm_groups} / {plan.tensor_parallel} is no whole "
+            f"number (model {model.name!r}). Nearest: tensor_parallel = {math.gcd(model.ssm_groups, plan.tensor_parallel)}."
         )
 
 

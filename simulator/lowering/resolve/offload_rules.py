@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from simulator.errors import PlanError
 from simulator.plan.plan import Plan
 
-__all__ = ["check_offload"]
+__all__ = ["check_offload", "gradients_leave"]
+
+
+def gradients_leave(plan: Plan, schedule: Any) -> bool:
+    """Return whether gradients of a rank without replicas go to the host bucket by bucket."""
+    return plan.zero_stage == 2 and plan.optimizer_offload > 0 and int(schedule.replicas) == 1
 
 
 def check_offload(plan: Plan) -> None:
@@ -16,11 +23,6 @@ def check_offload(plan: Plan) -> None:
     """
     plan.check_needs("optimizer_offload", "optimizer_offload_overlap")
     plan.check_needs("zero_stage", "parameter_offload")
-    if plan.parameter_offload and plan.activation_offload:
-        raise PlanError(
-            "weights and activations would wait for one link to come back from the host, and their order there is not modelled, but "
-            f"parameter_offload = {plan.parameter_offload} and activation_offload = {plan.activation_offload}. Way out: one of the two."
-        )
     if plan.activation_offload and plan.zero_stage == 3 and plan.fsdp_unit not in (None, 1):
         raise PlanError(
             "activations go to the host layer by layer, so FSDP units must be layers too, but fsdp_unit = "

@@ -19,19 +19,24 @@ from simulator.lowering.resolve.context_rules import check_context, with_ring
 from simulator.lowering.resolve.degrees import count_microbatches, count_replicas
 from simulator.lowering.resolve.effect_rules import check_effects
 from simulator.lowering.resolve.expert_rules import Groups, check_experts, with_experts
+from simulator.lowering.resolve.head_rules import with_shared_heads
 from simulator.lowering.resolve.model_rules import check_model
-from simulator.lowering.resolve.offload_rules import check_offload
+from simulator.lowering.resolve.offload_rules import check_offload, gradients_leave
 from simulator.lowering.resolve.plan_rules import check_reduce_dtype
 from simulator.lowering.resolve.recompute_rules import resolve_recompute
 from simulator.lowering.resolve.shape_rules import check_shapes
 from simulator.lowering.resolve.shard_rules import check_shards, check_units, with_shards
 from simulator.lowering.resolve.workload_rules import check_documents, check_loss
 from simulator.options.option import chosen
+from simulator.partition.compose import compose
+from simulator.partition.layout import Layout
+from simulator.partition.strategies.base import TENSOR
 from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import AXES, Plan
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
 from simulator.units import BYTES_PER_ELEMENT
+from simulator.workload.graph import Dim
 from simulator.workload.operator import KernelStyle
 from simulator.workload.precision import Precision
 from simulator.workload.workload import Workload
@@ -96,6 +101,7 @@ class ResolvedPlan:
     activation_offload: int = 0
     parameter_offload: float = 0.0
     cuda_graphs: tuple[str, ...] = ()
+    layout: Layout = Layout(name="one rank", mesh=(), rules=())
 
     @property
     def replica_axes(self) -> tuple[str, ...]:
@@ -128,6 +134,19 @@ class ResolvedPlan:
         """How often a step adds each gradient between ranks."""
         each = self.zero_stage == 2 or (self.zero_stage == 3 and self.fsdp_reduce == "microbatch")
         return self.microbatches if each else 1
+
+    @property
+    def gradients_leave(self) -> bool:
+        """Whether the gradients that the CPU updates with go to the host bucket by bucket, as they are made.
+
+        Shards that are added between copies after the last microbatch stay until then.
+        """
+        return self.zero_stage == 2 and self.optimizer_offload > 0 and self.lanes == 1 and self.copies == 1
+
+    @property
+    def gradients_kept(self) -> float:
+        """Part of the gradients that a GPU keeps until the update."""
+        return 1.0 - self.optimizer_offload if self.gradients_leave else 1.0
 
     @property
     def lanes(self) -> int:
@@ -199,11 +218,20 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
     schedule = _schedule(plan, microbatches)
     check_units(workload, plan, microbatches)
     check_offload(plan)
+    layout = compose(
+        plan.layout,
+        plan.tensor_parallel,
+        plan.sequence_parallel,
+        plan.expert_parallel,
+        plan.expert_tensor_parallel or plan.tensor_parallel,
+        plan.expert_imbalance,
+    )
+    divides_vocabulary = bool(layout.along((Dim("vocabulary", workload.model.vocabulary),)))
     style = _style(
         framework,
         said("attention"),
         said("dropout"),
-        not said("vocabulary_parallel_loss"),
+        not said("vocabulary_parallel_loss") and divides_vocabulary,
         said("fused_cross_entropy"),
         plan.loss_chunks or 1,
     )
@@ -243,6 +271,8 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
     axes, groups = with_experts(sizes, plan, workload.model.experts > 0)
     inner = plan.context_parallel_inner
     axes, groups = with_shards(*with_ring(axes, groups, plan), plan, replicas * plan.context_parallel)
+    keys = Dim("kv_heads", workload.model.kv_heads, serves="heads")
+    axes, groups = with_shared_heads(axes, groups, plan, layout.shared((keys,), TENSOR))
     plan.check_needs("precision.master_weights", "gradient_dtype", precision=numbers)
     gradient: str = said("gradient_dtype")
     if gradient == "compute" or not numbers.master_weights:
@@ -251,7 +281,7 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
         gradient = "fp32"
     check_reduce_dtype(plan, gradient, replicas * plan.context_parallel * schedule.replicas)
     waits = schedule.flush and not post_validates
-    multiple = framework.vocabulary_multiple * plan.tensor_parallel
+    multiple = framework.vocabulary_multiple * (plan.tensor_parallel if divides_vocabulary else 1)
     unsharded = framework.pipeline_keeps_unsharded and plan.pipeline_parallel > 1 and plan.zero_stage == 3
     dropped = plan.fsdp_gather is not None or plan.secondary_shard_size is not None
     reshards: bool = said("reshard_after_forward", not (unsharded or dropped), dropped)
@@ -269,9 +299,11 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
         schedule=schedule,
         zero_stage=plan.zero_stage,
         overlap_gradients=bool(said("overlap_gradients", waits))
-        and replicas * plan.context_parallel * schedule.replicas > 1,
+        and (replicas * plan.context_parallel * schedule.replicas > 1 or gradients_leave(plan, schedule)),
         overlaps_in_bubbles=plan.overlap_gradients == "bubbles",
-        overlap_parameters=said("overlap_parameters", waits and schedule.replicas == 1) and plan.zero_stage in (1, 2),
+        overlap_parameters=said("overlap_parameters", waits and schedule.replicas == 1)
+        and plan.zero_stage in (1, 2)
+        and replicas * plan.context_parallel > 1,
         overlap_tensor_parallel=said("overlap_tensor_parallel"),
         bucket_size=plan.bucket_size or framework.bucket_size,
         gradient_bytes=int(BYTES_PER_ELEMENT[gradient]),
@@ -304,6 +336,7 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
         expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,
         expert_exchange=said("expert_exchange"),
         expert_imbalance=plan.expert_imbalance,
+        layout=layout,
         style=style,
         precision=numbers,
         framework=framework,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from simulator.errors import PlanError
 from simulator.lowering.resolve.degrees import nearest_divisor
+from simulator.lowering.resolve.head_rules import check_key_heads
+from simulator.partition.strategies import STRATEGIES
 from simulator.plan.plan import Plan
 from simulator.schedules import SCHEDULES
 from simulator.workload.workload import Workload
@@ -25,13 +27,16 @@ def check_shapes(workload: Workload, plan: Plan) -> None:
 
 def _check_tensor(workload: Workload, plan: Plan) -> None:
     model, t = workload.model, plan.tensor_parallel
-    for name, value in (("heads", model.heads), ("kv_heads", model.kv_heads), ("ffn", model.ffn)):
-        if value % t:
+    divided = STRATEGIES.get(plan.layout).dims
+    for name, value in (("heads", model.heads), ("ffn", model.ffn)):
+        if name in divided and value % t:
             raise PlanError(
                 f"tensor_parallel must divide the model's {name}, but {value} / {t} is no whole number "
                 f"(model {model.name!r}). Nearest: tensor_parallel = {nearest_divisor(value, t)}."
             )
-    plan.check_needs("tensor_parallel", "sequence_parallel", "overlap_tensor_parallel")
+        if name == "heads" and name in divided:
+            check_key_heads(model, t)
+    plan.check_needs("tensor_parallel", "sequence_parallel", "overlap_tensor_parallel", "layout")
 
 
 def _check_context(workload: Workload, plan: Plan) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.errors import PlanError, refuse
+from simulator.partition.strategies import STRATEGIES
 from simulator.plan.plan import Plan
 from simulator.workload.operator import KernelStyle
 from simulator.workload.workload import Workload
@@ -60,6 +61,12 @@ def check_loss(plan: Plan, style: KernelStyle) -> None:
     """
     plan.check_needs("sequence_parallel", "tensor_parallel_splits")
     plan.check_needs("tensor_parallel", "vocabulary_parallel_loss")
+    if plan.vocabulary_parallel_loss is not None and "vocabulary" not in STRATEGIES.get(plan.layout).dims:
+        refuse(
+            "vocabulary_parallel_loss is about logits that tensor-parallel ranks share",
+            f"layout = {plan.layout!r} leaves the vocabulary whole",
+            "leave it out, or layout = 'megatron'",
+        )
     if plan.loss_chunks is not None and style.gathers_logits:
         raise PlanError(
             "a loss in chunks never gathers all logits, but loss_chunks is set and the ranks of tensor_parallel gather them. Way "

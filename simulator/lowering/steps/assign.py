@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER
 
-__all__ = ["Chunk", "assign_layers"]
+__all__ = ["Chunk", "assign_layers", "classes_of"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -50,6 +50,17 @@ def _kinds(chunk: Chunk) -> tuple[str, ...]:
         middle.insert(chunk.decoder, DECODER_EMBEDDING)
     ends = ["embedding"] * chunk.embedding, ["head"] * chunk.head + [MTP_LAYER, MTP_HEAD] * chunk.mtp
     return tuple(ends[0] + middle + ends[1])
+
+
+@functools.lru_cache(maxsize=256)
+def classes_of(chunks: tuple[Chunk, ...]) -> tuple[tuple[Chunk, ...], tuple[int, ...]]:
+    """Return the different chunks, and of each chunk which of them it is.
+
+    >>> classes_of((Chunk(layers=2), Chunk(layers=2), Chunk(layers=1)))[1]
+    (0, 0, 1)
+    """
+    numbers = {chunk: number for number, chunk in enumerate(dict.fromkeys(chunks))}
+    return tuple(numbers), tuple([numbers[chunk] for chunk in chunks])
 
 
 def assign_layers(

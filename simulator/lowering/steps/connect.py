@@ -15,7 +15,7 @@ from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
 from simulator.program.program import TRANSFER, Link
 
-__all__ = ["add_transfers"]
+__all__ = ["add_transfers", "message_links"]
 
 Ints = NDArray[np.int64]
 
@@ -28,21 +28,8 @@ def add_transfers(state: State) -> None:
     """
     first = len(state.items)
     blocking = state.resolved.p2p == "blocking"
-    if state.pattern.links:
-        message = _message(state, max((c.input_bytes for k, c in state.costs.items() if k != "embedding"), default=0.0))
-        for a, b, fraction in state.pattern.links:
-            state.add_item(
-                Link(
-                    name=f"activations {a} to {b}" if a < b else f"gradients {a} to {b}",
-                    kind=TRANSFER,
-                    message=message * fraction,
-                    dtype=state.resolved.precision.compute,
-                    group=("pp",),
-                    pipeline_ranks=(a, b),
-                    account="pp",
-                    blocks=blocking,
-                )
-            )
+    for link in message_links(state):
+        state.add_item(link)
     if not state.build(_transfer, first, blocking):
         resolved = state.resolved
         raise PlanError(
@@ -50,6 +37,26 @@ def add_transfers(state: State) -> None:
             f"{resolved.schedule.name!r} at {resolved.shape} ranks then wait for each other in a ring (p2p = 'blocking'). Way out: "
             "p2p = 'latency' (receives are posted ahead), or schedule = 'one_f_one_b'."
         )
+
+
+def message_links(state: State) -> list[Link]:
+    """Return what one message takes, for each of the pattern's links."""
+    if not state.pattern.links:
+        return []
+    message = _message(state, max((c.input_bytes for k, c in state.costs.items() if k != "embedding"), default=0.0))
+    return [
+        Link(
+            name=f"activations {a} to {b}" if a < b else f"gradients {a} to {b}",
+            kind=TRANSFER,
+            message=message * fraction,
+            dtype=state.resolved.precision.compute,
+            group=("pp",),
+            pipeline_ranks=(a, b),
+            account="pp",
+            blocks=state.resolved.p2p == "blocking",
+        )
+        for a, b, fraction in state.pattern.links
+    ]
 
 
 def _message(state: State, activation: float) -> float:

@@ -76,20 +76,25 @@ def links_of(state: State, name: str, held: Held, slices: int = 0) -> list[Chain
     return chains
 
 
-def add_chains(state: State, chains: Sequence[Chain], place: Place, *facts: Hashable) -> None:
-    """Add the rows of reductions, in the order given.
+def add_chains(state: State, chains: Sequence[Chain], place: Place, *facts: Hashable) -> np.ndarray:
+    """Add the rows of reductions, in the order given; returns those of the first hops.
 
     Args:
         chains: what each reduction runs.
-        place: returns, from the rows so far and these facts, the pipeline rank of each and the row that it waits for.
+        place: returns, from the rows so far and these facts, of each reduction the pipeline rank, the row that it waits for and the
+            number of its chain.
     """
     if not chains:
-        return
-    hops = state.build(_add_first_hops, tuple(chain[0] for chain in chains), place, facts)
-    add_second_hops(state, hops, tuple(chain[1] if len(chain) > 1 else -1 for chain in chains))
+        return np.zeros(0, np.int64)
+    hops, of = state.build(_add_first_hops, tuple([chain[0] for chain in chains]), place, facts)
+    if any(len(chain) > 1 for chain in chains):
+        second = [chain[1] if len(chain) > 1 else -1 for chain in chains]
+        add_second_hops(state, hops, tuple([second[number] for number in of.tolist()]))
+    rows: np.ndarray = hops.rows
+    return rows
 
 
-Place = Callable[..., tuple[np.ndarray, np.ndarray]]
+Place = Callable[..., tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,14 +105,16 @@ class Hops:
     rank: np.ndarray
 
 
-def _add_first_hops(rows: Structure, items: tuple[int, ...], place: Place, facts: tuple[Hashable, ...]) -> Hops:
-    rank, after = place(rows, *facts)
+def _add_first_hops(
+    rows: Structure, items: tuple[int, ...], place: Place, facts: tuple[Hashable, ...]
+) -> tuple[Hops, np.ndarray]:
+    rank, after, of = place(rows, *facts)
     lane = rows.lanes("dp")
     added = rows.add_rows(
-        Batch(item=np.array(items, np.int64), kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None])
+        Batch(item=np.array(items, np.int64)[of], kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None])
     )
     rows.wait(added, after)
-    return Hops(added, rank)
+    return Hops(added, rank), of
 
 
 def add_second_hops(state: State, first: Hops, items: tuple[int, ...]) -> None:

@@ -9,12 +9,15 @@ A block is one segment, unless links are anchored inside it; then it is cut ther
 
 from __future__ import annotations
 
+import functools
+import itertools
+
 import numpy as np
 
 from simulator.lowering.layers.boundary import received
 from simulator.lowering.layers.casts import maxima_table
 from simulator.lowering.layers.expand import LayerCost
-from simulator.lowering.steps.assign import Chunk
+from simulator.lowering.steps.assign import Chunk, classes_of
 from simulator.lowering.steps.carried_units import carried
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
@@ -26,6 +29,7 @@ from simulator.workload.layer_kind import is_layer
 __all__ = ["BUCKETS", "UNBROKEN", "UNITS", "add_instances", "layers_of", "offloaded", "table_of", "unit_groups"]
 
 UNBROKEN, UNITS, BUCKETS = 0, 1, 2
+Groups = tuple[tuple[str, ...], ...]
 _DIRECTION = ("forward", "backward", "backward", "backward")
 _WEIGHT_GRADIENT = 3
 """Number of the action that does the weight gradients of a split backward."""
@@ -36,30 +40,54 @@ def layers_of(chunk: Chunk, direction: str) -> list[str]:
     return chunk.kinds if direction == "forward" else chunk.kinds[::-1]
 
 
-def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> tuple[tuple[str, ...], ...]:
+def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> tuple[Groups, Groups]:
+    """Return the units or buckets of a chunk, and its segments: these, cut further where activations go to the host layer by layer."""
+    resolved = state.resolved
+    sizes: tuple[float, ...] = ()
+    if variant == BUCKETS:
+        sizes = tuple([state.costs[kind].parameters * resolved.gradient_bytes for kind in dict.fromkeys(chunk.kinds)])
+    unit = resolved.fsdp_unit if variant == UNITS else 0
+    bucket = resolved.bucket_size if variant == BUCKETS else 0.0
+    return _cut_so(chunk, direction, variant, unit, sizes, bucket, resolved.activation_offload)
+
+
+@functools.lru_cache(maxsize=4096)
+def _cut_so(
+    chunk: Chunk, direction: str, variant: int, unit: int, sizes: tuple[float, ...], bucket: float, offloads: int
+) -> tuple[Groups, Groups]:
+    """As `_cut`; `sizes`: bytes of the gradients of each different kind of layer of the chunk."""
+    groups = _groups(
+        chunk, direction, variant, unit, dict(zip(dict.fromkeys(chunk.kinds), sizes, strict=False)), bucket
+    )
+    return groups, tuple(piece for group in _apart(chunk, direction, groups, offloads) for piece in group)
+
+
+def _groups(
+    chunk: Chunk, direction: str, variant: int, unit: int, sizes: dict[str, float], bucket: float
+) -> tuple[tuple[str, ...], ...]:
     kinds = layers_of(chunk, direction)
     if variant == UNBROKEN or len(kinds) <= 1:
         return (tuple(kinds),)
     if variant == UNITS:
-        units = unit_groups(chunk.kinds, state.resolved.fsdp_unit)
+        units = unit_groups(chunk.kinds, unit)
         return units if direction == "forward" else tuple(unit[::-1] for unit in reversed(units))
     groups: list[tuple[str, ...]] = []
     current: list[str] = []
     held = 0.0
     for kind in kinds:
         current.append(kind)
-        held += state.costs[kind].parameters * state.resolved.gradient_bytes
-        if held >= state.resolved.bucket_size:
+        held += sizes[kind]
+        if held >= bucket:
             groups.append(tuple(current))
             current, held = [], 0.0
     return (*groups, tuple(current)) if current else tuple(groups)
 
 
 def _apart(
-    state: State, chunk: Chunk, direction: str, groups: tuple[tuple[str, ...], ...]
+    chunk: Chunk, direction: str, groups: tuple[tuple[str, ...], ...], offloads: int
 ) -> list[list[tuple[str, ...]]]:
     """Cut groups of layers further: a segment for each layer whose activations go to the host."""
-    apart = offloaded(chunk, state.resolved.activation_offload)
+    apart = offloaded(chunk, offloads)
     if not any(apart):
         return [[group] for group in groups]
     flags = iter(apart if direction == "forward" else apart[::-1])
@@ -156,8 +184,7 @@ def _codes(rows: Structure, class_of: tuple[int, ...]) -> np.ndarray:
 
 def _segments(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -> tuple[Segment, ...]:
     direction = _DIRECTION[kind]
-    groups = _cut(state, chunk, direction, variant)
-    pieces_of = tuple(piece for group in _apart(state, chunk, direction, groups) for piece in group)
+    groups, pieces_of = _cut(state, chunk, direction, variant)
     state.cuts[(chunk, direction, variant)], state.pieces[(chunk, direction, variant)] = groups, pieces_of
     name = f"{'FBIW'[kind]} of {chunk.layers} layer{'s' * (chunk.layers != 1)}" + (
         " + embedding" if chunk.embedding else ""
@@ -181,26 +208,38 @@ def _pieces(
 ) -> list[tuple[OperatorTable, int]]:
     """The operators of some layers that run without a break, after what is done to what arrived for them, and between what is done to
     their weights."""
-    pieces = list(arrived)
-    for layer in group:
-        table = table_of(state.scales[scale][layer], kind)
+    pieces, costs = list(arrived), state.scales[scale]
+    for layer, count in _runs(group):
+        table = table_of(costs[layer], kind)
         if pieces and pieces[-1][0] is table:
-            pieces[-1] = (table, pieces[-1][1] + 1)
+            pieces[-1] = (table, pieces[-1][1] + count)
         else:
-            pieces.append((table, 1))
+            pieces.append((table, count))
     if variant == UNITS:
         for before, after in (quantising(state, group, kind), carried(state, group, kind)):
             pieces = [(t, 1) for t in (before,) if t] + pieces + [(t, 1) for t in (after,) if t]
     return pieces
 
 
+@functools.lru_cache(maxsize=4096)
+def _runs(group: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    """Layers of one kind that follow each other, as (kind, how many).
+
+    >>> _runs(("layer", "layer", "head"))
+    (('layer', 2), ('head', 1))
+    """
+    return tuple((kind, len(list(same))) for kind, same in itertools.groupby(group))
+
+
 def _maxima(state: State, chunk: Chunk, kind: int) -> list[tuple[OperatorTable, int]]:
     """What ends a pass over a chunk under delayed scaling; the weight gradients of a split backward find no maxima."""
     resolved = state.resolved
+    if not resolved.precision.shares_maxima or not chunk.layers or kind == _WEIGHT_GRADIENT:
+        return []
     sizes = dict(resolved.axes)
     axes = dict.fromkeys((*resolved.replica_axes, *resolved.groups.context, *resolved.groups.tensor))
     group = tuple(axis for axis in axes if sizes.get(axis, 1) > 1)
-    if not resolved.precision.shares_maxima or not group or not chunk.layers or kind == _WEIGHT_GRADIENT:
+    if not group:
         return []
     return [(maxima_table(chunk.layers, group, _DIRECTION[kind]), 1)]
 
@@ -213,19 +252,18 @@ def table_of(cost: LayerCost, kind: int) -> OperatorTable:
 def add_instances(state: State) -> None:
     """Make blocks for the (chunk, action kind, variant, size) that occur, and one row per segment of every action."""
     resolved = state.resolved
-    classes = {chunk: number for number, chunk in enumerate(dict.fromkeys(state.chunks))}
-    class_of = tuple(classes[c] for c in state.chunks)
+    names, class_of = classes_of(state.chunks)
     reduces = resolved.zero_stage < 3 and resolved.overlap_gradients and resolved.reduces
     codes, pairs = state.build(
         _occurring,
         class_of,
         windowing(resolved),
-        ("all" if resolved.zero_stage == 2 else "last") if reduces else "",
+        ("all" if resolved.zero_stage == 2 else "last") if reduces or resolved.gradients_leave else "",
         resolved.overlap_parameters,
     )
     sizes = state.structure.sizes
     state.scales = [state.scaled_costs(*size) for size in sizes] if sizes else [state.costs]
-    names, scales = list(classes), len(state.scales)
+    scales = len(state.scales)
     made: dict[int, tuple[Segment, ...]] = {}
     bases = []
     for code in codes:
@@ -275,6 +313,7 @@ def _add_actions(
     rows.first_row, rows.last_row = ends - kept, ends - kept + per_action - 1
     rows.first_row[second], rows.last_row[second] = rows.first_row[pair[second]], rows.last_row[pair[second]]
     total = int(ends[-1]) if len(ends) else 0
+    rows.check_size(total)
     action = np.repeat(np.arange(len(pair)), kept)
     part = np.arange(total) - rows.first_row[action]
     joined = pair[action] >= 0

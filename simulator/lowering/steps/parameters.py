@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.state import State
+from simulator.workload.graph import Dim
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "group_held",
     "rank_chunks",
     "rank_held",
+    "shared_parameters",
     "small_parameters",
     "table_copies",
     "table_size",
@@ -84,7 +86,9 @@ def rank_chunks(state: State, rank: int) -> list[tuple[int, int]]:
 
 def contents(state: State, rank: int) -> tuple[Chunk, ...]:
     """What lies on a rank, chunk by chunk: ranks of equal contents hold the same weights."""
-    return tuple(state.chunks[c] for _, c in rank_chunks(state, rank))
+    if not state.contents:
+        state.contents = [tuple([state.chunks[c] for _, c in rank_chunks(state, r)]) for r in range(state.ranks)]
+    return state.contents[rank]
 
 
 def group_held(state: State, kinds: Iterable[str]) -> Held:
@@ -134,7 +138,8 @@ def table_copies(chunk: Chunk, tied: bool) -> tuple[str, ...]:
 def table_size(state: State) -> float:
     """Weights of one matrix of the vocabulary on one GPU [count]."""
     resolved = state.resolved
-    return resolved.vocabulary * state.workload.model.hidden / resolved.tensor_parallel
+    ways = resolved.layout.ways((Dim("vocabulary", resolved.vocabulary),))
+    return resolved.vocabulary * state.workload.model.hidden / ways
 
 
 @functools.lru_cache(maxsize=1024)
@@ -147,17 +152,32 @@ def _counts(chunk: Chunk) -> tuple[tuple[str, int], ...]:
 
 def rank_held(state: State, rank: int) -> Held:
     """Weights of all chunks on a rank, copies in several lanes counted each."""
-    held = [chunk_held(state, c) for _, c in rank_chunks(state, rank)]
-    return Held(sum(h.all for h in held), sum(h.experts for h in held))
+    what = contents(state, rank)
+    if what not in state.rank_weights:
+        held = [chunk_held(state, c) for _, c in rank_chunks(state, rank)]
+        state.rank_weights[what] = Held(sum(h.all for h in held), sum(h.experts for h in held))
+    found: Held = state.rank_weights[what]
+    return found
 
 
 def small_parameters(state: State, rank: int) -> float:
-    """Weights that every tensor-parallel rank holds in full (norms, row biases) [count]."""
+    """Weights of whose gradients each tensor-parallel rank has a term (under sequence parallelism norms, row biases) [count]."""
     total = 0.0
     for _, c in rank_chunks(state, rank):
         for kind, count in _counts(state.chunks[c]):
             total += count * state.costs[kind].small_parameters
     return total
+
+
+def shared_parameters(state: State, rank: int) -> float:
+    """Weights that some of the tensor-parallel ranks share, each with a term of their gradients (keys and values of few heads) [count]."""
+    return float(
+        sum(
+            count * state.costs[kind].shared_parameters
+            for _, c in rank_chunks(state, rank)
+            for kind, count in _counts(state.chunks[c])
+        )
+    )
 
 
 def words(group: tuple[str, ...]) -> str:

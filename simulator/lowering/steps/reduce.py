@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.lowering.memory.gradients_down import Bucket, add_gradients_down
+from simulator.lowering.steps.assign import classes_of
 from simulator.lowering.steps.hops import Chain, add_chains, gradient_link, links_of
 from simulator.lowering.steps.idle import idle_after
 from simulator.lowering.steps.parameters import chunk_held, group_held, rank_held, table_copies, table_size, words
@@ -30,7 +32,9 @@ def add_reductions(state: State) -> None:
     if len(state.updates):
         return  # without a flush they belong to each update: pass `asynchronous`
     lanes = state.placement.lanes > 1
-    if resolved.reduces and (resolved.zero_stage == 2 or (resolved.zero_stage < 2 and not lanes)):
+    if resolved.gradients_leave:
+        add_gradients_down(state, _with_rows(state, *_buckets(state)))
+    elif resolved.reduces and (resolved.zero_stage == 2 or (resolved.zero_stage < 2 and not lanes)):
         if resolved.overlap_gradients:
             _buckets(state)
         else:
@@ -40,18 +44,48 @@ def add_reductions(state: State) -> None:
     _shared_tables(state)
 
 
-def _buckets(state: State) -> None:
-    """One reduction per segment of every backward that completes a bucket (fused pairs are not cut: one for the whole)."""
+Cut = tuple[int, int, bool]
+"""A backward: the class of its chunk, how it is cut, and whether it completes the chunk's gradients."""
+
+
+def _buckets(state: State) -> tuple[dict[Cut, list[tuple[Bucket, int]]], np.ndarray]:
+    """One reduction per segment of every backward that completes a bucket (fused pairs are not cut: one for the whole).
+
+    Returns:
+        Of each kind of backward its buckets, each with how many reductions it has; and the rows of all of them.
+    """
+    every, (names, class_of) = state.resolved.zero_stage == 2, classes_of(state.chunks)
     items: dict[tuple[str, ...], list[Chain]] = {}
-    found, where = [], []
-    for a, number, variant, completes in state.build(_completing, state.resolved.zero_stage == 2):
-        for group, _, last in state.spans(state.chunks[number], "backward", variant):
+    made: dict[Cut, list[tuple[Bucket, int]]] = {}
+    found: list[Chain] = []
+    where: list[tuple[Cut, int]] = []
+    for cut in state.build(_kinds_completing, every, class_of):
+        number, variant, completes = cut
+        made[cut] = []
+        for group, first, last in state.spans(names[number], "backward", variant):
             if group not in items:
                 items[group] = links_of(state, f"gradients of {words(group)}", group_held(state, group))
-            for chain in _second_hop_once(state, items[group], completes):
-                found.append(chain)
-                where.append((a, last))
-    add_chains(state, found, _after_segments, tuple(where))
+            chains = _second_hop_once(state, items[group], completes)
+            found += chains
+            where += [(cut, last)] * len(chains)
+            made[cut].append((Bucket(group, -1, first, last), len(chains)))
+    return made, add_chains(state, found, _after_segments, every, class_of, tuple(where))
+
+
+def _with_rows(state: State, made: dict[Cut, list[tuple[Bucket, int]]], rows: np.ndarray) -> list[Bucket]:
+    """The buckets of all backwards that complete some, each with its rows."""
+    out, start = [], 0
+    _, class_of = classes_of(state.chunks)
+    for action, chunk, variant, completes in state.build(_completing, state.resolved.zero_stage == 2):
+        for bucket, count in made[(class_of[chunk], variant, completes)]:
+            out.append(bucket._replace(action=action, added=tuple(rows[start : start + count].tolist())))
+            start += count
+    return out
+
+
+def _kinds_completing(rows: Structure, every: bool, class_of: tuple[int, ...]) -> tuple[Cut, ...]:
+    """Return the kinds of backwards that complete a bucket, or of all, as they come; no row."""
+    return tuple(dict.fromkeys((class_of[c], variant, last) for _, c, variant, last in _completing(rows, every)))
 
 
 def _completing(rows: Structure, every: bool) -> list[tuple[int, int, int, bool]]:
@@ -62,10 +96,24 @@ def _completing(rows: Structure, every: bool) -> list[tuple[int, int, int, bool]
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _after_segments(rows: Structure, where: tuple[tuple[int, int], ...]) -> tuple[np.ndarray, np.ndarray]:
-    """After these segments of these actions."""
-    action, segment = np.array(where, np.int64).reshape(-1, 2).T
-    return rows.pattern.rank[action], rows.first_row[action] + segment
+def _after_segments(
+    rows: Structure, every: bool, class_of: tuple[int, ...], where: tuple[tuple[Cut, int], ...]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """After the segments of backwards that complete buckets.
+
+    Args:
+        where: of each chain: the kind of backward, and its segment.
+    """
+    of_cut: dict[Cut, list[tuple[int, int]]] = {}
+    for number, (cut, segment) in enumerate(where):
+        of_cut.setdefault(cut, []).append((number, segment))
+    found = [
+        (action, segment, number)
+        for action, chunk, variant, completes in _completing(rows, every)
+        for number, segment in of_cut.get((class_of[chunk], variant, completes), ())
+    ]
+    actions, segments, numbers = np.array(found, np.int64).reshape(-1, 3).T
+    return rows.pattern.rank[actions], rows.first_row[actions] + segments, numbers
 
 
 def _second_hop_once(state: State, chains: list[Chain], completes: bool) -> list[Chain]:
@@ -94,10 +142,10 @@ def _at_the_end(state: State) -> None:
     add_chains(state, found, _after_actions, tuple(where))
 
 
-def _after_actions(rows: Structure, where: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+def _after_actions(rows: Structure, where: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """After the last rows of these actions."""
     action = np.array(where, np.int64)
-    return rows.pattern.rank[action], rows.last_row[action]
+    return rows.pattern.rank[action], rows.last_row[action], np.arange(len(action))
 
 
 def _replica_lanes(state: State) -> None:

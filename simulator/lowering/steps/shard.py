@@ -18,6 +18,7 @@ import numpy as np
 
 from simulator.errors import PlanError
 from simulator.lowering.memory.parameter_offload import add_shard_copies
+from simulator.lowering.steps.assign import classes_of
 from simulator.lowering.steps.hops import Hops, add_second_hops
 from simulator.lowering.steps.instances import UNITS
 from simulator.lowering.steps.parameters import group_held, words
@@ -49,29 +50,43 @@ def _gather_buckets(state: State) -> None:
     """One gather per bucket of a chunk's weights, before the first forward that needs them."""
     element = state.resolved.precision.element
     items: dict[tuple[str, ...], list[int]] = {}
-    places: list[tuple[int, tuple[tuple[int, int], ...]]] = []
-    for a, number in state.build(_first_forwards):
+    places: list[tuple[tuple[int, int], Waited]] = []
+    names, class_of = classes_of(state.chunks)
+    for number, variant in state.build(_kinds_of_first_forwards, class_of):
         found: list[tuple[int, int]] = []
-        for group, first, _ in state.spans(state.chunks[number], "forward", int(state.variant[a])):
+        for group, first, _ in state.spans(names[number], "forward", variant):
             if group not in items:
                 items[group] = [
                     gather_link(state, f"weights of {words(group)}{what}", count * element, axes)
                     for what, count, axes in group_held(state, group).parts(state.resolved)
                 ]
             found += [(item, first) for item in items[group]]
-        places.append((a, tuple(found)))
-    state.build(_add_buckets, tuple(places))
+        places.append(((number, variant), tuple(found)))
+    state.build(_add_buckets, class_of, tuple(places))
 
 
-def _first_forwards(rows: Structure) -> tuple[tuple[int, int], ...]:
-    """Return (action, chunk) of the first forwards of chunks, and make no row."""
+Waited = tuple[tuple[int, int], ...]
+"""Gathers: item, and the segment that waits for it."""
+
+
+def _first_forwards(rows: Structure, class_of: tuple[int, ...]) -> list[tuple[int, tuple[int, int]]]:
+    """(action, (class of its chunk, how it is cut)) of the first forwards of chunks."""
     first = np.flatnonzero(rows.pattern.first_forward)
-    return tuple(zip(first.tolist(), rows.order.chunk[first].tolist(), strict=True))
+    columns = first, rows.order.chunk[first], rows.variant[first]
+    return [(a, (class_of[c], v)) for a, c, v in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def _add_buckets(rows: Structure, places: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]) -> None:
-    """Add the gathers (item, segment that waits for it) of each of some actions."""
-    found = [(item, a, first) for a, some in places for item, first in some]
+def _kinds_of_first_forwards(rows: Structure, class_of: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Return (class of its chunk, how it is cut) of the first forwards that differ, as they come, and make no row."""
+    return tuple(dict.fromkeys(kind for _, kind in _first_forwards(rows, class_of)))
+
+
+def _add_buckets(
+    rows: Structure, class_of: tuple[int, ...], places: tuple[tuple[tuple[int, int], Waited], ...]
+) -> None:
+    """Add the gathers of first forwards, which are told by their kinds."""
+    of_kind = dict(places)
+    found = [(item, a, first) for a, kind in _first_forwards(rows, class_of) for item, first in of_kind[kind]]
     numbers, action, place = np.array(found, np.int64).reshape(-1, 3).T
     ranks = rows.pattern.rank[action]
     lane = rows.lanes("dp")
@@ -233,6 +248,7 @@ def _shard(
     times[stays_there[g_part]] = 0
     g_of, g_part = np.repeat(g_of, times), np.repeat(g_part, times)
     r_of, r_part = _every_part(unit[completes], parts, len(units))
+    rows.check_size(len(g_of) + len(r_of))
     gate, g_action, g_row = gate[g_of], action[gathers][g_of], row[gathers][g_of]
     r_action, r_row = action[completes][r_of], row[completes][r_of]
     gather_rows, reduce_rows = _add(rows, parts, (g_part, g_row, g_action, gate), (r_part, r_row, r_action), apart)

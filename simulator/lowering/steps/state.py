@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,6 +50,15 @@ class State:
     """Per kind of chunk: its weights; filled at first use by `parameters.chunk_held`."""
     held: list[list[tuple[int, int]]] = field(default_factory=list)
     """Per rank: its (lane, chunk) pairs; filled at first use by `parameters.rank_chunks`."""
+    contents: list[tuple[Chunk, ...]] = field(default_factory=list)
+    """Per rank: what its chunks hold; filled at first use by `parameters.contents`."""
+    rank_weights: dict[tuple[Chunk, ...], Any] = field(default_factory=dict)
+    """Per content of a rank: its weights; filled at first use by `parameters.rank_held`."""
+
+    issued: list[tuple[Ints, Ints]] = field(default_factory=list)
+    """(copies, the compute row after which each is issued), pairwise."""
+    down: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Per rank: the copy after which its gradients are on the host; empty where they go there with the update."""
 
     # filled by `instances`
     scales: list[dict[str, LayerCost]] = field(default_factory=list)
@@ -62,20 +72,13 @@ class State:
 
     def occurring(self, chunk: int, direction: int, scale: int) -> list[int]:
         """Return the variants of actions in a direction (0 forward, 1 backward) on a kind of chunk at one size."""
-        found = {v for c, kind, v, size in self.codes if (c, kind > 0, size) == (chunk, direction > 0, scale)}
+        back = direction > 0
+        found = {v for c, kind, v, size in self.codes if c == chunk and (kind > 0) == back and size == scale}
         return sorted(found)
 
-    def spans(self, chunk: Chunk, direction: str, variant: int) -> list[tuple[tuple[str, ...], int, int]]:
+    def spans(self, chunk: Chunk, direction: str, variant: int) -> tuple[tuple[tuple[str, ...], int, int], ...]:
         """Return (kinds of layers, first segment, last segment) of every unit or bucket of a chunk that was cut so."""
-        out, place = [], 0
-        sizes = [len(piece) for piece in self.pieces[(chunk, direction, variant)]]
-        for group in self.cuts[(chunk, direction, variant)]:
-            first, layers = place, 0
-            while layers < len(group):
-                layers += sizes[place]
-                place += 1
-            out.append((group, first, max(first, place - 1)))
-        return out
+        return _spans(self.cuts[(chunk, direction, variant)], self.pieces[(chunk, direction, variant)])
 
     @property
     def ranks(self) -> int:
@@ -180,3 +183,20 @@ class State:
     def effect_list(self) -> tuple[Effect, ...]:
         """All effects, by number."""
         return tuple(Effect(tensors=t) for t in self.effects)
+
+
+Groups = tuple[tuple[str, ...], ...]
+
+
+@functools.lru_cache(maxsize=1024)
+def _spans(groups: Groups, pieces: Groups) -> tuple[tuple[tuple[str, ...], int, int], ...]:
+    """(kinds of layers, first piece, last piece) of every group."""
+    out, place = [], 0
+    sizes = [len(piece) for piece in pieces]
+    for group in groups:
+        first, layers = place, 0
+        while layers < len(group):
+            layers += sizes[place]
+            place += 1
+        out.append((group, first, max(first, place - 1)))
+    return tuple(out)

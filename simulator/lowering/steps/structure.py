@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.errors import refuse
 from simulator.lowering.resolve.asynchronous_rules import update_mask
 from simulator.lowering.steps.ordered import ordered
 from simulator.lowering.steps.pattern import Pattern
@@ -33,6 +34,8 @@ Whole = NDArray[Any]
 """Whole numbers of any width; `emit` gives them their final one."""
 KEPT_BYTES = 256 * 2**20
 """Bytes of structures kept for plans to come."""
+MOST_ROWS = 6_000_000
+"""Of a program: each takes about 250 bytes and a microsecond or two on the way to a prediction."""
 _ROW_BYTES = 100
 """Bytes of a row of a batch, all columns."""
 
@@ -131,8 +134,19 @@ class Structure:
         """Append rows; returns their numbers."""
         n = len(batch.item)
         self.batches.append(batch)
+        self.check_size(n)
         self.rows += n
         return np.arange(self.rows - n, self.rows, dtype=np.int64)
+
+    def check_size(self, more: int) -> None:
+        """Refuse to grow by so many rows beyond `MOST_ROWS`, before anything as long as they are is made."""
+        if self.rows + more > MOST_ROWS:
+            refuse(
+                f"the program of a step has at most {MOST_ROWS:,} rows",
+                f"{self.microbatches:,} microbatches make {self.rows + more:,} or more",
+                "fewer or larger microbatches (microbatch_size, or a smaller global_batch_size: from some hundred microbatches "
+                "on a step takes as much longer as it has more of them)",
+            )
 
     def wait(self, rows: Any, on: Any) -> None:
         """Let `rows` wait for `on`, pairwise."""

@@ -14,7 +14,14 @@ from simulator.lowering.memory.parameter_offload import add_shards_down
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.hops import REDUCING_LANES
-from simulator.lowering.steps.parameters import Held, contents, rank_chunks, rank_held, small_parameters
+from simulator.lowering.steps.parameters import (
+    Held,
+    contents,
+    rank_chunks,
+    rank_held,
+    shared_parameters,
+    small_parameters,
+)
 from simulator.lowering.steps.reduce import meet, meeting_links
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
@@ -64,7 +71,10 @@ def add_update(state: State) -> None:
     if len(state.updates):
         return  # where steps run into each other they stand amid the actions: pass `asynchronous`
     rank, before = state.build(_last_reductions)
-    if resolved.clip_gradients or resolved.precision.loss_scaling:
+    tables: tuple[Callable[..., OperatorTable], ...] = (optimizer_table,)
+    if not (resolved.clip_gradients or resolved.precision.loss_scaling):
+        tables = (norm_table, optimizer_table) if _sums_gradients(state) else tables
+    else:
         norm = _segments(state, (norm_table,), "gradient norm", synchronises=False)
         item = state.add_item(
             Link(
@@ -79,8 +89,8 @@ def add_update(state: State) -> None:
             )
         )
         rank, before = state.build(_add_norm, norm, item)
-    optimizer = _segments(state, (optimizer_table,), "optimizer", synchronises=True)
-    stands = tuple(state.effect(_stands_in_update(state, r)) for r in range(state.ranks))
+    optimizer = _segments(state, tables, "optimizer", synchronises=True)
+    stands = tuple(_of_each_rank(state, lambda rank: state.effect(_stands_in_update(state, rank))))
     rows = state.build(_add_optimizer, optimizer)
     state.stand(_stand, stands)
     hosts, back = add_host_update(state, lambda held: _mine(state, held), rank, before)
@@ -166,32 +176,45 @@ def update_segments(state: State) -> tuple[int, ...]:
     Loss scaling then checks each rank's own gradients; a global norm is checked afterwards.
     """
     resolved = state.resolved
-    local = resolved.precision.loss_scaling or resolved.sequence_parallel or resolved.clip_gradients
+    local = resolved.precision.loss_scaling or _sums_gradients(state) or resolved.clip_gradients
     tables = (norm_table, optimizer_table) if local else (optimizer_table,)
     return _segments(state, tables, "update", synchronises=False)
+
+
+def _sums_gradients(state: State) -> bool:
+    """Whether tensor-parallel ranks have terms of any gradients."""
+    return any(small_parameters(state, rank) or shared_parameters(state, rank) for rank in range(state.ranks))
 
 
 def _segments(
     state: State, tables: tuple[Callable[..., OperatorTable], ...], name: str, synchronises: bool
 ) -> tuple[int, ...]:
     """One segment per different rank content."""
-    alike: dict[tuple[Chunk, ...], int] = {}
-    known: dict[tuple[Held, float, float], int] = {}
+    known: dict[tuple[Held, float, float, float], int] = {}
     facts = update_facts(state)
-    out = []
+
+    def segment(rank: int) -> int:
+        held = rank_held(state, rank)
+        summed = small_parameters(state, rank), shared_parameters(state, rank)
+        key = (held, *summed, float(tensors_held(state, rank)))
+        if key not in known:
+            mine = _mine(state, held), _mine(state, held, 2) * state.resolved.gradients_kept
+            pieces = tuple((table(facts, held.all, *mine, *key[1:]), 1) for table in tables)
+            made = Segment(name=name, pieces=pieces, phase="optimizer", synchronises=synchronises)
+            known[key] = state.add_item(made)
+        return known[key]
+
+    return tuple(_of_each_rank(state, segment))
+
+
+def _of_each_rank(state: State, make: Callable[[int], int]) -> list[int]:
+    """What is made for each rank, once for those of equal contents."""
+    alike: dict[tuple[Chunk, ...], int] = {}
     for rank in range(state.ranks):
         content = contents(state, rank)
         if content not in alike:
-            held = rank_held(state, rank)
-            key = (held, small_parameters(state, rank), float(tensors_held(state, rank)))
-            if key not in known:
-                mine = _mine(state, held), _mine(state, held, 2)
-                pieces = tuple((table(facts, held.all, *mine, *key[1:]), 1) for table in tables)
-                segment = Segment(name=name, pieces=pieces, phase="optimizer", synchronises=synchronises)
-                known[key] = state.add_item(segment)
-            alike[content] = known[key]
-        out.append(alike[content])
-    return tuple(out)
+            alike[content] = make(rank)
+    return [alike[contents(state, rank)] for rank in range(state.ranks)]
 
 
 def _mine(state: State, held: Held, stage: int = 1) -> float:

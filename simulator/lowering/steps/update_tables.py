@@ -26,6 +26,7 @@ class UpdateFacts(NamedTuple):
     cost: OptimizerCost
     precision: Precision
     tensor: tuple[str, ...]
+    heads: tuple[str, ...]
     gradient_dtype: str
     gradient_bytes: int
     reduce_dtype: str
@@ -36,7 +37,6 @@ class UpdateFacts(NamedTuple):
     lanes: int
     replicas: int
     offloaded: float
-    sequence_parallel: bool
     clips: bool
     fused: bool
     casts_gathered: bool
@@ -54,6 +54,7 @@ def update_facts(state: State) -> UpdateFacts:
         ),
         precision=resolved.precision,
         tensor=resolved.groups.tensor,
+        heads=resolved.groups.heads,
         gradient_dtype=resolved.gradient_dtype,
         gradient_bytes=resolved.gradient_bytes,
         reduce_dtype=resolved.reduce_dtype,
@@ -63,7 +64,6 @@ def update_facts(state: State) -> UpdateFacts:
         lanes=resolved.lanes,
         replicas=resolved.replicas,
         offloaded=resolved.optimizer_offload,
-        sequence_parallel=resolved.sequence_parallel,
         clips=resolved.clip_gradients,
         fused=framework.fused_optimizer,
         casts_gathered=framework.casts_gathered,
@@ -74,26 +74,28 @@ def update_facts(state: State) -> UpdateFacts:
 
 @functools.lru_cache(maxsize=1024)
 def norm_table(
-    facts: UpdateFacts, held: float, mine: float, kept: float, small: float, tensors: float
+    facts: UpdateFacts, held: float, mine: float, kept: float, small: float, shared: float, tensors: float
 ) -> OperatorTable:
-    """Local part of the gradient norm, overflow check and unscaling, and the sum of the norms' gradients under SP.
+    """Local part of the gradient norm, overflow check and unscaling, and the sum of gradients of which tensor-parallel ranks have terms.
 
     Args:
-        held: weights on a GPU [count]; `mine`: those whose states it keeps; `kept`: those whose gradients it keeps; `small`: those that
-            every tensor-parallel rank holds in full; `tensors`: how many tensors they are.
+        held: weights on a GPU [count]; `mine`: those whose states it keeps; `kept`: those whose gradients it keeps; `small`: those of
+            whose gradients each tensor-parallel rank has a term; `shared`: those of which only ranks that share key/value heads have;
+            `tensors`: how many tensors they are.
     """
     gradients = mine * facts.gradient_bytes
     rows = Rows("gradient norm")
-    if facts.sequence_parallel:
-        rows.add(
-            label="norm gradients all_reduce",
-            kind=COLLECTIVE,
-            work="all_reduce",
-            message=small * facts.gradient_bytes,
-            group=facts.tensor,
-            dtype=facts.gradient_dtype,
-            phase="optimizer",
-        )
+    for what, count, group in (("norm", small, facts.tensor), ("key and value", shared, facts.heads)):
+        if count:
+            rows.add(
+                label=f"{what} gradients all_reduce",
+                kind=COLLECTIVE,
+                work="all_reduce",
+                message=count * facts.gradient_bytes,
+                group=group,
+                dtype=facts.gradient_dtype,
+                phase="optimizer",
+            )
     launches = max(1, round(tensors / TENSORS_PER_LAUNCH))
     common = {"work": "memory_bound", "dtype": facts.gradient_dtype, "phase": "optimizer"}
     if facts.precision.loss_scaling:
@@ -106,7 +108,7 @@ def norm_table(
 
 @functools.lru_cache(maxsize=1024)
 def optimizer_table(
-    facts: UpdateFacts, held: float, mine: float, kept: float, small: float, tensors: float
+    facts: UpdateFacts, held: float, mine: float, kept: float, small: float, shared: float, tensors: float
 ) -> OperatorTable:
     """The optimizer's traffic on this rank's shard, and clearing the gradients; arguments as of `norm_table`."""
     cost = facts.cost
@@ -163,7 +165,7 @@ def _flat_copies(facts: UpdateFacts, held: float, mine: float) -> tuple[float, f
 
     Replicas reduce through flat buckets: a copy into them, and one back but where ZeRO-1 and 2 reduce each part to its owner
     alone.  The optimizer's part is then flattened and cast to fp32; without ZeRO the other way round; fp32 gradients are updated
-    in place.
+    in place, and what the CPU updates is cast there.
     """
     if not facts.flattens or facts.zero_stage == 3:
         return 0.0, 0.0
@@ -171,6 +173,7 @@ def _flat_copies(facts: UpdateFacts, held: float, mine: float) -> tuple[float, f
     buckets = (2.0 if whole else 1.0) * width * held if facts.replicas > 1 else 0.0
     if width > facts.precision.element:
         return buckets, buckets
+    updated = 1.0 - facts.offloaded
     if facts.zero_stage or facts.replicas == 1:
-        return buckets + 2.0 * width * mine, buckets + (width + 4.0) * mine
-    return buckets + (width + 4.0) * held, buckets + 8.0 * held
+        return buckets + 2.0 * width * mine * updated, buckets + (width + 4.0) * mine * updated
+    return buckets + (width + 4.0) * held * updated, buckets + 8.0 * held * updated

@@ -30,7 +30,7 @@ class Exact(Strategy):
     def search(self, run: Run, tries: int, seed: int) -> None:
         """See `Strategy.search`."""
         looked: list[Looked] = []
-        looks = run.looks(run.space.points())
+        looks = run.looks(run.points)
         while some := sorted(itertools.islice(looks, _TOGETHER), key=_order):
             looked += some
             self._try(run, some[:BATCH])  # something to go on with, should time run out before all are looked at

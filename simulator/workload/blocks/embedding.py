@@ -25,7 +25,8 @@ def embedding(g: LayerBuilder, label: str = "embedding", keeps: tuple[Keep, ...]
     if positions:
         vectors.append(g.weight("positions", Dim("positions", m.sequence_length), g.hidden, role="vector"))
     if m.positions == "relative_bias":
-        vectors.append(g.weight(f"{label} distance biases", Dim("buckets", RELATIVE_BUCKETS), g.heads, role="vector"))
+        biases = Dim("buckets", RELATIVE_BUCKETS), Dim("biased_heads", m.heads)  # of all heads on every rank
+        vectors.append(g.weight(f"{label} distance biases", *biases, role="vector"))
     if m.token_types:
         vectors.append(g.weight("token types", Dim("token_types", m.token_types), g.hidden, role="vector"))
     table = g.weight("token table", g.vocabulary, g.hidden)

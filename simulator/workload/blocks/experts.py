@@ -55,7 +55,7 @@ def experts(g: LayerBuilder, x: Tensor) -> Tensor:
         there = g.tensor("dispatched rows", sorted_rows, g.hidden)
         g.add(_exchange("dispatch", mine, there, True, m.experts_per_token, reach))
         there = g.moves("sort by expert", there, "sorted rows", access="gather", after_exchange=True)
-        out = mlp(g, "expert", there, Dim("ffn", m.expert_ffn), expert=True)
+        out = mlp(g, "expert", there, Dim("expert_ffn", m.expert_ffn), expert=True)
         if m.linear_bias and style.weights_in_experts:
             out = _weighted_biases(g, out)
         out = g.moves("sort back", out, "rows sorted back", access="gather", after_exchange=True)
@@ -99,7 +99,7 @@ def _shared(g: LayerBuilder, x: Tensor, made: Tensor) -> Tensor:
 def _choice(g: LayerBuilder, x: Tensor) -> Tensor:
     """The router, then softmax over the experts, the k largest, their weights and the loss that balances them: passes over T x E
     numbers."""
-    logits = g.tensor("router logits", *x.dims[:-1], g.experts)
+    logits = g.tensor("router logits", *x.dims[:-1], Dim("scores", g.m.experts))
     kept = Keep(tensor=x, name="router input", element=g.e, cheap=False)
     g.linear("router", x, (logits,), (g.hidden,), keep=kept, bias=g.m.linear_bias, quantised=False)
     chosen = g.tensor("router weights and choice", *logits.dims, element=3 * _LOGIT)
@@ -137,6 +137,7 @@ def _counts(g: LayerBuilder, chosen: Tensor) -> None:
             outputs=(),
             captured="moe_preprocess",
             read=2.0 * chosen.elements,
+            dims=chosen.dims,
             counts=True,
             launches=_COUNT_KERNELS,
         )

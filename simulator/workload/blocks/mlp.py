@@ -98,7 +98,9 @@ def _clamps(g: LayerBuilder, name: str, given: tuple[Tensor, ...], expert: bool)
     )
     if style.weights_in_experts:
         absorbed = "grouped" if expert else ""
-        g.add(HostWait(label=f"{name} gate offset", inputs=out[1:], outputs=(), read=e, absorbed=absorbed))
+        g.add(
+            HostWait(label=f"{name} gate offset", inputs=out[1:], outputs=(), read=e, dims=g.tokens, absorbed=absorbed)
+        )
     return out
 
 

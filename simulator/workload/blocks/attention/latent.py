@@ -67,7 +67,7 @@ class Latent(Attention):
             k, v = g.tensor("k", *tokens, g.kv_heads, nope), g.tensor("v", *tokens, g.kv_heads, g.value_dim)
             kept = Keep(tensor=kv, name="key value latent", element=g.kept)
             g.linear("key value up", kv, (k, v), (latent,), keep=kept, bias=False)
-            read = (*tokens, Dim("heads", 1), Dim("queries_and_keys", m.heads * (m.head_dim + nope.size) + rope.size))
+            read = (*tokens, Dim("projected", m.heads * (m.head_dim + nope.size) + rope.size))
             written = (*tokens, g.heads, Dim("queries_and_keys", 2 * m.head_dim))
             q, k = rotary(g, (q, k, shared), read, written)
         return core(g, q, k.view(*tokens, g.kv_heads, g.head_dim), v)

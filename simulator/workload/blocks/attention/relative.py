@@ -43,9 +43,9 @@ def relative_bias(g: LayerBuilder, q: Tensor, scores: Tensor | None, keys: int) 
 def transformer_xl(g: LayerBuilder, q: Tensor, scores: Tensor | None, keys: int) -> Tensor:
     """Add the products with projected distances, the shift that lines them up, and the sum; the scores stand in memory."""
     e = g.e
-    far = Dim("keys", keys)
-    sinusoids = g.given("sinusoids", far, g.hidden)
-    distances = g.tensor("projected distances", far, g.heads, g.head_dim)
+    far, lengths = Dim("keys", keys), Dim("distances", keys)
+    sinusoids = g.given("sinusoids", lengths, g.hidden)
+    distances = g.tensor("projected distances", lengths, g.heads, g.head_dim)
     g.linear(
         "distance projection",
         sinusoids,

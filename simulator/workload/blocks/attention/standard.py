@@ -38,7 +38,7 @@ class Standard(Attention):
         g.linear(
             "qkv", x, made, (g.hidden,), keep=kept, bias=m.qkv_bias, kernels=(len(made) - 2, 1, 1) if apart else ()
         )
-        both = (*g.tokens, Dim("heads", m.heads + m.kv_heads), g.head_dim)
+        both = (*g.tokens, Dim("heads", m.heads + m.kv_heads, joins=(g.heads, g.kv_heads)), g.head_dim)
         if m.qk_norm:
             scale = (Dim("queries_and_keys", 2), g.head_dim)
             q, k = norms(g, "query and key norm", (q, k), both, scale)

@@ -49,7 +49,7 @@ def unfused(
             inputs=(q, k.view(g.batch, far, *k.dims[2:])),
             outputs=(scores,),
             keeps=operands[:2],
-            reads_keys=g.m.kv_heads,
+            reads_keys=True,
             backward_launches=2,
         )
     )

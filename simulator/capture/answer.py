@@ -1,0 +1,132 @@
+"""What a capture says, as sections to read and as one JSON object."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from simulator.capture.record import Capture
+from simulator.capture.rows import block_of, levels
+from simulator.program.program import CATEGORIES, Program
+from simulator.report.table import Section, Table
+from simulator.units import show
+
+__all__ = ["collectives_of", "describe_capture", "peak_of", "saved_of", "to_dict"]
+
+_PHASES = ("forward", "backward", "recompute", "optimizer")
+
+
+def collectives_of(capture: Capture) -> list[dict[str, Any]]:
+    """Return messages by phase, kind, ranks and bytes, with how often each was issued, in the order of their first."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    for event in capture.events:
+        if event.communicates:
+            ranks = len(capture.groups[event.group].ranks)
+            found[(event.phase, event.work, capture.groups[event.group].name, ranks, event.message, event.dtype)] += 1
+    names = ("phase", "kind", "group", "ranks", "message_bytes", "dtype")
+    return [dict(zip(names, key, strict=True)) | {"count": count} for key, count in found.items()]
+
+
+def saved_of(capture: Capture) -> dict[str, float]:
+    """Return the bytes of activations that stand when the first backward begins, by block (`layers.*` together)."""
+    start = next((n for n, event in enumerate(capture.events) if event.phase == "backward"), len(capture.events))
+    out: dict[str, float] = {}
+    for storage in capture.storages:
+        if (
+            storage.category == "activations"
+            and 0 <= storage.born < start
+            and (storage.died is None or storage.died >= start)
+        ):
+            block = block_of(capture.events[min(storage.born, start - 1)].path)[0]
+            out[block] = out.get(block, 0.0) + storage.bytes
+    return out
+
+
+def peak_of(capture: Capture) -> dict[str, float]:
+    """Return bytes by category at the fullest event of the step; `total` is their sum."""
+    level = levels(capture)
+    out = dict.fromkeys(CATEGORIES, 0.0)
+    if len(level):
+        moment = int(level.argmax())
+        for storage in capture.storages:
+            if storage.born <= moment and (storage.died is None or storage.died >= moment):
+                out[storage.category] += storage.bytes
+    return {name: size for name, size in out.items() if size} | {"total": sum(out.values())}
+
+
+def to_dict(capture: Capture, program: Program) -> dict[str, Any]:
+    """Return the JSON answer of `dtsim capture`."""
+    events = capture.events
+    return {
+        "schema_version": 1,
+        "kind": "capture",
+        "script": capture.script,
+        "world_size": capture.world,
+        "rank": capture.rank,
+        "versions": capture.versions,
+        "axes": [{"name": name, "size": size} for name, size in program.axes],
+        "tokens": program.tokens,
+        "parameters": capture.parameters,
+        "operators": len(events),
+        "rows": program.size,
+        "items": len(program.items),
+        "flops": {phase: sum(e.flops for e in events if e.phase == phase) for phase in _PHASES},
+        "collectives": collectives_of(capture),
+        "saved_bytes": saved_of(capture),
+        "peak_bytes": peak_of(capture),
+        "host_waits": sum(event.name == "host reads" for event in events),
+        "unknown_kernels": capture.unknown,
+        "assumed": list(capture.notes),
+    }
+
+
+def describe_capture(capture: Capture, program: Program) -> list[Section]:
+    """Return what was recorded, in reading order."""
+    answer = to_dict(capture, program)
+    axes = " x ".join(f"{name} {size}" for name, size in program.axes if size > 1) or "one GPU"
+    work = [
+        (
+            phase,
+            str(sum(e.phase == phase and not e.communicates for e in capture.events)),
+            show(answer["flops"][phase], "FLOP"),
+        )
+        for phase in _PHASES
+    ]
+    messages = [
+        (
+            c["phase"],
+            c["kind"],
+            f"{c['group'] or 'unnamed'} ({c['ranks']})",
+            show(c["message_bytes"], "B"),
+            c["dtype"],
+            str(c["count"]),
+        )
+        for c in answer["collectives"]
+    ]
+    peak = tuple((name, show(size, "B")) for name, size in answer["peak_bytes"].items())
+    doubts = [
+        f"{name} ran {count} times: of no known kind, taken as memory traffic"
+        for name, count in capture.unknown.items()
+    ]
+    if answer["host_waits"]:
+        doubts.append(f"the host waits for the device {answer['host_waits']} times in a step")
+    return [
+        Section(
+            title=f"{capture.script}: one step of rank {capture.rank} of {capture.world:,} ({axes})",
+            lines=(
+                f"{len(capture.events):,} operators in {program.size:,} rows of {len(program.items):,} kinds; "
+                f"{capture.parameters:,} parameters on this rank; {program.tokens:,} tokens on all ranks",
+            ),
+            table=Table(headings=("phase", "operators", "work"), rows=tuple(row for row in work if row[1] != "0")),
+        ),
+        Section(
+            title="messages",
+            table=Table(
+                headings=("phase", "kind", "group", "message", "type", "times"), rows=tuple(messages), left=(0, 1, 2)
+            ),
+        )
+        if messages
+        else Section(title="messages", lines=("none",)),
+        Section(title="memory of tensors at the peak", table=Table(headings=("", ""), rows=peak)),
+        *([Section(title="to know", lines=(*doubts, *capture.notes))] if doubts or capture.notes else []),
+    ]

@@ -1,0 +1,159 @@
+"""Run a script in a process of its own and bring back what it did; nothing of it outlives the call.
+
+The process leads a group of its own, which is ended as a whole when it is done, when time is up, and when somebody stops us; should this
+process vanish, the other one notices that its standard input closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from simulator.capture.record import Capture, read_capture
+from simulator.errors import SpecError
+
+__all__ = ["capture", "script_of"]
+
+_EXTRA = "pip install 'dtsim[torch]'"
+_WAYS = {
+    "DynamicOutputShapeException": "a shape that depends on data. Way out: fixed sizes, such as experts with a capacity",
+    "DataDependentOutputException": "a value that depends on data. Way out: a branch that does not need it",
+    "ModuleNotFoundError": "a library that is not installed here. Way out: install it beside torch",
+    "UnsupportedFakeTensorException": "an operation without a rule for tensors without data. Way out: leave it out of the step",
+}
+"""Errors of a recording -> what they mean."""
+_CUDA = (
+    "not compiled with CUDA",
+    "not linked with support for cuda",
+    "No CUDA GPUs",
+    "Found no NVIDIA driver",
+    "CUDA driver",
+)
+
+
+def script_of(target: str) -> tuple[Path, str]:
+    """Return file and function of FILE.py or FILE.py:FUNCTION.
+
+    Raises:
+        SpecError: there is no such file, or it is no Python script.
+    """
+    name, colon, function = target.rpartition(":")
+    if not colon or function.endswith(".py") or os.sep in function:
+        name, function = target, ""
+    if not name.endswith(".py"):
+        raise SpecError(
+            f"{target}: expected a Python script, FILE.py, or a function of one that runs a step, FILE.py:step"
+        )
+    path = Path(os.path.expanduser(name))
+    if not path.is_file():
+        raise SpecError(f"{name}: there is no such script")
+    if colon and name != target and not function.isidentifier():
+        raise SpecError(f"{target}: after the colon comes the name of a function, such as FILE.py:step")
+    return path, function
+
+
+def capture(target: str, world: int, rank: int = 0, arguments: Sequence[str] = (), seconds: float = 600.0) -> Capture:
+    """Return what one rank of a script does in a training step.
+
+    This executes the script.
+
+    Args:
+        target: FILE.py, of which the step between two updates is recorded, or FILE.py:FUNCTION, which runs one step.
+        world, rank: what it is told.
+        arguments: its command line.
+        seconds: when to give up.
+
+    Raises:
+        SpecError: torch is missing, or the script broke, took too long, needs a GPU or is no training step.
+    """
+    path, function = script_of(target)
+    if not _has_torch():
+        raise SpecError(f"recording a script needs PyTorch, which is not installed. Way out: {_EXTRA}")
+    with tempfile.TemporaryDirectory(prefix="dtsim-") as folder:
+        output = Path(folder, "capture.json")
+        words = {
+            "file": str(path), "function": function, "world": world, "rank": rank, "script": target,
+            "arguments": list(arguments), "output": str(output),
+        }  # fmt: skip
+        code = _run(words, seconds, target)
+        if not output.exists():
+            raise SpecError(f"{target}: its process ended with {_ending(code)} before the step was recorded{_MEMORY}")
+        text = output.read_text(encoding="utf-8")
+    if text.startswith('{"error"'):
+        raise SpecError(_told(target, json.loads(text)["error"]))
+    return read_capture(text)
+
+
+def _has_torch() -> bool:
+    try:
+        return importlib.util.find_spec("torch") is not None
+    except ValueError:  # somebody hides it
+        return False
+
+
+_MEMORY = ". Way out: run it by itself with python to see why; tensors made before the recorder starts (in numpy, say) need real memory"
+
+
+def _run(task: dict[str, Any], seconds: float, target: str) -> int:
+    """Return the exit code of the child; it and all its children are gone then."""
+    words = [sys.executable, "-m", "simulator.capture.worker"]
+    root = str(Path(__file__).resolve().parents[2])
+    paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH", "")])])
+    environment = os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
+    errors = sys.stderr.fileno() if _has_number(sys.stderr) else subprocess.DEVNULL
+    read, write = os.pipe()
+    child = subprocess.Popen(words, stdin=read, stdout=errors, stderr=errors, env=environment, start_new_session=True)
+    os.close(read)
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(write, (json.dumps(task) + "\n").encode())
+        return child.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise SpecError(
+            f"{target}: no step was recorded within {seconds:g} s. Way out: a longer --time-limit; a smaller part of the work before "
+            "the first step; or FILE.py:step, a function that runs one step"
+        ) from None
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        os.close(write)
+
+
+def _has_number(stream: Any) -> bool:
+    try:
+        stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        return False
+    return True
+
+
+def _ending(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"code {code}"
+
+
+def _told(target: str, error: dict[str, Any]) -> str:
+    """One message: what, where, and the way out."""
+    kind, message, place = error["kind"], " ".join(error["message"].split())[:400], error["place"]
+    at = f" at {place}" if place else ""
+    if error["plain"]:
+        return f"{target}: no training step: {message}"
+    if any(word in message for word in _CUDA):
+        return (
+            f"{target}: it asks for a GPU{at}: {message}. "
+            "Way out: device = 'cpu' where there is none (a recording computes nothing, so no time is lost)"
+        )
+    if kind in _WAYS:
+        return f"{target}: it needs {_WAYS[kind]}. It was {message}{at}"
+    if kind == "SystemExit":
+        return f"{target}: it left with {message or 0} before a step was recorded{at}"
+    return f"{target}: the script broke{at}: {kind}: {message}"

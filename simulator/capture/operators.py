@@ -1,0 +1,310 @@
+"""What an operator of PyTorch is to a price: a product, attention or memory traffic, with its shape, FLOP, bytes and kernels.
+
+Nothing here needs torch: an operator comes as its name and its arguments by name, tensors as `Facts`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from simulator.program.calls import STREAM, AttentionCall, Call, Product, Traffic
+
+__all__ = ["Facts", "Work", "describe", "tensors_in"]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A tensor: its shape, strides (in elements), number format as we name it, and bytes of an element."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    element: int
+
+    @property
+    def bytes(self) -> float:
+        """Memory that reading it touches: an expanded dimension is read once."""
+        return float(self.element * math.prod(n for n, s in zip(self.shape, self.stride, strict=True) if s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a kernel is; columns as in `simulator.program.program.OperatorTable`.  `known` is False for a kernel of no known kind."""
+
+    work: str
+    shape: tuple[int, int, int, int] = (0, 0, 0, 0)
+    call: Call = STREAM
+    dtype: str
+    flops: float = 0.0
+    read: float
+    written: float
+    launches: int = 1
+    known: bool = True
+
+
+class Moved(NamedTuple):
+    """Bytes of memory that an operator reads and writes."""
+
+    read: float
+    written: float
+
+
+def describe(name: str, arguments: Mapping[str, Any], outputs: Sequence[Facts], written: Sequence[Facts] = ()) -> Work:
+    """Return what an operator does.
+
+    Args:
+        name: without its overload, such as `aten.mm`.
+        arguments: by the names of its schema; tensors as `Facts`, also inside lists.
+        outputs: tensors that it makes.
+        written: arguments that it writes to.
+
+    >>> a, b = Facts((4, 8), (8, 1), "bf16", 2), Facts((8, 6), (1, 8), "bf16", 2)
+    >>> work = describe("aten.mm", {"self": a, "mat2": b}, [Facts((4, 6), (6, 1), "bf16", 2)])
+    >>> work.shape, work.call, work.flops, work.read, work.written
+    ((1, 4, 6, 8), Product(order='TN'), 384.0, 160.0, 48.0)
+    """
+    space, _, short = name.partition(".")
+    read = sum(t.bytes for t in tensors_in(arguments) if t not in written) + _reads_what_it_writes(short, written)
+    moved = Moved(read, float(sum(t.bytes for t in (*outputs, *written))))
+    first = next((t for t in (*tensors_in(arguments), *outputs)), None)
+    dtype = first.dtype if first else "fp32"
+    product = _PRODUCTS.get(name)
+    if product is not None:
+        return _product(product(arguments, outputs), moved)
+    direction = _direction(space, short)
+    if direction and isinstance(arguments.get(_QUERY.get(space, "query")), Facts):
+        return _attention(arguments, _QUERY.get(space, "query"), direction, moved)
+    launches = _list_kernels(short, arguments) if short.startswith("_foreach_") or short.startswith("_fused_") else 1
+    access = _ACCESS.get(short.rstrip("_"), "stream")
+    moved = _touched(short, arguments, outputs) or moved
+    known = space in _KNOWN_SPACES
+    return Work(
+        work="memory_bound",
+        call=Traffic(access),
+        dtype=dtype,
+        launches=launches,
+        known=known,
+        read=moved.read,
+        written=moved.written,
+    )
+
+
+def tensors_in(value: Any) -> Iterator[Facts]:
+    """Yield the tensors of arguments, in order."""
+    if isinstance(value, Facts):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from tensors_in(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from tensors_in(inner)
+
+
+def _reads_what_it_writes(short: str, written: Sequence[Facts]) -> float:
+    return 0.0 if short.rstrip("_") in _OVERWRITES else sum(t.bytes for t in written)
+
+
+def _touched(short: str, arguments: Mapping[str, Any], outputs: Sequence[Facts]) -> Moved | None:
+    """Bytes of operators that touch a part of a tensor only, or write to arguments that their schema calls read."""
+    if short in ("embedding", "index_select", "index", "gather", "take"):
+        made = sum(t.bytes for t in outputs)
+        indices = sum(t.bytes for t in tensors_in({k: v for k, v in arguments.items() if k in ("indices", "index")}))
+        return Moved(made + indices, float(made))
+    if short.rstrip("_") in ("index_put", "index_add", "index_copy", "scatter", "scatter_add") and short.endswith("_"):
+        values = [t.bytes for k, v in arguments.items() if k in ("values", "source", "src") for t in tensors_in(v)]
+        return Moved(2.0 * sum(values), float(sum(values)))
+    if short == "all_gather_copy_in":
+        shards = sum(t.bytes for t in tensors_in(arguments["all_gather_inputs"]))
+        return Moved(shards, shards)
+    return None
+
+
+# ---- products ----
+
+_Shape = tuple[int, int, int, int]
+
+
+def _matrix(left: Facts, right: Facts) -> tuple[_Shape, str, str]:
+    """Shape, order and format of a product of two matrices, or of stacks of them."""
+    batch = left.shape[0] if len(left.shape) == 3 else 1
+    m, k = left.shape[-2:]
+    n = right.shape[-1]
+    return (batch, m, n, k), _order(left, right), left.dtype
+
+
+def _order(left: Facts, right: Facts) -> str:
+    """Which operand lies transposed in memory, in the words of a GEMM library."""
+    if _transposed(left):
+        return "NT"
+    return "TN" if _transposed(right) else "NN"
+
+
+def _transposed(matrix: Facts) -> bool:
+    rows, columns = matrix.shape[-2:]
+    return matrix.stride[-1] != 1 and matrix.stride[-2] == 1 and (rows, columns) != (1, 1)
+
+
+def _named(*names: str) -> Callable[[Mapping[str, Any], Sequence[Facts]], list[tuple[_Shape, str, str]]]:
+    def product(arguments: Mapping[str, Any], outputs: Sequence[Facts]) -> list[tuple[_Shape, str, str]]:
+        left, right = (arguments[name] for name in names)
+        return [_matrix(left, right)]
+
+    return product
+
+
+def _convolution(arguments: Mapping[str, Any], outputs: Sequence[Facts]) -> list[tuple[_Shape, str, str]]:
+    """A convolution as the product that it is: every output position times the kernel."""
+    weight, groups = arguments["weight"], int(arguments.get("groups", 1))
+    places = math.prod(outputs[0].shape) // max(1, outputs[0].shape[1])
+    return [((groups, places, weight.shape[0] // groups, math.prod(weight.shape[1:])), "TN", weight.dtype)]
+
+
+def _convolution_backward(arguments: Mapping[str, Any], outputs: Sequence[Facts]) -> list[tuple[_Shape, str, str]]:
+    """The input's and the weight's gradients, as far as they are asked for."""
+    weight, gradient = arguments["weight"], arguments["grad_output"]
+    groups, asked = int(arguments.get("groups", 1)), list(arguments.get("output_mask", (True, True)))
+    places = math.prod(gradient.shape) // max(1, gradient.shape[1])
+    n, k = weight.shape[0] // groups, math.prod(weight.shape[1:])
+    both = [((groups, places, k, n), "NN", weight.dtype), ((groups, n, k, places), "NT", weight.dtype)]
+    return [one for one, wanted in zip(both, asked, strict=False) if wanted]
+
+
+def _grouped(arguments: Mapping[str, Any], outputs: Sequence[Facts]) -> list[tuple[_Shape, str, str]]:
+    """Products of experts: rows are dealt out evenly, for how many each gets is not known without running."""
+    left, right = arguments["self"], arguments["mat2"]
+    if len(right.shape) == 3:
+        experts, k, n = right.shape
+        return [((experts, max(1, left.shape[0] // experts), n, k), _order(left, right), left.dtype)]
+    experts = outputs[0].shape[0]
+    return [((experts, left.shape[0], right.shape[1], max(1, left.shape[1] // experts)), "NT", left.dtype)]
+
+
+_PRODUCTS: dict[str, Callable[[Mapping[str, Any], Sequence[Facts]], list[tuple[_Shape, str, str]]]] = {
+    "aten.mm": _named("self", "mat2"),
+    "aten.bmm": _named("self", "mat2"),
+    "aten.addmm": _named("mat1", "mat2"),
+    "aten.addmm_": _named("mat1", "mat2"),
+    "aten.baddbmm": _named("batch1", "batch2"),
+    "aten.baddbmm_": _named("batch1", "batch2"),
+    "aten._addmm_activation": _named("mat1", "mat2"),
+    "aten._scaled_mm": _named("self", "mat2"),
+    "aten._grouped_mm": _grouped,
+    "aten._scaled_grouped_mm": _grouped,
+    "aten.convolution": _convolution,
+    "aten.convolution_backward": _convolution_backward,
+}
+"""Operator -> its products: shape (batch, m, n, k), order of operands and number format."""
+
+
+def _product(products: list[tuple[_Shape, str, str]], moved: Moved) -> Work:
+    """One row: of several products (a convolution's backward) the first with the FLOP of all."""
+    if not products:
+        return Work(work="memory_bound", dtype="fp32", read=moved.read, written=moved.written)
+    shape, order, dtype = products[0]
+    flops = sum(2.0 * math.prod(shape) for shape, _, _ in products)
+    return Work(
+        work="gemm",
+        shape=shape,
+        call=Product(order),
+        dtype=dtype,
+        flops=flops,
+        launches=len(products),
+        read=moved.read,
+        written=moved.written,
+    )
+
+
+# ---- attention ----
+
+_KERNELS = {
+    "_scaled_dot_product_flash_attention_for_cpu": "forward",
+    "_scaled_dot_product_flash_attention": "forward",
+    "_scaled_dot_product_efficient_attention": "forward",
+    "_scaled_dot_product_cudnn_attention": "forward",
+    "_scaled_dot_product_fused_attention_overrideable": "forward",
+    "_scaled_dot_product_flash_attention_for_cpu_backward": "backward",
+    "_scaled_dot_product_flash_attention_backward": "backward",
+    "_scaled_dot_product_efficient_attention_backward": "backward",
+    "_scaled_dot_product_cudnn_attention_backward": "backward",
+    "_scaled_dot_product_fused_attention_overrideable_backward": "backward",
+    "_flash_attn_forward": "forward",
+    "_flash_attn_backward": "backward",
+    "fwd": "forward",
+    "bwd": "backward",
+}
+"""Kernels of attention by the name of their operator: those of PyTorch, of flash_attn (2 and 3) as custom operators."""
+_QUERY = {"flash_attn": "q", "flash_attn_3": "q"}
+_KEY = {"query": "key", "q": "k"}
+_HEADS_SECOND = {"query"}
+"""Kernels that take (sequences, heads, tokens, width); others have tokens before heads."""
+BACKWARD_FLOP = 2.5
+"""A backward of fused attention does five products where its forward does two (FlashAttention-2, arXiv 2307.08691, section 4)."""
+
+
+def _direction(space: str, short: str) -> str:
+    return _KERNELS.get(short, "") if space in ("aten", *_QUERY) else ""
+
+
+def _attention(arguments: Mapping[str, Any], query_name: str, direction: str, moved: Moved) -> Work:
+    """FLOP of full attention: what a mask leaves out is the kernel's to know."""
+    query, key = arguments[query_name], arguments[_KEY[query_name]]
+    heads_at, length_at = (1, 2) if query_name in _HEADS_SECOND else (2, 1)
+    sequences, heads, length = query.shape[0], query.shape[heads_at], query.shape[length_at]
+    width, kv_heads, keys = query.shape[3], key.shape[heads_at], key.shape[length_at]
+    causal = bool(arguments.get("is_causal", arguments.get("causal", False)))
+    mask = "causal" if causal or isinstance(arguments.get("attn_mask"), Facts) else "full"
+    flops = 4.0 * sequences * heads * length * keys * width
+    return Work(
+        work="attention",
+        shape=(sequences, heads, length, width),
+        call=AttentionCall("flash2" if query_name == "q" else "sdpa", mask, 0, kv_heads, keys),
+        dtype=query.dtype,
+        flops=flops * BACKWARD_FLOP if direction == "backward" else flops,
+        launches=3 if direction == "backward" else 1,
+        read=moved.read,
+        written=moved.written,
+    )
+
+
+# ---- memory traffic ----
+
+_KNOWN_SPACES = {"aten", "prims", "fsdp", "quantized", "_c10d_functional", "c10d"}
+_OVERWRITES = {
+    "copy", "zero", "fill", "normal", "uniform", "random", "exponential", "bernoulli", "_foreach_copy", "_foreach_zero",
+    "all_gather_copy_in", "split_with_sizes_copy", "chunk_cat", "arange", "_chunk_cat",
+}  # fmt: skip
+"""Operators that write to an argument without reading it."""
+_ACCESS = {
+    **dict.fromkeys(("embedding", "embedding_dense_backward", "index_select", "index", "gather", "index_put", "index_add",
+                     "scatter", "scatter_add", "index_copy", "take"), "gather"),
+    **dict.fromkeys(("_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward",
+                     "nll_loss2d_forward", "nll_loss2d_backward"), "loss"),
+    **dict.fromkeys(("native_layer_norm", "_fused_rms_norm", "native_group_norm"), "layer"),
+    **dict.fromkeys(("native_layer_norm_backward", "_fused_rms_norm_backward", "native_group_norm_backward"), "layer backward"),
+    "_softmax": "scores",
+    "_softmax_backward_data": "scores backward",
+}  # fmt: skip
+"""Operator -> how it walks memory; the rest are long passes."""
+_MOST_TENSORS = (110, 64, 48, 36, 30)
+"""Tensors of one launch by how many lists go in: depth_to_max_tensors of ATen/native/cuda/MultiTensorApply.cuh."""
+_MOST_CHUNKS, _CHUNK = 320, 65536
+"""Blocks of one launch, and elements of a block: depth_to_max_blocks and kChunkSize of the same file."""
+
+
+def _list_kernels(short: str, arguments: Mapping[str, Any]) -> int:
+    """Kernels that an operator on lists of tensors starts."""
+    lists = [
+        value
+        for value in arguments.values()
+        if isinstance(value, list | tuple) and any(isinstance(one, Facts) and math.prod(one.shape) > 1 for one in value)
+    ]
+    if not lists:
+        return 1
+    tensors = lists[0]
+    chunks: int = sum(-(-math.prod(tensor.shape) // _CHUNK) for tensor in tensors)
+    most: int = _MOST_TENSORS[min(len(lists), len(_MOST_TENSORS)) - 1]
+    return max(-(-len(tensors) // most), -(-chunks // _MOST_CHUNKS))

@@ -1,0 +1,252 @@
+"""A capture as a program: the same rows, items and rules as a plan's, so that it is priced and run like one.
+
+events --rows.cut--> runs --tables--> segments and links --> Program       memory: effects at the edges of rows
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from simulator.capture.mesh import mesh_of
+from simulator.capture.record import Capture, Event, Storage
+from simulator.capture.rows import Run, block_of, cut
+from simulator.plan.framework import load_framework
+from simulator.program.builder import ProgramBuilder
+from simulator.program.calls import read_call
+from simulator.program.prices import account_of
+from simulator.program.program import (
+    COLLECTIVE,
+    COMPUTE,
+    EAGER,
+    Link,
+    OperatorTable,
+    Program,
+    Segment,
+    Tensor,
+)
+
+__all__ = ["captured_program"]
+
+_ACCOUNT_OF_MIX = "dp"
+
+
+def captured_program(capture: Capture, framework: str = "") -> Program:
+    """Return the program of one rank's step.
+
+    Args:
+        framework: the profile whose host costs apply; "" = the host costs nothing.
+    """
+    axes, spans = mesh_of(capture)
+    replicas = 1
+    for name, size in axes:
+        replicas *= 1 if name in ("tp", "pp") else size
+    build = ProgramBuilder(capture.script, axes, framework, capture.tokens * replicas)
+    rank = build.add_rank(weight=float(capture.world))
+    runs = cut(capture)
+    effects = _Effects(capture, runs)
+    lanes: dict[int, int] = {}
+    items: dict[Any, int] = {}
+    row_of: dict[int, int] = {}
+    build.set_resident(rank, *effects.resident(), *_beside(capture, framework))
+    final = next((run for run in reversed(runs) if run.stream == 0), None)
+    for number, run in enumerate(runs):
+        first = capture.events[run.events[0]]
+        link = first.communicates and (run.stream != 0 or not first.waits)
+        if run.stream not in lanes:
+            lanes[run.stream] = build.add_stream(rank, "compute" if run.stream == 0 else f"stream{run.stream}")
+        last = run is final
+        key = _link_key(first, spans) if link else _table_key(capture.events, run.events, spans, last)
+        if key not in items:
+            items[key] = build.add_item(_link(key) if link else _segment(key))
+        start, end, mark = effects.of(number, build)
+        row = build.add_row(
+            items[key],
+            lanes[run.stream],
+            after=sorted({row_of[event] for event in run.after}),
+            start_effect=start,
+            end_effect=end,
+            mark_effect=mark,
+        )
+        row_of.update(dict.fromkeys(run.events, row))
+    return build.build()
+
+
+# ---- items ----
+
+
+def _link_key(event: Event, spans: Sequence[tuple[str, ...]]) -> tuple[Any, ...]:
+    block = block_of(event.path)[0] or event.phase
+    return ("link", f"{event.work} of {block}", event.work, event.message, event.dtype, spans[event.group])
+
+
+def _link(key: tuple[Any, ...]) -> Link:
+    _, name, work, message, dtype, group = key
+    return Link(
+        name=name,
+        kind=COLLECTIVE,
+        message=message,
+        dtype=dtype,
+        group=group,
+        pipeline_ranks=(),
+        account=account_of(group) if len(group) == 1 else _ACCOUNT_OF_MIX,
+        collective=work,
+    )
+
+
+def _table_key(
+    events: Sequence[Event], numbers: Iterable[int], spans: Sequence[tuple[str, ...]], last: bool
+) -> tuple[Any, ...]:
+    """What makes two runs the same: their operators, named within their block; after the last one the host begins another step."""
+    mine = [events[n] for n in numbers]
+    side = "backward" if mine[0].phase == "recompute" else mine[0].phase
+    block = block_of(mine[0].path)[0] or ("loss" if side != "optimizer" else "update")
+    return ("table", f"{block} {side}", side, last, tuple(_operator(event, spans) for event in mine))
+
+
+def _operator(event: Event, spans: Sequence[tuple[str, ...]]) -> tuple[Any, ...]:
+    inner = block_of(event.path)[1]
+    label = f"{inner} {event.name}" if inner else event.name
+    group = spans[event.group] if event.communicates else ()
+    return (
+        label, COLLECTIVE if event.communicates else COMPUTE, event.work, event.shape, event.call, event.dtype, event.flops,
+        event.read, event.written, event.message, group, event.phase, event.launches,
+    )  # fmt: skip
+
+
+def _segment(key: tuple[Any, ...]) -> Segment:
+    _, name, side, last, operators = key
+    columns = list(zip(*operators, strict=True))
+    label, kind, work, shape, call, dtype, flops, read, written, message, group, phase, launches = columns
+    n = len(operators)
+    table = OperatorTable(
+        name=name,
+        label=label,
+        kind=_fixed(kind, np.int8),
+        work=work,
+        shape=_fixed(shape, np.int64),
+        call=tuple(read_call(word, name) for word in call),
+        dtype=dtype,
+        flops=_fixed(flops, np.float64),
+        read=_fixed(read, np.float64),
+        written=_fixed(written, np.float64),
+        message=_fixed(message, np.float64),
+        group=group,
+        phase=phase,
+        launches=_fixed(launches, np.int64),
+        part=("",) * n,
+        beside=_fixed([-1] * n, np.int32),
+        captured=_fixed([EAGER] * n, np.int8),
+    )
+    return Segment(name=name, pieces=((table, 1),), phase=side, synchronises=last)
+
+
+def _fixed(values: Any, dtype: Any) -> Any:
+    array = np.array(values, dtype)
+    array.flags.writeable = False
+    return array
+
+
+# ---- memory ----
+
+
+def _beside(capture: Capture, framework: str) -> tuple[Tensor, ...]:
+    """What libraries hold on a GPU beside tensors, as the framework's profile says."""
+    if not framework:
+        return ()
+    profile = load_framework(framework)
+    groups = sum(len(group.ranks) > 1 for group in capture.groups)
+    return (
+        Tensor(name="GEMM workspace", category="workspace", bytes=profile.workspace),
+        Tensor(name="driver context and kernels", category="context", bytes=profile.context),
+        Tensor(name="communicator buffers", category="context", bytes=groups * profile.communicator),
+    )
+
+
+class _Effects:
+    """Which rows allocate and free which storages.
+
+    The allocator hands memory out when the host asks, whichever stream the work is on: so rows of the first stream bear the effects of
+    events of all streams, in the order in which they were issued.
+    """
+
+    def __init__(self, capture: Capture, runs: Sequence[Run]) -> None:
+        first, last = np.full(len(capture.events), -1, np.int64), np.full(len(capture.events), -1, np.int64)
+        for number, run in enumerate(runs):
+            if run.stream == 0:
+                first[run.events] = last[run.events] = number
+        bearing = np.flatnonzero(first >= 0)
+        self.rows = int(first[bearing[-1]]) + 1 if len(bearing) else 0
+        self.begin = int(first[bearing[0]]) if len(bearing) else 0
+        self.first, self.last = first, np.maximum.accumulate(last) if len(last) else last
+        following = np.where(first >= 0, first, self.rows)[::-1]
+        self.first = np.minimum(np.minimum.accumulate(following)[::-1], self.rows - 1) if len(first) else first
+        self._known: dict[tuple[Tensor, ...], int] = {}
+        self._resident: list[Storage] = []
+        self.starts: list[list[Storage]] = [[] for _ in runs]
+        self.ends: list[list[Storage]] = [[] for _ in runs]
+        self.inside: list[list[Storage]] = [[] for _ in runs]
+        self.events = len(capture.events)
+        for storage in capture.storages:
+            self._place(storage)
+
+    def _place(self, storage: Storage) -> None:
+        last = self.events - 1
+        if (storage.born < 0 and storage.died is None) or not self.rows:
+            self._resident.append(storage)
+            return
+        first = self.begin if storage.born < 0 else int(self.first[min(storage.born, last)])
+        final = self.rows - 1 if storage.died is None else int(self.last[max(0, min(storage.died, last))])
+        if first >= final and storage.born >= 0 and storage.died is not None:
+            self.inside[first].append(storage)
+        else:
+            self.starts[first].append(storage)
+            self.ends[max(first, final)].append(storage)
+
+    def resident(self) -> tuple[Tensor, ...]:
+        return _tensors(self._resident)
+
+    def of(self, row: int, build: ProgramBuilder) -> tuple[int, int, int]:
+        """Numbers of the effects of a row: at its start, at its end, while it runs."""
+        return (
+            self._effect(_tensors(self.starts[row]), build),
+            self._effect(_tensors(self.ends[row]), build),
+            self._effect(_tensors(_most(self.inside[row])), build),
+        )
+
+    def _effect(self, tensors: tuple[Tensor, ...], build: ProgramBuilder) -> int:
+        if not tensors:
+            return -1
+        if tensors not in self._known:
+            self._known[tensors] = build.add_effect(*tensors)
+        return self._known[tensors]
+
+
+def _most(storages: Sequence[Storage]) -> list[Storage]:
+    """Those that stand together at the fullest moment."""
+    moments = {storage.born for storage in storages}
+    if not moments:
+        return []
+
+    def standing(moment: int) -> list[Storage]:
+        return [s for s in storages if s.born <= moment and (s.died is None or moment <= s.died)]
+
+    return max((standing(moment) for moment in sorted(moments)), key=lambda found: sum(s.bytes for s in found))
+
+
+def _tensors(storages: Iterable[Storage]) -> tuple[Tensor, ...]:
+    """One tensor per category and name, with their bytes together."""
+    total: Counter[tuple[str, str]] = Counter()
+    for storage in storages:
+        total[(storage.category, _shown(storage))] += storage.bytes  # type: ignore[assignment]
+    return tuple(Tensor(name=name, category=category, bytes=float(size)) for (category, name), size in total.items())
+
+
+def _shown(storage: Storage) -> str:
+    """A storage as the memory report names it: states by what they are, activations and temporaries by their shape."""
+    if storage.category in ("weights", "gradients", "optimizer_states"):
+        return storage.category.replace("_", " ")
+    return storage.name

@@ -1,0 +1,125 @@
+"""The child process of a capture: `python -m simulator.capture.worker`; it runs the user's script and writes what it did.
+
+It reads its task as JSON from the first line of standard input, and ends when that is closed: whoever started it is gone then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+__all__ = ["main"]
+
+_WARM_UP = 1
+"""Steps that run before the one that is recorded: buffers and optimizer states are made at first use."""
+
+
+class _Done(BaseException):
+    """The step has been recorded: nothing more of the script is needed."""
+
+
+def main() -> int:
+    """Record one step; the result or the reason why there is none goes to the file that the task names."""
+    task = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        answer = _record(task)
+    except BaseException as error:  # also SystemExit of the script
+        answer = json.dumps({"error": _told(error, Path(task["file"]))})
+    Path(task["output"]).write_text(answer, encoding="utf-8")
+    sys.stdout.flush()
+    return 0
+
+
+def _end_with_parent() -> None:
+    while sys.stdin.read(1):
+        pass
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def _record(task: dict[str, Any]) -> str:
+    import warnings
+
+    warnings.filterwarnings("ignore")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from simulator.capture.record import write_capture
+    from simulator.capture.recorder import dispatch_mode
+    from simulator.capture.sandbox import Sandbox
+
+    steps = 0
+
+    def stepped() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == _WARM_UP:
+            sandbox.begin()
+        elif steps > _WARM_UP:
+            raise _Done
+
+    function = task["function"]
+    sandbox = Sandbox(task["world"], task["rank"], (lambda: None) if function else stepped)
+    path = Path(task["file"]).resolve()
+    sys.path.insert(0, str(path.parent))
+    sys.argv = [str(path), *task["arguments"]]
+    with FakeTensorMode(allow_non_fake_inputs=True), dispatch_mode(sandbox.recorder):
+        if function:
+            _call(path, function, sandbox)
+        else:
+            try:
+                runpy.run_path(str(path), run_name="__main__")
+            except _Done:
+                pass
+            else:
+                raise _NotAStep(
+                    f"it ended after {steps} optimizer step{'s' * (steps != 1)} after a backward; a recording needs "
+                    f"{_WARM_UP + 1}: one to warm up, one to record. Way out: let it run longer, or name a function that runs a step, "
+                    "FILE.py:step"
+                )
+    capture = sandbox.finished(task["script"])
+    if not any(event.phase == "backward" for event in capture.events):
+        raise _NotAStep(f"{function} ran no backward. Way out: a function of forward, backward and update")
+    return write_capture(capture)
+
+
+class _NotAStep(Exception):
+    """What ran is no training step."""
+
+
+def _call(path: Path, name: str, sandbox: Any) -> None:
+    module = runpy.run_path(str(path), run_name="captured")
+    function = module.get(name)
+    if not callable(function):
+        known = ", ".join(
+            sorted(k for k, v in module.items() if callable(v) and getattr(v, "__module__", "") == "captured")
+        )
+        raise _NotAStep(f"it has no function {name!r}. Its own: {known or 'none'}")
+    for _ in range(_WARM_UP):
+        function()
+    sandbox.begin()
+    function()
+
+
+def _told(error: BaseException, file: Path) -> dict[str, Any]:
+    """What happened, for the parent: kind of error, message, and the innermost place in the user's own files."""
+    libraries = (str(Path(__file__).resolve().parents[1]), os.path.dirname(os.__file__), "<")
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith(libraries) and "site-packages" not in f.filename]
+    place = f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+    return {
+        "kind": type(error).__name__,
+        "message": str(error)[:2000],
+        "place": place,
+        "plain": isinstance(error, _NotAStep),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""What a row puts on the host or starts by graphs, by columns of its own or in its own words, and documents packed into a sequence."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from simulator.importers.table.row_notes import words_said
+from simulator.importers.table.rows import CannotPlace, Row, number, text
+
+__all__ = ["row_documents", "row_graphs", "row_host"]
+
+_STATES = (
+    r"offload\w*( of)?( the)? optimi[sz]er|optimi[sz]er[-_ ](cpu[-_ ])?offload|\bcpu[-_ ]offload|\bzero-?\d?[- ]offload"
+    r"|\badamw? on the host"
+)
+"""Words for optimizer states that live on the host and are updated there."""
+_WEIGHTS = r"weights, gradients and moments on the host|offload[-_]params?\b|param\w*[-_ ]offload"
+"""Words for shards of weights that live there, too."""
+_ACTIVATIONS = r"offload[-_]activations=(1|true)|activations? (are )?(offload\w*|move to the host)|activation offload"
+_NOT = r"\b(no|without) (cpu )?offload"
+
+
+def row_host(row: Row, layers: int, zero_stage: int) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return (fields of the plan, what was assumed): parts of states and weights, and layers of activations, on the host.
+
+    Columns: optimizer_offload and parameter_offload (a part, 0 to 1), activation_offload (layers of each chunk).
+
+    Args:
+        layers: of a chunk, all of which are meant where words alone tell that activations go.
+
+    Raises:
+        CannotPlace: a part outside 0 to 1, or no number.
+
+    >>> row_host({"framework": "DeepSpeed ZeRO-3 offload"}, 32, 3)[0]
+    {'optimizer_offload': 1.0}
+    >>> row_host({"activation_offload": "8"}, 32, 0)[0]
+    {'activation_offload': 8}
+    """
+    said = "" if re.search(_NOT, words_said(row)) else words_said(row)
+    out: dict[str, Any] = {}
+    for name, pattern, whole in (
+        ("optimizer_offload", _STATES, 1.0),
+        ("parameter_offload", _WEIGHTS, 1.0 if zero_stage == 3 else 0.0),
+        ("activation_offload", _ACTIVATIONS, layers),
+    ):
+        part = number(row, name)
+        if part is not None and not 0 <= part <= (1 if whole == 1.0 else 100_000):
+            raise CannotPlace(f"{name} = {part:g} is outside 0 to 1", counts=False)
+        value = part if part is not None else whole if re.search(pattern, said) else 0
+        if value:
+            out[name] = int(value) if name == "activation_offload" else float(value)
+    told = ", ".join(f"{name} = {value:g}" for name, value in out.items() if not text(row, name))
+    return out, (f"{told} (the row's own words)",) if told else ()
+
+
+def row_graphs(row: Row) -> dict[str, Any]:
+    """Return what CUDA graphs start, where the column cuda_graphs tells: none, full_iteration, or parts of layers.
+
+    >>> row_graphs({"cuda_graphs": "attn, moe_router"}), row_graphs({})
+    ({'cuda_graphs': ('attn', 'moe_router')}, {})
+    """
+    said = text(row, "cuda_graphs").strip().lower()
+    if not said:
+        return {}
+    parts = tuple(part.strip() for part in said.split(","))
+    return {"cuda_graphs": parts if parts not in (("none",), ("full_iteration",)) else said}
+
+
+def row_documents(row: Row) -> float | None:
+    """Return the mean tokens of the documents packed into a sequence (column document_length); None where it is blank.
+
+    Raises:
+        CannotPlace: less than one token, or no number.
+    """
+    length = number(row, "document_length")
+    if length is not None and length < 1:
+        raise CannotPlace(f"document_length = {length:g} is less than a token", counts=False)
+    return length

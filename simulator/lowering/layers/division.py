@@ -1,0 +1,178 @@
+"""How a product is divided over ranks: its shape on one of them, and the collectives around it and around its gradients.
+
+All of it follows from the layout (`simulator/partition/propagate.py`).  A product of experts leaves its sums to the exchange of rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from simulator.errors import LayoutError
+from simulator.partition.layout import Layout
+from simulator.partition.propagate import einsum_steps, product_dims, seen_as_made
+from simulator.partition.redistribute import Move
+from simulator.partition.strategies.base import TENSOR
+from simulator.partition.strategies.experts import EXPERT, EXPERT_ROWS, EXPERT_TENSOR, ROWS
+from simulator.workload.graph import Dim, Product, Tensor, einsum
+from simulator.workload.operator import Operator
+
+__all__ = ["Around", "Division", "divide", "tensor_collective"]
+
+
+_BATCH, _ROWS, _COLUMNS, _DEPTH = range(4)
+"""Places of a product's sizes (batch, m, n, k)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What a layout does with a product of tensors with dimensions of certain names.
+
+    Args:
+        roles: (mesh axis, place in (batch, m, n, k)) of what axes divide.
+        columns, rows: whether what tensor parallelism (or that of experts) divides are its columns, or its depth.
+        gathers: collective that brings its left operand together; `sums`: that of its output.
+        gathers_again: that of the left operand for the gradient of the weight.
+        gathers_back: that of the output's gradient; `sums_back`: of the left operand's gradient.
+        adds_weights: whether each rank has a term of the weight's gradient.
+    """
+
+    roles: tuple[tuple[str, int], ...]
+    columns: bool = False
+    rows: bool = False
+    gathers: str = ""
+    sums: str = ""
+    gathers_again: str = ""
+    gathers_back: str = ""
+    sums_back: str = ""
+    adds_weights: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """A product on one rank.
+
+    Args:
+        shape: (batch, m, n, k) there.
+        widths: columns of each separate product there.
+        around: what is divided of it, and the collectives around it.
+    """
+
+    shape: tuple[int, int, int, int]
+    widths: tuple[int, ...]
+    around: Around
+
+
+def divide(layout: Layout, o: Operator) -> Division:
+    """Return how a product is divided.
+
+    Raises:
+        LayoutError: its right operand is divided where every rank needs all of it.
+    """
+    op = o.op
+    if not isinstance(op, Product):
+        raise TypeError(f"operation {op.label!r} is no product")
+    left, right, out = next(op.pairs)
+    seen, left = left, seen_as_made(layout, left, o.sources[0])
+    out = seen_as_made(layout, out, left.view(*left.dims[len(seen.dims) :]))
+    if not op.matrices:
+        _check_right(layout, op, right, o.sources[1])
+    around = _around(layout, left, right, out)
+    shape = _local(layout, o, around)
+    widths = tuple(width * shape[2] // o.shape[2] for width in o.widths)
+    if any(layout.shared(t.dims, TENSOR) > 1 for t in op.outputs if op.matrices):
+        widths = _unlike_widths(layout, o, op)
+        shape = (*shape[:2], sum(widths), shape[3])
+    return Division(shape=shape, widths=widths, around=around)
+
+
+def _around(layout: Layout, left: Tensor, right: Tensor, out: Tensor) -> Around:
+    """What is divided of a product of these, and the collectives around it: by the names of their dimensions, whatever their sizes."""
+    key = tuple(tuple(d.serves or d.name for d in t.dims) for t in (left, right, out))
+    if key not in layout.known:
+        layout.known[key] = _derived(layout, left, right, out)
+    found: Around = layout.known[key]
+    return found
+
+
+def _derived(layout: Layout, left: Tensor, right: Tensor, out: Tensor) -> Around:
+    along = layout.along(product_dims(left, right, out))
+    of_left, of_right, of_out = ({_name(d) for d in t.dims} for t in (left, right, out))
+    experts = bool(of_right - of_left - of_out)
+    axis = EXPERT_TENSOR if experts else TENSOR
+    name = _name(along[axis]) if axis in along else ""
+    roles = tuple(
+        (axis, _role(_name(dim), of_left, of_right, of_out))
+        for axis, dim in along.items()
+        if axis not in (EXPERT, EXPERT_ROWS)
+    )
+    columns, rows = name in of_right - of_left, name in (of_right & of_left) - of_out
+    if experts:
+        return Around(roles=roles, columns=columns, rows=rows)
+    several = {a: d for a, d in along.items() if layout.ranks(a) > 1}
+    forward = einsum_steps(layout, several, left, right, out)
+    to_left = einsum_steps(layout, several, out, right, left)
+    to_right = einsum_steps(layout, several, left, out, right)
+    return Around(
+        roles=roles,
+        columns=columns,
+        rows=rows,
+        gathers=tensor_collective(forward.first),
+        sums=tensor_collective(forward.result),
+        gathers_again=tensor_collective(to_right.first),
+        gathers_back=tensor_collective(to_left.first),
+        sums_back=tensor_collective(to_left.result),
+        adds_weights=bool(tensor_collective(to_right.result)),
+    )
+
+
+def _role(name: str, of_left: set[str], of_right: set[str], of_out: set[str]) -> int:
+    """Which size of (batch, m, n, k) a dimension belongs to."""
+    if name in of_left & of_right:
+        return _BATCH if name in of_out else _DEPTH
+    return _COLUMNS if name in of_right else _ROWS
+
+
+def _unlike_widths(layout: Layout, o: Operator, op: Product) -> tuple[int, ...]:
+    """Columns of each separate product on one rank, where outputs are divided in unlike ways."""
+    outputs = [
+        (einsum(*pair)[2], layout.parts(d, TENSOR)) for pair in op.pairs if (d := layout.along(pair[2].dims)[TENSOR])
+    ]
+    mine = iter(columns // parts for columns, parts in outputs)
+    return tuple(sum(itertools.islice(mine, n)) for n in op.kernels or (len(outputs),))
+
+
+def _check_right(layout: Layout, op: Product, seen: Tensor, made: Tensor) -> None:
+    """Refuse a right operand that is divided by what the product does not see, such as keys by their tokens: nobody gathers it."""
+    whole = seen_as_made(layout, seen, made)
+    lost = [d.name for d in whole.dims[len(seen.dims) :]]
+    if lost and layout.ranks(TENSOR) > 1:
+        raise LayoutError(
+            f"layout {layout.name!r} divides {' and '.join(lost)} of {seen.name!r} on mesh axis {TENSOR!r}, of which operation "
+            f"{op.label!r} needs all on every rank. Way out: sequence_parallel = false, or a layout that divides heads."
+        )
+
+
+def tensor_collective(moves: tuple[Move, ...]) -> str:
+    """Return the collective of the tensor-parallel ranks among some changes of placement; "" for none."""
+    return next((move.collective for move in moves if move.axis == TENSOR), "")
+
+
+def _local(layout: Layout, o: Operator, around: Around) -> tuple[int, int, int, int]:
+    """(batch, m, n, k) of the forward product on one rank."""
+    sizes = list(o.shape)
+    if isinstance(o.op, Product) and o.op.matrices and o.op.of_experts:
+        dealt, b = layout.ranks(EXPERT), o.shape[_BATCH]
+        fullest = layout.ways(tuple(d for d in o.op.inputs[0].dims if d.name == ROWS))
+        sizes[_ROWS] = max(1, round(o.shape[_ROWS] / fullest * dealt / b))
+        sizes[_BATCH] = b // dealt
+    for axis, role in around.roles:
+        sizes[role] //= layout.ranks(axis)
+        if role in (_BATCH, _ROWS):
+            sizes[role] = max(1, sizes[role])
+    b, m, n, k = sizes
+    return b, m, n, k
+
+
+def _name(dim: Dim) -> str:
+    return dim.serves or dim.name

@@ -1,0 +1,94 @@
+"""Rows of what goes between the ranks that share experts: tokens, the router's weights, and how many rows each expert has."""
+
+from __future__ import annotations
+
+from simulator.lowering.layers.division import tensor_collective
+from simulator.lowering.layers.layer_context import LayerContext
+from simulator.lowering.layers.rows import Rows
+from simulator.partition.layout import PARTIAL, REPLICATE
+from simulator.partition.redistribute import redistribute
+from simulator.partition.strategies.base import TENSOR
+from simulator.partition.strategies.experts import EXPERT, EXPERT_TENSOR
+from simulator.program.calls import AWAITED, Call, NodeExchange
+from simulator.program.program import COLLECTIVE
+from simulator.workload.graph import Dim, Exchange, HostWait
+from simulator.workload.operator import Operator
+
+__all__ = ["swap_rows", "wait_for"]
+
+_WEIGHT = 4.0
+"""Bytes of a router's weight, fp32."""
+_COUNT = 8.0
+"""Bytes of a number of rows, int64."""
+
+
+def swap_rows(ctx: LayerContext, rows: Rows, o: Operator, op: Exchange, phase: str, outward: bool) -> None:
+    """Rows of tokens to the ranks of their experts (`outward`) or back; their weights too, where experts apply these.
+
+    Between expert-parallel ranks an all_to_all; where tensor parallelism splits experts, all of its ranks need all rows:
+    gathered outward, partial results summed back.  Without an all_to_all tokens go before they are copied.
+    """
+    copies = (op.inputs if op.outward else op.outputs)[0].dims
+    if ctx.layout.ranks(EXPERT) == 1:
+        _between_splits(ctx, rows, o, copies, phase, outward, ctx.stream_bytes)
+        return
+    if not outward:
+        _between_splits(ctx, rows, o, copies, phase, outward, o.read * ctx.experts.imbalance)
+    call = NodeExchange(op.copies, op.reach) if ctx.experts.kind == "once_per_node" else None
+    _all_to_all(ctx, rows, o.label, o.read, copies, phase, call)
+    if op.outward and ctx.experts.kind == "all_to_all" and ctx.style.weights_in_experts:
+        _all_to_all(ctx, rows, f"{o.label} weights", _WEIGHT * ctx.tokens * op.copies, copies, phase)
+    if outward:
+        _between_splits(ctx, rows, o, copies, phase, outward, o.read * ctx.experts.imbalance)
+
+
+def _all_to_all(
+    ctx: LayerContext, rows: Rows, label: str, size: float, copies: tuple[Dim, ...], phase: str, call: Call = None
+) -> None:
+    rows.add(
+        label=f"{label} all_to_all",
+        kind=COLLECTIVE,
+        work="all_to_all",
+        call=call,
+        message=size / ctx.ways(copies) * ctx.experts.imbalance,
+        group=ctx.groups.expert,
+        dtype=ctx.dtype,
+        phase=phase,
+    )
+
+
+def _between_splits(
+    ctx: LayerContext, rows: Rows, o: Operator, copies: tuple[Dim, ...], phase: str, outward: bool, message: float
+) -> None:
+    """The collective between ranks that split experts; nothing where experts are whole.
+
+    Outward every one of them needs all rows; on the way back each has a term of every row's sum.
+    """
+    if ctx.layout.ranks(EXPERT_TENSOR) > 1:
+        lie = ctx.layout.placement(copies)[TENSOR]
+        held, wanted = (lie, REPLICATE) if outward else (PARTIAL, lie)
+        ctx.collective(rows, tensor_collective(redistribute({TENSOR: held}, {TENSOR: wanted})), message, phase, o.label)
+
+
+def wait_for(ctx: LayerContext, rows: Rows, o: Operator, op: HostWait, phase: str) -> None:
+    """What the host waits for; of rows per expert it is first told to all ranks that share experts."""
+    ranks = ctx.layout.ranks(EXPERT)
+    if ranks > 1 and op.counts:
+        rows.add(
+            label=f"{o.label} all_gather",
+            kind=COLLECTIVE,
+            work="all_gather",
+            message=_COUNT * ranks * ctx.experts.count,
+            group=ctx.groups.expert,
+            dtype=ctx.dtype,
+            phase=phase,
+        )
+    rows.add(
+        label=o.label,
+        work="memory_bound",
+        call=AWAITED,
+        dtype=ctx.dtype,
+        read=o.read / ctx.ways(op.dims),
+        phase=phase,
+        launches=o.launches,
+    )

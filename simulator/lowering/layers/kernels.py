@@ -1,0 +1,124 @@
+"""Rows of kernels that move bytes: norms, sums, activation functions, the look-up of the embedding and the loss."""
+
+from __future__ import annotations
+
+from simulator.lowering.layers.division import tensor_collective
+from simulator.lowering.layers.embedding_matmul import look_up_by_product
+from simulator.lowering.layers.joins import join_logits
+from simulator.lowering.layers.layer_context import LayerContext
+from simulator.lowering.layers.rows import Rows
+from simulator.partition.layout import PARTIAL, REPLICATE, Shard
+from simulator.partition.redistribute import redistribute
+from simulator.partition.strategies.base import TENSOR
+from simulator.partition.strategies.experts import EXPERT
+from simulator.program.calls import Traffic
+from simulator.workload.graph import Kernel, Lookup
+from simulator.workload.operator import Operator
+
+__all__ = ["kernel_backward", "kernel_forward"]
+
+_REDUCED = ("maximum", "target", "sum")
+"""What a cross-entropy finds over the vocabulary, one number per token each."""
+
+
+def kernel_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase: str) -> None:
+    """Write a kernel, or several, and what sums up what each rank has found."""
+    if op.after_exchange and not ctx.experts.sorts:
+        return
+    loss = op.role == "loss"
+    if loss and ctx.style.gathers_logits:
+        join_logits(ctx, rows, o, op, phase)
+    _row(ctx, rows, o, op, ("read", "written"), phase, o.launches)
+    if isinstance(op, Lookup):
+        look_up_by_product(ctx, rows, o, op, phase)
+        ctx.collective(rows, _sums_rows(ctx, op), ctx.stream_bytes, phase, o.label)
+    elif loss and not ctx.style.gathers_logits:
+        reduced = op.outputs[0]
+        name = _between_parts(ctx, op)
+        for what in _REDUCED:
+            ctx.collective(rows, name, reduced.bytes, phase, f"cross entropy {what}")
+
+
+def kernel_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel) -> None:
+    """Write a kernel's backward; of a look-up it scatters gradients into the rows of the table that the rank has."""
+    if op.after_exchange and not ctx.experts.sorts:
+        return
+    fields = ("backward_read", "backward_written")
+    if isinstance(op, Lookup):
+        lie = ctx.layout.placement(op.outputs[0].dims)
+        if _sums_rows(ctx, op):
+            whole = tensor_collective(redistribute(lie, {**lie, TENSOR: REPLICATE}))
+            ctx.collective(rows, whole, ctx.stream_bytes, "backward", o.label)
+        look_up_by_product(ctx, rows, o, op, "backward")
+        _row(ctx, rows, o, op, fields, "backward", o.backward_launches, part="weight")
+        return
+    _row(ctx, rows, o, op, fields, "backward", o.backward_launches, part="input")
+    if o.sums_read:  # one of the norm's launches
+        _row(
+            ctx,
+            rows,
+            o,
+            op,
+            ("sums_read", ""),
+            "backward",
+            0,
+            part="weight",
+            label=f"{o.label} sums",
+            access="norm sums",
+        )
+    if op.role == "loss" and ctx.style.gathers_logits:
+        join_logits(ctx, rows, o, op, "backward")
+
+
+def _sums_rows(ctx: LayerContext, op: Lookup) -> str:
+    """The collective that sums the rows that each rank has found in its part of the table; "" where every rank has all of it."""
+    if TENSOR not in ctx.layout.axes(op.weights[0].dims):
+        return ""
+    lie = ctx.layout.placement(op.outputs[0].dims)
+    return tensor_collective(redistribute({**lie, TENSOR: PARTIAL}, lie))
+
+
+def _between_parts(ctx: LayerContext, op: Kernel) -> str:
+    """The collective of numbers that are found over a dimension of which each rank has a part."""
+    divided = ctx.layout.placement(op.moves[0].dims).get(TENSOR)
+    lost = isinstance(divided, Shard) and all(d.name != divided.dim for d in op.outputs[0].dims)
+    return tensor_collective(redistribute({TENSOR: PARTIAL}, {})) if lost else ""
+
+
+def _moved(ctx: LayerContext, o: Operator, op: Kernel, what: str) -> float:
+    """Bytes that a kernel moves on one rank: of all tensors together where they are divided alike, else of each."""
+    if not what:
+        return 0.0
+    ways = [1.0 if op.whole else ctx.ways(moved.dims) for moved in op.moves]
+    if all(each == ways[0] for each in ways):
+        return float(getattr(o, what)) / ways[0]
+    return sum(moved.bytes(what) / each for moved, each in zip(op.moves, ways, strict=True))
+
+
+def _row(
+    ctx: LayerContext,
+    rows: Rows,
+    o: Operator,
+    op: Kernel,
+    fields: tuple[str, str],
+    phase: str,
+    launches: int,
+    part: str = "",
+    label: str = "",
+    access: str = "",
+) -> None:
+    """Add a kernel; `fields`: what it reads and writes."""
+    read, written = (_moved(ctx, o, op, name) for name in fields)
+    access = access or ("scores backward" if op.access == "scores" and phase == "backward" else op.access or "layer")
+    looped = op.per_expert * (ctx.experts.count // ctx.layout.ranks(EXPERT)) * (2 if phase == "backward" else 1)
+    rows.add(
+        label=label or o.label,
+        work="memory_bound",
+        call=Traffic(access),
+        dtype=ctx.dtype,
+        read=read,
+        written=written,
+        phase=phase,
+        launches=launches + looped,
+        part=part,
+    )

@@ -1,0 +1,143 @@
+"""What the rows of a layer on one GPU depend on beside its operators: where its tensors lie, number formats, kernels, groups of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulator.lowering.layers.division import Division, divide
+from simulator.lowering.layers.rows import Rows
+from simulator.lowering.resolve.expert_rules import Groups
+from simulator.partition.layout import Layout
+from simulator.partition.strategies.base import TENSOR
+from simulator.program.calls import Product
+from simulator.program.program import COLLECTIVE
+from simulator.workload.graph import Dim
+from simulator.workload.operator import KernelStyle, Operator
+from simulator.workload.precision import Precision
+
+__all__ = ["ExpertExchange", "LayerContext"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertExchange:
+    """How ranks that share experts exchange rows.
+
+    `kind`: as in `Plan.expert_exchange`; `sorts`: whether rows that arrive are sorted by expert (several experts, from several ranks);
+    `count`: experts of a layer; `imbalance`: rows of the hottest rank over the mean.
+    """
+
+    kind: str = "all_to_all"
+    sorts: bool = False
+    count: int = 0
+    imbalance: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerContext:
+    """One layer on one GPU.
+
+    Args:
+        layout: where its tensors lie.
+        groups: mesh axes of the program behind those of the layout.
+        precision, style: number formats and kernels.
+        tokens, hidden: of a microbatch on the ranks that share it.
+        experts: how their ranks exchange rows.
+        exchange: how ranks that share sequences see each other's tokens (`Plan.context_parallel_kind`); `inner`: of them, those that deal
+            heads out.
+        overlaps: whether tensor-parallel collectives run beside products where the framework can.
+        splits: pieces in which products are cut for that.
+        gradient_bytes: of a gradient as it is kept.
+        attended: keys that a query may see, where sequences are packed documents: those of its own; 0 = all.
+    """
+
+    layout: Layout
+    groups: Groups
+    precision: Precision
+    style: KernelStyle
+    tokens: int
+    hidden: int
+    experts: ExpertExchange
+    exchange: str = "ring"
+    inner: int = 1
+    overlaps: bool = False
+    splits: int = 1
+    gradient_bytes: float = 4.0
+    attended: float = 0.0
+    _divisions: dict[tuple[int, tuple[int, int, int, int]], tuple[Operator, Division]] = field(
+        default_factory=dict, compare=False
+    )
+
+    @property
+    def tensor(self) -> int:
+        """Ranks of tensor parallelism."""
+        return self.layout.ranks(TENSOR)
+
+    @property
+    def dtype(self) -> str:
+        """Number format of activations."""
+        return self.precision.compute
+
+    @property
+    def e(self) -> float:
+        """Bytes of an activation's element."""
+        return float(self.precision.element)
+
+    @property
+    def stream_bytes(self) -> float:
+        """Bytes of the residual stream, undivided."""
+        return self.tokens * self.hidden * self.e
+
+    def ways(self, dims: tuple[Dim, ...]) -> float:
+        """How many times as much as this rank holds there is of a tensor of these dimensions."""
+        return self.layout.ways(dims)
+
+    def division(self, o: Operator) -> Division:
+        """How a product is divided; errors as of `divide`."""
+        key = id(o.op), o.shape
+        if key not in self._divisions:
+            self._divisions[key] = (
+                o,
+                divide(self.layout, o),
+            )  # who holds the operator keeps its id from being used again
+        return self._divisions[key][1]
+
+    def collective(
+        self, rows: Rows, name: str, message: float, phase: str, label: str, beside: int = -1, always: bool = False
+    ) -> None:
+        """Add a collective of the tensor-parallel ranks; none without a name.
+
+        It runs beside a row where the framework can, or `always`.
+        """
+        if name:
+            rows.add(
+                label=f"{label} {name}",
+                kind=COLLECTIVE,
+                work=name,
+                message=message,
+                group=self.groups.tensor,
+                dtype=self.dtype,
+                phase=phase,
+                beside=beside if self.overlaps or always else -1,
+            )
+
+    def product(
+        self, rows: Rows, label: str, shape: tuple[int, int, int, int], order: str, phase: str, **more: Any
+    ) -> int:
+        """Add a GEMM row; returns its index."""
+        b, m, n, k = shape
+        narrow = more.pop("narrow", False) and self.precision.quantises
+        dtype, e = (self.precision.gemm, self.precision.quantised_element) if narrow else (self.dtype, self.e)
+        out = 4.0 if more.pop("accumulates", False) else self.e
+        return rows.add(
+            label=label,
+            work="gemm",
+            shape=shape,
+            call=Product(order),
+            dtype=dtype,
+            flops=2.0 * b * m * n * k,
+            read=b * (m * k + k * n) * e + (b * m * n * out if out != self.e else 0.0),
+            written=b * m * n * out,
+            phase=phase,
+            **more,
+        )

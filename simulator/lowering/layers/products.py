@@ -1,0 +1,185 @@
+"""Rows of products: with a weight (a forward product and its two gradients), or of two activations.
+
+Under tensor parallelism (Shoeybi et al., arXiv 1909.08053) a product divided by columns needs its input gradient summed, one divided by
+rows its output; with sequence parallelism (Korthikanti et al., arXiv 2205.05198) these all_reduces become reduce_scatter and all_gather.
+Which it is the layout says (`division.py`).
+"""
+
+from __future__ import annotations
+
+from simulator.lowering.layers.attention import exchange_keys, heads_held
+from simulator.lowering.layers.casts import add_casts
+from simulator.lowering.layers.division import Division
+from simulator.lowering.layers.joins import sum_input_gradients
+from simulator.lowering.layers.layer_context import LayerContext
+from simulator.lowering.layers.overlapped_gemm import write_in_pieces
+from simulator.lowering.layers.rows import Rows
+from simulator.units import BYTES_PER_ELEMENT
+from simulator.workload.blocks.experts import LAUNCHES_PER_EXPERT
+from simulator.workload.graph import Product
+from simulator.workload.operator import Operator
+
+__all__ = ["product_backward", "product_forward"]
+
+
+def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, phase: str) -> None:
+    """Write a product, what brings its input together and what sums its output."""
+    d = ctx.division(o)
+    piecewise = _piecewise(ctx, op, d)
+    gathered, scattered = _gathered(ctx, o, op, o.shape[3]), o.shape[1] * o.shape[2] * ctx.e
+    if not piecewise:
+        ctx.collective(rows, d.around.gathers, gathered, phase, o.label)
+    b, m, _, k = d.shape
+    narrow = o.has_weight and op.quantised
+    if narrow:
+        # a norm stands before a product divided by columns (LayerNormLinear of Transformer Engine)
+        norm = d.around.columns and not op.of_experts
+        _quantise(ctx, rows, o.label, op, d, float(b * m * k), phase, bool(d.around.gathers), after_norm=norm)
+    if piecewise:
+        before, after = gathered if d.around.gathers else 0.0, scattered if d.around.sums else 0.0
+        write_in_pieces(ctx, rows, o.label, d.shape, "TN", phase, before, after, narrow=narrow)
+        return
+    order, launches = "TN" if o.has_weight else "NN", LAUNCHES_PER_EXPERT * b if op.of_experts else o.launches
+    for width in d.widths:
+        each = (b, m, width, k)
+        row = ctx.product(rows, o.label, each, order, phase, launches=launches, narrow=narrow)
+    if op.reads_keys:
+        exchange_keys(ctx, rows, o, heads_held(ctx, o, op.inputs[1].dims), o.shape[3], phase, row)
+    ctx.collective(rows, d.around.sums, scattered, phase, o.label)
+    if op.gathers and d.around.columns and ctx.tensor > 1:
+        ctx.collective(rows, "all_gather", scattered, phase, f"{o.label} output")
+
+
+def product_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) -> None:
+    """Write the gradients of a product."""
+    if o.has_weight:
+        _linear_backward(ctx, rows, o, op)
+        return
+    b, m, n, k = ctx.division(o).shape
+    row = ctx.product(rows, f"{o.label} gradient", (b, m, k, n), "NN", "backward", part="input")
+    if op.reads_keys:
+        exchange_keys(ctx, rows, o, heads_held(ctx, o, op.inputs[1].dims), o.shape[3], "backward", row)
+    ctx.product(rows, f"{o.label} gradient", (b, n, k, m), "NT", "backward", part="input")
+
+
+def _piecewise(ctx: LayerContext, op: Product, d: Division) -> bool:
+    """Whether a product is cut in pieces, beside which its collectives run; Megatron-LM leaves the vocabulary's out."""
+    return ctx.splits > 1 and bool(d.around.gathers or d.around.sums) and op.outputs[0].role != "logits"
+
+
+def _gathered(ctx: LayerContext, o: Operator, op: Product, width: int) -> float:
+    """Bytes of all rows of `width` values as a product's operand is gathered: quantised first where it is in 8 bits
+    (Transformer Engine, distributed.py: gather_along_first_dim of quantised tensors)."""
+    narrow = op.quantised and BYTES_PER_ELEMENT[ctx.precision.gemm] == 1
+    return o.shape[1] * width * (ctx.precision.quantised_element if narrow else ctx.e)
+
+
+def _quantise(
+    ctx: LayerContext,
+    rows: Rows,
+    label: str,
+    op: Product,
+    d: Division,
+    elements: float,
+    phase: str,
+    gathers: bool,
+    after_norm: bool = False,
+) -> None:
+    """Make narrow copies of a product's operand, where no kernel that runs anyway does it; `gathers`: before it is gathered.
+
+    Fused products of experts make those of what lies between them: the second's input, and the gradient of the first's output.
+    """
+    between = d.around.columns if phase == "backward" else d.around.rows
+    if not (ctx.style.fuses_experts and op.of_experts and between):
+        part = "input" if phase == "backward" else ""
+        shards = ctx.tensor if gathers else 1
+        add_casts(
+            rows, label, elements, ctx.precision, after_norm, shards, ctx.style.casts_apart, phase=phase, part=part
+        )
+
+
+def _linear_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) -> None:
+    """Input gradient (NN), weight gradient (NT, added into the gradient buffer), bias gradient; of each product."""
+    d = ctx.division(o)
+    b, m, _, k = d.shape
+    piecewise = _piecewise(ctx, op, d) and bool(d.around.gathers_back)
+    if not piecewise:
+        ctx.collective(rows, d.around.gathers_back, _gathered(ctx, o, op, o.shape[2]), "backward", o.label)
+    wide = o.shape[1] * o.shape[3] * ctx.e
+    for i, width in enumerate(d.widths):
+        each = (b, m, width, k)
+        wgrad = _gradients(ctx, rows, o, op, each, d.around.gathers_again if i == 0 else "", piecewise)
+        if d.around.sums_back != "reduce_scatter" or i + 1 == len(o.widths):
+            ctx.collective(rows, d.around.sums_back, wide, "backward", o.label, beside=wgrad)
+    sum_input_gradients(ctx, rows, o, wide)
+    if o.backward_read:
+        rows.add(
+            label=f"{o.label} bias gradient",
+            work="memory_bound",
+            dtype=ctx.dtype,
+            read=o.backward_read / _bias_share(ctx, op, d),
+            written=0.0,
+            phase="backward",
+            part="weight",
+            launches=2,
+        )
+
+
+def _bias_share(ctx: LayerContext, op: Product, d: Division) -> float:
+    """How many ways the output gradient that a bias gradient sums is divided."""
+    if op.of_experts:
+        return ctx.ways(op.outputs[0].dims)
+    return ctx.tensor if d.around.columns else 1
+
+
+def _gradients(
+    ctx: LayerContext,
+    rows: Rows,
+    o: Operator,
+    op: Product,
+    shape: tuple[int, int, int, int],
+    gathers: str,
+    piecewise: bool,
+) -> int:
+    """Write both gradients of one product, the first as its inputs arrive; returns the second's row."""
+    b, m, n, k = shape
+    d, narrow = ctx.division(o), op.quantised
+    launches = LAUNCHES_PER_EXPERT * b if op.of_experts else 1
+    if narrow:
+        label = f"{o.label} output gradient"
+        _quantise(ctx, rows, label, op, d, float(b * m * n), "backward", bool(d.around.gathers_back))
+    name, dgrad = f"{o.label} input gradient", -1
+    if piecewise:
+        gathered = _gathered(ctx, o, op, o.shape[2])
+        write_in_pieces(ctx, rows, name, (b, m, k, n), "NN", "backward", gathered, 0.0, part="input", narrow=narrow)
+    else:
+        dgrad = ctx.product(rows, name, (b, m, k, n), "NN", "backward", part="input", narrow=narrow, launches=launches)
+    if gathers and not ctx.style.keeps_gathered_inputs:
+        again = _gathered(ctx, o, op, o.shape[3])
+        ctx.collective(rows, gathers, again, "backward", f"{o.label} input", beside=dgrad)
+    fused = ctx.style.fused_wgrad_accumulation
+    wgrad = ctx.product(
+        rows,
+        f"{o.label} weight gradient",
+        (b, n, k, m),
+        "NT",
+        "backward",
+        part="weight",
+        accumulates=fused,
+        narrow=narrow,
+        launches=launches,
+    )
+    if not fused:  # copied to the wider format first where the narrow gradient stands beside it
+        wide = ctx.gradient_bytes
+        copied = wide if ctx.style.keeps_compute_gradients and wide > ctx.e else 0.0
+        rows.add(
+            label=f"{o.label} gradient accumulation",
+            work="memory_bound",
+            dtype=ctx.dtype,
+            read=(ctx.e + wide + copied) * b * n * k,
+            written=(wide + copied) * b * n * k,
+            phase="backward",
+            part="weight",
+            launches=2 if copied else 1,
+        )
+    return wgrad

@@ -1,0 +1,12 @@
+"""Ways to lay a layer out over the ranks of tensor parallelism, one file each: a plan names its own (`layout = "name"`).
+
+What the other degrees of a plan do to a layout is the same under each of them: `sequence.py`, `experts.py`, `context.py`.
+"""
+
+from __future__ import annotations
+
+from simulator.registry import Family
+
+__all__ = ["STRATEGIES"]
+
+STRATEGIES = Family("layout", "simulator.partition.strategies", "Strategy")

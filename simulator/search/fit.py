@@ -1,0 +1,269 @@
+"""What fits: the fewest GPUs for a job, or the largest batch, sequence or model on the GPUs there are, over all plans of a space.
+
+The largest: plans come in the order of what they hold at least.  Each is asked for one step more than the best so far, first its bound,
+then `simulate()`; what can, grows by doubling, then by halves.  This is exact where a plan that has no room for so much has none for
+more, which holds of every quantity in steps that the plan's degrees divide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.errors import SimulatorError, SpecError
+from simulator.job import Job
+from simulator.report.table import Section, percent
+from simulator.search.answer import Answer
+from simulator.search.candidate import Candidate, fullest_that_fits, look
+from simulator.search.growth import GROWTHS, Grown, Growth
+from simulator.search.search import search
+from simulator.search.space import Point, Space, default_ranges, make_space, worlds
+from simulator.units import show
+
+__all__ = ["Fit", "fewest_gpus", "largest"]
+
+_MOST_AMOUNT = 10**8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fit:
+    """The answer of `dtsim fit`.
+
+    Args:
+        question: "fewest gpus" or "largest ...".
+        words: what `answer` counts.
+        answer: how many; None = no plan fits at all.
+        found: the search of the best plan at this size.
+        job: the job at this size, with that plan; None without an answer.
+        evaluations: calls of `simulate()`; `looked` plans had their bounds found.
+        refusal: without an answer, why.
+    """
+
+    question: str
+    words: str
+    answer: int | None
+    found: Answer | None
+    job: Job | None
+    evaluations: int
+    looked: int
+    refusal: str = ""
+
+    @property
+    def plan(self) -> Candidate | None:
+        """The plan taken."""
+        return self.found.chosen if self.found else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON answer."""
+        return {
+            "schema_version": 1,
+            "kind": "fit",
+            "question": self.question,
+            "unit": self.words,
+            "answer": self.answer,
+            "parameters": self.job.workload.model.parameters if self.job else None,
+            "plan": self.plan.to_dict() if self.plan else None,
+            "evaluations": self.evaluations,
+            "looked": self.looked,
+            "reason": self.refusal or None,
+        }
+
+    def sections(self) -> list[Section]:
+        """Return the answer to read."""
+        cost = f"{self.looked:,} plans bounded, {self.evaluations:,} simulated"
+        if self.answer is None or self.plan is None or self.job is None:
+            return [Section(title=f"{self.question}: nothing fits", lines=(self.refusal, cost))]
+        plan, model = self.plan, self.job.workload.model
+        lines = (
+            f"{model.name}: {model.parameters:,} parameters, {model.depth} layers, "
+            f"sequences of {self.job.workload.sequence_length:,}, {self.job.workload.global_batch_size:,} per step",
+            f"on {self.job.cluster.world_size:,} GPUs of {self.job.cluster.name}",
+            f"quickest plan that fits: {' '.join(plan.point.settings) or 'as the job has it'}",
+            f"{show(plan.step_time, 's')} per step ({show(plan.low, 's')} to {show(plan.high, 's')}), {show(plan.peak_memory, 'B')} of "
+            f"{show(plan.capacity, 'B')} on the fullest rank, fits with {percent(plan.fit_probability)}",
+            cost,
+        )
+        return [Section(title=f"{self.question}: {self.answer:,} {self.words}", lines=lines)]
+
+
+def fewest_gpus(
+    job: Job,
+    ranges: Mapping[str, tuple[Any, ...]],
+    fixed: Mapping[str, tuple[Any, ...]],
+    probability: float = 0.9,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Fit:
+    """Return the smallest part of a cluster on which a plan fits, and the quickest plan there.
+
+    Args:
+        job: with the largest number of GPUs that may be.
+        ranges, fixed: as `make_space` takes them; `cluster.gpus` in `ranges` says which numbers are tried.
+        probability: with which a plan must fit.
+        tell: called with a line of progress.
+
+    Raises:
+        SpecError: as `make_space`.
+    """
+    if "cluster.gpus" in fixed:
+        raise SpecError("--fewest gpus finds cluster.gpus itself. Way out: leave out its --fix")
+    rest = {field: values for field, values in ranges.items() if field != "cluster.gpus"}
+    numbers = sorted(ranges.get("cluster.gpus", worlds(job, job.cluster.world_size)))
+    evaluations = looked = 0
+    last: Answer | None = None
+    for gpus in numbers:
+        space = make_space(job, rest, {**fixed, "cluster.gpus": (gpus,)})
+        tell(f"{gpus:,} GPUs: {space.size:,} plans ...")
+        last = search(space, fit_probability=probability, top=1)
+        evaluations, looked = evaluations + len(last.candidates), looked + space.size
+        if last.chosen is not None:
+            return Fit(
+                question="fewest gpus",
+                words="GPUs",
+                answer=gpus,
+                found=last,
+                job=space.job_of(last.chosen.point),
+                evaluations=evaluations,
+                looked=looked,
+            )
+    most = f"{numbers[-1]:,} GPUs" if numbers else "no number of GPUs"
+    return Fit(
+        question="fewest gpus",
+        words="GPUs",
+        answer=None,
+        found=None,
+        job=None,
+        evaluations=evaluations,
+        looked=looked,
+        refusal=f"no plan fits {most}: {_why(last)}. Way out: --set cluster.gpus=N with a larger N, or a --range of more choices",
+    )
+
+
+def largest(
+    job: Job,
+    what: str,
+    ranges: Mapping[str, tuple[Any, ...]],
+    fixed: Mapping[str, tuple[Any, ...]],
+    probability: float = 0.9,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Fit:
+    """Return the most of a quantity with which a plan of the space fits, and the quickest plan there.
+
+    Args:
+        job: everything else.
+        what: a name of `GROWTHS`.
+        ranges, fixed, probability, tell: as for `fewest_gpus`.
+
+    Raises:
+        SpecError: as `make_space`; no such quantity; or a field is ranged that the quantity sets.
+    """
+    if what not in GROWTHS:
+        raise SpecError(f"--largest: expected one of {', '.join(GROWTHS)}, got {what[:40]!r}")
+    growth = GROWTHS[what]
+    for field in growth.unranged:
+        if field in ranges or field in fixed:
+            raise SpecError(f"--largest {what} finds {field} itself. Way out: leave out its --range or --fix")
+    chosen = dict(ranges) or {
+        field: values
+        for field, values in default_ranges(make_space(job, {}, fixed).job).items()
+        if field not in (*growth.unranged, *fixed, "plan.microbatch_size")
+    }
+    space = make_space(job, chosen or {"plan.zero_stage": (job.plan.zero_stage,)}, fixed)
+    climb = _Climb(space, growth, probability)
+    best, last = climb.run(tell)
+    question = f"largest {what}"
+    if not best:
+        refusal = f"no plan fits the least of it: {last}. Way out: a --range of more choices, or more GPUs"
+        return Fit(
+            question=question, words=growth.words, answer=None, found=None, job=None,
+            evaluations=climb.evaluations, looked=climb.looked, refusal=refusal,
+        )  # fmt: skip
+    full = climb.at(best)
+    found = search(full, fit_probability=probability, top=1)
+    return Fit(
+        question=question,
+        words=growth.words,
+        answer=best,
+        found=found,
+        job=full.job_of(found.chosen.point) if found.chosen else None,
+        evaluations=climb.evaluations + len(found.candidates),
+        looked=climb.looked + space.size,
+    )
+
+
+class _Climb:
+    """The way up: `best` is the most that any plan so far has room for."""
+
+    def __init__(self, space: Space, growth: Growth, probability: float) -> None:
+        self.space, self.growth, self.probability = space, growth, probability
+        self.evaluations = self.looked = 0
+        self.refusal = "no plan can be"
+
+    def at(self, amount: int) -> Grown:
+        """The space, grown."""
+        return Grown(
+            job=self.space.job,
+            ranges=self.space.ranges,
+            moves=self.space.moves,
+            growth=self.growth,
+            amount=amount,
+        )
+
+    def run(self, tell: Callable[[str], None]) -> tuple[int, str]:
+        """Return the most, 0 for none, and the last reason met."""
+        best = 0
+        for full, point, step in self._ordered():
+            del full
+            if not self.has_room(point, start := (best // step + 1) * step):
+                continue
+            low, high = start, 2 * start
+            while high <= _MOST_AMOUNT and self.has_room(point, high):
+                low, high = high, 2 * high
+            while high - low > step:
+                middle = (low + high) // 2 // step * step
+                low, high = (middle, high) if self.has_room(point, middle) else (low, middle)
+            best = low
+            tell(f"{best:,} {self.growth.words} with {' '.join(point.settings)}")
+        return best, self.refusal
+
+    def _ordered(self) -> list[tuple[float, Point, int]]:
+        """Plans that can be at their least amount, by what they hold then per step of it."""
+        out = []
+        for point in self.space.points():
+            try:
+                step = self.growth.step(self.space.job_of(point))
+            except SimulatorError as refusal:
+                self.refusal = str(refusal)
+                continue
+            found = look(self.at(step), point, "memory")
+            self.looked += 1
+            if found.job is None:
+                self.refusal = found.refusal
+            else:
+                out.append((found.full / step, point, step))
+        return sorted(out, key=lambda one: (one[0], one[1].number))
+
+    def has_room(self, point: Point, amount: int) -> bool:
+        """Whether a plan fits with so much."""
+        found = look(self.at(amount), point, "memory")
+        self.looked += 1
+        if found.job is None or found.full > fullest_that_fits(self.probability):
+            self.refusal = found.refusal or f"it holds at least {percent(found.full)} of a GPU's memory"
+            return False
+        self.evaluations += 1
+        result = found.simulated()
+        if isinstance(result, str):
+            self.refusal = result
+            return False
+        if not result.feasible(self.probability):
+            self.refusal = f"it holds {show(result.peak_memory, 'B')} of {show(result.capacity, 'B')}"
+            return False
+        return True
+
+
+def _why(answer: Answer | None) -> str:
+    """Why no plan of a search fits."""
+    near = answer.nearest if answer else None
+    if near is None:
+        return "every plan is refused"
+    return f"the nearest needs {show(near.peak_memory, 'B')} of {show(near.capacity, 'B')}"

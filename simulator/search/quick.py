@@ -1,0 +1,59 @@
+"""A good plan in a second: a small space around what is usual, searched with a fixed effort, so that every machine finds the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.job import Job
+from simulator.search.answer import Answer
+from simulator.search.candidate import Candidate
+from simulator.search.search import search
+from simulator.search.space import Space, default_ranges, make_space
+
+__all__ = ["changed_fields", "quick_search", "quick_space"]
+
+_TRIES = 48
+_RANGES = {
+    "plan.chunks_per_rank": (1, 2),
+    "plan.microbatch_size": (1, 2),
+    "plan.zero_stage": (1, 3),
+}
+
+
+def quick_space(job: Job) -> Space:
+    """Return the plans that are tried for a job, its framework and kernels kept: degrees, tensor parallelism within a node."""
+    offered = default_ranges(job)
+    ranges: dict[str, tuple[Any, ...]] = {}
+    for field, values in offered.items():
+        chosen = _RANGES.get(field, values)
+        if field == "plan.tensor_parallel":
+            chosen = tuple(degree for degree in values if degree <= job.cluster.node.gpus)
+        if field == "plan.zero_stage" and job.cluster.world_size == 1:
+            chosen = (0,)
+        ranges[field] = chosen
+    plain = {"plan.schedule": (None,), "plan.layer_split": (None,), "plan.data_parallel": (None,)}
+    return make_space(job, ranges, plain)
+
+
+def quick_search(job: Job, probability: float = 0.9, near: bool = False) -> Answer:
+    """Return the answer of a small search; it proves nothing where the effort did not suffice.
+
+    Args:
+        job: what is trained, on what; its plan says what no plan of the space does.
+        probability: with which a plan must fit.
+        near: among ties the smallest change from the job's own plan is chosen, not the simplest plan.
+    """
+    space = quick_space(job)
+    like = {field: getattr(job.plan, field.partition(".")[2]) for field in space.ranges} if near else None
+    return search(space, "descent", fit_probability=probability, top=5, tries=_TRIES, like=like)
+
+
+def changed_fields(job: Job, answer: Answer, found: Candidate) -> dict[str, Any]:
+    """Return what a plan that was found changes of the job's own: field of the plan -> value; None = back to the default."""
+    old, new = job.plan, answer.space.job_of(found.point).plan
+    out = {name: value for name, value in new if value != getattr(old, name)}
+    if old.data_parallel is not None:
+        out["data_parallel"] = job.cluster.world_size // new.model_parallel_size
+    if "schedule" in out and new.pipeline_parallel > 1:
+        out["schedule"] = "one_f_one_b" if new.chunks_per_rank == 1 else "interleaved_1f1b"
+    return out

@@ -1,0 +1,181 @@
+"""What every layout must keep, whoever wrote it: `simulator.partition.strategies`.
+
+Checked on the graphs of a small model, and on random chains of products whose dimensions are those that the strategy divides: every
+tensor has a valid place; the parts of a dimension make up the whole; ranks do all of the work of a product, and none of it twice where
+it is divided; and the collectives derived from the layout are those that numbers need.  For the last, the chains are run forward and
+backward on simulated ranks, and compared with what one rank computes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.errors import LayoutError
+from simulator.lowering.layers.division import divide
+from simulator.partition.compose import compose
+from simulator.partition.layout import Layout
+from simulator.partition.propagate import product_steps
+from simulator.partition.strategies import STRATEGIES
+from simulator.partition.strategies.base import TENSOR, Strategy
+from simulator.partition.strategies.sequence import TOKENS
+from simulator.testing.block_contract import BlockContract, small_model
+from simulator.testing.simulated_ranks import Array, SimulatedRanks, einsum
+from simulator.workload.graph import Dim, LayerGraph, Product, Tensor
+from simulator.workload.operator import Operator
+from simulator.workload.operators import operators
+
+__all__ = ["StrategyContract", "trying"]
+
+_RANKS = (1, 2, 4)
+"""Degrees of tensor parallelism in which a strategy is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Products one behind the other: tensors x0, x1, ... and the weights between them."""
+
+    tensors: tuple[Tensor, ...]
+    weights: tuple[Tensor, ...]
+
+
+@contextlib.contextmanager
+def trying(strategy: Strategy) -> Iterator[None]:
+    """A strategy that is not saved in its family's folder is known by its name inside."""
+    STRATEGIES.members[strategy.name] = strategy
+    STRATEGIES.__dict__.pop("_aliases", None)
+    compose.cache_clear()
+    try:
+        yield
+    finally:
+        del STRATEGIES.members[strategy.name]
+        STRATEGIES.__dict__.pop("_aliases", None)
+        compose.cache_clear()
+
+
+class StrategyContract:
+    """Checks for one strategy."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy = strategy
+
+    def check_all(self, seed: int = 0, chains: int = 8) -> None:
+        """Run all checks on small models and on so many random chains."""
+        self.check_described()
+        model = small_model()
+        for layout in self.layouts(self.strategy.name):
+            refused = (
+                (LayoutError,) if TOKENS in layout.rules else ()
+            )  # what needs all tokens, where ranks have parts of them
+            for graph in BlockContract.graphs(model):
+                self.check_tensors(layout, graph)
+                for o in operators(graph):
+                    with contextlib.suppress(*refused):
+                        self.check_work(layout, o)
+            random = np.random.default_rng(seed)
+            for _ in range(chains):
+                self.check_numbers(layout, self.chain(layout, random), random)
+
+    @staticmethod
+    def layouts(name: str) -> Iterator[Layout]:
+        """Yield the layouts that a strategy makes: of one and of several ranks, with and without sequence parallelism."""
+        for tensor in _RANKS:
+            for sequence_parallel in (False, True)[: 1 + (tensor > 1)]:
+                yield compose(name, tensor, sequence_parallel)
+
+    def check_described(self) -> None:
+        """It is known by its name, says where it comes from, and divides something."""
+        found = STRATEGIES.get(self.strategy.name)
+        _require(type(found) is type(self.strategy), f"{self.strategy.name!r} is the name of {type(found).__name__}")
+        _require(bool(self.strategy.source), f"{self.strategy.name}: no source")
+        _require(bool(self.strategy.dims), f"{self.strategy.name} divides no dimension")
+
+    @staticmethod
+    def check_tensors(layout: Layout, graph: LayerGraph) -> None:
+        """Every tensor of products and every weight has a place, and its parts make up the whole."""
+        made = [t for op in graph.ops if isinstance(op, Product) for t in (*op.inputs, *op.outputs)]
+        for tensor in (*made, *graph.weights):
+            local = layout.local_tensor(tensor)
+            ways = layout.ways(tensor.dims)
+            _require(
+                local.elements * ways == tensor.elements,
+                f"{layout.name}: {tensor.name!r} has {tensor.elements} elements, {ways:g} parts of it {local.elements} each",
+            )
+
+    @staticmethod
+    def check_work(layout: Layout, o: Operator) -> None:
+        """Ranks that divide a product do all of it together; the others do all of it each."""
+        if isinstance(o.op, Product):
+            division, whole = divide(layout, o), math.prod(o.shape)
+            ranks, all_ranks = whole / math.prod(division.shape), layout.ranks(TENSOR)
+            _require(ranks in (1, all_ranks), f"{layout.name}: {o.label} is divided {ranks:g} ways, {division}")
+            divided = division.around.columns or division.around.rows
+            _require(not divided or ranks == all_ranks, f"{layout.name}: {o.label} is not divided")
+
+    def chain(self, layout: Layout, random: np.random.Generator) -> Chain:
+        """A random chain of products from one whole dimension to a divided one and back, or past it to another whole one."""
+        size = layout.ranks(TENSOR) * 2
+        sequence = Dim("sequence", size)
+        divided = sorted(self.strategy.dims)
+        wide = [Dim("one width", 3), Dim("another width", 5)]
+        dims, before = [wide[0]], wide[0]
+        for _ in range(int(random.integers(1, 5))):
+            if before.name in self.strategy.dims or random.random() < 0.3:
+                before = wide[1] if before == wide[0] else wide[0]
+            else:
+                before = Dim(divided[int(random.integers(len(divided)))], size)
+            dims.append(before)
+        tensors = tuple(Tensor(f"x{i}", (sequence, d), 2.0) for i, d in enumerate(dims))
+        weights = tuple(Tensor(f"w{i}", pair, 2.0, "weight") for i, pair in enumerate(itertools.pairwise(dims)))
+        return Chain(tensors, weights)
+
+    @staticmethod
+    def check_numbers(layout: Layout, chain: Chain, random: np.random.Generator) -> None:
+        """Run a chain forward and backward on ranks, with the derived collectives, and on one; both must find the same."""
+        ranks = SimulatedRanks(tuple((axis, size) for axis, size in layout.mesh if size > 1))
+
+        def drawn(tensor: Tensor) -> Array:
+            return random.standard_normal([d.size for d in tensor.dims])
+
+        def lies(tensor: Tensor, whole: Array) -> dict[tuple[int, ...], Array]:
+            return ranks.place(whole, tensor.dims, layout.placement(tensor.dims))
+
+        def agree(tensor: Tensor, found: dict[tuple[int, ...], Array], whole: Array, what: str) -> None:
+            for at, part in lies(tensor, whole).items():
+                same = part.shape == found[at].shape and np.allclose(part, found[at])
+                _require(same, f"{layout.name}: rank {at} has another {what}{tensor.name} than one rank computes")
+
+        whole = [drawn(chain.tensors[0])]
+        on_ranks = [lies(chain.tensors[0], whole[0])]
+        weights = [drawn(w) for w in chain.weights]
+        placed = [lies(t, w) for t, w in zip(chain.weights, weights, strict=True)]
+        for i, (x, w, y) in enumerate(zip(chain.tensors, chain.weights, chain.tensors[1:], strict=False)):
+            dims, steps = (x.dims, w.dims, y.dims), product_steps(layout, x, w, y)[0]
+            whole.append(einsum(whole[i], weights[i], dims))
+            left, right = ranks.change(on_ranks[i], x.dims, steps.first), ranks.change(placed[i], w.dims, steps.second)
+            on_ranks.append(ranks.change(ranks.einsum(left, right, dims), y.dims, steps.result))
+            agree(y, on_ranks[-1], whole[-1], "")
+        gradient = drawn(chain.tensors[-1])
+        parts = lies(chain.tensors[-1], gradient)
+        for i in reversed(range(len(chain.weights))):
+            x, w, y = chain.tensors[i], chain.weights[i], chain.tensors[i + 1]
+            _, to_x, to_w = product_steps(layout, x, w, y)
+            dims = (x.dims, y.dims, w.dims)
+            left, right = ranks.change(on_ranks[i], x.dims, to_w.first), ranks.change(parts, y.dims, to_w.second)
+            found = ranks.change(ranks.einsum(left, right, dims), w.dims, to_w.result)
+            agree(w, found, einsum(whole[i], gradient, dims), "gradient of ")
+            dims = (y.dims, w.dims, x.dims)
+            left, right = ranks.change(parts, y.dims, to_x.first), ranks.change(placed[i], w.dims, to_x.second)
+            parts = ranks.change(ranks.einsum(left, right, dims), x.dims, to_x.result)
+            gradient = einsum(gradient, weights[i], dims)
+            agree(x, parts, gradient, "gradient of ")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise AssertionError(message)

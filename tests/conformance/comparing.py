@@ -1,0 +1,99 @@
+"""Both sides of a comparison in the same words: what a code does as it was recorded, and our own lowering of the same plan.
+
+Scripts are recorded once per session; where torch is missing their tests are skipped.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.capture.child import capture
+from simulator.capture.program import captured_program
+from simulator.capture.record import Capture
+from simulator.job import Job, job_from_data
+from simulator.lowering import lower
+from simulator.program.program import COLLECTIVE, COMPUTE, Link, Program
+
+SCRIPTS = Path(__file__).parent / "scripts"
+MODEL = {
+    "name": "conformance", "family": "llama", "hidden": 1024, "ffn": 2816, "layers": 4, "heads": 16, "kv_heads": 4,
+    "vocabulary": 32000, "sequence_length": 2048, "gated_mlp": True, "norm": "rms_norm", "positions": "none",
+    "tied_embeddings": False, "linear_bias": False, "qkv_bias": False,
+}  # fmt: skip
+
+
+@functools.cache
+def recorded(script: str, world: int) -> Capture:
+    """Return what a script of this folder does on rank 0."""
+    pytest.importorskip("torch", reason="recording a script needs torch: nox -s capture")
+    return capture(str(SCRIPTS / script), world, seconds=300.0)
+
+
+def captured(script: str, world: int) -> Program:
+    """Return the program of a script."""
+    return captured_program(recorded(script, world))
+
+
+def llama_job(framework: str, gpus: int, model: dict[str, Any] | None = None, **plan: Any) -> Job:
+    """Return the job that the scripts' model is under a plan."""
+    data = {
+        "model": MODEL | (model or {}),
+        "workload": {"sequence_length": 2048, "global_batch_size": gpus, "precision": "bf16", "optimizer": "adam"},
+        "plan": {"framework": framework} | plan,
+        "cluster": {"name": "dgx_h100", "gpus": gpus},
+    }
+    return job_from_data(data, "the scripts' Llama", ())
+
+
+def lowered(job: Job) -> Program:
+    """Return our program of a job."""
+    return lower(job.workload, job.plan, job.cluster.world_size)
+
+
+def _operators(program: Program) -> list[tuple[Any, int, int]]:
+    """Every row of every table that runs: (table, row of it, how often)."""
+    runs = Counter(program.item.tolist())
+    return [
+        (table, row, runs[number] * count)
+        for number, item in enumerate(program.items)
+        if not isinstance(item, Link)
+        for table, count in item.pieces
+        for row in range(len(table))
+    ]
+
+
+def flops_of(program: Program, phase: str) -> float:
+    """Return the FLOP of a phase."""
+    return sum(
+        times * float(table.flops[row]) for table, row, times in _operators(program) if table.phase[row] == phase
+    )
+
+
+def products_of(program: Program, phase: str) -> Counter[tuple[Any, ...]]:
+    """Return the products and attention of a phase by shape and call, with how often each runs."""
+    out: Counter[tuple[Any, ...]] = Counter()
+    for table, row, times in _operators(program):
+        if table.phase[row] == phase and table.kind[row] == COMPUTE and table.work[row] in ("gemm", "attention"):
+            out[(table.work[row], *map(int, table.shape[row]), str(table.call[row]))] += times
+    return out
+
+
+def messages_of(program: Program) -> Counter[tuple[str, str, float, str]]:
+    """Return messages by kind, axes, bytes and number format, with how often each is sent; not that of the norm of the gradients."""
+    out: Counter[tuple[str, str, float, str]] = Counter()
+    size = dict(program.axes)
+    for number, times in Counter(program.item.tolist()).items():
+        item = program.items[number]
+        if isinstance(item, Link) and item.collective and "gradient norm" not in item.name:
+            axes = "+".join(a for a in item.group if size[a] > 1)
+            out[(item.collective, axes, item.message, item.dtype)] += times
+    for table, row, times in _operators(program):
+        if table.kind[row] == COLLECTIVE:
+            axes = "+".join(a for a in table.group[row] if size[a] > 1)
+            out[(table.work[row], axes, float(table.message[row]), table.dtype[row])] += times
+    return out

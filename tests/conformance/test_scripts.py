@@ -1,0 +1,146 @@
+"""What a user meets whose script is recorded: an answer, or one message with its place and the way out; nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from simulator.capture.child import capture
+from simulator.errors import SpecError
+
+pytest.importorskip("torch", reason="recording a script needs torch: nox -s capture")
+pytestmark = pytest.mark.slow
+SCRIPTS = Path(__file__).parent / "scripts"
+
+MODEL = """
+import torch
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step():
+    model(torch.zeros(8, 64)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def refusal(tmp_path: Path, text: str, function: str = ":step", seconds: float = 120.0) -> str:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    with pytest.raises(SpecError) as error:
+        capture(f"{script}{function}", 2, seconds=seconds)
+    return str(error.value)
+
+
+def test_a_script_that_breaks_says_where(tmp_path: Path) -> None:
+    said = refusal(tmp_path, MODEL + "\ndef step():\n    raise ValueError('no data here')\n")
+
+    assert "ValueError: no data here" in said
+    assert "train.py:13" in said
+
+
+def test_a_script_that_hangs_is_ended_in_time(tmp_path: Path) -> None:
+    start = time.monotonic()
+    said = refusal(tmp_path, "import time\ntime.sleep(1000)\n", "", seconds=8.0)
+
+    assert "--time-limit" in said
+    assert time.monotonic() - start < 30.0
+
+
+def test_a_script_that_asks_for_a_gpu_is_told_the_way_out(tmp_path: Path) -> None:
+    said = refusal(tmp_path, MODEL.replace("torch.zeros(8, 64)", "torch.zeros(8, 64, device='cuda')"))
+
+    assert "train.py:6" in said
+    assert "device = 'cpu'" in said
+
+
+def test_a_script_without_steps_is_no_training_step(tmp_path: Path) -> None:
+    assert "no training step" in refusal(tmp_path, "print('hello')\n", "")
+
+
+def test_a_function_without_a_backward_is_no_training_step(tmp_path: Path) -> None:
+    said = refusal(tmp_path, MODEL + "\ndef step():\n    model(torch.zeros(8, 64))\n")
+
+    assert "no training step" in said
+    assert "backward" in said
+
+
+def test_a_function_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+    assert "step" in refusal(tmp_path, MODEL, ":stepp")
+
+
+def test_a_shape_that_depends_on_data_is_named(tmp_path: Path) -> None:
+    said = refusal(tmp_path, MODEL + "\ndef step():\n    torch.nonzero(torch.ones(4))\n")
+
+    assert "depends on data" in said
+    assert "nonzero" in said
+
+
+def test_a_script_that_leaves_early_says_so(tmp_path: Path) -> None:
+    assert "left with 3" in refusal(tmp_path, "import sys\nsys.exit(3)\n", "")
+
+
+def test_what_a_script_prints_stays_off_standard_output(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(MODEL + "\nprint('loss', 1.0)\n")
+    words = [sys.executable, "-m", "simulator", "capture", f"{script}:step", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    answer = json.loads(done.stdout)
+
+    assert "loss 1.0" in done.stderr
+    assert 64 * 64 + 64 == answer["parameters"]
+    assert 2 * 8 * 64 * 64 == answer["flops"]["forward"]
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_whoever_asked(tmp_path: Path, ending: signal.Signals) -> None:
+    script, told = tmp_path / "train.py", tmp_path / "pid"
+    script.write_text(
+        "import os, pathlib, subprocess, sys, time\n"
+        "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"pathlib.Path({str(told)!r}).write_text(f'{{os.getpid()}} {{other.pid}}')\n"
+        "time.sleep(600)\n"
+    )
+    asked = subprocess.Popen([sys.executable, "-m", "simulator", "capture", str(script)], stderr=subprocess.DEVNULL)
+    _until(lambda: told.exists() and len(told.read_text().split()) == 2)
+    asked.send_signal(ending)
+    code = asked.wait(timeout=30)
+
+    assert code == (130 if ending == signal.SIGINT else -signal.SIGKILL)
+    _until(lambda: not any(_runs(int(pid)) for pid in told.read_text().split()))
+
+
+def _until(true) -> None:
+    end = time.monotonic() + 60.0
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_recorded_step_is_a_program_that_runs_on_any_cluster(tmp_path: Path) -> None:
+    program = tmp_path / "step.program"
+    words = [sys.executable, "-m", "simulator"]
+    subprocess.run([*words, "capture", f"{SCRIPTS / 'fsdp2.py'}:step", "--world", "16", "-o", str(program)], check=True)
+    times = []
+    for cluster in ("dgx_h100", "dgx_a100"):
+        done = subprocess.run(
+            [*words, "run", str(program), "--cluster", cluster, "--json"], capture_output=True, text=True, check=True
+        )
+        times.append(json.loads(done.stdout)["step_time_s"]["value"])
+
+    assert 0 < times[0] < times[1]

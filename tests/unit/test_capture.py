@@ -1,0 +1,246 @@
+"""What was recorded of a step, as a program: rows, mesh axes, messages and memory; nothing here needs torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simulator.capture.answer import collectives_of, peak_of, saved_of
+from simulator.capture.child import script_of
+from simulator.capture.mesh import mesh_of
+from simulator.capture.operators import Facts, describe
+from simulator.capture.program import captured_program
+from simulator.capture.record import BEFORE, Capture, Event, Group, Storage, read_capture, write_capture
+from simulator.capture.streams import Streams
+from simulator.errors import SpecError
+from simulator.hardware.cluster import load_cluster
+from simulator.program.spec import verify
+from simulator.program.text import parse_text, render_text
+from simulator.simulation import simulate_program
+
+
+def event(path: str = "layers.0", phase: str = "forward", stream: int = 0, **facts: object) -> Event:
+    plain = {"name": "aten.mul", "work": "memory_bound", "call": "stream", "read": 1e6, "written": 1e6}
+    return Event(**{"path": path, "phase": phase, "stream": stream, **plain, **facts})
+
+
+def message(work: str, stream: int, size: float, *after: int, **facts: object) -> Event:
+    plain = {"path": "layers.0", "phase": "backward", "name": f"c10d.{work}", "call": "-", "group": 0, "waits": False}
+    return Event(**{**plain, "work": work, "stream": stream, "message": size, "after": after, **facts})
+
+
+def step(*events: Event, storages: tuple[Storage, ...] = (), world: int = 8, groups: tuple[Group, ...] = ()) -> Capture:
+    return Capture(
+        script="train.py", world=world, rank=0, versions={}, events=events, storages=storages,
+        groups=groups or (Group(name="", ranks=tuple(range(world))),),
+    )  # fmt: skip
+
+
+def storage(size: float, born: int, died: int | None, category: str = "activations") -> Storage:
+    return Storage(name="x", category=category, bytes=size, born=born, died=died)
+
+
+def test_layers_that_are_alike_are_priced_once() -> None:
+    layers = [event(f"layers.{n}.norm") for n in range(32)]
+    program = captured_program(step(*layers, event("norm")))
+
+    assert (33, 2) == (program.size, len(program.items))
+
+
+def test_a_message_beside_the_compute_waits_for_what_it_sends_and_is_waited_for_by_what_reads_it() -> None:
+    program = captured_program(
+        step(
+            event(),
+            event("layers.1"),
+            message("all_reduce", 1, 100.0, 1),
+            event("layers.2"),
+            event("layers.3", after=(2,)),
+        )
+    )
+    verify(program)
+
+    assert "all_reduce" == program.items[program.item[2]].collective
+    assert [1] == program.after[program.after_offsets[2] : program.after_offsets[3]].tolist()
+    assert [2] == program.after[program.after_offsets[4] : program.after_offsets[5]].tolist()
+    assert 0 == program.after_offsets[4] - program.after_offsets[3]
+
+
+def test_a_message_on_the_first_stream_is_a_row_of_its_layer() -> None:
+    inner = message("all_reduce", 0, 64.0, waits=True, phase="forward")
+    program = captured_program(step(event(), inner, event()))
+
+    assert 1 == program.size
+    assert [0.0, 64.0, 0.0] == program.items[0].pieces[0][0].message.tolist()
+
+
+def test_memory_at_the_peak_is_that_of_the_order_of_issue_whatever_rows_are_made() -> None:
+    storages = (
+        storage(10.0, BEFORE, None, "weights"),
+        storage(100.0, 0, 5),
+        storage(40.0, 1, 1, "workspace"),
+        storage(30.0, 2, 3, "workspace"),
+        storage(50.0, 4, None, "gradients"),
+        storage(25.0, BEFORE, 0, "gradients"),
+    )
+    capture = step(*[event() for _ in range(4)], *[event(phase="backward") for _ in range(2)], storages=storages)
+    program = captured_program(capture)
+    prediction = simulate_program(program, load_cluster("dgx_h100", 8))
+
+    assert 160.0 == peak_of(capture)["total"]
+    assert 160.0 == pytest.approx(prediction.peak_memory, abs=1e-6)
+    assert {"layers.*": 100.0} == saved_of(capture)
+
+
+def test_a_program_keeps_its_tokens_in_its_text() -> None:
+    program = captured_program(replace(step(event()), tokens=2048), "pytorch_ddp")
+    text = render_text(program)
+
+    assert text.startswith('program "train.py" axes=dp=8 framework=pytorch_ddp tokens=16384')
+    assert text == render_text(parse_text(text))
+
+
+def test_groups_become_axes_named_by_the_script_or_by_what_runs_over_them() -> None:
+    tensor = Group(name="mesh_tp", ranks=(0, 1))
+    data = Group(name="", ranks=(0, 2, 4, 6))
+    sums = message("all_reduce", 1, 8.0, group=1)
+    axes, spans = mesh_of(step(sums, groups=(tensor, data)))
+
+    assert (("tp", 2), ("dp", 4)) == axes
+    assert (("tp",), ("dp",)) == spans
+
+
+def test_a_group_of_all_ranks_spans_all_axes() -> None:
+    groups = (Group(name="mesh_tp", ranks=(0, 1)), Group(name="", ranks=tuple(range(8))))
+
+    assert ("tp", "dp") == mesh_of(step(groups=groups))[1][1]
+
+
+def test_groups_that_are_no_grid_are_refused() -> None:
+    with pytest.raises(SpecError, match="no part of a grid"):
+        mesh_of(step(groups=(Group(name="", ranks=(0, 1, 3)),)))
+
+
+def test_a_capture_passes_as_text_and_other_text_is_refused() -> None:
+    capture = step(event(), message("all_reduce", 1, 8.0, 0), storages=(storage(1.0, 0, None),))
+
+    assert capture == read_capture(write_capture(capture))
+    with pytest.raises(SpecError, match="no capture"):
+        read_capture("{}")
+
+
+def test_messages_are_counted_by_what_they_are() -> None:
+    found = collectives_of(step(*[message("all_reduce", 1, 8.0) for _ in range(3)]))
+
+    assert [("all_reduce", 8.0, 8, 3)] == [(c["kind"], c["message_bytes"], c["ranks"], c["count"]) for c in found]
+
+
+def matrix(rows: int, columns: int, transposed: bool = False) -> Facts:
+    return Facts((rows, columns), (1, rows) if transposed else (columns, 1), "bf16", 2)
+
+
+@pytest.mark.parametrize(("left", "right", "order"), [(False, True, "TN"), (False, False, "NN"), (True, False, "NT")])
+def test_the_order_of_operands_follows_from_how_they_lie_in_memory(left: bool, right: bool, order: str) -> None:
+    arguments = {"self": matrix(8, 16, left), "mat2": matrix(16, 4, right)}
+    work = describe("aten.mm", arguments, [matrix(8, 4)])
+
+    assert (1, 8, 4, 16) == work.shape
+    assert order == work.call.order
+    assert 2.0 * 8 * 4 * 16 == work.flops
+
+
+def test_attention_of_another_librarys_kernel_is_known_by_its_name() -> None:
+    heads = Facts((2, 128, 16, 64), (131072, 1024, 64, 1), "bf16", 2)
+    groups = Facts((2, 128, 4, 64), (32768, 256, 64, 1), "bf16", 2)
+    work = describe("flash_attn._flash_attn_forward", {"q": heads, "k": groups, "v": groups, "causal": True}, [heads])
+
+    assert ("attention", (2, 16, 128, 64), 4) == (work.work, work.shape, work.call.kv_heads)
+    assert 4.0 * 2 * 16 * 128 * 128 * 64 == work.flops
+
+
+def test_a_kernel_of_no_known_kind_is_memory_traffic_and_said_to_be_unknown() -> None:
+    one = matrix(4, 4)
+    work = describe("mylib.fused_thing", {"x": one}, [one])
+
+    assert ("memory_bound", False, 32.0, 32.0) == (work.work, work.known, work.read, work.written)
+
+
+def test_a_lookup_reads_the_rows_it_finds_not_the_table() -> None:
+    table, found = Facts((32000, 1024), (1024, 1), "bf16", 2), Facts((8, 1024), (1024, 1), "bf16", 2)
+    work = describe("aten.embedding", {"weight": table, "indices": Facts((8,), (1,), "fp32", 8)}, [found])
+
+    assert found.bytes + 64 == work.read
+
+
+def test_lists_of_tensors_take_as_many_kernels_as_their_chunks_need() -> None:
+    small, large = Facts((4,), (1,), "fp32", 4), Facts((65536 * 1000,), (1,), "fp32", 4)
+
+    assert 2 == describe("aten._foreach_add_", {"self": [small] * 200}, [], [small] * 200).launches
+    assert 4 == describe("aten._foreach_add_", {"self": [large]}, [], [large]).launches
+
+
+def test_streams_remember_who_waits_for_whom_once() -> None:
+    streams = Streams()
+    side = streams.Stream()
+    streams.add(0, 0, set())
+    done = side.record_event(streams.Event().record(streams.current_stream()))
+    side.wait_stream(streams.current_stream())
+    with streams.stream(side):
+        assert (0,) == streams.add(1, streams.current, set())
+        assert () == streams.add(2, streams.current, {0})
+    assert (2,) == streams.add(3, streams.current, {1, 2})
+    assert done is not None
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [("nowhere.py", "no such script"), ("model.toml:step", "FILE.py"), ("train.py:not-a-name", "name of a function")],
+)
+def test_a_script_that_is_none_is_refused(tmp_path: Path, target: str, says: str) -> None:
+    (tmp_path / "train.py").write_text("")
+    with pytest.raises(SpecError, match=says):
+        script_of(str(tmp_path / target))
+
+
+def test_without_torch_one_message_says_what_to_install(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    hide = "import sys; sys.modules['torch'] = None; from simulator.cli import main; main(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", hide, "capture", str(script)], capture_output=True, text=True, check=False
+    )
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert "pip install 'dtsim[torch]'" in done.stderr
+
+
+def dtsim(*words: str) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, "-m", "simulator", *words], capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+def test_a_program_needs_a_cluster_and_takes_no_settings_of_a_job(tmp_path: Path) -> None:
+    path = tmp_path / "step.program"
+    path.write_text(render_text(captured_program(step(event()))))
+
+    assert (2, True) == ((found := dtsim("run", str(path)))[0], "--cluster" in found[1])
+    found = dtsim("run", str(path), "--cluster", "dgx_h100", "--set", "plan.tensor_parallel=2")
+    assert (2, True) == (found[0], "--set" in found[1])
+    assert 0 == dtsim("run", str(path), "--cluster", "dgx_h100")[0]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--world", "0"), ("--rank", "8"), ("--rank", "0,x"), ("--time-limit", "-1 s")]
+)
+def test_options_of_a_capture_that_cannot_be_are_refused_before_anything_runs(
+    tmp_path: Path, option: str, value: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit('this ran')")
+    code, said = dtsim("capture", str(script), option, value)
+
+    assert 2 == code
+    assert "this ran" not in said

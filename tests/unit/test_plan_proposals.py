@@ -1,0 +1,84 @@
+"""Where a plan is proposed: init, explain and a step that does not fit name one that fits and is good, found by search."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.job import job_from_names, load_job
+from simulator.search.quick import quick_space
+from simulator.search.search import search
+from simulator.simulation import simulate_job
+from simulator.studies.advice import make_it_fit
+from simulator.studies.explanation import explain
+from simulator.studies.job_file import write_job
+
+
+def test_a_plan_that_fits_is_named_where_no_single_change_is_enough() -> None:
+    settings = ["cluster.gpus=64", "workload.global_batch_size=64", "workload.sequence_length=4096"]
+    job = job_from_names("llama3_70b", "dgx_h100", settings)
+    prediction = simulate_job(job)
+    advice = make_it_fit(job, prediction)
+    assert not prediction.fits
+    assert advice.best
+    assert advice.best.change.name == "another plan"
+    again = simulate_job(job_from_names("llama3_70b", "dgx_h100", [*settings, *advice.best.change.settings]))
+    assert again.fits
+    assert advice.best.outcome
+    assert again.step_time == advice.best.outcome.step_time
+    assert "way out: another plan" in advice.section().lines[0]
+
+
+def test_more_gpus_are_named_only_where_no_plan_fits() -> None:
+    job = job_from_names("gpt3_175b", "h100_x8", ["workload.global_batch_size=8"])
+    advice = make_it_fit(job, simulate_job(job))
+    assert advice.best is None
+    assert advice.searched > 100
+    assert "--fewest gpus" in advice.section().lines[0]
+    assert not search(quick_space(job), top=1).best
+
+
+def test_explain_names_a_better_plan_with_its_settings() -> None:
+    settings = ["workload.global_batch_size=64", "plan.pipeline_parallel=8", "plan.recompute=full"]
+    job = job_from_names("llama3_8b", "h100_x8", settings)
+    prediction = simulate_job(job)
+    found = explain(job, prediction, search=True)
+    assert found.other
+    assert found.other.outcome
+    assert found.other.outcome.step_time < min(t.outcome.step_time for t in found.gains if t.outcome and t.outcome.fits)
+    again = simulate_job(job_from_names("llama3_8b", "h100_x8", [*settings, *found.other.change.settings]))
+    assert again.step_time == found.other.outcome.step_time
+    assert any("another plan altogether" in line for line in found.sections()[-1].lines)
+
+
+def test_explain_in_json_has_another_plan_or_null(dtsim: Any) -> None:
+    code, out, _ = dtsim("explain", "--model", "gpt3_1_3b", "--cluster", "h100_x8", "--json")
+    assert code == 0
+    assert "another_plan" in json.loads(out)
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "gpus"),
+    [("llama3_8b", "h100_x8", 8), pytest.param("mixtral_8x7b", "dgx_h100", 64, marks=pytest.mark.slow)],
+)
+def test_init_writes_a_plan_that_is_nearly_the_best_of_its_space(
+    model: str, cluster: str, gpus: int, tmp_path: Path
+) -> None:
+    made = write_job("made", model, cluster, gpus, sequence_length=4096)
+    (tmp_path / "job.toml").write_text(made.text)
+    again = simulate_job(load_job(tmp_path / "job.toml"))
+    best = search(quick_space(made.job), top=1).best[0]
+    assert again.fits
+    assert again.step_time == made.prediction.step_time
+    assert again.step_time <= 1.05 * best.step_time
+    if made.job.workload.model.experts:
+        assert made.job.plan.expert_parallel > 1
+
+
+def test_init_says_that_nothing_fits(tmp_path: Path) -> None:
+    made = write_job("made", "gpt3_175b", "h100_x8", 8)
+    assert not made.prediction.fits
+    assert "DOES NOT FIT" in made.text

@@ -1,0 +1,74 @@
+"""What a row puts on the host, starts by graphs, or packs: by its columns, else by its own words."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.importers.table.row_host import row_documents, row_graphs, row_host
+from simulator.importers.table.row_simulation import row_simulation
+from simulator.importers.table.rows import CannotPlace
+
+RUN = {
+    "model": "llama3-8b",
+    "arch_layers": "32",
+    "hidden": "4096",
+    "heads": "32",
+    "kv_heads": "8",
+    "ffn_hidden": "14336",
+    "gated_mlp": "1",
+    "vocab": "128256",
+    "seq_len": "8192",
+    "gpu": "H200-141GB-SXM",
+    "n_gpus": "8",
+    "zero_stage": "3",
+    "mbs": "1",
+    "gbs": "8",
+    "recompute": "full",
+    "framework": "Hugging Face transformers + DeepSpeed ZeRO-3",
+}
+
+
+@pytest.mark.parametrize(
+    ("framework", "fields"),
+    [
+        ("DeepSpeed ZeRO-3 offload", {"optimizer_offload": 1.0}),
+        ("FSDP, CPU offload of the optimizer", {"optimizer_offload": 1.0}),
+        ("torchtune, weights, gradients and moments on the host", {"parameter_offload": 1.0}),
+        ("FSDP --offload_activations=1", {"activation_offload": 32}),
+        ("FSDP without CPU offload", {}),
+        ("FSDP", {}),
+    ],
+)
+def test_words_tell_what_is_on_the_host(framework: str, fields: dict[str, float]) -> None:
+    found, assumed = row_host({"framework": framework}, 32, 3)
+    assert found == fields
+    assert bool(assumed) == bool(fields)
+
+
+def test_a_column_counts_more_than_words() -> None:
+    row = {"framework": "DeepSpeed ZeRO-3 offload", "optimizer_offload": "0.5"}
+    assert row_host(row, 32, 3) == ({"optimizer_offload": 0.5}, ())
+    assert row_host({**row, "optimizer_offload": "0"}, 32, 3) == ({}, ())
+
+
+@pytest.mark.parametrize("column", ["optimizer_offload", "parameter_offload"])
+def test_a_part_beyond_the_whole_is_refused(column: str) -> None:
+    with pytest.raises(CannotPlace):
+        row_host({column: "2"}, 32, 3)
+
+
+def test_graphs_and_documents_have_columns() -> None:
+    assert row_graphs({"cuda_graphs": "full_iteration"}) == {"cuda_graphs": "full_iteration"}
+    assert row_graphs({"cuda_graphs": "attn"}) == {"cuda_graphs": ("attn",)}
+    assert (row_documents({"document_length": "512"}), row_documents({})) == (512.0, None)
+    with pytest.raises(CannotPlace):
+        row_documents({"document_length": "0"})
+
+
+def test_a_row_with_them_becomes_such_a_simulation() -> None:
+    columns = {"optimizer_offload": "1", "cuda_graphs": "none", "document_length": "1024"}
+    placed = row_simulation({**RUN, **columns})
+    assert placed.fields["optimizer_offload"] == 1.0
+    assert placed.fields["cuda_graphs"] == "none"
+    assert placed.workload.document_length == 1024
+    assert "optimizer_offload" not in row_simulation(RUN).fields

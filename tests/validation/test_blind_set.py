@@ -1,0 +1,62 @@
+"""The blind set: rows that were committed before they were predicted, and what was predicted of them at first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from simulator.accuracy.scores import Outcome, scores_by_group
+from simulator.importers.table.rows import flag, number, read_rows
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def first(table: str) -> list[Outcome]:
+    return [
+        Outcome(
+            case_id=row["case_id"],
+            quantity=row["quantity"],
+            group=row["group"],
+            measured=number(row, "measured"),
+            predicted=number(row, "predicted"),
+            low=number(row, "low"),
+            high=number(row, "high"),
+            counts=bool(flag(row, "counts")),
+        )
+        for row in read_rows(DATA / f"{table}_first.csv")
+        if row["quantity"] != "out_of_memory"
+    ]
+
+
+@pytest.mark.parametrize("table", ["blind_runs", "blind_memory"])
+def test_every_row_has_a_first_prediction_and_a_place(table: str) -> None:
+    rows = read_rows(DATA / f"{table}.csv")
+    assert {row["case_id"] for row in rows if row["oom"] == "0"} == {o.case_id for o in first(table)}
+    assert len({row["case_id"] for row in rows}) == len(rows)
+    assert all("@" in row["source_loc"] for row in rows)
+
+
+@pytest.mark.parametrize("table", ["blind_runs", "blind_memory"])
+def test_no_row_stands_in_another_table(table: str) -> None:
+    others = (DATA / "held_out_runs.csv", DATA / "held_out_memory.csv")
+    shipped = Path(__file__).parents[2] / "workloads" / "published" / "measured_runs.csv"
+    known = {row["source"] for path in (*others, shipped) for row in read_rows(path)}
+    assert set() == known & {row["source"] for row in read_rows(DATA / f"{table}.csv")}
+
+
+@pytest.mark.parametrize(
+    ("table", "over_rows", "over_sources", "inside"),
+    [("blind_runs", 0.226, 0.201, 0.362), ("blind_memory", 0.179, 0.247, 0.282)],
+)
+def test_first_predictions_err_as_the_documents_state(
+    table: str, over_rows: float, over_sources: float, inside: float
+) -> None:
+    outcomes = [o for o in first(table) if o.counts]
+    errors = [abs(o.predicted / o.measured - 1) if o.predicted and o.measured else 1.0 for o in outcomes]
+    assert median(errors) == pytest.approx(over_rows, abs=0.001)
+    held = [o for o in outcomes if o.low and o.high and o.measured and o.low <= o.measured <= o.high]
+    assert len(held) / len(outcomes) == pytest.approx(inside, abs=0.001)
+    by_source = [s.median_ape for s in scores_by_group(outcomes).values() if s.median_ape is not None]
+    assert median(by_source) == pytest.approx(over_sources, abs=0.001)
