@@ -16,7 +16,7 @@ import nox
 
 nox.options.default_venv_backend = "none"
 nox.options.stop_on_first_error = True
-nox.options.sessions = ["lint", "types", "tests", "slow", "benchmarks", "notebooks"]
+nox.options.sessions = ["lint", "types", "tests", "slow", "benchmarks", "notebooks", "docs"]
 
 
 def python(session: nox.Session, *arguments: str) -> None:
@@ -92,6 +92,14 @@ def capture(session: nox.Session) -> None:
     """Real training code beside our lowering of it, in an environment of its own: it has PyTorch (a minute, and a download)."""
     session.install("-e", ".[test]", "-r", "tests/conformance/requirements.txt")
     session.run("python", "-m", "pytest", "-n", "0", "-m", "slow", "tests/conformance", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation as a site under build/site; warnings (dead links, pages without a place) are errors."""
+    for page in ("commands_page", "frames_page", "json_page", "options_page"):
+        python(session, f"tests.golden.{page}")
+    python(session, "zensical", "build", "--strict", "--clean")
 
 
 @nox.session

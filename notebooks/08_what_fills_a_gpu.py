@@ -63,28 +63,38 @@ assert not one.fits
 #
 # ## The part that comes and goes
 #
-# Forward, every layer leaves what its backward will need; backward, it is used and freed. So memory is a mountain
-# with its top at the end of the forward pass.
+# Forward, every layer leaves what its backward will need; backward, it is used and freed. In a pipeline one sees it
+# come and go, for a rank takes several microbatches forward before the first comes back. GPT-3 175B on eight ranks,
+# 16 microbatches, 1F1B:
 
 
 # %%
-def mountain(recompute, sequences):
-    p = step(sequences, recompute=recompute)
-    times, levels = memory_timeline(p.program, p.trace, 0)
+def mountain(rank, recompute, schedule):
+    settings = [
+        f"plan.recompute={recompute}",
+        f"plan.schedule={schedule}",
+        "plan.chunks_per_rank=1",
+        "workload.global_batch_size=16",
+    ]
+    p = simulator.simulate_job(simulator.load_job("korthikanti_175b_selective", settings))
+    times, levels = memory_timeline(p.program, p.trace, rank)
+    times, levels = np.append(times, p.trace.makespan), np.vstack([levels, levels[-1:]])
     _, axis = plt.subplots(figsize=(9, 3.2))
     used = [i for i in range(len(CATEGORIES)) if levels[:, i].any()]
     axis.stackplot(times, *[levels[:, i] / GIB for i in used], labels=[CATEGORIES[i] for i in used], step="post")
     axis.axhline(p.capacity / GIB, color="#b00020", ls="--")
+    peak = levels.sum(axis=1).max()
     axis.set(
         xlabel="time [s]",
         ylabel="GiB",
-        title=f"recompute {recompute}, {sequences} sequences: {show(p.peak_memory, 'B')} at the peak",
+        title=f"rank {rank}, recompute {recompute}, {schedule}: {show(peak, 'B')} at the peak",
     )
+    axis.set_xlim(0, p.trace.makespan)
     axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     plt.show()
 
 
-slide(mountain, recompute=["none", "selective", "full"], sequences=[1, 2, 4, 8])
+slide(mountain, rank=[0, 3, 7], recompute=["selective", "none", "full"], schedule=["1f1b", "gpipe"])
 
 # %% [markdown]
 # ## How high is the mountain?

@@ -72,6 +72,7 @@ EXAMPLES = {
 """Verb -> its examples, the first one first to try."""
 
 
-def epilog(verb: str) -> str:
-    """Return the examples as the end of a help page: one a line, which is not broken."""
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[verb])
+def epilog(verb: str) -> str | None:
+    """Return the examples as the end of a help page: one a line, which is not broken; None where there are none."""
+    lines = EXAMPLES.get(verb)
+    return None if lines is None else "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

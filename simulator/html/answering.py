@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
 import threading
 from typing import Any
@@ -26,10 +27,11 @@ class AnsweringProcess:
     Args:
         limit: seconds for an answer.
         memory: bytes of address space that the process may use; 0 = no limit.
+        patient: whether it leaves the processor to others.
     """
 
-    def __init__(self, limit: float = 5.0, memory: int = 0) -> None:
-        self._limit, self._memory = limit, memory
+    def __init__(self, limit: float = 5.0, memory: int = 0, patient: bool = False) -> None:
+        self._limit, self._memory, self._patient = limit, memory, patient
         self._context = multiprocessing.get_context("spawn")
         self._lock = threading.Lock()
         self._process: Any = None
@@ -68,7 +70,7 @@ class AnsweringProcess:
         if self._process is not None and self._process.is_alive():
             return
         self._line, theirs = self._context.Pipe()
-        self._process = self._context.Process(target=_serve, args=(theirs, self._memory), daemon=True)
+        self._process = self._context.Process(target=_serve, args=(theirs, self._memory, self._patient), daemon=True)
         self._process.start()
         theirs.close()
         if not self._line.poll(_START_LIMIT):
@@ -83,9 +85,11 @@ class AnsweringProcess:
             self._process = None
 
 
-def _serve(line: Any, memory: int) -> None:
+def _serve(line: Any, memory: int, patient: bool) -> None:
     """What the process does: answer until the line is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if patient and hasattr(os, "nice"):
+        os.nice(10)
     if memory:
         with contextlib.suppress(ImportError, ValueError, OSError):
             import resource

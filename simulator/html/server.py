@@ -3,6 +3,7 @@
     GET /               the page, whole
     GET /api/choices    what its lists offer
     POST /api/step, /api/read, /api/schedule     one JSON object in, one out
+    POST /api/best      the same, but a search: in a process of its own, one at a time, while the others are answered
 
 There is no other address, and no file is served.  Bodies, headers, waiting and computing have limits; a request from another
 site is refused; whatever cannot be answered is a 4xx with one sentence.
@@ -30,7 +31,11 @@ __all__ = ["LOCAL", "SCRIPTS", "Server", "whatif_document"]
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 SCRIPTS = ("draw.js", "timeline.js", "memory.js", "charts.js", "controls.js", "lab.js", "whatif.js")
-_QUESTIONS = ("step", "read", "schedule")
+_QUESTIONS = ("step", "read", "schedule", "best")
+_LONG = "best"
+"""The question that takes long."""
+_LONGEST = 90.0
+"""Seconds for it; a search stops by itself long before."""
 _MOST_BODY = 2**21
 _MOST_HEADER = 2**14
 _SLOWEST_HEADER, _SLOWEST_BODY = 20.0, 10.0
@@ -52,12 +57,20 @@ class Server:
         host: address to listen on.
         port: 0 = any that is free.
         answering: who answers; a process of its own by default.
+        searching: who searches; another one by default, started by the first search.
     """
 
-    def __init__(self, host: str = LOCAL[0], port: int = 8765, answering: AnsweringProcess | None = None) -> None:
+    def __init__(
+        self,
+        host: str = LOCAL[0],
+        port: int = 8765,
+        answering: AnsweringProcess | None = None,
+        searching: AnsweringProcess | None = None,
+    ) -> None:
         self.answering = answering or AnsweringProcess(memory=_MEMORY)
-        self._pool = ThreadPoolExecutor(1)
-        self._waiting = 0
+        self.searching = searching or AnsweringProcess(_LONGEST, _MEMORY, patient=True)
+        self._pool, self._long = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self._waiting, self._searches = 0, 0
         try:
             self._sockets = tornado.netutil.bind_sockets(port, host)
         except (OSError, OverflowError, UnicodeError) as error:
@@ -78,7 +91,9 @@ class Server:
             asyncio.run(self._serve(ready))
         finally:
             self.answering.close()
+            self.searching.close()
             self._pool.shutdown(wait=False, cancel_futures=True)
+            self._long.shutdown(wait=False, cancel_futures=True)
 
     def stop(self) -> None:
         """End `run`, from any thread."""
@@ -86,7 +101,9 @@ class Server:
             self._loop.call_soon_threadsafe(self._stop.set)
 
     async def ask(self, question: str, data: Any) -> tuple[int, dict[str, Any]]:
-        """Return status and answer; 429 where too many wait already."""
+        """Return status and answer; 429 where too many wait already, or a search runs."""
+        if question == _LONG:
+            return await self._search(data)
         if self._waiting >= _MOST_WAITING:
             return 429, {"error": "too many questions wait for an answer; ask again in a moment"}
         self._waiting += 1
@@ -94,6 +111,15 @@ class Server:
             return await asyncio.get_running_loop().run_in_executor(self._pool, self.answering.ask, question, data)
         finally:
             self._waiting -= 1
+
+    async def _search(self, data: Any) -> tuple[int, dict[str, Any]]:
+        if self._searches:
+            return 429, {"error": "a search runs already; ask again when it has ended"}
+        self._searches += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._long, self.searching.ask, _LONG, data)
+        finally:
+            self._searches -= 1
 
     async def _serve(self, ready: Callable[[], None]) -> None:
         self._stop, self._loop = asyncio.Event(), asyncio.get_running_loop()

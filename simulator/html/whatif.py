@@ -32,9 +32,11 @@ from simulator.html.report import answer_data, breakdown_data
 from simulator.html.schedule_lab import schedule_alone
 from simulator.html.step_data import timeline_data
 from simulator.importers.jobs import import_files, is_foreign, job_data
-from simulator.job import make_job
+from simulator.job import apply_settings, make_job
 from simulator.lowering import resolve
 from simulator.schedules import SCHEDULES, Shape
+from simulator.search.search import search
+from simulator.search.space import make_space
 from simulator.simulation import simulate_job
 from simulator.specs import Spec, names
 from simulator.specs.toml_text import parse_toml
@@ -46,6 +48,10 @@ __all__ = ["ANSWERED", "TOO_LARGE", "WRONG_REQUEST", "answer", "read_dropped"]
 ANSWERED, WRONG_REQUEST, TOO_LARGE = 200, 400, 413
 _MOST_ACTIONS = 150_000
 """Actions of the largest step a page shows; `dtsim run` takes more."""
+_SEARCH_SECONDS = 15.0
+"""After which a search gives what it has found."""
+_SEARCHED = ("data_parallel", "schedule", "chunks_per_rank", "sequence_parallel", "zero_stage")
+"""Fields of a plan that are left open for a search, beside those that it ranges over."""
 _QUICK = 1
 _CHUNKS = (1, 2, 3, 4, 6, 8)
 
@@ -61,7 +67,7 @@ def answer(question: str, data: Any) -> tuple[int, dict[str, Any]]:
     """Return the status and the JSON answer to one request.
 
     Args:
-        question: choices, step, read or schedule.
+        question: choices, step, read, schedule or best.
         data: the request's body.
     """
     known: Mapping[str, Callable[[Any], dict[str, Any]]] = {
@@ -69,6 +75,7 @@ def answer(question: str, data: Any) -> tuple[int, dict[str, Any]]:
         "step": _step,
         "read": lambda body: _read(request_of(body, Dropped)),
         "schedule": schedule_alone,
+        "best": _best,
     }
     try:
         return ANSWERED, plain(known[question](data))
@@ -152,6 +159,25 @@ def _step(body: Any) -> dict[str, Any]:
         "assumptions": facts["assumptions"],
         "command": command_line(data),
         "toml": toml_text(data),
+    }
+
+
+def _best(body: Any) -> dict[str, Any]:
+    """The controls of the best plan for a setting's model, cluster, batch and code, and what was searched."""
+    data = job_of(read_controls(body))
+    for field in _SEARCHED:
+        data["plan"].pop(field, None)
+    found = search(make_space(make_job(data, "request", "what if"), {}, {}), deadline=_SEARCH_SECONDS)
+    counts = ", ".join(f"{count:,} {word}" for word, count in found.disposed.items())
+    if not found.best:
+        raise PlanError(f"no plan was found that fits: {counts}. Way out: more GPUs, or a smaller batch")
+    best = found.best[0]
+    proof = "none is better" if found.proven else f"stopped after {found.seconds:.0f} s, so a better one may be left"
+    return {
+        "controls": controls_of(apply_settings(data, best.point.settings), "the best plan"),
+        "found": f"{found.space.size:,} plans: {counts}; {len(found.ties)} within the band of the best; {proof}",
+        "step_time_s": best.step_time,
+        "fit_probability": best.fit_probability,
     }
 
 

@@ -187,3 +187,16 @@ def test_nothing_leaves_the_screen(
     page.locator("#tab-lab").click()
     page.wait_for_selector("html[data-lab]")
     assert 0 >= page.evaluate("document.documentElement.scrollWidth - innerWidth")
+
+
+def test_the_best_plan_by_one_button(address: str, visit: Callable[..., Any]) -> None:
+    page = visit(address)
+    page.locator("#best").click()
+    for _ in range(6):  # a search takes longer than what `until` waits for
+        if page.locator(".setting").count() == 2:
+            break
+        page.wait_for_timeout(10_000)
+    until(page, lambda: page.locator('[data-setting="B"] .tile').count() > 0)
+    assert "plans:" in page.locator("#found").inner_text()
+    assert "against A" in page.locator('[data-setting="B"]').inner_text()
+    assert "best plan" == page.locator("#best").inner_text()

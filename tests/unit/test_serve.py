@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -33,7 +34,7 @@ class Here(AnsweringProcess):
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    yield from running(Server(port=0, answering=Here()))
+    yield from running(Server(port=0, answering=Here(), searching=Here()))
 
 
 def running(server: Server) -> Iterator[Server]:
@@ -320,3 +321,46 @@ def test_a_question_that_takes_too_long_is_ended_and_the_next_is_answered() -> N
         assert first != answering._process.pid
     finally:
         answering.close()
+
+
+def test_the_best_plan_is_a_setting_that_the_page_can_show(server: Server) -> None:
+    status, found = ask(server, "best", SMALL)
+    assert 200 == status, found
+    _, before = ask(server, "step", SMALL)
+    _, after = ask(server, "step", found["controls"])
+    assert after["answer"]["tokens"] >= before["answer"]["tokens"]
+    assert after["facts"]["batch"] == before["facts"]["batch"]
+    assert (SMALL["model"], SMALL["gpus"]) == (found["controls"]["model"], found["controls"]["gpus"])
+    assert "plans:" in found["found"]
+
+
+def test_where_no_plan_fits_a_search_says_so(server: Server) -> None:
+    status, found = ask(
+        server, "best", SMALL | {"model": "gpt3_175b", "gpus": 1, "pipeline_parallel": 1, "microbatches": 1}
+    )
+    assert (200, True) == (status, "no plan was found that fits" in found["error"])
+
+
+@pytest.mark.parametrize("body", [b"[]", b'{"model": "../../etc/passwd"}', b'{"gpus": 0}', b"{"])
+def test_hostile_searches_are_refused(server: Server, body: bytes) -> None:
+    status, answer_ = ask(server, "best", body)
+    assert (400, True) == (status, bool(answer_["error"]))
+
+
+def test_a_search_holds_up_nothing_and_a_second_one_waits_for_none() -> None:
+    class Slow(Here):
+        def ask(self, question: str, data: Any) -> tuple[int, dict[str, Any]]:
+            begun.set()
+            assert go_on.wait(60)
+            return 200, {"found": "it"}
+
+    begun, go_on, first = threading.Event(), threading.Event(), []
+    with contextlib.contextmanager(running)(Server(port=0, answering=Here(), searching=Slow())) as server:
+        thread = threading.Thread(target=lambda: first.append(ask(server, "best", SMALL)))
+        thread.start()
+        assert begun.wait(30)
+        assert 200 == ask(server, "step", SMALL)[0]
+        assert 429 == ask(server, "best", SMALL)[0]
+        go_on.set()
+        thread.join(30)
+    assert [(200, {"found": "it"})] == first

@@ -134,8 +134,24 @@ async function main() {
     settings[current].ask();
   };
 
+  const found = el("p", { class: "note", id: "found" });
+  const best = el("button", { type: "button", id: "best", onclick: async () => {
+    best.disabled = true;
+    best.textContent = "searching ...";
+    const [good, answer] = await ask("best", settings[current].state);
+    best.disabled = false;
+    best.textContent = "best plan";
+    said.textContent = good ? "" : answer.error;
+    found.textContent = good ? answer.found : "";
+    if (!good) return;
+    if (settings.length > 1) Object.assign(settings[1], { state: { ...choices.start, ...answer.controls } }).ask();
+    else put(answer.controls).ask();
+    current = 1;
+    fill();
+  } }, "best plan");
+
   const lab = new Lab(choices, ask), step = el("div", { class: "bench", id: "step" },
-    el("aside", { class: "card" }, el("details", { open: innerWidth > 900, id: "fold" }, el("summary", {}, "settings"), tabs, dropZone(read), said, panel, el("h3", {}, "copy as"), el("div", { class: "tools" }, copies))), results);
+    el("aside", { class: "card" }, el("details", { open: innerWidth > 900, id: "fold" }, el("summary", {}, "settings"), tabs, dropZone(read), el("div", { class: "tools" }, best), said, found, panel, el("h3", {}, "copy as"), el("div", { class: "tools" }, copies))), results);
   const stage = el("div");
   const pages = [["step", "one step", step], ["lab", "pipeline lab", lab.view]].map(([name, text, view]) => {
     const button = el("button", { type: "button", id: `tab-${name}`, onclick: () => {
