@@ -195,9 +195,10 @@ def fullest_that_fits(probability: float) -> float:
     """
     if probability == 0:
         return 1.0 + 2.0**-40
-    sigmas = [part.sigma for part in load_memory_residuals().part.values()]
+    residuals = load_memory_residuals()
+    sigmas = [part.sigma for part in residuals.part.values()]
     z = statistics.NormalDist().inv_cdf(probability) if probability < 1 else _SURE
-    sigma = 1.0 / math.hypot(*(1.0 / s for s in sigmas)) if z > 0 else max(sigmas)
+    sigma = 1.0 / math.hypot(*(1.0 / s for s in sigmas)) if z > 0 else math.hypot(max(sigmas), residuals.unseen)
     return math.exp(-z * sigma)
 
 
