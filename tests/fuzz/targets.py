@@ -300,6 +300,10 @@ def _on(cluster: str) -> Callable[[str], tuple[str, ...]]:
     return lambda name: ("run", "--model", name, "--cluster", cluster, *SMALL, "--json")
 
 
+def _with(model: str) -> Callable[[str], tuple[str, ...]]:
+    return lambda name: ("run", "--model", model, "--cluster", name, *SMALL, "--json")
+
+
 PART = "cluster.parts"
 GEMM = ("calibrate", "gemm", "table.csv", "--output", "new.toml")
 TARGETS = (
@@ -310,7 +314,7 @@ TARGETS = (
     Target("gpus in use", data_files("gpus", Gpu, lambda name: _uses(PART)(f'[{{nodes=0,gpu="{name}"}}]'))),
     Target("links", data_files("links", Link, _shows("links"))),
     Target("nodes", data_files("nodes", Node, lambda name: _uses(PART)(f'[{{nodes=0,node="{name}"}}]'))),
-    Target("clusters", data_files("clusters", ClusterSpec, lambda name: ("run", "--model", "gpt2_124m", "--cluster", name, *SMALL, "--json"))),
+    Target("clusters", data_files("clusters", ClusterSpec, _with("gpt2_124m"))),
     Target("frameworks", data_files("frameworks", Framework, _uses("plan.framework"))),
     Target("policies", data_files("recompute_policies", RecomputePolicy, _uses("plan.recompute_policy"))),
     Target("profiles", profiles),
