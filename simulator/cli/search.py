@@ -113,6 +113,7 @@ def command(
         processes=processes,
         like=wanted,
         tell=note,
+        partial=True,
     )
     if plot:
         from simulator.report.search_plot import plot_search
