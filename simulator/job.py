@@ -40,6 +40,7 @@ from simulator.workload.workload import Workload
 
 __all__ = [
     "Job",
+    "SearchChoice",
     "apply_settings",
     "check_keys",
     "job_from_data",
@@ -79,6 +80,17 @@ class ClusterChoice(ClusterChanges):
     gpu_spread: Annotated[float, Field(ge=0, le=0.5)] | None = None
 
 
+class SearchChoice(Spec):
+    """The table [search] of a job file: what `dtsim search` is to do where its options do not say; fields and values as its --range
+    and --fix take them."""
+
+    range: dict[str, Annotated[list[Any], Field(min_length=1, max_length=1000)]] = Field(default_factory=dict)
+    fix: dict[str, Any] = Field(default_factory=dict)
+    strategy: str | None = None
+    objective: str | None = None
+    fit_probability: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
 class JobFile(Spec):
     """A job file."""
 
@@ -96,6 +108,7 @@ class JobFile(Spec):
     power: Power | None = None
     sites: Sites | None = None
     neighbours: Annotated[tuple[Neighbour, ...], Listed, Field(max_length=16)] = ()
+    search: SearchChoice | None = None
     measured_step_time: Seconds | None = None
 
 
@@ -111,6 +124,7 @@ class Job:
         power: electricity.
         sites: that train together, each with this job's cluster; None = one.
         neighbours: other jobs on the same cluster (`simulator.studies.neighbours`).
+        search: what `dtsim search` is to do; None = its options say all.
     """
 
     name: str
@@ -126,6 +140,7 @@ class Job:
     power: Power = Power()
     sites: Sites | None = None
     neighbours: tuple[Neighbour, ...] = ()
+    search: SearchChoice | None = None
 
 
 def load_job(name: str | Path, settings: Iterable[str] = ()) -> Job:
@@ -328,6 +343,7 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
         power=power,
         sites=spec.sites,
         neighbours=spec.neighbours,
+        search=spec.search,
     )
 
 
