@@ -30,6 +30,7 @@ from simulator.hardware.neighbours import Neighbour
 from simulator.hardware.parts import Part
 from simulator.hardware.power import Power
 from simulator.hardware.reliability import Reliability
+from simulator.hardware.run_residuals import Unknown
 from simulator.hardware.sites import Sites
 from simulator.plan.plan import Plan
 from simulator.specs import Listed, Spec, find_spec, read_toml, validate_spec
@@ -111,6 +112,7 @@ class Job:
         power: electricity.
         sites: that train together, each with this job's cluster; None = one.
         neighbours: other jobs on the same cluster (`simulator.studies.neighbours`).
+        unknown: what of code, plan and machine was assumed; each widens the band of the step time.
     """
 
     name: str
@@ -126,6 +128,7 @@ class Job:
     power: Power = Power()
     sites: Sites | None = None
     neighbours: tuple[Neighbour, ...] = ()
+    unknown: frozenset[Unknown] = frozenset()
 
 
 def load_job(name: str | Path, settings: Iterable[str] = ()) -> Job:
@@ -314,6 +317,10 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
         )
     if spec.sites is not None:
         assumptions.append("a step is that of one site; dtsim goodput adds the exchange between sites of [sites]")
+    unknown: frozenset[Unknown] = frozenset()
+    if "framework" not in spec.plan.model_fields_set:
+        unknown = frozenset(("code",))
+        assumptions.append(f"plan.framework = {spec.plan.framework} (the job names no code)")
     return Job(
         name=spec.name if spec.name != "job" else name,
         workload=workload,
@@ -328,6 +335,7 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
         power=power,
         sites=spec.sites,
         neighbours=spec.neighbours,
+        unknown=unknown,
     )
 
 

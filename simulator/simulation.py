@@ -6,6 +6,7 @@ workload + plan --lower--> Program --price(cluster)--> Prices --run--> Trace --m
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from simulator.costs.ranks import price_ranks
@@ -109,7 +110,8 @@ def simulate_job(job: Job, engine: str = "compiled", fold: bool = True) -> Predi
         raise SpecError(
             "neighbours are known to dtsim run and dtsim goodput (simulator.studies.neighbours): leave them out here"
         )
-    return simulate(job.workload, job.plan, job.cluster, engine, job.assumptions, fold)
+    prediction = simulate(job.workload, job.plan, job.cluster, engine, job.assumptions, fold)
+    return replace(prediction, unknown=job.unknown) if job.unknown else prediction
 
 
 def _small_bucket(workload: Workload, resolved: ResolvedPlan, plan: Plan) -> tuple[str, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -15,7 +17,7 @@ from simulator.plan.plan import Plan
 from simulator.report.prediction import Prediction
 from simulator.simulation import simulate
 
-__all__ = ["Attempt", "attempt", "group_of", "may_fit", "predict", "sweep_of", "verdict_outcome"]
+__all__ = ["Attempt", "attempt", "group_of", "how_predicted", "may_fit", "predict", "sweep_of", "verdict_outcome"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +55,25 @@ def attempt(row: Row, everything: bool) -> Attempt:
         prediction, assumed = predict(placed)
     except CannotPlace as why:
         return Attempt(reason=why.reason, counts=why.counts, assumed=assumed, kind=kind)
-    guessed = placed.recompute is None
-    return Attempt(prediction=prediction, assumed=assumed, kind=kind, offloads=placed.offloads, guessed=guessed)
+    return Attempt(
+        prediction=replace(prediction, unknown=placed.unknown),
+        assumed=assumed,
+        kind=kind,
+        offloads=placed.offloads,
+        guessed=placed.recompute is None,
+    )
+
+
+def how_predicted(prediction: Prediction | None) -> dict[str, Any]:
+    """Return the fields of an outcome that tell with what it was predicted; {} where it was not."""
+    if prediction is None:
+        return {}
+    return {
+        "unknown": tuple(sorted(prediction.unseen)),
+        "priced": math.hypot(*prediction.sigma_classes.values()),
+        "code": str(prediction.made.get("framework", "")),
+        "gpu": prediction.cluster.gpu.name,
+    }
 
 
 def verdict_outcome(case: str, group: str, verdict: bool, tried: Attempt) -> Outcome:
@@ -105,10 +124,14 @@ def predict(placed: RowSimulation) -> tuple[Prediction, tuple[str, ...]]:
     return prediction, assumed
 
 
+MAY_EXCEED = 0.06
+"""How much more than its GPU a run may be predicted to need that did run: four of five peaks of looked-up codes err by less [1]."""
+
+
 def may_fit(prediction: Prediction) -> bool:
-    """Whether the memory may suffice: the run did run, so the low end of the band decides, not its middle."""
-    low = prediction.memory_band(prediction.fullest)[0]
-    return low <= prediction.capacities[prediction.fullest] and prediction.host_memory <= prediction.host_capacity
+    """Whether the memory may suffice: the run did run, so a peak that is a little too large does not tell against it."""
+    room = float(prediction.capacities[prediction.fullest]) * (1.0 + MAY_EXCEED)
+    return prediction.peak_memory <= room and prediction.host_memory <= prediction.host_capacity
 
 
 def group_of(row: Row) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from simulator.accuracy.attempt import Attempt, attempt, group_of, sweep_of, verdict_outcome
+from simulator.accuracy.attempt import Attempt, attempt, group_of, how_predicted, sweep_of, verdict_outcome
 from simulator.accuracy.scores import Outcome
 from simulator.importers.table.rows import CannotPlace, Row, flag, number, text
 from simulator.importers.vocabulary.names import load_names
@@ -100,6 +100,7 @@ def _outcomes(row: Row, case: str, everything: bool) -> list[Outcome]:
                 assumed=(*tried.assumed, found.how) if found else tried.assumed,
                 sweep=sweep_of(row),
                 kind=tried.kind,
+                **how_predicted(prediction),
                 terms=found.terms if found else (),
             )
         )

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from simulator.accuracy.attempt import how_predicted
 from simulator.accuracy.scores import Outcome
 from simulator.errors import SimulatorError
 from simulator.hardware.run_residuals import run_kind
@@ -94,5 +95,6 @@ def _outcome(case: str, citation: str, job: Job) -> Outcome:
         predicted=prediction.step_time,
         low=prediction.low,
         high=prediction.high,
+        **how_predicted(prediction),
         terms=tuple(prediction.breakdown.items()),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from simulator.accuracy.attempt import attempt, group_of, sweep_of, verdict_outcome
+from simulator.accuracy.attempt import attempt, group_of, how_predicted, sweep_of, verdict_outcome
 from simulator.accuracy.scores import Outcome
 from simulator.importers.table.rows import CannotPlace, Row, flag, number, text
 
@@ -50,6 +50,7 @@ def _outcomes(row: Row, case: str, everything: bool) -> list[Outcome]:
                 assumed=tried.assumed,
                 sweep=sweep_of(row),
                 kind=tried.kind,
+                **how_predicted(prediction),
                 terms=terms,
             )
         )

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.hardware.run_residuals import Unknown
 from simulator.program.program import CATEGORIES
 from simulator.report.bands import BandScores, judge_bands
 from simulator.report.columns import account_column, category_column
@@ -44,7 +45,9 @@ class Outcome:
         assumed: what was filled in to place the row, in words.
         rank: of a list with one value per rank; None else.
         sweep: rows with equal text vary only in their plan.
-        kind: of the run (`run_kind`), "" else.
+        kind: of the run (`run_kind`), "" else; `unknown`: what of its code, plan and machine had to be assumed.
+        priced: log spread of a step time that its prices explain.
+        code, gpu: framework profile and GPU that it was predicted with.
         band_of: for what the band was made, where that differs between rows; "" else.
         terms: seconds by account, where a step was simulated; of a peak of memory the bytes by category.
     """
@@ -62,6 +65,10 @@ class Outcome:
     rank: int | None = None
     sweep: str = ""
     kind: str = ""
+    unknown: tuple[Unknown, ...] = ()
+    priced: float = 0.0
+    code: str = ""
+    gpu: str = ""
     band_of: str = ""
     terms: tuple[tuple[str, float], ...] = ()
 
@@ -95,6 +102,10 @@ class Outcome:
             "counts": self.counts,
             "assumed": "; ".join(self.assumed),
             "kind": self.kind,
+            "unknown": "; ".join(self.unknown),
+            "priced": self.priced,
+            "code": self.code,
+            "gpu": self.gpu,
             "in_band": self.low <= self.measured <= self.high if banded else None,  # type: ignore[operator]
             **{(category_column if name in CATEGORIES else account_column)(name): value for name, value in self.terms},
         }

@@ -13,15 +13,14 @@ from typing import Any
 from simulator.accuracy.gemm import gemm_outcomes
 from simulator.accuracy.memory import memory_outcomes
 from simulator.accuracy.nccl import nccl_outcomes
+from simulator.accuracy.predictions import prediction_outcomes
 from simulator.accuracy.published import published_outcomes
 from simulator.accuracy.runs import run_outcomes
 from simulator.accuracy.schedules import schedule_outcomes
 from simulator.accuracy.scores import Outcome, Scores, band_scores, score, scores_by_group
 from simulator.calibration.runs.peak_memory import PeakError, fit_memory_residuals
-from simulator.calibration.runs.step_time import ANY, RunError, fit_run_residuals
+from simulator.calibration.runs.step_time import RunError, fit_run_residuals
 from simulator.errors import SpecError, UnknownNameError
-from simulator.hardware.memory_residuals import MemoryResiduals
-from simulator.hardware.run_residuals import load_run_residuals
 from simulator.importers.table.rows import Row, read_rows, told_kind
 from simulator.report.frames import Records, Tabular
 from simulator.report.prediction import QUANTILE
@@ -30,7 +29,7 @@ from simulator.specs import data_roots, find_spec, names
 __all__ = ["KINDS", "Table", "Validation", "load_table", "peak_errors", "run_errors", "without_own_source"]
 
 PEAK = "peak_memory_bytes"
-KINDS = ("runs", "memory", "nccl", "gemm", "schedules")
+KINDS = ("runs", "memory", "nccl", "gemm", "schedules", "predictions")
 PUBLISHED = "published runs shipped with the simulator"
 NOT_FITTED = (
     "prices come from micro-benchmarks, data sheets and documents; of GPUs and networks none was fitted to a step time, of hosts one "
@@ -58,6 +57,7 @@ class Table:
             "memory": memory_outcomes,
             "gemm": gemm_outcomes,
             "schedules": schedule_outcomes,
+            "predictions": prediction_outcomes,
         }
         rows: Sequence[Row] = self.rows
         return readers[self.kind](rows, everything)
@@ -80,7 +80,7 @@ class Validation(Tabular):
     @property
     def fitted_groups(self) -> frozenset[str]:
         """Groups whose rows were used in a fit: those that the calibrations name."""
-        if self.left_out or self.table.kind in ("memory", "schedules"):
+        if self.left_out or self.table.kind in ("memory", "schedules", "predictions"):
             return frozenset()
         prefixes = {"runs": ("run_residuals",), "nccl": ("nccl_",), "gemm": ("gemm_", "attention_")}[self.table.kind]
         text = _calibration_text(prefixes)
@@ -170,31 +170,26 @@ def _shipped_rows() -> list[dict[str, str]]:
 
 def run_errors(outcomes: Sequence[Outcome]) -> list[RunError]:
     """Return the runs that were both measured and predicted, for the residuals of whole runs."""
-    shipped = load_run_residuals()
     return [
         RunError(
             kind=o.kind,
             source=o.group,
             measured=o.measured,
             predicted=o.predicted,
-            priced=math.sqrt(_priced(o, shipped.of(o.kind).sigma_faster)),
+            priced=o.priced,
+            unknown=o.unknown,
+            code=o.code,
+            gpu=o.gpu,
         )
         for o in outcomes
         if o.quantity == "step_time_s" and o.counts and o.kind and o.measured and o.predicted
     ]
 
 
-def _priced(outcome: Outcome, sigma: float) -> float:
-    """Variance of the log of a prediction that its prices explain: that of its band less that of faster runs of its kind."""
-    if not outcome.predicted or not outcome.low:
-        return 0.0
-    return max(0.0, (math.log(outcome.predicted / outcome.low) / QUANTILE) ** 2 - sigma**2)
-
-
 def peak_errors(outcomes: Sequence[Outcome]) -> list[PeakError]:
     """Return the peaks of memory that were both measured and predicted, for the residuals of memory."""
     return [
-        PeakError(source=o.group, measured=o.measured, by_category=dict(o.terms))
+        PeakError(source=o.group, measured=o.measured, by_category=dict(o.terms), unseen="code" in o.unknown)
         for o in outcomes
         if o.quantity == PEAK and o.counts and o.measured and o.predicted
     ]
@@ -203,14 +198,11 @@ def peak_errors(outcomes: Sequence[Outcome]) -> list[PeakError]:
 def _peaks_without_own_source(outcomes: Sequence[Outcome], peaks: Sequence[PeakError]) -> list[Outcome]:
     """Return the outcomes with bands of memory refitted to the peaks of all groups but each one's own."""
     groups = {peak.source for peak in peaks}
-    others = {
-        group: MemoryResiduals(name=group, part=fit_memory_residuals(peak for peak in peaks if peak.source != group))
-        for group in groups
-    }
+    others = {group: fit_memory_residuals(peak for peak in peaks if peak.source != group) for group in groups}
     out = []
     for o in outcomes:
         if o.group in others and o.predicted is not None and o.quantity == PEAK:
-            width = QUANTILE * others[o.group].sigma(dict(o.terms))
+            width = QUANTILE * others[o.group].sigma(dict(o.terms), "code" in o.unknown)
             o = replace(o, low=o.predicted * math.exp(-width), high=o.predicted * math.exp(width))
         out.append(o)
     return out
@@ -231,16 +223,14 @@ def without_own_source(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
             f"--leave-one-out refits to all groups but one, but the table has {len(groups)} group of predicted runs. "
             "Way out: a table with two sources or more"
         )
-    shipped = load_run_residuals()
     others = {group: fit_run_residuals(run for run in runs if run.source != group) for group in groups}
     out = []
     for o in outcomes:
         if o.group not in others or o.predicted is None or o.low is None or not o.kind:
             out.append(o)
             continue
-        refitted = others[o.group].get(o.kind, others[o.group][ANY])
-        priced = _priced(o, shipped.of(o.kind).sigma_faster)
-        down = QUANTILE * math.sqrt(priced + refitted.sigma_faster**2)
-        up = QUANTILE * math.sqrt(priced + refitted.sigma_slower**2)
+        refitted = others[o.group].of(o.kind, o.unknown)
+        down = QUANTILE * math.hypot(o.priced, refitted.sigma_faster)
+        up = QUANTILE * math.hypot(o.priced, refitted.sigma_slower)
         out.append(replace(o, low=o.predicted * math.exp(-down), high=o.predicted * math.exp(up)))
     return tuple(out)

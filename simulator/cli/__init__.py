@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -12,20 +11,25 @@ __all__ = ["VERBS", "main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `dtsim`; Ctrl-C while it is still being loaded ends it at once.
+    """Run `dtsim`; Ctrl-C while it is still being loaded, and after its last word, ends it at once.
+
+    Args:
+        arguments: None = those of the process, which is then ours; else Ctrl-C is as before when the answer is there.
 
     Raises:
         SystemExit: always.
     """
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    loads = usual and threading.current_thread() is threading.main_thread() and "simulator.cli.app" not in sys.modules
-    if loads:
+    ours = usual and threading.current_thread() is threading.main_thread()
+    if ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from simulator.cli.app import main as run
+    try:
+        from simulator.cli.app import main as run
 
-    if loads:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    run(arguments)
+        run(arguments)
+    finally:
+        if ours and arguments is not None:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def __getattr__(name: str) -> Any:

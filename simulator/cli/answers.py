@@ -240,6 +240,22 @@ ANSWERS = {
             "crossings": Key("list", "pairs of families, and the network at which they change places"),
         },
     ),
+    "sweep": AnswerSchema(
+        "dtsim sweep",
+        {
+            "study": Key("text", "its name"),
+            "vary": Key("table", "setting -> its values"),
+            "points": Key("whole", "of the study"),
+            "done": Key("whole", "of which there is a result"),
+            "ok": Key("whole", "points with a prediction"),
+            "refused": Key("whole", "points that cannot be"),
+            "failed": Key("whole", "points that met a fault or lost what computed them every time"),
+            "resumed": Key("whole", "results that were there before"),
+            "seconds": Key("number", "that the others took"),
+            "journal": Key("text", "file of the results, point by point"),
+            "best": Key("table?", "the quickest point that fits, as a row of the table"),
+        },
+    ),
     "capture": AnswerSchema(
         "dtsim capture",
         {

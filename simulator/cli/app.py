@@ -36,6 +36,7 @@ VERBS = {
     "search": "Find the best plan of a space, with a proof, and what each choice costs.",
     "fit": "Say on how few GPUs a model fits, or how large a batch, sequence or model does.",
     "advise": "Say which way to train in parallel suits a model and a machine, and why.",
+    "sweep": "Simulate every point of a study, here or on a cluster; results outlive a kill.",
     "goodput": "Simulate a whole run: failures, checkpoints, days, money, energy.",
     "compare": "Put schedules, ZeRO stages or any setting side by side.",
     "collective": "Time one collective on a cluster.",
@@ -127,16 +128,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     _STOPPED.clear()
+    words, before = list(sys.argv[1:] if arguments is None else arguments), signal.getsignal(signal.SIGINT)
     if (
-        signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        before not in (signal.default_int_handler, signal.SIG_DFL)
         or threading.current_thread() is not threading.main_thread()
     ):
-        sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+        sys.exit(_run(words))
     signal.signal(signal.SIGINT, _stop)
     try:
-        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        code = _run(words)
+    except KeyboardInterrupt:  # between the answer and its last byte
+        _drop_output()
+        code = INTERRUPTED
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, before)
     sys.exit(code)
 
 

@@ -28,6 +28,10 @@ EXAMPLES = {
         "dtsim fit llama3_8b --cluster h100_x8 --largest sequence --fix plan.recompute=full",
     ),
     "advise": ("dtsim advise --model gpt3_13b --cluster dgx_a100",),
+    "sweep": (
+        "dtsim sweep study.toml -o study.parquet --plot study.png",
+        "dtsim sweep study.toml -o study.parquet --resume",
+    ),
     "capture": ("dtsim capture train.py --world 64 -o step.program",),
     "goodput": ("dtsim goodput llama3_405b_16384xh100 --days 54 --samples 200 -o runs.parquet",),
     "compare": (

@@ -64,5 +64,5 @@ def command(
 
         if found.job is None or found.plan is None:
             raise SpecError(f"{output}: not written, since nothing fits. Way out: --range with more choices")
-        write_text(output, job_text(found.job, found.plan.point.settings))
+        write_text(output, job_text(found.job, found.plan.settings))
         wrote(output)

@@ -39,7 +39,7 @@ def command(
         list[str] | None,
         typer.Option("--fix", metavar="FIELD=V", help="A value for all plans; its field leaves the default space."),
     ] = None,
-    strategy: Annotated[str, typer.Option(help="exact, grid, descent, random or annealing.")] = "exact",
+    strategy: Annotated[str, typer.Option(help="exact, grid, descent, random, annealing or bayesian.")] = "exact",
     objective: Annotated[str, typer.Option(help="step_time, cost, memory or energy.")] = "step_time",
     fit_probability: Annotated[
         float,
@@ -55,7 +55,7 @@ def command(
     deadline: Annotated[str | None, typer.Option(metavar="T", help="Stop after this time, such as 30s.")] = None,
     budget: Annotated[str | None, typer.Option(metavar="T", help="Stop after this much processor time.")] = None,
     top: Annotated[int, typer.Option(help="How many of the best.")] = 10,
-    tries: Annotated[int | None, typer.Option(help="Plans that descent, random and annealing simulate.")] = None,
+    tries: Annotated[int | None, typer.Option(help="Plans that strategies which draw simulate.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of what they draw.")] = None,
     processes: Annotated[int, typer.Option("--processes", help="That simulate side by side.")] = 1,
     output: Annotated[
@@ -129,13 +129,16 @@ def command(
     if output and table:
         save_table(answer, output, "plans")
     elif output:
+        if answer.chosen is None and answer.stopped:
+            note(f"{output}: not written, since no plan was found before the stop")
+            raise typer.Exit(INTERRUPTED)
         if answer.chosen is None:
             raise SimulatorError(
                 f"{output}: not written, since no plan fits. Way out: wider ranges, or --fit-probability 0"
             )
         from simulator.search.job_text import job_text
 
-        write_text(output, job_text(space.job_of(answer.chosen.point), answer.chosen.point.settings))
+        write_text(output, job_text(space.job_of(answer.chosen.point), answer.chosen.settings))
         wrote(output)
     if answer.stopped:
         raise typer.Exit(INTERRUPTED)

@@ -25,7 +25,10 @@ def command(
         str | None, typer.Argument(metavar="FILE.csv", help="A table; none = the shipped published runs.")
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(help="runs, memory, nccl, gemm or schedules; told from the columns if left out.")
+        str | None,
+        typer.Option(
+            help="runs, memory, nccl, gemm, schedules, or predictions kept by --output; told from the columns if left out."
+        ),
     ] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -52,7 +55,7 @@ def command(
 
     claim_table(force, output, report, residuals)
     table = load_table(file, kind)
-    if (leave_one_out or residuals) and table.kind not in ("runs", "memory"):
+    if (leave_one_out or residuals) and table.kind not in ("runs", "memory", "predictions"):
         raise SpecError(
             f"--leave-one-out and --residuals are about whole runs and their memory, but this table is of kind {table.kind}"
         )
@@ -82,8 +85,8 @@ def _write_residuals(kind: str, outcomes: list[Outcome], path: Path) -> None:
     from simulator.calibration.runs.peak_memory import export_memory_residuals, fit_memory_residuals
     from simulator.calibration.runs.step_time import export_run_residuals, fit_run_residuals
 
-    if kind == "memory":
-        peaks = peak_errors(outcomes)
+    peaks = peak_errors(outcomes)
+    if kind == "memory" or (kind == "predictions" and peaks):
         export_memory_residuals(fit_memory_residuals(peaks), {peak.source for peak in peaks}, path)
     else:
         runs = run_errors(outcomes)

@@ -88,21 +88,32 @@ def host_times(framework: Framework, kind: str, pace: float) -> HostTimes:
     )
 
 
-@functools.lru_cache(maxsize=4096)
 def table_time(
     table: OperatorTable, machine: Machine, axes: tuple[tuple[str, int], ...], times: HostTimes
 ) -> TableTime:
     """Return what a run through a table takes of both."""
     priced: TablePrice = price_table(table, machine, axes)
-    host = host_rows(table, times)
-    stops = np.array([waits(call, "end") for call in table.call], np.bool_) & (table.captured != IN_STEP_GRAPH)
-    joint = 0.0
-    if stops.any():
-        last = np.flatnonzero(stops)
+    host, whole = _kept_rows(table, times)
+    last, joint = _stops(table), 0.0
+    if len(last):
         for first, end in zip(np.roll(last, 1), last, strict=True):
             rows = np.arange(first + 1, end + 1 + (len(table) if end <= first else 0)) % len(table)
             joint += interval(host[rows], priced.rows[rows])
-    return TableTime(device=priced.seconds, host=float(host.sum()), joint=joint)
+    return TableTime(device=priced.seconds, host=whole, joint=joint)
+
+
+@functools.lru_cache(maxsize=4096)
+def _kept_rows(table: OperatorTable, times: HostTimes) -> tuple[NDArray[np.float64], float]:
+    """`host_rows`, whatever the mesh, and their sum."""
+    host = host_rows(table, times)
+    return host, float(host.sum())
+
+
+@functools.lru_cache(maxsize=4096)
+def _stops(table: OperatorTable) -> NDArray[np.int64]:
+    """The rows of a table at whose ends the host waits."""
+    stops = np.array([waits(call, "end") for call in table.call], np.bool_) & (table.captured != IN_STEP_GRAPH)
+    return np.flatnonzero(stops)
 
 
 def interval(host: NDArray[np.float64], device: NDArray[np.float64]) -> float:
@@ -118,7 +129,7 @@ def interval(host: NDArray[np.float64], device: NDArray[np.float64]) -> float:
 
 def host_rows(table: OperatorTable, times: HostTimes) -> NDArray[np.float64]:
     """Return the host's seconds of each row of a table; what a CUDA graph starts costs one module where the graph begins."""
-    out = np.zeros(len(table))
+    out = [0.0] * len(table)
     before = EAGER
     for i, (launches, captured) in enumerate(zip(table.launches.tolist(), table.captured.tolist(), strict=True)):
         if captured == IN_LAYER_GRAPH and before != IN_LAYER_GRAPH:
@@ -126,7 +137,7 @@ def host_rows(table: OperatorTable, times: HostTimes) -> NDArray[np.float64]:
         elif captured == EAGER and launches:
             out[i] = launches * times.launch + _python(table, i, launches, times)
         before = captured
-    return out
+    return np.array(out)
 
 
 def _python(table: OperatorTable, i: int, launches: int, times: HostTimes) -> float:

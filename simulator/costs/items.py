@@ -110,23 +110,14 @@ def _message_wait(host: Framework, axes: Axes) -> float:
     return host.message_wait if divided or not host.partitions_activations else 0.0
 
 
-class Note(NamedTuple):
-    """A part of an item that was priced by itself: number of its price class (`class_names`), seconds, these times its sigma, and
-    whether measurements stand behind it."""
-
-    number: int
-    seconds: float
-    weighted: float
-    calibrated: bool
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ItemPrice:
     """The price of an item; columns as in `Prices`.
 
     Args:
         classes: seconds by number of the price class.
-        noted: the parts that were priced by themselves.
+        noted: number of the price class (`class_names`) of every part that was priced by itself; `seconds`, `weighted` (by its sigma),
+            `calibrated`: of each.
     """
 
     occupancy: float
@@ -134,7 +125,10 @@ class ItemPrice:
     account: NDArray[np.float64]
     share: NDArray[np.float64]
     classes: dict[int, float]
-    noted: tuple[Note, ...]
+    noted: tuple[int, ...]
+    seconds: tuple[float, ...]
+    weighted: tuple[float, ...]
+    calibrated: tuple[bool, ...]
     model: str
     placement: str
 
@@ -146,24 +140,28 @@ class _Draft:
         self.occupancy = self.latency = 0.0
         self.account, self.share = np.zeros(len(ACCOUNTS)), np.zeros(len(RESOURCE_KINDS))
         self.classes: dict[int, float] = {}
-        self.noted: list[Note] = []
+        self.noted: list[tuple[int, float, float, bool]] = []
         self.model = self.placement = ""
 
     def note(self, name: str, seconds: float, sigma: float, calibrated: bool) -> None:
         """Count seconds under a price class."""
         number = _CLASSES.setdefault(name, len(_CLASSES))
         self.classes[number] = self.classes.get(number, 0.0) + seconds
-        self.noted.append(Note(number, seconds, seconds * sigma, calibrated))
+        self.noted.append((number, seconds, seconds * sigma, calibrated))
 
     def price(self) -> ItemPrice:
-        """Return the finished price."""
+        """Return the finished price, kept in tuples of plain numbers: they cost the garbage collector nothing."""
+        noted, seconds, weighted, calibrated = zip(*self.noted, strict=True) if self.noted else ((), (), (), ())
         return ItemPrice(
             occupancy=float(self.occupancy),
             latency=float(self.latency),
             account=self.account,
             share=self.share,
             classes=self.classes,
-            noted=tuple(self.noted),
+            noted=noted,
+            seconds=seconds,
+            weighted=weighted,
+            calibrated=calibrated,
             model=self.model,
             placement=self.placement,
         )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,27 +67,31 @@ def _by_class(different: list[ItemPrice], item: NDArray[np.int64], names: list[s
         different: the prices; `item`: [items] which of them each item has; `names`: of classes, by number.
     """
     part, _ = _spread([len(p.noted) for p in different], item)
-    noted = np.array([note.number for p in different for note in p.noted], np.int64)[part]
+    noted = _column([p.noted for p in different], np.int64)[part]
     known, first = np.unique(noted, return_index=True)
     met = known[np.argsort(first)]
     number = np.zeros(int(known.max(initial=0)) + 1, np.int64)
     number[met] = np.arange(len(met))
     noted = number[noted]
     seconds, weighted = (
-        np.bincount(noted, np.array([getattr(note, name) for p in different for note in p.noted])[part], len(met))
+        np.bincount(noted, _column([getattr(p, name) for p in different], np.float64)[part], len(met))
         for name in ("seconds", "weighted")
     )
-    unknown = noted[~np.array([note.calibrated for p in different for note in p.noted], np.bool_)[part]]
+    unknown = noted[~_column([p.calibrated for p in different], np.bool_)[part]]
     part, owner = _spread([len(p.classes) for p in different], item)
     class_share = np.zeros((len(item), len(met)))
-    column = number[np.array([n for p in different for n in p.classes], np.int64)[part]]
-    class_share[owner, column] = np.array([s for p in different for s in p.classes.values()], np.float64)[part]
+    column = number[_column([p.classes for p in different], np.int64)[part]]
+    class_share[owner, column] = _column([p.classes.values() for p in different], np.float64)[part]
     return ByClass(
         classes=tuple([names[n] for n in met.tolist()]),
         class_share=class_share,
         sigma=np.divide(weighted, seconds, out=np.zeros(len(met)), where=seconds != 0.0),
         calibrated=tuple((np.bincount(unknown, minlength=len(met)) == 0).tolist()),
     )
+
+
+def _column(parts: Iterable[Iterable[float]], dtype: type) -> NDArray[Any]:
+    return np.array(list(itertools.chain.from_iterable(parts)), dtype)
 
 
 def _spread(lengths: list[int], item: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -1,6 +1,6 @@
 """How far predicted peaks of memory were from measured ones, by what stands there: the band of a peak (design 5b O).
 
-    sigma^2 = sum over parts of (share of the part in the peak)^2 x sigma_part^2
+    sigma^2 = sum over parts of (share of the part in the peak)^2 x sigma_part^2   (+ unseen^2 for a code that nobody looked up)
 
 Errors are common within a part (a layer's tensor that is missed is missed in every layer) and independent between parts.
 """
@@ -41,14 +41,21 @@ class PartResidual(Spec):
 
 
 class MemoryResiduals(NamedSpec):
-    """The file calibrations/memory_residuals.toml, written by `simulator.calibration.runs.peak_memory`."""
+    """The file calibrations/memory_residuals.toml, written by `simulator.calibration.runs.peak_memory`.
+
+    Args:
+        part: residuals of each part, of codes whose profiles measured runs stand behind.
+        unseen: log spread that any other code adds.
+    """
 
     part: dict[str, PartResidual]
+    unseen: Annotated[float, Field(ge=0, le=3)] = 0.0
 
-    def sigma(self, by_category: Mapping[str, float]) -> float:
-        """Return the log spread of a peak made of these bytes."""
+    def sigma(self, by_category: Mapping[str, float], unseen: bool = False) -> float:
+        """Return the log spread of a peak made of these bytes; `unseen`: no measured run stands behind the code's profile."""
         shares = part_shares(by_category)
-        return math.sqrt(sum((share * self.part[name].sigma) ** 2 for name, share in shares.items()))
+        known = math.sqrt(sum((share * self.part[name].sigma) ** 2 for name, share in shares.items()))
+        return math.hypot(known, self.unseen) if unseen else known
 
 
 @functools.lru_cache(maxsize=4)

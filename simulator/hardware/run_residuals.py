@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import functools
-from typing import Annotated
+import math
+from collections.abc import Iterable
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from simulator.specs import NamedSpec, Spec, load_named
+from simulator.specs import Listed, NamedSpec, Spec, load_named
 
-__all__ = ["KindResidual", "RunResiduals", "load_run_residuals", "run_kind"]
+__all__ = ["UNKNOWNS", "KindResidual", "RunResiduals", "Unknown", "load_run_residuals", "run_kind"]
+
+Unknown = Literal["code", "plan", "machine"]
+"""What somebody had to assume: the code's own profile (another stands for it); a part of the plan; the GPU or its network."""
+UNKNOWNS: tuple[Unknown, ...] = get_args(Unknown)
 
 
 class KindResidual(Spec):
@@ -31,13 +37,36 @@ class KindResidual(Spec):
 
 
 class RunResiduals(NamedSpec):
-    """The file calibrations/run_residuals.toml, written by `simulator.calibration.runs.step_time`."""
+    """The file calibrations/run_residuals.toml, written by `simulator.calibration.runs.step_time`.
+
+    Args:
+        kind: residuals of runs of which nothing had to be assumed, by kind.
+        unknown: what each assumption adds.
+        codes, gpus: framework profiles and GPUs that measured runs stand behind; () = not told.
+    """
 
     kind: dict[str, KindResidual]
+    unknown: dict[Unknown, KindResidual] = Field(default_factory=dict)
+    codes: Annotated[tuple[str, ...], Listed] = ()
+    gpus: Annotated[tuple[str, ...], Listed] = ()
 
-    def of(self, kind: str) -> KindResidual:
-        """Return the residual of a kind; "any" for one without runs of its own."""
-        return self.kind.get(kind, self.kind["any"])
+    def unseen(self, code: str, gpu: str) -> frozenset[Unknown]:
+        """Return what of a profile and a GPU no measured run stands behind."""
+        found: set[Unknown] = {"code"} if self.codes and code not in self.codes else set()
+        return frozenset(found | ({"machine"} if self.gpus and gpu not in self.gpus else set()))
+
+    def of(self, kind: str, unknown: Iterable[Unknown] = ()) -> KindResidual:
+        """Return the residual of a kind ("any" for one without runs of its own), wider by what each assumption was found to be worth."""
+        own = self.kind.get(kind, self.kind["any"])
+        more = [self.unknown[name] for name in sorted(set(unknown)) if name in self.unknown]
+        if not more:
+            return own
+        return own.model_copy(
+            update={
+                "sigma_slower": math.hypot(own.sigma_slower, *(m.sigma_slower for m in more)),
+                "sigma_faster": math.hypot(own.sigma_faster, *(m.sigma_faster for m in more)),
+            }
+        )
 
 
 @functools.lru_cache(maxsize=4)

@@ -119,6 +119,13 @@ class Layout:
                 found[rule.axis] = next(iter(claims.values()))
         return found
 
+    def alike(self, one: Dim | None, other: Dim) -> bool:
+        """Whether the same rule lays two dimensions on an axis."""
+        if one is None:
+            return False
+        names = {one.serves or one.name, other.serves or other.name}
+        return any(names <= rule.dims for rule in self.rules)
+
     def axes(self, dims: tuple[Dim, ...]) -> dict[str, Dim]:
         """Return what `along` does, of axes of several ranks."""
         return {axis: dim for axis, dim in self.along(dims).items() if self.ranks(axis) > 1}

@@ -342,9 +342,9 @@ def _memory_returns_to_its_base(program: Program) -> None:
     changes, touches, balanced = _effect_counts(program)
     if not program.effects:
         return
-    sound = np.isfinite(program.effect_bytes) & (program.effect_bytes >= 0)
-    wrong_size = first_place(sound.min(axis=1) < 1)
-    if wrong_size is not None:
+    size = program.effect_bytes
+    if not (size.min() >= 0 and math.isfinite(size.max())):
+        wrong_size = first_place((np.isfinite(size) & (size >= 0)).min(axis=1) < 1)
         raise ProgramError(f"bytes of tensors are finite and not negative: see effect {wrong_size}")
     if balanced:
         return

@@ -14,7 +14,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.hardware.gpu import peak_name
 from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.hardware.parts import RankKind
-from simulator.hardware.run_residuals import KindResidual, load_run_residuals, run_kind
+from simulator.hardware.run_residuals import KindResidual, Unknown, load_run_residuals, run_kind
 from simulator.program.critical import critical_path
 from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, Prices
 from simulator.program.program import CATEGORIES, Link, OperatorTable, Program
@@ -45,6 +45,7 @@ class Prediction(Tabular):
         made: what the provenance says of how the program came about.
         ranks: what each rank of the program stands for, where ranks differ; () else.
         peak_flops: dense peak of the mean GPU in the workload's number format [FLOP/s].
+        unknown: what of code, plan and machine somebody had to assume; each widens the band of the step time.
     """
 
     program: Program
@@ -55,6 +56,7 @@ class Prediction(Tabular):
     made: dict[str, Any]
     ranks: tuple[RankKind, ...] = ()
     peak_flops: float
+    unknown: frozenset[Unknown] = frozenset()
 
     @functools.cached_property
     def window(self) -> StepWindow:
@@ -92,9 +94,15 @@ class Prediction(Tabular):
         return run_kind(dict(self.program.axes), gathered, _sparse(self.workload))
 
     @property
+    def unseen(self) -> frozenset[Unknown]:
+        """What had to be assumed, and whether no measured run stands behind the code's profile or the GPU."""
+        code, gpu = str(self.made.get("framework", "")), self.cluster.gpu.name
+        return self.unknown | load_run_residuals().unseen(code, gpu)
+
+    @property
     def whole_runs(self) -> KindResidual:
-        """Log spread that whole runs of this kind add to the band, on either side."""
-        return load_run_residuals().of(self.kind_of_run)
+        """Log spread that whole runs of this kind, with what was assumed of this one, add to the band, on either side."""
+        return load_run_residuals().of(self.kind_of_run, self.unseen)
 
     @property
     def world_size(self) -> int:
@@ -219,7 +227,7 @@ class Prediction(Tabular):
         """Return the 80 % band of a rank's peak [B], of these categories alone (design 5b O)."""
         row = self.memory.by_category[rank]
         parts = {name: float(b) for name, b in zip(CATEGORIES, row, strict=True) if name in categories}
-        width = QUANTILE * load_memory_residuals().sigma(parts)
+        width = QUANTILE * load_memory_residuals().sigma(parts, "code" in self.unseen)
         total = sum(parts.values())
         return total * math.exp(-width), total * math.exp(width)
 
@@ -363,6 +371,7 @@ def _facts(prediction: Prediction, unrolled: int) -> dict[str, Any]:
         "flush": _flush_words(prediction.window, unrolled),
         "slowest_gpu": {"spread": cluster.gpu_spread, "of": cluster.world_size, "longer": cluster.slowest_gpu},
         "kind_of_run": prediction.kind_of_run,
+        "unknown": sorted(prediction.unseen),
         "runs_of_this_kind": {"median_error": whole.median, "n": whole.runs, "sources": whole.sources},
         "calibration": {
             "uncalibrated": sorted(n for n, good in zip(prices.classes, prices.calibrated, strict=True) if not good),

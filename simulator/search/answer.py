@@ -14,6 +14,7 @@ from simulator.report.table import Section, Table, percent
 from simulator.search.candidate import Candidate
 from simulator.search.run import Run
 from simulator.search.space import Space, setting_value
+from simulator.search.split import BALANCED
 from simulator.units import show
 
 __all__ = ["Answer", "Choice", "pareto_front"]
@@ -272,7 +273,7 @@ class Answer(Tabular):
         below = (
             f"within the band of the best, so not to be told apart: {len(self.ties)} of these; chosen: {told}",
             trust,
-            "run it: dtsim run JOB " + " ".join(f"--set {setting}" for setting in first.point.settings),
+            "run it: dtsim run JOB " + " ".join(f"--set {setting}" for setting in first.settings),
         )
         return [Section(title="the best", table=Table(headings=heads, rows=rows), below=below)]
 
@@ -310,7 +311,7 @@ _OBJECTIVE = {
 
 
 def _plan(one: Candidate) -> str:
-    return " ".join(one.point.settings)
+    return " ".join(one.settings)
 
 
 def _parts(one: Candidate) -> float:
@@ -318,7 +319,7 @@ def _parts(one: Candidate) -> float:
     total = 0.0
     for value in one.point.values.values():
         if isinstance(value, bool) or value is None or isinstance(value, str):
-            total += value not in (False, None, "none")
+            total += value not in (False, None, "none", BALANCED)
         elif isinstance(value, int | float) and value > 1:
             total += math.log2(value)
         else:

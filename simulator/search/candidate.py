@@ -33,6 +33,7 @@ class Candidate:
 
     Args:
         point: which.
+        settings: as `--set` arguments.
         step_time, low, high: of the step, with its 80 % band [s].
         peak_memory, capacity: of the fullest rank, and what its GPU has [B].
         fit_probability: that it fits, by the band of memory; 0 or 1 where the host's memory decides.
@@ -46,6 +47,7 @@ class Candidate:
     """
 
     point: Point
+    settings: tuple[str, ...]
     step_time: float
     low: float
     high: float
@@ -103,7 +105,7 @@ class Candidate:
         """Return it as JSON."""
         return {
             "plan": {field: value for field, value in self.point.values.items()},
-            "settings": self.point.settings,
+            "settings": list(self.settings),
             "step_time_s": self.step_time,
             "low_s": self.low,
             "high_s": self.high,
@@ -193,9 +195,10 @@ def fullest_that_fits(probability: float) -> float:
     """
     if probability == 0:
         return 1.0 + 2.0**-40
-    sigmas = [part.sigma for part in load_memory_residuals().part.values()]
+    residuals = load_memory_residuals()
+    sigmas = [part.sigma for part in residuals.part.values()]
     z = statistics.NormalDist().inv_cdf(probability) if probability < 1 else _SURE
-    sigma = 1.0 / math.hypot(*(1.0 / s for s in sigmas)) if z > 0 else max(sigmas)
+    sigma = 1.0 / math.hypot(*(1.0 / s for s in sigmas)) if z > 0 else math.hypot(max(sigmas), residuals.unseen)
     return math.exp(-z * sigma)
 
 
@@ -227,6 +230,7 @@ def _candidate(point: Point, job: Job, p: Prediction, objective: str) -> Candida
     hourly = job.cluster.price_per_gpu_hour
     return Candidate(
         point=point,
+        settings=tuple(point.settings_of(job)),
         step_time=p.step_time,
         low=p.low,
         high=p.high,

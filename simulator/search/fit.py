@@ -79,7 +79,7 @@ class Fit:
             f"{model.name}: {model.parameters:,} parameters, {model.depth} layers, "
             f"sequences of {self.job.workload.sequence_length:,}, {self.job.workload.global_batch_size:,} per step",
             f"on {self.job.cluster.world_size:,} GPUs of {self.job.cluster.name}",
-            f"quickest plan that fits: {' '.join(plan.point.settings) or 'as the job has it'}",
+            f"quickest plan that fits: {' '.join(plan.settings) or 'as the job has it'}",
             f"{show(plan.step_time, 's')} per step ({show(plan.low, 's')} to {show(plan.high, 's')}), {show(plan.peak_memory, 'B')} of "
             f"{show(plan.capacity, 'B')} on the fullest rank, fits with {percent(plan.fit_probability)}",
             cost,
@@ -166,7 +166,7 @@ def largest(
     chosen = dict(ranges) or {
         field: values
         for field, values in default_ranges(make_space(job, {}, fixed).job).items()
-        if field not in (*growth.unranged, *fixed, "plan.microbatch_size")
+        if field not in (*growth.unranged, *fixed, "plan.microbatch_size", "plan.layer_split")
     }
     space = make_space(job, chosen or {"plan.zero_stage": (job.plan.zero_stage,)}, fixed)
     climb = _Climb(space, growth, probability)

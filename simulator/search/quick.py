@@ -31,6 +31,7 @@ def quick_space(job: Job) -> Space:
         if field == "plan.zero_stage" and job.cluster.world_size == 1:
             chosen = (0,)
         ranges[field] = chosen
+    ranges.pop("plan.layer_split", None)
     plain = {"plan.schedule": (None,), "plan.layer_split": (None,), "plan.data_parallel": (None,)}
     return make_space(job, ranges, plain)
 

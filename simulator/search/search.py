@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -67,7 +70,7 @@ def search(
     if tries is not None and tries < 1:
         raise SpecError(f"tries are 1 or more, got {tries}")
     started = time.monotonic()
-    pool: Any = ProcessPoolExecutor(processes) if processes > 1 else nullcontext()
+    pool: Any = _helpers(processes) if processes > 1 else nullcontext()
     run = Run(
         space=space,
         objective=objective,
@@ -110,6 +113,29 @@ def search(
         like=dict(like or {}),
         stopped=stopped,
     )
+
+
+def _helpers(count: int) -> ProcessPoolExecutor:
+    """Processes that simulate for this one.  A Ctrl-C that comes while they are forked would be lost: it waits until they are there."""
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        pool = ProcessPoolExecutor(count, initializer=_helps, initargs=(os.getpid(),))
+        pool.submit(os.getpid)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+    return pool
+
+
+def _helps(parent: int) -> None:
+    """Begin a process that simulates for another: Ctrl-C is for that one, and without it nobody wants an answer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+
+
+def _leave_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 def _gap(run: Run) -> float | None:

@@ -17,6 +17,7 @@ from simulator.aliases import explained, renamed
 from simulator.errors import SimulatorError, SpecError, UnknownNameError
 from simulator.job import Job, parse_value
 from simulator.plan.plan import Plan
+from simulator.search.split import BALANCED, TIMED, timed_split
 from simulator.specs import validate_spec
 from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.precision import precision_named
@@ -29,6 +30,7 @@ DEGREES = ("plan.tensor_parallel", "plan.context_parallel", "plan.pipeline_paral
 """Fields that split the GPUs; what they leave are replicas."""
 _WORKLOAD = ("global_batch_size", "precision", "optimizer", "sequence_length")
 _GPUS = "cluster.gpus"
+_SPLIT = "plan.layer_split"
 _LARGEST_DEFAULT_DEGREE = 64
 
 
@@ -41,8 +43,15 @@ class Point:
 
     @property
     def settings(self) -> list[str]:
-        """As `--set` arguments."""
-        return [f"{field}={setting_value(value)}" for field, value in self.values.items() if value is not None]
+        """As `--set` arguments; a split by time as the word for it (`settings_of` has its layers)."""
+        some = {field: value for field, value in self.values.items() if value not in (None, BALANCED)}
+        return [f"{field}={setting_value(value)}" for field, value in some.items()]
+
+    def settings_of(self, job: Job) -> list[str]:
+        """As `--set` arguments that any verb takes, for the job that this plan is."""
+        if self.values.get(_SPLIT) != TIMED:
+            return self.settings
+        return Point(self.number, {**self.values, _SPLIT: job.plan.layer_split}).settings
 
 
 def setting_value(value: Any) -> str:
@@ -110,13 +119,19 @@ class Space:
                 cluster = cluster.resized(value)
             else:
                 (plan if table == "plan" else workload)[key] = value
+        split = plan.get("layer_split")
+        if split in (BALANCED, TIMED):
+            plan["layer_split"] = None
         held = self.job.plan.model_dump(exclude_unset=True) | plan
-        return replace(
+        made = replace(
             self.job,
             plan=validate_spec(held, Plan, "this plan"),
             workload=replace(self.job.workload, **workload) if workload else self.job.workload,
             cluster=cluster,
         )
+        if split == TIMED:
+            return replace(made, plan=validate_spec(held | {"layer_split": timed_split(made)}, Plan, "this plan"))
+        return made
 
 
 def read_ranges(texts: Sequence[str], option: str = "--range") -> dict[str, tuple[Any, ...]]:
@@ -213,6 +228,8 @@ def _moves(job: Job, ranges: Mapping[str, Any], fixed: Mapping[str, Any]) -> boo
 def _check(field: str, value: Any) -> None:
     """Refuse a value that its field cannot have, whatever the others are."""
     table, _, key = field.partition(".")
+    if field == _SPLIT and value in (BALANCED, TIMED):
+        return
     if table == "plan":
         validate_spec({key: value}, Plan, f"{field} = {setting_value(value)}")
     elif field == "workload.precision":
@@ -226,8 +243,8 @@ def _check(field: str, value: Any) -> None:
 def default_ranges(job: Job) -> dict[str, tuple[Any, ...]]:
     """Return the ranges of a search that names none: the degrees, how batches are cut, what is sharded and recomputed.
 
-    Tensor parallelism goes to twice the node; context parallelism is there from 16,384 tokens on, expert parallelism for models with
-    experts.
+    Tensor parallelism goes to twice the node; layers are dealt out evenly or by time; context parallelism is there from 16,384 tokens
+    on, expert parallelism for models with experts.
     """
     model, world, node = job.workload.model, job.cluster.world_size, job.cluster.gpus_per_node
     length = job.workload.sequence_length
@@ -243,6 +260,8 @@ def default_ranges(job: Job) -> dict[str, tuple[Any, ...]]:
     }
     if length >= 2**14:
         ranges["plan.context_parallel"] = tuple(c for c in _powers(min(16, world)) if length % (2 * c) == 0)
+    if len(ranges["plan.pipeline_parallel"]) > 1 and not model.encoder_layers:
+        ranges[_SPLIT] = (BALANCED, TIMED)
     if model.experts:
         ranges["plan.expert_parallel"] = tuple(
             e for e in _powers(min(model.experts, world, 64)) if model.experts % e == 0

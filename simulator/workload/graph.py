@@ -286,9 +286,11 @@ class Kernel(Op):
         whole: whether every tensor-parallel rank does all of it.
         access: how it walks memory (see `Operator.access`).
         after_exchange: runs only where ranks share experts, behind their exchange.
+        reduces: dimensions over which it finds sums or maxima.
     """
 
     moves: tuple[Moves, ...]
+    reduces: tuple[Dim, ...] = ()
     whole: bool = False
     access: str = ""
     after_exchange: bool = False

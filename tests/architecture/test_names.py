@@ -40,7 +40,10 @@ FORBIDDEN = {
 }
 """Word -> what to say.  A word is a whole identifier, or whole parts of one between underscores."""
 
-ALLOWED = {"model_parallel_size": "GPUs of one replica: tensor times pipeline, which has no shorter name"}
+ALLOWED = {
+    "model_parallel_size": "GPUs of one replica: tensor times pipeline, which has no shorter name",
+    "wait_for_workers": "a method of dask.distributed",
+}
 
 BORDER = ("cli", "calibration", "importers", "accuracy")
 """Rooms that read other people's tables and logs, whose columns bear other people's words."""

@@ -3,7 +3,7 @@
     DTSIM_BASE=../base python -m pytest -m benchmark -s tests/benchmarks/test_distinct_plan_speed.py
 
 Both trees predict the same plans, each once, in turns of a block, so that whatever else the machine does weighs on both alike; CPU
-seconds of the processes are compared.
+seconds of the processes are compared.  Of each plan the step time and the peak of memory are asked for, as a search does.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.distinct_plans import BLOCK, PLANS
+from tests.benchmarks.distinct_plans import SPACES
 
 HERE = Path(__file__).resolve().parents[2]
 
 
 class Worker:
-    """A process that predicts the plans with one tree."""
+    """A process that predicts the plans of a space with one tree."""
 
-    def __init__(self, tree: Path) -> None:
+    def __init__(self, tree: Path, space: str) -> None:
         script = Path(__file__).with_name("distinct_plans.py")
         self._process = subprocess.Popen(
-            [sys.executable, str(script)],
+            [sys.executable, str(script), space],
             cwd=tree,
             env={**os.environ, "PYTHONPATH": str(tree)},
             stdin=subprocess.PIPE,
@@ -36,9 +36,10 @@ class Worker:
             text=True,
         )
         self.seconds: list[float] = []
-        self.steps: list[float] = []
+        self.figures: list[list[float]] = []
         self.block()
         self.seconds.clear()
+        self.figures.clear()
 
     def block(self) -> None:
         """Predict the next block."""
@@ -46,9 +47,9 @@ class Worker:
         assert self._process.stdout is not None
         self._process.stdin.write("next\n")
         self._process.stdin.flush()
-        seconds, steps = json.loads(self._process.stdout.readline())
+        seconds, figures = json.loads(self._process.stdout.readline())
         self.seconds.append(seconds)
-        self.steps += steps
+        self.figures += figures
 
     def close(self) -> None:
         """End the process."""
@@ -56,23 +57,25 @@ class Worker:
 
 
 @pytest.mark.benchmark
-def test_distinct_plans(capsys: pytest.CaptureFixture[str]) -> None:
-    """378 plans of Llama-3 70B on 512 H100, each once."""
-    base = os.environ.get("DTSIM_BASE", "")
-    workers = [Worker(HERE), *([Worker(Path(base).resolve())] if base else [])]
+@pytest.mark.parametrize("name", SPACES)
+def test_distinct_plans(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Some hundred plans of a job, each once."""
+    space, base = SPACES[name], os.environ.get("DTSIM_BASE", "")
+    plans = sum(len(list(space.plans(block))) for block in space.blocks())
+    workers = [Worker(HERE, name), *([Worker(Path(base).resolve(), name)] if base else [])]
     try:
-        for _ in range(PLANS // BLOCK):
+        for _ in space.blocks():
             for worker in workers:
                 worker.block()
     finally:
         for worker in workers:
             worker.close()
-    lines = [f"{'378 distinct plans of Llama-3 70B on 512 H100':52} {'CPU ms/plan':>12} {'plans/s':>9}"]
-    for name, worker in zip(("this tree", "base"), workers, strict=False):
-        assert len(worker.steps) == PLANS
-        assert min(worker.steps) > 0
-        each = sum(worker.seconds) / PLANS
-        lines.append(f"{name:52} {each * 1e3:12.2f} {1 / each:9.0f}")
+    lines = [f"{f'{plans} distinct plans of {space.title}':52} {'CPU ms/plan':>12} {'plans/s':>9}"]
+    for tree, worker in zip(("this tree", "base"), workers, strict=False):
+        assert len(worker.figures) == plans
+        assert min(min(found) for found in worker.figures) > 0
+        each = sum(worker.seconds) / plans
+        lines.append(f"{tree:52} {each * 1e3:12.2f} {1 / each:9.0f}")
     if base:
         here, there = workers
         ratios = [b / a for a, b in zip(here.seconds, there.seconds, strict=True)]
@@ -80,8 +83,7 @@ def test_distinct_plans(capsys: pytest.CaptureFixture[str]) -> None:
             f"ratio: all {sum(there.seconds) / sum(here.seconds):.2f}, median block {statistics.median(ratios):.2f}, blocks "
             + " ".join(f"{ratio:.1f}" for ratio in ratios)
         )
-        lines.append(
-            f"step times that differ: {sum(a != b for a, b in zip(here.steps, there.steps, strict=True))} of {PLANS}"
-        )
+        differ = sum(a != b for a, b in zip(here.figures, there.figures, strict=True))
+        lines.append(f"plans whose step time or peak differs: {differ} of {plans}")
     with capsys.disabled():
         print("\n" + "\n".join(lines))

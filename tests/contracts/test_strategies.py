@@ -122,6 +122,43 @@ def test_a_whole_vocabulary_is_held_by_every_rank_and_nothing_is_exchanged_aroun
     assert flops[1] == flops[0] * (1 if sequence_parallel else 4)
 
 
+class HiddenOnly(Strategy):
+    """Divides the residual stream."""
+
+    name = "hidden_only"
+    source = "a test"
+    dims = frozenset(("hidden",))
+
+
+def test_a_kernel_that_sums_over_what_is_divided_is_refused() -> None:
+    wrong = "layout 'hidden_only' divides hidden of 'hidden states' on mesh axis 'tensor', over which operation 'attention norm' sums"
+    with trying(HiddenOnly()), pytest.raises(LayoutError, match=wrong):
+        predicted(layout="hidden_only")
+
+
+@pytest.mark.parametrize(
+    ("sequence_parallel", "forward", "back"), [(True, "all_gather", "reduce_scatter"), (False, "", "all_reduce")]
+)
+def test_a_key_that_all_heads_share_is_brought_to_all_and_its_gradients_are_added(
+    sequence_parallel: bool, forward: str, back: str
+) -> None:
+    latent = {"attention": "latent", "kv_heads": 8, "head_dim": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8}
+    model = small_model(**latent, v_head_dim=16, kv_lora_rank=32)
+    work = simulator.Workload(model=model, sequence_length=128, global_batch_size=8)
+    plan = simulator.Plan(tensor_parallel=4, sequence_parallel=sequence_parallel, framework="megatron_core")
+    cost = layer_costs(work, resolve(work, plan, 8))["layer"]
+    found = [
+        [
+            (name, float(message))
+            for name, label, message in zip(t.work, t.label, t.message, strict=True)
+            if "rotary key" in label
+        ]
+        for t in (cost.forward, cost.backward)
+    ]
+    size = 128 * 8 * 2.0
+    assert [[(forward, size)] * bool(forward), [(back, size)]] == found
+
+
 def test_an_unknown_layout_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UnknownNameError, match=r"no layout 'megatrom'. Did you mean 'megatron'"):
         predicted(layout="megatrom")

@@ -27,16 +27,11 @@ APART = {
     "workload": {"sequence_length": 256, "global_batch_size": 16, "precision": "bf16"},
 }  # fmt: skip
 """Tensor parallelism between nodes: no plan of the replay has an order of ranks that its wires could tell from the usual one."""
-LAID_OUT: dict[str, Any] = {
-    "family": "gpt", "cluster": "dgx_h100", "nodes": 1, "plan": {"tensor_parallel": 2, "layout": "whole_vocabulary"},
-    "workload": {"sequence_length": 256, "global_batch_size": 16, "precision": "bf16"},
-}  # fmt: skip
-"""A layout: no plan of the replay names one."""
 
 
 @functools.cache
 def _plans() -> tuple[dict[str, Any], ...]:
-    plans = [APART, LAID_OUT, *(json.loads(line) for line in PLANS.read_text().splitlines())]
+    plans = [APART, *(json.loads(line) for line in PLANS.read_text().splitlines())]
     return tuple(sorted(plans, key=lambda case: len(str(case))))
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +35,21 @@ WRITERS = {
     "job": ("init", "--model", "gpt2_124m", "--output", "out.toml"),
     "profile": ("calibrate", "gemm", "products.csv", "--output", "out.toml"),
     "rows": ("validate", "table.csv", "--output", "out.csv"),
+    "table of a step": ("run", JOB, "--output", "out.csv"),
+    "compared": ("compare", JOB, "--zero", "0,1", "--output", "out.csv"),
+    "timelines": ("compare", JOB, "--zero", "0,1", "--timelines", "out.png"),
+    "sizes as a table": ("collective", "all_reduce", "--sizes", "1KiB:1GiB", "--cluster", "dgx_h100", "--ranks", "8", "-o", "out.csv"),
+    "schedules": ("schedule", "1f1b,gpipe", "-p", "4", "-m", "8", "--format", "table", "-o", "out.csv"),
+    "launch script": ("export", "megatron", "gpt3_175b", "--output", "out.sh"),
+    "settings": ("export", "deepspeed", "llama_7b_4x4090", "--output", "out.json"),
+    "imported": ("import", "deepspeed.json", "--cluster", "dgx_h100", "--output", "out.toml"),
+    "chosen plan": ("search", JOB, "--range", "plan.zero_stage=0,1", "--output", "out.toml"),
+    "plans": ("search", JOB, "--range", "plan.zero_stage=0,1", "--plot", "out.png"),
+    "plans by helpers": ("search", JOB, "--range", "plan.zero_stage=0,1", "--processes", "2", "-o", "out.toml"),
+    "fewest": ("fit", "gpt2_124m", "--cluster", "a100_x8", "--fewest", "gpus", "--output", "out.toml"),
+    "weeks": ("goodput", JOB, "--samples", "5", "--report", "out.html"),
+    "weeks drawn": ("goodput", JOB, "--samples", "5", "--plot", "out.png"),
+    "errors": ("validate", "runs.csv", "--kind", "runs", "--report", "out.html"),
 }  # fmt: skip
 """Every verb that writes, and what."""
 
@@ -45,6 +61,25 @@ def environment(**more: str) -> dict[str, str]:
 def call(*arguments: str, where: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     options = {"stdout": subprocess.PIPE, "env": environment(), **options}
     return subprocess.run([*PROGRAM, *arguments], cwd=where, stderr=subprocess.PIPE, text=True, timeout=300, **options)
+
+
+BEGIN = "import simulator.cli, sys; print('begun', file=sys.stderr, flush=True); simulator.cli.main()"
+
+
+def begun_program(where: Path, *arguments: str) -> subprocess.Popen[str]:
+    """The command as a process in which Python itself has started: until then Ctrl-C is Python's own affair."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", BEGIN, *arguments],
+        cwd=where,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
+    assert process.stderr is not None
+    assert "begun\n" == process.stderr.readline()
+    return process
 
 
 def check_refused(left: subprocess.CompletedProcess[str]) -> None:
@@ -63,7 +98,12 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "products.csv").write_text(
         "".join(p for p in products if "h100" in p or p.startswith(("#", "op", "gpu")))
     )
+    shutil.copy(ROOT / "tests" / "data" / "measured_runs.csv", tmp_path / "runs.csv")
+    shutil.copy(ROOT / "tests" / "data" / "imports" / "deepspeed.json", tmp_path)
     return tmp_path
+
+
+INPUTS = {"deepspeed.json", "products.csv", "runs.csv", "table.csv"}
 
 
 def output_of(folder: Path) -> Path:
@@ -86,7 +126,7 @@ def test_what_exists_is_not_overwritten_unless_told(
     assert 0 == code, error
     assert b"mine" != path.read_bytes()
     assert 0o640 == path.stat().st_mode & 0o777
-    assert {"products.csv", "table.csv", path.name} == {entry.name for entry in folder.iterdir()}
+    assert INPUTS | {path.name} == {entry.name for entry in folder.iterdir()}
 
 
 @contextlib.contextmanager
@@ -108,7 +148,7 @@ def test_a_full_disk_leaves_nothing_half_written(
     with full_disk():
         code, _, error = dtsim(*WRITERS[what])
     assert (2, True) == (code, "File too large" in error), error
-    assert ["products.csv", "table.csv"] == sorted(path.name for path in folder.iterdir())
+    assert INPUTS == {path.name for path in folder.iterdir()}
 
 
 def test_outputs_that_take_nothing(tmp_path: Path) -> None:
@@ -236,16 +276,8 @@ def test_killed_at_any_moment_a_file_is_whole_or_not_there(what: str, folder: Pa
     for attempt in range(6):
         whole.unlink(missing_ok=True)
         kind = signal.SIGKILL if attempt % 2 else signal.SIGINT
-        process = subprocess.Popen(
-            [*PROGRAM, *WRITERS[what]],
-            cwd=folder,
-            env=environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
-        )
-        time.sleep(0.05 + draw.random() * took)
+        process = begun_program(folder, *WRITERS[what])
+        time.sleep(draw.random() * took)
         process.send_signal(kind)
         said = process.communicate(timeout=300)[1]
         left = whole.read_bytes() if whole.exists() else full
@@ -253,10 +285,40 @@ def test_killed_at_any_moment_a_file_is_whole_or_not_there(what: str, folder: Pa
         assert len(left) == len(full) or (stopped and full.startswith(left) and left.endswith(b"\n"))
         if kind == signal.SIGINT:
             assert process.returncode in (0, 130, -signal.SIGINT), said
-            assert "app.py" not in said  # before our first line runs, a traceback is Python's own
+            assert "Traceback" not in said, said
             assert not [path.name for path in folder.iterdir() if path.name.startswith(".out")]
         for rest in folder.glob(".out*"):
             rest.unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are looked up in /proc")
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_helpers_do_not_outlive_a_search(kind: signal.Signals, tmp_path: Path) -> None:
+    process = begun_program(tmp_path, "search", "gpt3_175b", "--processes", "2", "--deadline", "120s")
+    try:
+        helpers = patiently(lambda: children(process.pid) if len(children(process.pid)) == 2 else [])
+        process.send_signal(kind)
+        said = process.communicate(timeout=300)[1]
+        assert "Traceback" not in said, said
+        assert [True] == patiently(lambda: [True] if not any(Path(f"/proc/{pid}").exists() for pid in helpers) else [])
+    finally:
+        process.kill()
+
+
+def children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def patiently(look: Callable[[], list[Any]]) -> list[Any]:
+    """What `look` finds, within two minutes: the machine may be busy."""
+    for _ in range(1200):
+        if found := look():
+            return found
+        time.sleep(0.1)
+    return []
 
 
 def test_ctrl_c_inside_a_library_that_says_something_else(
@@ -297,6 +359,22 @@ def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
     if left.returncode:
         check_refused(left)
         assert "NUMBA_CACHE_DIR" in left.stderr
+
+
+def test_ctrl_c_while_the_answer_is_written_out(
+    dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(code: int) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simulator.cli.app._flushed", interrupted)
+    monkeypatch.setattr("simulator.cli.app._drop_output", lambda: None)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert 130 == dtsim("list", "gpus")[0]
+        assert signal.default_int_handler is signal.getsignal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_nothing_is_left_when_writing_is_broken_off(tmp_path: Path) -> None:

@@ -196,6 +196,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "quantized_weights": ({"zero_stage": 3}, False, True),
     "quantized_gradients": ({"zero_stage": 3, "secondary_shard_size": 4}, False, True),
     "context_parallel_inner": ({"context_parallel": 8, "context_parallel_kind": "hybrid"}, 2, 4),
+    "layout": ({"tensor_parallel": 2}, "megatron", "whole_vocabulary"),
     "tensor_parallel_splits": ({"tensor_parallel": 2, "sequence_parallel": True}, None, 2),
     "fused_cross_entropy": ({}, False, True),
     "loss_chunks": ({}, None, 8),

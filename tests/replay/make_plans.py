@@ -38,6 +38,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "plan.expert_exchange": ("all_to_all", "once_per_node"),
     "plan.expert_imbalance": (1.5,),
     "plan.sequence_parallel": (True,),
+    "plan.layout": ("whole_vocabulary",),
     "plan.tensor_parallel_splits": (4,),
     "plan.chunks_per_rank": (2,),
     "plan.microbatch_size": (2,),

@@ -23,6 +23,7 @@ NOT_RUN = (
     "dtsim search --model",
     "dtsim notebooks",
     "dtsim capture",
+    "dtsim sweep",
 )
 """They serve for ever, need a device or files of the reader's, take minutes, or have tests of their own."""
 RUN = [line for lines in EXAMPLES.values() for line in lines if not line.startswith(NOT_RUN)]

@@ -42,8 +42,8 @@ ASKED = {
     "program": [("show", "program", "gpt2_124m_1gpu", "--rows", "3")],
 }
 """Answer -> words that give it; the verb is the answer's name unless it comes first."""
-NOT_ASKED = {"calibrate_kernels", "capture", "measure"}
-"""Held in tests/unit/test_cli_calibrate.py, tests/unit/test_capture*.py and tests/unit/test_probes.py, beside the tables that they need."""
+NOT_ASKED = {"calibrate_kernels", "capture", "measure", "sweep"}
+"""Held in tests/unit/test_cli_calibrate.py, tests/unit/test_capture*.py, test_sweep.py and test_probes.py, beside what they need."""
 VERBS = {"compare", "schedule", "collective", "calibrate", "show"}
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import math
+from dataclasses import replace
 
 import pytest
 
 from simulator.accuracy.scores import OUT_OF_MEMORY, Outcome, score, scores_by_group, spearman
-from simulator.accuracy.validate import without_own_source
+from simulator.accuracy.validate import load_table, without_own_source
 from simulator.calibration.runs.peak_memory import PeakError, export_memory_residuals, fit_memory_residuals
 from simulator.calibration.runs.step_time import RunError, export_run_residuals, fit_run_residuals
 from simulator.errors import CalibrationError
@@ -101,7 +103,7 @@ def runs(kind: str, source: str, ratio: float, n: int) -> list[RunError]:
 def test_a_band_of_whole_runs_leaves_one_of_ten_out_on_each_side() -> None:
     errors = [math.exp(0.01 * i) for i in range(-99, 201, 2)]
     many = [RunError(kind="tensor", source=f"s{i}", measured=e, predicted=1.0) for i, e in enumerate(errors)]
-    band = fit_run_residuals(many)["any"]
+    band = fit_run_residuals(many).kind["any"]
     assert pytest.approx(1.69 / 1.2816, rel=1e-3) == band.sigma_slower
     assert pytest.approx(0.69 / 1.2816, rel=1e-3) == band.sigma_faster
     low, high = math.exp(-1.2816 * band.sigma_faster), math.exp(1.2816 * band.sigma_slower)
@@ -109,28 +111,28 @@ def test_a_band_of_whole_runs_leaves_one_of_ten_out_on_each_side() -> None:
 
 
 def test_a_run_slower_than_predicted_widens_the_band_upwards_only() -> None:
-    band = fit_run_residuals(runs("tensor", "a", 1.2, 9))["any"]
+    band = fit_run_residuals(runs("tensor", "a", 1.2, 9)).kind["any"]
     assert pytest.approx(math.log(1.2) / 1.2816, rel=1e-3) == band.sigma_slower
     assert 0.01 == band.sigma_faster
 
 
 def test_what_prices_explain_is_not_counted_twice() -> None:
     wide = [RunError(kind="tensor", source="a", measured=1.1, predicted=1.0, priced=0.2)]
-    assert 0.01 == fit_run_residuals(wide)["any"].sigma_slower
+    assert 0.01 == fit_run_residuals(wide).kind["any"].sigma_slower
 
 
 def test_a_sweep_of_hundreds_does_not_decide_alone() -> None:
     many = runs("tensor", "large", 2.0, 90) + [r for i in range(99) for r in runs("tensor", f"s{i}", 1.1, 1)]
-    assert fit_run_residuals(many)["any"].sigma_slower < 0.1
-    assert (189, 100) == (fit_run_residuals(many)["tensor"].runs, fit_run_residuals(many)["tensor"].sources)
+    assert fit_run_residuals(many).kind["any"].sigma_slower < 0.1
+    assert (189, 100) == (fit_run_residuals(many).kind["tensor"].runs, fit_run_residuals(many).kind["tensor"].sources)
 
 
 def test_a_kind_of_few_sources_leans_on_all_runs() -> None:
     rest = [r for i in range(20) for r in runs("pipeline", f"s{i}", 1.1, 4)]
-    fitted = fit_run_residuals(rest + runs("tensor", "a", 2.0, 20))
+    fitted = fit_run_residuals(rest + runs("tensor", "a", 2.0, 20)).kind
     assert fitted["pipeline"].sigma_slower < 0.1
     assert fitted["tensor"].sigma_slower < 0.6
-    assert {"any", "pipeline"} == set(fit_run_residuals(rest + runs("tensor", "a", 2.0, 3)))
+    assert {"any", "pipeline"} == set(fit_run_residuals(rest + runs("tensor", "a", 2.0, 3)).kind)
 
 
 def test_residuals_need_runs() -> None:
@@ -141,7 +143,7 @@ def test_residuals_need_runs() -> None:
 def test_residuals_are_read_back_as_written(tmp_path) -> None:  # type: ignore[no-untyped-def]
     fitted = fit_run_residuals(runs("tensor", 'a "quoted" source', 1.25, 3))
     export_run_residuals(fitted, ['a "quoted" source'], tmp_path / "run_residuals.toml")
-    assert fitted == load_spec(tmp_path / "run_residuals.toml", RunResiduals).kind
+    assert fitted.kind == load_spec(tmp_path / "run_residuals.toml", RunResiduals).kind
 
 
 def peaks(source: str, part: str, ratio: float, n: int) -> list[PeakError]:
@@ -150,14 +152,14 @@ def peaks(source: str, part: str, ratio: float, n: int) -> list[PeakError]:
 
 def test_residuals_of_memory_tell_parts_apart() -> None:
     """Peaks of weights that are right and of activations that are 20 % off: the activations have the wider band."""
-    fitted = fit_memory_residuals(peaks("a", "weights", 1.01, 10) + peaks("b", "activations", 1.2, 10))
+    fitted = fit_memory_residuals(peaks("a", "weights", 1.01, 10) + peaks("b", "activations", 1.2, 10)).part
     assert fitted["activations"].sigma > 3 * fitted["states"].sigma
     assert (10, 1) == (fitted["states"].runs, fitted["states"].sources)
 
 
 def test_residuals_of_memory_weigh_every_source_the_same_and_cover_four_fifths() -> None:
     many = peaks("a", "weights", 1.01, 96) + [p for s in "bcde" for p in peaks(s, "weights", 1.1, 1)]
-    band = MemoryResiduals(name="x", part=fit_memory_residuals(many))
+    band = fit_memory_residuals(many)
     width = 1.2816 * band.sigma({"weights": 60.0, "context": 40.0})
     assert math.log(1.1) == pytest.approx(width, rel=0.01)
 
@@ -170,7 +172,8 @@ def test_residuals_of_memory_need_peaks() -> None:
 def test_residuals_of_memory_are_read_back_as_written(tmp_path) -> None:  # type: ignore[no-untyped-def]
     fitted = fit_memory_residuals(peaks('a "quoted" source', "weights", 1.25, 3))
     export_memory_residuals(fitted, ['a "quoted" source'], tmp_path / "memory_residuals.toml")
-    assert fitted == load_spec(tmp_path / "memory_residuals.toml", MemoryResiduals).part
+    read = load_spec(tmp_path / "memory_residuals.toml", MemoryResiduals)
+    assert (fitted.part, fitted.unseen) == (read.part, read.unseen)
 
 
 def test_leaving_a_source_out_makes_its_band_from_the_others() -> None:
@@ -182,3 +185,46 @@ def test_leaving_a_source_out_makes_its_band_from_the_others() -> None:
     assert far.low is not None
     assert near.low is not None
     assert far.high / far.low < near.high / near.low  # type: ignore[operator]
+
+
+def test_what_was_assumed_widens_the_band_beside_its_kind() -> None:
+    """Kinds are made of runs of which all was told; what an assumption adds is what its runs lack beside them."""
+    told = [
+        RunError(kind="tensor", source=f"s{i}", measured=1.05, predicted=1.0, code="known", gpu="a") for i in range(20)
+    ]
+    assumed = [
+        RunError(kind="tensor", source=f"t{i}", measured=1.5, predicted=1.0, unknown=("code",), code="new", gpu="a")
+        for i in range(20)
+    ]
+    fitted = fit_run_residuals(told + assumed)
+    assert (fitted.codes, fitted.gpus) == (("known",), ("a",))
+    assert fitted.kind == fit_run_residuals(told).kind
+    wide = fitted.of("tensor", ("code",)).sigma_slower
+    assert math.exp(1.2816 * wide) == pytest.approx(1.5, rel=1e-3)
+    assert fitted.unseen("new", "b") == {"code", "machine"}
+    assert fitted.unseen("known", "a") == frozenset()
+    assert fitted.of("tensor", ("plan",)) == fitted.of("tensor")
+
+
+def test_peaks_of_codes_that_nobody_looked_up_have_a_wider_band() -> None:
+    known = peaks("a", "weights", 1.02, 10)
+    unseen = [replace(peak, source="b", unseen=True) for peak in peaks("b", "weights", 1.3, 10)]
+    fitted = fit_memory_residuals(known + unseen)
+    assert fitted.part == fit_memory_residuals(known).part
+    assert fitted.unseen == pytest.approx(math.log(1.3) / 1.2816, rel=0.05)
+    assert fitted.sigma({"weights": 1.0}, unseen=True) > 5 * fitted.sigma({"weights": 1.0})
+
+
+def test_kept_predictions_are_scored_again(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    kept = outcome(
+        2.0, 1.8, "a", kind="tensor", unknown=("code", "plan"), priced=0.05, low=1.5, high=2.5, code="x", gpu="y"
+    )
+    table = tmp_path / "kept.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(kept.record()))
+        writer.writeheader()
+        writer.writerow({name: "" if value is None else value for name, value in kept.record().items()})
+    read = load_table(str(table), None)
+    (again,) = [o for some in read.outcomes() for o in some]
+    assert read.kind == "predictions"
+    assert again == kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -212,10 +213,12 @@ def test_ctrl_c_keeps_what_is_known(small: Space, monkeypatch: pytest.MonkeyPatc
     assert answer.disposed["open"] > 0
 
 
-@pytest.mark.parametrize("strategy", ["random", "annealing", "descent"])
+@pytest.mark.parametrize("strategy", ["random", "annealing", "descent", "bayesian"])
 def test_strategies_that_draw_repeat_with_their_seed_and_prove_nothing(
     small: Space, strategy: str, grid: Answer
 ) -> None:
+    if strategy == "bayesian":
+        pytest.importorskip("optuna")
     one, same = search(small, strategy, tries=12, seed=1), search(small, strategy, tries=12, seed=1)
     assert figures(one) == figures(same)
     assert not one.proven
@@ -238,6 +241,12 @@ def test_a_quick_search_finds_nearly_the_best_of_its_space(model: str, gpus: int
     assert quick.best[0].step_time <= 1.03 * whole.best[0].step_time
     assert len(quick.candidates) <= 48
     assert figures(quick) == figures(quick_search(job))
+
+
+def test_a_strategy_whose_library_is_missing_says_how_to_get_it(small: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(SpecError, match="pip install 'dtsim"):
+        search(small, "bayesian", tries=3)
 
 
 def test_choices_say_what_each_value_costs(grid: Answer) -> None:

@@ -113,7 +113,7 @@ def test_weights_are_sharded_where_there_are_some_and_several_ranks(
 
 def test_a_graph_of_experts_begins_with_the_norm_before_them() -> None:
     graph = model_graph(load_model("mixtral_8x7b"), "moe layer")
-    starts: list[Any] = [(op.role, started_by(op, ("moe",), in_layer=True)) for op in graph.ops]  # type: ignore[arg-type]
+    starts: list[Any] = [(op.role, started_by(op, ("moe",), in_layer=True)) for op in graph.ops]
     norms = [i for i, (role, _) in enumerate(starts) if role == "norm"]
     assert {EAGER} == {how for _, how in starts[: norms[1]]}
     assert {IN_LAYER_GRAPH} == {how for _, how in starts[norms[1] : norms[1] + 4]}

@@ -3,12 +3,14 @@
     log(measured / predicted)^2 = sum over parts of share^2 x sigma_part^2      least squares, sigma_part^2 >= 0,
 
 every source weighing the same and no error counting for more than the largest of nine tenths of the peaks; then all sigmas are
-stretched alike, so that four fifths of the peaks lie in their bands.  No byte is fitted: a peak only widens or narrows bands.
+stretched alike, so that four fifths of the peaks lie in their bands.  What codes add that no measured run stands behind (`unseen`) is the
+least spread beside that of the parts with which four fifths of their peaks do.  No byte is fitted: a peak only widens or narrows bands.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from simulator.errors import CalibrationError
-from simulator.hardware.memory_residuals import PARTS, PartResidual, part_shares
+from simulator.hardware.memory_residuals import PARTS, MemoryResiduals, PartResidual, part_shares
 from simulator.report.prediction import QUANTILE
 from simulator.specs import write_text
 
@@ -31,11 +33,12 @@ NOTED = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakError:
-    """One measured peak and its prediction [B], which is the sum of `by_category`."""
+    """One measured peak and its prediction [B], which is the sum of `by_category`; `unseen`: of a code that nobody looked up."""
 
     source: str
     measured: float
     by_category: Mapping[str, float]
+    unseen: bool = False
 
     @property
     def predicted(self) -> float:
@@ -43,27 +46,45 @@ class PeakError:
         return sum(self.by_category.values())
 
 
-def fit_memory_residuals(peaks: Iterable[PeakError]) -> dict[str, PartResidual]:
-    """Return the residual of every part.
+def fit_memory_residuals(peaks: Iterable[PeakError]) -> MemoryResiduals:
+    """Return the residual of every part, and what codes add that nobody looked up.
 
     Raises:
         CalibrationError: no peaks.
 
     >>> peak = PeakError(source="a", measured=1.0, by_category={"weights": 1.1})
-    >>> round(fit_memory_residuals([peak])["states"].sigma, 4)  # 0.0953 lies at the edge of the band
+    >>> round(fit_memory_residuals([peak]).part["states"].sigma, 4)  # 0.0953 lies at the edge of the band
     0.0744
     """
-    from scipy.optimize import nnls
-
     everything = [peak for peak in peaks if peak.predicted > 0 and peak.measured > 0]
     if not everything:
         raise CalibrationError("residuals of memory need at least one peak that was measured and predicted, got none")
+    known = [peak for peak in everything if not peak.unseen] or everything
+    found = MemoryResiduals(name="memory_residuals", part=_parts(known))
+    others = [peak for peak in everything if peak.unseen] if known is not everything else []
+    return found.model_copy(update={"unseen": _unseen(others, found)}) if others else found
+
+
+def _unseen(peaks: list[PeakError], known: MemoryResiduals) -> float:
+    """The least log spread beside that of the parts with which four fifths of these peaks lie in their bands."""
+    error = np.array([abs(math.log(peak.measured / peak.predicted)) for peak in peaks])
+    parts = np.array([known.sigma(peak.by_category) for peak in peaks])
+    needed = np.sqrt(np.maximum((error / QUANTILE) ** 2 - parts**2, 0.0))
+    return round(_quantile(needed, _weights(peaks), COVERAGE), 4)
+
+
+def _weights(peaks: list[PeakError]) -> np.ndarray:
+    """[peaks] weights: every source counts the same."""
+    count = Counter(peak.source for peak in peaks)
+    return np.array([1.0 / count[peak.source] for peak in peaks])
+
+
+def _parts(everything: list[PeakError]) -> dict[str, PartResidual]:
+    from scipy.optimize import nnls
+
     shares = np.array([list(part_shares(peak.by_category).values()) for peak in everything])
     error = np.array([abs(math.log(peak.measured / peak.predicted)) for peak in everything])
-    count: dict[str, int] = {}
-    for peak in everything:
-        count[peak.source] = count.get(peak.source, 0) + 1
-    weight = np.array([1.0 / count[peak.source] for peak in everything])
+    weight = _weights(everything)
     limited = np.minimum(error, _quantile(error, weight, LARGEST))
     root = np.sqrt(weight)
     squares, _ = nnls(shares**2 * root[:, np.newaxis], limited**2 * root)
@@ -86,7 +107,7 @@ def _quantile(values: np.ndarray, weight: np.ndarray, share: float) -> float:
     return float(values[order][place])
 
 
-def export_memory_residuals(residuals: Mapping[str, PartResidual], sources: Iterable[str], path: Path) -> None:
+def export_memory_residuals(residuals: MemoryResiduals, sources: Iterable[str], path: Path) -> None:
     """Write residuals as the data file `calibrations/memory_residuals.toml`.
 
     Args:
@@ -95,8 +116,9 @@ def export_memory_residuals(residuals: Mapping[str, PartResidual], sources: Iter
     lines = [
         "# Written by simulator.calibration.runs; do not edit.  How far predicted peaks of memory were from measured ones.",
         'name = "memory_residuals"',
+        f"unseen = {residuals.unseen}",
     ]
-    for part, residual in residuals.items():
+    for part, residual in residuals.part.items():
         lines += ["", f"[part.{part}]"]
         lines += [f"{key} = {value}" for key, value in residual.model_dump().items()]
     listed = "; ".join(sorted(sources)).replace("\\", "/").replace('"', "'")

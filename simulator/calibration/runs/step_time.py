@@ -8,21 +8,25 @@ already.  The two sides differ because their causes do: what nobody modelled mak
 with the square root of its runs: neither does one sweep of hundreds decide, nor a single run as much as a sweep.  A kind leans
 on all runs, which count as `LENT_SOURCES` more: few sources of one kind are no spread.
 
+What had to be assumed of a run (its code, its plan, its machine) widens the band besides: the kinds are fitted to runs of which all
+was told, and each assumption to the runs that have it, as the spread that is left beside their kind and what else was assumed.
+
 No price is fitted here: a run only widens or narrows the band of predictions of its kind.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from simulator.errors import CalibrationError
-from simulator.hardware.run_residuals import KindResidual
+from simulator.hardware.run_residuals import UNKNOWNS, KindResidual, RunResiduals, Unknown
 from simulator.report.prediction import QUANTILE
 from simulator.specs import write_text
 
@@ -41,23 +45,33 @@ _LARGEST = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunError:
-    """One measured run and its prediction, both in seconds; `kind` from `run_kind`, `priced` the log spread of its prices."""
+    """One measured run and its prediction, both in seconds.
+
+    Args:
+        kind: from `run_kind`.
+        priced: log spread that its prices explain.
+        unknown: what had to be assumed of it.
+        code, gpu: framework profile and GPU that it was predicted with.
+    """
 
     kind: str
     source: str
     measured: float
     predicted: float
     priced: float = 0.0
+    unknown: tuple[Unknown, ...] = ()
+    code: str = ""
+    gpu: str = ""
 
 
-def fit_run_residuals(runs: Iterable[RunError]) -> dict[str, KindResidual]:
-    """Return the residuals of each kind that has runs enough, and of all runs together ("any").
+def fit_run_residuals(runs: Iterable[RunError]) -> RunResiduals:
+    """Return the residuals of each kind that has runs enough, of all runs together ("any"), and of what had to be assumed.
 
     Raises:
         CalibrationError: no runs.
 
     >>> run = RunError(kind="tensor", source="a", measured=1.0, predicted=1.1)
-    >>> residual = fit_run_residuals([run])["any"]
+    >>> residual = fit_run_residuals([run]).kind["any"]
     >>> round(residual.sigma_faster, 3), residual.sigma_slower
     (0.074, 0.01)
     """
@@ -66,16 +80,27 @@ def fit_run_residuals(runs: Iterable[RunError]) -> dict[str, KindResidual]:
         raise CalibrationError(
             "residuals of whole runs need at least one run that was measured and predicted, got none"
         )
-    found = {ANY: _residual(everything, [])}
-    for kind in sorted({run.kind for run in everything}):
-        own = [run for run in everything if run.kind == kind]
+    told = [run for run in everything if not run.unknown] or everything
+    kinds = {ANY: _residual(told, [])}
+    for kind in sorted({run.kind for run in told}):
+        own = [run for run in told if run.kind == kind]
         if len(own) >= FEWEST_RUNS:
-            found[kind] = _residual(own, everything)
+            kinds[kind] = _residual(own, told)
+    found = RunResiduals(
+        name="run_residuals",
+        kind=kinds,
+        codes=tuple(sorted({run.code for run in everything if run.code and "code" not in run.unknown})),
+        gpus=tuple(sorted({run.gpu for run in everything if run.gpu and "machine" not in run.unknown})),
+    )
+    for name in UNKNOWNS:
+        own = [run for run in everything if name in run.unknown]
+        if len(own) >= FEWEST_RUNS and told is not everything:
+            found = found.model_copy(update={"unknown": {**found.unknown, name: _residual(own, [], found)}})
     return found
 
 
-def _residual(runs: list[RunError], lent: list[RunError]) -> KindResidual:
-    """The residual of some runs, that lean on the lent ones."""
+def _residual(runs: list[RunError], lent: list[RunError], known: RunResiduals | None = None) -> KindResidual:
+    """The residual of some runs, that lean on the lent ones; with `known`, what is left beside the residuals known already."""
     count = Counter(run.source for run in runs)
     weight = _weights(runs) * len(count)
     if lent:
@@ -83,11 +108,14 @@ def _residual(runs: list[RunError], lent: list[RunError]) -> KindResidual:
     both = runs + lent
     log = np.array([math.log(run.measured / run.predicted) for run in both])
     priced = np.array([run.priced for run in both])
+    already = [known.of(run.kind, run.unknown) if known else None for run in both]
+    slower = np.hypot(priced, [residual.sigma_slower if residual else 0.0 for residual in already])
+    faster = np.hypot(priced, [residual.sigma_faster if residual else 0.0 for residual in already])
     error = np.array([abs(run.predicted / run.measured - 1.0) for run in runs])
     each = np.array([1.0 / count[run.source] for run in runs])
     return KindResidual(
-        sigma_slower=max(SMALLEST_SIGMA, round(_spread(log, priced, weight), 4)),
-        sigma_faster=max(SMALLEST_SIGMA, round(_spread(-log, priced, weight), 4)),
+        sigma_slower=max(SMALLEST_SIGMA, round(_spread(log, slower, weight), 4)),
+        sigma_faster=max(SMALLEST_SIGMA, round(_spread(-log, faster, weight), 4)),
         median=round(_weighted_median(error, each), 4),
         runs=len(runs),
         sources=len(count),
@@ -115,7 +143,7 @@ def _weighted_median(values: np.ndarray, weight: np.ndarray) -> float:
     return float(values[order][np.searchsorted(cumulative, cumulative[-1] / 2)])
 
 
-def export_run_residuals(residuals: Mapping[str, KindResidual], sources: Iterable[str], path: Path) -> None:
+def export_run_residuals(residuals: RunResiduals, sources: Iterable[str], path: Path) -> None:
     """Write residuals as the data file `calibrations/run_residuals.toml`.
 
     Args:
@@ -124,10 +152,13 @@ def export_run_residuals(residuals: Mapping[str, KindResidual], sources: Iterabl
     lines = [
         "# Written by simulator.calibration.runs; do not edit.  How far whole predictions were from measured runs.",
         'name = "run_residuals"',
+        f"codes = {json.dumps(residuals.codes)}",
+        f"gpus = {json.dumps(residuals.gpus)}",
     ]
-    for kind, residual in residuals.items():
-        lines += ["", f"[kind.{kind}]"]
-        lines += [f"{key} = {value}" for key, value in residual.model_dump().items()]
+    for table, entries in (("kind", residuals.kind), ("unknown", residuals.unknown)):
+        for name, residual in entries.items():
+            lines += ["", f"[{table}.{name}]"]
+            lines += [f"{key} = {value}" for key, value in residual.model_dump().items()]
     listed = "; ".join(sorted(sources)).replace("\\", "/").replace('"', "'")
     text = f"measured and predicted step times of the runs published in: {listed}"
     lines += ["", "[sources]", f'"*" = "{text}"', ""]

@@ -17,7 +17,7 @@ from simulator.importers.vocabulary.names import find_gpu, load_names
 from simulator.specs import load_all, names
 from simulator.units import parse, show
 
-__all__ = ["row_cluster", "row_gpu"]
+__all__ = ["knows_machine", "row_cluster", "row_gpu"]
 
 _SAME_RATE = 0.05
 _NETWORKS = ("infiniband", "roce", "ethernet", "tcpx", "tcpxo", "efa", "omnipath", "slingshot", "aries", "ici")
@@ -88,13 +88,9 @@ def row_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]]:
     """
     name = text(row, "gpu")
     gigabytes, peak = number(row, "gpu_mem_gb"), number(row, "gpu_peak_bf16_tflops")
-    found = find_gpu(load_names(), name, gigabytes)
-    if found is not None:
-        gpu = load_gpu(found.name)
-        wrong = peak is not None and abs(parse(f"{peak} TFLOP/s", "FLOP/s") / _half(gpu) - 1) > _SAME_RATE
-        note = () if found.exact else (f"GPU {name!r} taken for {found.name}",)
-        if not (wrong and not found.exact):
-            return gpu, note
+    known = _named_gpu(row)
+    if known is not None:
+        return known
     if not peak and gigabytes and "mem_kind" in row and not text(row, "step_time_s"):
         return _of_memory(row, name, gigabytes)
     if not gigabytes or not peak or gigabytes < 1 or peak < 1:
@@ -116,6 +112,26 @@ def row_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]]:
         }
     )
     return gpu, (f"GPU {name!r} is not known: peak and memory of the row, the rest of {pattern.name}; uncalibrated",)
+
+
+def _named_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]] | None:
+    """Return (GPU of ours that a row names, what was assumed); None where no name is known or the row's peak is another card's."""
+    name, peak = text(row, "gpu"), number(row, "gpu_peak_bf16_tflops")
+    found = find_gpu(load_names(), name, number(row, "gpu_mem_gb"))
+    if found is None:
+        return None
+    gpu = load_gpu(found.name)
+    wrong = peak is not None and abs(parse(f"{peak} TFLOP/s", "FLOP/s") / _half(gpu) - 1) > _SAME_RATE
+    if wrong and not found.exact:
+        return None
+    return gpu, () if found.exact else (f"GPU {name!r} taken for {found.name}",)
+
+
+def knows_machine(row: Row) -> bool:
+    """Whether a row names a GPU of ours and, where several nodes take part, says how fast its network is."""
+    several = (count(row, "n_gpus") or 1) > (count(row, "gpus_per_node") or 8)
+    told = number(row, "inter_gbps_per_gpu") or load_names().fact(text(row, "source"), "network")
+    return _named_gpu(row) is not None and bool(told or not several)
 
 
 def _like(row: Row, name: str) -> list[Gpu]:

@@ -18,6 +18,7 @@ __all__ = [
     "recipe",
     "row_attention",
     "row_precision",
+    "stands_in",
 ]
 
 _BEFORE_FLASH = ("kepler", "pascal", "volta", "turing")
@@ -53,7 +54,8 @@ def named_framework(row: Row, assumed: list[str]) -> str:
     if found is None:
         found = load_names().framework_by_words(name)
         if found is None:
-            found = _unknown(row)
+            found, why = _of_kind(row)
+            assumed.append(f"nothing is known of framework {name!r}: {why}")
         found = load_names().framework_as_built(found, name)
         assumed.append(f"framework {name!r} taken for {found}")
     said = " ".join((name, text(row, "version"), text(row, "attn_kernel"), text(row, "model")))
@@ -65,11 +67,20 @@ def named_framework(row: Row, assumed: list[str]) -> str:
     return found
 
 
-def _unknown(row: Row) -> str:
-    """The profile of a framework that nobody knows; GPUs that FlashAttention does not run on are of Megatron-LM's time."""
+def stands_in(row: Row) -> bool:
+    """Whether the code that a row names has no profile of its own."""
+    return load_names().framework_stands_in(text(row, "framework"))
+
+
+def _of_kind(row: Row) -> tuple[str, str]:
+    """Return (profile, why) for a framework that nobody knows, by what the row does: never the quickest, the plainest of its kind."""
+    if row_gpu(row)[0].vendor == "google":
+        return "jax_xla", "on a TPU it is taken for plain JAX"
     if number(row, "zero_stage") == 3:
-        return "pytorch_fsdp"
-    return "megatron_lm" if row_gpu(row)[0].architecture in ("pascal", "volta", "turing") else "megatron_core"
+        return "pytorch_fsdp", "what shards weights is taken for eager PyTorch under FSDP"
+    if max(number(row, name) or 1 for name in ("tp", "pp", "ep")) > 1:
+        return "megatron_lm", "what splits layers or deals out stages is taken for a Megatron-LM of its year"
+    return "pytorch_ddp", "what only makes replicas is taken for eager PyTorch"
 
 
 def profile_of_run(row: Row, named: str, assumed: list[str]) -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.hardware.cluster import Cluster
-from simulator.hardware.run_residuals import run_kind
-from simulator.importers.table.row_cluster import row_cluster
-from simulator.importers.table.row_framework import row_precision
+from simulator.hardware.run_residuals import Unknown, run_kind
+from simulator.importers.table.row_cluster import knows_machine, row_cluster
+from simulator.importers.table.row_framework import row_precision, stands_in
 from simulator.importers.table.row_host import row_documents, row_graphs, row_host
 from simulator.importers.table.row_model import row_model
 from simulator.importers.table.row_notes import row_dropout, row_loss, row_optimizer
@@ -31,6 +31,7 @@ class RowSimulation:
         recompute: none, selective or full, "policy" (a field names it); None = not known, the least that may fit is taken.
         assumed: the rules used, in words.
         offloads: whether the run may move activations to the host, unseen here.
+        unknown: what of code, plan and machine the row does not tell.
     """
 
     workload: Workload
@@ -39,6 +40,7 @@ class RowSimulation:
     cluster: Cluster
     assumed: tuple[str, ...]
     offloads: bool = False
+    unknown: frozenset[Unknown] = frozenset()
 
     @property
     def kind(self) -> str:
@@ -88,7 +90,21 @@ def row_simulation(row: Row) -> RowSimulation:
         ),
         offloads=(fact is not None and fact.offloads and text(row, "recompute").lower() in ("", "unknown"))
         or "offload" in f"{text(row, 'recompute')} {text(row, 'recompute_detail')}".lower(),
+        unknown=_unknown(row, fields, recompute),
     )
+
+
+def _unknown(row: Row, fields: Mapping[str, Any], recompute: str | None) -> frozenset[Unknown]:
+    """What a row does not tell of its code (another's profile stands for it), its plan, and the machine."""
+    found: set[Unknown] = set()
+    if stands_in(row):
+        found.add("code")
+    blank_depth = fields.get("schedule") == "interleaved_1f1b" and not text(row, "vp")
+    if recompute is None or not text(row, "mbs") or blank_depth:
+        found.add("plan")
+    if not knows_machine(row):
+        found.add("machine")
+    return frozenset(found)
 
 
 def _layers_per_chunk(model: Model, fields: Mapping[str, Any]) -> int:

@@ -16,6 +16,7 @@ Row = Mapping[str, str]
 LARGEST_TABLE = 2**28
 LARGEST_COUNT = 2**40
 _KINDS = {
+    "predictions": {"quantity", "measured", "predicted", "priced"},
     "schedules": {"schedule", "p", "m", "makespan"},
     "nccl": {"log_id", "collective", "ranks"},
     "gemm": {"op", "m", "n", "k", "tflops"},
@@ -83,7 +84,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def told_kind(rows: list[dict[str, str]], path: Path) -> str:
-    """Return the kind of a table: schedules, nccl, gemm, memory or runs, told from its columns.
+    """Return the kind of a table: predictions, schedules, nccl, gemm, memory or runs, told from its columns.
 
     Raises:
         SpecError: the columns fit none.

@@ -81,6 +81,7 @@ class NameTable(Spec):
     links: dict[str, Name]
     frameworks: dict[str, Name]
     framework_words: dict[str, Name]
+    framework_stand_ins: Annotated[tuple[Name, ...], Listed] = ()
     framework_variants: dict[str, Name] = Field(default_factory=dict)
     framework_of_time: Annotated[tuple[FrameworkOfTime, ...], Listed] = ()
     framework_of_release: Annotated[tuple[FrameworkOfRelease, ...], Listed] = ()
@@ -110,12 +111,28 @@ class NameTable(Spec):
         >>> load_names().framework_by_words("HF Accelerate + DeepSpeed ZeRO-3")
         'hugging_face_deepspeed'
         """
+        entry = self._entry_said(text)
+        return None if entry is None else self.framework_words[entry]
+
+    def framework_stands_in(self, text: str) -> bool:
+        """Whether a code has no profile of its own: another's stands for it, or none is known.
+
+        >>> names = load_names()
+        >>> names.framework_stands_in("nanotron"), names.framework_stands_in("Megatron-LM"), names.framework_stands_in("XYZ")
+        (True, False, True)
+        """
+        if text and self.find("frameworks", text) is not None:
+            return False
+        entry = self._entry_said(text)
+        return entry is None or entry in self.framework_stand_ins
+
+    def _entry_said(self, text: str) -> str | None:
         words, plain = words_of(text), text.lower()
 
         def said(word: str) -> bool:
             return word in words or ((len(word) > 5 or not word.isalnum()) and word in plain)
 
-        return next((name for entry, name in self.framework_words.items() if all(map(said, entry.split(" + ")))), None)
+        return next((entry for entry in self.framework_words if all(map(said, entry.split(" + ")))), None)
 
     def framework_as_built(self, framework: str, text: str) -> str:
         """Return the profile of a framework whose text says that its layers are compiled or made of fused kernels, or eager.

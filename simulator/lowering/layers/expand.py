@@ -179,7 +179,7 @@ def _layer_cost(
     shared = layout.ranks(EXPERT) > 1
     operators = with_kernels(part.operators, style, shared)
     repeated = with_kernels(runs_again(part, recompute), style, shared)
-    starts = [started_by(o, graphs, is_layer(kind)) for o in part.operators]
+    starts = [started_by(o.op, graphs, is_layer(kind)) for o in part.operators]
     for rows, chosen, write in (
         (forward, operators, write_forward),
         (backward, repeated, functools.partial(write_forward, phase="recompute")),
@@ -188,7 +188,7 @@ def _layer_cost(
         for operator in chosen:
             first = len(rows.rows)
             write(ctx, rows, operator)
-            rows.mark(first, started_by(operator, graphs, is_layer(kind)))
+            rows.mark(first, started_by(operator.op, graphs, is_layer(kind)))
     if synchronised and recompute.kind == "full":
         synchronise(forward, "forward")
         synchronise(backward, "backward")

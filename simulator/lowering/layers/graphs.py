@@ -22,8 +22,8 @@ from simulator.errors import PlanError, refuse
 from simulator.plan.framework import Framework
 from simulator.plan.plan import WHOLE_STEP, Plan
 from simulator.program.program import EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH, Tensor
+from simulator.workload.graph import Op
 from simulator.workload.model import Model
-from simulator.workload.operator import Operator
 from simulator.workload.workload import Workload
 
 __all__ = ["STASH", "graph_inputs", "graphs_of", "started_by"]
@@ -54,16 +54,15 @@ def graphs_of(workload: Workload, plan: Plan, framework: Framework, recompute: s
     return habit
 
 
-def started_by(o: Operator, scopes: tuple[str, ...], in_layer: bool) -> int:
-    """Return what starts an operator: the host (EAGER), a graph of its part of the layer, or one of the whole step.
+def started_by(op: Op, scopes: tuple[str, ...], in_layer: bool) -> int:
+    """Return what starts an operation: the host (EAGER), a graph of its part of the layer, or one of the whole step.
 
     Args:
         in_layer: whether it is a layer's, not one of the embedding's or the head's.
     """
     if WHOLE_STEP in scopes or not scopes or not in_layer:
         return IN_STEP_GRAPH if WHOLE_STEP in scopes else EAGER
-    part = o.op.captured
-    inside = part in scopes or (part.startswith("moe") and "moe" in scopes)
+    inside = op.captured in scopes or (op.captured.startswith("moe") and "moe" in scopes)
     return IN_LAYER_GRAPH if inside else EAGER
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from simulator.errors import LayoutError
 from simulator.lowering.layers.division import tensor_collective
 from simulator.lowering.layers.embedding_matmul import look_up_by_product
 from simulator.lowering.layers.joins import join_logits
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
-from simulator.partition.layout import PARTIAL, REPLICATE, Shard
+from simulator.partition.layout import PARTIAL, REPLICATE, Layout
+from simulator.partition.propagate import seen_as_made
 from simulator.partition.redistribute import redistribute
 from simulator.partition.strategies.base import TENSOR
 from simulator.partition.strategies.experts import EXPERT
@@ -25,7 +27,8 @@ def kernel_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase
     """Write a kernel, or several, and what sums up what each rank has found."""
     if op.after_exchange and not ctx.experts.sorts:
         return
-    loss = op.role == "loss"
+    loss, name = op.role == "loss", _between_parts(ctx, op)
+    _exchange(ctx, rows, o, op, phase)
     if loss and ctx.style.gathers_logits:
         join_logits(ctx, rows, o, op, phase)
     _row(ctx, rows, o, op, ("read", "written"), phase, o.launches)
@@ -34,7 +37,6 @@ def kernel_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase
         ctx.collective(rows, _sums_rows(ctx, op), ctx.stream_bytes, phase, o.label)
     elif loss and not ctx.style.gathers_logits:
         reduced = op.outputs[0]
-        name = _between_parts(ctx, op)
         for what in _REDUCED:
             ctx.collective(rows, name, reduced.bytes, phase, f"cross entropy {what}")
 
@@ -53,6 +55,7 @@ def kernel_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel) -> N
         _row(ctx, rows, o, op, fields, "backward", o.backward_launches, part="weight")
         return
     _row(ctx, rows, o, op, fields, "backward", o.backward_launches, part="input")
+    _exchange(ctx, rows, o, op, "backward")
     if o.sums_read:  # one of the norm's launches
         _row(
             ctx,
@@ -79,10 +82,48 @@ def _sums_rows(ctx: LayerContext, op: Lookup) -> str:
 
 
 def _between_parts(ctx: LayerContext, op: Kernel) -> str:
-    """The collective of numbers that are found over a dimension of which each rank has a part."""
-    divided = ctx.layout.placement(op.moves[0].dims).get(TENSOR)
-    lost = isinstance(divided, Shard) and all(d.name != divided.dim for d in op.outputs[0].dims)
-    return tensor_collective(redistribute({TENSOR: PARTIAL}, {})) if lost else ""
+    """The collective of numbers that a loss finds over a vocabulary of which each rank has a part; "" where each has all of it.
+
+    Raises:
+        LayoutError: any other kernel reduces over a dimension of which a rank has a part.
+    """
+    divided = ctx.layout.axes(op.moves[0].dims).get(TENSOR)
+    if divided not in op.reduces:
+        return ""
+    if op.role != "loss":
+        raise LayoutError(
+            f"layout {ctx.layout.name!r} divides {divided.name} of {op.inputs[0].name!r} on mesh axis {TENSOR!r}, over which operation "
+            f"{op.label!r} sums. Way out: a layout that leaves {divided.name} whole."
+        )
+    return tensor_collective(redistribute({TENSOR: PARTIAL}, {}))
+
+
+def _exchange(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase: str) -> None:
+    """Bring operands to where a kernel needs them; backward, bring their gradients to where they come from."""
+    if op.whole or isinstance(op, Lookup):
+        return
+    key = op.moves[0].dims, tuple((seen.dims, made.dims) for seen, made in zip(op.inputs, o.sources, strict=True))
+    if key not in ctx.layout.known:
+        ctx.layout.known[key] = _moved_operands(ctx.layout, o, op)
+    for place, forth, back in ctx.layout.known[key]:
+        tensor = op.inputs[place]
+        ctx.collective(rows, back if phase == "backward" else forth, tensor.bytes, phase, f"{o.label} {tensor.name}")
+
+
+def _moved_operands(layout: Layout, o: Operator, op: Kernel) -> list[tuple[int, str, str]]:
+    """Places of operands that lie otherwise than a kernel runs, with the collectives forward and backward.
+
+    What lacks the dimension that ranks divide is needed whole by all of them, and each has a term of its gradient.  Dimensions of one rule
+    lie alike: the kernel gives one another name.
+    """
+    divided, out = layout.axes(op.moves[0].dims).get(TENSOR), []
+    for place, (seen, made) in enumerate(zip(op.inputs, o.sources, strict=True)):
+        tensor = seen_as_made(layout, seen, made)
+        if divided is not None and not layout.alike(layout.axes(tensor.dims).get(TENSOR), divided):
+            lies = {TENSOR: layout.placement(tensor.dims)[TENSOR]}
+            forth, back = redistribute(lies, {}), redistribute({TENSOR: PARTIAL}, lies)
+            out.append((place, tensor_collective(forth), tensor_collective(back)))
+    return out
 
 
 def _moved(ctx: LayerContext, o: Operator, op: Kernel, what: str) -> float:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from simulator.remembered import hashed_once
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER
 
 __all__ = ["Chunk", "assign_layers", "classes_of"]
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@hashed_once
+@dataclass(frozen=True, order=True)
 class Chunk:
     """What one chunk holds: its layers, and whether the embedding comes before or the head after them.
 

@@ -21,6 +21,7 @@ __all__ = [
     "Held",
     "chunk_held",
     "contents",
+    "first_alike",
     "group_held",
     "rank_chunks",
     "rank_held",
@@ -91,6 +92,14 @@ def contents(state: State, rank: int) -> tuple[Chunk, ...]:
     return state.contents[rank]
 
 
+def first_alike(state: State, rank: int) -> int:
+    """The first rank whose contents are those of this one."""
+    if not state.alike:
+        first: dict[tuple[Chunk, ...], int] = {}
+        state.alike = [first.setdefault(contents(state, r), r) for r in range(state.ranks)]
+    return state.alike[rank]
+
+
 def group_held(state: State, kinds: Iterable[str]) -> Held:
     """Weights of a group of layers."""
     costs = [state.costs[kind] for kind in kinds]
@@ -152,7 +161,7 @@ def _counts(chunk: Chunk) -> tuple[tuple[str, int], ...]:
 
 def rank_held(state: State, rank: int) -> Held:
     """Weights of all chunks on a rank, copies in several lanes counted each."""
-    what = contents(state, rank)
+    what = first_alike(state, rank)
     if what not in state.rank_weights:
         held = [chunk_held(state, c) for _, c in rank_chunks(state, rank)]
         state.rank_weights[what] = Held(sum(h.all for h in held), sum(h.experts for h in held))

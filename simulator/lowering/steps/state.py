@@ -52,8 +52,10 @@ class State:
     """Per rank: its (lane, chunk) pairs; filled at first use by `parameters.rank_chunks`."""
     contents: list[tuple[Chunk, ...]] = field(default_factory=list)
     """Per rank: what its chunks hold; filled at first use by `parameters.contents`."""
-    rank_weights: dict[tuple[Chunk, ...], Any] = field(default_factory=dict)
-    """Per content of a rank: its weights; filled at first use by `parameters.rank_held`."""
+    alike: list[int] = field(default_factory=list)
+    """Per rank: the first one of the same contents; filled at first use by `parameters.first_alike`."""
+    rank_weights: dict[int, Any] = field(default_factory=dict)
+    """Weights of a rank, and of those of the same contents; filled at first use by `parameters.rank_held`."""
 
     issued: list[tuple[Ints, Ints]] = field(default_factory=list)
     """(copies, the compute row after which each is issued), pairwise."""

@@ -12,11 +12,11 @@ from simulator.lowering.memory.host_shards import shard_bytes
 from simulator.lowering.memory.offload import add_host_update
 from simulator.lowering.memory.parameter_offload import add_shards_down
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
-from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.hops import REDUCING_LANES
 from simulator.lowering.steps.parameters import (
     Held,
     contents,
+    first_alike,
     rank_chunks,
     rank_held,
     shared_parameters,
@@ -26,7 +26,7 @@ from simulator.lowering.steps.reduce import meet, meeting_links
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
 from simulator.lowering.steps.unit_parts import gather_link, kept_tensors, listed
-from simulator.lowering.steps.update_tables import norm_table, optimizer_table, update_facts
+from simulator.lowering.steps.update_tables import UpdateFacts, norm_table, optimizer_table, update_facts
 from simulator.program.program import COLLECTIVE, COMPUTE, Link, OperatorTable, Segment, Tensor
 from simulator.workload.optimizers import OPTIMIZERS
 
@@ -70,12 +70,13 @@ def add_update(state: State) -> None:
     resolved = state.resolved
     if len(state.updates):
         return  # where steps run into each other they stand amid the actions: pass `asynchronous`
+    facts = update_facts(state)
     rank, before = state.build(_last_reductions)
     tables: tuple[Callable[..., OperatorTable], ...] = (optimizer_table,)
     if not (resolved.clip_gradients or resolved.precision.loss_scaling):
         tables = (norm_table, optimizer_table) if _sums_gradients(state) else tables
     else:
-        norm = _segments(state, (norm_table,), "gradient norm", synchronises=False)
+        norm = _segments(state, facts, (norm_table,), "gradient norm", synchronises=False)
         item = state.add_item(
             Link(
                 name="all_reduce gradient norm",
@@ -89,7 +90,7 @@ def add_update(state: State) -> None:
             )
         )
         rank, before = state.build(_add_norm, norm, item)
-    optimizer = _segments(state, tables, "optimizer", synchronises=True)
+    optimizer = _segments(state, facts, tables, "optimizer", synchronises=True)
     stands = tuple(_of_each_rank(state, lambda rank: state.effect(_stands_in_update(state, rank))))
     rows = state.build(_add_optimizer, optimizer)
     state.stand(_stand, stands)
@@ -178,7 +179,7 @@ def update_segments(state: State) -> tuple[int, ...]:
     resolved = state.resolved
     local = resolved.precision.loss_scaling or _sums_gradients(state) or resolved.clip_gradients
     tables = (norm_table, optimizer_table) if local else (optimizer_table,)
-    return _segments(state, tables, "update", synchronises=False)
+    return _segments(state, update_facts(state), tables, "update", synchronises=False)
 
 
 def _sums_gradients(state: State) -> bool:
@@ -187,11 +188,10 @@ def _sums_gradients(state: State) -> bool:
 
 
 def _segments(
-    state: State, tables: tuple[Callable[..., OperatorTable], ...], name: str, synchronises: bool
+    state: State, facts: UpdateFacts, tables: tuple[Callable[..., OperatorTable], ...], name: str, synchronises: bool
 ) -> tuple[int, ...]:
     """One segment per different rank content."""
     known: dict[tuple[Held, float, float, float], int] = {}
-    facts = update_facts(state)
 
     def segment(rank: int) -> int:
         held = rank_held(state, rank)
@@ -209,12 +209,9 @@ def _segments(
 
 def _of_each_rank(state: State, make: Callable[[int], int]) -> list[int]:
     """What is made for each rank, once for those of equal contents."""
-    alike: dict[tuple[Chunk, ...], int] = {}
-    for rank in range(state.ranks):
-        content = contents(state, rank)
-        if content not in alike:
-            alike[content] = make(rank)
-    return [alike[contents(state, rank)] for rank in range(state.ranks)]
+    first = [first_alike(state, rank) for rank in range(state.ranks)]
+    made = {rank: make(rank) for rank in dict.fromkeys(first)}
+    return [made[rank] for rank in first]
 
 
 def _mine(state: State, held: Held, stage: int = 1) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from simulator.lowering.layers.casts import add_casts
 from simulator.lowering.layers.rows import Rows
 from simulator.lowering.steps.state import State
 from simulator.program.program import COLLECTIVE, OperatorTable
+from simulator.remembered import hashed_once
 from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.optimizers.base import OptimizerCost
 from simulator.workload.precision import Precision
@@ -19,7 +20,9 @@ TENSORS_PER_LAUNCH = 30
 """Tensors one multi-tensor-apply launch covers (four lists of pointers in a kernel's argument space)."""
 
 
-class UpdateFacts(NamedTuple):
+@hashed_once
+@dataclass(frozen=True, kw_only=True)
+class UpdateFacts:
     """What the kernels of an update depend on, beside how many weights they change."""
 
     optimizer: str

@@ -68,6 +68,7 @@ def _loss(g: LayerBuilder, x: Tensor, logits: Tensor, share: float) -> Tensor:
             keeps=(keep,),
             role="loss",
             moves=(moved,),
+            reduces=(logits.dims[-1],),
             whole=whole,
             access="loss",
             launches=(2 if style.fused_cross_entropy else 8) + (7 if measures else 0),

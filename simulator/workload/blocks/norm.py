@@ -92,6 +92,7 @@ def norms(
             again=again,
             role="norm",
             moves=(moved,),
+            reduces=(given[0].dims[-1],),
             access="" if fused else "stream",
             launches=len(given) * launches,
             backward_launches=len(given) * backward,

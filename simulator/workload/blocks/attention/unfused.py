@@ -98,6 +98,7 @@ def _softmax(g: LayerBuilder, scores: Tensor, label: str) -> Tensor:
             outputs=(out,),
             keeps=(Keep(tensor=out),),
             moves=(moved,),
+            reduces=(scores.dims[-1],),
             access="scores" if fused and passes == 1 else "",
             launches=kernels[0],
             backward_launches=kernels[1],

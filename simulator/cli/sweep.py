@@ -1,0 +1,62 @@
+"""dtsim sweep: every point of a study, on this machine's processes or a cluster's, with results that outlive a kill."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulator.cli.options import ForceOption, JsonOption, TableOption
+from simulator.cli.output import INTERRUPTED, claim_table, note, print_json, print_sections, save_table, wrote
+from simulator.errors import SpecError
+
+__all__ = ["command"]
+
+
+def command(
+    study: Annotated[str, typer.Argument(metavar="STUDY.toml", help="A job, and the values that its settings take.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Take over the results that are there.")] = False,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="tcp://HOST:PORT", help="Workers of dask.distributed; pip install 'dtsim[cluster]'."),
+    ] = None,
+    processes: Annotated[int | None, typer.Option(help="Of this machine; default: one for each of its cores.")] = None,
+    output: TableOption = None,
+    plot: Annotated[str | None, typer.Option(metavar="OUT.png", help="Draw step time over the first setting.")] = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Simulate every combination of a study's values. Results are kept point by point: --resume goes on where a kill left off."""
+    from simulator.studies.crew import cluster_crew, local_crew
+    from simulator.studies.journal import Journal
+    from simulator.studies.study_file import load_study
+    from simulator.studies.sweep import run_sweep
+
+    if scheduler is not None and processes is not None:
+        raise SpecError("--scheduler names workers elsewhere, --processes those of this machine. Give one of them")
+    the_study = load_study(study)
+    path = Path(output or Path(study).with_suffix(".csv").name)
+    results = path.with_suffix(".results.jsonl")
+    claim_table(force or resume, str(path), plot)
+    if results.exists() and not (resume or force):
+        raise SpecError(f"{results}: results are there already. Way out: --resume takes them over, --force drops them")
+    crew = (
+        cluster_crew(scheduler)
+        if scheduler
+        else local_crew(len(os.sched_getaffinity(0)) if processes is None else processes)
+    )
+    with Journal(results, fresh=force and not resume) as journal:
+        found = run_sweep(the_study, journal, crew, note)
+        save_table(found, str(path))
+        if plot:
+            from simulator.report.sweep_plot import plot_sweep
+
+            wrote(plot_sweep(found.records(), [field for field, _ in the_study.vary], plot, the_study.name))
+        if as_json:
+            print_json(found.to_dict(), "sweep")
+        else:
+            print_sections(found.sections())
+    if found.stopped:
+        raise typer.Exit(INTERRUPTED)

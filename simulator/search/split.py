@@ -1,0 +1,119 @@
+"""Layers dealt out by time: embedding and head count as what they take, so that no pipeline rank has more to do than it must.
+
+With one chunk per rank the split is the best there is (the least possible time of the busiest rank, found by halving); with several, layers
+move from the busiest rank to others as long as that helps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costs.tables import machine_of, price_table
+from simulator.errors import PlanError
+from simulator.job import Job
+from simulator.lowering import begin, resolve
+from simulator.workload.layer_kind import is_layer
+
+__all__ = ["BALANCED", "TIMED", "timed_split"]
+
+BALANCED, TIMED = "balanced", "timed"
+"""Words that a space may have for values of `plan.layer_split`: left out, and by time."""
+_HALVINGS = 60
+Seconds = NDArray[np.float64]
+
+
+def timed_split(job: Job) -> tuple[int, ...]:
+    """Return layers per chunk such that the busiest rank's kernels take least.
+
+    Args:
+        job: with a plan that leaves `layer_split` open.
+
+    Raises:
+        PlanError: the plan cannot be, has one chunk, or is dealt out so anyway.
+    """
+    cluster = job.cluster
+    resolved = resolve(job.workload, job.plan, cluster.world_size, f"cluster {cluster.name!r}")
+    state, machine = begin(job.workload, resolved), machine_of(cluster)
+    if len(state.chunks) < 2:
+        raise PlanError("layers are dealt out by time over the chunks of pipeline ranks, but there is 1 chunk")
+    each = {
+        kind: sum(price_table(table, machine, resolved.axes).seconds for table in (cost.forward, cost.backward))
+        for kind, cost in state.costs.items()
+    }
+    layers: list[float] = []
+    fixed = np.zeros(len(state.chunks))
+    for number, chunk in enumerate(state.chunks):
+        for place, kind in enumerate(chunk.kinds):
+            inside = place - chunk.embedding < chunk.layers and is_layer(kind)
+            if inside:
+                layers.append(each[kind])
+            else:
+                fixed[number] += each[kind]
+    balanced = tuple(chunk.layers for chunk in state.chunks)
+    seconds = np.array(layers)
+    if len(seconds) != sum(balanced):
+        raise PlanError(
+            f"layers of model {job.workload.model.name!r} are not dealt out by time: it has more than one stack"
+        )
+    rank_of = state.placement.rank_of[0]
+    alone = len(set(rank_of.tolist())) == len(rank_of)
+    found = _least(seconds, fixed) if alone else _moved(seconds, fixed, rank_of, np.array(balanced))
+    if found == balanced:
+        raise PlanError("layers dealt out by time are as the balanced split has them. Way out: leave layer_split out")
+    return found
+
+
+def _least(seconds: Seconds, fixed: Seconds) -> tuple[int, ...]:
+    """The split whose busiest chunk takes least; of these the one with the fewest layers in front, where most activations stand."""
+    low, high = float(seconds.max()), float(seconds.sum() + fixed.sum())
+    best = _filled(seconds, fixed, high)
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        found = _filled(seconds, fixed, middle)
+        low, high = (low, middle) if found else (middle, high)
+        best = found or best
+    return best
+
+
+def _filled(seconds: Seconds, fixed: Seconds, most: float) -> tuple[int, ...]:
+    """Fill chunks from the last one on, none above `most`, each with a layer at least; () where that does not do."""
+    counts, left = [], len(seconds)
+    for chunk in range(len(fixed) - 1, -1, -1):
+        room, count = most - fixed[chunk], 0
+        while left > chunk and (seconds[left - 1] <= room or not count):
+            left -= 1
+            room -= seconds[left]
+            count += 1
+        if not count or room < 0:
+            return ()
+        counts.append(count)
+    return tuple(counts[::-1]) if left == 0 else ()
+
+
+def _moved(seconds: Seconds, fixed: Seconds, rank_of: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[int, ...]:
+    """Move layers, one by one, from chunks of the busiest rank to chunks of others."""
+    before = np.concatenate([[0.0], np.cumsum(seconds)])
+
+    def busy(some: NDArray[np.int64]) -> Seconds:
+        ends = np.cumsum(some)
+        chunks = before[ends] - before[ends - some] + fixed
+        return np.bincount(rank_of, weights=chunks).astype(np.float64)
+
+    now = busy(counts)
+    while True:
+        order = np.argsort(now)
+        giver, taker = int(order[-1]), int(order[0])
+        best: tuple[float, NDArray[np.int64]] | None = None
+        for give in np.flatnonzero((rank_of == giver) & (counts > 1))[::-1]:
+            for take in np.flatnonzero(rank_of == taker)[::-1]:
+                tried = counts.copy()
+                tried[give] -= 1
+                tried[take] += 1
+                longest = float(busy(tried).max())
+                if longest < now.max() * (1.0 - 1e-12) and (best is None or longest < best[0]):
+                    best = longest, tried
+        if best is None:
+            return tuple(int(count) for count in counts)
+        counts = best[1]
+        now = busy(counts)

@@ -1,0 +1,149 @@
+"""Where blocks of points run: processes of this machine, or the workers of a dask.distributed scheduler; lost ones are asked again."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from typing import Any
+
+from simulator.errors import SpecError
+
+__all__ = ["Crew", "cluster_crew", "local_crew"]
+
+_TIMES = 3
+"""How often a block that took its worker down is tried before it is given up."""
+_PATIENCE = 60.0
+"""Seconds that a scheduler may be away, and that blocks beside a lost one may say nothing."""
+
+
+class Crew:
+    """Workers that may be lost.
+
+    Args:
+        start: returns an executor and what closes it; called again when the one before is broken.
+        size: how many blocks run side by side.
+    """
+
+    def __init__(self, start: Callable[[], tuple[Executor, Callable[[], Any]]], size: int) -> None:
+        self._start, self.size = start, size
+
+    def run(
+        self,
+        work: Callable[[Any, list[int]], Any],
+        context: Any,
+        blocks: Iterable[list[int]],
+        given_up: Callable[[int, str], Any],
+    ) -> Iterator[Any]:
+        """Yield `work(context, block)` of every block, in the order in which they end.
+
+        After a loss every block that was under way is asked again, alone, so that it is known whose fault it was: one that loses its
+        worker again is cut into points, and a point that does so three times is `given_up(point, why)`.
+        """
+        queue, suspects = iter(blocks), deque[tuple[list[int], int]]()
+        running: dict[Future[Any], tuple[list[int], int]] = {}
+        with _Hands(self._start) as hands:
+            while True:
+                while not (suspects and running) and len(running) < (1 if suspects else 2 * self.size):
+                    block, times = suspects.popleft() if suspects else (next(queue, []), 0)
+                    if not block:
+                        break
+                    running[hands.submit(work, context, block)] = block, times
+                if not running:
+                    return
+                done, _ = wait(running, return_when=FIRST_COMPLETED, timeout=_PATIENCE if hands.broken else None)
+                for future in done or list(running):
+                    block, times = running.pop(future)
+                    try:
+                        yield future.result(timeout=0)
+                    except Exception as error:
+                        hands.broken = True
+                        why = f"{type(error).__name__}: {str(error)[:200]}".rstrip(": ")
+                        if times + 1 >= _TIMES and len(block) == 1:
+                            yield given_up(block[0], why)
+                        elif times >= 1 and len(block) > 1:
+                            suspects.extend(([one], 1) for one in block)
+                        else:
+                            suspects.append((block, times + 1))
+
+
+class _Hands:
+    """The executor at work; a new one once the last block of a broken one is back."""
+
+    def __init__(self, start: Callable[[], tuple[Executor, Callable[[], Any]]]) -> None:
+        self._start, self.broken = start, False
+        self._executor: Executor | None = None
+        self._close: Callable[[], Any] = lambda: None
+
+    def __enter__(self) -> _Hands:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
+
+    def submit(self, work: Callable[[Any, list[int]], Any], context: Any, block: list[int]) -> Future[Any]:
+        """Hand out a block; of an executor that takes none, a future that says so."""
+        if self._executor is None or self.broken:
+            self._close()
+            self._executor, self._close = self._start()
+            self.broken = False
+        try:
+            return self._executor.submit(work, context, block)
+        except Exception as error:
+            future: Future[Any] = Future()
+            future.set_exception(error)
+            return future
+
+
+def local_crew(processes: int) -> Crew:
+    """Return processes of this machine.
+
+    Raises:
+        SpecError: fewer than one.
+    """
+    if processes < 1:
+        raise SpecError(f"--processes: expected 1 or more, got {processes}")
+
+    def start() -> tuple[Executor, Callable[[], Any]]:
+        pool = ProcessPoolExecutor(processes)
+        return pool, lambda: pool.shutdown(wait=True, cancel_futures=True)
+
+    return Crew(start, processes)
+
+
+def cluster_crew(address: str, patience: float = 0.0) -> Crew:
+    """Return the workers of a dask.distributed scheduler, which must have this package; it may go away for a minute and come back.
+
+    Args:
+        patience: seconds to wait for it to answer the first time.
+
+    Raises:
+        SpecError: dask.distributed is not installed, or nothing answers at the address.
+    """
+    try:
+        from distributed import Client
+    except ImportError:
+        raise SpecError("--scheduler needs dask.distributed. Way out: pip install 'dtsim[cluster]'") from None
+
+    def connect(patience: float) -> Any:
+        until = time.monotonic() + patience
+        while True:
+            try:
+                return Client(address, timeout=5, set_as_default=False)
+            except (OSError, ValueError, TimeoutError) as error:
+                if isinstance(error, ValueError) or time.monotonic() > until:
+                    raise SpecError(
+                        f"--scheduler {address}: no scheduler answers ({str(error)[:120]}). Way out: tcp://HOST:PORT of one that runs"
+                    ) from None
+                time.sleep(0.5)
+
+    def start() -> tuple[Executor, Callable[[], Any]]:
+        client = connect(_PATIENCE)
+        client.wait_for_workers(1, timeout=_PATIENCE)
+        return client.get_executor(pure=False), lambda: client.close(timeout=2)
+
+    first = connect(patience)
+    threads = sum(first.nthreads().values())
+    first.close()
+    return Crew(start, max(1, threads))
