@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import sys
-from pathlib import Path
+import tempfile
 
 import nox
 
@@ -80,11 +79,10 @@ def benchmarks(session: nox.Session) -> None:
 @nox.session
 def notebooks(session: nox.Session) -> None:
     """The lessons, copied to an empty folder outside the repository as a reader would, and run there."""
-    copies = Path(session.create_tmp(), "lessons")
-    shutil.rmtree(copies, ignore_errors=True)
-    python(session, "simulator", "notebooks", str(copies))
-    options = ("-o", "addopts=", "-q", "--nbmake", "--nbmake-timeout=300", "-p", "no:cacheprovider")
-    python(session, "pytest", *options, str(copies))
+    with tempfile.TemporaryDirectory() as folder:
+        python(session, "simulator", "notebooks", f"{folder}/lessons")
+        options = ("-o", "addopts=", "-q", "--nbmake", "--nbmake-timeout=300", "-p", "no:cacheprovider")
+        python(session, "pytest", *options, f"{folder}/lessons")
 
 
 @nox.session(venv_backend="venv")

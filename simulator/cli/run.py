@@ -51,7 +51,11 @@ def command(
     ] = None,
     output: TableOption = None,
     measured: Annotated[
-        str | None, typer.Option(metavar="TIME|LOG", help="A measured step time, such as 2.31s, or the run's log.")
+        str | None,
+        typer.Option(
+            metavar="TIME|LOG|TRACE",
+            help="A measured step time, such as 2.31s, the run's log, or a trace of PyTorch's profiler.",
+        ),
     ] = None,
     measured_rate: Annotated[
         str | None, typer.Option("--measured-tokens-per-gpu", metavar="N", help="Measured tokens/s per GPU.")
@@ -109,6 +113,12 @@ def command(
         judgement = judge_step_time(prediction, seconds)
         answer["measured"] = judgement.to_dict() | ({"log": steps.to_dict()} if steps else {})
         sections += [*([steps.section()] if steps else []), judgement.section()]
+        if steps and steps.kernels:
+            from simulator.studies.measured_kernels import kernels_beside
+
+            beside_trace = kernels_beside(steps.kernels, prediction)
+            answer["measured"] |= {"kernels": beside_trace.to_dict()["by_kind"]}
+            sections.append(beside_trace.section())
     if wanted is not None:
         cost = training_cost(prediction, wanted, the_job.cluster.price_per_gpu_hour)
         answer["training"] = cost.to_dict()
@@ -168,7 +178,7 @@ def _run_program(
 
 
 def _log(measured: str) -> Steps | None:
-    """The steps of a log, when a file is named; None for a time."""
+    """The steps of a log or trace, when a file is named; None for a time."""
     import os
 
     from simulator.importers.jobs import import_file
@@ -181,7 +191,7 @@ def _log(measured: str) -> Steps | None:
         return None
     steps: Steps | None = import_file(measured).steps
     if steps is None:
-        raise SpecError(f"--measured {measured}: is no training log. Give a log, or a time such as 2.31s")
+        raise SpecError(f"--measured {measured}: is no training log and no trace. Give one, or a time such as 2.31s")
     return steps
 
 
