@@ -32,12 +32,10 @@ _WAYS = {
 }
 """Errors of a recording -> what they mean."""
 _CUDA = (
-    "not compiled with CUDA",
-    "not linked with support for cuda",
-    "No CUDA GPUs",
-    "Found no NVIDIA driver",
-    "CUDA driver",
-)
+    "not compiled with CUDA", "not linked with support for cuda", "No CUDA GPUs", "Found no NVIDIA driver", "CUDA driver",
+    "at least two devices, cuda", "cuda:0 and cpu", "cpu and cuda:0",
+)  # fmt: skip
+"""What PyTorch says of a GPU that is not there, or of one tensor on it beside others."""
 
 
 def script_of(target: str) -> tuple[Path, str]:
