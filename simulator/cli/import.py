@@ -95,12 +95,11 @@ def _model(targets: list[str], cluster: str | None, output: str | None, force: b
         facts = [{"field": "workload.model", "value": None, "why": one} for one in assumed]
         print_json(
             {
-                "schema_version": 1,
-                "kind": "import",
                 "source_format": "a function that makes a PyTorch model",
                 "job": job,
             }
-            | {"assumed": facts, "not_understood": []}
+            | {"assumed": facts, "not_understood": []},
+            "import",
         )
     elif output in (None, "-"):
         print(text, end="")

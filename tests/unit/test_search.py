@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -455,5 +456,5 @@ def test_a_step_is_linear_in_its_microbatches_once_the_pipeline_is_full(plan: li
     for microbatches in (8, 12, 16, 20):
         batch = f"workload.global_batch_size={2 * microbatches}"
         steps.append(simulate_job(job_from_names("llama3_8b", "h100_x8", [*settings, batch])).step_time)
-    increments = [after - before for before, after in zip(steps, steps[1:], strict=False)]
+    increments = [after - before for before, after in itertools.pairwise(steps)]
     assert increments == pytest.approx([increments[0]] * 3, rel=1e-9)
