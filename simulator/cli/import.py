@@ -98,7 +98,7 @@ def _model(targets: list[str], cluster: str | None, output: str | None, force: b
                 "source_format": "a function that makes a PyTorch model",
                 "job": job,
             }
-            | {"assumed": facts, "not_understood": []},
+            | {"read": [], "assumed": facts, "no_effect": [], "not_understood": []},
             "import",
         )
     elif output in (None, "-"):
