@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from simulator.plan.plan import Attention, Exchange, Messages, RecomputeKind
+from simulator.plan.values import Attention, Exchange, Messages, RecomputeKind
 from simulator.specs import ExtendingSpec, load_named
 from simulator.units import Bytes, Seconds
 

@@ -11,46 +11,26 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from simulator.options.option import FrameworkDefault, Group, check_needs, given, more_than, one_of
+from simulator.plan.values import (
+    Attention,
+    Degree,
+    Exchange,
+    Layers,
+    Messages,
+    Module,
+    Part,
+    RecomputeKind,
+    graphs,
+)
 from simulator.specs import Listed, Name, Spec
 from simulator.units import Bytes
 
-__all__ = ["AXES", "GRAPH_PARTS", "WHOLE_STEP", "Attention", "Exchange", "Messages", "Plan", "RecomputeKind"]
-
-AXES = ("tp", "cp", "dp", "pp")
-"""Mesh axes, innermost (consecutive ranks) first: the order Megatron-LM uses."""
-
-Degree = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
-Layers = Annotated[int, Field(strict=True, ge=0, le=100_000)]
-Part = Annotated[float, Field(ge=0, le=1)]
-Attention = Literal["unfused", "flash1", "flash2", "flash3", "te", "te_2024", "sdpa"]
-Exchange = Literal["all_to_all", "once_per_node"]
-Messages = Literal["latency", "blocking"]
-RecomputeKind = Literal["none", "selective", "operators", "full"]
-Module = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"]
+__all__ = ["Plan"]
 
 DEGREES, TENSOR, CONTEXT = Group("degrees"), Group("tensor parallelism"), Group("context parallelism")
 EXPERTS, PIPELINE, STATES = Group("experts"), Group("pipeline"), Group("what is sharded")
 FSDP, GRADIENTS, RECOMPUTE = Group("FSDP (ZeRO-3)"), Group("gradients and weights"), Group("recompute")
 HOST, KERNELS = Group("host memory"), Group("kernels")
-
-GRAPH_PARTS = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")
-"""Parts of layers that CUDA graphs may start, as Megatron-Core's --cuda-graph-scope names them."""
-WHOLE_STEP = "full_iteration"
-"""One graph of the whole step's forward and backward."""
-_WHOLE_GRAPHS = ("none", WHOLE_STEP)
-
-
-def _graphs(value: object) -> object:
-    """What CUDA graphs start: none, full_iteration, or parts of layers as a tuple; one part may stand alone."""
-    if value is None or value in _WHOLE_GRAPHS:
-        return value
-    parts = (value,) if isinstance(value, str) else value
-    if not isinstance(parts, list | tuple) or not all(part in GRAPH_PARTS for part in parts):
-        raise ValueError(
-            f"expected {' or '.join(_WHOLE_GRAPHS)}, or a list of parts of layers such as ['attn']: {', '.join(GRAPH_PARTS)}"
-        )
-    return tuple(parts)
-
 
 _EXPERTS = more_than(
     "model.experts",
@@ -414,7 +394,7 @@ class Plan(Spec):
     dropout: Annotated[bool | None, KERNELS, FrameworkDefault("dropout")] = None
     """Whether the model is trained with dropout."""
     cuda_graphs: Annotated[
-        str | tuple[str, ...] | None, BeforeValidator(_graphs), KERNELS, FrameworkDefault("cuda_graphs")
+        str | tuple[str, ...] | None, BeforeValidator(graphs), KERNELS, FrameworkDefault("cuda_graphs")
     ] = None
     """What is started by CUDA graphs: "none", "full_iteration", or parts of layers: attn, mlp, moe_router,
     moe_preprocess, moe; left out: the framework's, where the plan allows it."""

@@ -20,7 +20,8 @@ from collections.abc import Iterable
 
 from simulator.errors import PlanError, refuse
 from simulator.plan.framework import Framework
-from simulator.plan.plan import WHOLE_STEP, Plan
+from simulator.plan.plan import Plan
+from simulator.plan.values import WHOLE_STEP
 from simulator.program.program import EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH, Tensor
 from simulator.workload.graph import Op
 from simulator.workload.model import Model

@@ -31,7 +31,8 @@ from simulator.partition.compose import compose
 from simulator.partition.layout import Layout
 from simulator.partition.strategies.base import TENSOR
 from simulator.plan.framework import Framework, load_framework
-from simulator.plan.plan import AXES, Plan
+from simulator.plan.plan import Plan
+from simulator.plan.values import AXES
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Schedule, Shape
 from simulator.units import BYTES_PER_ELEMENT

@@ -1,0 +1,52 @@
+"""What choices of a plan may say: names of kernels, messages and modules, numbers within bounds, parts that CUDA graphs start."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+__all__ = [
+    "AXES",
+    "GRAPH_PARTS",
+    "WHOLE_STEP",
+    "Attention",
+    "Degree",
+    "Exchange",
+    "Layers",
+    "Messages",
+    "Module",
+    "Part",
+    "RecomputeKind",
+    "graphs",
+]
+
+AXES = ("tp", "cp", "dp", "pp")
+"""Mesh axes, innermost (consecutive ranks) first: the order Megatron-LM uses."""
+
+Degree = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+Layers = Annotated[int, Field(strict=True, ge=0, le=100_000)]
+Part = Annotated[float, Field(ge=0, le=1)]
+Attention = Literal["unfused", "flash1", "flash2", "flash3", "te", "te_2024", "sdpa"]
+Exchange = Literal["all_to_all", "once_per_node"]
+Messages = Literal["latency", "blocking"]
+RecomputeKind = Literal["none", "selective", "operators", "full"]
+Module = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"]
+
+GRAPH_PARTS = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")
+"""Parts of layers that CUDA graphs may start, as Megatron-Core's --cuda-graph-scope names them."""
+WHOLE_STEP = "full_iteration"
+"""One graph of the whole step's forward and backward."""
+_WHOLE_GRAPHS = ("none", WHOLE_STEP)
+
+
+def graphs(value: object) -> object:
+    """What CUDA graphs start: none, full_iteration, or parts of layers as a tuple; one part may stand alone."""
+    if value is None or value in _WHOLE_GRAPHS:
+        return value
+    parts = (value,) if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not all(part in GRAPH_PARTS for part in parts):
+        raise ValueError(
+            f"expected {' or '.join(_WHOLE_GRAPHS)}, or a list of parts of layers such as ['attn']: {', '.join(GRAPH_PARTS)}"
+        )
+    return tuple(parts)
