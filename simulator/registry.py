@@ -12,14 +12,26 @@ import importlib
 import inspect
 import pkgutil
 import re
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Generic, Protocol, TypeVar
 
 from simulator.errors import UnknownNameError
 
 __all__ = ["Family"]
 
 
-class Family:
+class _Named(Protocol):
+    """What a member has."""
+
+    @property
+    def name(self) -> str:
+        """Its own name."""
+
+
+Member = TypeVar("Member", bound=_Named)
+
+
+class Family(Generic[Member]):
     """The members of one plug-in family, by name and alias.
 
     Args:
@@ -32,11 +44,11 @@ class Family:
         self.kind, self.package, self.base = kind, package, base
 
     @functools.cached_property
-    def members(self) -> dict[str, Any]:
+    def members(self) -> dict[str, Member]:
         """One instance per member, by its own name, in alphabetical order."""
         package = importlib.import_module(self.package)
         base = getattr(importlib.import_module(f"{self.package}.base"), self.base)
-        found: dict[str, Any] = {}
+        found: dict[str, Member] = {}
         cls: Any
         for info in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{self.package}.{info.name}")
@@ -58,7 +70,7 @@ class Family:
                 table[_plain(alias)] = name
         return table
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> Member:
         """Return the member with this name or alias (case, `-` and `_` do not matter).
 
         Raises:
@@ -72,7 +84,7 @@ class Family:
     def __contains__(self, name: str) -> bool:
         return _plain(name) in self._aliases
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Member]:
         return iter(self.members.values())
 
 

@@ -17,6 +17,7 @@ from simulator.hardware.parts import Part
 from simulator.job import Job
 from simulator.lowering import ResolvedPlan, lower_resolved, resolve
 from simulator.lowering.layers.expand import layer_costs
+from simulator.lowering.steps.bucket_parts import is_cut
 from simulator.plan.plan import Plan
 from simulator.program.program import Program
 from simulator.program.spec import verify
@@ -115,18 +116,18 @@ def simulate_job(job: Job, engine: str = "compiled", fold: bool = True) -> Predi
 
 
 def _small_bucket(workload: Workload, resolved: ResolvedPlan, plan: Plan) -> tuple[str, ...]:
-    """What to say where the buckets asked for are smaller than those there can be."""
+    """What to say where layers are larger than the buckets asked for, and yet not cut."""
     if plan.bucket_size is None:
         return ()
-    costs = layer_costs(workload, resolved)
-    least = (
-        min((cost.parameters for kind, cost in costs.items() if is_layer(kind)), default=0.0) * resolved.gradient_bytes
-    )
-    if plan.bucket_size >= least:
+    most = plan.bucket_size / resolved.gradient_bytes
+    layers = {kind: cost for kind, cost in layer_costs(workload, resolved).items() if is_layer(kind)}
+    whole = [kind for kind, cost in layers.items() if cost.parameters > most and not is_cut(cost, most, resolved)]
+    if not whole:
         return ()
+    least = min(layers[kind].parameters for kind in whole) * resolved.gradient_bytes
     return (
-        f"gradients are reduced layer by layer at the finest: bucket_size = {show(plan.bucket_size, 'B')} is less than the "
-        f"{show(least, 'B')} of a layer and has the effect of one",
+        f"gradients of {' and '.join(whole)} are reduced layer by layer at the finest: bucket_size = {show(plan.bucket_size, 'B')} "
+        f"is less than the {show(least, 'B')} of a layer and has the effect of one",
     )
 
 

@@ -77,7 +77,14 @@ def mutants_of(path: Path, source: str) -> Iterator[Mutant]:
         becomes = _OPERATORS.get(type(operator))
         return Mutant(path, begin, end, f" {becomes} ") if becomes and begin[0] == end[0] else None
 
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    decorators = [one for node in ast.walk(tree) for one in getattr(node, "decorator_list", ())]
+    passed_over = {
+        id(inner) for one in decorators for inner in ast.walk(one)
+    }  # frozen=True, maxsize=64: no behaviour of ours
+    for node in ast.walk(tree):
+        if id(node) in passed_over:
+            continue
         found: list[Mutant | None] = []
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             found.append(between(node.left, node.comparators[0], node.ops[0]))

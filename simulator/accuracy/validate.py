@@ -32,9 +32,9 @@ PEAK = "peak_memory_bytes"
 KINDS = ("runs", "memory", "nccl", "gemm", "schedules", "predictions")
 PUBLISHED = "published runs shipped with the simulator"
 NOT_FITTED = (
-    "prices come from micro-benchmarks, data sheets and documents; of GPUs and networks none was fitted to a step time, of hosts one "
-    "number was (training_pace of calibrations/host.toml, on host-bound runs). Besides, only the width of the band was learnt from "
-    "whole runs (calibrations/run_residuals.toml)"
+    "prices come from micro-benchmarks, data sheets and documents; of GPUs and networks only P100 and Piz Daint's GLOO were fitted to "
+    "step times (no benchmark of them is published), of hosts two numbers were (training_pace and arm_pace of calibrations/host.toml). "
+    "Besides, only the width of the band was learnt from whole runs (calibrations/run_residuals.toml)"
 )
 
 

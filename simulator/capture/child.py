@@ -32,12 +32,10 @@ _WAYS = {
 }
 """Errors of a recording -> what they mean."""
 _CUDA = (
-    "not compiled with CUDA",
-    "not linked with support for cuda",
-    "No CUDA GPUs",
-    "Found no NVIDIA driver",
-    "CUDA driver",
-)
+    "not compiled with CUDA", "not linked with support for cuda", "No CUDA GPUs", "Found no NVIDIA driver", "CUDA driver",
+    "at least two devices, cuda", "cuda:0 and cpu", "cpu and cuda:0",
+)  # fmt: skip
+"""What PyTorch says of a GPU that is not there, or of one tensor on it beside others."""
 
 
 def script_of(target: str) -> tuple[Path, str]:
@@ -61,7 +59,14 @@ def script_of(target: str) -> tuple[Path, str]:
     return path, function
 
 
-def capture(target: str, world: int, rank: int = 0, arguments: Sequence[str] = (), seconds: float = 600.0) -> Capture:
+def capture(
+    target: str,
+    world: int,
+    rank: int = 0,
+    arguments: Sequence[str] = (),
+    seconds: float = 600.0,
+    builds: bool = False,
+) -> Capture:
     """Return what one rank of a script does in a training step.
 
     This executes the script.
@@ -71,6 +76,7 @@ def capture(target: str, world: int, rank: int = 0, arguments: Sequence[str] = (
         world, rank: what it is told.
         arguments: its command line.
         seconds: when to give up.
+        builds: whether FUNCTION makes a model, or a model and a batch, of which one forward is recorded.
 
     Raises:
         SpecError: torch is missing, or the script broke, took too long, needs a GPU or is no training step.
@@ -82,7 +88,7 @@ def capture(target: str, world: int, rank: int = 0, arguments: Sequence[str] = (
         output = Path(folder, "capture.json")
         words = {
             "file": str(path), "function": function, "world": world, "rank": rank, "script": target,
-            "arguments": list(arguments), "output": str(output),
+            "arguments": list(arguments), "output": str(output), "builds": builds,
         }  # fmt: skip
         code = _run(words, seconds, target)
         if not output.exists():
@@ -146,7 +152,7 @@ def _told(target: str, error: dict[str, Any]) -> str:
     kind, message, place = error["kind"], " ".join(error["message"].split())[:400], error["place"]
     at = f" at {place}" if place else ""
     if error["plain"]:
-        return f"{target}: no training step: {message}"
+        return f"{target}: {message}" if error["builds"] else f"{target}: no training step: {message}"
     if any(word in message for word in _CUDA):
         return (
             f"{target}: it asks for a GPU{at}: {message}. "

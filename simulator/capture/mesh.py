@@ -94,13 +94,14 @@ def _names(capture: Capture, spans: Sequence[tuple[int, int]], within: Sequence[
 
 
 def _known(name: str) -> str:
-    """The axis that a group's name speaks of.
+    """The axis that a group's name speaks of first; copies of shards in any place.
 
-    >>> _known("mesh_dp_shard"), _known("TENSOR_MODEL_PARALLEL_GROUP"), _known("default_pg")
-    ('dp', 'tp', '')
+    >>> _known("mesh_dp_shard"), _known("TENSOR_MODEL_PARALLEL_GROUP"), _known("DATA_PARALLEL_GROUP_WITH_CP"), _known("default_pg")
+    ('dp', 'tp', 'dp', '')
     """
     words = re.split(r"[^a-z]+", name.lower())
-    return next((axis for axis, known in _WORDS.items() if set(words) & set(known)), "")
+    found = [axis for word in words for axis, known in _WORDS.items() if word in known]
+    return "replica" if "replica" in found else next(iter(found), "")
 
 
 def _by_work(events: Sequence[Event], group: int) -> str:
@@ -109,6 +110,8 @@ def _by_work(events: Sequence[Event], group: int) -> str:
     for event in mine:
         if event.work in _BY_WORK:
             return _BY_WORK[event.work]
-    if any(event.phase == "forward" and event.work == "all_reduce" and event.path for event in mine):
+    if any(
+        event.phase == "forward" and event.work in ("all_reduce", "reduce_scatter") and event.path for event in mine
+    ):
         return "tp"
     return "dp"

@@ -101,6 +101,7 @@ class Capture:
         parameters: numbers of the model on this rank.
         notes: what was assumed, in words.
         unknown: kernels of no known kind, with how often each ran.
+        shapes: of the model's parameters by name, those that modules share once; of a model that was built, not of a step.
     """
 
     script: str
@@ -114,6 +115,7 @@ class Capture:
     parameters: int = 0
     notes: tuple[str, ...] = ()
     unknown: dict[str, int] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 _EVENT = tuple(f.name for f in dataclasses.fields(Event))
@@ -150,7 +152,8 @@ def read_capture(text: str) -> Capture:
         events = tuple(_event(values) for values in plain.pop("events"))
         storages = tuple(Storage(**dict(zip(_STORAGE, values, strict=True))) for values in plain.pop("storages"))
         notes = tuple(plain.pop("notes"))
-        return Capture(**plain, groups=groups, events=events, storages=storages, notes=notes)
+        shapes = {key: tuple(shape) for key, shape in plain.pop("shapes").items()}
+        return Capture(**plain, groups=groups, events=events, storages=storages, notes=notes, shapes=shapes)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SpecError(f"no capture: {str(error)[:200]}") from None
 

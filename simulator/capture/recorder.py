@@ -85,7 +85,7 @@ class Recorder:
     def phase(self) -> str:
         """The phase that an operator belongs to now."""
         if self.torch._C._current_graph_task_id() != -1:
-            return "recompute" if self.torch.is_grad_enabled() else "backward"
+            return "recompute" if self.torch.is_grad_enabled() or self.module_stack else "backward"
         if self.in_optimizer or (self.after_backward and not self.module_stack):
             return "optimizer"
         return "forward"
@@ -116,7 +116,8 @@ class Recorder:
         name = f"{function.namespace}.{function._schema.name.partition('::')[2]}"
         if name in _HOST_READS:
             return self._host_read(name, function, arguments, options)
-        result = function(*arguments, **options)
+        joined = _joined(name)
+        result = joined(*arguments) if joined else function(*arguments, **options)
         if name in WAITS:
             self._wait(arguments)
         if name in BARRIERS or name in WAITS:
@@ -368,6 +369,25 @@ class Recorder:
         if isinstance(value, list | tuple):
             return [self._plain(inner) for inner in value]
         return value
+
+
+def _joined(name: str) -> Any:
+    """What runs in place of a message of several tensors at once, for which tensors without data have no rule: that of one of them.
+
+    Returns None where there is a rule.
+    """
+    import torch
+
+    c10d = torch.ops.c10d
+    return {
+        "c10d.allreduce_coalesced_": lambda tensors, group, how, *_: c10d.allreduce_(tensors, group, how, None)[1],
+        "c10d.allgather_into_tensor_coalesced_": lambda outputs, inputs, group, *_: c10d._allgather_base_(
+            outputs[0], inputs[0], group
+        )[1],
+        "c10d.reduce_scatter_tensor_coalesced_": lambda outputs, inputs, group, how, *_: c10d._reduce_scatter_base_(
+            outputs[0], inputs[0], group, how
+        )[1],
+    }.get(name)
 
 
 def place_in_script() -> str:

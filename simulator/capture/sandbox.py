@@ -90,6 +90,7 @@ class Sandbox:
         dist.destroy_process_group = already
         self.data_parallel = DataParallel(self.recorder)
         self._meshes(dist)
+        self._shards()
 
     def _meshes(self, dist: Any) -> None:
         """A mesh computes with small tensors of rank numbers, which must have data."""
@@ -100,6 +101,11 @@ class Sandbox:
             if isinstance(member, types.FunctionType):
                 setattr(mesh, name, with_data(member))
         device_mesh.init_device_mesh = dist.init_device_mesh = with_data(device_mesh.init_device_mesh)
+
+    def _shards(self) -> None:
+        from torch.distributed.fsdp._fully_shard import _fsdp_param
+
+        _fsdp_param._chunk_with_empty = Chunks
 
     # ---- device ----
 
@@ -128,7 +134,8 @@ class Sandbox:
             for name in ("_get_foreach_kernels_supported_devices", "_get_fused_kernels_supported_devices"):
                 if hasattr(module, name):
                     setattr(module, name, lambda: ["cuda", "cpu"])  # as on a GPU
-        lists._foreach_supported_types.append(FakeTensor)
+        for module in (lists, base):
+            module._foreach_supported_types.append(FakeTensor)
         base.register_optimizer_step_pre_hook(self._before_update)
         base.register_optimizer_step_post_hook(self._after_update)
 
@@ -164,6 +171,7 @@ class Sandbox:
     def _modules(self) -> None:
         from torch.nn.modules import module as modules
 
+        modules.Module._apply = converted
         modules.register_module_forward_pre_hook(self._enter)
         modules.register_module_forward_hook(self._leave, always_call=True)
 
@@ -173,7 +181,8 @@ class Sandbox:
             self._root(module)
         recorder.module_stack.append(self.names.get(id(module), type(module).__name__))
         for parameter in module._parameters.values():
-            if parameter is not None and parameter.requires_grad and id(parameter) not in self._hooked:
+            wanted = parameter is not None and parameter.requires_grad and parameter.is_leaf
+            if wanted and id(parameter) not in self._hooked:
                 self._hooked.add(id(parameter))
                 parameter.register_post_accumulate_grad_hook(self._accumulated)
 
@@ -219,6 +228,59 @@ def with_data(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*arguments, **options)
 
     return run
+
+
+def converted(module: Any, function: Callable[[Any], Any], recurse: bool = True) -> Any:
+    """Stand in for Module._apply (`model.bfloat16()`, `model.to(...)`): PyTorch swaps tensors in place, which those without data refuse.
+
+    A parameter becomes another one; where several modules share it, they share the other one too.
+    """
+    import torch
+
+    if recurse:
+        for child in module.children():
+            child._apply(function)
+    for name, old in module._parameters.items():
+        if old is None:
+            continue
+        new = getattr(old, "_became", None)
+        if new is None:
+            with torch.no_grad():
+                made = function(old)
+                gradient = None if old.grad is None else function(old.grad)
+            if made is old:
+                continue
+            new = torch.nn.Parameter(made, old.requires_grad)
+            new.grad, old._became = gradient, new
+        module._parameters[name] = new
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = function(buffer)
+    return module
+
+
+class Chunks:
+    """The chunks of a tensor, each made when it is asked for: of a thousand, FSDP2 asks for two.
+
+    Args:
+        tensor: what is cut.
+        count: into how many; those behind its end are empty.
+        dim: along which dimension.
+    """
+
+    def __init__(self, tensor: Any, count: int, dim: int) -> None:
+        self.tensor, self.count, self.dim = tensor, count, dim
+        self.size = -(-tensor.size(dim) // count)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, place: int) -> Any:
+        start = place * self.size
+        left = self.tensor.size(self.dim) - start
+        if left <= 0:
+            return self.tensor.new_empty(0)
+        return self.tensor.narrow(self.dim, start, min(self.size, left))
 
 
 def local(value: Any) -> list[Any]:

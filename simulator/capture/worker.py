@@ -32,7 +32,7 @@ def main() -> int:
     try:
         answer = _record(task)
     except BaseException as error:  # also SystemExit of the script
-        answer = json.dumps({"error": _told(error, Path(task["file"]))})
+        answer = json.dumps({"error": _told(error) | {"builds": task["builds"]}})
     Path(task["output"]).write_text(answer, encoding="utf-8")
     sys.stdout.flush()
     return 0
@@ -70,6 +70,8 @@ def _record(task: dict[str, Any]) -> str:
     sys.path.insert(0, str(path.parent))
     sys.argv = [str(path), *task["arguments"]]
     with FakeTensorMode(allow_non_fake_inputs=True), dispatch_mode(sandbox.recorder):
+        if task["builds"]:
+            return write_capture(_build(path, function, sandbox, task["script"]))
         if function:
             _call(path, function, sandbox)
         else:
@@ -93,7 +95,31 @@ class _NotAStep(Exception):
     """What ran is no training step."""
 
 
-def _call(path: Path, name: str, sandbox: Any) -> None:
+def _build(path: Path, name: str, sandbox: Any, script: str) -> Any:
+    """Record one forward of the model that a function makes."""
+    import dataclasses
+
+    import torch
+
+    from simulator.capture.sandbox import plain_name
+
+    made = _function(path, name)()
+    model, *inputs = made if isinstance(made, tuple) else (made,)
+    if not isinstance(model, torch.nn.Module):
+        raise _NotAStep(f"{name} makes no model: it returned {type(model).__name__}, expected a torch.nn.Module")
+    shapes = {plain_name(key): tuple(value.shape) for key, value in model.named_parameters()}
+    sandbox.begin()
+    model(*(inputs or [torch.zeros(1, _TOKENS, dtype=torch.long)]))
+    if not inputs:
+        sandbox.recorder.assume(f"sequence_length = {_TOKENS}: {name} returned no batch of tokens beside the model")
+    return dataclasses.replace(sandbox.finished(script), shapes=shapes)
+
+
+_TOKENS = 2048
+"""Tokens of a sequence where nobody says how many."""
+
+
+def _function(path: Path, name: str) -> Any:
     module = runpy.run_path(str(path), run_name="captured")
     function = module.get(name)
     if not callable(function):
@@ -101,13 +127,18 @@ def _call(path: Path, name: str, sandbox: Any) -> None:
             sorted(k for k, v in module.items() if callable(v) and getattr(v, "__module__", "") == "captured")
         )
         raise _NotAStep(f"it has no function {name!r}. Its own: {known or 'none'}")
+    return function
+
+
+def _call(path: Path, name: str, sandbox: Any) -> None:
+    function = _function(path, name)
     for _ in range(_WARM_UP):
         function()
     sandbox.begin()
     function()
 
 
-def _told(error: BaseException, file: Path) -> dict[str, Any]:
+def _told(error: BaseException) -> dict[str, Any]:
     """What happened, for the parent: kind of error, message, and the innermost place in the user's own files."""
     libraries = (str(Path(__file__).resolve().parents[1]), os.path.dirname(os.__file__), "<")
     frames = traceback.extract_tb(error.__traceback__)

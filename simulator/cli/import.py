@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simulator.cli.options import ForceOption, JsonOption
-from simulator.cli.output import claim, print_json, print_sections, wrote
+from simulator.cli.output import claim, note, print_json, print_sections, wrote
 from simulator.specs import write_text
 
 if TYPE_CHECKING:
@@ -28,7 +28,13 @@ def command(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Read files of other programs; say what is a field of a job, what was assumed, and what was not understood."""
+    """Read files of other programs; say what is a field of a job, what was assumed, and what was not understood.
+
+    `dtsim import torch FILE.py:BUILD -o model.toml` reads the model that a function of yours makes; this EXECUTES it (extra: torch).
+    """
+    if files[0] == "torch":
+        _model(files[1:], cluster, output, force, as_json)
+        return
     from simulator.importers.jobs import import_files
     from simulator.importers.show import sections_of, write_files
 
@@ -55,4 +61,45 @@ def _write(imported: Imported, output: str, name: str, as_json: bool) -> None:
     elif as_json:
         raise SpecError("--json and -o - would both write to standard output. Leave one out")
     else:
+        print(text, end="")
+
+
+def _model(targets: list[str], cluster: str | None, output: str | None, force: bool, as_json: bool) -> None:
+    """The model of a build function as a model file."""
+    from simulator.capture.child import capture, script_of
+    from simulator.capture.model import model_fields
+    from simulator.errors import SpecError
+    from simulator.specs.toml_text import toml_value
+
+    if len(targets) != 1 or not script_of(targets[0])[1]:
+        raise SpecError("import torch: expected one function that makes a model, FILE.py:build")
+    if cluster is not None:
+        raise SpecError(
+            "--cluster: a model runs on none. Way out: leave it out, and dtsim run --model MODEL.toml --cluster C"
+        )
+    claim(force, output)
+    note(f"executing {targets[0]} on tensors without data ...")
+    found = capture(targets[0], 1, builds=True)
+    name = Path(output).stem if output not in (None, "-") else script_of(targets[0])[0].stem
+    fields, assumed = model_fields(found, name)
+    assumed += found.notes
+    text = "".join(f"# assumed: {one}\n" for one in assumed)
+    text += "".join(f"{key} = {toml_value(value)}\n" for key, value in fields.items())
+    source = f"{targets[0]}, recorded with torch {found.versions['torch']}"
+    text += f'\n[sources]\n"*" = {toml_value(source)}\n'
+    if output not in (None, "-"):
+        write_text(str(output), text)
+        wrote(str(output))
+    if as_json:
+        job = {"workload": {"model": fields}}
+        facts = [{"field": "workload.model", "value": None, "why": one} for one in assumed]
+        print_json(
+            {
+                "source_format": "a function that makes a PyTorch model",
+                "job": job,
+            }
+            | {"assumed": facts, "not_understood": []},
+            "import",
+        )
+    elif output in (None, "-"):
         print(text, end="")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.options import JsonOption
-from simulator.cli.output import note, print_json, wrote
+from simulator.cli.options import ForceOption, JsonOption
+from simulator.cli.output import claim, note, print_json, wrote
 from simulator.errors import SpecError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def command(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=" | ".join(KINDS))],
     output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder to write to.")] = Path("measured"),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and smaller cases.")] = False,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure this machine's GPUs, or its processor where it has none, and write tables that calibrate reads.
@@ -37,6 +38,7 @@ def command(
     require_torch()
     if output.exists() and not output.is_dir():
         raise SpecError(f"--output: {output} is a file; name a folder")
+    claim(force, *_there(kind, output))
     device = find_device()
     output.mkdir(parents=True, exist_ok=True)
     note(f"measuring {kind} on {device.name} ({device.software}) ...")
@@ -48,6 +50,12 @@ def command(
         print_json({"device": device.name, "files": [str(path) for path in files], "next": next_step}, kind)
     else:
         print(next_step)
+
+
+def _there(kind: str, output: Path) -> list[Path]:
+    """The files of earlier measurements of this kind, which new ones would replace."""
+    patterns = {"nccl": "nccl_*.txt", "machine": "hardware_specs/*/this_machine.toml"}
+    return sorted(output.glob(patterns.get(kind, f"{kind}.csv")))
 
 
 def _measure(kind: str, device: Device, output: Path, quick: bool) -> list[Path]:

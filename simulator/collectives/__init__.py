@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 
-ALGORITHMS = Family("collective algorithm", "simulator.collectives", "Collective")
+ALGORITHMS: Family[Collective] = Family("collective algorithm", "simulator.collectives", "Collective")
 """All algorithms by name; which of them compete, `competitors` says."""
 
 

@@ -135,7 +135,8 @@ def gemm_sigma(shape: ArrayLike, dtype: Sequence[str], gpu: Gpu, coefficients: G
     inside = (sizes.min(axis=1) >= c.fitted_smallest) & (sizes.max(axis=1) <= c.fitted_largest)
     inside &= np.array([gemm_calibrated(d, gpu, c) for d in dtype], bool)
     narrow = np.array([c.fp4_sigma if d == "fp4" else 0.0 for d in dtype])
-    return np.maximum(np.where(inside, c.sigma, c.sigma_outside), narrow)
+    sigma: Array = np.maximum(np.where(inside, c.sigma, c.sigma_outside), narrow)
+    return sigma
 
 
 def clock_share(busy: Array, seconds: Array, gpu: Gpu, clock: Clock) -> Array:

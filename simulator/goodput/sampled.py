@@ -24,7 +24,12 @@ _HOPELESS = 10.0
 
 
 def sample_runs(
-    model: RunModel, samples: int, seed: int = 0, first: int = 0, say: Callable[[str], None] = lambda text: None
+    model: RunModel,
+    samples: int,
+    seed: int = 0,
+    first: int = 0,
+    say: Callable[[str], None] = lambda text: None,
+    partial: bool = False,
 ) -> tuple[Runs, bool]:
     """Return runs `first`, `first` + 1, ... of a seed, and whether a KeyboardInterrupt cut them short.
 
@@ -34,10 +39,11 @@ def sample_runs(
         seed: the same seed gives the same runs; run i is the same however many are asked for.
         first: number of the first.
         say: told the progress of many runs, a tenth at a time.
+        partial: whether Ctrl-C ends the runs with those that are done.
 
     Raises:
         SpecError: failures come faster than work can be saved, so that a run does not end.
-        KeyboardInterrupt: before the first batch was done.
+        KeyboardInterrupt: of Ctrl-C, before the first batch was done or where a part of the runs does not serve.
     """
     from simulator.goodput.kernel import run_kernel
 
@@ -70,7 +76,7 @@ def sample_runs(
             if samples >= _MANY and done < samples and 10 * done // samples > 10 * start // samples:
                 say(f"{done:,} of {samples:,} runs")
     except KeyboardInterrupt:
-        if not parts:
+        if not parts or not partial:
             raise
         return Runs.join(parts), True
     return Runs.join(parts), False

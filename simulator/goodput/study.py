@@ -67,7 +67,7 @@ def goodput(
         interval = whole_steps(best.simulated, described.step)
         every = max(1, round(job.checkpoint.persist / interval)) if job.checkpoint and job.checkpoint.persist else 1
         described = replace(described, model=replace(described.model, interval=interval, far_every=every))
-    runs, stopped = sample_runs(described.model, samples, seed, say=say)
+    runs, stopped = sample_runs(described.model, samples, seed, say=say, partial=True)
     pulled: tuple[Lever, ...] = ()
     if levers and not stopped and described.model.causes.name:
         try:

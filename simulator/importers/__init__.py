@@ -6,8 +6,13 @@ program's defaults is listed as assumed; what is not understood is listed with i
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from simulator.registry import Family
+
+if TYPE_CHECKING:
+    from simulator.importers.base import Importer
 
 __all__ = ["IMPORTERS"]
 
-IMPORTERS = Family("format to import", "simulator.importers", "Importer")
+IMPORTERS: Family[Importer] = Family("format to import", "simulator.importers", "Importer")

@@ -56,22 +56,22 @@ class Need:
     rule: str
     values: str = ""
     way: str = ""
-    when: tuple[Any, ...] = ()
+    when: tuple[object, ...] = ()
 
 
-def more_than(of: str, bound: int, rule: str, values: str = "", way: str = "", when: tuple[Any, ...] = ()) -> Need:
+def more_than(of: str, bound: int, rule: str, values: str = "", way: str = "", when: tuple[object, ...] = ()) -> Need:
     """Return the need of a number above a bound."""
     said = f"{of} > {bound}"
     return Need(of=of, holds=lambda found: found > bound, said=said, rule=rule, values=values, way=way, when=when)
 
 
-def one_of(of: str, allowed: tuple[Any, ...], rule: str, values: str = "", way: str = "") -> Need:
+def one_of(of: str, allowed: tuple[object, ...], rule: str, values: str = "", way: str = "") -> Need:
     """Return the need of one of some values."""
     said = f"{of} = {' or '.join(str(value) for value in allowed)}"
     return Need(of=of, holds=lambda found: found in allowed, said=said, rule=rule, values=values, way=way)
 
 
-def given(of: str, rule: str, values: str = "", way: str = "", when: tuple[Any, ...] = ()) -> Need:
+def given(of: str, rule: str, values: str = "", way: str = "", when: tuple[object, ...] = ()) -> Need:
     """Return the need of another choice that is made."""
     return Need(of=of, holds=bool, said=of, rule=rule, values=values, way=way, when=when)
 
@@ -106,9 +106,9 @@ class Option:
 
     name: str
     doc: str
-    kind: Any
-    bounds: tuple[Any, ...]
-    default: Any
+    kind: object
+    bounds: tuple[object, ...]
+    default: object
     group: str = ""
     framework_default: FrameworkDefault | None = None
     needs: tuple[Need, ...] = ()
@@ -133,7 +133,7 @@ def _declaration(name: str, field: FieldInfo) -> Option:
     )
 
 
-def chosen(choices: BaseModel, framework: BaseModel, name: str, applies: bool = True, otherwise: Any = False) -> Any:
+def chosen(choices: BaseModel, framework: BaseModel, name: str, applies: bool = True, otherwise: object = False) -> Any:
     """Return a choice, or what the framework's profile says where it is left open.
 
     Args:
@@ -147,7 +147,7 @@ def chosen(choices: BaseModel, framework: BaseModel, name: str, applies: bool = 
     return not getattr(framework, default.field) if default.opposite else getattr(framework, default.field)
 
 
-def check_needs(choices: BaseModel, of: str, *names: str, **facts: Any) -> None:
+def check_needs(choices: BaseModel, of: str, *names: str, **facts: object) -> None:
     """Refuse choices that could have no effect, for want of one thing.
 
     Args:
@@ -167,13 +167,15 @@ def check_needs(choices: BaseModel, of: str, *names: str, **facts: Any) -> None:
 
 
 @functools.cache
-def _needs_of(cls: type[BaseModel], of: str, names: tuple[str, ...]) -> tuple[tuple[str, Any, tuple[Need, ...]], ...]:
+def _needs_of(
+    cls: type[BaseModel], of: str, names: tuple[str, ...]
+) -> tuple[tuple[str, object, tuple[Need, ...]], ...]:
     """Name, default and needs of one thing, of some choices."""
     options = [declared(cls)[name] for name in names]
     return tuple((one.name, one.default, tuple(need for need in one.needs if need.of == of)) for one in options)
 
 
-def _check(need: Need, name: str, value: Any, choices: BaseModel, facts: dict[str, Any]) -> None:
+def _check(need: Need, name: str, value: object, choices: BaseModel, facts: dict[str, object]) -> None:
     first, *rest = need.of.split(".")
     found = functools.reduce(getattr, rest, facts[first] if first in facts else getattr(choices, first))
     if not need.holds(found):

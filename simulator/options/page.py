@@ -6,7 +6,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Literal, Union
 
 from pydantic import BaseModel
 
@@ -58,7 +58,7 @@ def matters_with(option: Option) -> str:
     )
 
 
-def _words(kind: Any, bounds: tuple[Any, ...]) -> str:
+def _words(kind: object, bounds: tuple[object, ...]) -> str:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         return _words(inner[0], _flat(inner[1:]))
@@ -73,9 +73,10 @@ def _words(kind: Any, bounds: tuple[Any, ...]) -> str:
         return "true, false"
     units = [one.symbol for one in bounds if isinstance(one, Unit)]
     least, most = (next((getattr(one, key) for one in bounds if hasattr(one, key)), None) for key in ("ge", "le"))
-    noun = {int: "whole number", float: "number", str: "name"}[kind] if not units else f"quantity in {units[0]}"
+    nouns: dict[object, str] = {int: "whole number", float: "number", str: "name"}
+    noun = nouns[kind] if not units else f"quantity in {units[0]}"
     return noun if least is None else f"{noun}, {least:,} to {most:,}"
 
 
-def _flat(metadata: Iterable[Any]) -> tuple[Any, ...]:
+def _flat(metadata: Iterable[object]) -> tuple[object, ...]:
     return tuple(one for some in metadata for one in getattr(some, "metadata", None) or (some,))

@@ -6,7 +6,7 @@ Every choice is declared once, here: type, bounds and default, what it says, its
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
@@ -40,7 +40,7 @@ WHOLE_STEP = "full_iteration"
 _WHOLE_GRAPHS = ("none", WHOLE_STEP)
 
 
-def _graphs(value: Any) -> Any:
+def _graphs(value: object) -> object:
     """What CUDA graphs start: none, full_iteration, or parts of layers as a tuple; one part may stand alone."""
     if value is None or value in _WHOLE_GRAPHS:
         return value
@@ -439,6 +439,6 @@ class Plan(Spec):
         """GPUs of one replica."""
         return self.tensor_parallel * self.context_parallel * self.pipeline_parallel
 
-    def check_needs(self, of: str, *names: str, **facts: Any) -> None:
+    def check_needs(self, of: str, *names: str, **facts: object) -> None:
         """Refuse choices that could have no effect, for want of one thing (`simulator.options.option.check_needs`)."""
         check_needs(self, of, *names, **facts)

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from simulator.errors import ProgramError
 from simulator.program.program import (
@@ -252,10 +253,10 @@ class ProgramBuilder:
             **self._special_columns(),
         )
 
-    def _column(self, name: str, dtype: Any) -> Any:
+    def _column(self, name: str, dtype: DTypeLike) -> NDArray[Any]:
         return _fixed([row[name] for row in self._rows], dtype)
 
-    def _offsets(self, name: str) -> Any:
+    def _offsets(self, name: str) -> NDArray[np.int64]:
         return _fixed(np.cumsum([0] + [len(row[name]) for row in self._rows]), np.int64)
 
     def _special_columns(self) -> dict[str, Any]:
@@ -271,7 +272,7 @@ class ProgramBuilder:
         return tuple(Effect(tensors=tensors.get(rank, ())) for rank in range(len(self._weights))) if tensors else ()
 
 
-def _fixed(values: Any, dtype: Any) -> Any:
+def _fixed(values: ArrayLike, dtype: DTypeLike) -> NDArray[Any]:
     array = np.array(values, dtype)
     array.flags.writeable = False
     return array

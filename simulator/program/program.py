@@ -199,7 +199,8 @@ class Effect:
 
     def by_category(self) -> NDArray[np.float64]:
         """Return bytes per category, in the order of CATEGORIES."""
-        return bytes_by_category((self,))[0]
+        found: NDArray[np.float64] = bytes_by_category((self,))[0]
+        return found
 
 
 _CATEGORY = {name: number for number, name in enumerate(CATEGORIES)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ COLUMNS = (
 KEPT_BYTES = 256 * 2**20
 """Bytes of columns about which findings are kept."""
 _COMPUTE = 0
+
+Found = TypeVar("Found")
 
 
 class Rows:
@@ -43,13 +45,14 @@ class Rows:
         """Bytes of the columns."""
         return sum(array.nbytes for array in self.columns.values())
 
-    def once(self, key: Hashable, find: Callable[[], Any]) -> Any:
+    def once(self, key: Hashable, find: Callable[[], Found]) -> Found:
         """Return what was found under a key, or find it; `find` may read columns and what is in the key, nothing else."""
         if key not in self._found:
             if len(self._found) >= _MOST_FINDINGS:
                 self._found.clear()
             self._found[key] = find()
-        return self._found[key]
+        found: Found = self._found[key]
+        return found
 
     @functools.cached_property
     def computes(self) -> NDArray[np.int64]:

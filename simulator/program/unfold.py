@@ -12,7 +12,7 @@ pipeline rank.  Rows keep their order on every stream.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ BAR = Link(
 )
 """Where classes of replicas wait for each other; takes no time."""
 Ints = NDArray[np.int64]
+Column = TypeVar("Column", bound=NDArray[Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -204,7 +205,7 @@ _COPIED = (
 )
 
 
-def _frozen(array: Any) -> Any:
+def _frozen(array: Column) -> Column:
     array.flags.writeable = False
     return array
 
@@ -217,11 +218,11 @@ def _ragged(offsets: Ints, rows: Ints) -> tuple[Ints, Ints]:
     return which, entry
 
 
-def _offsets(owner: Ints, rows: int) -> Any:
+def _offsets(owner: Ints, rows: int) -> Ints:
     return _frozen(np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=rows))]).astype(np.int64))
 
 
-def _streams(program: Program, plans: list[_Slots], plan_of: Ints, base: Ints) -> tuple[Any, Any]:
+def _streams(program: Program, plans: list[_Slots], plan_of: Ints, base: Ints) -> tuple[Ints, NDArray[np.int32]]:
     rows_of, streams_of, lanes = [], [], len(program.stream_rank)
     for number, plan in enumerate(plans):
         rows = np.flatnonzero(plan_of == number)
@@ -234,7 +235,7 @@ def _streams(program: Program, plans: list[_Slots], plan_of: Ints, base: Ints) -
     return _offsets(owner, int(base[-1])), _frozen(streams[order].astype(np.int32))
 
 
-def _after(program: Program, plans: list[_Slots], plan_of: Ints, base: Ints) -> tuple[Any, Any]:
+def _after(program: Program, plans: list[_Slots], plan_of: Ints, base: Ints) -> tuple[Ints, NDArray[np.int32]]:
     last = np.stack([p.last for p in plans])
     rows_of, others = [], []
     for number, plan in enumerate(plans):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from simulator.report.comparison_plot import check_format
 from simulator.report.memory import memory_peaks, memory_timeline
 from simulator.report.plots import band_height, draw_timeline, legend_under
 from simulator.specs import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["plot_abstract"]
 
@@ -57,7 +60,7 @@ def plot_abstract(runs: Sequence[tuple[str, Program, Trace]], path: str | Path) 
     return Path(path)
 
 
-def _draw_memory(axis: Any, runs: Sequence[tuple[str, Program, Trace]], longest: float) -> None:
+def _draw_memory(axis: Axes, runs: Sequence[tuple[str, Program, Trace]], longest: float) -> None:
     """Activations over time, in microbatches on a rank's share."""
     from matplotlib import colormaps
     from matplotlib.ticker import MaxNLocator

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.report.log_axis import label_log_axis
 from simulator.specs import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["plot_accuracy"]
 
@@ -60,7 +63,7 @@ def plot_accuracy(
     return Path(path)
 
 
-def _draw_scatter(axis: Any, measured: Any, predicted: Any, colours: Sequence[str], quantity: str) -> None:
+def _draw_scatter(axis: Axes, measured: Any, predicted: Any, colours: Sequence[str], quantity: str) -> None:
     import numpy as np
 
     low, high = min(measured.min(), predicted.min()) / 1.2, max(measured.max(), predicted.max()) * 1.2
@@ -77,7 +80,7 @@ def _draw_scatter(axis: Any, measured: Any, predicted: Any, colours: Sequence[st
     axis.legend(fontsize=8, loc="upper left", frameon=False)
 
 
-def _draw_errors(axis: Any, rows: Sequence[str], groups: Sequence[str], errors: Any) -> None:
+def _draw_errors(axis: Axes, rows: Sequence[str], groups: Sequence[str], errors: Any) -> None:
     import numpy as np
 
     axis.axvspan(-0.15, 0.15, color="#e8e8e8", lw=0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from simulator.program.prices import ACCOUNTS, Prices
 from simulator.program.program import COMPUTE, Link, Program, Segment
 from simulator.program.trace import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = [
     "BAR_MIDDLE",
@@ -177,7 +180,7 @@ def has_two_ways(groups: Sequence[Bars]) -> bool:
     return any(bool(bars.way.any()) for bars in groups)
 
 
-def draw_bars(axis: Any, ranks: int, makespan: float, groups: Sequence[Bars]) -> None:
+def draw_bars(axis: Axes, ranks: int, makespan: float, groups: Sequence[Bars]) -> None:
     """Draw every bar, each kind as one collection of rectangles, over what is idle."""
     axis.barh(
         np.arange(ranks) + BAR_MIDDLE, makespan, height=_BOTTOM - _TOP, color=COLOURS["bubble"], linewidth=0, zorder=0
@@ -186,7 +189,7 @@ def draw_bars(axis: Any, ranks: int, makespan: float, groups: Sequence[Bars]) ->
         _draw_group(axis, bars, makespan / _SLIMMEST)
 
 
-def _draw_group(axis: Any, bars: Bars, slim: float) -> None:
+def _draw_group(axis: Axes, bars: Bars, slim: float) -> None:
     """A white edge keeps neighbours apart; it would cover a bar shorter than `slim` seconds, which has one of its own colour."""
     from matplotlib.collections import PolyCollection
 
@@ -200,7 +203,7 @@ def _draw_group(axis: Any, bars: Bars, slim: float) -> None:
         axis.add_collection(PolyCollection(list(corners), facecolors=colour, edgecolors=edges, linewidths=0.3))
 
 
-def draw_numbers(axis: Any, bars: Bars, limit: float) -> None:
+def draw_numbers(axis: Axes, bars: Bars, limit: float) -> None:
     """Print microbatch numbers if there are not too many bars and every one has room for its own."""
     own = np.flatnonzero(bars.number >= 0)
     if not 0 < len(own) <= _MOST_NUMBERS:
@@ -220,7 +223,7 @@ def draw_numbers(axis: Any, bars: Bars, limit: float) -> None:
         )
 
 
-def draw_columns(axis: Any, ranks: int, makespan: float, groups: Sequence[Bars]) -> None:
+def draw_columns(axis: Axes, ranks: int, makespan: float, groups: Sequence[Bars]) -> None:
     """In every column of a band, stack the kinds that run in its time, from the bottom up, as high as their shares."""
     from matplotlib.colors import to_rgb
 
@@ -258,7 +261,8 @@ def _coverage(edges: NDArray[np.float64], start: NDArray[np.float64], end: NDArr
     def passed(moments: NDArray[np.float64]) -> NDArray[np.float64]:
         moments = np.sort(moments)
         before = np.searchsorted(moments, edges)
-        return before * edges - np.concatenate([[0.0], np.cumsum(moments)])[before]
+        total: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(moments)])
+        return before * edges - total.take(before)
 
     busy: NDArray[np.float64] = np.clip(np.diff(passed(start) - passed(end)) / np.diff(edges), 0.0, 1.0)
     return busy

@@ -152,10 +152,13 @@ def _links_after(
     return first, found
 
 
+_PAIR = types.UniTuple(float64, 2)  # type: ignore[no-untyped-call]
+
+
 @njit(
     void(
         *(_INTS, _LONGS, _INTS, _INTS, _INTS, _LONGS, _INTS, _FLOATS, _FLOATS, _FLOATS, _TABLE, _INTS),
-        *(types.UniTuple(float64, 2), int64, float64[:, ::1]),
+        *(_PAIR, int64, float64[:, ::1]),
     ),
     cache=True,
     nogil=True,

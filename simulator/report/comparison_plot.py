@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.errors import SpecError
 from simulator.program.program import CATEGORIES
@@ -12,6 +12,10 @@ from simulator.report.bars import COLOURS
 from simulator.report.prediction import Prediction
 from simulator.specs import replacing
 from simulator.units import GIB, show
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["MEMORY_COLOURS", "check_format", "cut_at", "plot_comparison", "plot_latency_sweep", "short_name"]
 
@@ -143,7 +147,7 @@ def plot_latency_sweep(
     return Path(path)
 
 
-def check_format(figure: Any, path: str | Path) -> None:
+def check_format(figure: Figure, path: str | Path) -> None:
     """Refuse a file ending that names no picture format.
 
     Raises:
@@ -156,7 +160,7 @@ def check_format(figure: Any, path: str | Path) -> None:
         )
 
 
-def _stack(axis: Any, parts: dict[str, list[float]], colours: dict[str, str]) -> None:
+def _stack(axis: Axes, parts: dict[str, list[float]], colours: dict[str, str]) -> None:
     """Draw stacked bars; parts that are zero everywhere are left out."""
     left = [0.0] * len(next(iter(parts.values())))
     for name, values in parts.items():

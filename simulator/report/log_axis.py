@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axis import Axis
 
 __all__ = ["label_log_axis"]
 
@@ -12,7 +15,7 @@ _WIDE = 3.0
 """Decades beyond which powers of the base alone are labels enough."""
 
 
-def label_log_axis(axis: Any, words: Callable[[float], str], base: int = 10) -> None:
+def label_log_axis(axis: Axis, words: Callable[[float], str], base: int = 10) -> None:
     """Label an axis (matplotlib's xaxis or yaxis), of logarithmic scale already.
 
     Args:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,6 +40,10 @@ from simulator.report.table import percent
 from simulator.report.window import cut_trace, step_window
 from simulator.specs import replacing
 from simulator.units import GIB, show
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
 
 __all__ = ["COLOURS", "band_height", "draw_timeline", "legend_under", "plot_prediction", "plot_timelines"]
 
@@ -121,7 +125,7 @@ def band_height(program: Program) -> float:
     return float(np.clip(0.42 * program.ranks, 0.9, 8.0))
 
 
-def _figure(heights: Sequence[float], path: str | Path, legends: int = 1) -> tuple[Any, Any]:
+def _figure(heights: Sequence[float], path: str | Path, legends: int = 1) -> tuple[Figure, Any]:
     from matplotlib.figure import Figure
 
     figure = Figure(
@@ -137,14 +141,14 @@ def _figure(heights: Sequence[float], path: str | Path, legends: int = 1) -> tup
     return figure, grid[:, 0]
 
 
-def _save(figure: Any, path: str | Path) -> Path:
+def _save(figure: Figure, path: str | Path) -> Path:
     with replacing(path) as beside:
         figure.savefig(beside, facecolor="white")
     return Path(path)
 
 
 def draw_timeline(
-    axis: Any, program: Program, trace: Trace, prices: Prices | None, until: float | None = None, unit: str = "s"
+    axis: Axes, program: Program, trace: Trace, prices: Prices | None, until: float | None = None, unit: str = "s"
 ) -> list[Any]:
     """Draw the bands of all ranks up to a time; returns what a legend tells.  `unit` of the axis: "" in abstract time."""
     from matplotlib.patches import Patch
@@ -173,7 +177,7 @@ def draw_timeline(
     return patches
 
 
-def legend_under(figure: Any, axis: Any, handles: Sequence[Any], points: float) -> None:
+def legend_under(figure: Figure | SubFigure, axis: Axes, handles: Sequence[Any], points: float) -> None:
     """A legend so many points below an axis, never over data or title."""
     from matplotlib.transforms import ScaledTranslation
 
@@ -182,7 +186,7 @@ def legend_under(figure: Any, axis: Any, handles: Sequence[Any], points: float) 
     axis.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, 0.0), bbox_transform=below, ncols=12, **look)
 
 
-def _draw_memory(axis: Any, program: Program, trace: Trace, capacity: float | None) -> None:
+def _draw_memory(axis: Axes, program: Program, trace: Trace, capacity: float | None) -> None:
     """Total memory of every rank over time; where there are more changes than pixels, the highest of each pixel."""
     from matplotlib import colormaps
     from matplotlib.ticker import EngFormatter
@@ -214,7 +218,7 @@ def _draw_memory(axis: Any, program: Program, trace: Trace, capacity: float | No
     legend_under(axis.figure, axis, axis.get_legend_handles_labels()[0], 34.0)
 
 
-def _draw_breakdown(axis: Any, mean: dict[str, float]) -> None:
+def _draw_breakdown(axis: Axes, mean: dict[str, float]) -> None:
     """One bar: the parts of the step, mean over all ranks."""
     total = sum(mean.values()) or 1.0
     left, narrow = 0.0, []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from simulator.errors import SpecError
 from simulator.report.bars import (
@@ -21,6 +21,10 @@ from simulator.report.comparison_plot import check_format, cut_at, short_name
 from simulator.report.prediction import Prediction
 from simulator.specs import replacing
 from simulator.units import GIB, show
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["plot_schedules"]
 
@@ -83,7 +87,7 @@ def plot_schedules(named: Sequence[tuple[str, Prediction]], path: str | Path, ti
     return Path(path)
 
 
-def _draw_timeline(axis: Any, p: Prediction, limit: float, width: float) -> tuple[set[int], bool]:
+def _draw_timeline(axis: Axes, p: Prediction, limit: float, width: float) -> tuple[set[int], bool]:
     """Draw the step of a prediction; returns the kinds of bars in it, and whether they run both ways.
 
     Args:
@@ -107,7 +111,7 @@ def _draw_timeline(axis: Any, p: Prediction, limit: float, width: float) -> tupl
     return {int(kind) for kind in set(bars.kind.tolist())}, has_two_ways([bars])
 
 
-def _legend(figure: Any, kinds: Sequence[int], two_ways: bool) -> None:
+def _legend(figure: Figure, kinds: Sequence[int], two_ways: bool) -> None:
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=COLOURS[KINDS[kind]], label=KINDS[kind]) for kind in kinds]
@@ -116,7 +120,7 @@ def _legend(figure: Any, kinds: Sequence[int], two_ways: bool) -> None:
     figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), fontsize=8, frameon=False)
 
 
-def _draw_scatter(axis: Any, named: Sequence[tuple[str, Prediction]]) -> None:
+def _draw_scatter(axis: Axes, named: Sequence[tuple[str, Prediction]]) -> None:
     """Step time against the memory of the fullest rank, numbered, with the capacity; hollow where it does not fit."""
     from matplotlib.ticker import LogLocator, ScalarFormatter
 

@@ -12,7 +12,7 @@ from simulator.schedules.placement import Placement
 __all__ = ["SCHEDULES", "Action", "PipelineOrder", "Placement", "Schedule", "Shape"]
 
 
-class _Schedules(Family):
+class _Schedules(Family[Schedule]):
     """The family; the path of a file that ends in .csv stands for the order in it, one that ends in .py for code that was run."""
 
     def get(self, name: str) -> Schedule:
@@ -24,8 +24,7 @@ class _Schedules(Family):
         """
         if is_code_file(name):
             return known_schedule_file(name)
-        found: Schedule = read_schedule(name)[0] if is_order_file(name) else super().get(name)
-        return found
+        return read_schedule(name)[0] if is_order_file(name) else super().get(name)
 
 
 SCHEDULES = _Schedules("schedule", "simulator.schedules", "Schedule")

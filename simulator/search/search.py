@@ -36,8 +36,9 @@ def search(
     processes: int = 1,
     like: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda line: None,
+    partial: bool = False,
 ) -> Answer:
-    """Return the best plans of a space; stopped with Ctrl-C, what is known so far.
+    """Return the best plans of a space.
 
     Args:
         space: from `make_space`.
@@ -51,9 +52,11 @@ def search(
         processes: that simulate; the answer does not depend on it.
         like: field -> value of a plan; among ties the nearest to it is chosen.
         tell: called with a line about once a second.
+        partial: whether Ctrl-C ends the search with what is known so far; else nobody gets half an answer for a whole one.
 
     Raises:
         SpecError: an argument is out of range, or means nothing to the strategy.
+        KeyboardInterrupt: of Ctrl-C, unless `partial`.
         UnknownNameError: no such strategy.
     """
     method = STRATEGIES.get(strategy)
@@ -87,9 +90,11 @@ def search(
             method.search(run, tries or _TRIES, seed or 0)
         except KeyboardInterrupt:
             stopped = True
-            tell("stopped; here is what is known so far")
             if run.executor is not None:
                 run.executor.shutdown(wait=False, cancel_futures=True)
+            if not partial:
+                raise
+            tell("stopped; here is what is known so far")
     if not run.candidates and run.large:  # so that it can be said what is lacking
         nearest = space.at(min(run.large, key=lambda number: (run.large[number], number)))
         run.simulate([look(space, nearest, objective)])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, get_args
+from typing import get_args
 
 from pydantic import BaseModel
+from pydantic_core import ErrorDetails
 
 from simulator.aliases import explained
 from simulator.errors import TYPING_SLIP, nearest, nearest_few
@@ -20,7 +21,7 @@ _TRIED = ("function-", "literal[", "tuple[", "list[", "dict[", "constrained-")
 
 
 def explain(
-    item: Any, cls: type[BaseModel], place: str, lines: dict[KeyPath, int], given: Collection[KeyPath] = ()
+    item: ErrorDetails, cls: type[BaseModel], place: str, lines: dict[KeyPath, int], given: Collection[KeyPath] = ()
 ) -> tuple[int, str]:
     """Return (line, message) of one pydantic error."""
     at = _keys_of(item["loc"], cls)
@@ -49,9 +50,9 @@ def explain(
     return line, f"{where}: {said}: {_rule(item)}"
 
 
-def _keys_of(loc: tuple[Any, ...], cls: type[BaseModel]) -> KeyPath:
+def _keys_of(loc: tuple[int | str, ...], cls: type[BaseModel]) -> KeyPath:
     """The keys of a place that pydantic names: without the members of a union that it tried (`literal['auto']`, `Restart`)."""
-    at: list[Any] = []
+    at: list[str | int] = []
     inside: list[type[BaseModel]] = [cls]
     for part in loc:
         known = [model.model_fields[part] for model in inside if part in model.model_fields]
@@ -63,7 +64,7 @@ def _keys_of(loc: tuple[Any, ...], cls: type[BaseModel]) -> KeyPath:
     return tuple(at)
 
 
-def _rule(item: Any) -> str:
+def _rule(item: ErrorDetails) -> str:
     """Return what is allowed, from one pydantic error."""
     kind, value, context = item["type"], item["input"], item.get("ctx", {})
     got = f", got {kind_of(value)}"
@@ -99,14 +100,14 @@ def _keys_at(cls: type[BaseModel], at: KeyPath) -> list[str]:
     return sorted(field.alias or name for name, field in model.model_fields.items())
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):
         yield from _models_in(inner)
 
 
-def kind_of(value: Any) -> str:
+def kind_of(value: object) -> str:
     """Return what a value is, as a user would call it."""
     for types, word in ((bool, "true or false"), (str, "text"), (int, "a whole number"), (float, "a fraction")):
         if isinstance(value, types):
@@ -121,7 +122,7 @@ def _short(text: str, most: int = 60) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def _brief(value: Any) -> str:
+def _brief(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int) and abs(value) >= 10**40:

@@ -117,7 +117,9 @@ class _Problem:
     limit: int
     held: NDArray[np.int64]
 
-    def listed(self, policy: NDArray[np.int64], twists: NDArray[np.int8], microbatches: int) -> tuple[float, tuple]:
+    def listed(
+        self, policy: NDArray[np.int64], twists: NDArray[np.int8], microbatches: int
+    ) -> tuple[float, tuple[NDArray[Any], ...]]:
         """Return the makespan of a policy on so many microbatches, and kind, chunk and microbatch of its actions."""
         from simulator.studies.automatic_kernel import list_schedule
 

@@ -145,11 +145,11 @@ def list_kind(kind: str) -> list[tuple[str, str]]:
     return [(name, _brief(kind, name)) for name in names(kind)]
 
 
-def _family(kind: str) -> Family:
+def _family(kind: str) -> Family[Any]:
     import importlib
 
     module, name = FAMILIES[kind]
-    found: Family = getattr(importlib.import_module(module), name)
+    found: Family[Any] = getattr(importlib.import_module(module), name)
     return found
 
 

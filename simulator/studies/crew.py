@@ -130,7 +130,8 @@ def cluster_crew(address: str, patience: float = 0.0) -> Crew:
         until = time.monotonic() + patience
         while True:
             try:
-                return Client(address, timeout=5, set_as_default=False)
+                make: Any = Client
+                return make(address, timeout=5, set_as_default=False)
             except (OSError, ValueError, TimeoutError) as error:
                 if isinstance(error, ValueError) or time.monotonic() > until:
                     raise SpecError(

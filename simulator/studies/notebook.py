@@ -55,4 +55,4 @@ def picture(plot: Callable[..., Path], *arguments: Any, width: int = 1000, **mor
 
     with tempfile.TemporaryDirectory() as folder:
         image = plot(*arguments, Path(folder) / "picture.png", **more)
-        display(Image(image.read_bytes(), width=width))
+        display(Image(image.read_bytes(), width=width))  # type: ignore[no-untyped-call]

@@ -17,6 +17,7 @@ from simulator.lowering.layers.expand import layer_costs, layer_kinds
 from simulator.partition.compose import compose
 from simulator.plan.plan import Plan
 from simulator.program.program import OperatorTable
+from simulator.registry import Family
 from simulator.specs import validate_spec
 from simulator.workload.blocks.attention import ATTENTIONS
 from simulator.workload.blocks.attention.base import Attention
@@ -71,7 +72,7 @@ def small_model(**fields: Any) -> Model:
 @contextlib.contextmanager
 def trying(member: Attention | Mixer) -> Iterator[None]:
     """A block that is not saved in its family's folder is known by its name inside."""
-    family = ATTENTIONS if isinstance(member, Attention) else MIXERS
+    family: Family[Any] = ATTENTIONS if isinstance(member, Attention) else MIXERS
     family.members[member.name] = member
     family.__dict__.pop("_aliases", None)
     try:

@@ -47,13 +47,15 @@ class Chain:
 @contextlib.contextmanager
 def trying(strategy: Strategy) -> Iterator[None]:
     """A strategy that is not saved in its family's folder is known by its name inside."""
+    before = dict(STRATEGIES.members)
     STRATEGIES.members[strategy.name] = strategy
     STRATEGIES.__dict__.pop("_aliases", None)
     compose.cache_clear()
     try:
         yield
     finally:
-        del STRATEGIES.members[strategy.name]
+        STRATEGIES.members.clear()
+        STRATEGIES.members.update(before)
         STRATEGIES.__dict__.pop("_aliases", None)
         compose.cache_clear()
 

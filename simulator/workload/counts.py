@@ -35,9 +35,10 @@ def model_graph(model: ModelFields, kind: str) -> LayerGraph:
     from simulator.workload.families import FAMILIES
 
     length = model.sequence_length
-    return FAMILIES.get(model.architecture).graph(
+    graph: LayerGraph = FAMILIES.get(model.architecture).graph(
         model, kind, 1, length, precision_named("bf16"), KernelStyle(), model.vocabulary, source=length
     )
+    return graph
 
 
 @functools.lru_cache(maxsize=1024)

@@ -50,6 +50,9 @@ class Dim:
     serves: str = ""
     joins: tuple[Dim, ...] = ()
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.size))
+
 
 def count(dims: tuple[Dim, ...]) -> int:
     """Elements of a tensor of these dimensions.

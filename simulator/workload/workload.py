@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from simulator.workload.blocks.mixer import MIXERS
+from simulator.workload.blocks.mixer.state_space import StateSpace
 from simulator.workload.layer_kind import layer_kind
 from simulator.workload.model import Model
 from simulator.workload.precision import Precision, precision_named
@@ -101,7 +102,7 @@ class Workload:
         mixer = None if kind.mixer == "none" else MIXERS.get(kind.mixer)
         if mixer is None:
             score = 0.0
-        elif mixer.state:
+        elif isinstance(mixer, StateSpace):
             score = mixer.products(self.model, self.sequence_length)
         return self.model.seen_weights(kind) + score
 

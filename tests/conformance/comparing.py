@@ -28,22 +28,27 @@ MODEL = {
 
 
 @functools.cache
-def recorded(script: str, world: int) -> Capture:
+def recorded(script: str, world: int, arguments: str = "") -> Capture:
     """Return what a script of this folder does on rank 0."""
     pytest.importorskip("torch", reason="recording a script needs torch: nox -s capture")
-    return capture(str(SCRIPTS / script), world, seconds=300.0)
+    return capture(str(SCRIPTS / script), world, 0, arguments.split(), seconds=600.0)
 
 
-def captured(script: str, world: int) -> Program:
+def captured(script: str, world: int, arguments: str = "") -> Program:
     """Return the program of a script."""
-    return captured_program(recorded(script, world))
+    return captured_program(recorded(script, world, arguments))
 
 
 def llama_job(framework: str, gpus: int, model: dict[str, Any] | None = None, **plan: Any) -> Job:
     """Return the job that the scripts' model is under a plan."""
     data = {
         "model": MODEL | (model or {}),
-        "workload": {"sequence_length": 2048, "global_batch_size": gpus, "precision": "bf16", "optimizer": "adam"},
+        "workload": {
+            "sequence_length": 2048,
+            "global_batch_size": gpus // int(plan.get("tensor_parallel", 1)),
+            "precision": "bf16",
+            "optimizer": "adam",
+        },
         "plan": {"framework": framework} | plan,
         "cluster": {"name": "dgx_h100", "gpus": gpus},
     }

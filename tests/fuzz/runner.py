@@ -38,8 +38,8 @@ __all__ = ["LONGEST", "MOST_MEMORY", "Answer", "Tally", "feed", "fuzz", "input_o
 LONGEST = 20.0
 """Seconds of the processor that an input may take."""
 MOST_MEMORY = 2 << 30
-_ROUNDS = 20
-"""Shares of a kind that one child feeds."""
+_TURN, _FIRST = 1.0, 10
+"""Seconds of the processor that a kind gets in each child; inputs of the first."""
 _WATCH, _PATIENCE = 2.0, 5.0
 """Times `LONGEST` of the processor after which a child that says nothing is ended; seconds between looks at its clock."""
 
@@ -173,9 +173,9 @@ def input_of(target: Target, seed: int, number: int) -> Input:
 def fuzz(
     seconds: float, seed: int, targets: tuple[Target, ...] = TARGETS, most: int | None = None, first: int = 0
 ) -> dict[str, Tally]:
-    """Feed inputs, kind by kind in their shares, until the time or the number of inputs of each kind is up.
+    """Feed inputs, kind by kind, each for as long, until the time or the number of inputs of each kind is up.
 
-    What fails is printed and kept in the tally.  Rounds run in a child, so that compiled code that never returns can be ended.
+    What fails is printed and kept in the tally.  Inputs are fed in a child, so that compiled code that never returns can be ended.
     """
     _warm()
     tallies = {target.name: Tally() for target in targets}
@@ -186,11 +186,16 @@ def fuzz(
             break
         work = []
         for target in rest:
-            done = tallies[target.name].inputs
-            many = _ROUNDS * target.share if most is None else min(_ROUNDS * target.share, most - done)
-            work += [(target, first + done + number) for number in range(many)]
+            tally = tallies[target.name]
+            many = min(max(_turn(tally), 1), most - tally.inputs) if most is not None else max(_turn(tally), 1)
+            work += [(target, first + tally.inputs + number) for number in range(many)]
         _in_a_child(work, seed, tallies, begun + seconds)
     return tallies
+
+
+def _turn(tally: Tally) -> int:
+    """Inputs of a kind in one child: all kinds get the same time, a second of the processor or so."""
+    return int(_TURN * tally.inputs / tally.seconds) if tally.seconds else _FIRST
 
 
 def _in_a_child(work: list[tuple[Target, int]], seed: int, tallies: dict[str, Tally], end: float) -> None:

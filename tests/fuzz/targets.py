@@ -54,16 +54,10 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A kind of input.
-
-    Args:
-        draw: makes one.
-        share: of a round's inputs, beside 1 of a kind that takes tens of milliseconds.
-    """
+    """A kind of input, and what makes one."""
 
     name: str
     draw: Callable[[Random], Input]
-    share: int = 1
 
 
 def _toml_text(table: dict[str, Any]) -> str:
@@ -306,25 +300,29 @@ def _on(cluster: str) -> Callable[[str], tuple[str, ...]]:
     return lambda name: ("run", "--model", name, "--cluster", cluster, *SMALL, "--json")
 
 
+def _with(model: str) -> Callable[[str], tuple[str, ...]]:
+    return lambda name: ("run", "--model", model, "--cluster", name, *SMALL, "--json")
+
+
 PART = "cluster.parts"
 GEMM = ("calibrate", "gemm", "table.csv", "--output", "new.toml")
 TARGETS = (
     Target("jobs", jobs),
-    Target("settings", settings_of_a_job, 2),
-    Target("models", data_files("models", Model, _on("dgx_h100")), 2),
-    Target("gpus", data_files("gpus", Gpu, _shows("gpus")), 16),
-    Target("gpus in use", data_files("gpus", Gpu, lambda name: _uses(PART)(f'[{{nodes=0,gpu="{name}"}}]')), 4),
-    Target("links", data_files("links", Link, _shows("links")), 20),
-    Target("nodes", data_files("nodes", Node, lambda name: _uses(PART)(f'[{{nodes=0,node="{name}"}}]')), 4),
-    Target("clusters", data_files("clusters", ClusterSpec, lambda name: ("run", "--model", "gpt2_124m", "--cluster", name, *SMALL)), 3),
-    Target("frameworks", data_files("frameworks", Framework, _uses("plan.framework")), 4),
-    Target("policies", data_files("recompute_policies", RecomputePolicy, _uses("plan.recompute_policy")), 4),
-    Target("profiles", profiles, 16),
-    Target("fleets", data_files("reliability", Fleet, _shows("reliability")), 16),
-    Target("weeks", weeks, 4),
-    Target("tables of runs", csv_files(_lines("measured_runs.csv", 3), ("validate", "table.csv", "--kind", "runs", "--json")), 2),
-    Target("tables of products", csv_files(_lines("gemm_sample.csv", 30, "h100_80gb_sxm"), GEMM), 3),
-    Target("orders", orders, 20),
-    Target("collectives", collectives, 20),
-    Target("imports", imports, 6),
+    Target("settings", settings_of_a_job),
+    Target("models", data_files("models", Model, _on("dgx_h100"))),
+    Target("gpus", data_files("gpus", Gpu, _shows("gpus"))),
+    Target("gpus in use", data_files("gpus", Gpu, lambda name: _uses(PART)(f'[{{nodes=0,gpu="{name}"}}]'))),
+    Target("links", data_files("links", Link, _shows("links"))),
+    Target("nodes", data_files("nodes", Node, lambda name: _uses(PART)(f'[{{nodes=0,node="{name}"}}]'))),
+    Target("clusters", data_files("clusters", ClusterSpec, _with("gpt2_124m"))),
+    Target("frameworks", data_files("frameworks", Framework, _uses("plan.framework"))),
+    Target("policies", data_files("recompute_policies", RecomputePolicy, _uses("plan.recompute_policy"))),
+    Target("profiles", profiles),
+    Target("fleets", data_files("reliability", Fleet, _shows("reliability"))),
+    Target("weeks", weeks),
+    Target("tables of runs", csv_files(_lines("measured_runs.csv", 3), ("validate", "table.csv", "--kind", "runs", "--json"))),
+    Target("tables of products", csv_files(_lines("gemm_sample.csv", 30, "h100_80gb_sxm"), GEMM)),
+    Target("orders", orders),
+    Target("collectives", collectives),
+    Target("imports", imports),
 )  # fmt: skip

@@ -148,6 +148,26 @@ def test_whoever_stops_it_gets_what_is_known(
     assert "stopped after 60 of 500 runs" in err
 
 
+def test_whoever_stops_the_search_for_an_interval_gets_no_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from simulator.goodput import kernel
+
+    plain, calls = kernel.run_kernel, []
+
+    def pressed(*arguments: Any) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        plain(*arguments)
+
+    monkeypatch.setattr(kernel, "run_kernel", pressed)
+    automatic = (PLAIN + FAILS).replace('interval = "30 min"', 'interval = "auto"')
+    assert 'interval = "auto"' in automatic
+    settings = (write(tmp_path, automatic), "--days", "20", "--samples", "500", "--no-levers", "--json")
+    assert ("", 3) == (run(capsys, *settings, code=130)[0], len(calls))
+
+
 def test_whoever_stops_the_levers_keeps_the_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from simulator.calibration.collectives.read.log_file import read_log
 from simulator.calibration.kernels.attention import read_attention_csv
 from simulator.calibration.kernels.gemm import read_gemm_csv
 from simulator.calibration.kernels.memory_bound import read_memory_csv
+from simulator.errors import SpecError
 from simulator.hardware.cluster import load_cluster
 from simulator.probes.collectives import format_table
 from simulator.probes.kernels import write_rows
@@ -94,6 +95,26 @@ def test_without_torch_one_sentence_says_what_to_install(
     assert 1 == len(err.splitlines())
     assert not (tmp_path / "mine").exists()
     assert "torch" not in sys.modules or HAS_TORCH
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"),
+    [("gemm", "gemm.csv"), ("nccl", "nccl_all_reduce.txt"), ("machine", "hardware_specs/gpus/this_machine.toml")],
+)
+def test_earlier_measurements_are_kept_unless_told(
+    dtsim: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, file: str
+) -> None:
+    def measured() -> None:
+        raise SpecError("no device, but asked for one")
+
+    monkeypatch.setattr("simulator.probes.torch_device.require_torch", lambda: None)
+    monkeypatch.setattr("simulator.probes.torch_device.find_device", measured)
+    (tmp_path / "mine" / file).parent.mkdir(parents=True)
+    (tmp_path / "mine" / file).write_text("earlier")
+    code, _, error = dtsim("measure", kind, "--output", "mine")
+    assert (2, True, True) == (code, file in error, "--force" in error)
+    assert "no device, but asked for one" in dtsim("measure", kind, "--output", "mine", "--force")[2]
+    assert "earlier" == (tmp_path / "mine" / file).read_text()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -148,7 +149,9 @@ def test_a_bound_of_memory_one_a_hundredth_too_high_is_caught(
     planted = grid.best[3]
     plan, real = small.job_of(planted.point).plan, candidate.least_bytes
     high = 1.01 * planted.peak_memory
-    monkeypatch.setattr(candidate, "least_bytes", lambda job, state: high if job.plan == plan else real(job, state))
+    monkeypatch.setattr(
+        candidate, "least_bytes", lambda job, state, *most: high if job.plan == plan else real(job, state, *most)
+    )
     assert too_high(small) == [planted.point.settings]
 
 
@@ -205,7 +208,10 @@ def test_ctrl_c_keeps_what_is_known(small: Space, monkeypatch: pytest.MonkeyPatc
         return plain(self, looked)
 
     monkeypatch.setattr(Run, "simulate", interrupted)
-    answer = search(small)
+    with pytest.raises(KeyboardInterrupt):  # whoever asks for one plan must not take half a search for a whole one
+        search(small)
+    times.clear()
+    answer = search(small, partial=True)
     assert answer.best
     assert not answer.proven
     assert answer.gap is not None
@@ -260,6 +266,22 @@ def test_choices_say_what_each_value_costs(grid: Answer) -> None:
         assert c.over is None or c.over == pytest.approx(min(of_it) / first.step_time - 1.0)
 
 
+def test_clusters_are_compared_each_with_its_own_best_plan() -> None:
+    settings = ["cluster.gpus=16", "workload.global_batch_size=64", "plan.zero_stage=1"]
+    names = ("dgx_a100", "dgx_h100", "v100_dgx2")
+    ranges = ["tensor_parallel=1,2,4,8", "microbatch_size=1,2", f"cluster.name={','.join(names)}", "precision=fp16"]
+    answer = search(space_of("gpt3_6_7b", "dgx_a100", settings, ranges))
+    by_name = {c.value: c for c in answer.choices if c.field == "cluster.name"}
+    plans = ranges[:2] + ranges[3:]
+    for name in names:
+        alone = search(space_of("gpt3_6_7b", name, settings, plans))
+        best = by_name[name].best
+        assert (best.step_time if best else None) == (alone.best[0].step_time if alone.best else None) or by_name[
+            name
+        ].bounded
+    assert by_name["dgx_h100"].over == 0.0
+
+
 def test_a_plan_must_fit_with_the_probability_asked_for() -> None:
     settings = ["workload.global_batch_size=64", "plan.tensor_parallel=4", "plan.sequence_parallel=true"]
     space = space_of(
@@ -310,7 +332,7 @@ def test_ranges_that_cannot_be_are_refused(ranges: list[str], fixed: list[str], 
 
 
 @pytest.mark.parametrize(
-    "word", ["plan.tensor_paralel=1", "frobnicate=1", "cluster.name=dgx_h100", "workload.precision=fp7"]
+    "word", ["plan.tensor_paralel=1", "frobnicate=1", "cluster.name=dgx_h101", "workload.precision=fp7"]
 )
 def test_unknown_fields_and_names_offer_the_nearest(word: str) -> None:
     with pytest.raises(UnknownNameError):
@@ -353,6 +375,42 @@ def test_a_job_whose_tables_would_be_lost_is_not_written(dtsim: Any, tmp_path: P
     assert "Way out" in error
 
 
+TABLE = """
+[workload]
+model = "gpt3_1_3b"
+global_batch_size = 32
+[cluster]
+name = "h100_x8"
+[search]
+objective = "memory"
+[search.range]
+tensor_parallel = [1, 2]
+"plan.microbatch_size" = [1, 2]
+[search.fix]
+recompute = "full"
+"""
+
+
+def test_a_job_says_its_own_search_and_options_count_before_it(dtsim: Any, tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(TABLE)
+    code, out, _ = dtsim("search", str(file), "--json")
+    answer = json.loads(out)
+    assert (code, answer["objective"]) == (0, "memory")
+    assert answer["space"]["ranges"] == {"plan.tensor_parallel": [1, 2], "plan.microbatch_size": [1, 2]}
+    full = [one["peak_memory_bytes"] for one in answer["best"]]
+    code, out, _ = dtsim(
+        "search", str(file), "--objective", "step_time", "--fix", "tp=2", "--range", "recompute=none,full", "--json"
+    )
+    answer = json.loads(out)
+    assert (code, answer["objective"], answer["space"]["plans"]) == (0, "step_time", 4)
+    assert answer["best"][0]["peak_memory_bytes"] > min(full)
+    file.write_text(TABLE.replace("tensor_parallel =", "tensor_paralel ="))
+    code, _, error = dtsim("search", str(file))
+    assert code == 2
+    assert "tensor_parallel" in error
+
+
 def test_gpus_at_most_chooses_their_number(dtsim: Any) -> None:
     code, out, _ = dtsim(
         *COMMAND, "--range", "zero_stage=1,3", "--gpus", "at-most", "8", "--objective", "cost", "--json"
@@ -386,3 +444,17 @@ def test_where_nothing_fits_the_nearest_plan_is_told(dtsim: Any) -> None:
     assert code == 0
     assert "no plan fits" in out
     assert "nearest: plan.tensor_parallel=8" in out
+
+
+@pytest.mark.parametrize(
+    "plan", [["schedule=one_f_one_b"], ["chunks_per_rank=2", "schedule=interleaved_1f1b"], ["zero_stage=3"]]
+)
+def test_a_step_is_linear_in_its_microbatches_once_the_pipeline_is_full(plan: list[str]) -> None:
+    """Three equal increments from m = p on: what a search over batches may extrapolate from."""
+    settings = ["plan.pipeline_parallel=4", "workload.sequence_length=2048", *(f"plan.{setting}" for setting in plan)]
+    steps = []
+    for microbatches in (8, 12, 16, 20):
+        batch = f"workload.global_batch_size={2 * microbatches}"
+        steps.append(simulate_job(job_from_names("llama3_8b", "h100_x8", [*settings, batch])).step_time)
+    increments = [after - before for before, after in itertools.pairwise(steps)]
+    assert increments == pytest.approx([increments[0]] * 3, rel=1e-9)

@@ -8,10 +8,8 @@ from dataclasses import replace
 import pytest
 
 from simulator.errors import PlanError, UnknownNameError
-from simulator.job import load_job
 from simulator.lowering import resolve
 from simulator.plan.plan import Plan
-from simulator.simulation import simulate_job
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 
@@ -124,16 +122,6 @@ def test_the_frameworks_habits_fill_what_the_plan_leaves_open() -> None:
         resolved.data_parallel,
         resolved.gradient_dtype,
     )
-
-
-def test_buckets_below_a_layer_have_the_effect_of_one_and_the_answer_says_so() -> None:
-    said = {}
-    for size in ("1 KiB", "10 MiB", "60 MiB"):
-        found = simulate_job(load_job("gpt2_124m_2gpu", [f"plan.bucket_size={size}"]))
-        said[size] = (found.step_time, [t for t in found.provenance["assumptions"] if "bucket_size" in t])
-    assert said["1 KiB"][0] == said["10 MiB"][0] != said["60 MiB"][0]
-    assert [1, 1, 0] == [len(notes) for _, notes in said.values()]
-    assert "10 MiB is less than the" in said["10 MiB"][1][0]
 
 
 def test_vocabulary_is_padded_by_the_framework() -> None:

@@ -30,6 +30,7 @@ class Around:
 
     Args:
         roles: (mesh axis, place in (batch, m, n, k)) of what axes divide.
+        experts: whether each row meets the weights of one of several experts.
         columns, rows: whether what tensor parallelism (or that of experts) divides are its columns, or its depth.
         gathers: collective that brings its left operand together; `sums`: that of its output.
         gathers_again: that of the left operand for the gradient of the weight.
@@ -38,6 +39,7 @@ class Around:
     """
 
     roles: tuple[tuple[str, int], ...]
+    experts: bool = False
     columns: bool = False
     rows: bool = False
     gathers: str = ""
@@ -108,7 +110,7 @@ def _derived(layout: Layout, left: Tensor, right: Tensor, out: Tensor) -> Around
     )
     columns, rows = name in of_right - of_left, name in (of_right & of_left) - of_out
     if experts:
-        return Around(roles=roles, columns=columns, rows=rows)
+        return Around(roles=roles, experts=True, columns=columns, rows=rows)
     several = {a: d for a, d in along.items() if layout.ranks(a) > 1}
     forward = einsum_steps(layout, several, left, right, out)
     to_left = einsum_steps(layout, several, out, right, left)
@@ -161,7 +163,7 @@ def tensor_collective(moves: tuple[Move, ...]) -> str:
 def _local(layout: Layout, o: Operator, around: Around) -> tuple[int, int, int, int]:
     """(batch, m, n, k) of the forward product on one rank."""
     sizes = list(o.shape)
-    if isinstance(o.op, Product) and o.op.matrices and o.op.of_experts:
+    if around.experts:
         dealt, b = layout.ranks(EXPERT), o.shape[_BATCH]
         fullest = layout.ways(tuple(d for d in o.op.inputs[0].dims if d.name == ROWS))
         sizes[_ROWS] = max(1, round(o.shape[_ROWS] / fullest * dealt / b))

@@ -36,7 +36,7 @@ def shared_parameters(ctx: LayerContext, part: LayerPart) -> float:
 
 def expert_parameters(ctx: LayerContext, part: LayerPart) -> float:
     """Of them, those of experts [count]."""
-    return sum(_held(ctx, o.op.weights) for o in part.operators if _of_experts(o))
+    return sum(_held(ctx, o.op.weights) for o in part.operators if _of_experts(ctx, o))
 
 
 def weight_tensors(ctx: LayerContext, part: LayerPart, norm: str) -> tuple[float, ...]:
@@ -50,7 +50,7 @@ def weight_tensors(ctx: LayerContext, part: LayerPart, norm: str) -> tuple[float
 
 def _tensors(ctx: LayerContext, o: Operator, norm: str) -> Iterator[float]:
     """Those of an operator: of each product, and of all that is small together."""
-    if not o.parameters or _of_experts(o):
+    if not o.parameters or _of_experts(ctx, o):
         return
     matrices = tuple(w for w in o.op.weights if w.role == "weight")
     small = _held(ctx, tuple(w for w in o.op.weights if w.role != "weight"))
@@ -66,8 +66,8 @@ def _tensors(ctx: LayerContext, o: Operator, norm: str) -> Iterator[float]:
         yield small
 
 
-def _of_experts(o: Operator) -> bool:
-    return isinstance(o.op, Product) and bool(o.op.matrices) and o.op.of_experts
+def _of_experts(ctx: LayerContext, o: Operator) -> bool:
+    return isinstance(o.op, Product) and ctx.division(o).around.experts
 
 
 def _held(ctx: LayerContext, weights: tuple[Tensor, ...]) -> float:

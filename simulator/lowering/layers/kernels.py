@@ -14,11 +14,13 @@ from simulator.partition.redistribute import redistribute
 from simulator.partition.strategies.base import TENSOR
 from simulator.partition.strategies.experts import EXPERT
 from simulator.program.calls import Traffic
-from simulator.workload.graph import Kernel, Lookup
+from simulator.workload.graph import Dim, Kernel, Lookup
 from simulator.workload.operator import Operator
 
 __all__ = ["kernel_backward", "kernel_forward"]
 
+_NEXT = Dim("", 1)
+"""Stands between the dimensions of two tensors."""
 _REDUCED = ("maximum", "target", "sum")
 """What a cross-entropy finds over the vocabulary, one number per token each."""
 
@@ -102,7 +104,9 @@ def _exchange(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase: str
     """Bring operands to where a kernel needs them; backward, bring their gradients to where they come from."""
     if op.whole or isinstance(op, Lookup):
         return
-    key = op.moves[0].dims, tuple((seen.dims, made.dims) for seen, made in zip(op.inputs, o.sources, strict=True))
+    key = tuple(
+        d.name for dims in (op.moves[0].dims, *(t.dims for t in (*op.inputs, *o.sources))) for d in (*dims, _NEXT)
+    )
     if key not in ctx.layout.known:
         ctx.layout.known[key] = _moved_operands(ctx.layout, o, op)
     for place, forth, back in ctx.layout.known[key]:
@@ -130,8 +134,8 @@ def _moved(ctx: LayerContext, o: Operator, op: Kernel, what: str) -> float:
     """Bytes that a kernel moves on one rank: of all tensors together where they are divided alike, else of each."""
     if not what:
         return 0.0
-    ways = [1.0 if op.whole else ctx.ways(moved.dims) for moved in op.moves]
-    if all(each == ways[0] for each in ways):
+    ways = ctx.moved_ways(op)
+    if len(ways) == 1:
         return float(getattr(o, what)) / ways[0]
     return sum(moved.bytes(what) / each for moved, each in zip(op.moves, ways, strict=True))
 

@@ -12,7 +12,7 @@ from simulator.partition.layout import Layout
 from simulator.partition.strategies.base import TENSOR
 from simulator.program.calls import Product
 from simulator.program.program import COLLECTIVE
-from simulator.workload.graph import Dim
+from simulator.workload.graph import Dim, Kernel
 from simulator.workload.operator import KernelStyle, Operator
 from simulator.workload.precision import Precision
 
@@ -67,6 +67,7 @@ class LayerContext:
     _divisions: dict[tuple[int, tuple[int, int, int, int]], tuple[Operator, Division]] = field(
         default_factory=dict, compare=False
     )
+    _moved: dict[int, tuple[Kernel, tuple[float, ...]]] = field(default_factory=dict, compare=False)
 
     @property
     def tensor(self) -> int:
@@ -101,6 +102,13 @@ class LayerContext:
                 divide(self.layout, o),
             )  # who holds the operator keeps its id from being used again
         return self._divisions[key][1]
+
+    def moved_ways(self, op: Kernel) -> tuple[float, ...]:
+        """How many ways each tensor that a kernel moves is divided; one number where all are divided alike."""
+        if id(op) not in self._moved:
+            ways = [1.0 if op.whole else self.ways(moved.dims) for moved in op.moves]
+            self._moved[id(op)] = op, tuple(ways[:1] if all(each == ways[0] for each in ways) else ways)
+        return self._moved[id(op)][1]
 
     def collective(
         self, rows: Rows, name: str, message: float, phase: str, label: str, beside: int = -1, always: bool = False

@@ -33,13 +33,13 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
     narrow = o.has_weight and op.quantised
     if narrow:
         # a norm stands before a product divided by columns (LayerNormLinear of Transformer Engine)
-        norm = d.around.columns and not op.of_experts
+        norm = d.around.columns and not d.around.experts
         _quantise(ctx, rows, o.label, op, d, float(b * m * k), phase, bool(d.around.gathers), after_norm=norm)
     if piecewise:
         before, after = gathered if d.around.gathers else 0.0, scattered if d.around.sums else 0.0
         write_in_pieces(ctx, rows, o.label, d.shape, "TN", phase, before, after, narrow=narrow)
         return
-    order, launches = "TN" if o.has_weight else "NN", LAUNCHES_PER_EXPERT * b if op.of_experts else o.launches
+    order, launches = "TN" if o.has_weight else "NN", LAUNCHES_PER_EXPERT * b if d.around.experts else o.launches
     for width in d.widths:
         each = (b, m, width, k)
         row = ctx.product(rows, o.label, each, order, phase, launches=launches, narrow=narrow)
@@ -90,7 +90,7 @@ def _quantise(
     Fused products of experts make those of what lies between them: the second's input, and the gradient of the first's output.
     """
     between = d.around.columns if phase == "backward" else d.around.rows
-    if not (ctx.style.fuses_experts and op.of_experts and between):
+    if not (ctx.style.fuses_experts and d.around.experts and between):
         part = "input" if phase == "backward" else ""
         shards = ctx.tensor if gathers else 1
         add_casts(
@@ -127,7 +127,7 @@ def _linear_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
 
 def _bias_share(ctx: LayerContext, op: Product, d: Division) -> float:
     """How many ways the output gradient that a bias gradient sums is divided."""
-    if op.of_experts:
+    if d.around.experts:
         return ctx.ways(op.outputs[0].dims)
     return ctx.tensor if d.around.columns else 1
 
@@ -144,7 +144,7 @@ def _gradients(
     """Write both gradients of one product, the first as its inputs arrive; returns the second's row."""
     b, m, n, k = shape
     d, narrow = ctx.division(o), op.quantised
-    launches = LAUNCHES_PER_EXPERT * b if op.of_experts else 1
+    launches = LAUNCHES_PER_EXPERT * b if d.around.experts else 1
     if narrow:
         label = f"{o.label} output gradient"
         _quantise(ctx, rows, label, op, d, float(b * m * n), "backward", bool(d.around.gathers_back))

@@ -48,7 +48,8 @@ def add_activation_copies(state: State) -> None:
     kinds = list(held)
 
     def column(layers: np.ndarray, what: str) -> np.ndarray:
-        return np.array([links[(what, kind)] for kind in kinds], np.int64)[layers[:, 2]]
+        of_kind: np.ndarray = np.array([links[(what, kind)] for kind in kinds], np.int64)
+        return of_kind.take(layers[:, 2])
 
     effect = np.array([held[kind][0] for kind in kinds], np.int64)
     f_rank, b_rank = state.pattern.rank[forward[:, 0]], state.pattern.rank[backward[:, 0]]

@@ -5,14 +5,13 @@ Either the schedule never flushes (PipeDream), or every rank ends its steps on i
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import refuse
 from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
+from simulator.schedules.base import Schedule
 from simulator.schedules.order import PipelineOrder
 
 __all__ = ["UNROLLED", "check_asynchronous", "post_validation", "update_mask"]
@@ -21,7 +20,7 @@ UNROLLED = 4
 """Steps in a program where every rank ends its own: the middle two are in the steady state."""
 
 
-def check_asynchronous(plan: Plan, schedule: Any) -> None:
+def check_asynchronous(plan: Plan, schedule: Schedule) -> None:
     """Refuse what needs the moment at which all ranks have ended a step.
 
     Raises:
@@ -66,7 +65,7 @@ def _at_the_end_of_a_step(plan: Plan) -> list[tuple[str, object]]:
     return [(name, getattr(plan, name)) for name in fields if getattr(plan, name)]
 
 
-def post_validation(plan: Plan, framework: Framework, schedule: Any) -> bool:
+def post_validation(plan: Plan, framework: Framework, schedule: Schedule) -> bool:
     """Return whether ranks update without waiting for the global norm: as the plan says, else the framework's habit.
 
     Raises:
@@ -106,7 +105,7 @@ def post_validation(plan: Plan, framework: Framework, schedule: Any) -> bool:
     return True
 
 
-def update_mask(order: PipelineOrder, schedule: Any, microbatches: int) -> NDArray[np.bool_]:
+def update_mask(order: PipelineOrder, schedule: Schedule, microbatches: int) -> NDArray[np.bool_]:
     """Return [actions] whether the weights of the rank change right after it; empty where `order` is one step.
 
     Args:
@@ -114,7 +113,7 @@ def update_mask(order: PipelineOrder, schedule: Any, microbatches: int) -> NDArr
     """
     if schedule.flush and int((order.microbatch + order.count).max()) <= microbatches:
         return np.zeros(0, np.bool_)
-    completes = (order.kind == 1) | (order.kind == 3)
+    completes: NDArray[np.bool_] = (order.kind == 1) | (order.kind == 3)
     if schedule.updates_each_microbatch:
         return completes
     step = order.microbatch.astype(np.int64) // microbatches

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from simulator.errors import refuse
 from simulator.lowering.resolve.offload_rules import gradients_leave
 from simulator.options.option import chosen
 from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
+from simulator.schedules.base import Schedule
 
 __all__ = ["check_effects"]
 
 
-def check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Any) -> None:
+def check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Schedule) -> None:
     """Refuse what would have no effect, and combinations that cannot be.
 
     Args:

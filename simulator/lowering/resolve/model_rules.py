@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from simulator.errors import LayoutError, PlanError
 from simulator.partition.strategies import STRATEGIES
 from simulator.plan.plan import Plan
+from simulator.schedules.base import Schedule
+from simulator.workload.model import Model
 from simulator.workload.workload import Workload
 
 __all__ = ["check_model"]
 
 
-def check_model(workload: Workload, plan: Plan, schedule: Any) -> None:
+def check_model(workload: Workload, plan: Plan, schedule: Schedule) -> None:
     """Refuse what the model's architecture does not allow.
 
     Raises:
@@ -72,6 +73,6 @@ def _check_states(workload: Workload, plan: Plan) -> None:
         )
 
 
-def _said(model: Any) -> str:
+def _said(model: Model) -> str:
     words = {"transformer": "a decoder with multi-token prediction", "vision": "an encoder of images"}
     return words.get(model.architecture, f"an {model.architecture.replace('_', '-')}")

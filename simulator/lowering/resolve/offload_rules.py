@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from simulator.errors import PlanError
 from simulator.plan.plan import Plan
+from simulator.schedules.base import Schedule
 
 __all__ = ["check_offload", "gradients_leave"]
 
 
-def gradients_leave(plan: Plan, schedule: Any) -> bool:
+def gradients_leave(plan: Plan, schedule: Schedule) -> bool:
     """Return whether gradients of a rank without replicas go to the host bucket by bucket."""
-    return plan.zero_stage == 2 and plan.optimizer_offload > 0 and int(schedule.replicas) == 1
+    return plan.zero_stage == 2 and plan.optimizer_offload > 0 and schedule.replicas == 1
 
 
 def check_offload(plan: Plan) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, fields
-from typing import Any
 
 from simulator.errors import PlanError
 from simulator.lowering.layers.graphs import graphs_of
@@ -34,7 +33,7 @@ from simulator.partition.strategies.base import TENSOR
 from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import AXES, Plan
 from simulator.schedules import SCHEDULES
-from simulator.schedules.base import Shape
+from simulator.schedules.base import Schedule, Shape
 from simulator.units import BYTES_PER_ELEMENT
 from simulator.workload.graph import Dim
 from simulator.workload.operator import KernelStyle
@@ -60,7 +59,7 @@ class ResolvedPlan:
     chunks_per_rank: int
     microbatch_size: int
     microbatches: int
-    schedule: Any
+    schedule: Schedule
     zero_stage: int
     overlap_gradients: bool
     overlaps_in_bubbles: bool = False
@@ -151,7 +150,7 @@ class ResolvedPlan:
     @property
     def lanes(self) -> int:
         """Copies of the weights that the schedule itself keeps, each on other pipeline ranks (2 in Chimera)."""
-        return int(self.schedule.replicas)
+        return self.schedule.replicas
 
     @property
     def copies(self) -> int:
@@ -344,7 +343,7 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
     )
 
 
-def _takes_messages_in_turn(schedule: Any) -> bool:
+def _takes_messages_in_turn(schedule: Schedule) -> bool:
     """Whether messages are what the framework says: runtimes of split, two-way, sliced, eager or asynchronous schedules post their
     receives ahead."""
     ahead = schedule.splits_backward or schedule.slices or schedule.sends_ahead
@@ -388,7 +387,7 @@ def _style(framework: Framework, attention: str, dropout: bool, gathers: bool, f
     )
 
 
-def _schedule(plan: Plan, microbatches: int) -> Any:
+def _schedule(plan: Plan, microbatches: int) -> Schedule:
     name = plan.schedule or ("interleaved_1f1b" if plan.chunks_per_rank > 1 else "one_f_one_b")
     schedule = SCHEDULES.get(name)
     schedule.check(Shape(plan.pipeline_parallel, microbatches, plan.chunks_per_rank))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from simulator.errors import PlanError, refuse
 from simulator.partition.strategies import STRATEGIES
 from simulator.plan.plan import Plan
+from simulator.schedules.base import Schedule
 from simulator.workload.operator import KernelStyle
 from simulator.workload.workload import Workload
 
 __all__ = ["check_documents", "check_loss"]
 
 
-def check_documents(workload: Workload, style: KernelStyle, schedule: Any) -> None:
+def check_documents(workload: Workload, style: KernelStyle, schedule: Schedule) -> None:
     """Refuse packed documents where attention would not change.
 
     Raises:

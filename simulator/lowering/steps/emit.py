@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
@@ -19,6 +20,7 @@ KEPT_BYTES = 256 * 2**20
 Pairs = tuple[tuple[int, int], ...]
 
 
+Column = TypeVar("Column", bound=NDArray[Any])
 Arrays = dict[str, Any]
 """Columns by the names that a `Program` gives them."""
 
@@ -74,7 +76,7 @@ def _columns(structure: Structure) -> Arrays:
     """Join the batches of a structure."""
     batches = structure.batches
 
-    def column(key: str, dtype: Any) -> Any:
+    def column(key: str, dtype: DTypeLike) -> NDArray[Any]:
         out = np.empty(structure.rows, dtype)
         start = 0
         for batch in batches:
@@ -112,12 +114,12 @@ def _columns(structure: Structure) -> Arrays:
     return arrays
 
 
-def _frozen(array: Any) -> Any:
+def _frozen(array: Column) -> Column:
     array.flags.writeable = False
     return array
 
 
-def _lane(structure: Structure) -> Any:
+def _lane(structure: Structure) -> NDArray[np.int8]:
     """Lane of each row: that of its microbatch; 0 where it has none."""
     out = np.zeros(structure.rows, np.int8)
     start = 0
@@ -129,7 +131,7 @@ def _lane(structure: Structure) -> Any:
     return _frozen(out)
 
 
-def _waits(structure: Structure) -> tuple[Any, Any]:
+def _waits(structure: Structure) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Join the waits into a ragged column, each row's in the order in which they were added."""
     from simulator.lowering.steps import emit_kernel
 

@@ -17,7 +17,10 @@ Array = Any
 _LONGS = types.Array(int64, 1, "C", readonly=True)
 
 
-@njit(types.Tuple((int64[::1], int32[::1]))(_LONGS, _LONGS, int64), cache=True, nogil=True)
+_BOTH = types.Tuple((int64[::1], int32[::1]))  # type: ignore[no-untyped-call]
+
+
+@njit(_BOTH(_LONGS, _LONGS, int64), cache=True, nogil=True)
 def join_waits(rows: Array, on: Array, size: int) -> tuple[Array, Array]:
     """Return (offsets, after): for each of `size` rows what it waits for, in the order in which it was added.
 

@@ -4,7 +4,7 @@ A block is one segment, unless links are anchored inside it; then it is cut ther
 
     variant 0   unbroken
     variant 1   a segment per FSDP unit (a layer, several, or all)
-    variant 2   a segment per gradient bucket
+    variant 2   a segment per gradient bucket, inside of layers too (`bucket_parts`)
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from simulator.lowering.layers.boundary import received
 from simulator.lowering.layers.casts import maxima_table
 from simulator.lowering.layers.expand import LayerCost
 from simulator.lowering.steps.assign import Chunk, classes_of
+from simulator.lowering.steps.bucket_parts import is_cut, parts_of
 from simulator.lowering.steps.carried_units import carried
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
@@ -30,6 +31,7 @@ __all__ = ["BUCKETS", "UNBROKEN", "UNITS", "add_instances", "layers_of", "offloa
 
 UNBROKEN, UNITS, BUCKETS = 0, 1, 2
 Groups = tuple[tuple[str, ...], ...]
+Sizes = tuple[tuple[str, float], ...]
 _DIRECTION = ("forward", "backward", "backward", "backward")
 _WEIGHT_GRADIENT = 3
 """Number of the action that does the weight gradients of a split backward."""
@@ -43,9 +45,17 @@ def layers_of(chunk: Chunk, direction: str) -> list[str]:
 def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> tuple[Groups, Groups]:
     """Return the units or buckets of a chunk, and its segments: these, cut further where activations go to the host layer by layer."""
     resolved = state.resolved
-    sizes: tuple[float, ...] = ()
+    sizes: tuple[Sizes, ...] = ()
     if variant == BUCKETS:
-        sizes = tuple([state.costs[kind].parameters * resolved.gradient_bytes for kind in dict.fromkeys(chunk.kinds)])
+        parts = state.parts if direction == "backward" else {}
+        sizes = tuple(
+            [
+                tuple(
+                    (part, state.costs[part].parameters * resolved.gradient_bytes) for part in parts.get(kind, (kind,))
+                )
+                for kind in dict.fromkeys(chunk.kinds)
+            ]
+        )
     unit = resolved.fsdp_unit if variant == UNITS else 0
     bucket = resolved.bucket_size if variant == BUCKETS else 0.0
     return _cut_so(chunk, direction, variant, unit, sizes, bucket, resolved.activation_offload)
@@ -53,9 +63,9 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> tuple[Grou
 
 @functools.lru_cache(maxsize=4096)
 def _cut_so(
-    chunk: Chunk, direction: str, variant: int, unit: int, sizes: tuple[float, ...], bucket: float, offloads: int
+    chunk: Chunk, direction: str, variant: int, unit: int, sizes: tuple[Sizes, ...], bucket: float, offloads: int
 ) -> tuple[Groups, Groups]:
-    """As `_cut`; `sizes`: bytes of the gradients of each different kind of layer of the chunk."""
+    """As `_cut`; `sizes`: of each different kind of layer of the chunk, its parts and the bytes of their gradients."""
     groups = _groups(
         chunk, direction, variant, unit, dict(zip(dict.fromkeys(chunk.kinds), sizes, strict=False)), bucket
     )
@@ -63,10 +73,10 @@ def _cut_so(
 
 
 def _groups(
-    chunk: Chunk, direction: str, variant: int, unit: int, sizes: dict[str, float], bucket: float
+    chunk: Chunk, direction: str, variant: int, unit: int, sizes: dict[str, Sizes], bucket: float
 ) -> tuple[tuple[str, ...], ...]:
     kinds = layers_of(chunk, direction)
-    if variant == UNBROKEN or len(kinds) <= 1:
+    if variant == UNBROKEN or not kinds or (variant == UNITS and len(kinds) == 1):
         return (tuple(kinds),)
     if variant == UNITS:
         units = unit_groups(chunk.kinds, unit)
@@ -74,9 +84,9 @@ def _groups(
     groups: list[tuple[str, ...]] = []
     current: list[str] = []
     held = 0.0
-    for kind in kinds:
-        current.append(kind)
-        held += sizes[kind]
+    for part, size in (one for kind in kinds for one in sizes[kind]):
+        current.append(part)
+        held += size
         if held >= bucket:
             groups.append(tuple(current))
             current, held = [], 0.0
@@ -264,6 +274,8 @@ def add_instances(state: State) -> None:
     sizes = state.structure.sizes
     state.scales = [state.scaled_costs(*size) for size in sizes] if sizes else [state.costs]
     scales = len(state.scales)
+    if BUCKETS in state.variant:
+        _cut_layers(state)
     made: dict[int, tuple[Segment, ...]] = {}
     bases = []
     for code in codes:
@@ -281,6 +293,18 @@ def add_instances(state: State) -> None:
         item = state.add_item(FusedSegment(name=f"({one.name}; {two.name})", first=one, second=two))
         fused.append((*both, item))
     state.build(_add_actions, class_of, tuple(bases), tuple(fused))
+
+
+def _cut_layers(state: State) -> None:
+    """Say of the layers that are larger than a bucket which parts of them their backward is cut in, and what these cost."""
+    most = state.resolved.bucket_size / state.resolved.gradient_bytes
+    for kind in [kind for kind, cost in state.costs.items() if is_layer(kind) and is_cut(cost, most, state.resolved)]:
+        found = [parts_of(costs[kind], most) for costs in (state.costs, *state.scales)]
+        names = state.parts[kind] = tuple(f"{kind} part {n}" for n in range(len(found[0])))
+        state.costs, *state.scales = (
+            {**costs, **dict(zip(names, parts, strict=True))}
+            for costs, parts in zip((state.costs, *state.scales), found, strict=True)
+        )
 
 
 def _add_actions(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from simulator.lowering.steps.pattern import Pattern, find_pattern
-from simulator.schedules.base import Shape
+from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
 
@@ -14,7 +13,7 @@ __all__ = ["ordered"]
 
 
 @functools.lru_cache(maxsize=64)
-def ordered(schedule: Any, shape: Shape, steps: int = 1) -> tuple[Placement, PipelineOrder, Pattern]:
+def ordered(schedule: Schedule, shape: Shape, steps: int = 1) -> tuple[Placement, PipelineOrder, Pattern]:
     """Return (placement, order, messages) of a schedule, of so many steps after one another on every rank.
 
     Without a flush they run into each other as the schedule says; else a rank ends its part of a step before the next.

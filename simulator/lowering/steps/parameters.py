@@ -198,8 +198,10 @@ def words(group: tuple[str, ...]) -> str:
     '1 layer + embedding'
     """
     sparse = sum(" moe " in f" {kind}" for kind in group)
-    layers = sum(is_layer(kind) for kind in group)
+    cut = sum(" part " in kind for kind in group)
+    layers = sum(is_layer(kind) for kind in group) - cut
     parts: list[str] = [k for k in ("embedding", DECODER_EMBEDDING, "head") if k in group]
     parts += ["token prediction"] if MTP_LAYER in group or MTP_HEAD in group else []
     said = f"{layers} layer{'s' * (layers > 1)}" + (f", {sparse} with experts" if sparse else "")
+    parts += [f"{cut} part{'s' * (cut > 1)} of layers"] if cut else []
     return " + ".join(([said] if layers else []) + parts)

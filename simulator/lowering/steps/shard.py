@@ -178,7 +178,8 @@ def _pairs(rows: Structure) -> Ints:
     pair = rows.order.pair
     fused = np.flatnonzero(pair >= 0)
     alike = rows.order.chunk[fused] == rows.order.chunk[pair[fused]]
-    return fused[~(alike & (pair[fused] < fused))]
+    alone: Ints = fused[~(alike & (pair[fused] < fused))]
+    return alone
 
 
 def _once(rows: Structure, plan: Windowing) -> tuple[bool, bool]:
@@ -372,7 +373,8 @@ def _same_unit(rows: Structure, action: Ints, row: Ints, other: Ints, at_end: bo
     first, last = rows.first_row[other], rows.last_row[other]
     cut = last - first == rows.last_row[action] - rows.first_row[action]
     found = np.where(turned, last - place, first + place)
-    return np.where(cut, found, last if at_end else first)
+    where: Ints = np.where(cut, found, last if at_end else first)
+    return where
 
 
 def _turns(rows: Structure) -> tuple[np.ndarray, np.ndarray]:

@@ -67,6 +67,8 @@ class State:
     """Costs of layers at each size of an action."""
     codes: list[tuple[int, int, int, int]] = field(default_factory=list)
     """(kind of chunk, kind of action, variant, size) of the actions that occur."""
+    parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Kinds of layers that are larger than a bucket of gradients: the kinds of their parts, as the backward runs them."""
     cuts: dict[tuple[Chunk, str, int], tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     """(chunk, direction, variant) -> per unit or bucket, the kinds of layers in it."""
     pieces: dict[tuple[Chunk, str, int], tuple[tuple[str, ...], ...]] = field(default_factory=dict)

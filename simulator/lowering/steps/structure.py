@@ -23,7 +23,7 @@ from simulator.lowering.resolve.asynchronous_rules import update_mask
 from simulator.lowering.steps.ordered import ordered
 from simulator.lowering.steps.pattern import Pattern
 from simulator.remembered import Remembered
-from simulator.schedules.base import Shape
+from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
 
@@ -176,7 +176,7 @@ Step = Callable[..., Any]
 _KEPT: Remembered[Structure] = Remembered(KEPT_BYTES, lambda structure: structure.added)
 
 
-def started(schedule: Any, shape: Shape, steps: int) -> Structure:
+def started(schedule: Schedule, shape: Shape, steps: int) -> Structure:
     """Return the structure of a schedule's order, without a row.
 
     Raises:

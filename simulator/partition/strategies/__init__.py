@@ -5,8 +5,13 @@ What the other degrees of a plan do to a layout is the same under each of them: 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from simulator.registry import Family
+
+if TYPE_CHECKING:
+    from simulator.partition.strategies.base import Strategy
 
 __all__ = ["STRATEGIES"]
 
-STRATEGIES = Family("layout", "simulator.partition.strategies", "Strategy")
+STRATEGIES: Family[Strategy] = Family("layout", "simulator.partition.strategies", "Strategy")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from simulator.registry import Family
 
 __all__ = ["FAMILIES"]
 
-FAMILIES = Family("architecture", "simulator.workload.families", "ModelFamily")
+FAMILIES: Family[Any] = Family("architecture", "simulator.workload.families", "ModelFamily")

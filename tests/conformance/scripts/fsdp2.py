@@ -1,4 +1,4 @@
-"""fully_shard as torchtitan applies it: a unit per layer, one for the embedding, one for norm and head."""
+"""fully_shard as torchtitan applied it in 2024: a unit per layer, one for the rest."""
 
 import torch
 import torch.distributed as dist
@@ -9,10 +9,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
 policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 model = Llama()
-fully_shard(model.tok_embeddings, mesh=mesh, mp_policy=policy)
 for layer in model.layers:
     fully_shard(layer, mesh=mesh, mp_policy=policy)
-fully_shard([model.norm, model.output], mesh=mesh, mp_policy=policy, reshard_after_forward=False)
 fully_shard(model, mesh=mesh, mp_policy=policy)
 optimizer = torch.optim.AdamW(model.parameters())
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from simulator.registry import Family
 
 __all__ = ["ATTENTIONS"]
 
-ATTENTIONS = Family("attention", "simulator.workload.blocks.attention", "Attention")
+ATTENTIONS: Family[Any] = Family("attention", "simulator.workload.blocks.attention", "Attention")

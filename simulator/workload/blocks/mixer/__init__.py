@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from simulator.registry import Family
 
 __all__ = ["MIXERS"]
 
-MIXERS = Family("mixer", "simulator.workload.blocks.mixer", "Mixer")
+MIXERS: Family[Any] = Family("mixer", "simulator.workload.blocks.mixer", "Mixer")

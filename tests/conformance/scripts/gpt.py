@@ -1,0 +1,83 @@
+"""Megatron-core's own GPTModel with its local layers (no Transformer Engine), tensor and data parallel, on a CPU.
+
+What it asks of a GPU at start is answered: its device, and the states of random numbers per rank, which a recording has no use for.
+"""
+
+import argparse
+import contextlib
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.tensor_parallel import random
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--tensor", type=int, default=1)
+parser.add_argument("--sequence", action="store_true")
+parser.add_argument("--recompute", choices=("none", "full", "selective"), default="none")
+parser.add_argument("--distributed-optimizer", action="store_true")
+words = parser.parse_args()
+
+torch.cuda.current_device = lambda: "cpu"
+random.CudaRNGStatesTracker.fork = lambda tracker, name="": contextlib.nullcontext()
+random._get_all_rng_states = lambda: ()
+random._set_all_rng_states = lambda *states: None
+parallel_state.initialize_model_parallel(words.tensor, create_gloo_process_groups=False)
+
+TOKENS, VOCABULARY = 2048, 32000
+config = TransformerConfig(
+    num_layers=4,
+    hidden_size=1024,
+    num_attention_heads=16,
+    num_query_groups=4,
+    ffn_hidden_size=2816,
+    gated_linear_unit=True,
+    activation_func=torch.nn.functional.silu,
+    add_bias_linear=False,
+    normalization="RMSNorm",
+    tensor_model_parallel_size=words.tensor,
+    sequence_parallel=words.sequence,
+    use_cpu_initialization=True,
+    params_dtype=torch.bfloat16,
+    bf16=True,
+    pipeline_dtype=torch.bfloat16,
+    bias_dropout_fusion=False,
+    masked_softmax_fusion=False,
+    gradient_accumulation_fusion=False,
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+    recompute_granularity=None if words.recompute == "none" else words.recompute,
+    recompute_method="uniform" if words.recompute == "full" else None,
+    recompute_num_layers=1 if words.recompute == "full" else None,
+)
+model = GPTModel(
+    config,
+    get_gpt_layer_local_spec(normalization="RMSNorm"),
+    vocab_size=VOCABULARY,
+    max_sequence_length=TOKENS,
+    position_embedding_type="rope",
+    share_embeddings_and_output_weights=False,
+    parallel_output=True,
+)
+model = DistributedDataParallel(
+    config,
+    DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True,
+        overlap_grad_reduce=True,
+        use_distributed_optimizer=words.distributed_optimizer,
+        bucket_size=10**12,
+    ),
+    model,
+)
+places = torch.arange(TOKENS)[None]
+mask = torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool)
+
+
+def step():
+    model.zero_grad_buffer()
+    tokens = torch.randint(0, VOCABULARY, (1, TOKENS))
+    model(tokens, places, mask, labels=tokens).mean().backward()
+    finalize_model_grads([model])

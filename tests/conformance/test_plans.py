@@ -1,0 +1,138 @@
+"""PyTorch's own ways to split a model beside our lowering of the same plan: FLOP, products and messages, phase by phase.
+
+What is not the same is written down here, with which of the two is right; a difference that goes away must leave this page too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.conformance.comparing import captured, flops_of, llama_job, lowered, messages_of, products_of
+
+pytestmark = pytest.mark.slow
+
+EAGER = {"framework": "torchtitan_eager", "recompute": "none"}
+SHARDED = EAGER | {"zero_stage": 3}
+SPLIT = EAGER | {"tensor_parallel": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A way to split.
+
+    Args:
+        words: of scripts/parallel.py.
+        plan: the same for us.
+        world: ranks.
+        messages: message (kind, axes, bytes, format) -> how often (theirs, ours), where that is not the same.
+        again: products that we make again in a recompute and they do not, with how often.
+        products: whether products are made with the same shapes: a profile may join what the script's model keeps apart.
+        total: whether only the bytes of all messages together are the same.
+    """
+
+    words: str
+    plan: dict[str, Any]
+    world: int = 8
+    messages: dict[tuple[str, str, float, str], tuple[int, int]] = field(default_factory=dict)
+    again: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    products: bool = True
+    total: bool = False
+
+
+def root(
+    ours: tuple[float, float], gradient: int, dtype: str = "fp32"
+) -> dict[tuple[str, str, float, str], tuple[int, int]]:
+    """The unit of all that is in no layer is one message; ours are two, of the embedding and of norm and head."""
+    out = {}
+    for what, scale, name in (("all_gather", 1.0, "bf16"), ("reduce_scatter", gradient / 2, dtype)):
+        out[(what, "dp", sum(ours) * scale, name)] = (1, 0)
+        out |= {(what, "dp", size * scale, name): (0, 1) for size in ours}
+    return out
+
+
+ENDS = (65536000.0, 65538048.0)
+"""Bytes of the embedding, and of norm and head, in bf16."""
+LOSS = {
+    ("all_reduce", "tp", 8192.0, "fp32"): (3, 0),  # the same three messages of the loss: fp32, which we call bf16
+    ("all_reduce", "tp", 8192.0, "bf16"): (0, 3),
+}
+NORMS = {
+    ("all_reduce", "tp", 2048.0, "bf16"): (
+        9,
+        0,
+    ),  # DTensor reduces the gradient of each norm by itself, in its own format
+    ("all_reduce", "tp", 36864.0, "fp32"): (0, 1),  # we reduce them together, as Megatron-LM does
+}
+CASES = {
+    "fsdp2": Case(words="--data fsdp2", plan=SHARDED, messages=root(ENDS, 4)),
+    # FSDP2 gathers the embedding before its backward too, which needs no weights; the profile is that of one unit for all ends
+    "fsdp2, ends apart": Case(
+        words="--data fsdp2 --ends-apart", plan=SHARDED, messages={("all_gather", "dp", 65536000.0, "bf16"): (2, 1)}
+    ),
+    "fsdp2 recompute": Case(
+        words="--data fsdp2 --recompute",
+        plan=SHARDED | {"recompute": "full"},
+        messages=root(ENDS, 4),
+        # torch.utils.checkpoint stops when all that was saved is there again: nobody saved the last product
+        again={("gemm", 1, 2048, 1024, 2816, "Product(order='TN')"): 4},
+    ),
+    "hybrid shard": Case(words="--data hsdp --copies 2", plan=SHARDED | {"shard_size": 4}, messages=root(ENDS, 4)),
+    "fsdp1": Case(
+        words="--data fsdp1",
+        plan=SHARDED | {"framework": "pytorch_fsdp"},
+        products=False,  # the profile is that of codes whose attention takes groups of heads as they are
+        messages=root(ENDS, 2, "bf16"),
+    ),
+    # buckets are cut at 25 MiB within layers; ours end with a layer
+    "ddp": Case(words="--data ddp", plan=EAGER | {"framework": "pytorch_ddp"}, products=False, total=True),
+    "tensor": Case(
+        words="--tensor 2 --half",
+        plan=SPLIT | {"sequence_parallel": False},
+        world=2,
+        # DTensor adds up the input gradients of q, k, v and of gate and up before it reduces them; we reduce each
+        messages=LOSS | {("all_reduce", "tp", 4194304.0, "bf16"): (18, 30)},
+    ),
+    "tensor, sequence": Case(
+        words="--tensor 2 --sequence --half",
+        plan=SPLIT | {"sequence_parallel": True},
+        world=2,
+        # without FSDP an optimizer of DTensors reduces a norm's gradient at every use of it
+        messages=LOSS | NORMS | {("all_reduce", "tp", 2048.0, "bf16"): (27, 0)},
+    ),
+    "fsdp2, tensor, sequence": Case(
+        words="--data fsdp2 --tensor 2 --sequence",
+        plan=SPLIT | {"zero_stage": 3, "sequence_parallel": True},
+        messages=LOSS | NORMS | root((32768000.0, 32770048.0), 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_recorded_step_does_what_ours_does(name: str) -> None:
+    case = CASES[name]
+    theirs, ours = (
+        captured("parallel.py:step", case.world, case.words),
+        lowered(llama_job(gpus=case.world, **case.plan)),
+    )
+
+    for phase in ("forward", "backward"):
+        assert flops_of(ours, phase) == pytest.approx(flops_of(theirs, phase), rel=1e-9)
+        if case.products:
+            assert products_of(theirs, phase) == products_of(ours, phase)
+    assert Counter(case.again) == products_of(ours, "recompute") - products_of(theirs, "recompute")
+    assert not products_of(theirs, "recompute") - products_of(ours, "recompute")
+    left, right = messages_of(theirs), messages_of(ours)
+    if case.total:
+        assert total(right) == pytest.approx(total(left), rel=1e-9)
+        return
+    different = {key for key in left | right if left[key] != right[key]}
+    assert case.messages == {key: (left[key], right[key]) for key in different}
+
+
+def total(messages: Counter[tuple[str, str, float, str]]) -> float:
+    """Return the bytes of all messages."""
+    return sum(size * times for (_, _, size, _), times in messages.items())

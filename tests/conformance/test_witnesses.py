@@ -1,0 +1,108 @@
+"""Switches of framework profiles that a recorded run of the code itself witnesses; their sources say "witnessed: CODE VERSION".
+
+A profile may say so of no switch that has no entry here.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from simulator.capture.record import BEFORE, Capture
+from simulator.plan.framework import load_framework
+from tests.conformance.comparing import recorded
+from tests.package_sources import ROOT
+
+TORCH, MEGATRON = "torch 2.13.0", "megatron-core 0.16.1"
+
+
+def ddp() -> Capture:
+    return recorded("parallel.py:step", 8, "--data ddp")
+
+
+def megatron() -> Capture:
+    return recorded("gpt.py:step", 8, "--tensor 2")
+
+
+def overlaps(capture: Capture) -> bool:
+    """Whether gradients are on their way while backwards still compute."""
+    sent = [
+        n
+        for n, e in enumerate(capture.events)
+        if e.communicates and not e.waits and capture.groups[e.group].ranks[-1] > 1
+    ]
+    last = max(n for n, e in enumerate(capture.events) if e.phase == "backward" and e.work == "gemm")
+    return sent[0] < last
+
+
+def reduced_in(capture: Capture) -> str:
+    return next(e.dtype for e in capture.events if e.phase == "backward" and e.work == "all_reduce")
+
+
+def standing_gradients(capture: Capture) -> float:
+    """Bytes of gradients that stand through the whole step, over those of fp32 gradients of all parameters."""
+    standing = [s.bytes for s in capture.storages if s.category == "gradients" and s.born == BEFORE and s.died is None]
+    return sum(standing) / (4.0 * capture.parameters)
+
+
+def fresh_gradients(capture: Capture) -> bool:
+    """Whether backwards make gradients anew."""
+    return any(s.category == "gradients" and s.born >= 0 for s in capture.storages)
+
+
+def hides_input_gradients(capture: Capture) -> bool:
+    """Whether weights' gradients are computed while input gradients are reduced over the tensor axis."""
+    events = capture.events
+    sent = [
+        n for n, e in enumerate(events) if e.phase == "backward" and e.work == "all_reduce" and e.path and not e.waits
+    ]
+    return any(events[n + 1].work == "gemm" and n not in events[n + 1].after for n in sent if n + 1 < len(events))
+
+
+def widths(capture: Capture, width: int) -> bool:
+    """Whether a forward has products of this many columns."""
+    return any(e.work == "gemm" and e.phase == "forward" and e.shape[2] == width for e in capture.events)
+
+
+WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
+    ("pytorch_ddp", "gradients_overlap"): (TORCH, lambda: overlaps(ddp())),
+    ("pytorch_ddp", "gradient_dtype"): (TORCH, lambda: reduced_in(ddp())),
+    ("pytorch_ddp", "keeps_buckets"): (TORCH, lambda: abs(standing_gradients(ddp()) - 1) < 1e-3),
+    ("pytorch_ddp", "drops_gradients"): (TORCH, lambda: fresh_gradients(ddp())),
+    ("pytorch_ddp", "updates_in_lists"): (TORCH, lambda: any("_foreach_" in e.name for e in ddp().events)),
+    ("pytorch_ddp", "in_place_cross_entropy"): (
+        TORCH,
+        lambda: not any(e.name == "aten._log_softmax" for e in ddp().events),
+    ),
+    ("megatron_core", "tensor_parallel_overlap"): (MEGATRON, lambda: hides_input_gradients(megatron())),
+    ("megatron_core", "drops_gradients"): (MEGATRON, lambda: fresh_gradients(megatron())),
+    ("megatron_core", "keeps_buckets"): (MEGATRON, lambda: standing_gradients(megatron()) > 1.5),
+    ("megatron_core", "joined_qkv"): (MEGATRON, lambda: widths(megatron(), (16 + 2 * 4) * 64 // 2)),
+    ("megatron_core", "joined_gate"): (MEGATRON, lambda: widths(megatron(), 2 * 2816 // 2)),
+    ("megatron_core", "gathers_logits"): (MEGATRON, lambda: any(e.work == "all_gather" for e in megatron().events)),
+}
+"""(profile, switch) -> the code and version that were run, and what they do."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("switch", WITNESSES, ids=".".join)
+def test_a_switch_is_what_the_code_does(switch: tuple[str, str]) -> None:
+    code, seen = WITNESSES[switch]
+    pytest.importorskip("torch", reason="a witness is recorded with torch: nox -s capture")
+    if code == MEGATRON:
+        pytest.importorskip("megatron.core", reason="the witness is megatron-core: nox -s capture")
+
+    assert getattr(load_framework(switch[0]), switch[1]) == seen()
+
+
+def test_profiles_name_the_witnesses_that_there_are() -> None:
+    named = {}
+    for file in sorted((ROOT / "hardware_specs/frameworks").glob("*.toml")):
+        for key, source in tomllib.loads(file.read_text())["sources"].items():
+            if "witnessed: " in source:
+                named[(file.stem, key)] = source.rpartition("witnessed: ")[2]
+
+    assert {switch: code for switch, (code, _) in WITNESSES.items()} == named
