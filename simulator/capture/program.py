@@ -14,6 +14,7 @@ import numpy as np
 from simulator.capture.mesh import mesh_of
 from simulator.capture.record import Capture, Event, Storage
 from simulator.capture.rows import Run, block_of, cut
+from simulator.errors import SpecError
 from simulator.plan.framework import load_framework
 from simulator.program.builder import ProgramBuilder
 from simulator.program.calls import read_call
@@ -39,7 +40,16 @@ def captured_program(capture: Capture, framework: str = "") -> Program:
 
     Args:
         framework: the profile whose host costs apply; "" = the host costs nothing.
+
+    Raises:
+        SpecError: the rank is one of a pipeline, or its groups are no grid of the world.
     """
+    peers = sorted({event.peer for event in capture.events if event.work in ("send", "recv")})
+    if peers:
+        raise SpecError(
+            f"{capture.script}: rank {capture.rank} sends to rank {peers[0]}: its step is a part of a pipeline, and ranks are "
+            "recorded one by one. Way out: a script without pipeline parallelism, or a plan (dtsim run)"
+        )
     axes, spans = mesh_of(capture)
     replicas = 1
     for name, size in axes:

@@ -371,23 +371,24 @@ class Recorder:
         return value
 
 
-def _joined(name: str) -> Any:
-    """What runs in place of a message of several tensors at once, for which tensors without data have no rule: that of one of them.
+_SINGLE = {
+    "c10d.allreduce_coalesced_": "allreduce_",
+    "c10d.allgather_into_tensor_coalesced_": "_allgather_base_",
+    "c10d.reduce_scatter_tensor_coalesced_": "_reduce_scatter_base_",
+}
+"""Messages of several tensors at once, for which tensors without data have no rule -> the same of one."""
 
-    Returns None where there is a rule.
-    """
+
+def _joined(name: str) -> Any:
+    """What runs in place of a message of several tensors; None where it can run itself."""
     import torch
 
-    c10d = torch.ops.c10d
-    return {
-        "c10d.allreduce_coalesced_": lambda tensors, group, how, *_: c10d.allreduce_(tensors, group, how, None)[1],
-        "c10d.allgather_into_tensor_coalesced_": lambda outputs, inputs, group, *_: c10d._allgather_base_(
-            outputs[0], inputs[0], group
-        )[1],
-        "c10d.reduce_scatter_tensor_coalesced_": lambda outputs, inputs, group, how, *_: c10d._reduce_scatter_base_(
-            outputs[0], inputs[0], group, how
-        )[1],
-    }.get(name)
+    if name not in _SINGLE:
+        return None
+    one = getattr(torch.ops.c10d, _SINGLE[name])
+    if name == "c10d.allreduce_coalesced_":
+        return lambda tensors, group, how, *rest: one(tensors, group, how, None, *rest)[1]
+    return lambda outputs, inputs, *rest: one(outputs[0], inputs[0], *rest)[1]
 
 
 def place_in_script() -> str:

@@ -80,7 +80,13 @@ CASES = {
         # torch.utils.checkpoint stops when all that was saved is there again: nobody saved the last product
         again={("gemm", 1, 2048, 1024, 2816, "Product(order='TN')"): 4},
     ),
-    "hybrid shard": Case(words="--data hsdp --copies 2", plan=SHARDED | {"shard_size": 4}, messages=root(ENDS, 4)),
+    "hybrid shard": Case(
+        words="--data hsdp --copies 2",
+        plan=SHARDED | {"shard_size": 4},
+        messages=root(ENDS, 4)
+        | {("all_reduce", "replica", 65537024.0, "fp32"): (1, 0)}
+        | {("all_reduce", "replica", size / 2, "fp32"): (0, 1) for size in ENDS},
+    ),
     "fsdp1": Case(
         words="--data fsdp1",
         plan=SHARDED | {"framework": "pytorch_fsdp"},

@@ -103,6 +103,11 @@ def test_a_program_keeps_its_tokens_in_its_text() -> None:
     assert text == render_text(parse_text(text))
 
 
+def test_a_rank_of_a_pipeline_is_refused_for_its_others_are_missing() -> None:
+    with pytest.raises(SpecError, match="part of a pipeline"):
+        captured_program(step(event(), message("send", 1, 8.0, 0, peer=4)))
+
+
 def test_groups_become_axes_named_by_the_script_or_by_what_runs_over_them() -> None:
     tensor = Group(name="mesh_tp", ranks=(0, 1))
     data = Group(name="", ranks=(0, 2, 4, 6))
