@@ -23,6 +23,7 @@ differ - less is counted: of seconds none, of bytes the states alone.
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 
@@ -51,10 +52,9 @@ def least_seconds(job: Job, state: State) -> float:
         return 0.0
     resolved, placement = state.resolved, state.placement
     desk = desk_of(job.cluster, resolved.axes, resolved.framework)
-    forward, backward = (
-        [sum(_kernels(state.costs[kind], way, desk) for kind in chunk.kinds) for chunk in state.chunks]
-        for way in ("forward", "backward")
-    )
+    kinds = {kind: [_kernels(cost, way, desk) for way in ("forward", "backward")] for kind, cost in state.costs.items()}
+    each = {chunk: np.sum([kinds[kind] for kind in chunk.kinds], axis=0) for chunk in dict.fromkeys(state.chunks)}
+    forward, backward = np.array([each[chunk] for chunk in state.chunks]).T.tolist()
     messages = [price_item(link, desk) for link in message_links(state)]
     hop = {ranks[:2]: one.occupancy + one.latency for ranks, one in zip(state.pattern.links, messages, strict=True)}
     sent = np.bincount(state.pattern.link, minlength=len(messages)) * [one.occupancy for one in messages]
@@ -119,16 +119,17 @@ def _second_hops(chains: list[tuple[int, ...]]) -> list[int]:
     return [item for chain in chains for item in chain[1:]]
 
 
-def least_bytes(job: Job, state: State) -> float:
+def least_bytes(job: Job, state: State, enough: float = math.inf) -> float:
     """Return bytes that the fullest rank of a job holds at least; 0 where ranks differ.
 
     Args:
         state: of the job, as `lowering.begin` returns it.
+        enough: bytes of the states alone from which on nothing else is counted.
     """
     if job.cluster.parts:
         return 0.0
     stands = np.array([_size(tensors) for tensors in resident_tensors(state)])
-    if _one_after_another(state) and not state.structure.sizes:
+    if stands.max() <= enough and _one_after_another(state) and not state.structure.sizes:
         stands += _in_flight(state)
     return float(stands.max()) * (1.0 - _ROUNDING)
 

@@ -157,14 +157,20 @@ class Looked:
         return _candidate(self.point, self.job, prediction, self.objective)
 
 
-def look(space: Space, point: Point, objective: str) -> Looked:
-    """Return a plan with its bounds, or its refusal."""
+def look(space: Space, point: Point, objective: str, most: float = math.inf) -> Looked:
+    """Return a plan with its bounds, or its refusal.
+
+    Args:
+        most: part of a GPU's memory above which a plan is too large, so that nothing else is asked about it.
+    """
     try:
         job = space.job_of(point)
         cluster = job.cluster
         resolved = resolve(job.workload, job.plan, cluster.world_size, f"cluster {cluster.name!r}")
         state = begin(job.workload, resolved)
-        held, seconds = least_bytes(job, state), least_seconds(job, state)
+        held = least_bytes(job, state, most * cluster.gpu.usable_memory)
+        large = held > most * cluster.gpu.usable_memory
+        seconds = 0.0 if large or objective == "memory" else least_seconds(job, state)
     except SimulatorError as refusal:
         return Looked(point=point, job=None, refusal=str(refusal))
     return Looked(

@@ -245,7 +245,7 @@ class _Climb:
 
     def has_room(self, point: Point, amount: int) -> bool:
         """Whether a plan fits with so much."""
-        found = look(self.at(amount), point, "memory")
+        found = look(self.at(amount), point, "memory", fullest_that_fits(self.probability))
         self.looked += 1
         if found.job is None or found.full > fullest_that_fits(self.probability):
             self.refusal = found.refusal or f"it holds at least {percent(found.full)} of a GPU's memory"

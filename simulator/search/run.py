@@ -13,7 +13,7 @@ from simulator.search.space import Point, Space
 
 __all__ = ["BATCH", "Run"]
 
-BATCH = 16
+BATCH = 8
 """Plans handed out together; the same whatever the number of processes, so that the answer is."""
 
 
@@ -78,7 +78,7 @@ class Run:
             if any(point.number in known for known in (self.refused, self.candidates, self.large)):
                 continue
             started = self._clock()
-            found = look(self.space, point, self.objective)
+            found = look(self.space, point, self.objective, most)
             self.used += self._clock() - started
             self._progress()
             if found.job is None:

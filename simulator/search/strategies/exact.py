@@ -16,6 +16,8 @@ __all__ = ["Exact"]
 
 _TOGETHER = 512
 """Plans that are looked at before the best of them are simulated."""
+_EARLY = 2
+"""How many these are."""
 
 
 class Exact(Strategy):
@@ -33,7 +35,7 @@ class Exact(Strategy):
         looks = run.looks(run.points)
         while some := sorted(itertools.islice(looks, _TOGETHER), key=_order):
             looked += some
-            self._try(run, some[:BATCH])  # something to go on with, should time run out before all are looked at
+            self._try(run, some[:_EARLY])  # something to go on with, should time run out before all are looked at
         if run.over:
             return
         left = [one for one in sorted(looked, key=_order) if one.point.number not in run.candidates]
