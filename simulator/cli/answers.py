@@ -210,6 +210,10 @@ ANSWERS = {
             "chosen": Key("table?", "the one of them to take"),
             "pareto": Key("list", "plans that none beats in time, memory and GPUs"),
             "choices": Key("list", "what every value of every field costs"),
+            "sensitivity": _more(
+                "table",
+                "with --sensitivity: `chosen`, and per world its best plan and what keeping the chosen one costs",
+            ),
         },
     ),
     "fit": AnswerSchema(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,10 @@ from simulator.cli.options import (
 from simulator.cli.output import INTERRUPTED, claim, note, print_json, print_sections, save_table, tell_compiling, wrote
 from simulator.errors import SimulatorError, SpecError
 from simulator.specs import write_text
+
+if TYPE_CHECKING:
+    from simulator.search.answer import Answer
+    from simulator.studies.sensitivity import Sensitivity
 
 __all__ = ["command"]
 
@@ -68,6 +72,14 @@ def command(
         ),
     ] = None,
     plot: Annotated[str | None, typer.Option(metavar="OUT.png", help="Draw time against memory of all plans.")] = None,
+    holds: Annotated[
+        str | None,
+        typer.Option(
+            "--sensitivity",
+            metavar="OUT.png",
+            help="Ask again with other networks, memories, batches; draw what it costs.",
+        ),
+    ] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -77,7 +89,7 @@ def command(
     from simulator.search.search import search
     from simulator.search.space import make_space, read_ranges, worlds
 
-    claim(force, output, plot)
+    claim(force, output, plot, holds)
     the_job = read_job(job, model, cluster, settings)
     table = output is not None and Path(output).suffix.lower() in ENDINGS
     if output and not table and (lost := unwritten(the_job)):
@@ -122,10 +134,11 @@ def command(
         front = [(c.step_time, c.peak_memory) for c in answer.pareto]
         chosen = (answer.chosen.step_time, answer.chosen.peak_memory) if answer.chosen else None
         wrote(plot_search(points, front, chosen, the_job.cluster.gpu.usable_memory, plot, space.job.name))
+    told = _sensitivity(answer, holds, fit_probability) if holds and not answer.stopped else None
     if as_json:
-        print_json(answer.to_dict(), "search")
+        print_json(answer.to_dict() | ({"sensitivity": told.to_dict()} if told else {}), "search")
     else:
-        print_sections(answer.sections())
+        print_sections([*answer.sections(), *([told.section()] if told else [])])
     if output and table:
         save_table(answer, output, "plans")
     elif output:
@@ -142,6 +155,19 @@ def command(
         wrote(output)
     if answer.stopped:
         raise typer.Exit(INTERRUPTED)
+
+
+def _sensitivity(answer: Answer, path: str, probability: float) -> Sensitivity:
+    """How the choice holds, with its picture."""
+    from simulator.report.tornado_plot import plot_tornado
+    from simulator.studies.sensitivity import sensitivity
+
+    if answer.chosen is None:
+        raise SimulatorError(f"{path}: not written, since no plan fits. Way out: wider ranges, or --fit-probability 0")
+    found = sensitivity(answer.space, answer.chosen, probability, note)
+    worlds = [(world.name, world.best.step_time, world.regret) for world in found.worlds if world.best]
+    wrote(plot_tornado(worlds, answer.chosen.step_time, path, answer.space.job.name))
+    return found
 
 
 def _plan_of(name: str) -> object:

@@ -202,6 +202,8 @@ class Answer(Tabular):
                     "over": c.over,
                     "bound": c.bounded,
                     "reason": c.reason or None,
+                    "settings": list(c.best.settings) if c.best else None,
+                    "step_time_s": c.best.step_time if c.best else None,
                 }
                 for c in self.choices
             ],

@@ -7,6 +7,7 @@ Replicas are what a plan's degrees leave of the world, unless `plan.data_paralle
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 from simulator.aliases import explained, renamed
 from simulator.errors import SimulatorError, SpecError, UnknownNameError
+from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.job import Job, parse_value
 from simulator.plan.plan import Plan
 from simulator.search.split import BALANCED, TIMED, timed_split
@@ -30,6 +32,7 @@ DEGREES = ("plan.tensor_parallel", "plan.context_parallel", "plan.pipeline_paral
 """Fields that split the GPUs; what they leave are replicas."""
 _WORKLOAD = ("global_batch_size", "precision", "optimizer", "sequence_length")
 _GPUS = "cluster.gpus"
+_CLUSTER = "cluster.name"
 _SPLIT = "plan.layer_split"
 _LARGEST_DEFAULT_DEGREE = 64
 
@@ -115,8 +118,11 @@ class Space:
         cluster = self.job.cluster
         for field, value in point.values.items():
             table, _, key = field.partition(".")
-            if field == _GPUS:
-                cluster = cluster.resized(value)
+            if table == "cluster":
+                gpus = point.values.get(_GPUS, self.job.cluster.world_size)
+                cluster = (
+                    load_sized(point.values[_CLUSTER], gpus) if _CLUSTER in point.values else cluster.resized(gpus)
+                )
             else:
                 (plan if table == "plan" else workload)[key] = value
         split = plan.get("layer_split")
@@ -180,7 +186,11 @@ def _words(text: str) -> list[str]:
 def _field(name: str) -> str:
     """The whole name of a field that may be ranged."""
     name = renamed(name)
-    known = [f"plan.{field}" for field in Plan.model_fields] + [f"workload.{field}" for field in _WORKLOAD] + [_GPUS]
+    known = (
+        [f"plan.{field}" for field in Plan.model_fields]
+        + [f"workload.{field}" for field in _WORKLOAD]
+        + [_GPUS, _CLUSTER]
+    )
     wanted = name if "." in name else next((full for full in known if full.partition(".")[2] == name), name)
     if wanted not in known:
         raise UnknownNameError("field to search over", name, known, few=True, meant=explained(name.rpartition(".")[2]))
@@ -232,6 +242,8 @@ def _check(field: str, value: Any) -> None:
         return
     if table == "plan":
         validate_spec({key: value}, Plan, f"{field} = {setting_value(value)}")
+    elif field == _CLUSTER:
+        load_cluster(str(value))
     elif field == "workload.precision":
         precision_named(str(value))
     elif field == "workload.optimizer":
@@ -267,6 +279,12 @@ def default_ranges(job: Job) -> dict[str, tuple[Any, ...]]:
             e for e in _powers(min(model.experts, world, 64)) if model.experts % e == 0
         )
     return {field: values for field, values in ranges.items() if len(values) > 1}
+
+
+@functools.lru_cache(maxsize=256)
+def load_sized(name: str, gpus: int) -> Cluster:
+    """Return a cluster by name with so many GPUs."""
+    return load_cluster(name, gpus)
 
 
 def _powers(limit: int) -> Iterator[int]:

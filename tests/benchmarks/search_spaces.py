@@ -1,6 +1,6 @@
 """Run by `test_search_speed.py` in a process of its own: one space, searched or sampled; prints one line of JSON.
 
-    python search_spaces.py search|loop MODEL CLUSTER GPUS BATCH TOKENS
+python search_spaces.py search|loop MODEL CLUSTER GPUS BATCH TOKENS
 """
 
 from __future__ import annotations

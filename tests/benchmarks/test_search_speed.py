@@ -29,7 +29,9 @@ SPACES = {
 def ran(tree: Path, *words: str) -> dict[str, Any]:
     script = Path(__file__).with_name("search_spaces.py")
     environment = {**os.environ, "PYTHONPATH": str(tree)}
-    out = subprocess.run([sys.executable, str(script), *words], cwd=tree, env=environment, check=True, capture_output=True)
+    out = subprocess.run(
+        [sys.executable, str(script), *words], cwd=tree, env=environment, check=True, capture_output=True
+    )
     found: dict[str, Any] = json.loads(out.stdout)
     return found
 
@@ -37,7 +39,10 @@ def ran(tree: Path, *words: str) -> dict[str, Any]:
 @pytest.mark.benchmark
 @pytest.mark.parametrize("name", SPACES)
 def test_search_beside_a_loop(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found, loop = ran(HERE, "search", *SPACES[name]), ran(Path(os.environ.get("DTSIM_BASE", HERE)), "loop", *SPACES[name])
+    found, loop = (
+        ran(HERE, "search", *SPACES[name]),
+        ran(Path(os.environ.get("DTSIM_BASE", HERE)), "loop", *SPACES[name]),
+    )
     assert found["proven"]
     assert found["plans"] == loop["plans"]
     ratio = loop["seconds"] / found["seconds"]

@@ -148,7 +148,9 @@ def test_a_bound_of_memory_one_a_hundredth_too_high_is_caught(
     planted = grid.best[3]
     plan, real = small.job_of(planted.point).plan, candidate.least_bytes
     high = 1.01 * planted.peak_memory
-    monkeypatch.setattr(candidate, "least_bytes", lambda job, state, *most: high if job.plan == plan else real(job, state, *most))
+    monkeypatch.setattr(
+        candidate, "least_bytes", lambda job, state, *most: high if job.plan == plan else real(job, state, *most)
+    )
     assert too_high(small) == [planted.point.settings]
 
 
@@ -260,6 +262,22 @@ def test_choices_say_what_each_value_costs(grid: Answer) -> None:
         assert c.over is None or c.over == pytest.approx(min(of_it) / first.step_time - 1.0)
 
 
+def test_clusters_are_compared_each_with_its_own_best_plan() -> None:
+    settings = ["cluster.gpus=16", "workload.global_batch_size=64", "plan.zero_stage=1"]
+    names = ("dgx_a100", "dgx_h100", "v100_dgx2")
+    ranges = ["tensor_parallel=1,2,4,8", "microbatch_size=1,2", f"cluster.name={','.join(names)}", "precision=fp16"]
+    answer = search(space_of("gpt3_6_7b", "dgx_a100", settings, ranges))
+    by_name = {c.value: c for c in answer.choices if c.field == "cluster.name"}
+    plans = ranges[:2] + ranges[3:]
+    for name in names:
+        alone = search(space_of("gpt3_6_7b", name, settings, plans))
+        best = by_name[name].best
+        assert (best.step_time if best else None) == (alone.best[0].step_time if alone.best else None) or by_name[
+            name
+        ].bounded
+    assert by_name["dgx_h100"].over == 0.0
+
+
 def test_a_plan_must_fit_with_the_probability_asked_for() -> None:
     settings = ["workload.global_batch_size=64", "plan.tensor_parallel=4", "plan.sequence_parallel=true"]
     space = space_of(
@@ -310,7 +328,7 @@ def test_ranges_that_cannot_be_are_refused(ranges: list[str], fixed: list[str], 
 
 
 @pytest.mark.parametrize(
-    "word", ["plan.tensor_paralel=1", "frobnicate=1", "cluster.name=dgx_h100", "workload.precision=fp7"]
+    "word", ["plan.tensor_paralel=1", "frobnicate=1", "cluster.name=dgx_h101", "workload.precision=fp7"]
 )
 def test_unknown_fields_and_names_offer_the_nearest(word: str) -> None:
     with pytest.raises(UnknownNameError):

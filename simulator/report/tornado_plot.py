@@ -1,0 +1,60 @@
+"""What a choice of a plan costs in worlds that differ in one thing, as a tornado: the longest bar on top."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from simulator.errors import SpecError
+from simulator.report.table import percent
+from simulator.specs import replacing
+
+__all__ = ["plot_tornado"]
+
+_HOLDS, _CHANGES = "#2a78d6", "#d1495b"
+
+
+def plot_tornado(
+    worlds: Sequence[tuple[str, float, float | None]], now: float, path: str | Path, title: str = ""
+) -> Path:
+    """Draw the worlds into a file; its ending chooses the format.
+
+    Args:
+        worlds: (name, seconds of a step with its best plan, what keeping the plan costs over that as a part; None = it does not fit).
+        now: seconds of a step with the plan chosen, as things are.
+
+    Raises:
+        SpecError: nothing to draw, or an ending that names no picture format.
+    """
+    from matplotlib.figure import Figure
+
+    if not worlds:
+        raise SpecError("a tornado shows worlds in which some plan fits, but there is none")
+    figure = Figure(figsize=(8.0, 1.2 + 0.36 * len(worlds)), dpi=130, layout="constrained")
+    formats = figure.canvas.get_supported_filetypes()
+    if Path(path).suffix[1:].lower() not in formats:
+        raise SpecError(
+            f"a picture's file ending names its format, but {str(path)!r} has none of: {', '.join(sorted(formats))}"
+        )
+    axis = figure.subplots()
+    ordered = sorted(worlds, key=lambda world: abs(world[1] / now - 1.0))
+    for place, (_, best, regret) in enumerate(ordered):
+        change = best / now - 1.0
+        axis.barh(place, change, color=_HOLDS, height=0.55)
+        if regret is None:
+            axis.annotate(
+                "the plan does not fit", (change, place), xytext=(4, -3), textcoords="offset points", fontsize=7
+            )
+        elif regret > 0:
+            axis.barh(place, best / now * regret, left=change, color=_CHANGES, height=0.55)
+    axis.set_yticks(range(len(ordered)), [name for name, _, _ in ordered])
+    axis.axvline(0.0, color="#606060", lw=0.8)
+    axis.xaxis.set_major_formatter(lambda value, _: percent(value, signed=True))
+    axis.set_xlabel("step time beside today's; blue: the best plan there, red: what keeping the plan adds")
+    axis.grid(alpha=0.25, axis="x")
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
+    with replacing(path) as beside:
+        figure.savefig(beside, format=Path(path).suffix[1:])
+    return Path(path)
