@@ -41,6 +41,7 @@ from simulator.workload.workload import Workload
 
 __all__ = [
     "Job",
+    "SearchChoice",
     "apply_settings",
     "check_keys",
     "job_from_data",
@@ -80,6 +81,17 @@ class ClusterChoice(ClusterChanges):
     gpu_spread: Annotated[float, Field(ge=0, le=0.5)] | None = None
 
 
+class SearchChoice(Spec):
+    """The table [search] of a job file: what `dtsim search` is to do where its options do not say; fields and values as its --range
+    and --fix take them."""
+
+    range: dict[str, Annotated[list[Any], Field(min_length=1, max_length=1000)]] = Field(default_factory=dict)
+    fix: dict[str, Any] = Field(default_factory=dict)
+    strategy: str | None = None
+    objective: str | None = None
+    fit_probability: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
 class JobFile(Spec):
     """A job file."""
 
@@ -97,6 +109,7 @@ class JobFile(Spec):
     power: Power | None = None
     sites: Sites | None = None
     neighbours: Annotated[tuple[Neighbour, ...], Listed, Field(max_length=16)] = ()
+    search: SearchChoice | None = None
     measured_step_time: Seconds | None = None
 
 
@@ -113,6 +126,7 @@ class Job:
         sites: that train together, each with this job's cluster; None = one.
         neighbours: other jobs on the same cluster (`simulator.studies.neighbours`).
         unknown: what of code, plan and machine was assumed; each widens the band of the step time.
+        search: what `dtsim search` is to do; None = its options say all.
     """
 
     name: str
@@ -129,6 +143,7 @@ class Job:
     sites: Sites | None = None
     neighbours: tuple[Neighbour, ...] = ()
     unknown: frozenset[Unknown] = frozenset()
+    search: SearchChoice | None = None
 
 
 def load_job(name: str | Path, settings: Iterable[str] = ()) -> Job:
@@ -336,6 +351,7 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
         sites=spec.sites,
         neighbours=spec.neighbours,
         unknown=unknown,
+        search=spec.search,
     )
 
 

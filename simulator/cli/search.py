@@ -43,12 +43,16 @@ def command(
         list[str] | None,
         typer.Option("--fix", metavar="FIELD=V", help="A value for all plans; its field leaves the default space."),
     ] = None,
-    strategy: Annotated[str, typer.Option(help="exact, grid, descent, random, annealing or bayesian.")] = "exact",
-    objective: Annotated[str, typer.Option(help="step_time, cost, memory or energy.")] = "step_time",
+    strategy: Annotated[
+        str | None, typer.Option(help="exact (default), grid, descent, random, annealing or bayesian.")
+    ] = None,
+    objective: Annotated[str | None, typer.Option(help="step_time (default), cost, memory or energy.")] = None,
     fit_probability: Annotated[
-        float,
-        typer.Option("--fit-probability", metavar="P", help="With which a plan must fit; 0 = the point estimate."),
-    ] = 0.9,
+        float | None,
+        typer.Option(
+            "--fit-probability", metavar="P", help="With which a plan must fit (default: 0.9); 0 = the point estimate."
+        ),
+    ] = None,
     gpus: Annotated[
         tuple[str, int] | None, typer.Option(metavar="at-most N", help="Choose the number of GPUs too, up to N.")
     ] = None,
@@ -84,10 +88,11 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Find the best plan: every plan of a space refused, bounded or simulated, the best ones with their bands, what each choice costs."""
+    from simulator.job import SearchChoice
     from simulator.report.frames import ENDINGS
     from simulator.search.job_text import unwritten
     from simulator.search.search import search
-    from simulator.search.space import make_space, read_ranges, worlds
+    from simulator.search.space import make_space, read_ranges, table_ranges, worlds
 
     claim(force, output, plot, holds)
     the_job = read_job(job, model, cluster, settings)
@@ -96,8 +101,17 @@ def command(
         raise SpecError(
             f"{output}: a job file written here has no {', '.join(lost)}. Way out: leave out -o, and set the fields found by --set"
         )
-    asked = read_ranges(ranges or ())
-    held = read_ranges(fixed or (), "--fix")
+    said = the_job.search or SearchChoice()
+    asked, held = read_ranges(ranges or ()), read_ranges(fixed or (), "--fix")
+    own = (
+        table_ranges(said.range, "[search.range]"),
+        table_ranges({f: [v] for f, v in said.fix.items()}, "[search.fix]"),
+    )
+    asked, held = (
+        {field: values for field, values in own[0].items() if field not in held} | asked,
+        {field: values for field, values in own[1].items() if field not in asked} | held,
+    )
+    probability = next(p for p in (fit_probability, said.fit_probability, 0.9) if p is not None)
     if gpus is not None:
         if gpus[0] != "at-most":
             raise SpecError(
@@ -114,9 +128,9 @@ def command(
     tell_compiling()
     answer = search(
         space,
-        strategy=strategy,
-        objective=objective,
-        fit_probability=fit_probability,
+        strategy=strategy or said.strategy or "exact",
+        objective=objective or said.objective or "step_time",
+        fit_probability=probability,
         top=top,
         tries=tries,
         seed=seed,
@@ -134,7 +148,7 @@ def command(
         front = [(c.step_time, c.peak_memory) for c in answer.pareto]
         chosen = (answer.chosen.step_time, answer.chosen.peak_memory) if answer.chosen else None
         wrote(plot_search(points, front, chosen, the_job.cluster.gpu.usable_memory, plot, space.job.name))
-    told = _sensitivity(answer, holds, fit_probability) if holds and not answer.stopped else None
+    told = _sensitivity(answer, holds, probability) if holds and not answer.stopped else None
     if as_json:
         print_json(answer.to_dict() | ({"sensitivity": told.to_dict()} if told else {}), "search")
     else:

@@ -24,7 +24,7 @@ from simulator.specs import validate_spec
 from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.precision import precision_named
 
-__all__ = ["DEGREES", "MOST_PLANS", "Point", "Space", "default_ranges", "make_space", "read_ranges"]
+__all__ = ["DEGREES", "MOST_PLANS", "Point", "Space", "default_ranges", "make_space", "read_ranges", "table_ranges"]
 
 MOST_PLANS = 10_000_000
 """Plans of the largest space that is searched."""
@@ -161,6 +161,24 @@ def read_ranges(texts: Sequence[str], option: str = "--range") -> dict[str, tupl
         if len({repr(value) for value in found}) < len(found):
             raise SpecError(f"{option} {text[:80]!r}: a value stands there twice")
         out[name] = found
+    return out
+
+
+def table_ranges(table: Mapping[str, Sequence[Any]], place: str) -> dict[str, tuple[Any, ...]]:
+    """Return field -> values of a table of a job file.
+
+    Args:
+        place: of the table, for messages.
+
+    Raises:
+        SpecError: twice the same field or value, or no field of that name.
+    """
+    out: dict[str, tuple[Any, ...]] = {}
+    for key, values in table.items():
+        name = _field(key)
+        if name in out or len({repr(value) for value in values}) < len(values):
+            raise SpecError(f"{place} {key}: it, or one of its values, stands there twice")
+        out[name] = tuple(values)
     return out
 
 

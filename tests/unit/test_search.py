@@ -371,6 +371,42 @@ def test_a_job_whose_tables_would_be_lost_is_not_written(dtsim: Any, tmp_path: P
     assert "Way out" in error
 
 
+TABLE = """
+[workload]
+model = "gpt3_1_3b"
+global_batch_size = 32
+[cluster]
+name = "h100_x8"
+[search]
+objective = "memory"
+[search.range]
+tensor_parallel = [1, 2]
+"plan.microbatch_size" = [1, 2]
+[search.fix]
+recompute = "full"
+"""
+
+
+def test_a_job_says_its_own_search_and_options_count_before_it(dtsim: Any, tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(TABLE)
+    code, out, _ = dtsim("search", str(file), "--json")
+    answer = json.loads(out)
+    assert (code, answer["objective"]) == (0, "memory")
+    assert answer["space"]["ranges"] == {"plan.tensor_parallel": [1, 2], "plan.microbatch_size": [1, 2]}
+    full = [one["peak_memory_bytes"] for one in answer["best"]]
+    code, out, _ = dtsim(
+        "search", str(file), "--objective", "step_time", "--fix", "tp=2", "--range", "recompute=none,full", "--json"
+    )
+    answer = json.loads(out)
+    assert (code, answer["objective"], answer["space"]["plans"]) == (0, "step_time", 4)
+    assert answer["best"][0]["peak_memory_bytes"] > min(full)
+    file.write_text(TABLE.replace("tensor_parallel =", "tensor_paralel ="))
+    code, _, error = dtsim("search", str(file))
+    assert code == 2
+    assert "tensor_parallel" in error
+
+
 def test_gpus_at_most_chooses_their_number(dtsim: Any) -> None:
     code, out, _ = dtsim(
         *COMMAND, "--range", "zero_stage=1,3", "--gpus", "at-most", "8", "--objective", "cost", "--json"
@@ -404,3 +440,17 @@ def test_where_nothing_fits_the_nearest_plan_is_told(dtsim: Any) -> None:
     assert code == 0
     assert "no plan fits" in out
     assert "nearest: plan.tensor_parallel=8" in out
+
+
+@pytest.mark.parametrize(
+    "plan", [["schedule=one_f_one_b"], ["chunks_per_rank=2", "schedule=interleaved_1f1b"], ["zero_stage=3"]]
+)
+def test_a_step_is_linear_in_its_microbatches_once_the_pipeline_is_full(plan: list[str]) -> None:
+    """Three equal increments from m = p on: what a search over batches may extrapolate from."""
+    settings = ["plan.pipeline_parallel=4", "workload.sequence_length=2048", *(f"plan.{setting}" for setting in plan)]
+    steps = []
+    for microbatches in (8, 12, 16, 20):
+        batch = f"workload.global_batch_size={2 * microbatches}"
+        steps.append(simulate_job(job_from_names("llama3_8b", "h100_x8", [*settings, batch])).step_time)
+    increments = [after - before for before, after in zip(steps, steps[1:], strict=False)]
+    assert increments == pytest.approx([increments[0]] * 3, rel=1e-9)
