@@ -1,0 +1,118 @@
+"""The verb search: its JSON, the job it writes, what a job file says of its own search, and bad words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.job import load_job
+from simulator.simulation import simulate_job
+
+COMMAND = ("search", "--model", "gpt3_1_3b", "--cluster", "h100_x8", "--set", "workload.global_batch_size=32")
+RANGES = ("--range", "tensor_parallel=1,2", "--range", "microbatch_size=1,2")
+
+
+def test_the_command_answers_in_json(dtsim: Any) -> None:
+    code, out, _ = dtsim(*COMMAND, *RANGES, "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["kind"] == "search"
+    assert answer["space"]["plans"] == 4
+    assert sum(answer["disposed"].values()) == 4
+    assert answer["proven"] is True
+    assert answer["gap"] == 0.0
+    assert {"plan", "step_time_s", "low_s", "high_s", "peak_memory_bytes", "fit_probability", "validated_on"} <= set(
+        answer["best"][0]
+    )
+    assert answer["pareto"]
+
+
+def test_the_plan_found_is_written_as_a_job_that_predicts_the_same(dtsim: Any, tmp_path: Path) -> None:
+    file = tmp_path / "found.toml"
+    code, out, _ = dtsim(*COMMAND, *RANGES, "--fix", "recompute=full", "--json", "-o", str(file))
+    chosen = json.loads(out)["chosen"]
+    assert code == 0
+    assert simulate_job(load_job(file)).step_time == chosen["step_time_s"]
+    assert dtsim(*COMMAND, *RANGES, "-o", str(file))[0] == 2  # what exists is kept
+
+
+def test_a_job_whose_tables_would_be_lost_is_not_written(dtsim: Any, tmp_path: Path) -> None:
+    file = tmp_path / "found.toml"
+    code, _, error = dtsim(*COMMAND, *RANGES, "--set", "jitter.compute=0.02", "-o", str(file))
+    assert (code, file.exists()) == (2, False)
+    assert "[jitter]" in error
+    assert "Way out" in error
+
+
+TABLE = """
+[workload]
+model = "gpt3_1_3b"
+global_batch_size = 32
+[cluster]
+name = "h100_x8"
+[search]
+objective = "memory"
+[search.range]
+tensor_parallel = [1, 2]
+"plan.microbatch_size" = [1, 2]
+[search.fix]
+recompute = "full"
+"""
+
+
+def test_a_job_says_its_own_search_and_options_count_before_it(dtsim: Any, tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(TABLE)
+    code, out, _ = dtsim("search", str(file), "--json")
+    answer = json.loads(out)
+    assert (code, answer["objective"]) == (0, "memory")
+    assert answer["space"]["ranges"] == {"plan.tensor_parallel": [1, 2], "plan.microbatch_size": [1, 2]}
+    full = [one["peak_memory_bytes"] for one in answer["best"]]
+    code, out, _ = dtsim(
+        "search", str(file), "--objective", "step_time", "--fix", "tp=2", "--range", "recompute=none,full", "--json"
+    )
+    answer = json.loads(out)
+    assert (code, answer["objective"], answer["space"]["plans"]) == (0, "step_time", 4)
+    assert answer["best"][0]["peak_memory_bytes"] > min(full)
+    file.write_text(TABLE.replace("tensor_parallel =", "tensor_paralel ="))
+    code, _, error = dtsim("search", str(file))
+    assert code == 2
+    assert "tensor_parallel" in error
+
+
+def test_gpus_at_most_chooses_their_number(dtsim: Any) -> None:
+    code, out, _ = dtsim(
+        *COMMAND, "--range", "zero_stage=1,3", "--gpus", "at-most", "8", "--objective", "cost", "--json"
+    )
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["space"]["ranges"]["cluster.gpus"] == [1, 2, 4, 8]
+    assert answer["best"][0]["gpus"] in (1, 2, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--strategy", "magic"), "magic"),
+        (("--objective", "beauty"), "step_time, cost, memory, energy"),
+        (("--fit-probability", "1.5"), "between 0"),
+        (("--tries", "5"), "draws nothing"),
+        (("--gpus", "exactly", "8"), "at-most"),
+        (("--deadline", "soon"), "--deadline"),
+        (("--top", "0"), "1 or more"),
+    ],
+)
+def test_bad_words_end_with_2_and_say_why(dtsim: Any, words: tuple[str, ...], told: str) -> None:
+    code, out, error = dtsim(*COMMAND, *RANGES, *words)
+    assert (code, out) == (2, "")
+    assert told in error
+
+
+def test_where_nothing_fits_the_nearest_plan_is_told(dtsim: Any) -> None:
+    code, out, _ = dtsim("search", "--model", "gpt3_175b", "--cluster", "h100_x8", "--range", "tensor_parallel=4,8")
+    assert code == 0
+    assert "no plan fits" in out
+    assert "nearest: plan.tensor_parallel=8" in out
