@@ -62,11 +62,6 @@ def hides_input_gradients(capture: Capture) -> bool:
     return any(events[n + 1].work == "gemm" and n not in events[n + 1].after for n in sent if n + 1 < len(events))
 
 
-def widths(capture: Capture, width: int) -> bool:
-    """Whether a forward has products of this many columns."""
-    return any(e.work == "gemm" and e.phase == "forward" and e.shape[2] == width for e in capture.events)
-
-
 WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
     ("pytorch_ddp", "gradients_overlap"): (TORCH, lambda: overlaps(ddp())),
     ("pytorch_ddp", "gradient_dtype"): (TORCH, lambda: reduced_in(ddp())),
@@ -80,8 +75,6 @@ WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
     ("megatron_core", "tensor_parallel_overlap"): (MEGATRON, lambda: hides_input_gradients(megatron())),
     ("megatron_core", "drops_gradients"): (MEGATRON, lambda: fresh_gradients(megatron())),
     ("megatron_core", "keeps_buckets"): (MEGATRON, lambda: standing_gradients(megatron()) > 1.5),
-    ("megatron_core", "joined_qkv"): (MEGATRON, lambda: widths(megatron(), (16 + 2 * 4) * 64 // 2)),
-    ("megatron_core", "joined_gate"): (MEGATRON, lambda: widths(megatron(), 2 * 2816 // 2)),
     ("megatron_core", "gathers_logits"): (MEGATRON, lambda: any(e.work == "all_gather" for e in megatron().events)),
 }
 """(profile, switch) -> the code and version that were run, and what they do."""
