@@ -45,7 +45,7 @@ ALLOWED = {
     "wait_for_workers": "a method of dask.distributed",
 }
 
-BORDER = ("cli", "calibration", "importers", "accuracy")
+BORDER = ("cli", "calibration", "importers", "accuracy", "capture")
 """Rooms that read other people's tables and logs, whose columns bear other people's words."""
 
 
