@@ -49,8 +49,10 @@ def standing_gradients(capture: Capture) -> float:
 
 
 def fresh_gradients(capture: Capture) -> bool:
-    """Whether backwards make gradients anew."""
-    return any(s.category == "gradients" and s.born >= 0 for s in capture.storages)
+    """Whether the gradients of most parameters are made by the backward and still there when it ends, to be dropped after the update."""
+    end = max(n for n, e in enumerate(capture.events) if e.phase == "backward" and e.work != "all_reduce")
+    made = [s.bytes for s in capture.storages if s.category == "gradients" and 0 <= s.born <= end <= (s.died or end)]
+    return sum(made) > capture.parameters
 
 
 def hides_input_gradients(capture: Capture) -> bool:
