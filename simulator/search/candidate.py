@@ -197,7 +197,8 @@ def _least(job: Job, seconds: float, objective: str) -> float:
 def fullest_that_fits(probability: float) -> float:
     """Return the part of a GPU above which a peak cannot fit with a probability, whatever it is made of; 0 = by the point estimate.
 
-    The band of a peak is narrowest where its parts are mixed so that their errors even out, widest where it is all of the least sure.
+    The band of a peak is narrowest where its parts are mixed so that their errors even out, widest where it is all of the least sure and no
+    measured run stands behind the code's profile.
     """
     if probability == 0:
         return 1.0 + 2.0**-40

@@ -42,11 +42,16 @@ def one_card_per_node(job: Job, link: str = "ethernet_10") -> Job:
 @cache
 def guide(model: str, where: str) -> Guide:
     if where == "one V100":
-        return advise(machine(model, "v100_dgx2", 1, 8, "workload.precision=fp16"))
+        return likely(machine(model, "v100_dgx2", 1, 8, "workload.precision=fp16"))
     if where == "one DGX A100":
-        return advise(machine(model, "dgx_a100", 8, 256))
+        return likely(machine(model, "dgx_a100", 8, 256))
     job = machine(model, "dgx_a100", 64, 1024)
-    return advise(one_card_per_node(job) if where == "eight on 10 Gb/s" else job)
+    return likely(one_card_per_node(job) if where == "eight on 10 Gb/s" else job)
+
+
+def likely(job: Job) -> Guide:
+    """The guide by the middle of the band of memory: how wide that is says what was measured, not what is true of machines."""
+    return advise(job, 0.5)
 
 
 def tried(found: Guide, name: str) -> Tried:
@@ -103,7 +108,7 @@ def test_one_node_that_does_not_fit_takes_pipeline_zero_or_tensor() -> None:
 def test_a_layer_larger_than_a_gpu_leaves_tensor_and_zero() -> None:
     base = machine("gpt3_1_3b", "v100_dgx2", 16, 16, "workload.precision=fp16", "workload.sequence_length=1024")
     job = GROWTHS["layers"].grown(GROWTHS["model"].grown(base, 128), 2)
-    found = advise(job)
+    found = likely(job)
     assert found.largest_layer > job.cluster.gpu.usable_memory
     assert tried(found, "pipeline and data").best is None
     assert tried(found, "data parallel (DDP)").best is None
@@ -152,7 +157,7 @@ def test_the_crossing_lies_where_both_take_equal_time() -> None:
     assert own / 10 < crossing.bandwidth < own
     for factor, order in ((0.5, 1), (2.0, -1)):
         cluster = with_network(found.job.cluster, crossing.bandwidth * factor)
-        there = advise(replace(found.job, cluster=cluster))
+        there = likely(replace(found.job, cluster=cluster))
         split = min(seconds(there, name) for name in ("tensor and data", "pipeline and data", SPLIT + " (3D)"))
         assert (seconds(there, "ZeRO-3 (FSDP)") - split) * order > 0
 
