@@ -120,7 +120,7 @@ def test_a_layer_larger_than_a_gpu_leaves_tensor_and_zero() -> None:
 def test_fast_nodes_take_zero_or_all_three() -> None:
     small, middle, large = (guide(m, "eight DGX A100") for m in ("gpt3_1_3b", "gpt3_13b", "gpt3_175b"))
     assert first(small) in ("data parallel (DDP)", "ZeRO-1", "ZeRO-2", "ZeRO-3 (FSDP)")
-    assert first(middle) in ("ZeRO-2", "ZeRO-3 (FSDP)")
+    assert first(middle) in ("ZeRO-1", "ZeRO-2", "ZeRO-3 (FSDP)")
     assert {"tensor and data", SPLIT + " (3D)"} <= {one.family.name for one in middle.ties}
     assert first(large) == SPLIT + " (3D)"
     assert seconds(large, SPLIT + " (3D)") < seconds(large, "ZeRO-3 (FSDP)")
