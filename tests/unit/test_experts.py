@@ -332,6 +332,11 @@ def test_the_host_waits_for_counts_unless_experts_have_a_capacity() -> None:
     assert "token counts all_gather" not in table(lowered(dropless, 8), "moe layer forward").label
 
 
+def test_the_smallest_capacity_leaves_a_row() -> None:
+    model = workload().model.model_copy(update={"capacity_factor": 3.7e-7})
+    assert lowered(Workload(model=model, sequence_length=1024, global_batch_size=16), 8).size
+
+
 def test_clamps_of_a_gate_are_kernels_and_the_host_waits_behind_them() -> None:
     """GPT-OSS in Megatron-Core: clamps and joining in plain operations, then a number made on the GPU from the host."""
     clamped = workload("gpt_oss_120b", 64, 4096)

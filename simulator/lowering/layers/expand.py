@@ -143,7 +143,7 @@ def in_decoder(kind: str) -> bool:
     return kind in (DECODER_EMBEDDING, "head") or kind.startswith("cross ")
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=2048)
 def _layer_cost(
     ctx: LayerContext,
     model: Model,

@@ -37,7 +37,7 @@ _LOGIT = 4.0
 def experts(g: LayerBuilder, x: Tensor) -> Tensor:
     """Add the operations between the MLP's norm and its residual in a layer with experts; return their output."""
     m, e, style = g.m, g.e, g.style
-    rows = round(g.t * m.experts_per_token * (m.capacity_factor or 1.0))
+    rows = max(1, round(g.t * m.experts_per_token * (m.capacity_factor or 1.0)))
     copies, sorted_rows = Dim("copies", rows), Dim("expert_rows", rows)
     reach = m.groups_per_token / m.expert_groups if m.expert_groups else 1.0
     with g.module("moe"):
