@@ -98,6 +98,10 @@ def command(
     varies = the_job.jitter is not None or samples is not None or seed is not None
     count, seed = _noise_of(the_job, samples, seed) if varies else (0, 0)
     tell_compiling()
+    if model or cluster:
+        from simulator.studies.other_plan import with_a_plan
+
+        the_job = with_a_plan(the_job)
     the_job, beside = beside_neighbours(the_job)
     prediction = _simulate(the_job, engine)
     answer, told = _answer(prediction), describe(prediction, the_job.name)

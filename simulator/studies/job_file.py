@@ -18,6 +18,7 @@ from simulator.search.quick import quick_search
 from simulator.simulation import simulate_job
 from simulator.specs import validate_spec
 from simulator.specs.toml_text import toml_value
+from simulator.studies.other_plan import NEARLY
 from simulator.units import show
 from simulator.workload.model import Model, load_model
 
@@ -27,8 +28,6 @@ _MOST_SEQUENCE = 8192
 _PER_GPU = 4
 _MOST_TOKENS = 2**24
 """Tokens of a step beyond which a GPU gets fewer than `_PER_GPU` sequences."""
-_NEARLY = 0.02
-"""A simpler plan is taken that is slower by no more than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,7 +59,7 @@ def write_job(
     plan: dict[str, Any] = {"framework": "megatron_core"}
     start = _data(name, model, hardware, length, plan)
     answer = quick_search(make_job(start, "dtsim init", name))
-    found = answer.nearly_best(_NEARLY) or answer.nearest
+    found = answer.nearly_best(NEARLY) or answer.nearest
     if found is None:
         raise SimulatorError(next(iter(answer.refused.values()), "no plan can be made for this model and cluster"))
     made = answer.space.job_of(found.point)

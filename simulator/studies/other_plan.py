@@ -1,12 +1,17 @@
-"""Another plan altogether: what a quick search finds for a job's model and GPUs, as a change of its plan."""
+"""Another plan altogether: what a quick search finds for a job's model and GPUs, as a change of its plan, or where it names none."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from simulator.job import Job
 from simulator.search.quick import changed_fields, quick_search
 from simulator.studies.changes import Change, Outcome, Trial
 
-__all__ = ["other_plan"]
+__all__ = ["other_plan", "with_a_plan"]
+
+NEARLY = 0.02
+"""A simpler plan is taken that is slower than the quickest by no more than this part."""
 
 
 def other_plan(job: Job) -> tuple[int, Trial | None]:
@@ -21,3 +26,24 @@ def other_plan(job: Job) -> tuple[int, Trial | None]:
     change = Change(name="another plan", plan=changed_fields(job, answer, found))
     outcome = Outcome(step_time=found.step_time, peak_memory=found.peak_memory, capacity=found.capacity)
     return answer.space.size, Trial(change=change, outcome=outcome)
+
+
+def with_a_plan(job: Job) -> Job:
+    """Return a job whose plan names nothing but a framework with a good plan that fits, and the assumption that it is one.
+
+    Where none fits it is the plan that lacks least; where one is named, or nothing can be, the job stays as it is.
+    """
+    if job.plan.model_fields_set - {"framework"} or job.neighbours:
+        return job
+    answer = quick_search(job)
+    found = answer.nearly_best(NEARLY) or answer.nearest
+    if found is None:
+        return job
+    what = (
+        f"quickest that fits of {answer.space.size:,} plans, by a quick search"
+        if answer.best
+        else "plan that lacks least memory"
+    )
+    chosen = " ".join(f"--set {setting}" for setting in found.point.settings)
+    said = f"plan = the {what}; the job names none, this one is {chosen or 'one rank'}"
+    return replace(job, plan=answer.space.job_of(found.point).plan, assumptions=(*job.assumptions, said))

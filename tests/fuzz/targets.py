@@ -38,7 +38,7 @@ __all__ = ["TARGETS", "Input", "Target"]
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
 JOBS = ("gpt2_124m_1gpu", "gpt2_124m_2gpu", "llama_7b_4x4090", "llama3_8b_fsdp_8xh100", "gpt3_175b")
-SMALL = ("--set", "workload.global_batch_size=32", "--set", "cluster.gpus=8")
+SMALL = ("--set", "plan.tensor_parallel=1", "--set", "workload.global_batch_size=32", "--set", "cluster.gpus=8")
 _TOPS = {"models": "workloads", "jobs": "workloads"}
 _FREE = {"name", "aliases", "sources", "notes", "extends"}
 """Fields that say nothing about what is computed."""

@@ -82,3 +82,15 @@ def test_init_says_that_nothing_fits(tmp_path: Path) -> None:
     made = write_job("made", "gpt3_175b", "h100_x8", 8)
     assert not made.prediction.fits
     assert "DOES NOT FIT" in made.text
+
+
+def test_a_run_without_a_plan_takes_one_that_fits_and_says_so(dtsim: Any) -> None:
+    ask = ("run", "--model", "gpt3_13b", "--cluster", "dgx_a100", "--set", "cluster.gpus=16", "--json")
+    code, out, _ = dtsim(*ask)
+    answer = json.loads(out)
+    assert (0, True) == (code, answer["fits"])
+    assert any(line.startswith("plan = the quickest that fits of") for line in answer["provenance"]["assumptions"])
+    code, out, _ = dtsim(*ask, "--set", "plan.data_parallel=16")  # a plan that is named is taken as it is
+    named = json.loads(out)
+    assert (0, False) == (code, named["fits"])
+    assert not any(line.startswith("plan =") for line in named["provenance"]["assumptions"])
