@@ -78,6 +78,14 @@ class Prediction(Tabular):
         """Where the 80 % band of the step time ends [s]."""
         return self.step_time * math.exp(QUANTILE * math.hypot(self._priced, self.whole_runs.sigma_slower))
 
+    @property
+    def alike(self) -> float:
+        """How slow another plan for the same code and machine may be predicted that cannot be told from this one [s].
+
+        The band without what whole runs and what is not known of code and machine add: that is common to the two.
+        """
+        return self.step_time * math.exp(QUANTILE * self._priced)
+
     @functools.cached_property
     def sigma_classes(self) -> dict[str, float]:
         """Log spread that each price class adds to the band."""

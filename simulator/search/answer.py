@@ -121,11 +121,11 @@ class Answer(Tabular):
 
     @property
     def ties(self) -> tuple[Candidate, ...]:
-        """Plans of the best that are asked for which nobody could tell apart: within the band of the best."""
+        """Plans of the best that are asked for which nobody could tell apart: within the band of the best, less what all share."""
         if not self.best:
             return ()
         first = self.best[0]
-        most = first.value(self.objective) * (first.high / first.step_time if self.objective != "memory" else 1.0)
+        most = first.value(self.objective) * (first.alike / first.step_time if self.objective != "memory" else 1.0)
         return tuple(one for one in self.best[: self.top] if one.value(self.objective) <= most)
 
     @property

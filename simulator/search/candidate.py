@@ -35,6 +35,7 @@ class Candidate:
         point: which.
         settings: as `--set` arguments.
         step_time, low, high: of the step, with its 80 % band [s].
+        alike: up to which a slower plan cannot be told from it (`Prediction.alike`) [s].
         peak_memory, capacity: of the fullest rank, and what its GPU has [B].
         fit_probability: that it fits, by the band of memory; 0 or 1 where the host's memory decides.
         fits: whether it fits by the point estimate.
@@ -51,6 +52,7 @@ class Candidate:
     step_time: float
     low: float
     high: float
+    alike: float
     peak_memory: float
     capacity: float
     fit_probability: float
@@ -241,6 +243,7 @@ def _candidate(point: Point, job: Job, p: Prediction, objective: str) -> Candida
         step_time=p.step_time,
         low=p.low,
         high=p.high,
+        alike=p.alike,
         peak_memory=p.peak_memory,
         capacity=p.capacity,
         fit_probability=fit_probability(p),

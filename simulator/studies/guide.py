@@ -100,7 +100,7 @@ class Guide:
     def ties(self) -> list[Tried]:
         """Families whose best plan is within the band of the quickest: not to be told apart by a prediction."""
         first = self.ranked[0].best if self.ranked else None
-        return [one for one in self.ranked if first and one.best and one.best.step_time <= first.high]
+        return [one for one in self.ranked if first and one.best and one.best.step_time <= first.alike]
 
     def why(self, one: Tried) -> str:
         """What decided about a family."""
