@@ -174,7 +174,7 @@ def _best(body: Any) -> dict[str, Any]:
     best = found.best[0]
     proof = "none is better" if found.proven else f"stopped after {found.seconds:.0f} s, so a better one may be left"
     return {
-        "controls": controls_of(apply_settings(data, best.point.settings), "the best plan"),
+        "controls": controls_of(apply_settings(data, best.settings), "the best plan"),
         "found": f"{found.space.size:,} plans: {counts}; {len(found.ties)} within the band of the best; {proof}",
         "step_time_s": best.step_time,
         "fit_probability": best.fit_probability,

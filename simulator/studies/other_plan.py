@@ -44,6 +44,6 @@ def with_a_plan(job: Job) -> Job:
         if answer.best
         else "plan that lacks least memory"
     )
-    chosen = " ".join(f"--set {setting}" for setting in found.point.settings)
+    chosen = " ".join(f"--set {setting}" for setting in found.settings)
     said = f"plan = the {what}; the job names none, this one is {chosen or 'one rank'}"
     return replace(job, plan=answer.space.job_of(found.point).plan, assumptions=(*job.assumptions, said))
