@@ -21,8 +21,8 @@ __all__ = ["BestInterval", "best_interval"]
 _POINTS, _WIDTH, _ROUNDS = 9, 2.5, 2
 _FAILURES = 4000.0
 _LEAST_RUNS, _MOST_RUNS = 16, 2000
-_CHANGES = 1e5
-"""Of a run, about, above which fewer runs tell as much."""
+_CHANGES = 2e6
+"""Of all runs of an interval, about: some seconds for the whole search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ def best_interval(model: RunModel, cost: CheckpointCost, step: float, seed: int 
     span = min(model.work, model.horizon)
     middle = min(max(formulas["exact"], step), span)
     runs = int(min(max(_FAILURES / max(span * rate, 1e-9), _LEAST_RUNS), _MOST_RUNS))
-    runs = max(1, int(runs * min(1.0, _CHANGES / max(changes_of(replace(model, interval=middle)), 1.0))))
+    runs = max(1, min(runs, int(_CHANGES / max(changes_of(replace(model, interval=middle)), 1.0))))
     for _ in range(_ROUNDS):
         middle = _least(model, middle, step, span, runs, seed)
     return BestInterval(simulated=middle, **formulas)

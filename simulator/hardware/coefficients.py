@@ -49,7 +49,7 @@ Factors = Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Listed]
 Latencies = dict[str, Seconds]
 Words = Annotated[tuple[str, ...], Listed]
 
-Sigma = Annotated[float, Field(gt=0)]
+Sigma = Annotated[float, Field(gt=0, le=10)]
 
 
 class CostTable(NamedSpec):
@@ -135,7 +135,7 @@ class Residual(Spec):
     points: Count
     residual_p50: Annotated[float, Field(ge=0)]
     residual_p95: Annotated[float, Field(ge=0)]
-    sigma: Annotated[float, Field(gt=0)]
+    sigma: Sigma
 
 
 class Own(Spec):

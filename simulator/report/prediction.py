@@ -17,12 +17,13 @@ from simulator.hardware.parts import RankKind
 from simulator.hardware.run_residuals import KindResidual, Unknown, load_run_residuals, run_kind
 from simulator.program.critical import critical_path
 from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, Prices
-from simulator.program.program import CATEGORIES, Link, OperatorTable, Program
+from simulator.program.program import CATEGORIES, Program
 from simulator.program.trace import Trace
 from simulator.report.breakdown import EXPOSED, breakdown, mean_breakdown
 from simulator.report.columns import account_column, category_column
 from simulator.report.frames import Record, Records, Tabular
 from simulator.report.memory import MemoryReport, memory_peaks
+from simulator.report.recomputed import recomputed_flops
 from simulator.report.trained import Trained
 from simulator.report.window import StepWindow, cut_trace, step_window
 from simulator.workload.workload import Workload
@@ -130,7 +131,7 @@ class Prediction(Tabular):
     @functools.cached_property
     def hardware_flops(self) -> float:
         """As `model_flops`, with what is run a second time."""
-        return self.model_flops + _recomputed(self.program) / self._unrolled
+        return self.model_flops + recomputed_flops(self.program) / self._unrolled
 
     @functools.cached_property
     def rank_breakdown(self) -> NDArray[np.float64]:
@@ -426,24 +427,6 @@ def _sigma_classes(program: Program, prices: Prices, trace: Trace, window: StepW
         if part > 0:
             out[name] = float(part * sigma)
     return out
-
-
-def _recomputed(program: Program) -> float:
-    """FLOP run a second time, over all real ranks."""
-    per_item = np.zeros(len(program.items))
-    for i, item in enumerate(program.items):
-        if not isinstance(item, Link):
-            for operators, count in item.pieces:
-                per_item[i] += count * _again(operators)
-    weight = program.rank_weight[program.rank]
-    return float((per_item[program.item] * weight).sum())
-
-
-@functools.lru_cache(maxsize=4096)
-def _again(operators: OperatorTable) -> float:
-    """FLOP of the rows of a table that are run a second time."""
-    again = np.array([phase == "recompute" for phase in operators.phase], bool)
-    return float(operators.flops[again].sum())
 
 
 @functools.lru_cache(maxsize=64)

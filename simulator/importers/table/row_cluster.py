@@ -121,7 +121,10 @@ def _named_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]] | None:
     if found is None:
         return None
     gpu = load_gpu(found.name)
-    wrong = peak is not None and abs(parse(f"{peak} TFLOP/s", "FLOP/s") / _half(gpu) - 1) > _SAME_RATE
+    try:
+        wrong = peak is not None and abs(parse(f"{peak} TFLOP/s", "FLOP/s") / _half(gpu) - 1) > _SAME_RATE
+    except ValueError as error:
+        raise CannotPlace(f"gpu_peak_bf16_tflops: {error}") from None
     if wrong and not found.exact:
         return None
     return gpu, () if found.exact else (f"GPU {name!r} taken for {found.name}",)
