@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import random
 import resource
@@ -344,6 +345,23 @@ def test_ctrl_c_inside_a_library_that_says_something_else(
         signal.signal(signal.SIGINT, before)
     monkeypatch.setattr("simulator.cli.app._verb", lambda name: 1 / 0)
     assert dtsim("list", "gpus")[0] == 1  # without Ctrl-C it is our fault
+
+
+def test_ctrl_c_inside_a_callback_of_compiled_code_is_not_lost(
+    dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(name: str) -> None:
+        ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
+        time.sleep(10)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    begun = time.monotonic()
+    try:
+        monkeypatch.setattr("simulator.cli.app._verb", compiled)
+        assert (130, "", "") == dtsim("list", "gpus")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - begun < 5
 
 
 @pytest.mark.slow
