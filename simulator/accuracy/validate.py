@@ -24,6 +24,7 @@ from simulator.errors import SpecError, UnknownNameError
 from simulator.importers.table.rows import Row, read_rows, told_kind
 from simulator.report.frames import Records, Tabular
 from simulator.report.prediction import QUANTILE
+from simulator.report.schema import SCHEMA_VERSION
 from simulator.specs import data_roots, find_spec, names
 
 __all__ = ["KINDS", "Table", "Validation", "load_table", "peak_errors", "run_errors", "without_own_source"]
@@ -117,7 +118,7 @@ class Validation(Tabular):
         from simulator import __version__
 
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "kind": self.table.kind,
             "complete": self.complete,
             "rows": [o.to_dict() for o in self.outcomes],

@@ -8,6 +8,7 @@ from typing import Any
 from simulator.capture.record import Capture
 from simulator.capture.rows import block_of, levels
 from simulator.program.program import CATEGORIES, Program
+from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table
 from simulator.units import show
 
@@ -58,7 +59,7 @@ def to_dict(capture: Capture, program: Program) -> dict[str, Any]:
     """Return the JSON answer of `dtsim capture`."""
     events = capture.events
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "kind": "capture",
         "script": capture.script,
         "world_size": capture.world,

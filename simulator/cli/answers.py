@@ -1,6 +1,6 @@
-"""The JSON answers of `dtsim ... --json`: every key of each, with its type and meaning.  docs/json.md and `dtsim show schema NAME` read it.
+"""The JSON answers of `dtsim ... --json`: every key of each, with its type and meaning.
 
-`schema_version` changes when a key is taken away or means something else; keys that are added do not change it.
+docs/json.md and `dtsim show schema NAME` read it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ANSWERS", "EVERYWHERE", "SCHEMA_VERSION", "AnswerSchema", "Key", "json_schema", "misfits"]
+from simulator.report.schema import SCHEMA_VERSION
 
-SCHEMA_VERSION = 1
+__all__ = ["ANSWERS", "EVERYWHERE", "SCHEMA_VERSION", "AnswerSchema", "Key", "json_schema", "misfits"]
 
 _TYPES: dict[str, dict[str, Any]] = {
     "number": {"type": "number"},

@@ -135,14 +135,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ):
         sys.exit(_run(words))
     signal.signal(signal.SIGINT, _stop)
-    hook, sys.unraisablehook = sys.unraisablehook, _ignored
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda what: _comes_again() if what.exc_type is KeyboardInterrupt else hook(what)
     try:
         code = _run(words)
     except KeyboardInterrupt:  # between the answer and its last byte
         _drop_output()
         code = INTERRUPTED
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        if _STOPPED:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGINT, before)
         sys.unraisablehook = hook
     sys.exit(code)
@@ -161,13 +163,10 @@ _AGAIN = 0.01
 """Seconds after which a Ctrl-C that was swallowed comes again."""
 
 
-def _ignored(what: sys.UnraisableHookArgs) -> None:
+def _comes_again() -> None:
     """A Ctrl-C that falls into a callback from compiled code (a compiler's, a destructor) is lost there: let it come again behind it."""
-    if what.exc_type is KeyboardInterrupt:
-        signal.signal(signal.SIGALRM, _stop)
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN)
-    else:
-        sys.__unraisablehook__(what)
+    signal.signal(signal.SIGALRM, _stop)
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN)
 
 
 def _run(arguments: list[str]) -> int:

@@ -47,7 +47,7 @@ def print_json(answer: dict[str, Any], kind: str) -> None:
 def json_text(answer: dict[str, Any], kind: str) -> str:
     """Return an answer as JSON: version of the schema, kind, and provenance, where it does not say them itself (`cli.answers`)."""
     from simulator import __version__
-    from simulator.cli.answers import SCHEMA_VERSION
+    from simulator.report.schema import SCHEMA_VERSION
 
     head = {"schema_version": SCHEMA_VERSION, "kind": kind, "provenance": {"version": __version__}}
     return json.dumps(_plain(head | answer), indent=2, allow_nan=False, ensure_ascii=False)

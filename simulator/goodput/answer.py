@@ -17,6 +17,7 @@ from simulator.goodput.run_model import ACCOUNTS, MAINTENANCE, Runs
 from simulator.hardware.power import load_power_coefficients
 from simulator.job import Job
 from simulator.report.frames import Record, Records, Tabular
+from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table, bar, percent
 from simulator.studies.neighbours import Beside
 from simulator.units import in_unit, show
@@ -113,7 +114,7 @@ class Goodput(Tabular):
         tokens = self.runs.done / d.step * d.tokens_per_step
         grid = numbers.grid if self.job.power.grid is None else self.job.power.grid
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "kind": "goodput",
             "job": self.job.name,
             "samples": len(self.runs),

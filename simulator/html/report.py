@@ -21,6 +21,7 @@ from simulator.html.step_data import rank_name, timeline_data
 from simulator.job import Job
 from simulator.program.prices import ACCOUNTS
 from simulator.report.prediction import Prediction
+from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.summary import headline
 from simulator.report.table import Section, sections_html
 from simulator.specs import write_text
@@ -68,7 +69,7 @@ def report_data(prediction: Prediction, job: Job, command: str) -> dict[str, Any
     timeline = timeline_data(p, _SMALL)
     ranks = [entry["rank"] for entry in timeline["ranks"]]
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "title": f"{job.name}: one training step",
         "subtitle": headline(p, job.name).lines[1],
         "answer": answer_data(p),

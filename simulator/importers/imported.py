@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from simulator.report.schema import SCHEMA_VERSION
+
 __all__ = ["Assumed", "Findings", "Imported", "Line", "Read", "again", "brief"]
 
 
@@ -79,7 +81,7 @@ class Imported:
     def to_dict(self) -> dict[str, Any]:
         """Return the answer of `dtsim import --json`."""
         answer: dict[str, Any] = {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "kind": "import",
             "source_format": self.source_format,
             "job": self.job(),

@@ -24,6 +24,7 @@ from simulator.report.columns import account_column, category_column
 from simulator.report.frames import Record, Records, Tabular
 from simulator.report.memory import MemoryReport, memory_peaks
 from simulator.report.recomputed import recomputed_flops
+from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.trained import Trained
 from simulator.report.window import StepWindow, cut_trace, step_window
 from simulator.workload.workload import Workload
@@ -310,7 +311,7 @@ class Prediction(Tabular):
         from simulator.units import in_unit
 
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "step_time_s": {"value": self.step_time, "low": self.low, "high": self.high},
             "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
             "model_tflops_per_gpu": in_unit(self.model_flops_per_gpu, "TFLOP/s", "FLOP/s"),

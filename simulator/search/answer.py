@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.report.frames import Records, Tabular
+from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table, percent
 from simulator.search.candidate import Candidate
 from simulator.search.run import Run
@@ -174,7 +175,7 @@ class Answer(Tabular):
         from simulator import __version__
 
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "kind": "search",
             "job": self.space.job.name,
             "objective": self.objective,

@@ -13,6 +13,7 @@ from typing import Any
 
 from simulator.errors import SimulatorError, SpecError
 from simulator.job import Job
+from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, percent
 from simulator.search.answer import Answer
 from simulator.search.candidate import Candidate, fullest_that_fits, look
@@ -57,7 +58,7 @@ class Fit:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer."""
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "kind": "fit",
             "question": self.question,
             "unit": self.words,

@@ -10,9 +10,11 @@ from simulator.search.candidate import Candidate
 from simulator.search.search import search
 from simulator.search.space import Space, default_ranges, make_space
 
-__all__ = ["changed_fields", "quick_search", "quick_space"]
+__all__ = ["changed_fields", "proposed", "quick_search", "quick_space"]
 
 _TRIES = 48
+_NEARLY = 0.02
+"""A simpler plan is taken that is slower than the quickest by no more than this part."""
 _RANGES = {
     "plan.chunks_per_rank": (1, 2),
     "plan.microbatch_size": (1, 2),
@@ -47,6 +49,13 @@ def quick_search(job: Job, probability: float = 0.9, near: bool = False) -> Answ
     space = quick_space(job)
     like = {field: getattr(job.plan, field.partition(".")[2]) for field in space.ranges} if near else None
     return search(space, "descent", fit_probability=probability, top=5, tries=_TRIES, like=like)
+
+
+def proposed(job: Job) -> tuple[Answer, Candidate | None]:
+    """Return a quick search and the plan to start from: the simplest of those nearly as quick as the quickest that fits; where none
+    fits, the one that lacks least; None where no plan can be."""
+    answer = quick_search(job)
+    return answer, answer.nearly_best(_NEARLY) or answer.nearest
 
 
 def changed_fields(job: Job, answer: Answer, found: Candidate) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from simulator.program.program import COMPUTE, Program
 from simulator.program.trace import Trace
 from simulator.report.frames import Records, Tabular
 from simulator.report.memory import memory_peaks
+from simulator.report.schema import SCHEMA_VERSION
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
 from simulator.schedules.order import PipelineOrder
@@ -92,7 +93,7 @@ class AutomaticSchedule(Tabular):
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim schedule auto`."""
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "schedule": "auto",
             "policy": self.policy,
             "memory_limit": self.memory_limit,

@@ -13,6 +13,7 @@ from simulator.options.option import declared
 from simulator.options.page import default, matters_with, values
 from simulator.plan.plan import Plan
 from simulator.registry import Family
+from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table
 from simulator.specs import KINDS as FILE_KINDS
 from simulator.specs import find_spec, lineage, names, read_toml, resolve
@@ -59,7 +60,7 @@ class Member:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim show`."""
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "kind": self.kind,
             "name": self.name,
             "place": self.place,

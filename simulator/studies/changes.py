@@ -19,6 +19,7 @@ from simulator.plan.plan import Plan
 from simulator.report.prediction import Prediction
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
+from simulator.search.space import setting_value
 from simulator.simulation import simulate_job
 from simulator.specs import validate_spec
 
@@ -62,7 +63,7 @@ class Change:
     @property
     def settings(self) -> list[str]:
         """The change as `--set` arguments."""
-        return [f"plan.{key}={_toml(value)}" for key, value in self.plan.items() if value is not None]
+        return [f"plan.{key}={setting_value(value)}" for key, value in self.plan.items() if value is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +99,6 @@ class Trial:
             "fits": None if p is None else p.fits,
             "reason": self.reason or None,
         }
-
-
-def _toml(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def changed(job: Job, change: Change) -> Job:

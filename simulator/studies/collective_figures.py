@@ -14,6 +14,7 @@ from simulator.hardware.cluster import MAX_WORLD_SIZE, load_cluster
 from simulator.hardware.fabric import BACKENDS, Backend, Fabric, GroupPlacement, describe_group, fabric_of
 from simulator.report.frames import Records, Tabular
 from simulator.report.prediction import QUANTILE
+from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table, percent
 from simulator.units import show
 
@@ -137,7 +138,7 @@ class CollectiveFigures(Tabular):
 
         low, high = self.band
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "kind": self.kind,
             "message_bytes": self.message,
             "ranks": self.place.ranks,

@@ -16,6 +16,7 @@ from simulator.program.program import CATEGORIES, TRANSFER, Link
 from simulator.report.columns import COLUMNS, account_column
 from simulator.report.frames import Record, Records, Tabular
 from simulator.report.prediction import Prediction
+from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table, percent, refusals
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
@@ -204,7 +205,7 @@ class Comparison(Tabular):
 
         facts = self.predicted[0][1].provenance if self.predicted else {}
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "job": self.name,
             "rows": [row.to_dict() for row in self.rows],
             "provenance": {"version": __version__}

@@ -11,6 +11,7 @@ from simulator.errors import PlanError
 from simulator.job import Job
 from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
+from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table, bar, percent
 from simulator.studies.changes import MOST_ROWS, Trial, neighbours, that_matter, trials
 from simulator.studies.live_tensors import live_at_peak
@@ -69,7 +70,7 @@ class Explanation:
         """Return the JSON answer of `dtsim explain`."""
         p = self.prediction
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "job": self.name,
             "step_time_s": {"value": p.step_time, "low": p.low, "high": p.high},
             "from_peak_to_step_s": [{"part": words, "seconds": s} for words, s in self.ladder],

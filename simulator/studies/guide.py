@@ -15,6 +15,7 @@ from simulator.job import Job
 from simulator.lowering import resolve
 from simulator.lowering.layers.expand import layer_costs
 from simulator.plan.plan import Plan
+from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table, percent
 from simulator.search.answer import Answer
 from simulator.search.candidate import Candidate, look
@@ -124,7 +125,7 @@ class Guide:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer."""
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "kind": "advise",
             "job": self.job.name,
             "machine": self.machine,

@@ -14,11 +14,10 @@ from simulator.errors import SimulatorError
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.job import Job, make_job
 from simulator.report.prediction import Prediction
-from simulator.search.quick import quick_search
+from simulator.search.quick import proposed
 from simulator.simulation import simulate_job
 from simulator.specs import validate_spec
 from simulator.specs.toml_text import toml_value
-from simulator.studies.other_plan import NEARLY
 from simulator.units import show
 from simulator.workload.model import Model, load_model
 
@@ -58,8 +57,7 @@ def write_job(
     length = sequence_length or min(_length(model), _MOST_SEQUENCE)
     plan: dict[str, Any] = {"framework": "megatron_core"}
     start = _data(name, model, hardware, length, plan)
-    answer = quick_search(make_job(start, "dtsim init", name))
-    found = answer.nearly_best(NEARLY) or answer.nearest
+    answer, found = proposed(make_job(start, "dtsim init", name))
     if found is None:
         raise SimulatorError(next(iter(answer.refused.values()), "no plan can be made for this model and cluster"))
     made = answer.space.job_of(found.point)

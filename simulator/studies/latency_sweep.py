@@ -14,6 +14,7 @@ from simulator.errors import SimulatorError, SpecError
 from simulator.job import Job
 from simulator.program.program import TRANSFER
 from simulator.report.frames import Record, Records, Tabular
+from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table, percent, refusals
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
@@ -88,7 +89,7 @@ class LatencySweep(Tabular):
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim compare --latency-sweep`."""
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "ranks": self.shape.ranks,
             "microbatches": self.shape.microbatches,
             "times": dict(zip(("forward", "input_grad", "weight_grad"), self.times, strict=True)),

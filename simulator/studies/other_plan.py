@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.job import Job
-from simulator.search.quick import changed_fields, quick_search
+from simulator.search.quick import changed_fields, proposed, quick_search
 from simulator.studies.changes import Change, Outcome, Trial
 
 __all__ = ["other_plan", "with_a_plan"]
-
-NEARLY = 0.02
-"""A simpler plan is taken that is slower than the quickest by no more than this part."""
 
 
 def other_plan(job: Job) -> tuple[int, Trial | None]:
@@ -35,8 +32,7 @@ def with_a_plan(job: Job) -> Job:
     """
     if job.plan.model_fields_set - {"framework"} or job.neighbours:
         return job
-    answer = quick_search(job)
-    found = answer.nearly_best(NEARLY) or answer.nearest
+    answer, found = proposed(job)
     if found is None:
         return job
     what = (

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from simulator.errors import PlanError, SimulatorError, SpecError
 from simulator.report.frames import Record, Records, Tabular
 from simulator.report.prediction import Prediction
+from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table, percent, refusals
 from simulator.simulation import simulate_job
 from simulator.studies.sizes import MOST_VARIANTS
@@ -119,7 +120,7 @@ class Scaling(Tabular):
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim compare --gpus`."""
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "job": self.name,
             "scaling": self.mode,
             "curves": [

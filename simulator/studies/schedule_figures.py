@@ -19,6 +19,7 @@ from simulator.program.program import COMPUTE, TRANSFER, Link, Program
 from simulator.program.trace import Trace
 from simulator.report.frames import Record, Records, Tabular
 from simulator.report.memory import memory_peaks
+from simulator.report.schema import SCHEMA_VERSION
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order import PipelineOrder
@@ -103,7 +104,7 @@ class ScheduleFigures(Tabular):
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim schedule`."""
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "schedule": self.schedule,
             "makespan": self.makespan,
             "bubble_fraction": self.bubble_fraction,

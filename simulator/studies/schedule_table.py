@@ -8,6 +8,7 @@ from typing import Any
 
 from simulator.errors import SimulatorError, UnknownNameError
 from simulator.report.frames import Records, Stacked, Tabular
+from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table, percent, refusals
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
@@ -44,7 +45,7 @@ class ScheduleTable(Tabular):
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim schedule A,B,...`."""
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "kind": "schedules",
             "ranks": self.shape.ranks,
             "microbatches": self.shape.microbatches,

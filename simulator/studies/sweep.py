@@ -14,6 +14,7 @@ from typing import Any
 
 from simulator.errors import SimulatorError
 from simulator.report.frames import Records, Tabular
+from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section
 from simulator.simulation import simulate_job
 from simulator.studies.crew import Crew
@@ -65,7 +66,7 @@ class Sweep(Tabular):
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim sweep`."""
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "kind": "sweep",
             "study": self.study.name,
             "vary": {field: list(values) for field, values in self.study.vary},

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.calibration.files import read_table
-from simulator.calibration.kernels.gemm import toml_value
 from simulator.costs.attention import attention_seconds
 from simulator.costs.gemm import BENCHMARK_REPEATS
 from simulator.errors import CalibrationError
@@ -28,6 +27,7 @@ from simulator.hardware.compute_coefficients import (
 )
 from simulator.hardware.gpu import Gpu
 from simulator.specs import CsvRows
+from simulator.specs.toml_text import toml_value
 from simulator.units import parse, plain_number, show
 
 __all__ = [

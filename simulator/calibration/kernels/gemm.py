@@ -23,6 +23,7 @@ from simulator.errors import CalibrationError
 from simulator.hardware.compute_coefficients import GemmCoefficients
 from simulator.hardware.gpu import Gpu
 from simulator.specs import CsvRows
+from simulator.specs.toml_text import toml_value
 from simulator.units import parse, plain_number, show
 
 __all__ = [
@@ -34,7 +35,6 @@ __all__ = [
     "leave_models_out",
     "model_groups",
     "read_gemm_csv",
-    "toml_value",
 ]
 
 BOUNDS: dict[str, tuple[float, float]] = {
@@ -270,21 +270,6 @@ def gemm_toml(coefficients: GemmCoefficients, header: str) -> str:
     lines += [f"{k} = {toml_value(v)}" for k, v in c.residuals.model_dump(exclude_none=True).items()]
     lines += ["", "[sources]"] + [f"{toml_value(k)} = {toml_value(v)}" for k, v in c.sources.items()]
     return "\n".join(lines) + "\n"
-
-
-def toml_value(value: object) -> str:
-    """Return a number, text, truth or list as TOML.
-
-    >>> toml_value(("a", True))
-    '["a", true]'
-    """
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(toml_value(v) for v in value) + "]"
-    return repr(value)
 
 
 def _rounded(value: float) -> float:

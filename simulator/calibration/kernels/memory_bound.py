@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.calibration.files import read_table
-from simulator.calibration.kernels.gemm import toml_value
 from simulator.errors import CalibrationError
 from simulator.hardware.compute_coefficients import MemoryBoundCoefficients
 from simulator.hardware.gpu import Gpu
 from simulator.specs import CsvRows
+from simulator.specs.toml_text import toml_value
 from simulator.units import parse, plain_number, show
 
 __all__ = ["KERNELS", "MemoryMeasurement", "fit_memory_bound", "memory_bound_toml", "memory_errors", "read_memory_csv"]

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 from simulator.calibration.files import digests, read_table
-from simulator.calibration.kernels.gemm import toml_value
 from simulator.errors import CalibrationError, SimulatorError
 from simulator.hardware.coefficients import load_cost_table
 from simulator.hardware.gpu import Gpu, load_gpu
 from simulator.hardware.interference import Interference
 from simulator.report.table import Section, Table, percent
 from simulator.specs import CsvRows
+from simulator.specs.toml_text import toml_value
 
 __all__ = ["OverlapFit", "OverlapMeasurement", "calibrate_overlap", "read_overlap_csv"]
 
