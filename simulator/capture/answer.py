@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from simulator.capture.record import Capture
@@ -55,79 +56,97 @@ def peak_of(capture: Capture) -> dict[str, float]:
     return {name: size for name, size in out.items() if size} | {"total": sum(out.values())}
 
 
-def to_dict(capture: Capture, program: Program) -> dict[str, Any]:
-    """Return the JSON answer of `dtsim capture`."""
-    events = capture.events
+def to_dict(captures: Sequence[Capture], program: Program) -> dict[str, Any]:
+    """Return the JSON answer of `dtsim capture`: of the first rank, and of every other one of a pipeline what differs."""
+    capture = captures[0]
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "capture",
         "script": capture.script,
         "world_size": capture.world,
-        "rank": capture.rank,
         "versions": capture.versions,
         "axes": [{"name": name, "size": size} for name, size in program.axes],
         "tokens": program.tokens,
-        "parameters": capture.parameters,
-        "operators": len(events),
         "rows": program.size,
         "items": len(program.items),
+        **_of_rank(capture),
+        "ranks": [_of_rank(each) for each in captures],
+        "assumed": list(dict.fromkeys(text for each in captures for text in each.notes)),
+    }
+
+
+def _of_rank(capture: Capture) -> dict[str, Any]:
+    events = capture.events
+    return {
+        "rank": capture.rank,
+        "parameters": capture.parameters,
+        "operators": len(events),
         "flops": {phase: sum(e.flops for e in events if e.phase == phase) for phase in _PHASES},
         "collectives": collectives_of(capture),
         "saved_bytes": saved_of(capture),
         "peak_bytes": peak_of(capture),
         "host_waits": sum(event.name == "host reads" for event in events),
         "unknown_kernels": capture.unknown,
-        "assumed": list(capture.notes),
     }
 
 
-def describe_capture(capture: Capture, program: Program) -> list[Section]:
+def describe_capture(captures: Sequence[Capture], program: Program) -> list[Section]:
     """Return what was recorded, in reading order."""
-    answer = to_dict(capture, program)
+    capture = captures[0]
     axes = " x ".join(f"{name} {size}" for name, size in program.axes if size > 1) or "one GPU"
-    work = [
-        (
-            phase,
-            str(sum(e.phase == phase and not e.communicates for e in capture.events)),
-            show(answer["flops"][phase], "FLOP"),
-        )
-        for phase in _PHASES
+    one = len(captures) == 1
+    who = f"rank {capture.rank}" if one else f"ranks {', '.join(str(each.rank) for each in captures)}"
+    count = sum(len(each.events) for each in captures)
+    return [
+        Section(
+            title=f"{capture.script}: one step of {who} of {capture.world:,} ({axes})",
+            lines=(
+                f"{count:,} operators in {program.size:,} rows of {len(program.items):,} kinds; "
+                f"{sum(each.parameters for each in captures):,} parameters on {'this rank' if one else 'these ranks'}; "
+                f"{program.tokens:,} tokens on all ranks",
+            ),
+        ),
+        *(section for each in captures for section in _described(each, "" if one else f" of rank {each.rank}")),
+        *_doubts(captures),
     ]
-    messages = [
+
+
+def _described(capture: Capture, whose: str) -> list[Section]:
+    """Work, messages and memory of a rank."""
+    answer = _of_rank(capture)
+    work = tuple(
+        (phase, str(sum(e.phase == phase and not e.communicates for e in capture.events)), show(size, "FLOP"))
+        for phase, size in answer["flops"].items()
+    )
+    messages = tuple(
         (
-            c["phase"],
-            c["kind"],
-            f"{c['group'] or 'unnamed'} ({c['ranks']})",
-            show(c["message_bytes"], "B"),
-            c["dtype"],
+            c["phase"], c["kind"], f"{c['group'] or 'unnamed'} ({c['ranks']})", show(c["message_bytes"], "B"), c["dtype"],
             str(c["count"]),
         )
         for c in answer["collectives"]
-    ]
+    )  # fmt: skip
+    headings = ("phase", "kind", "group", "message", "type", "times")
     peak = tuple((name, show(size, "B")) for name, size in answer["peak_bytes"].items())
-    doubts = [
-        f"{name} ran {count} times: of no known kind, taken as memory traffic"
-        for name, count in capture.unknown.items()
-    ]
-    if answer["host_waits"]:
-        doubts.append(f"the host waits for the device {answer['host_waits']} times in a step")
     return [
         Section(
-            title=f"{capture.script}: one step of rank {capture.rank} of {capture.world:,} ({axes})",
-            lines=(
-                f"{len(capture.events):,} operators in {program.size:,} rows of {len(program.items):,} kinds; "
-                f"{capture.parameters:,} parameters on this rank; {program.tokens:,} tokens on all ranks",
-            ),
+            title=f"work{whose}",
             table=Table(headings=("phase", "operators", "work"), rows=tuple(row for row in work if row[1] != "0")),
         ),
-        Section(
-            title="messages",
-            table=Table(
-                headings=("phase", "kind", "group", "message", "type", "times"), rows=tuple(messages), left=(0, 1, 2)
-            ),
-        )
+        Section(title=f"messages{whose}", table=Table(headings=headings, rows=messages, left=(0, 1, 2)))
         if messages
-        else Section(title="messages", lines=("none",)),
-        Section(title="memory of tensors at the peak", table=Table(headings=("", ""), rows=peak)),
-        *([Section(title="to know", lines=(*doubts, *capture.notes))] if doubts or capture.notes else []),
+        else Section(title=f"messages{whose}", lines=("none",)),
+        Section(title=f"memory of tensors{whose} at the peak", table=Table(headings=("", ""), rows=peak)),
     ]
+
+
+def _doubts(captures: Sequence[Capture]) -> list[Section]:
+    """What to know before trusting it."""
+    unknown: Counter[str] = Counter()
+    for each in captures:
+        unknown.update(each.unknown)
+    lines = [f"{name} ran {count} times: of no known kind, taken as memory traffic" for name, count in unknown.items()]
+    waits = max(sum(event.name == "host reads" for event in each.events) for each in captures)
+    if waits:
+        lines.append(f"the host waits for the device {waits} times in a step")
+    lines += dict.fromkeys(text for each in captures for text in each.notes)
+    return [Section(title="to know", lines=tuple(lines))] if lines else []

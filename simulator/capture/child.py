@@ -14,14 +14,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from simulator.capture.meetings import connected
 from simulator.capture.record import Capture, read_capture
 from simulator.errors import SpecError
 
-__all__ = ["capture", "script_of"]
+__all__ = ["capture", "captures", "script_of"]
 
 _EXTRA = "pip install 'dtsim[torch]'"
 _WAYS = {
@@ -81,22 +83,66 @@ def capture(
     Raises:
         SpecError: torch is missing, or the script broke, took too long, needs a GPU or is no training step.
     """
+    return captures(target, world, (rank,), arguments, seconds, builds)[0]
+
+
+def captures(
+    target: str,
+    world: int,
+    ranks: Sequence[int] = (),
+    arguments: Sequence[str] = (),
+    seconds: float = 600.0,
+    builds: bool = False,
+) -> list[Capture]:
+    """Return what several ranks of a script do in a training step, each in a process of its own, side by side.
+
+    Args:
+        ranks: which; () = rank 0, and all ranks of its pipeline where it is part of one.
+        target, world, arguments, seconds, builds: as of `capture`.
+
+    Raises:
+        SpecError: as of `capture`.
+    """
     path, function = script_of(target)
     if not _has_torch():
         raise SpecError(f"recording a script needs PyTorch, which is not installed. Way out: {_EXTRA}")
+    end = time.monotonic() + seconds
+    wanted = tuple(ranks) or (0,)
     with tempfile.TemporaryDirectory(prefix="dtsim-") as folder:
-        output = Path(folder, "capture.json")
-        words = {
-            "file": str(path), "function": function, "world": world, "rank": rank, "script": target,
-            "arguments": list(arguments), "output": str(output), "builds": builds,
-        }  # fmt: skip
-        code = _run(words, seconds, target)
-        if not output.exists():
-            raise SpecError(f"{target}: its process ended with {_ending(code)} before the step was recorded{_MEMORY}")
-        text = output.read_text(encoding="utf-8")
-    if text.startswith('{"error"'):
-        raise SpecError(_told(target, json.loads(text)["error"]))
-    return read_capture(text)
+        while True:
+            tasks = [
+                {
+                    "file": str(path), "function": function, "world": world, "rank": rank, "script": target,
+                    "arguments": list(arguments), "output": str(Path(folder, f"{len(wanted)}-{rank}.json")), "builds": builds,
+                    "letters": folder if len(wanted) > 1 or ranks else "",
+                }
+                for rank in wanted
+            ]  # fmt: skip
+            answers = _run(tasks, end, seconds, target)
+            peers = _peers(answers[0]) if len(wanted) == 1 and not ranks else ()
+            if not peers:
+                found = [read_capture(text) for text in answers]
+                return found if ranks else connected(found)
+            if len(peers) > _MOST_PEERS:
+                raise SpecError(
+                    f"{target}: rank 0 exchanges messages in a group of {len(peers)} ranks. Way out: name the ranks of its pipeline, "
+                    "--rank R,R,..."
+                )
+            wanted = peers
+
+
+_MOST_PEERS = 64
+"""Ranks that are recorded side by side unless they are named."""
+
+
+def _peers(text: str) -> tuple[int, ...]:
+    """The ranks among which a rank sends, where it does."""
+    plain = json.loads(text)
+    if "peers" in plain:
+        return tuple(plain["peers"])
+    found = read_capture(text)
+    groups = {event.group for event in found.events if event.work in ("send", "recv")}
+    return tuple(sorted({rank for group in groups for rank in found.groups[group].ranks}))
 
 
 def _has_torch() -> bool:
@@ -109,30 +155,72 @@ def _has_torch() -> bool:
 _MEMORY = ". Way out: run it by itself with python to see why; tensors made before the recorder starts (in numpy, say) need real memory"
 
 
-def _run(task: dict[str, Any], seconds: float, target: str) -> int:
-    """Return the exit code of the child; it and all its children are gone then."""
-    words = [sys.executable, "-m", "simulator.capture.worker"]
-    root = str(Path(__file__).resolve().parents[2])
-    paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH", "")])])
-    environment = os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
-    errors = sys.stderr.fileno() if _has_number(sys.stderr) else subprocess.DEVNULL
-    read, write = os.pipe()
-    child = subprocess.Popen(words, stdin=read, stdout=errors, stderr=errors, env=environment, start_new_session=True)
-    os.close(read)
+def _run(tasks: Sequence[dict[str, Any]], end: float, seconds: float, target: str) -> list[str]:
+    """Return what each child wrote; they and all their children are gone then."""
+    children: list[_Child] = []
     try:
-        with contextlib.suppress(BrokenPipeError):
-            os.write(write, (json.dumps(task) + "\n").encode())
-        return child.wait(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        raise SpecError(
-            f"{target}: no step was recorded within {seconds:g} s. Way out: a longer --time-limit; a smaller part of the work before "
-            "the first step; or FILE.py:step, a function that runs one step"
-        ) from None
+        for task in tasks:
+            children.append(_Child(task))
+        for child in children:
+            while child.code() is None:
+                if time.monotonic() > end:
+                    raise SpecError(
+                        f"{target}: no step was recorded within {seconds:g} s. Way out: a longer --time-limit; a smaller part of the work "
+                        "before the first step; or FILE.py:step, a function that runs one step"
+                    )
+                for other in children:
+                    other.check(target)
+                time.sleep(_LOOK)
+        return [child.check(target) for child in children]
     finally:
+        for child in children:
+            child.kill()
+
+
+_LOOK = 0.02
+"""Seconds between looks at children."""
+
+
+class _Child:
+    """A process that records one rank."""
+
+    def __init__(self, task: dict[str, Any]) -> None:
+        words = [sys.executable, "-m", "simulator.capture.worker"]
+        root = str(Path(__file__).resolve().parents[2])
+        paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH", "")])])
+        environment = os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
+        errors = sys.stderr.fileno() if _has_number(sys.stderr) else subprocess.DEVNULL
+        read, self._input = os.pipe()
+        self._process = subprocess.Popen(
+            words, stdin=read, stdout=errors, stderr=errors, env=environment, start_new_session=True
+        )
+        os.close(read)
+        self._output = Path(task["output"])
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._input, (json.dumps(task) + "\n").encode())
+
+    def code(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._process.poll()
+
+    def check(self, target: str) -> str:
+        """Return what it wrote, "" while it runs; what went wrong is raised."""
+        code = self.code()
+        if code is None:
+            return ""
+        if not self._output.exists():
+            raise SpecError(f"{target}: its process ended with {_ending(code)} before the step was recorded{_MEMORY}")
+        text = self._output.read_text(encoding="utf-8")
+        if text.startswith('{"error"'):
+            raise SpecError(_told(target, json.loads(text)["error"]))
+        return text
+
+    def kill(self) -> None:
+        """End it and all its children."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        os.close(write)
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        os.close(self._input)
 
 
 def _has_number(stream: Any) -> bool:

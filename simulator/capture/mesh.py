@@ -6,16 +6,16 @@ groups [0, 1], [0, 2, 4, 6] of 8 ranks  -->  axes (tp, 2), (dp, 4)
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from simulator.capture.record import Capture, Event, Group
 from simulator.errors import SpecError
 
-__all__ = ["Mesh", "mesh_of"]
+__all__ = ["Axes", "mesh_of"]
 
-Mesh = tuple[tuple[tuple[str, int], ...], tuple[tuple[str, ...], ...]]
-"""Axes from innermost to outermost, and per group the axes that it spans."""
+Axes = tuple[tuple[str, int], ...]
+"""Names and sizes of mesh axes."""
 
 _WORDS = {
     "tp": ("tp", "tensor", "model"),
@@ -29,24 +29,47 @@ _WORDS = {
 _BY_WORK = {"all_to_all": "ep", "send": "pp", "recv": "pp"}
 
 
-def mesh_of(capture: Capture) -> Mesh:
-    """Return the axes of the world, and which of them each group spans.
+def mesh_of(captures: Sequence[Capture]) -> tuple[Axes, tuple[tuple[tuple[str, ...], ...], ...]]:
+    """Return the axes of the world, from innermost to outermost, and per capture the axes that each of its groups spans.
+
+    Several captures are the ranks of a pipeline, which is an axis of its own.
 
     Raises:
-        SpecError: a group is no part of a grid of the world's ranks.
+        SpecError: a group is no part of a grid of the world's ranks, or those that were recorded are no pipeline in it.
     """
-    lattices = [_lattice(group, capture.world) for group in capture.groups]
-    edges = sorted({1, capture.world, *(edge for lattice in lattices for pair in lattice for edge in pair)})
+    script, world = captures[0].script, captures[0].world
+    ranks = tuple(capture.rank for capture in captures)
+    line = _lattice(Group(name="", ranks=ranks), world) if len(ranks) > 1 else []
+    grids = [
+        [line if line and set(group.ranks) <= set(ranks) else _lattice(group, world) for group in capture.groups]
+        for capture in captures
+    ]
+    lattices = [lattice for grid in grids for lattice in grid]
+    edges = sorted({1, world, *(edge for lattice in (*lattices, line) for pair in lattice for edge in pair)})
     for low, high in pairwise(edges):
         if high % low:
-            raise SpecError(
-                f"groups of {capture.script} are no grid of {capture.world} ranks: one is cut at {low}, another at {high}"
-            )
+            raise SpecError(f"groups of {script} are no grid of {world} ranks: one is cut at {low}, another at {high}")
     spans = list(pairwise(edges))
-    within = [[any(a <= low and high <= b for a, b in lattice) for low, high in spans] for lattice in lattices]
-    names = _names(capture, spans, within)
+    known: dict[int, str] = {}
+    within = [[[_inside(span, lattice) for span in spans] for lattice in grid] for grid in grids]
+    for capture, inner in zip(captures, within, strict=True):
+        known = _sole(capture, inner) | known
+    if line:
+        places = [number for number, span in enumerate(spans) if _inside(span, line)]
+        if len(places) > 1:
+            raise SpecError(f"ranks {', '.join(map(str, ranks))} of {script} are no one axis of its {world} ranks")
+        known = {place: name for place, name in known.items() if name != "pp"} | {places[0]: "pp"}
+    names = _names(known, len(spans))
     axes = tuple((name, high // low) for name, (low, high) in zip(names, spans, strict=True))
-    return axes, tuple(tuple(name for name, inside in zip(names, inner, strict=True) if inside) for inner in within)
+    told = tuple(
+        tuple(tuple(name for name, inside in zip(names, row, strict=True) if inside) for row in inner)
+        for inner in within
+    )
+    return axes, told
+
+
+def _inside(span: tuple[int, int], lattice: Sequence[tuple[int, int]]) -> bool:
+    return any(low <= span[0] and span[1] <= high for low, high in lattice)
 
 
 def _lattice(group: Group, world: int) -> list[tuple[int, int]]:
@@ -77,19 +100,25 @@ def _lattice(group: Group, world: int) -> list[tuple[int, int]]:
     return out
 
 
-def _names(capture: Capture, spans: Sequence[tuple[int, int]], within: Sequence[Sequence[bool]]) -> list[str]:
-    """A name for each axis: what the script calls a group of just that axis, else what runs over it."""
-    sole: list[str] = [""] * len(spans)
+def _sole(capture: Capture, within: Sequence[Sequence[bool]]) -> dict[int, str]:
+    """Place of an axis -> its name: what the script calls a group of just that axis, else what runs over it."""
+    out: dict[int, str] = {}
     for number, (group, inner) in enumerate(zip(capture.groups, within, strict=True)):
         if sum(inner) == 1:
             place = list(inner).index(True)
-            sole[place] = _known(group.name) or sole[place] or _by_work(capture.events, number)
-    taken: set[str] = set()
+            out[place] = _known(group.name) or out.get(place) or _by_work(capture.events, number)
+    return out
+
+
+def _names(known: Mapping[int, str], count: int) -> list[str]:
+    """A name for each axis, none twice: the known one, else the next of those that remain."""
+    taken: set[str] = {"pp"} & set(known.values())
     out = []
-    for name in sole:
+    for place in range(count):
+        name = known.get(place, "")
         free = [n for n in (name, "dp", "replica", "tp", "cp", "ep", "pp", "ring") if n and n not in taken]
-        out.append(free[0])
-        taken.add(free[0])
+        out.append(name if name == "pp" and name not in out else free[0])
+        taken.add(out[-1])
     return out
 
 

@@ -5,12 +5,14 @@ events --rows.cut--> runs --tables--> segments and links --> Program       memor
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from simulator.capture.meetings import connected, ordered
 from simulator.capture.mesh import mesh_of
 from simulator.capture.record import Capture, Event, Storage
 from simulator.capture.rows import Run, block_of, cut
@@ -23,6 +25,7 @@ from simulator.program.program import (
     COLLECTIVE,
     COMPUTE,
     EAGER,
+    TRANSFER,
     Link,
     OperatorTable,
     Program,
@@ -35,75 +38,129 @@ __all__ = ["captured_program"]
 _ACCOUNT_OF_MIX = "dp"
 
 
-def captured_program(capture: Capture, framework: str = "") -> Program:
-    """Return the program of one rank's step.
+def captured_program(captures: Capture | Sequence[Capture], framework: str = "") -> Program:
+    """Return the program of a step.
 
     Args:
+        captures: of one rank, or of all ranks of a pipeline.
         framework: the profile whose host costs apply; "" = the host costs nothing.
 
     Raises:
-        SpecError: the rank is one of a pipeline, or its groups are no grid of the world.
+        SpecError: a rank of the pipeline is missing, messages of two ranks do not match, or groups are no grid of the world.
     """
-    peers = sorted({event.peer for event in capture.events if event.work in ("send", "recv")})
-    if peers:
+    given = [captures] if isinstance(captures, Capture) else captures
+    captures = connected(given)
+    if len(captures) < len(given):
+        alone = min({capture.rank for capture in given} - {capture.rank for capture in captures})
         raise SpecError(
-            f"{capture.script}: rank {capture.rank} sends to rank {peers[0]}: its step is a part of a pipeline, and ranks are "
-            "recorded one by one. Way out: a script without pipeline parallelism, or a plan (dtsim run)"
+            f"{given[0].script}: ranks {captures[0].rank} and {alone} exchange no messages: they are no pipeline. Way out: one of them"
         )
-    axes, spans = mesh_of(capture)
-    replicas = 1
-    for name, size in axes:
-        replicas *= 1 if name in ("tp", "pp") else size
-    build = ProgramBuilder(capture.script, axes, framework, capture.tokens * replicas)
-    rank = build.add_rank(weight=float(capture.world))
-    runs = cut(capture)
-    effects = _Effects(capture, runs)
-    lanes: dict[int, int] = {}
+    ranks = [capture.rank for capture in captures]
+    axes, spans = mesh_of(captures)
+    replicas = math.prod(size for name, size in axes if name not in ("tp", "pp"))
+    tokens = max(capture.tokens for capture in captures)
+    build = ProgramBuilder(captures[0].script, axes, framework, tokens * replicas)
+    runs = [cut(capture, ranks) for capture in captures]
+    sides = [
+        _Side(build, number, capture, runs[number], spans[number], ranks, framework)
+        for number, capture in enumerate(captures)
+    ]
     items: dict[Any, int] = {}
-    row_of: dict[int, int] = {}
-    build.set_resident(rank, *effects.resident(), *_beside(capture, framework))
-    final = next((run for run in reversed(runs) if run.stream == 0), None)
-    for number, run in enumerate(runs):
-        first = capture.events[run.events[0]]
-        link = first.communicates and (run.stream != 0 or not first.waits)
-        if run.stream not in lanes:
-            lanes[run.stream] = build.add_stream(rank, "compute" if run.stream == 0 else f"stream{run.stream}")
-        last = run is final
-        key = _link_key(first, spans) if link else _table_key(capture.events, run.events, spans, last)
+    for meeting in ordered(captures, runs):
+        mine = [(sides[i], number) for i, number in meeting.runs]
+        side, first = mine[0]
+        key = side.key(first)
         if key not in items:
-            items[key] = build.add_item(_link(key) if link else _segment(key))
-        start, end, mark = effects.of(number, build)
+            items[key] = build.add_item(_link(key) if key[0] == "link" else _segment(key))
+        start, end, mark = side.effects.of(first, build)
         row = build.add_row(
             items[key],
-            lanes[run.stream],
-            after=sorted({row_of[event] for event in run.after}),
+            [each.lane(number) for each, number in mine],
+            after=sorted({each.row_of[event] for each, number in mine for event in each.runs[number].after}),
             start_effect=start,
             end_effect=end,
             mark_effect=mark,
         )
-        row_of.update(dict.fromkeys(run.events, row))
+        for each, number in mine:
+            each.row_of.update(dict.fromkeys(each.runs[number].events, row))
     return build.build()
+
+
+class _Side:
+    """One rank of the program in the making."""
+
+    def __init__(
+        self,
+        build: ProgramBuilder,
+        place: int,
+        capture: Capture,
+        runs: Sequence[Run],
+        spans: Sequence[tuple[str, ...]],
+        ranks: Sequence[int],
+        framework: str,
+    ) -> None:
+        self.build, self.place, self.capture, self.runs, self.spans, self.ranks = (
+            build,
+            place,
+            capture,
+            runs,
+            spans,
+            ranks,
+        )
+        build.add_rank(weight=capture.world / len(ranks))
+        self.effects = _Effects(capture, runs)
+        build.set_resident(place, *self.effects.resident(), *_beside(capture, framework))
+        self.row_of: dict[int, int] = {}
+        self._lanes: dict[str, int] = {}
+        self._final = next((run for run in reversed(runs) if run.stream == 0), None)
+
+    def key(self, number: int) -> tuple[Any, ...]:
+        """What makes a run the same as another one."""
+        run, events = self.runs[number], self.capture.events
+        first = events[run.events[0]]
+        met = self.capture.meets(first, self.ranks)
+        if not met and not (first.communicates and (run.stream != 0 or not first.waits)):
+            return _table_key(events, run.events, self.spans, run is self._final)
+        members = () if not met else self.capture.groups[first.group].ranks
+        if first.work in ("send", "recv"):
+            members = (self.capture.rank, first.peer) if first.work == "send" else (first.peer, self.capture.rank)
+        return _link_key(first, ("pp",) if met else self.spans[first.group], tuple(map(self.ranks.index, members)))
+
+    def lane(self, number: int) -> int:
+        """The stream of a run; messages have one per neighbour and direction, as those of a plan have."""
+        run = self.runs[number]
+        first = self.capture.events[run.events[0]]
+        name = "compute" if run.stream == 0 else f"stream{run.stream}"
+        if first.work in ("send", "recv"):
+            name = f"pp{'>' if first.work == 'send' else '<'}{self.ranks.index(first.peer)}"
+        if name not in self._lanes:
+            self._lanes[name] = self.build.add_stream(self.place, name)
+        return self._lanes[name]
 
 
 # ---- items ----
 
 
-def _link_key(event: Event, spans: Sequence[tuple[str, ...]]) -> tuple[Any, ...]:
+def _link_key(event: Event, group: tuple[str, ...], members: tuple[int, ...]) -> tuple[Any, ...]:
     block = block_of(event.path)[0] or event.phase
-    return ("link", f"{event.work} of {block}", event.work, event.message, event.dtype, spans[event.group])
+    name = f"{event.work} of {block}"
+    if event.work in ("send", "recv"):
+        name = f"{'activations' if members[0] < members[1] else 'gradients'} {members[0]} to {members[1]}"
+    return ("link", name, event.work, event.message, event.dtype, group, members)
 
 
 def _link(key: tuple[Any, ...]) -> Link:
-    _, name, work, message, dtype, group = key
+    _, name, work, message, dtype, group, members = key
+    moves = work in ("send", "recv")
     return Link(
         name=name,
-        kind=COLLECTIVE,
+        kind=TRANSFER if moves else COLLECTIVE,
         message=message,
         dtype=dtype,
         group=group,
-        pipeline_ranks=(),
+        pipeline_ranks=members,
         account=account_of(group) if len(group) == 1 else _ACCOUNT_OF_MIX,
-        collective=work,
+        collective="" if moves else work,
     )
 
 

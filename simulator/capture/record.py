@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,6 +117,13 @@ class Capture:
     notes: tuple[str, ...] = ()
     unknown: dict[str, int] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def meets(self, event: Event, ranks: Sequence[int]) -> bool:
+        """Whether an event is what two of these ranks have together: a message from one to the other, or a collective of just the two."""
+        if event.work in ("send", "recv"):
+            return True
+        members = self.groups[event.group].ranks if event.communicates else ()
+        return len(members) == 2 and set(members) <= set(ranks)
 
 
 _EVENT = tuple(f.name for f in dataclasses.fields(Event))

@@ -63,7 +63,7 @@ class Recorder:
         self.after_backward = False
         self.in_optimizer = False
         self._sequence: list[tuple[int, str]] = []
-        self._stream_of_group: dict[int, int] = {}
+        self._stream_of: dict[tuple[int, str, int], int] = {}
         self._formats = {
             torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16",
             **{getattr(torch, name): "fp8" for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")},
@@ -224,12 +224,12 @@ class Recorder:
             return
         beside = name.startswith("_c10d") or bool(named.get("async_op", what in ("send", "recv")))
         issued = self.streams.current
-        stream = self._beside(group) if beside else issued
+        peer = int(named.get("dst", named.get("src", -1))) if what in ("send", "recv") else -1
+        stream = self._beside((group, what if peer >= 0 else "", peer)) if beside else issued
         number = len(self.events)
         if beside:
             self.streams.wait(stream, self.streams.last[issued])
         after = self.streams.add(number, stream, self.storages.writers(touched))
-        peer = int(named.get("dst", named.get("src", -1))) if what in ("send", "recv") else -1
         self._add(
             Event(
                 name=name,
@@ -251,11 +251,11 @@ class Recorder:
         self.storages.write([*outputs, *written, *(made or sent)], number)
         self.storages.communicated(sent, made or outputs, what, phase)
 
-    def _beside(self, group: int) -> int:
-        """The stream of a communicator."""
-        if group not in self._stream_of_group:
-            self._stream_of_group[group] = self.streams.add_beside()
-        return self._stream_of_group[group]
+    def _beside(self, who: tuple[int, str, int]) -> int:
+        """The stream of a communicator: of a group; of what goes to another rank, and of what comes from it."""
+        if who not in self._stream_of:
+            self._stream_of[who] = self.streams.add_beside()
+        return self._stream_of[who]
 
     def _group(self, function: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[int, tuple[int, ...]]:
         from torch.distributed import distributed_c10d as c10d

@@ -7,6 +7,7 @@ row allocates stands from its start and what it frees goes at its end, so a row 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -61,15 +62,19 @@ def levels(capture: Capture) -> NDArray[np.float64]:
     return np.cumsum(change)[:-1]
 
 
-def cut(capture: Capture) -> list[Run]:
-    """Return the rows of a step, in the order in which their first events were issued."""
+def cut(capture: Capture, ranks: Sequence[int] = ()) -> list[Run]:
+    """Return the rows of a step, in the order in which their first events were issued.
+
+    Args:
+        ranks: that were recorded with it; what two of them have together is a row by itself.
+    """
     events = capture.events
     ends = {earlier for event in events for earlier in event.after}
     open_runs: dict[int, Run] = {}
     runs: list[Run] = []
     memory = _Memory(capture)
     for number, event in enumerate(events):
-        alone = event.communicates and (event.stream != 0 or not event.waits)
+        alone = event.communicates and (event.stream != 0 or not event.waits or capture.meets(event, ranks))
         run = open_runs.get(event.stream)
         if (
             run is None

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from simulator.capture.data_parallel import DataParallel
+from simulator.capture.letters import Letters
 from simulator.capture.record import Capture, Group
 from simulator.capture.recorder import Recorder
 from simulator.capture.storages import category_of
@@ -29,9 +30,10 @@ class Sandbox:
     Args:
         world, rank: what the script is told.
         on_step: called when an optimizer has updated after a backward.
+        letters: the folder through which ranks that are recorded side by side pass objects; "" = it is recorded alone.
     """
 
-    def __init__(self, world: int, rank: int, on_step: Callable[[], None]) -> None:
+    def __init__(self, world: int, rank: int, on_step: Callable[[], None], letters: str = "") -> None:
         import torch
 
         self.torch = torch
@@ -44,6 +46,7 @@ class Sandbox:
         self.saw_backward = False
         _environment(world, rank)
         self._process_group(world, rank)
+        self._pipelines(Letters(letters, rank))
         self._devices()
         self._optimizers()
         self._modules()
@@ -101,6 +104,21 @@ class Sandbox:
             if isinstance(member, types.FunctionType):
                 setattr(mesh, name, with_data(member))
         device_mesh.init_device_mesh = dist.init_device_mesh = with_data(device_mesh.init_device_mesh)
+
+    def _pipelines(self, letters: Letters) -> None:
+        """Stages tell each other shapes by objects; that they have to, they agree on by numbers, which have no data here."""
+        import torch.distributed as dist
+        from torch.distributed.pipelining import schedules
+
+        letters.replace(dist)
+        base = schedules._PipelineSchedule
+        if hasattr(base, "_warmup_p2p"):
+
+            def told(schedule: Any, stages: Any, *rest: Any) -> None:
+                for stage in stages:
+                    stage._inference_mode = schedules.InferenceMode.DYNAMIC
+
+            base._warmup_p2p = told
 
     def _shards(self) -> None:
         from torch.distributed.fsdp._fully_shard import _fsdp_param

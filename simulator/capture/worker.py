@@ -15,6 +15,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from simulator.capture.letters import Alone
+
 __all__ = ["main"]
 
 _WARM_UP = 1
@@ -31,6 +33,8 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         answer = _record(task)
+    except Alone as error:
+        answer = json.dumps({"peers": error.ranks})
     except BaseException as error:  # also SystemExit of the script
         answer = json.dumps({"error": _told(error) | {"builds": task["builds"]}})
     Path(task["output"]).write_text(answer, encoding="utf-8")
@@ -65,7 +69,7 @@ def _record(task: dict[str, Any]) -> str:
             raise _Done
 
     function = task["function"]
-    sandbox = Sandbox(task["world"], task["rank"], (lambda: None) if function else stepped)
+    sandbox = Sandbox(task["world"], task["rank"], (lambda: None) if function else stepped, task["letters"])
     path = Path(task["file"]).resolve()
     sys.path.insert(0, str(path.parent))
     sys.argv = [str(path), *task["arguments"]]

@@ -265,7 +265,8 @@ ANSWERS = {
         {
             "script": Key("text", "what was executed"),
             "world_size": Key("whole", "ranks that it was told of"),
-            "rank": Key("whole", "that was recorded"),
+            "rank": Key("whole", "that was recorded; of a pipeline the first one, of which the following keys are"),
+            "ranks": Key("list", "of every rank that was recorded: rank and the keys that are of one"),
             "versions": Key("table", "of the packages that it used"),
             "axes": Key("list", "name and size of each mesh axis"),
             "tokens": Key("whole", "of a step, all ranks"),

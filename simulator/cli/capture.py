@@ -24,7 +24,14 @@ def command(
         list[str] | None, typer.Argument(metavar="[-- ARGS]", help="The script's own arguments.")
     ] = None,
     world: Annotated[int, typer.Option("--world", metavar="N", help="Ranks that the script is told of.")] = 1,
-    rank: Annotated[str, typer.Option("--rank", metavar="R", help="Which rank it is.")] = "0",
+    rank: Annotated[
+        str | None,
+        typer.Option(
+            "--rank",
+            metavar="R,R,...",
+            help="Which ranks; several are those of a pipeline. Left out: rank 0, with its pipeline where it is in one.",
+        ),
+    ] = None,
     output: Annotated[
         str | None,
         typer.Option("-o", "--output", metavar="PROGRAM", help="Write the step as a program, for dtsim run."),
@@ -43,7 +50,7 @@ def command(
     function is called twice, and the second call is recorded.
     """
     from simulator.capture.answer import describe_capture, to_dict
-    from simulator.capture.child import capture
+    from simulator.capture.child import captures
     from simulator.capture.program import captured_program
     from simulator.cli.options import quantity
     from simulator.plan.framework import load_framework
@@ -54,13 +61,14 @@ def command(
     claim(force, output)
     if not 1 <= world <= _MOST_RANKS:
         raise SpecError(f"--world: expected 1 to {_MOST_RANKS} ranks, got {world}")
-    wanted = numbers("--rank", rank)
-    if len(wanted) != 1 or wanted[0] >= world:
-        raise SpecError(f"--rank: expected one rank from 0 to {world - 1}, got {rank[:80]!r}")
+    wanted = () if rank is None else tuple(sorted(set(numbers("--rank", rank))))
+    if wanted and wanted[-1] >= world:
+        raise SpecError(f"--rank: expected ranks from 0 to {world - 1}, got {wanted[-1]}")
     seconds = quantity("--time-limit", time_limit, "s")
     profile = "" if framework == "none" else load_framework(framework).name
-    note(f"executing {script} on tensors without data, as rank {wanted[0]} of {world} ...")
-    found = capture(script, world, wanted[0], arguments or (), seconds)
+    who = f"rank{'s' * (len(wanted) > 1)} {', '.join(map(str, wanted or (0,)))}"
+    note(f"executing {script} on tensors without data, as {who} of {world} ...")
+    found = captures(script, world, wanted, arguments or (), seconds)
     program = captured_program(found, profile)
     verify(program)
     if output is not None:

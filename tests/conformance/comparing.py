@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from simulator.capture.child import capture
+from simulator.capture.child import capture, captures
 from simulator.capture.program import captured_program
 from simulator.capture.record import Capture
 from simulator.job import Job, job_from_data
@@ -37,6 +37,13 @@ def recorded(script: str, world: int, arguments: str = "") -> Capture:
 def captured(script: str, world: int, arguments: str = "") -> Program:
     """Return the program of a script."""
     return captured_program(recorded(script, world, arguments))
+
+
+@functools.cache
+def pipeline(script: str, world: int, arguments: str = "") -> Program:
+    """Return the program of all ranks of a pipeline."""
+    pytest.importorskip("torch", reason="recording a script needs torch: nox -s capture")
+    return captured_program(captures(str(SCRIPTS / script), world, (), arguments.split(), seconds=600.0))
 
 
 def llama_job(framework: str, gpus: int, model: dict[str, Any] | None = None, **plan: Any) -> Job:

@@ -11,21 +11,26 @@ from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import random
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--tensor", type=int, default=1)
+parser.add_argument("--pipeline", type=int, default=1)
+parser.add_argument("--microbatches", type=int, default=8)
+parser.add_argument("--tied", action="store_true")
 parser.add_argument("--sequence", action="store_true")
 parser.add_argument("--recompute", choices=("none", "full", "selective"), default="none")
 parser.add_argument("--distributed-optimizer", action="store_true")
 words = parser.parse_args()
 
 torch.cuda.current_device = lambda: "cpu"
+torch.Tensor.cuda = lambda tensor, *rest, **options: tensor
 random.CudaRNGStatesTracker.fork = lambda tracker, name="": contextlib.nullcontext()
 random._get_all_rng_states = lambda: ()
 random._set_all_rng_states = lambda *states: None
-parallel_state.initialize_model_parallel(words.tensor, create_gloo_process_groups=False)
+parallel_state.initialize_model_parallel(words.tensor, words.pipeline, create_gloo_process_groups=False)
 
 TOKENS, VOCABULARY = 2048, 32000
 config = TransformerConfig(
@@ -39,6 +44,9 @@ config = TransformerConfig(
     add_bias_linear=False,
     normalization="RMSNorm",
     tensor_model_parallel_size=words.tensor,
+    pipeline_model_parallel_size=words.pipeline,
+    batch_p2p_sync=False,
+    finalize_model_grads_func=finalize_model_grads,
     sequence_parallel=words.sequence,
     use_cpu_initialization=True,
     params_dtype=torch.bfloat16,
@@ -59,8 +67,10 @@ model = GPTModel(
     vocab_size=VOCABULARY,
     max_sequence_length=TOKENS,
     position_embedding_type="rope",
-    share_embeddings_and_output_weights=False,
+    share_embeddings_and_output_weights=words.tied,
     parallel_output=True,
+    pre_process=parallel_state.is_pipeline_first_stage(),
+    post_process=parallel_state.is_pipeline_last_stage(),
 )
 model = DistributedDataParallel(
     config,
@@ -76,8 +86,23 @@ places = torch.arange(TOKENS)[None]
 mask = torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool)
 
 
+def forward(_, part):
+    tokens = torch.randint(0, VOCABULARY, (1, TOKENS))
+    return part(tokens, places, mask, labels=tokens), lambda losses: (losses.mean(), {})
+
+
 def step():
     model.zero_grad_buffer()
+    if words.pipeline > 1:
+        get_forward_backward_func()(
+            forward_step_func=forward,
+            data_iterator=None,
+            model=[model],
+            num_microbatches=words.microbatches,
+            seq_length=TOKENS,
+            micro_batch_size=1,
+        )
+        return
     tokens = torch.randint(0, VOCABULARY, (1, TOKENS))
     model(tokens, places, mask, labels=tokens).mean().backward()
     finalize_model_grads([model])
