@@ -114,15 +114,21 @@ def captures(
                 {
                     "file": str(path), "function": function, "world": world, "rank": rank, "script": target,
                     "arguments": list(arguments), "output": str(Path(folder, f"{len(wanted)}-{rank}.json")), "builds": builds,
-                    "letters": folder if len(wanted) > 1 or ranks else "",
+                    "ranks": wanted,
                 }
                 for rank in wanted
             ]  # fmt: skip
             answers = _run(tasks, end, seconds, target)
-            peers = _peers(answers[0]) if len(wanted) == 1 and not ranks else ()
-            if not peers:
-                found = [read_capture(text) for text in answers]
+            alone = next((text for text in answers if text.startswith('{"peers"')), "")
+            found = [] if alone else [read_capture(text) for text in answers]
+            peers: tuple[int, ...] = tuple(json.loads(alone)["peers"]) if alone else _peers(found[0])
+            if found and (len(wanted) > 1 or ranks or not peers):
                 return found if ranks else connected(found)
+            if ranks or len(wanted) > 1:
+                raise SpecError(
+                    f"{target}: a rank exchanges objects with another of its group {', '.join(map(str, peers[:8]))} that is not recorded. "
+                    "Way out: all ranks of a pipeline together, --rank R,R,..., or no --rank"
+                )
             if len(peers) > _MOST_PEERS:
                 raise SpecError(
                     f"{target}: rank 0 exchanges messages in a group of {len(peers)} ranks. Way out: name the ranks of its pipeline, "
@@ -135,12 +141,8 @@ _MOST_PEERS = 64
 """Ranks that are recorded side by side unless they are named."""
 
 
-def _peers(text: str) -> tuple[int, ...]:
+def _peers(found: Capture) -> tuple[int, ...]:
     """The ranks among which a rank sends, where it does."""
-    plain = json.loads(text)
-    if "peers" in plain:
-        return tuple(plain["peers"])
-    found = read_capture(text)
     groups = {event.group for event in found.events if event.work in ("send", "recv")}
     return tuple(sorted({rank for group in groups for rank in found.groups[group].ranks}))
 
@@ -168,8 +170,8 @@ def _run(tasks: Sequence[dict[str, Any]], end: float, seconds: float, target: st
                         f"{target}: no step was recorded within {seconds:g} s. Way out: a longer --time-limit; a smaller part of the work "
                         "before the first step; or FILE.py:step, a function that runs one step"
                     )
-                for other in children:
-                    other.check(target)
+                if any(other.check(target).startswith('{"peers"') for other in children):
+                    return [other.check(target) for other in children]
                 time.sleep(_LOOK)
         return [child.check(target) for child in children]
     finally:

@@ -10,6 +10,7 @@ import os
 import pickle
 import time
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ _LOOK = 0.01
 
 
 class Alone(BaseException):
-    """A rank that was recorded alone waits for objects of others; carries the ranks of their group."""
+    """A rank that nobody records is to send or take objects; carries the ranks of their group."""
 
     def __init__(self, ranks: tuple[int, ...]) -> None:
         super().__init__(ranks)
@@ -31,12 +32,13 @@ class Letters:
     """Stands in for torch.distributed's `send_object_list` and `recv_object_list`.
 
     Args:
-        folder: through which ranks pass objects; "" = nobody else is recorded.
+        folder: through which ranks pass objects.
         rank: whose.
+        ranks: that are recorded side by side.
     """
 
-    def __init__(self, folder: str, rank: int) -> None:
-        self._folder, self._rank = folder, rank
+    def __init__(self, folder: str, rank: int, ranks: Collection[int]) -> None:
+        self._folder, self._rank, self._ranks = folder, rank, ranks
         self._count: Counter[tuple[int, int]] = Counter()
 
     def replace(self, distributed: Any) -> None:
@@ -61,7 +63,7 @@ class Letters:
         return sender
 
     def _path(self, sender: int, receiver: int, group: Any) -> Path:
-        if not self._folder:
+        if not {sender, receiver} <= set(self._ranks):
             import torch.distributed as dist
 
             raise Alone(tuple(dist.get_process_group_ranks(group)))

@@ -143,7 +143,7 @@ def write_capture(capture: Capture) -> str:
 
 
 def read_capture(text: str) -> Capture:
-    """Return the capture of a JSON text.
+    """Return the capture of a JSON text; the inverse of `write_capture`.
 
     Raises:
         SpecError: it is none.

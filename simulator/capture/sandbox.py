@@ -30,10 +30,10 @@ class Sandbox:
     Args:
         world, rank: what the script is told.
         on_step: called when an optimizer has updated after a backward.
-        letters: the folder through which ranks that are recorded side by side pass objects; "" = it is recorded alone.
+        letters: how ranks that are recorded side by side pass objects.
     """
 
-    def __init__(self, world: int, rank: int, on_step: Callable[[], None], letters: str = "") -> None:
+    def __init__(self, world: int, rank: int, on_step: Callable[[], None], letters: Letters) -> None:
         import torch
 
         self.torch = torch
@@ -46,7 +46,7 @@ class Sandbox:
         self.saw_backward = False
         _environment(world, rank)
         self._process_group(world, rank)
-        self._pipelines(Letters(letters, rank))
+        self._pipelines(letters)
         self._devices()
         self._optimizers()
         self._modules()

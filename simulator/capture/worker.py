@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from simulator.capture.letters import Alone
+from simulator.capture.letters import Alone, Letters
 
 __all__ = ["main"]
 
@@ -69,7 +69,8 @@ def _record(task: dict[str, Any]) -> str:
             raise _Done
 
     function = task["function"]
-    sandbox = Sandbox(task["world"], task["rank"], (lambda: None) if function else stepped, task["letters"])
+    letters = Letters(os.path.dirname(task["output"]), task["rank"], task["ranks"])
+    sandbox = Sandbox(task["world"], task["rank"], (lambda: None) if function else stepped, letters)
     path = Path(task["file"]).resolve()
     sys.path.insert(0, str(path.parent))
     sys.argv = [str(path), *task["arguments"]]
