@@ -9,6 +9,10 @@ Per mesh axis a tensor is placed in one of three ways:
 A layout is a list of rules, first come first served: a rule lays some dimensions on an axis unless a rule before it has taken that axis
 for the tensor at hand.  So "heads on `tensor`" before "sequence on `tensor`" divides queries by heads and the residual stream, which has
 none, by its tokens: that is sequence parallelism.  (Such lists are the logical axis rules of T5X and MaxText.)
+
+A dimension may lie on several axes: the first cuts it into blocks, the next cuts these.  So a rule names one axis or an ordered tuple of
+them, and takes those that are free.  Rules may be for some kinds of tensors only: a weight's two dimensions may lie on two axes where of
+activations tokens take one and the width the other.
 """
 
 from __future__ import annotations
@@ -16,12 +20,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from simulator.errors import LayoutError
 from simulator.workload.graph import Dim, Tensor
 
-__all__ = ["PARTIAL", "REPLICATE", "Layout", "Placement", "Rule", "Shard"]
+__all__ = [
+    "ACTIVATIONS",
+    "MATRICES",
+    "PARTIAL",
+    "REPLICATE",
+    "VECTORS",
+    "Layout",
+    "Placement",
+    "Rule",
+    "Shard",
+    "kind_of",
+    "rule",
+]
+
+ACTIVATIONS, MATRICES, VECTORS = KINDS = ("activations", "matrices", "vectors")
+"""Kinds of tensors that rules may tell apart: what is computed, the model's matrices, and its biases, scales and small tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +61,38 @@ REPLICATE, PARTIAL = Whole(False), Whole(True)
 Placement = Shard | Whole
 
 
+Takes = Literal["", "first", "last"]
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """These dimensions lie on this mesh axis; of one tensor at most one of them."""
+    """These dimensions lie on these mesh axes; of one tensor at most one of them.
+
+    Args:
+        dims: names of dimensions.
+        axes: in the order in which they cut it.
+        kinds: of tensors that it is for.
+        takes: of several, which one takes the axes, "first" or "last" (a weight's depth, or its columns); "" refuses them.
+    """
 
     dims: frozenset[str]
-    axis: str
+    axes: tuple[str, ...]
+    kinds: tuple[str, ...] = KINDS
+    takes: Takes = ""
 
 
-def rule(axis: str, *dims: str) -> Rule:
+def rule(axes: str | tuple[str, ...], *dims: str, kinds: tuple[str, ...] = KINDS, takes: Takes = "") -> Rule:
     """A rule, as strategies write it."""
-    return Rule(frozenset(dims), axis)
+    return Rule(frozenset(dims), (axes,) if isinstance(axes, str) else axes, kinds, takes)
+
+
+def kind_of(tensor: Tensor) -> str:
+    """Return which kind of tensors one belongs to, by its role.
+
+    >>> kind_of(Tensor("x", (), 2.0)), kind_of(Tensor("w", (), 2.0, "weight")), kind_of(Tensor("b", (), 2.0, "bias"))
+    ('activations', 'matrices', 'vectors')
+    """
+    return {"weight": MATRICES, "bias": VECTORS, "vector": VECTORS}.get(tensor.role, ACTIVATIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +104,30 @@ class Layout:
         mesh: (axis, ranks) of each axis.
         rules: in the order in which they take an axis.
         excess: how many times its even share the fullest rank has of a dimension (rows of experts).
+        output_stationary: whether products run where their results lie and operands come there; otherwise they run as the rules divide
+            all of their dimensions, and where a result does not lie so, it moves.
+
+    Raises:
+        LayoutError: a rule names an axis twice.
     """
 
     name: str
     mesh: tuple[tuple[str, int], ...]
     rules: tuple[Rule, ...]
     excess: tuple[tuple[str, float], ...] = ()
+    output_stationary: bool = False
     known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     """What was found before, by what it depends on beside the layout."""
 
     def __post_init__(self) -> None:
         self.known.update(self.mesh)
+        for rule in self.rules:
+            twice = next((axis for axis in rule.axes if rule.axes.count(axis) > 1), "")
+            if twice:
+                raise LayoutError(
+                    f"layout {self.name!r} lays {' and '.join(sorted(rule.dims))} on mesh axis {twice!r} twice; a dimension is cut by an "
+                    f"axis once. Nearest: {', '.join(dict.fromkeys(rule.axes))}."
+                )
 
     def __hash__(self) -> int:
         return hash((self.name, self.mesh, len(self.rules), self.excess))
@@ -84,11 +137,14 @@ class Layout:
         found: int = self.known.get(axis, 1)
         return found
 
-    def along(self, dims: tuple[Dim, ...]) -> Mapping[str, Dim]:
+    def along(self, dims: tuple[Dim, ...], kind: str = ACTIVATIONS) -> Mapping[str, Dim]:
         """Return axis -> the dimension that lies on it, of a tensor or of an operation with these dimensions.
 
         Axes of one rank are in it too: what is divided by one stays whole.  A dimension that serves another one (key/value heads serve
-        heads) lies where that one does.
+        heads) lies where that one does.  Of several axes of one dimension the first cuts it first.
+
+        Args:
+            kind: of the tensor, as of `kind_of`.
 
         Raises:
             LayoutError: two of them claim one axis.
@@ -100,23 +156,27 @@ class Layout:
         >>> {axis: dim.name for axis, dim in layout.along((sequence, hidden)).items()}
         {'tensor': 'sequence'}
         """
-        key = "along", dims
+        key = "along", kind, dims
         if key not in self.known:
-            self.known[key] = self._along(dims)
+            self.known[key] = self._along(dims, kind)
         found: Mapping[str, Dim] = self.known[key]
         return found
 
-    def _along(self, dims: tuple[Dim, ...]) -> Mapping[str, Dim]:
+    def _along(self, dims: tuple[Dim, ...], kind: str) -> Mapping[str, Dim]:
         found: dict[str, Dim] = {}
         for rule in self.rules:
+            if kind not in rule.kinds:
+                continue
             claims = {d.serves or d.name: d for d in dims if (d.serves or d.name) in rule.dims}
-            if len(claims) > 1 and self.ranks(rule.axis) > 1:
-                raise LayoutError(
-                    f"layout {self.name!r} lays {' and '.join(sorted(claims))} of ({', '.join(d.name for d in dims)}) both on mesh "
-                    f"axis {rule.axis!r}; an axis divides one dimension of a tensor. Way out: a layout that leaves one of them whole."
-                )
-            if claims and rule.axis not in found:
-                found[rule.axis] = next(iter(claims.values()))
+            if len(claims) > 1 and not rule.takes:
+                axis = next((axis for axis in rule.axes if self.ranks(axis) > 1), "")
+                if axis:
+                    raise LayoutError(
+                        f"layout {self.name!r} lays {' and '.join(sorted(claims))} of ({', '.join(d.name for d in dims)}) both on mesh "
+                        f"axis {axis!r}; an axis divides one dimension of a tensor. Way out: a layout that leaves one of them whole."
+                    )
+            for axis in rule.axes if claims else ():
+                found.setdefault(axis, list(claims.values())[-1 if rule.takes == "last" else 0])
         return found
 
     def alike(self, one: Dim | None, other: Dim) -> bool:
@@ -126,14 +186,18 @@ class Layout:
         names = {one.serves or one.name, other.serves or other.name}
         return any(names <= rule.dims for rule in self.rules)
 
-    def axes(self, dims: tuple[Dim, ...]) -> dict[str, Dim]:
+    def axes(self, dims: tuple[Dim, ...], kind: str = ACTIVATIONS) -> dict[str, Dim]:
         """Return what `along` does, of axes of several ranks."""
-        return {axis: dim for axis, dim in self.along(dims).items() if self.ranks(axis) > 1}
+        return {axis: dim for axis, dim in self.along(dims, kind).items() if self.ranks(axis) > 1}
 
-    def placement(self, dims: tuple[Dim, ...]) -> dict[str, Placement]:
-        """Return axis -> placement of a tensor of these dimensions, of axes of several ranks."""
-        along = self.axes(dims)
-        return {axis: Shard(along[axis].name) if axis in along else REPLICATE for axis, n in self.mesh if n > 1}
+    def placement(self, dims: tuple[Dim, ...], kind: str = ACTIVATIONS) -> dict[str, Placement]:
+        """Return axis -> placement of a tensor of these dimensions, of axes of several ranks: first those that cut it, in their order."""
+        cut: dict[str, Placement] = {axis: Shard(dim.name) for axis, dim in self.axes(dims, kind).items()}
+        return cut | {axis: REPLICATE for axis, n in self.mesh if n > 1 and axis not in cut}
+
+    def placed(self, tensor: Tensor) -> dict[str, Placement]:
+        """Return the placement of a tensor, whatever its kind."""
+        return self.placement(tensor.dims, kind_of(tensor))
 
     def parts(self, dim: Dim, axis: str) -> int:
         """How many different parts of a dimension the ranks of an axis hold.
@@ -155,21 +219,21 @@ class Layout:
             return parts[0]
         return dim.size / sum(one.size / each for one, each in zip(dim.joins, parts, strict=True))
 
-    def shared(self, dims: tuple[Dim, ...], axis: str) -> int:
+    def shared(self, dims: tuple[Dim, ...], axis: str, kind: str = ACTIVATIONS) -> int:
         """How many ranks of an axis hold the same part of a tensor that lies on it; 1 where each has its own."""
-        dim = self.along(dims).get(axis)
+        dim = self.along(dims, kind).get(axis)
         return 1 if dim is None else self.ranks(axis) // self.parts(dim, axis)
 
-    def ways(self, dims: tuple[Dim, ...]) -> float:
+    def ways(self, dims: tuple[Dim, ...], kind: str = ACTIVATIONS) -> float:
         """How many times as much as the fullest rank there is of a tensor of these dimensions.
 
         >>> layout = Layout("example", (("tensor", 4),), (rule("tensor", "ffn"),), (("rows", 2.0),))
         >>> layout.ways((Dim("tokens", 8), Dim("ffn", 16))), layout.ways((Dim("rows", 8),))
         (4, 0.5)
         """
-        key = "ways", dims
+        key = "ways", kind, dims
         if key not in self.known:
-            ways: float = math.prod(self._divisor(d, axis) for axis, d in self.along(dims).items())
+            ways: float = math.prod(self._divisor(d, axis) for axis, d in self.along(dims, kind).items())
             for name, excess in self.excess:
                 if any(d.name == name for d in dims):
                     ways /= excess
@@ -186,16 +250,26 @@ class Layout:
         return self.local_tensor(Tensor("tensor", dims, 0.0)).dims
 
     def local_tensor(self, tensor: Tensor) -> Tensor:
-        """Return the part of a tensor that one rank holds; errors as of `local`."""
-        held = {d.name: axis for axis, d in self.along(tensor.dims).items()}
-        return tensor.view(*(self._part(tensor, d, held[d.name]) if d.name in held else d for d in tensor.dims))
+        """Return the part of a tensor that one rank holds; errors as of `local`.
 
-    def _part(self, tensor: Tensor, dim: Dim, axis: str) -> Dim:
-        parts = self.parts(dim, axis)
+        >>> layout = Layout("example", (("rows", 2), ("depth", 2)), (rule(("depth", "rows"), "batch"),))
+        >>> [d.size for d in layout.local_tensor(Tensor("x", (Dim("batch", 16), Dim("hidden", 8)), 2.0)).dims]
+        [4, 8]
+        """
+        along = self.along(tensor.dims, kind_of(tensor)).items()
+        return tensor.view(
+            *(self._part(tensor, d, [axis for axis, on in along if on.name == d.name]) for d in tensor.dims)
+        )
+
+    def _part(self, tensor: Tensor, dim: Dim, axes: list[str]) -> Dim:
+        if not axes:
+            return dim
+        parts = math.prod(self.parts(dim, axis) for axis in axes)
         if dim.size % parts:
             near = next(n for n in range(min(parts, dim.size), 0, -1) if dim.size % n == 0)
+            which = f"axis {axes[0]!r}" if len(axes) == 1 else f"axes {' and '.join(map(repr, axes))}"
             raise LayoutError(
-                f"layout {self.name!r} lays {dim.name} of {tensor.name!r} on the {parts} ranks of mesh axis {axis!r}, but {dim.size} / "
+                f"layout {self.name!r} lays {dim.name} of {tensor.name!r} on the {parts} ranks of mesh {which}, but {dim.size} / "
                 f"{parts} is no whole number. Nearest: {near} ranks."
             )
         return Dim(dim.name, dim.size // parts, dim.serves)

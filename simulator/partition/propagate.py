@@ -1,6 +1,7 @@
 """How a product runs on ranks: what each operand must be, what comes out, and the collectives around it, forward and backward.
 
-Y = einsum(X, W) runs over the union of their dimensions, and a mesh axis divides at most one of these.  Along it
+Y = einsum(X, W) runs over the union of their dimensions, and a mesh axis divides at most one of these: as the layout's rules divide them
+all, or, where it says so, as its result lies (`run_along`).  Along it
 
     an operand that has the dimension     is wanted in parts
     an operand that lacks it              is wanted whole
@@ -14,7 +15,12 @@ product Y[s, n] = X[s, k] W[k, n] and an axis that divides
     k (rows)      X in parts; Y summed             dY whole; dX and dW in parts
     s             X, Y in parts; W whole           dX in parts; dW summed
 
-What a tensor is held as, and is to become, its layout says (`Layout.placement`); between the two stands `redistribute`.
+With two axes, results at rest and weights on both, these four lines are the algorithms SUMMA: Y[s, n] with s on rows and n on cols takes X
+gathered along cols and W gathered along rows; dX is scattered and added along cols, dW along rows.
+
+What a tensor is held as, and is to become, its layout says (`Layout.placed`); between the two stands `redistribute`.
+
+Source of SUMMA: van de Geijn and Watts 1997, Concurrency: Practice and Experience 9(4).
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ from simulator.partition.layout import PARTIAL, REPLICATE, Layout, Placement, Sh
 from simulator.partition.redistribute import Move, redistribute
 from simulator.workload.graph import Dim, Tensor
 
-__all__ = ["Steps", "einsum_steps", "product_dims", "product_steps", "seen_as_made", "wanted"]
+__all__ = ["Steps", "einsum_steps", "product_dims", "product_steps", "run_along", "seen_as_made", "wanted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,15 @@ def product_dims(*tensors: Tensor) -> tuple[Dim, ...]:
     for dim in (d for tensor in tensors for d in tensor.dims):
         found.setdefault(dim.serves or dim.name, dim)
     return tuple(found.values())
+
+
+def run_along(layout: Layout, left: Tensor, right: Tensor, out: Tensor) -> Mapping[str, Dim]:
+    """Return mesh axis -> the dimension of a product that it divides, axes of one rank too.
+
+    Raises:
+        LayoutError: two of its dimensions claim one axis.
+    """
+    return layout.along(out.dims if layout.output_stationary else product_dims(left, right, out))
 
 
 def seen_as_made(layout: Layout, seen: Tensor, made: Tensor) -> Tensor:
@@ -77,9 +92,9 @@ def wanted(along: Mapping[str, Dim], tensor: Tensor, result: bool = False) -> di
 def einsum_steps(layout: Layout, along: Mapping[str, Dim], first: Tensor, second: Tensor, result: Tensor) -> Steps:
     """Return what stands around result = einsum(first, second), all of which lie as the layout says before and after."""
     return Steps(
-        redistribute(layout.placement(first.dims), wanted(along, first)),
-        redistribute(layout.placement(second.dims), wanted(along, second)),
-        redistribute(wanted(along, result, True), layout.placement(result.dims)),
+        redistribute(layout.placed(first), wanted(along, first)),
+        redistribute(layout.placed(second), wanted(along, second)),
+        redistribute(wanted(along, result, True), layout.placed(result)),
     )
 
 
@@ -96,7 +111,7 @@ def product_steps(layout: Layout, left: Tensor, right: Tensor, out: Tensor) -> t
     >>> forward.first[0].collective, to_x.result[0].collective, to_w.first[0].collective
     ('all_gather', 'reduce_scatter', 'all_gather')
     """
-    along = layout.axes(product_dims(left, right, out))
+    along = {axis: dim for axis, dim in run_along(layout, left, right, out).items() if layout.ranks(axis) > 1}
     return (
         einsum_steps(layout, along, left, right, out),
         einsum_steps(layout, along, out, right, left),

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from simulator.partition.layout import PARTIAL, REPLICATE, Placement, Shard
+from simulator.partition.layout import PARTIAL, Placement, Shard
 from simulator.partition.redistribute import Move
 from simulator.workload.graph import Dim
 
-__all__ = ["Array", "SimulatedRanks"]
+__all__ = ["Array", "Parts", "SimulatedRanks"]
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Parts = dict[tuple[int, ...], Array]
@@ -35,15 +35,19 @@ class SimulatedRanks:
         return list(itertools.product(*(range(size) for _, size in self.mesh)))
 
     def place(self, whole: Array, dims: tuple[Dim, ...], placement: Mapping[str, Placement]) -> Parts:
-        """Return a tensor as it lies; of a sum the first rank of an axis has all and the others zeros."""
-        out = {}
+        """Return a tensor as it lies; of a sum the first rank of an axis has all and the others zeros.
+
+        Args:
+            placement: axes of one dimension in the order in which they cut it.
+        """
+        names, out = [axis for axis, _ in self.mesh], {}
         for at in self.coordinates:
             mine = whole
-            for (axis, size), index in zip(self.mesh, at, strict=True):
-                lie = placement.get(axis, REPLICATE)
+            for axis, lie in placement.items():
+                place = names.index(axis)
                 if isinstance(lie, Shard):
-                    mine = _part(mine, dims, lie.dim, size, index)
-                elif lie == PARTIAL and index:
+                    mine = _part(mine, dims, lie.dim, self.mesh[place][1], at[place])
+                elif lie == PARTIAL and at[place]:
                     mine = np.zeros_like(mine)
             out[at] = mine
         return out

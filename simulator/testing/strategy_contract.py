@@ -120,19 +120,18 @@ class StrategyContract:
             _require(not divided or ranks == all_ranks, f"{layout.name}: {o.label} is not divided")
 
     def chain(self, layout: Layout, random: np.random.Generator) -> Chain:
-        """A random chain of products from one whole dimension to a divided one and back, or past it to another whole one."""
-        size = layout.ranks(TENSOR) * 2
-        sequence = Dim("sequence", size)
-        divided = sorted(self.strategy.dims)
-        wide = [Dim("one width", 3), Dim("another width", 5)]
-        dims, before = [wide[0]], wide[0]
+        """A random chain of products between dimensions, divided and whole ones, of which each pair can be those of one product."""
+        size = 2 * math.prod(n for _, n in layout.mesh)
+        tokens = Dim("batch", size), Dim("sequence", size)
+        whole = [Dim("one width", 3), Dim("another width", 5)]
+        divided = [Dim(name, size) for name in sorted(self.strategy.dims)]
+        dims = [whole[0]]
         for _ in range(int(random.integers(1, 5))):
-            if before.name in self.strategy.dims or random.random() < 0.3:
-                before = wide[1] if before == wide[0] else wide[0]
-            else:
-                before = Dim(divided[int(random.integers(len(divided)))], size)
-            dims.append(before)
-        tensors = tuple(Tensor(f"x{i}", (sequence, d), 2.0) for i, d in enumerate(dims))
+            pool = whole if random.random() < 0.4 else divided
+            others = [d for d in pool if d != dims[-1] and _multiplies(layout, tokens, dims[-1], d)]
+            others = others or [d for d in whole if d != dims[-1]]
+            dims.append(others[int(random.integers(len(others)))])
+        tensors = tuple(Tensor(f"x{i}", (*tokens, d), 2.0) for i, d in enumerate(dims))
         weights = tuple(Tensor(f"w{i}", pair, 2.0, "weight") for i, pair in enumerate(itertools.pairwise(dims)))
         return Chain(tensors, weights)
 
@@ -145,7 +144,7 @@ class StrategyContract:
             return random.standard_normal([d.size for d in tensor.dims])
 
         def lies(tensor: Tensor, whole: Array) -> dict[tuple[int, ...], Array]:
-            return ranks.place(whole, tensor.dims, layout.placement(tensor.dims))
+            return ranks.place(whole, tensor.dims, layout.placed(tensor))
 
         def agree(tensor: Tensor, found: dict[tuple[int, ...], Array], whole: Array, what: str) -> None:
             for at, part in lies(tensor, whole).items():
@@ -176,6 +175,16 @@ class StrategyContract:
             parts = ranks.change(ranks.einsum(left, right, dims), x.dims, to_x.result)
             gradient = einsum(gradient, weights[i], dims)
             agree(x, parts, gradient, "gradient of ")
+
+
+def _multiplies(layout: Layout, tokens: tuple[Dim, ...], depth: Dim, columns: Dim) -> bool:
+    """Whether a layout can divide a product of activations of these tokens."""
+    x, y = Tensor("x", (*tokens, depth), 2.0), Tensor("y", (*tokens, columns), 2.0)
+    try:
+        product_steps(layout, x, Tensor("w", (depth, columns), 2.0, "weight"), y)
+    except LayoutError:
+        return False
+    return True
 
 
 def _require(condition: bool, message: str) -> None:
