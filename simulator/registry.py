@@ -88,6 +88,7 @@ class Family(Generic[Member]):
         return iter(self.members.values())
 
 
+@functools.lru_cache(maxsize=1024)
 def _plain(name: str) -> str:
     """Letters and digits in lower case; separators between digits stay, so that 1_3b is not 13b."""
     return re.sub(r"(?<![0-9])[^a-z0-9]+|[^a-z0-9]+(?![0-9])", "", name.lower())

@@ -105,6 +105,7 @@ def _named_calibrations(cluster: Cluster) -> dict[str, str]:
 
 
 Ints = NDArray[np.int64]
+Axes = tuple[tuple[str, int], ...]
 
 
 @dataclass(slots=True)
@@ -145,9 +146,13 @@ class TablePrice:
     crossings: tuple[str, ...] = ()
 
 
-@functools.lru_cache(maxsize=4096)
-def price_table(table: OperatorTable, machine: Machine, axes: tuple[tuple[str, int], ...]) -> TablePrice:
+def price_table(table: OperatorTable, machine: Machine, axes: Axes) -> TablePrice:
     """Return the price of a table; `axes` place its collectives on the wires."""
+    return _price_table(table, machine, mesh_of(table, axes))
+
+
+@functools.lru_cache(maxsize=4096)
+def _price_table(table: OperatorTable, machine: Machine, axes: Axes) -> TablePrice:
     seconds, noted, launches, account_numbers, resource_numbers = _kernel_prices(table, machine)
     seconds = seconds.copy()
     classes: dict[str, ClassTime] = defaultdict(ClassTime)
@@ -172,9 +177,40 @@ def _summed(number: Ints, seconds: NDArray[np.float64], count: int) -> NDArray[n
     return np.asarray(np.bincount(number, seconds, count), np.float64)
 
 
-def mesh_of(table: OperatorTable, axes: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    """Return what of a mesh the price of a table depends on: nothing, if it has no collective."""
-    return axes if _collectives(table) else ()
+def mesh_of(table: OperatorTable, axes: Axes) -> Axes:
+    """Return what of a mesh the price of a table depends on: nothing, if it has no collective; else the axes of its groups, and how many
+    ranks lie between and around them."""
+    used = _axes_used(table)
+    return _merged(axes, used) if used else ()
+
+
+@functools.lru_cache(maxsize=4096)
+def _axes_used(table: OperatorTable) -> frozenset[str]:
+    """The mesh axes of a table's collectives."""
+    return frozenset(axis for i in _collectives(table) for axis in table.group[i])
+
+
+@functools.lru_cache(maxsize=4096)
+def _merged(axes: Axes, used: frozenset[str]) -> Axes:
+    """Put neighbouring axes that are not used together: groups along the others lie as before.
+
+    >>> _merged((("tp", 8), ("dp", 4), ("pp", 2)), frozenset({"tp"}))
+    (('tp', 8), ('others', 8))
+    """
+    if not used <= {name for name, _ in axes}:
+        return axes
+    out: list[tuple[str, int]] = []
+    for name, size in axes:
+        if name in used:
+            out.append((name, size))
+        elif out and out[-1][0].startswith(_OTHERS):
+            out[-1] = (out[-1][0], out[-1][1] * size)
+        else:
+            out.append((f"{_OTHERS}{' outside' * (len(out) > 0)}", size))
+    return tuple(out)
+
+
+_OTHERS = "others"
 
 
 @functools.lru_cache(maxsize=4096)

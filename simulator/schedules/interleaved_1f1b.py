@@ -39,17 +39,16 @@ class Interleaved1F1B(Schedule):
             PlanError: v is 1, or m is not a multiple of max(1, m div p).
         """
         p, m, v = shape.ranks, shape.microbatches, shape.chunks_per_rank
+        if v > 1 and _even(m, p):
+            return
         nearest = min(
             (k for k in range(max(1, m - p), m + p + 1) if _even(k, p)), key=lambda k: (abs(k - m), k % p != 0, k)
         )
         if v == 1:
             way_out = Shape(p, nearest, 2)
             raise self.refuse("a rank holds two or more chunks", shape, way_out, f"use schedule {self.instead}")
-        if not _even(m, p):
-            rule = (
-                f"microbatches go in max(1, m div p) = {m // p} equal rounds, which is sure for a multiple of {p} ranks"
-            )
-            raise self.refuse(rule, shape, Shape(p, nearest, v))
+        rule = f"microbatches go in max(1, m div p) = {m // p} equal rounds, which is sure for a multiple of {p} ranks"
+        raise self.refuse(rule, shape, Shape(p, nearest, v))
 
     def placement(self, shape: Shape) -> Placement:
         """Return one lane, chunk c on rank c mod p."""

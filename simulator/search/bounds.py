@@ -24,58 +24,90 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from simulator.costs.items import Desk, desk_of, price_item
 from simulator.costs.tables import price_table
+from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.job import Job
 from simulator.lowering.layers.expand import LayerCost
 from simulator.lowering.memory.remember import largest_mark, resident_tensors, saved_by
+from simulator.lowering.steps.assign import classes_of
 from simulator.lowering.steps.connect import message_links
 from simulator.lowering.steps.hops import links_of
-from simulator.lowering.steps.parameters import contents, rank_held
+from simulator.lowering.steps.parameters import first_alike, layer_counts, rank_held
 from simulator.lowering.steps.state import State
+from simulator.lowering.steps.structure import Structure
 from simulator.lowering.steps.update import weight_gathers
 from simulator.program.program import Tensor
+from simulator.remembered import Remembered
 
-__all__ = ["least_bytes", "least_seconds"]
+__all__ = ["least_bytes", "least_seconds", "least_spread"]
 
 
-def least_seconds(job: Job, state: State) -> float:
+def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
     """Return seconds that the step of a job cannot be quicker than; 0 where nothing is known.
 
     Args:
         state: of the job, as `lowering.begin` returns it.
+        enough: seconds of the kernels alone from which on nothing else is counted.
     """
     if job.cluster.parts or not _one_after_another(state):
         return 0.0
-    resolved, placement = state.resolved, state.placement
+    resolved, ranks = state.resolved, state.ranks
     desk = desk_of(job.cluster, resolved.axes, resolved.framework)
+    chunks, class_of = classes_of(state.chunks)
     kinds = {kind: [_kernels(cost, way, desk) for way in ("forward", "backward")] for kind, cost in state.costs.items()}
-    each = {chunk: np.sum([kinds[kind] for kind in chunk.kinds], axis=0) for chunk in dict.fromkeys(state.chunks)}
-    forward, backward = np.array([each[chunk] for chunk in state.chunks]).T.tolist()
+    each = [[sum(n * kinds[kind][way] for kind, n in layer_counts(one)) for one in chunks] for way in (0, 1)]
+    forward, backward = np.array(each)[:, class_of]
+    way = _ROUTES.get((state.structure,), lambda: _route(state))
+    busy = resolved.microbatches * np.bincount(way.rank_of, forward + backward, ranks)
+    fill = _before(forward)[way.first]
+    drain = np.zeros(ranks) if resolved.schedule.splits_backward else _before(backward)[way.first]
+    kernels = float((fill + busy + drain).max()) * (1.0 - _ROUNDING)
+    if kernels > enough:
+        return kernels
     messages = [price_item(link, desk) for link in message_links(state)]
-    hop = {ranks[:2]: one.occupancy + one.latency for ranks, one in zip(state.pattern.links, messages, strict=True)}
-    sent = np.bincount(state.pattern.link, minlength=len(messages)) * [one.occupancy for one in messages]
-    rank_of = placement.rank_of[0].tolist()
-    ways = list(itertools.pairwise(rank_of))
-    there, back = ([hop.get(way[::turn], 0.0) for way in ways] for turn in (1, -1))
-    most = float(sent.max(initial=0.0))
-    known: dict[object, tuple[float, float]] = {}
-    for rank in range(placement.ranks):
-        first = rank_of.index(rank)
-        mine = [chunk for chunk, place in enumerate(rank_of) if place == rank]
-        held = contents(state, rank)
-        if held not in known:
-            known[held] = _exchanged(state, rank, desk)
-        reduced, gathered = known[held]
-        busy = resolved.microbatches * sum(forward[chunk] + backward[chunk] for chunk in mine)
-        fill = sum(forward[:first]) + sum(there[:first])
-        drain = 0.0 if resolved.schedule.splits_backward else sum(backward[:first]) + sum(back[:first])
-        behind = reduced if not resolved.overlap_gradients and resolved.zero_stage < 2 else 0.0
-        most = max(most, fill + busy + max(drain, behind + gathered), reduced + gathered)
-    return most * (1.0 - _ROUNDING)
+    occupancy, latency = (np.array([getattr(one, name) for one in messages]) for name in ("occupancy", "latency"))
+    sent = np.bincount(state.pattern.link, minlength=len(messages)) * occupancy
+    hops = np.append(occupancy + latency, 0.0)  # on one rank nothing is sent
+    fill += _before(hops[way.there])[way.first]
+    if not resolved.schedule.splits_backward:
+        drain += _before(hops[way.back])[way.first]
+    alike = [first_alike(state, rank) for rank in range(ranks)]
+    exchanged = {rank: _exchanged(state, rank, desk) for rank in dict.fromkeys(alike)}
+    reduced, gathered = np.array([exchanged[rank] for rank in alike]).T
+    behind = reduced if not resolved.overlap_gradients and resolved.zero_stage < 2 else 0.0
+    whole = np.maximum(fill + busy + np.maximum(drain, behind + gathered), reduced + gathered)
+    return float(max(sent.max(initial=0.0), whole.max())) * (1.0 - _ROUNDING)
+
+
+class _Route(NamedTuple):
+    """The way of a microbatch: the rank of every chunk, the first chunk of every rank, and the link (-1 = none) from every chunk but
+    the last to the next, and back."""
+
+    rank_of: np.ndarray
+    first: np.ndarray
+    there: np.ndarray
+    back: np.ndarray
+
+
+def _route(state: State) -> _Route:
+    links = {ranks[:2]: number for number, ranks in enumerate(state.pattern.links)}
+    rank_of = state.placement.rank_of[0]
+    ways = list(itertools.pairwise(rank_of.tolist()))
+    there, back = (np.array([links.get(way[::turn], -1) for way in ways], np.int64) for turn in (1, -1))
+    return _Route(rank_of, np.unique(rank_of, return_index=True)[1], there, back)
+
+
+_ROUTES: Remembered[_Route] = Remembered(2**22, lambda route: 4096 + sum(array.nbytes for array in route))
+
+
+def _before(seconds: np.ndarray) -> np.ndarray:
+    """Seconds of all before each, and of all."""
+    return np.append(0.0, np.cumsum(seconds))
 
 
 def _one_after_another(state: State) -> bool:
@@ -134,23 +166,74 @@ def least_bytes(job: Job, state: State, enough: float = math.inf) -> float:
     return float(stands.max()) * (1.0 - _ROUNDING)
 
 
+def least_spread(state: State) -> float:
+    """Return the log spread of the fullest rank's peak, times the peak's bytes, at least: that of what stands through the whole step."""
+    found = {id(tensors): tensors for tensors in resident_tensors(state)}
+    return min(_spread([t for t in tensors if t.category != "fragmentation"]) for tensors in found.values())
+
+
+def _spread(tensors: list[Tensor]) -> float:
+    by_category: dict[str, float] = {}
+    for tensor in tensors:
+        by_category[tensor.category] = by_category.get(tensor.category, 0.0) + tensor.bytes
+    return load_memory_residuals().sigma(by_category) * sum(by_category.values())
+
+
 def _size(tensors: list[Tensor] | tuple[Tensor, ...]) -> float:
     return sum(tensor.bytes for tensor in tensors if tensor.category != "fragmentation")
 
 
 def _in_flight(state: State) -> np.ndarray:
     """[ranks] bytes of saved tensors and temporaries at the fullest action of every rank."""
-    order, chunks = state.order, list(dict.fromkeys(state.chunks))
+    chunks, class_of = classes_of(state.chunks)
+    structure = state.structure
+    moments = _MOMENTS.get((structure, class_of), lambda: _moments(structure, class_of))
     saved = np.array([_size(saved_by(state, state.costs, chunk)) for chunk in chunks])
     marks = np.array([[_mark(state, chunk.kinds, way) for chunk in chunks] for way in ("forward", "backward")])
-    chunk = np.array([chunks.index(one) for one in state.chunks])[order.chunk]
+    level = moments.held @ saved + marks[moments.way, moments.chunk]
+    return np.asarray(np.maximum.reduceat(level, moments.first))
+
+
+class _Moments(NamedTuple):
+    """Beginnings of actions at which a rank may be fullest, rank by rank.
+
+    Args:
+        held: [moments, kinds of chunks] microbatches whose tensors stand, that of the action included.
+        way: 0 forward, 1 backward; `chunk`: the kind that the action runs.
+        first: [ranks] where the moments of each rank begin.
+    """
+
+    held: np.ndarray
+    way: np.ndarray
+    chunk: np.ndarray
+    first: np.ndarray
+
+
+def _moments(structure: Structure, class_of: tuple[int, ...]) -> _Moments:
+    """Leave out what was there before, and moments at which the same action begins with less of everything."""
+    order, rank, kinds = structure.order, structure.pattern.rank, max(class_of) + 1
+    chunk = np.array(class_of)[order.chunk]
     starts, frees = order.kind == 0, (order.kind == 1) | (order.kind == 3)
-    freed = np.where(frees, saved[chunk], 0.0)
-    after = np.cumsum(np.where(starts, saved[chunk], 0.0) - freed)
-    first = order.rank_offsets[:-1]
-    before = np.where(first > 0, after[first - 1], 0.0)
-    level = after + freed - np.repeat(before, np.diff(order.rank_offsets)) + marks[(~starts).astype(int), chunk]
-    return np.asarray(np.maximum.reduceat(level, first))
+    changes = starts.astype(np.int64) - frees
+    code = (rank * 2 + ~starts) * kinds + chunk
+    held = np.empty((kinds, order.size), np.int64)
+    for number in range(kinds):
+        mine = chunk == number
+        after = np.cumsum(changes * mine)
+        held[number] = after + (frees & mine) - np.append(0, after)[order.rank_offsets[rank]]
+        size = int(held[number].max()) + 1
+        if int(code.max()) >= 2**62 // size:
+            code = np.unique(code, return_inverse=True)[1]
+        code = code * size + held[number]
+    different = np.unique(code, return_index=True)[1]
+    held, action = held.T[different], np.column_stack([rank, ~starts, chunk])[different]
+    less = (held[1:] >= held[:-1]).all(axis=1) & (action[1:] == action[:-1]).all(axis=1)
+    kept = np.flatnonzero(~np.append(less, False))
+    rank, way, chunk = action[kept].T
+    return _Moments(held[kept].astype(float), way, chunk, np.searchsorted(rank, np.arange(structure.ranks)))
+
+
+_MOMENTS: Remembered[_Moments] = Remembered(2**24, lambda moments: 4096 + sum(array.nbytes for array in moments))
 
 
 def _mark(state: State, kinds: list[str], way: str) -> float:

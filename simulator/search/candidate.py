@@ -13,10 +13,11 @@ from simulator.energy.step_power import facility_watts, step_power
 from simulator.errors import SimulatorError
 from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.hardware.power import load_power_coefficients
+from simulator.hardware.run_residuals import load_run_residuals
 from simulator.job import Job
 from simulator.lowering import begin, resolve
 from simulator.report.prediction import QUANTILE, Prediction
-from simulator.search.bounds import least_bytes, least_seconds
+from simulator.search.bounds import least_bytes, least_seconds, least_spread
 from simulator.search.space import Point, Space
 from simulator.simulation import simulate_job
 
@@ -138,6 +139,7 @@ class Looked:
         refusal: why it cannot be.
         bound: of its objective, never above what `simulate()` says.
         full: bytes of its fullest rank over those of the GPU, never above what `simulate()` says.
+        too_large: whether it cannot fit as surely as asked for.
         objective: what is made least.
     """
 
@@ -146,6 +148,7 @@ class Looked:
     refusal: str = ""
     bound: float = 0.0
     full: float = 0.0
+    too_large: bool = False
     objective: str = "step_time"
 
     def simulated(self) -> Candidate | str:
@@ -159,29 +162,42 @@ class Looked:
         return _candidate(self.point, self.job, prediction, self.objective)
 
 
-def look(space: Space, point: Point, objective: str, most: float = math.inf) -> Looked:
+def look(space: Space, point: Point, objective: str, probability: float | None = None, cut: float = math.inf) -> Looked:
     """Return a plan with its bounds, or its refusal.
 
     Args:
-        most: part of a GPU's memory above which a plan is too large, so that nothing else is asked about it.
+        probability: with which it must fit, 0 = by the point estimate; of one that is too large for that nothing else is asked.
+            None = whether it fits does not matter.
+        cut: of the objective: a bound that is above need not be closer.
     """
     try:
         job = space.job_of(point)
         cluster = job.cluster
         resolved = resolve(job.workload, job.plan, cluster.world_size, f"cluster {cluster.name!r}")
         state = begin(job.workload, resolved)
-        held = least_bytes(job, state, most * cluster.gpu.usable_memory)
-        large = held > most * cluster.gpu.usable_memory
-        seconds = 0.0 if large or objective == "memory" else least_seconds(job, state)
+        room, unseen = cluster.gpu.usable_memory, "code" in unseen_of(job, resolved.framework.name)
+        most = math.inf if probability is None else fullest_that_fits(probability, unseen)
+        held = least_bytes(job, state, most * room)
+        if probability and most * room >= held > 0:
+            most = min(most, fullest_that_fits(probability, unseen, least_spread(state) / held))
+        large = held > most * room
+        timed = not large and objective != "memory"
+        seconds = least_seconds(job, state, cut / _least(job, 1.0, objective)) if timed else 0.0
     except SimulatorError as refusal:
         return Looked(point=point, job=None, refusal=str(refusal))
     return Looked(
         point=point,
         job=job,
         bound=held if objective == "memory" else _least(job, seconds, objective),
-        full=held / cluster.gpu.usable_memory,
+        full=held / room,
+        too_large=large,
         objective=objective,
     )
+
+
+def unseen_of(job: Job, framework: str) -> frozenset[str]:
+    """What had to be assumed of a job, as `Prediction.unseen`."""
+    return frozenset(job.unknown) | load_run_residuals().unseen(framework, job.cluster.gpu.name)
 
 
 def _least(job: Job, seconds: float, objective: str) -> float:
@@ -195,20 +211,32 @@ def _least(job: Job, seconds: float, objective: str) -> float:
     return seconds
 
 
-@functools.lru_cache(maxsize=64)
-def fullest_that_fits(probability: float) -> float:
-    """Return the part of a GPU above which a peak cannot fit with a probability, whatever it is made of; 0 = by the point estimate.
+def fullest_that_fits(probability: float, unseen: bool = False, spread: float = 0.0) -> float:
+    """Return the part of a GPU above which a peak cannot fit with a probability; 0 = by the point estimate.
 
     The band of a peak is narrowest where its parts are mixed so that their errors even out, widest where it is all of the least sure and no
     measured run stands behind the code's profile.
+
+    Args:
+        unseen: whether no measured run stands behind the code's profile.
+        spread: log spread at least of a peak as large as the answer.  Of a larger one it may be less, but that counts for less than its
+            size, as long as as many sigmas as the probability asks for are not above 1.
     """
     if probability == 0:
         return 1.0 + 2.0**-40
+    z, narrow, wide, more = _spreads(probability)
+    if z <= 0:
+        return math.exp(-z * wide)
+    return math.exp(-z * math.hypot(max(narrow, spread if z * spread <= 1.0 else 0.0), more * unseen))
+
+
+@functools.lru_cache(maxsize=64)
+def _spreads(probability: float) -> tuple[float, float, float, float]:
+    """Sigmas of a probability; the narrowest and the widest log spread of a peak; and what a code that nobody looked up adds."""
     residuals = load_memory_residuals()
     sigmas = [part.sigma for part in residuals.part.values()]
     z = statistics.NormalDist().inv_cdf(probability) if probability < 1 else _SURE
-    sigma = 1.0 / math.hypot(*(1.0 / s for s in sigmas)) if z > 0 else math.hypot(max(sigmas), residuals.unseen)
-    return math.exp(-z * sigma)
+    return z, 1.0 / math.hypot(*(1.0 / s for s in sigmas)), math.hypot(max(sigmas), residuals.unseen), residuals.unseen
 
 
 _SURE = 8.0

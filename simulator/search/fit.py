@@ -16,7 +16,7 @@ from simulator.job import Job
 from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, percent
 from simulator.search.answer import Answer
-from simulator.search.candidate import Candidate, fullest_that_fits, look
+from simulator.search.candidate import Candidate, look
 from simulator.search.growth import GROWTHS, Grown, Growth
 from simulator.search.search import search
 from simulator.search.space import Point, Space, default_ranges, make_space, worlds
@@ -246,9 +246,9 @@ class _Climb:
 
     def has_room(self, point: Point, amount: int) -> bool:
         """Whether a plan fits with so much."""
-        found = look(self.at(amount), point, "memory", fullest_that_fits(self.probability))
+        found = look(self.at(amount), point, "memory", self.probability)
         self.looked += 1
-        if found.job is None or found.full > fullest_that_fits(self.probability):
+        if found.job is None or found.too_large:
             self.refusal = found.refusal or f"it holds at least {percent(found.full)} of a GPU's memory"
             return False
         self.evaluations += 1

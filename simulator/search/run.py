@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from simulator.search.candidate import Candidate, Looked, fullest_that_fits, look
+from simulator.search.candidate import Candidate, Looked, look
 from simulator.search.space import Point, Space
 
 __all__ = ["BATCH", "Run"]
@@ -71,20 +71,20 @@ class Run:
 
         `large` has the plans that cannot fit, with the least part of the GPU that they fill; `every`: these are yielded too.
         """
-        most = math.inf if every else fullest_that_fits(self.probability)
         for point in points:
             if self.over:
                 return
             if any(point.number in known for known in (self.refused, self.candidates, self.large)):
                 continue
             started = self._clock()
-            found = look(self.space, point, self.objective, most)
+            cut = math.inf if self.cut is None else self.cut
+            found = look(self.space, point, self.objective, None if every else self.probability, cut)
             self.used += self._clock() - started
             self._progress()
             if found.job is None:
                 self.refused[point.number] = found.refusal
                 continue
-            if found.full > most:
+            if found.too_large:
                 self.large[point.number] = found.full
                 continue
             self.bounds[point.number] = found.bound

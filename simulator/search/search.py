@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from simulator.errors import SpecError
@@ -84,7 +85,7 @@ def search(
         tell=tell,
     )
     stopped = False
-    with pool as executor:
+    with pool as executor, _undisturbed():
         run.executor = executor if isinstance(executor, Executor) else None
         try:
             method.search(run, tries or _TRIES, seed or 0)
@@ -118,6 +119,16 @@ def search(
         like=dict(like or {}),
         stopped=stopped,
     )
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Leave what is there already out of Python's searches for garbage: they come with every thousand new objects."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _helpers(count: int) -> ProcessPoolExecutor:

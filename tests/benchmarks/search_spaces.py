@@ -1,6 +1,7 @@
-"""Run by `test_search_speed.py` in a process of its own: one space, searched or sampled; prints one line of JSON.
+"""Run by `test_search_speed.py` in a process of its own: one space, searched, or a sample of its plans simulated; prints one line of
+JSON.  The loop may run with an older tree on its path, so it uses public names alone.
 
-python search_spaces.py search|loop MODEL CLUSTER GPUS BATCH TOKENS
+python search_spaces.py search|loop MODEL CLUSTER GPUS BATCH TOKENS        the loop reads plans from standard input
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from typing import Any
 _SAMPLE = 150
 
 
-def main(what: str, model: str, cluster: str, gpus: str, batch: str, tokens: str) -> dict[str, Any]:
-    """Return CPU seconds and what was found."""
-    from simulator.errors import SimulatorError
+def searched(model: str, cluster: str, gpus: str, batch: str, tokens: str) -> dict[str, Any]:
+    """Return CPU seconds, what was found, and a sample of the space's plans, refused ones too."""
     from simulator.job import job_from_names
     from simulator.search.search import search
     from simulator.search.space import default_ranges, make_space
@@ -29,20 +29,40 @@ def main(what: str, model: str, cluster: str, gpus: str, batch: str, tokens: str
     ranges = {field: values for field, values in default_ranges(job).items() if field != "plan.layer_split"}
     space = make_space(job, ranges, {})
     started = time.process_time()
-    if what == "search":
-        answer = search(space, top=1)
-        seconds = time.process_time() - started
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        found = {"best": answer.best[0].step_time, "proven": answer.proven, "disposed": answer.disposed, "bytes": peak}
-        return {"seconds": seconds, "plans": space.size} | found
+    answer = search(space, top=1)
+    seconds = time.process_time() - started
     numbers = random.Random(0).sample(range(space.size), _SAMPLE)
-    for number in numbers:
+    values = [space.at(number).values for number in numbers]
+    return {
+        "seconds": seconds,
+        "plans": space.size,
+        "best": answer.best[0].step_time,
+        "proven": answer.proven,
+        "disposed": answer.disposed,
+        "bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "sample": [{field.partition(".")[2]: value for field, value in one.items()} for one in values],
+    }
+
+
+def simulated(model: str, cluster: str, gpus: str, batch: str, tokens: str) -> dict[str, Any]:
+    """Return CPU seconds for each of the plans that standard input has, refused ones too."""
+    from simulator import Plan, Workload, load_cluster, load_model, simulate
+    from simulator.errors import SimulatorError
+
+    small = Workload(model=load_model("gpt3_1_3b"), sequence_length=2048, global_batch_size=64)
+    simulate(small, Plan(pipeline_parallel=2), load_cluster("h100_x8", 8))  # compiled
+    work = Workload(model=load_model(model), sequence_length=int(tokens), global_batch_size=int(batch))
+    where, plans = load_cluster(cluster, int(gpus)), json.load(sys.stdin)
+    started = time.process_time()
+    for plan in plans:
         try:
-            simulate_job(space.job_of(space.at(number)))
+            prediction = simulate(work, Plan(**plan), where)
         except SimulatorError:
             continue
-    return {"seconds": (time.process_time() - started) * space.size / _SAMPLE, "plans": space.size}
+        assert prediction.step_time > 0
+        assert prediction.peak_memory > 0
+    return {"each": (time.process_time() - started) / len(plans)}
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(*sys.argv[1:])))
+    print(json.dumps((searched if sys.argv[1] == "search" else simulated)(*sys.argv[2:])))

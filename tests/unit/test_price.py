@@ -11,10 +11,11 @@ import pytest
 
 from simulator.costs.host_time import host_rows, host_times
 from simulator.costs.price import price
-from simulator.costs.tables import machine_of, overlapped, price_table
+from simulator.costs.tables import _price_table, machine_of, mesh_of, overlapped, price_table
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import load_cluster
-from simulator.lowering import lower
+from simulator.lowering import lower, resolve
+from simulator.lowering.layers.expand import layer_costs
 from simulator.plan.framework import load_framework
 from simulator.plan.plan import Plan
 from simulator.program.prices import ACCOUNTS, BLOCKED
@@ -109,6 +110,33 @@ def test_a_layer_is_priced_once_for_all_plans_that_share_it() -> None:
     assert tables[0] is tables[1]
     machine = machine_of(cluster)
     assert price_table(tables[0], machine, first.axes) is price_table(tables[1], machine, second.axes)
+
+
+@pytest.mark.parametrize("cluster", ["selene", "dgx_h100", "gb200_nvl72"])
+@pytest.mark.parametrize(
+    "axes",
+    [
+        (("tp", 4), ("ep", 12), ("dp", 2), ("pp", 6)),
+        (("dp", 6), ("tp", 16), ("ep", 2), ("pp", 3)),
+        (("tp", 12), ("dp", 3), ("pp", 8), ("ep", 2)),
+        (("pp", 6), ("dp", 3), ("tp", 4), ("ep", 8)),
+        (("dp", 2), ("ep", 8), ("pp", 12), ("tp", 3)),
+        (("ep", 3), ("dp", 4), ("pp", 6), ("tp", 8)),
+    ],
+)
+def test_a_layer_is_priced_by_its_own_groups_whatever_lies_around_them(
+    cluster: str, axes: tuple[tuple[str, int], ...]
+) -> None:
+    """What other axes are called and how they follow each other does not matter, only how many ranks there are."""
+    work = Workload(model=load_model("mixtral_8x7b"), sequence_length=2048, global_batch_size=64)
+    resolved = resolve(work, Plan(tensor_parallel=4, sequence_parallel=True, expert_parallel=8), 64)
+    machine = machine_of(load_cluster(cluster, 576))
+    for cost in layer_costs(work, resolved).values():
+        own, anew = mesh_of(cost.forward, axes), _price_table.__wrapped__
+        assert own != axes
+        one, other = (anew(cost.forward, machine, mesh) for mesh in (axes, own))
+        assert one.rows.tolist() == other.rows.tolist()
+        assert (one.crossings, repr(one.classes)) == (other.crossings, repr(other.classes))
 
 
 def test_a_message_holds_its_streams_for_its_bytes_and_delays_by_its_latency() -> None:

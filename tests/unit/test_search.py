@@ -125,9 +125,17 @@ def test_bounds_are_below_the_truth_and_one_a_hundredth_too_high_is_caught(
     monkeypatch.setattr(
         candidate,
         "least_seconds",
-        lambda job, state: 1.01 * planted.step_time if job.plan == plan else real(job, state),
+        lambda job, state, *cut: 1.01 * planted.step_time if job.plan == plan else real(job, state, *cut),
     )
     assert too_high(small) == [planted.point.settings]
+
+
+def test_a_bound_above_the_cut_need_not_be_close(small: Space, grid: Answer) -> None:
+    cut = grid.best[3].step_time
+    for point in small.points():
+        whole, near = look(small, point, "step_time"), look(small, point, "step_time", cut=cut)
+        assert near.bound <= whole.bound
+        assert near.bound == whole.bound or near.bound > cut
 
 
 @pytest.mark.slow
@@ -176,7 +184,7 @@ def test_a_planted_bound_changes_the_answer(small: Space, grid: Answer, monkeypa
     real = candidate.least_seconds
     best = small.job_of(grid.best[0].point).plan
     monkeypatch.setattr(
-        candidate, "least_seconds", lambda job, plan: real(job, plan) * (100.0 if job.plan == best else 1.0)
+        candidate, "least_seconds", lambda job, *more: real(job, *more) * (100.0 if job.plan == best else 1.0)
     )
     assert figures(search(small, top=1), 1) != figures(grid, 1)
 

@@ -19,7 +19,7 @@ from simulator.lowering.memory.resident_memory import beside_states
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.instances import offloaded
-from simulator.lowering.steps.parameters import Held, rank_chunks, rank_held
+from simulator.lowering.steps.parameters import Held, first_alike, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
 from simulator.lowering.steps.update import gradients_dropped, optimizer_bytes
@@ -46,7 +46,7 @@ def add_memory(state: State) -> None:
                     marks.append((direction, variant, tuple([effect[group] for group in groups])))
             found.append(_Stand(number, scale, saved, tuple(marks)))
     state.stand(_stand, tuple(classes.index(c) for c in state.chunks), tuple(found))
-    state.resident = resident_tensors(state)
+    resident_tensors(state)
     state.host = [_on_host(state, rank) for rank in range(state.ranks)]
 
 
@@ -118,17 +118,17 @@ def _less(tensors: tuple[Tensor, ...], later: float) -> tuple[Tensor, ...]:
 
 
 def resident_tensors(state: State) -> list[list[Tensor]]:
-    """Return what stands on each rank through the whole step: made once for ranks whose chunks are alike and at no end of the model."""
-    versions = state.resolved.schedule.weight_versions(state.resolved.shape)
-    last = len(state.chunks) - 1
-    known: dict[object, list[Tensor]] = {}
-    out = []
-    for rank in range(state.ranks):
-        alike = (int(versions[rank]), *((state.chunks[c], c == 0, c == last) for _, c in rank_chunks(state, rank)))
+    """Return what stands on each rank through the whole step: made once for ranks whose chunks are alike."""
+    if state.resident:
+        return state.resident
+    versions: list[int] = state.resolved.schedule.weight_versions(state.resolved.shape).tolist()
+    known: dict[tuple[int, int], list[Tensor]] = {}
+    for rank, version in enumerate(versions):
+        alike = version, first_alike(state, rank)
         if alike not in known:
-            known[alike] = _resident(state, rank, int(versions[rank]) - 1)
-        out.append(known[alike])
-    return out
+            known[alike] = _resident(state, rank, version - 1)
+        state.resident.append(known[alike])
+    return state.resident
 
 
 def _resident(state: State, rank: int, older: int) -> list[Tensor]:

@@ -26,8 +26,7 @@ def check_model(workload: Workload, plan: Plan, schedule: Schedule) -> None:
             "target_length is the decoder's part of an encoder-decoder's sequences, but "
             f"model {model.name!r} has one stack. Way out: leave target_length out."
         )
-    attends = {"full", "window", "chunk"} & set(model.layer_mixers) and model.positions != "transformer_xl"
-    if workload.document_length is not None and (model.architecture in ("encoder_decoder", "vision") or not attends):
+    if workload.document_length is not None and not _skips_masked(model):
         raise PlanError(
             "packed documents shorten attention inside one stack of tokens, by a kernel that skips what is masked, but model "
             f"{model.name!r} has none such. Way out: leave document_length out."
@@ -56,6 +55,12 @@ def check_model(workload: Workload, plan: Plan, schedule: Schedule) -> None:
             f"sequence_parallel needs a target_length that tensor_parallel divides, but {length} / {tensor} is no whole number. "
             f"Nearest: target_length = {max(1, round(length / tensor)) * tensor}."
         )
+
+
+def _skips_masked(model: Model) -> bool:
+    """Whether some layers attend inside one stack of tokens, by a kernel that skips what is masked."""
+    attends = {"full", "window", "chunk"} & set(model.layer_mixers) and model.positions != "transformer_xl"
+    return bool(attends) and model.architecture not in ("encoder_decoder", "vision")
 
 
 def _check_states(workload: Workload, plan: Plan) -> None:

@@ -47,7 +47,7 @@ MOST_ACTIONS = 5_000_000
 """A step with more pipeline actions than this is refused: it would need gigabytes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ResolvedPlan:
     """A plan without open choices; names as in `Plan`."""
 
@@ -108,12 +108,12 @@ class ResolvedPlan:
         """Mesh axes along which ranks hold the same weights: gradients are added and states sharded over them."""
         return self.groups.replicas
 
-    @property
+    @functools.cached_property
     def replicas(self) -> int:
         """Ranks that hold the same weights, experts apart."""
         return self.context_parallel * self.data_parallel
 
-    @property
+    @functools.cached_property
     def expert_replicas(self) -> int:
         """Ranks that hold the same experts."""
         ranks = self.tensor_parallel * self.context_parallel * self.data_parallel
@@ -153,18 +153,18 @@ class ResolvedPlan:
         """Copies of the weights that the schedule itself keeps, each on other pipeline ranks (2 in Chimera)."""
         return self.schedule.replicas
 
-    @property
+    @functools.cached_property
     def copies(self) -> int:
         """Groups that each hold one copy of the sharded states."""
         sizes = dict(self.axes)
         return math.prod(sizes[axis] for axis in self.groups.copies)
 
-    @property
+    @functools.cached_property
     def shard_size(self) -> int:
         """Ranks over which states are sharded, those of experts apart."""
         return self.replicas // self.copies
 
-    @property
+    @functools.cached_property
     def expert_shard_size(self) -> int:
         """Ranks over which the states of experts are sharded."""
         return self.expert_replicas // self.copies
@@ -179,12 +179,12 @@ class ResolvedPlan:
         """Whether experts are held by other sets of ranks than the rest of the weights."""
         return self.groups.expert_replicas != self.groups.replicas
 
-    @property
+    @functools.cached_property
     def reduces(self) -> bool:
         """Whether any gradients are added between ranks."""
         return self.replicas > 1 or (self.experts_apart and self.expert_replicas > 1)
 
-    @property
+    @functools.cached_property
     def steps(self) -> int:
         """Steps in a program: 1 where all ranks end a step together, else as many as it takes to see one in the steady state."""
         return UNROLLED if self.post_validation else int(self.schedule.steps(self.shape))
@@ -194,7 +194,7 @@ class ResolvedPlan:
         """What is recomputed: none, selective, operators or full."""
         return self.recomputes.kind
 
-    @property
+    @functools.cached_property
     def shape(self) -> Shape:
         """What the schedule sees."""
         return Shape(self.pipeline_parallel, self.microbatches, self.chunks_per_rank)

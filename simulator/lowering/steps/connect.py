@@ -7,6 +7,8 @@ several chunks per rank receives are posted ahead and only the sender waits.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,24 +41,30 @@ def add_transfers(state: State) -> None:
         )
 
 
-def message_links(state: State) -> list[Link]:
+def message_links(state: State) -> tuple[Link, ...]:
     """Return what one message takes, for each of the pattern's links."""
-    if not state.pattern.links:
-        return []
+    resolved = state.resolved
     message = _message(state, max((c.input_bytes for k, c in state.costs.items() if k != "embedding"), default=0.0))
-    return [
-        Link(
-            name=f"activations {a} to {b}" if a < b else f"gradients {a} to {b}",
-            kind=TRANSFER,
-            message=message * fraction,
-            dtype=state.resolved.precision.compute,
-            group=("pp",),
-            pipeline_ranks=(a, b),
-            account="pp",
-            blocks=state.resolved.p2p == "blocking",
-        )
-        for a, b, fraction in state.pattern.links
-    ]
+    return _links(state.pattern.links, message, resolved.precision.compute, resolved.p2p == "blocking")
+
+
+@functools.lru_cache(maxsize=1024)
+def _links(pattern: tuple[tuple[int, int, float], ...], message: float, dtype: str, blocks: bool) -> tuple[Link, ...]:
+    return tuple(
+        [
+            Link(
+                name=f"activations {a} to {b}" if a < b else f"gradients {a} to {b}",
+                kind=TRANSFER,
+                message=message * fraction,
+                dtype=dtype,
+                group=("pp",),
+                pipeline_ranks=(a, b),
+                account="pp",
+                blocks=blocks,
+            )
+            for a, b, fraction in pattern
+        ]
+    )
 
 
 def _message(state: State, activation: float) -> float:

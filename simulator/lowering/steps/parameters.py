@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.state import State
@@ -23,6 +25,7 @@ __all__ = [
     "contents",
     "first_alike",
     "group_held",
+    "layer_counts",
     "rank_chunks",
     "rank_held",
     "shared_parameters",
@@ -75,29 +78,49 @@ class Held:
         return out
 
 
-def rank_chunks(state: State, rank: int) -> list[tuple[int, int]]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ranks:
+    """What lies on each pipeline rank: (lane, chunk) pairs, the chunks, and the first rank with the same chunks."""
+
+    held: tuple[tuple[tuple[int, int], ...], ...]
+    contents: tuple[tuple[Chunk, ...], ...]
+    alike: tuple[int, ...]
+
+
+def _ranks(state: State) -> _Ranks:
+    if state.on_ranks is None:
+        rank_of = state.placement.rank_of
+        state.on_ranks = _on_ranks(rank_of.tobytes(), len(rank_of), state.ranks, state.chunks)
+    found: _Ranks = state.on_ranks
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _on_ranks(rank_of: bytes, lanes: int, ranks: int, chunks: tuple[Chunk, ...]) -> _Ranks:
+    """As `_ranks`; `rank_of`: the rank of every chunk of every lane."""
+    held: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
+    for lane, row in enumerate(np.frombuffer(rank_of, np.int32).reshape(lanes, -1).tolist()):
+        for chunk, owner in enumerate(row):
+            held[owner].append((lane, chunk))
+    contents = tuple([tuple([chunks[c] for _, c in mine]) for mine in held])
+    first: dict[tuple[Chunk, ...], int] = {}
+    alike = tuple([first.setdefault(what, rank) for rank, what in enumerate(contents)])
+    return _Ranks(tuple(map(tuple, held)), contents, alike)
+
+
+def rank_chunks(state: State, rank: int) -> tuple[tuple[int, int], ...]:
     """(lane, chunk) pairs on a pipeline rank, lane by lane."""
-    if not state.held:
-        state.held = [[] for _ in range(state.ranks)]
-        for lane, row in enumerate(state.placement.rank_of.tolist()):
-            for chunk, owner in enumerate(row):
-                state.held[owner].append((lane, chunk))
-    return state.held[rank]
+    return _ranks(state).held[rank]
 
 
 def contents(state: State, rank: int) -> tuple[Chunk, ...]:
     """What lies on a rank, chunk by chunk: ranks of equal contents hold the same weights."""
-    if not state.contents:
-        state.contents = [tuple([state.chunks[c] for _, c in rank_chunks(state, r)]) for r in range(state.ranks)]
-    return state.contents[rank]
+    return _ranks(state).contents[rank]
 
 
 def first_alike(state: State, rank: int) -> int:
     """The first rank whose contents are those of this one."""
-    if not state.alike:
-        first: dict[tuple[Chunk, ...], int] = {}
-        state.alike = [first.setdefault(contents(state, r), r) for r in range(state.ranks)]
-    return state.alike[rank]
+    return _ranks(state).alike[rank]
 
 
 def group_held(state: State, kinds: Iterable[str]) -> Held:
@@ -118,7 +141,7 @@ def chunk_held(state: State, chunk: int) -> Held:
 def _held(state: State, what: Chunk) -> Held:
     costs = state.costs
     total = experts = 0.0
-    for kind, count in _counts(what):
+    for kind, count in layer_counts(what):
         total += count * costs[kind].parameters
         experts += count * costs[kind].expert_parameters
     copies = table_copies(what, state.workload.model.tied_embeddings)
@@ -152,8 +175,8 @@ def table_size(state: State) -> float:
 
 
 @functools.lru_cache(maxsize=1024)
-def _counts(chunk: Chunk) -> tuple[tuple[str, int], ...]:
-    """How many layers of each kind, the ends last."""
+def layer_counts(chunk: Chunk) -> tuple[tuple[str, int], ...]:
+    """Return how many layers of each kind a chunk has, the ends last."""
     counts = dict(Counter(chunk.kinds))
     ends = {kind: counts.pop(kind) for kind in ("embedding", "head") if kind in counts}
     return tuple((counts | ends).items())
@@ -173,7 +196,7 @@ def small_parameters(state: State, rank: int) -> float:
     """Weights of whose gradients each tensor-parallel rank has a term (under sequence parallelism norms, row biases) [count]."""
     total = 0.0
     for _, c in rank_chunks(state, rank):
-        for kind, count in _counts(state.chunks[c]):
+        for kind, count in layer_counts(state.chunks[c]):
             total += count * state.costs[kind].small_parameters
     return total
 
@@ -184,7 +207,7 @@ def shared_parameters(state: State, rank: int) -> float:
         sum(
             count * state.costs[kind].shared_parameters
             for _, c in rank_chunks(state, rank)
-            for kind, count in _counts(state.chunks[c])
+            for kind, count in layer_counts(state.chunks[c])
         )
     )
 

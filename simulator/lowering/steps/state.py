@@ -48,12 +48,8 @@ class State:
 
     weights: dict[Chunk, Any] = field(default_factory=dict)
     """Per kind of chunk: its weights; filled at first use by `parameters.chunk_held`."""
-    held: list[list[tuple[int, int]]] = field(default_factory=list)
-    """Per rank: its (lane, chunk) pairs; filled at first use by `parameters.rank_chunks`."""
-    contents: list[tuple[Chunk, ...]] = field(default_factory=list)
-    """Per rank: what its chunks hold; filled at first use by `parameters.contents`."""
-    alike: list[int] = field(default_factory=list)
-    """Per rank: the first one of the same contents; filled at first use by `parameters.first_alike`."""
+    on_ranks: Any = None
+    """What lies on each rank; found at first use by `parameters`."""
     rank_weights: dict[int, Any] = field(default_factory=dict)
     """Weights of a rank, and of those of the same contents; filled at first use by `parameters.rank_held`."""
 
