@@ -147,7 +147,7 @@ def _parallel(job: Job) -> Iterator[tuple[str, Any]]:
     yield "pipeline-model-parallel-size", p.pipeline_parallel
     yield "context-parallel-size", p.context_parallel
     if p.context_parallel > 1:
-        yield "cp-comm-type", _CONTEXT[s.context_parallel_kind]
+        yield "cp-comm-type", _kind(s.context_parallel_kind)
         if p.context_parallel_inner:
             outer = p.context_parallel // p.context_parallel_inner
             yield "hierarchical-context-parallel-sizes", f"{p.context_parallel_inner} {outer}"
@@ -176,6 +176,16 @@ def _parallel(job: Job) -> Iterator[tuple[str, Any]]:
         yield "ddp-bucket-size", int(p.bucket_size // s.gradient_bytes)
     if s.schedule.name == "combined_1f1b":
         yield "overlap-moe-expert-parallel-comm", True
+
+
+def _kind(ours: str) -> str:
+    """Megatron-LM's word for a kind of context parallelism."""
+    if ours not in _CONTEXT:
+        raise PlanError(
+            f"Megatron-LM's --cp-comm-type is one of {', '.join(_CONTEXT.values())}, but context_parallel_kind = {ours!r}. Way out: "
+            f"{', '.join(_CONTEXT)}."
+        )
+    return _CONTEXT[ours]
 
 
 def _training(job: Job) -> Iterator[tuple[str, Any]]:

@@ -73,7 +73,7 @@ class Plan(Spec):
     context_parallel: Annotated[Degree, DEGREES] = 1
     """Ranks that share the tokens of a sequence."""
     context_parallel_kind: Annotated[
-        Literal["ring", "all_gather", "ulysses", "hybrid"] | None,
+        Literal["ring", "all_gather", "ulysses", "hybrid", "ring_self_attention"] | None,
         CONTEXT,
         more_than(
             "context_parallel",
@@ -83,8 +83,9 @@ class Plan(Spec):
         ),
     ] = None
     """How attention sees the other ranks' tokens: "ring" (keys and values go round beside the attention),
-    "all_gather" (gathered first), "ulysses" (heads against tokens by all_to_all) or "hybrid" (ulysses inside groups
-    of context_parallel_inner consecutive ranks, a ring between them); left out: ring."""
+    "all_gather" (gathered first), "ulysses" (heads against tokens by all_to_all), "hybrid" (ulysses inside groups
+    of context_parallel_inner consecutive ranks, a ring between them) or "ring_self_attention" (keys go round until all
+    scores stand in memory, then values do; Li et al., arXiv 2105.13120); left out: ring."""
     context_parallel_inner: Annotated[Degree | None, CONTEXT] = None
     """Ranks of a group of context_parallel_kind "hybrid"."""
     pipeline_parallel: Annotated[Degree, DEGREES] = 1

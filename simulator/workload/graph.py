@@ -189,7 +189,7 @@ class Product(Op):
 
     Args:
         kernels: how many of the weights go into each separate product; () = all into one.
-        reads_keys: whether the right operand are keys, that other ranks may hold too, as they hold values (context parallelism).
+        reads_keys: whether the right operand are keys or values, of which other ranks may hold some (context parallelism).
         gathers: whether its divided output is gathered again.
         sums_bias: whether the gradient of its bias is a sum over rows that costs time.
         quantised: whether a run in 8 or 4 bits makes it so.
@@ -211,6 +211,11 @@ class Product(Op):
         """(left operand, right operand, output) of each product."""
         right = self.matrices or self.inputs[1:2]
         return ((self.inputs[0], r, out) for r, out in zip(right, self.outputs, strict=False))
+
+    @property
+    def makes_scores(self) -> bool:
+        """Whether keys, of those it reads, are a dimension of its result, which sums over them where it reads values."""
+        return self.reads_keys and self.inputs[1].dims[1] in self.outputs[0].dims
 
     @property
     def of_experts(self) -> bool:

@@ -53,7 +53,7 @@ _WORDS = (
     "true",
     "1 GB",
 )
-_QUANTITY = re.compile(r"([+-]?[0-9.]+(?:e[+-]?[0-9]+)?)\s*([^0-9\s].*)?\Z")
+_QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)\s*([^0-9\s].*)?\Z")
 
 
 def fields_of(cls: type[BaseModel]) -> dict[str, FieldInfo]:

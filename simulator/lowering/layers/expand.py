@@ -21,6 +21,7 @@ from simulator.lowering.layers.joins import gather_pieces
 from simulator.lowering.layers.layer_context import ExpertExchange, LayerContext
 from simulator.lowering.layers.loss_memory import loss_marks
 from simulator.lowering.layers.recompute import Recompute, dropped, policies_of, policy_named, runs_again
+from simulator.lowering.layers.ring_scores import goes_round
 from simulator.lowering.layers.rows import Rows, synchronise
 from simulator.lowering.layers.saved_values import kept_values
 from simulator.lowering.layers.write import write_backward, write_forward
@@ -29,7 +30,7 @@ from simulator.partition.strategies.experts import EXPERT
 from simulator.program.calls import Traffic
 from simulator.program.program import OperatorTable, Tensor
 from simulator.workload.families import FAMILIES
-from simulator.workload.graph import Dim
+from simulator.workload.graph import Dim, Product
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
 from simulator.workload.model import Model
 from simulator.workload.operator import LayerPart
@@ -233,8 +234,8 @@ def _stream_ways(ctx: LayerContext, part: LayerPart) -> float:
 def _widest(ctx: LayerContext, part: LayerPart, stream: float, plain_norm: bool) -> tuple[float, float]:
     """Bytes of the largest output of an operator, and of the gradients in and out of it.
 
-    A weight gradient that is not added into its buffer by its product stands beside them for a moment; a norm in plain
-    operations has its output's gradient beside three fp32 numbers per element.
+    A weight gradient that is not added into its buffer by its product stands beside them for a moment, so does that of all keys where it
+    is summed whole; a norm in plain operations has its output's gradient beside three fp32 numbers per element.
 
     Args:
         stream: how many ways the layer's input is divided.
@@ -244,6 +245,8 @@ def _widest(ctx: LayerContext, part: LayerPart, stream: float, plain_norm: bool)
         if o.work == "gemm":
             b, m, n, k = ctx.division(o).shape
             widest = max(widest, b * m * n * e)
+            if isinstance(o.op, Product) and goes_round(ctx, o, o.op):
+                gradient = max(gradient, b * n * k * e)
             if o.has_weight and not ctx.style.fused_wgrad_accumulation:
                 gradient = max(gradient, n * k * e)
     widest = max(widest, part.input_bytes)

@@ -13,6 +13,7 @@ from simulator.lowering.layers.division import Division
 from simulator.lowering.layers.joins import sum_input_gradients
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.overlapped_gemm import write_in_pieces
+from simulator.lowering.layers.ring_scores import goes_round, round_backward, round_forward
 from simulator.lowering.layers.rows import Rows
 from simulator.units import BYTES_PER_ELEMENT
 from simulator.workload.blocks.experts import LAUNCHES_PER_EXPERT
@@ -25,6 +26,9 @@ __all__ = ["product_backward", "product_forward"]
 def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, phase: str) -> None:
     """Write a product, what brings its input together and what sums its output."""
     d = ctx.division(o)
+    if goes_round(ctx, o, op):
+        round_forward(ctx, rows, o, op, d.shape, phase)
+        return
     piecewise = _piecewise(ctx, op, d)
     gathered, scattered = _gathered(ctx, o, op, o.shape[3]), o.shape[1] * o.shape[2] * ctx.e
     if not piecewise:
@@ -43,7 +47,7 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
     for width in d.widths:
         each = (b, m, width, k)
         row = ctx.product(rows, o.label, each, order, phase, launches=launches, narrow=narrow)
-    if op.reads_keys:
+    if op.makes_scores:
         exchange_keys(ctx, rows, o, heads_held(ctx, o, op.inputs[1].dims), o.shape[3], phase, row)
     ctx.collective(rows, d.around.sums, scattered, phase, o.label)
     if op.gathers and d.around.columns and ctx.tensor > 1:
@@ -55,9 +59,12 @@ def product_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
     if o.has_weight:
         _linear_backward(ctx, rows, o, op)
         return
-    b, m, n, k = ctx.division(o).shape
+    b, m, n, k = shape = ctx.division(o).shape
+    if goes_round(ctx, o, op):
+        round_backward(ctx, rows, o, op, shape)
+        return
     row = ctx.product(rows, f"{o.label} gradient", (b, m, k, n), "NN", "backward", part="input")
-    if op.reads_keys:
+    if op.makes_scores:
         exchange_keys(ctx, rows, o, heads_held(ctx, o, op.inputs[1].dims), o.shape[3], "backward", row)
     ctx.product(rows, f"{o.label} gradient", (b, n, k, m), "NT", "backward", part="input")
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from simulator.errors import PlanError, refuse
 from simulator.lowering.resolve.expert_rules import Axes, Groups
+from simulator.partition.strategies.context import RING_SELF_ATTENTION
 from simulator.plan.plan import Plan
 from simulator.workload.model import Model
 
@@ -58,16 +59,23 @@ def with_ring(axes: Axes, groups: Groups, plan: Plan) -> tuple[Axes, Groups]:
     )
 
 
-def check_context(model: Model, plan: Plan, unfused: bool) -> None:
-    """Refuse an inner part of context parallelism that could have no effect or cannot be.
+def check_context(model: Model, plan: Plan, attention: str) -> None:
+    """Refuse an inner part of context parallelism that could have no effect or cannot be, and a ring that keeps scores where the
+    kernel makes none.
 
     Args:
-        unfused: whether attention keeps its scores in memory.
+        attention: the kernel; "unfused" keeps its scores in memory.
 
     Raises:
         PlanError: with the rule, the values and a way out.
     """
-
+    unfused = attention == "unfused"
+    if plan.context_parallel_kind == RING_SELF_ATTENTION and not unfused:
+        refuse(
+            "ring_self_attention keeps all scores of a rank's queries in memory",
+            f"attention = {attention!r} makes none",
+            "attention = 'unfused', or context_parallel_kind = 'ring'",
+        )
     inner, hybrid = plan.context_parallel_inner, plan.context_parallel_kind == "hybrid"
     if hybrid != (inner is not None):
         refuse(

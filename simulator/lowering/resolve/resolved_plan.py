@@ -236,7 +236,7 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
         plan.loss_chunks or 1,
     )
     check_loss(plan, style)
-    check_context(workload.model, plan, style.attention == "unfused")
+    check_context(workload.model, plan, style.attention)
     check_documents(workload, style, schedule)
     recomputes = resolve_recompute(workload, plan, framework, schedule.slices)
     check_shards(workload, plan, replicas * plan.context_parallel, schedule.replicas)

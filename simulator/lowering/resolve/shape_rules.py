@@ -6,6 +6,7 @@ from simulator.errors import PlanError
 from simulator.lowering.resolve.degrees import nearest_divisor
 from simulator.lowering.resolve.head_rules import check_key_heads
 from simulator.partition.strategies import STRATEGIES
+from simulator.partition.strategies.context import RING_SELF_ATTENTION
 from simulator.plan.plan import Plan
 from simulator.schedules import SCHEDULES
 from simulator.workload.workload import Workload
@@ -42,11 +43,13 @@ def _check_tensor(workload: Workload, plan: Plan) -> None:
 def _check_context(workload: Workload, plan: Plan) -> None:
     model, t, c = workload.model, plan.tensor_parallel, plan.context_parallel
     plan.check_needs("context_parallel", "context_parallel_kind")
-    if workload.sequence_length % (2 * c) and c > 1:
+    scores = plan.context_parallel_kind == RING_SELF_ATTENTION  # of all keys: no rank has less work than others
+    cut, said = (c, "a piece per rank") if scores else (2 * c, "two pieces per rank")
+    if workload.sequence_length % cut and c > 1:
         raise PlanError(
-            "context_parallel cuts a sequence into two pieces per rank, which must be whole tokens, but "
-            f"{workload.sequence_length} / (2 x {c}) is no whole number. Nearest: sequence_length = "
-            f"{max(1, round(workload.sequence_length / (2 * c))) * 2 * c}."
+            f"context_parallel cuts a sequence into {said}, which must be whole tokens, but "
+            f"{workload.sequence_length} / {c if scores else f'(2 x {c})'} is no whole number. Nearest: sequence_length = "
+            f"{max(1, round(workload.sequence_length / cut)) * cut}."
         )
     if plan.context_parallel_kind == "ulysses" and model.kv_heads % (t * c):
         raise PlanError(

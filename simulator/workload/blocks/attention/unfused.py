@@ -63,6 +63,7 @@ def unfused(
             inputs=(weights, v.view(g.batch, far, *v.dims[2:])),
             outputs=(out,),
             keeps=operands[2:],
+            reads_keys=True,
             backward_launches=2,
         )
     )
