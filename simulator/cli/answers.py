@@ -374,7 +374,11 @@ ANSWERS = {
             "assumed": Key("list", "`field`, `value`, `why`"),
             "no_effect": Key("list", "settings that change nothing here"),
             "not_understood": Key("list", "`place`, `text`"),
-            "measured": _more("table", "of a log: steady steps and their spread"),
+            "measured": _more("table", "of a log or trace: steady steps and their spread"),
+            "operations": _more(
+                "table",
+                "of a trace or workload file: `rows` by kind and group: count, bytes, flops, seconds of `gpus` GPUs",
+            ),
             "files": _more("list", "of a topology: data files that -o writes"),
         },
     ),

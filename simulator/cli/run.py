@@ -25,6 +25,7 @@ from simulator.cli.run_program import is_program, run_program
 from simulator.errors import SpecError
 
 if TYPE_CHECKING:
+    from simulator.importers.imported import Imported
     from simulator.importers.steps import Steps
     from simulator.job import Job
     from simulator.report.prediction import Prediction
@@ -91,8 +92,15 @@ def command(
         return
     the_job = read_job(job, model, cluster, settings, neighbours=True)
     wanted = None if tokens is None else quantity("--tokens", tokens, "tokens")
-    steps = None if measured is None else _log(measured)
-    given = _seconds(steps, the_job) if steps else None if measured is None else quantity("--measured", measured, "s")
+    log = None if measured is None else _log(measured)
+    steps = log.steps if log else None
+    given = (
+        _seconds(steps, the_job)
+        if steps
+        else None
+        if measured is None or log
+        else quantity("--measured", measured, "s")
+    )
     rate = None if measured_rate is None else quantity("--measured-tokens-per-gpu", measured_rate, "tokens")
     seconds = measured_time(the_job, given, rate)
     varies = the_job.jitter is not None or samples is not None or seed is not None
@@ -117,12 +125,12 @@ def command(
         judgement = judge_step_time(prediction, seconds)
         answer["measured"] = judgement.to_dict() | ({"log": steps.to_dict()} if steps else {})
         sections += [*([steps.section()] if steps else []), judgement.section()]
-        if steps and steps.kernels:
-            from simulator.studies.measured_kernels import kernels_beside
+    if log and log.operations:
+        from simulator.studies.measured_kernels import kernels_beside
 
-            beside_trace = kernels_beside(steps.kernels, prediction)
-            answer["measured"] |= {"kernels": beside_trace.to_dict()["by_kind"]}
-            sections.append(beside_trace.section())
+        beside_trace = kernels_beside(log.operations.by_kind(), prediction)
+        answer["measured"] = answer.get("measured", {}) | {"kernels": beside_trace.to_dict()["by_kind"]}
+        sections.append(beside_trace.section())
     if wanted is not None:
         cost = training_cost(prediction, wanted, the_job.cluster.price_per_gpu_hour)
         answer["training"] = cost.to_dict()
@@ -181,8 +189,8 @@ def _run_program(
         raise typer.Exit(DOES_NOT_FIT)
 
 
-def _log(measured: str) -> Steps | None:
-    """The steps of a log or trace, when a file is named; None for a time."""
+def _log(measured: str) -> Imported | None:
+    """What a log or trace says, when a file is named; None for a time."""
     import os
 
     from simulator.importers.jobs import import_file
@@ -190,13 +198,13 @@ def _log(measured: str) -> Steps | None:
     if (
         not os.path.exists(measured)
         and os.sep not in measured
-        and not measured.endswith((".log", ".txt", ".json", ".gz"))
+        and not measured.endswith((".log", ".txt", ".json", ".gz", ".et"))
     ):
         return None
-    steps: Steps | None = import_file(measured).steps
-    if steps is None:
+    found = import_file(measured)
+    if found.steps is None and not (found.operations and found.operations.rows):
         raise SpecError(f"--measured {measured}: is no training log and no trace. Give one, or a time such as 2.31s")
-    return steps
+    return found
 
 
 def _seconds(steps: Steps, job: Job) -> float:

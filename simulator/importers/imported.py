@@ -52,7 +52,8 @@ class Imported:
     Args:
         source_format: the importer's name; of several files joined by " + ".
         tables: workload, model, plan and cluster, each with the fields of a job that the files decide.
-        steps: measured steps, of a log (`training_log.Steps`); None for other files.
+        steps: measured steps, of a log or trace (`steps.Steps`); None for other files.
+        operations: what a trace or workload file says is done (`operations.Operations`); None for other files.
         files: further data files that `dtsim import -o` may write: (kind, name, content).
         per_replica: sequences of a step on each replica, where the file says these and not all of them together.
     """
@@ -64,6 +65,7 @@ class Imported:
     no_effect: tuple[Line, ...] = ()
     not_understood: tuple[Line, ...] = ()
     steps: Any = None
+    operations: Any = None
     files: tuple[tuple[str, str, dict[str, Any]], ...] = ()
     per_replica: int | None = None
 
@@ -92,6 +94,10 @@ class Imported:
         }
         if self.steps is not None:
             answer["measured"] = self.steps.to_dict()
+            if self.operations is not None:
+                answer["measured"]["kernels"] = [row.as_kernels() for row in self.operations.by_kind()]
+        if self.operations is not None:
+            answer["operations"] = self.operations.to_dict()
         if self.files:
             answer["files"] = [{"kind": kind, "name": name, "content": content} for kind, name, content in self.files]
         return answer
@@ -118,6 +124,7 @@ class Findings:
     no_effect: list[Line] = field(default_factory=list)
     not_understood: list[Line] = field(default_factory=list)
     steps: Any = None
+    operations: Any = None
     files: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     per_replica: int | None = None
 
@@ -168,6 +175,7 @@ class Findings:
             no_effect=tuple(self.no_effect),
             not_understood=tuple(self.not_understood),
             steps=self.steps,
+            operations=self.operations,
             files=tuple(self.files),
             per_replica=self.per_replica,
         )
@@ -188,6 +196,7 @@ def again(imported: Imported) -> Findings:
         list(imported.no_effect),
         list(imported.not_understood),
         imported.steps,
+        imported.operations,
         list(imported.files),
         imported.per_replica,
     )

@@ -75,6 +75,8 @@ def _joined(paths: Sequence[str | Path], cluster: str | None) -> Findings:
     for one in found[1:]:
         joined.source_format += f" + {one.source_format}"
         joined.steps = joined.steps or one.steps
+        if one.operations is not None:
+            joined.operations = one.operations.joined(joined.operations)
         joined.per_replica = joined.per_replica or one.per_replica
         joined.files += one.files
         joined.no_effect += one.no_effect

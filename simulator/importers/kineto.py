@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from simulator.errors import SpecError
+from simulator.hardware.cluster import MAX_WORLD_SIZE
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
+from simulator.importers.events import events_of
 from simulator.importers.imported import Findings, Imported, brief
-from simulator.importers.steps import KernelKind, Steps
+from simulator.importers.operations import Operation, Operations, Tally
+from simulator.importers.steps import Steps
 from simulator.units import parse
 
 __all__ = ["KinetoTrace", "kind_of_kernel"]
@@ -37,6 +40,7 @@ _PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern i
 _ON_GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
 _STEP = re.compile(r"ProfilerStep#(\d{1,9})")
 _MOST_EVENTS = 2_000_000
+_MOST_CATEGORIES = 50
 _MICROSECOND = parse("1 us", "s")
 
 
@@ -49,12 +53,26 @@ def kind_of_kernel(name: str) -> str:
     return next((kind for kind, pattern in _PATTERNS if pattern.search(name)), "memory_bound")
 
 
+_BYTES = {
+    "Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2,
+    "Byte": 1, "Char": 1, "Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1,
+}  # fmt: skip
+"""Bytes of an element, by PyTorch's name of its type."""
+
+
 @dataclass(slots=True)
 class _Found:
-    """What stands in a trace [us]: kernels as (start, end, name), annotated steps on the processor and on the GPU."""
+    """What stands in a trace [us]: kernels as (start, end, name, group, bytes), annotated steps on the processor and on the GPU.
 
-    kernels: list[tuple[float, float, str]] = field(default_factory=list)
-    steps: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: {"cpu": [], "gpu": []})
+    Args:
+        groups: GPUs of a process group, by what the trace calls it.
+        others: events that are neither, by category.
+    """
+
+    kernels: list[tuple[float, float, str, str, float]] = field(default_factory=list)
+    steps: dict[str, dict[str, tuple[float, float]]] = field(default_factory=lambda: {"cpu": {}, "gpu": {}})
+    groups: dict[str, int] = field(default_factory=dict)
+    others: Counter[str] = field(default_factory=Counter)
     events: int = 0
 
 
@@ -80,96 +98,94 @@ class KinetoTrace(Importer):
             SpecError: no JSON, or no kernel in it.
         """
         found = _Found()
-        for event in _events(document):
+        for event in events_of(document, "traceEvents", _MOST_EVENTS):
             _take(found, event)
         if not found.kernels:
             raise SpecError(
                 f"{document.place}: {found.events:,} events, but no kernel of a GPU among them. Way out: profile with ProfilerActivity.CUDA"
             )
-        steps = sorted(found.steps["gpu"] or found.steps["cpu"])
+        steps = sorted((found.steps["gpu"] or found.steps["cpu"]).values())
         findings = Findings(self.name)
+        _about(document, findings)
         end = max(kernel[1] for kernel in found.kernels)
         if not steps:
             steps = [(min(kernel[0] for kernel in found.kernels), end)]
             why = "the trace names no ProfilerStep: call profiler.step() once per step"
-            findings.assume("measured.steps", 1, f"{document.place}: {why}; all kernels are taken for one step")
-        if not found.steps["gpu"]:  # the processor's mark of a step ends before the GPU has done
+            findings.assumed_key("measured.steps", 1, f"{document.place}: {why}; all kernels are taken for one step")
+        else:  # from start to start: the processor's mark ends before the GPU has done, the GPU's leaves out what it waits
             steps = [(this[0], after[0]) for this, after in pairwise(steps)] or [(steps[0][0], end)]
         lengths = [(high - low) * _MICROSECOND for low, high in steps]
         if min(lengths) <= 0:
             raise SpecError(f"{document.place}: a step of this trace takes no time")
-        findings.steps = Steps(
-            place=document.place,
-            unit="seconds",
-            values=tuple(lengths),
-            kernels=_by_kind(found.kernels, steps),
-        )
+        findings.steps = Steps(place=document.place, unit="seconds", values=tuple(lengths))
+        findings.operations = Operations(span="a step", rows=_by_kind(found.kernels, steps), groups=found.groups)
+        for category, count in found.others.most_common(_MOST_CATEGORIES):
+            findings.ignore(document.place, f"{count:,} events of {brief(category)!r}: no kernels and no steps")
         return findings.done()
 
 
-def _events(document: Document) -> Iterator[dict[str, Any]]:
-    """The events of a trace one by one, so that a large one is never whole in memory."""
-    text = document.text
-    start = text.find("[", max(0, text.find('"traceEvents"')))
-    decoder, place = json.JSONDecoder(), start + 1
-    skip = re.compile(r"[\s,]*")
-    for _ in range(_MOST_EVENTS):
-        gap = skip.match(text, place)
-        place = gap.end() if gap else place
-        if start < 0 or place >= len(text):
-            raise SpecError(f"{document.place}: its list of events has no end: the file was cut off, or is no trace")
-        if text[place] == "]":
-            return
-        try:
-            event, place = decoder.raw_decode(text, place)
-        except (ValueError, RecursionError) as error:
-            line = text.count("\n", 0, place) + 1
-            raise SpecError(f"{document.place}, line {line}: no JSON ({brief(error)})") from None
-        if not isinstance(event, dict):
-            raise SpecError(f"{document.place}: an event of a trace is a table, but one is {brief(event)}")
-        yield event
-    raise SpecError(f"{document.place}: has more than {_MOST_EVENTS:,} events. Way out: profile fewer steps")
+def _about(document: Document, findings: Findings) -> None:
+    """Read what stands before the events: GPUs of the run, and of which kind they are."""
+    before, found, _ = document.head.partition('"traceEvents"')
+    try:
+        about = json.loads(before.rstrip().rstrip(",") + "}") if found else {}
+    except (ValueError, RecursionError):
+        return
+    run = about.get("distributedInfo")
+    world = run.get("world_size") if isinstance(run, dict) else None
+    if isinstance(world, int) and not isinstance(world, bool) and 0 < world <= MAX_WORLD_SIZE:
+        findings.put("cluster.gpus", world, f"{document.place}: distributedInfo.world_size")
+    gpus = about.get("deviceProperties")
+    names = [gpu["name"] for gpu in gpus if isinstance(gpu, dict) and "name" in gpu] if isinstance(gpus, list) else []
+    for name, count in Counter(map(brief, names)).items():
+        findings.skip(document.place, f"deviceProperties: {count} x {name}; --cluster says which cluster that is")
 
 
 def _take(found: _Found, event: dict[str, Any]) -> None:
     """Keep an event that is a kernel or a step."""
     found.events += 1
-    if event.get("ph") != "X":
-        return
     start, length, name, kind = (event.get(key, 0) for key in ("ts", "dur", "name", "cat"))
-    if not isinstance(name, str) or not _time(start) or not _time(length):
+    kind = kind if isinstance(kind, str) else ""
+    usable = event.get("ph") == "X" and isinstance(name, str) and _time(start) and _time(length)
+    if not usable:
+        found.others[kind or f"ph {brief(event.get('ph'))}"] += 1
         return
     begin, end = float(start), float(start + length)
-    if isinstance(kind, str) and kind.lower() in _ON_GPU:
-        found.kernels.append((begin, end, name if kind.lower() == "kernel" else kind))
-    elif _STEP.fullmatch(name):
-        found.steps["gpu" if kind == "gpu_user_annotation" else "cpu"].append((begin, end))
+    if kind.lower() in _ON_GPU:
+        group, moved = _message(found, event.get("args"))
+        found.kernels.append((begin, end, name if kind.lower() == "kernel" else kind, group, moved))
+    elif _STEP.fullmatch(name):  # on the GPU every stream has its own mark of a step
+        marks = found.steps["gpu" if kind == "gpu_user_annotation" else "cpu"]
+        old = marks.get(name, (begin, end))
+        marks[name] = (min(old[0], begin), max(old[1], end))
+    else:
+        found.others[kind or "no category"] += 1
+
+
+def _message(found: _Found, about: Any) -> tuple[str, float]:
+    """The group of a collective and the bytes that a GPU brings; "" and 0 of other kernels."""
+    if not isinstance(about, dict) or "Collective name" not in about:
+        return "", 0.0
+    group = brief(about.get("Process Group Description") or about.get("Process Group Name") or "")
+    size, elements = about.get("Group size"), about.get("In msg nelems")
+    if isinstance(size, int) and 0 < size <= MAX_WORLD_SIZE:
+        found.groups[group] = size
+    width = _BYTES.get(str(about.get("dtype")), 0)
+    return group, elements * float(width) if isinstance(elements, int | float) and _time(elements) else 0.0
 
 
 def _time(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
 
 
-def _by_kind(kernels: list[tuple[float, float, str]], steps: list[tuple[float, float]]) -> tuple[KernelKind, ...]:
-    """Kernels that begin within the steps, by kind, per step; the longest kind first."""
+def _by_kind(
+    kernels: list[tuple[float, float, str, str, float]], steps: list[tuple[float, float]]
+) -> tuple[Operation, ...]:
+    """Kernels that begin within the steps, by kind and group, per step."""
     low, high = steps[0][0], steps[-1][1]
-    seconds: dict[str, float] = {}
-    counts: dict[str, int] = {}
-    names: dict[str, dict[str, float]] = {}
-    for start, end, name in kernels:
-        if not low <= start < high:
-            continue
-        kind = kind_of_kernel(name)
-        seconds[kind] = seconds.get(kind, 0.0) + (end - start) * _MICROSECOND
-        counts[kind] = counts.get(kind, 0) + 1
-        one = names.setdefault(kind, {})
-        one[brief(name)[:60]] = one.get(brief(name)[:60], 0.0) + end - start
-    return tuple(
-        KernelKind(
-            kind=kind,
-            seconds=total / len(steps),
-            kernels=counts[kind] / len(steps),
-            longest=max(names[kind], key=lambda name: names[kind][name]),
-        )
-        for kind, total in sorted(seconds.items(), key=lambda pair: -pair[1])
-    )
+    tally = Tally()
+    for start, end, name, group, moved in kernels:
+        if low <= start < high:
+            seconds = (end - start) * _MICROSECOND
+            tally.count(kind_of_kernel(name), brief(name)[:60], group=group, bytes=moved, seconds=seconds)
+    return tally.rows(len(steps))

@@ -54,6 +54,8 @@ def sections_of(imported: Imported) -> list[Section]:
     found = [Section(title=f"{imported.source_format}: {len(rows)} fields of a job", table=fields if rows else None)]
     if imported.steps is not None:
         found.append(imported.steps.section())
+    if imported.operations is not None:
+        found.append(imported.operations.section())
     other = tuple(
         (a.field, brief(a.value), a.why) for a in imported.assumed if a.field not in places and "." not in a.field
     )

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from simulator.errors import SpecError
 from simulator.report.table import Section, percent
 from simulator.units import show
 
-__all__ = ["KernelKind", "Steps", "steady"]
+__all__ = ["Steps", "steady"]
 
 _CLOSE = 0.05
 """A step within 5 % of the median runs at its pace, even where the others lie closer."""
@@ -42,23 +42,6 @@ def steady(values: Sequence[float]) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelKind:
-    """Kernels of one kind in a step, of a trace.
-
-    Args:
-        kind: gemm, attention, memory_bound, a collective, or send_recv.
-        seconds: per step, of one GPU.
-        kernels: how many per step.
-        longest: name of those that take most of it.
-    """
-
-    kind: str
-    seconds: float
-    kernels: float
-    longest: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
     """What a log or a trace says of its steps.
 
@@ -69,7 +52,6 @@ class Steps:
         batch: sequences per step, if the log says them.
         memory: the largest peak of memory that it names [B]; 0 = none.
         tflops: TFLOP/s per GPU by the log's own count; 0 = none.
-        kernels: by kind, of a trace; () of a log.
     """
 
     place: str
@@ -78,7 +60,6 @@ class Steps:
     batch: int | None = None
     memory: float = 0.0
     tflops: float = 0.0
-    kernels: tuple[KernelKind, ...] = ()
 
     @property
     def warm_up(self) -> int:
@@ -144,7 +125,7 @@ class Steps:
             "global_batch_size": self.batch,
             "peak_memory_bytes": self.memory or None,
             "tflops_per_gpu": self.tflops or None,
-        } | ({"kernels": [asdict(kind) for kind in self.kernels]} if self.kernels else {})
+        }
 
     def section(self) -> Section:
         """Return the steps to read."""

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from simulator.errors import SimulatorError
 from simulator.importers import IMPORTERS
+from simulator.importers.chakra_wire import _varint, framed, metadata
 from simulator.importers.document import MOST_BYTES, Document
 from simulator.importers.jobs import import_files, load_any_job
 
@@ -55,6 +56,13 @@ JSON = st.recursive(
                     "bf16",
                     "enabled",
                     "train_batch_size",
+                    "schema",
+                    "nodes",
+                    "workload_graph",
+                    "traceEvents",
+                    "Name",
+                    "NodeType",
+                    "1",
                     "x",
                 ]
             ),
@@ -93,8 +101,47 @@ def test_any_json(data: object) -> None:
     survives("x.json", json.dumps(data).encode())
 
 
+FIELD = st.tuples(st.integers(1, 31), st.sampled_from([0, 1, 2, 5]), st.binary(max_size=9) | st.integers(0, 2**70))
+"""A field of a message of Protocol Buffers: number, wire type, and what stands in it."""
+
+
+def encoded(fields: list[tuple[int, int, bytes | int]]) -> bytes:
+    out = b""
+    for number, kind, value in fields:
+        whole = value if isinstance(value, bytes) else _varint(value)
+        out += _varint(number << 3 | kind) + (_varint(len(whole)) if kind == 2 else b"") + whole
+    return out
+
+
 @QUICK
-@given(st.binary(max_size=300), st.sampled_from(["x.json", "x.yaml", "x.toml", "x.sh", "x.log", "x.xml", "x", "x.csv"]))
+@given(st.lists(st.lists(FIELD, max_size=6), max_size=6), st.sampled_from(["x.et", "x"]))
+def test_any_messages(messages: list[list[tuple[int, int, bytes | int]]], name: str) -> None:
+    nodes = [encoded([(2, 2, b"name"), *fields]) for fields in messages]
+    survives(name, metadata() + b"".join(framed(node) for node in nodes))
+
+
+@QUICK
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from(["layer", "-1", "0", "1", "1e400", "9" * 30, "NONE", "ALLREDUCE", "ALLTOALL_EP", "X_EP"])
+        ),
+        max_size=5,
+    ),
+    st.sampled_from(
+        ["HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 all_gpus: 8", "MICRO", "DATA x: y"]
+    ),
+    st.sampled_from(["1", "3", "999999999", "x"]),
+)
+def test_any_workload(rows: list[list[str]], first: str, count: str) -> None:
+    survives("x.txt", "\n".join([first, count, *("\t".join(row) for row in rows)]).encode())
+
+
+@QUICK
+@given(
+    st.binary(max_size=300),
+    st.sampled_from(["x.json", "x.yaml", "x.toml", "x.sh", "x.log", "x.xml", "x", "x.csv", "x.et"]),
+)
 def test_any_bytes(data: bytes, name: str) -> None:
     survives(name, data)
 

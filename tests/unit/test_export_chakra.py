@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from simulator.costs.price import price
 from simulator.errors import PlanError, SpecError
+from simulator.importers.jobs import import_files
+from simulator.importers.operations import Operation, Tally
 from simulator.importers.write_chakra import write_chakra
 from simulator.job import job_from_names
 from simulator.lowering import lower
@@ -160,6 +164,21 @@ def test_nodes_and_bytes_are_the_programs(tmp_path: Path, model: str, settings: 
     assert {kind: n * each for kind, n in wanted_size.items()} == dict(size) == dict(made.bytes)
     assert {0} >= set(sent.values())
     assert sum(map(len, files)) == sum(made.nodes.values())
+    read = import_files(made.paths)
+    found = {row.kind: row for row in merged(read.operations.rows)}
+    assert dict(count) == {kind: found[kind].count for kind in count}
+    assert dict(size) == {kind: found[kind].bytes for kind in size}
+    assert made.nodes["COMP"] == found["compute"].count
+    assert (8, 8) == (read.operations.gpus, read.tables["cluster"]["gpus"])
+    assert all(row.group in groups for row in read.operations.rows if row.kind in names.values())
+    assert {number: len(members) for number, members in groups.items()} == read.operations.groups
+
+
+def merged(rows: Sequence[Operation]) -> list[Operation]:
+    """Operations of all groups together."""
+    tally = Tally()
+    tally.add([replace(row, group="") for row in rows])
+    return list(tally.rows())
 
 
 def test_kernels_take_the_time_that_the_prices_give_them(tmp_path: Path) -> None:

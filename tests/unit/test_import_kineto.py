@@ -64,20 +64,35 @@ def test_steps_go_from_start_to_start_and_kernels_are_sorted_by_kind(file: Path)
     found = import_file(file)
     assert "kineto" == found.source_format
     assert (0.7,) * 3 == pytest.approx(found.steps.values)
-    kinds = {one.kind: one for one in found.steps.kernels}
-    assert ["gemm", "all_reduce", "attention", "memory_bound"] == list(kinds)
-    assert [0.4, 0.06, 0.05, 0.05] == pytest.approx([one.seconds for one in kinds.values()])
-    assert 2.0 == kinds["gemm"].kernels
+    kinds = {one.kind: one for one in found.operations.rows}
+    wanted = {"gemm": 0.4, "all_reduce": 0.06, "attention": 0.05, "memory_bound": 0.05}
+    assert pytest.approx(wanted) == {kind: one.seconds for kind, one in kinds.items()}
+    assert 2.0 == kinds["gemm"].count
     assert kinds["gemm"].longest.startswith("nvjet")
 
 
-def test_steps_marked_on_the_gpu_are_taken_as_marked(tmp_path: Path) -> None:
+def test_steps_marked_on_the_gpu_go_from_start_to_start_too_once_for_all_streams(tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
-    marks = [event(f"ProfilerStep#{n}", 1000.0 + n * STEP, 0.9 * STEP, "gpu_user_annotation") for n in range(2)]
-    path.write_text(json.dumps(trace(2) | {"traceEvents": [*trace(2)["traceEvents"], *marks]}))
-    found = import_file(path).steps
-    assert (0.63, 0.63) == pytest.approx(found.values)
-    assert 0.4 == pytest.approx(found.kernels[0].seconds)
+    marks = [event(f"ProfilerStep#{n}", 1000.0 + n * STEP, 0.9 * STEP, "gpu_user_annotation") for n in range(3)]
+    marks += [one | {"tid": 20, "ts": one["ts"] + 500, "dur": 0.1 * STEP} for one in marks]
+    path.write_text(json.dumps(trace(3) | {"traceEvents": [*trace(3)["traceEvents"], *marks]}))
+    found = import_file(path)
+    assert (0.7, 0.7) == pytest.approx(found.steps.values)
+    assert 0.4 == pytest.approx(found.operations.rows[0].seconds)
+
+
+def test_a_collective_says_its_group_and_bytes_and_the_trace_its_gpus(tmp_path: Path) -> None:
+    about = {"Collective name": "allreduce", "In msg nelems": 1000, "dtype": "BFloat16", "Group size": 8}
+    about |= {"Process Group Name": "0", "Process Group Description": "default_pg"}
+    kernel = event("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(...)", 1000.0, 50.0, "kernel", args=about)
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(trace(2) | {"traceEvents": [kernel, *a_step(0), *a_step(1)]}))
+    found = import_file(path)
+    row = next(one for one in found.operations.rows if one.group)
+    assert ("all_reduce", "default_pg", 2000.0, 50e-6) == (row.kind, row.group, row.bytes, pytest.approx(row.seconds))
+    assert {"default_pg": 8} == found.operations.groups
+    assert {"gpus": 8} == found.tables["cluster"]
+    assert any("'cpu_op'" in line.text for line in found.no_effect), "events that make nothing are listed"
 
 
 def test_without_steps_the_whole_trace_is_one_and_it_says_so(tmp_path: Path) -> None:
@@ -125,7 +140,7 @@ def test_a_run_beside_a_trace(dtsim: Dtsim, file: Path) -> None:
     assert rows["gemm"]["measured_s"] > rows["attention"]["measured_s"] > 0
     assert rows["gemm"]["predicted_s"] > 0
     assert rows["reduce_scatter"]["measured_s"] == 0, "the trace has none, the plan does"
-    beside = kernels_beside(import_file(file).steps.kernels, simulate_job(load_job("llama3_8b_fsdp_8xh100")))
+    beside = kernels_beside(import_file(file).operations.by_kind(), simulate_job(load_job("llama3_8b_fsdp_8xh100")))
     assert set(beside.to_frame()["kind"]) == set(rows)
 
 
