@@ -6,54 +6,12 @@ docs/json.md and `dtsim show schema NAME` read it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from simulator.cli.answer_schema import AnswerSchema, Key
 from simulator.report.schema import SCHEMA_VERSION
 
 __all__ = ["ANSWERS", "EVERYWHERE", "SCHEMA_VERSION", "AnswerSchema", "Key", "json_schema", "misfits"]
-
-_TYPES: dict[str, dict[str, Any]] = {
-    "number": {"type": "number"},
-    "whole": {"type": "integer"},
-    "text": {"type": "string"},
-    "truth": {"type": "boolean"},
-    "table": {"type": "object"},
-    "list": {"type": "array"},
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A key of an answer.
-
-    Args:
-        type: number, whole, text, truth, table (a JSON object) or list; with "?" behind it also null.
-        doc: what it means.
-        always: whether every such answer has it.
-    """
-
-    type: str
-    doc: str
-    always: bool = True
-
-    def schema(self) -> dict[str, Any]:
-        """Return it as JSON Schema has it."""
-        kind = _TYPES[self.type.rstrip("?")]["type"]
-        return {"type": [kind, "null"] if self.type.endswith("?") else kind, "description": self.doc}
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerSchema:
-    """One kind of answer.
-
-    Args:
-        command: what gives it.
-        keys: beside those that every answer has.
-    """
-
-    command: str
-    keys: Mapping[str, Key]
 
 
 def _more(type_: str, doc: str) -> Key:
@@ -326,6 +284,25 @@ ANSWERS = {
         },
     ),
     "collectives": AnswerSchema("dtsim collective KIND --sizes", {"rows": _ROWS}),
+    "layout": AnswerSchema(
+        "dtsim layout",
+        {
+            "model": Key("text", "its name"),
+            "layout": Key("text", "name of the strategy, of the file, or `map`"),
+            "mesh": Key("table", "ranks by axis"),
+            "batch": Key("whole", "sequences"),
+            "sequence": Key("whole", "tokens of each"),
+            "notes": Key("list", "what was assumed, in words"),
+            "ops": Key(
+                "list",
+                "per operation `label`, `block` and `count` (its kind of layer, and how often the model has it), `einsum`, `along` (axis: "
+                "the dimension it divides), `operands` (`name`, `role`, `local_shape`, `layout` as held; `used_shape`, `used_layout` as "
+                "computed on), `flops`, `backward_flops` and `collectives` (`kind`, `axes`, `bytes`, `direction`, `tensor`, `sent_bytes`); "
+                "with a cluster also seconds",
+            ),
+            "totals": Key("table", "sums over a forward and a backward of the whole model, on one rank"),
+        },
+    ),
     "calibrate": AnswerSchema(
         "dtsim calibrate nccl",
         {

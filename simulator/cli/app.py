@@ -40,6 +40,7 @@ VERBS = {
     "goodput": "Simulate a whole run: failures, checkpoints, days, money, energy.",
     "compare": "Put schedules, ZeRO stages or any setting side by side.",
     "collective": "Time one collective on a cluster.",
+    "layout": "Derive the collectives of tensors laid on a mesh, by hand or by propagation.",
     "calibrate": "Fit a cost model to measurements and write a profile.",
     "measure": "Measure this machine; writes what calibrate reads.",
     "validate": "Predict a table of measured runs and show the errors.",

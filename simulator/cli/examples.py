@@ -44,6 +44,9 @@ EXAMPLES = {
         "dtsim collective all_reduce --size 1GiB --cluster dgx_h100 --ranks 16 --nodes 2",
         "dtsim collective all_gather --sizes 1KiB:1GiB --cluster dgx_h100 --ranks 8 --plot gather.png -o gather.csv",
     ),
+    "layout": (
+        "dtsim layout gpt3_13b --mesh rows=8,cols=8 --map batch=rows --map ffn=cols --map heads=cols --map vocab=cols",
+    ),
     "calibrate": ("dtsim calibrate nccl LOG... --cluster dgx_h100 --output nccl_my.toml",),
     "measure": ("dtsim measure gemm --output measured",),
     "validate": (

@@ -32,6 +32,10 @@ ASKED = {
     "advise": [("--model", "gpt2_124m", "--cluster", "rtx_5090_x1")],
     "goodput": [("llama3_405b_16384xh100", "--days", "3", "--samples", "10", "--no-levers")],
     "collective": [("all_reduce", "--size", "1MiB", "--cluster", "dgx_h100", "--ranks", "8")],
+    "layout": [
+        ("gpt2_124m", "--mesh", "rows=2,cols=2", "--map", "batch=rows", "--map", "ffn=cols"),
+        ("gpt2_124m", "--mesh", "cols=4", "--map", "heads=cols", "--cluster", "dgx_a100"),
+    ],
     "collectives": [("collective", "all_reduce", "--sizes", "1MiB:4MiB", "--cluster", "dgx_h100", "--ranks", "8")],
     "calibrate": [("nccl", f"{DATA}/nccl_logs/index.csv", "--output", "{new}/nccl_x.toml")],
     "accuracy": [("calibrate", "nccl", f"{DATA}/nccl_logs/index.csv", "--accuracy")],

@@ -1,0 +1,51 @@
+"""How the keys of a JSON answer are declared: a type and a meaning each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["AnswerSchema", "Key"]
+
+_TYPES: dict[str, dict[str, Any]] = {
+    "number": {"type": "number"},
+    "whole": {"type": "integer"},
+    "text": {"type": "string"},
+    "truth": {"type": "boolean"},
+    "table": {"type": "object"},
+    "list": {"type": "array"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of an answer.
+
+    Args:
+        type: number, whole, text, truth, table (a JSON object) or list; with "?" behind it also null.
+        doc: what it means.
+        always: whether every such answer has it.
+    """
+
+    type: str
+    doc: str
+    always: bool = True
+
+    def schema(self) -> dict[str, Any]:
+        """Return it as JSON Schema has it."""
+        kind = _TYPES[self.type.rstrip("?")]["type"]
+        return {"type": [kind, "null"] if self.type.endswith("?") else kind, "description": self.doc}
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSchema:
+    """One kind of answer.
+
+    Args:
+        command: what gives it.
+        keys: beside those that every answer has.
+    """
+
+    command: str
+    keys: Mapping[str, Key]

@@ -1,0 +1,134 @@
+"""The collectives of an operation: those of its operands' moves, and of the sums that it finds on its way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from simulator.partition.layout import Shard
+from simulator.partition.operands import Operand
+from simulator.partition.placements import LaidOut, Placements
+from simulator.partition.redistribute import Move
+from simulator.workload.graph import Kernel, Op, count
+
+__all__ = ["Collective", "collectives_of"]
+
+_STATISTIC = 4.0
+"""Bytes of a sum or maximum that a norm, a softmax or a loss finds: they are kept in fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective.
+
+    Args:
+        kind: as in `collectives.KINDS`.
+        axes: of the mesh, whose ranks take part.
+        bytes: largest buffer of a rank.
+        direction: "forward" or "backward".
+        tensor: what is moved, or the sum that is found.
+        sent: bytes that a rank sends in a ring, or in all_to_all.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    bytes: float
+    direction: str
+    tensor: str
+    sent: float
+
+
+def collectives_of(
+    op: Op, operands: tuple[Operand, ...], reduces: tuple[str, ...], laid: LaidOut
+) -> Iterator[Collective]:
+    """Yield all collectives of an operation; gradients of its weights that go the same way go together."""
+    before = [o for o in operands if o.role != "output"]
+    after = [o for o in operands if o.role == "output"]
+    for o in before:
+        yield from _moves(o, o.forward, o.held, laid, "forward")
+    yield from _statistics(op, operands, reduces, laid, "forward")
+    for o in after:
+        yield from _moves(o, o.forward, o.used, laid, "forward")
+    for o in after:
+        yield from _moves(o, o.backward, o.held, laid, "backward", "gradient of ")
+    yield from _statistics(op, operands, reduces, laid, "backward")
+    for o in before:
+        yield from _moves(o, o.again, o.held, laid, "backward")
+    weights: dict[tuple[str, tuple[str, ...]], Collective] = {}
+    for o in before:
+        start = {**o.used, **{m.axis: m.held for m in o.backward}}
+        for c in _moves(o, o.backward, start, laid, "backward", "gradient of "):
+            if o.role != "weight":
+                yield c
+                continue
+            known = weights.get((c.kind, c.axes))
+            if known is not None:
+                c = replace(c, tensor="gradients of its weights", bytes=known.bytes + c.bytes, sent=known.sent + c.sent)
+            weights[c.kind, c.axes] = c
+    yield from weights.values()
+
+
+def _collective(
+    kind: str, axes: tuple[str, ...], size: float, direction: str, tensor: str, laid: LaidOut
+) -> Collective:
+    """A collective whose largest buffer on a rank has so many bytes."""
+    ranks = math.prod(laid.ranks[axis] for axis in axes)
+    sent = (2.0 if kind == "all_reduce" else 1.0) * (ranks - 1) / ranks * size
+    return Collective(kind, axes, size, direction, tensor, sent)
+
+
+def _moves(
+    o: Operand, moves: tuple[Move, ...], start: Placements, laid: LaidOut, direction: str, prefix: str = ""
+) -> Iterator[Collective]:
+    """The collectives of some moves one after the other; equal ones that follow each other are one over several axes."""
+    lies = dict(start)
+    found: list[Collective] = []
+    for move in moves:
+        before = _size(o, lies, laid)
+        lies[move.axis] = move.wanted
+        kind, size = move.collective, max(before, _size(o, lies, laid))
+        axes: tuple[str, ...] = (move.axis,)
+        if found and kind == found[-1].kind != "all_to_all":
+            last = found.pop()
+            axes, size = (*last.axes, *axes), max(last.bytes, size)
+        if kind:
+            found.append(_collective(kind, axes, size, direction, prefix + o.tensor.name, laid))
+    yield from found
+
+
+def _size(o: Operand, lies: Placements, laid: LaidOut) -> float:
+    """Bytes of a rank's part; rows of experts are the same rows as before under another name, and the first dimension of theirs."""
+    rows, names = o.tensor.dims[:1], ("copies", "expert_rows")
+    mine = {a: Shard(rows[0].name) if isinstance(p, Shard) and p.dim in names else p for a, p in lies.items()}
+    return laid.local(o.tensor, mine).bytes
+
+
+def _statistics(
+    op: Op, operands: tuple[Operand, ...], reduces: tuple[str, ...], laid: LaidOut, direction: str
+) -> Iterator[Collective]:
+    """What ranks that have parts of a reduced dimension tell each other: numbers per what is left."""
+    if not reduces or not isinstance(op, Kernel):
+        return
+    names = {d.name for d in op.reduces}
+    for name, numbers, element in _found(op, direction):
+        first = operands[0]
+        size = count(tuple(d for d in first.used_shape if d.name not in names)) * numbers * element
+        yield _collective("all_reduce", reduces, size, direction, name, laid)
+
+
+def _found(op: Kernel, direction: str) -> list[tuple[str, int, float]]:
+    """(name, numbers, bytes of each) of what a kernel finds over the dimensions that it reduces.
+
+    A cross-entropy finds the maximum, the target's logit and the sum of exponentials; a LayerNorm two sums, an RMSNorm one, both
+    directions; a softmax the maximum and the sum, and backward one sum; any other reduction what it makes.
+    """
+    if op.role == "loss":
+        return [(name, 1, _STATISTIC) for name in ("maximum", "target", "sum")] if direction == "forward" else []
+    if op.role == "norm":
+        return [("statistics", len(op.weights), _STATISTIC)]
+    if any(d.name == r.name for d in op.outputs[0].dims for r in op.reduces):
+        return (
+            [("maximum", 1, _STATISTIC), ("sum", 1, _STATISTIC)] if direction == "forward" else [("sum", 1, _STATISTIC)]
+        )
+    return [(op.outputs[0].name, 1, op.outputs[0].element)] if direction == "forward" else []

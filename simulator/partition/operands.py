@@ -1,0 +1,208 @@
+"""How an operation of a graph that lies on a mesh finds its tensors, and the moves that bring them there and back.
+
+An operand that lies otherwise than the operation needs it is moved before, a result that lies otherwise than the layout says behind it.
+Gradients go the same way back: what every rank of an axis read is a sum there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from simulator.partition.layout import REPLICATE, Placement, Shard
+from simulator.partition.placements import LaidOut, Placements
+from simulator.partition.propagate import wanted
+from simulator.partition.redistribute import Move, redistribute
+from simulator.workload.graph import Attention, Dim, Exchange, HostWait, Kernel, LayerGraph, Lookup, Op, Product, Tensor
+
+__all__ = ["Operand", "experts_axes", "operands_of", "reduced_axes"]
+
+_TOKENS = frozenset(("batch", "sequence", "source_sequence", "copies", "expert_rows", "distances"))
+"""Dimensions that count tokens: a kernel that writes them under another name leaves them where they lie."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operand:
+    """A tensor that an operation reads or writes.
+
+    Args:
+        tensor: as the operation sees it, undivided.
+        role: "input", "weight" or "output".
+        held: how it lies before and after.
+        used: how the operation reads it, or what comes out of it.
+        shape: dimensions of the part that a rank holds; `used_shape`: that it computes on.
+        forward: what brings it from `held` to `used`; of an output the other way.
+        backward: what brings its gradient to `held`; of an output, to where the operation's backward reads it.
+        again: what brings an operand to `used` once more for the backward; nothing of what is kept as it was read.
+    """
+
+    tensor: Tensor
+    role: str
+    held: Placements
+    used: Placements
+    shape: tuple[Dim, ...]
+    used_shape: tuple[Dim, ...]
+    forward: tuple[Move, ...]
+    backward: tuple[Move, ...]
+    again: tuple[Move, ...] = ()
+
+
+def operands_of(
+    op: Op,
+    along: Mapping[str, Dim],
+    laid: LaidOut,
+    dealt: frozenset[str],
+    gathers_again: bool,
+) -> tuple[Operand, ...]:
+    """Return the operands of an operation: inputs, weights, outputs.
+
+    Args:
+        along: mesh axis -> the dimension that its ranks divide.
+        dealt: axes over which experts are dealt out.
+        gathers_again: see `derive`.
+    """
+    if isinstance(op, Exchange):
+        return _exchanged(op, laid, dealt)
+    if isinstance(op, HostWait):
+        return tuple(_operand(op, t, "input", {}, laid, gathers_again, still=True) for t in op.inputs)
+    return _operands(op, along, laid, gathers_again)
+
+
+def experts_axes(graph: LayerGraph, laid: LaidOut) -> frozenset[str]:
+    """Return the axes over which experts are dealt out."""
+    return frozenset(axis for w in graph.weights for axis, p in laid.tensors[w.name].items() if p == Shard("experts"))
+
+
+def _operands(op: Op, along: Mapping[str, Dim], laid: LaidOut, gathers_again: bool) -> tuple[Operand, ...]:
+    """Operands of an operation that computes; what is added to its output lies as the output does."""
+    inside = {w.name for w in op.weights if w.role == "weight"} if isinstance(op, Product | Lookup) else None
+    behind = _divided(op.outputs[0], laid) if op.outputs else {}
+    first = op.outputs[:1] if isinstance(op, Lookup) else op.outputs
+    return (
+        *(_operand(op, t, "input", along, laid, gathers_again) for t in op.inputs),
+        *(
+            _operand(op, w, "weight", along if inside is None or w.name in inside else behind, laid, gathers_again)
+            for w in op.weights
+        ),
+        *(_operand(op, t, "output", along if t in first else behind, laid, False) for t in op.outputs),
+    )
+
+
+def _divided(tensor: Tensor, laid: LaidOut) -> dict[str, Dim]:
+    """Mesh axis -> the dimension of a tensor that lies on it."""
+    dims = {d.name: d for d in tensor.dims}
+    return {axis: dims[p.dim] for axis, p in laid.tensors[tensor.name].items() if isinstance(p, Shard)}
+
+
+def _operand(
+    op: Op,
+    tensor: Tensor,
+    role: str,
+    along: Mapping[str, Dim],
+    laid: LaidOut,
+    gathers_again: bool,
+    still: bool = False,
+) -> Operand:
+    """An operand and what is moved around it; `still`: it is read where it lies."""
+    held = laid.tensors[tensor.name]
+    if still:
+        used = gradient = held
+    else:
+        used = _used(op, tensor, role, along, held)
+        gradient = _used(op, tensor, role, along, held, gradient=True)
+    if role == "output":
+        again: tuple[Move, ...] = ()
+        forward, backward = redistribute(used, held), redistribute(held, gradient)
+    else:
+        forward, backward = redistribute(held, used), redistribute(gradient, held)
+        again = forward if gathers_again and any(m.collective for m in forward) else ()
+        if tensor.element >= 8.0 or tensor.role == "mask":  # token ids have no gradient
+            backward = ()
+    return Operand(
+        tensor=tensor,
+        role=role,
+        held=held,
+        used=used,
+        shape=laid.local(tensor, held).dims,
+        used_shape=laid.local(tensor, used).dims,
+        forward=forward,
+        backward=backward,
+        again=again,
+    )
+
+
+def _used(
+    op: Op, tensor: Tensor, role: str, along: Mapping[str, Dim], held: Placements, gradient: bool = False
+) -> dict[str, Placement]:
+    """How an operation that runs so reads a tensor or leaves it; of `gradient`, how its backward leaves or reads the gradient."""
+    result = (role == "output") != gradient
+    seen = tensor
+    if isinstance(op, Attention) and role == "input" and tensor is not op.inputs[0]:
+        seen = tensor.view(*(d for d in tensor.dims if d.name not in ("sequence", "source_sequence")))
+    out = wanted(along, seen, result)
+    names = {d.serves or d.name for d in seen.dims}
+    for axis, dim in along.items():
+        if (dim.serves or dim.name) in names:
+            continue
+        if isinstance(op, Product) and op.of_experts and dim.name == "experts" and "expert_rows" in names:
+            out[axis] = Shard("expert_rows")
+        elif isinstance(op, Kernel) and dim.name in _TOKENS and _lies_by_tokens(held, axis):
+            out[axis] = held[axis]
+        elif result and _complete(op, dim):
+            out[axis] = REPLICATE
+    return out
+
+
+def _lies_by_tokens(held: Placements, axis: str) -> bool:
+    placement = held.get(axis, REPLICATE)
+    return isinstance(placement, Shard) and placement.dim in _TOKENS
+
+
+def _complete(op: Op, dim: Dim) -> bool:
+    """Whether all ranks of an axis that divides a dimension find the same sum of it, by a collective of their own."""
+    return isinstance(op, Kernel) and any(dim.name == d.name for d in op.reduces)
+
+
+def reduced_axes(op: Op, along: Mapping[str, Dim]) -> tuple[str, ...]:
+    """Return the axes that divide a dimension over which a kernel finds sums."""
+    return tuple(axis for axis, dim in along.items() if _complete(op, dim))
+
+
+def _exchanged(op: Exchange, laid: LaidOut, dealt: frozenset[str]) -> tuple[Operand, ...]:
+    """Rows that go to their experts or come back: along axes that have experts of their own they change their place.
+
+    They are the same rows before and behind, so they are moved as a tensor that has them once as tokens and once as rows of experts.
+    """
+    given, out = op.inputs[0], op.outputs[0]
+    held, after = laid.tensors[given.name], laid.tensors[out.name]
+    before, behind = given.dims[0].name, out.dims[0].name
+    moves, back = [], []
+    for axis in dict.fromkeys((*held, *after)):
+        one, other = held.get(axis, REPLICATE), after.get(axis, REPLICATE)
+        stays = (one, other) == (Shard(before), Shard(behind)) and axis not in dealt
+        if one != other and not stays:
+            moves.append(Move(axis, one, other))
+            back.append(Move(axis, other, one))
+    shape, behind_shape = laid.local(given, held).dims, laid.local(out, after).dims
+    return (
+        Operand(
+            tensor=given,
+            role="input",
+            held=held,
+            used=after,
+            shape=shape,
+            used_shape=behind_shape,
+            forward=tuple(moves),
+            backward=tuple(back),
+        ),
+        Operand(
+            tensor=out,
+            role="output",
+            held=after,
+            used=after,
+            shape=behind_shape,
+            used_shape=behind_shape,
+            forward=(),
+            backward=(),
+        ),
+    )

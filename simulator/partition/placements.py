@@ -1,0 +1,123 @@
+"""Where every tensor of a graph lies on a mesh, and which dimension of each operation the ranks of an axis divide.
+
+A layout of rules says it for any graph (`lay_out`); annotations of a few tensors that are propagated say it for one (`infer.py`).
+Placements of a tensor are a dict from mesh axis to `Shard`; on axes that it does not name every rank has all of the tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from simulator.errors import LayoutError
+from simulator.partition.layout import Layout, Placement, Shard
+from simulator.partition.propagate import product_dims
+from simulator.workload.graph import Attention, Dim, Exchange, HostWait, Kernel, LayerGraph, Lookup, Op, Tensor
+
+__all__ = ["LaidOut", "Placements", "lay_out", "local_dims", "running_dims", "tensors_of"]
+
+Placements = Mapping[str, Placement]
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """A graph on a mesh.
+
+    Args:
+        name: of the layout, for messages.
+        mesh: (axis, ranks); of a dimension on several axes the first one's parts are the largest.
+        tensors: name -> placements, of the graph's inputs and weights and of what its operations make.
+        along: per operation mesh axis -> the dimension that its ranks divide.
+    """
+
+    name: str
+    mesh: tuple[tuple[str, int], ...]
+    tensors: Mapping[str, Placements]
+    along: tuple[Mapping[str, Dim], ...]
+
+    @property
+    def ranks(self) -> dict[str, int]:
+        """Axis -> ranks."""
+        return dict(self.mesh)
+
+    def local(self, tensor: Tensor, placements: Placements) -> Tensor:
+        """Return what one rank holds of a tensor; errors as of `local_dims`."""
+        return tensor.view(*local_dims(tensor.dims, placements, self.ranks, tensor.name, self.name))
+
+
+def tensors_of(graph: LayerGraph) -> Iterable[Tensor]:
+    """All tensors of a graph, as they were made."""
+    return (*graph.inputs, *graph.weights, *(t for op in graph.ops for t in op.outputs))
+
+
+def lay_out(graph: LayerGraph, layout: Layout) -> LaidOut:
+    """Return a graph as the rules of a layout lay it.
+
+    Raises:
+        LayoutError: two dimensions of a tensor claim one axis, or one does not divide; both are named.
+    """
+    ranks = dict(layout.mesh)
+    tensors = {}
+    for tensor in tensors_of(graph):
+        try:
+            tensors[tensor.name] = {a: Shard(d.name) for a, d in layout.axes(tensor.dims).items()}
+        except LayoutError as error:
+            raise LayoutError(f"tensor {tensor.name!r}: {error}") from None
+        local_dims(tensor.dims, tensors[tensor.name], ranks, tensor.name, layout.name)
+    return LaidOut(layout.name, layout.mesh, tensors, tuple(layout.axes(running_dims(op)) for op in graph.ops))
+
+
+def running_dims(op: Op) -> tuple[Dim, ...]:
+    """Return the dimensions that an operation runs over and by which it can be divided.
+
+    Attention runs over its queries: every one of them needs all keys, and all of a head's width.
+    """
+    if isinstance(op, Attention):
+        q = op.inputs[0].dims
+        return tuple(d for d in q if d.name in ("batch", "sequence", "heads"))
+    if isinstance(op, Exchange | HostWait):
+        return ()
+    if isinstance(op, Kernel) and op.moves and not isinstance(op, Lookup):
+        return op.moves[0].dims
+    return product_dims(*op.inputs, *(w for w in op.weights if w.role == "weight"), *op.outputs)
+
+
+def local_dims(
+    dims: tuple[Dim, ...], placements: Placements, ranks: Mapping[str, int], tensor: str, layout: str
+) -> tuple[Dim, ...]:
+    """Return the dimensions of what one rank holds.
+
+    Args:
+        ranks: axis -> how many.
+        tensor, layout: names, for messages.
+
+    Raises:
+        LayoutError: a size does not divide; tensor, dimension, axis and the nearest number of ranks are named.
+
+    >>> hidden, ffn = Dim("hidden", 8), Dim("ffn", 12)
+    >>> [d.size for d in local_dims((hidden, ffn), {"rows": Shard("ffn")}, {"rows": 4}, "w", "example")]
+    [8, 3]
+    """
+    on: dict[str, list[str]] = {}
+    for axis, placement in placements.items():
+        if isinstance(placement, Shard):
+            on.setdefault(placement.dim, []).append(axis)
+    return tuple(_part(d, on[d.name], ranks, tensor, layout) if d.name in on else d for d in dims)
+
+
+def _part(dim: Dim, axes: list[str], ranks: Mapping[str, int], tensor: str, layout: str) -> Dim:
+    if dim.joins:
+        joined = tuple(_part(one, axes, ranks, tensor, layout) for one in dim.joins)
+        return Dim(dim.name, sum(one.size for one in joined), dim.serves, joined)
+    parts = math.prod(ranks[axis] for axis in axes)
+    if dim.serves and dim.size < parts and parts % dim.size == 0:
+        parts = dim.size  # several ranks hold the same key/value head
+    if dim.size % parts:
+        named = " and ".join(repr(axis) for axis in axes)
+        near = sorted((n for n in range(1, 2 * parts + 1) if dim.size % n == 0), key=lambda n: (abs(n - parts), n))
+        raise LayoutError(
+            f"a dimension is divided evenly, but layout {layout!r} lays {dim.name} = {dim.size} of {tensor!r} on the {parts} ranks of mesh "
+            f"{'axis' if len(axes) == 1 else 'axes'} {named}. Nearest: {near[0]} ranks."
+        )
+    return Dim(dim.name, dim.size // parts, dim.serves)

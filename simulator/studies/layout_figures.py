@@ -1,0 +1,245 @@
+"""What a layout makes of a model, operation by operation: the numbers of `dtsim layout`.
+
+model --graphs of its kinds of layers--> derive(layout) --> shapes, FLOP, collectives --cluster--> seconds
+
+One kind of layer is shown once with how often the model has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from simulator.lowering.layers.expand import in_decoder, layer_kinds
+from simulator.partition.derive import DerivedOp, derive
+from simulator.partition.einsum_text import einsum_text
+from simulator.partition.exchanges import Collective
+from simulator.partition.layout import Layout, Shard
+from simulator.partition.placements import LaidOut
+from simulator.plan.framework import load_framework
+from simulator.studies.layout_seconds import Seconds, op_seconds
+from simulator.workload.families import FAMILIES
+from simulator.workload.graph import LayerGraph
+from simulator.workload.layer_kind import MTP_HEAD, MTP_LAYER
+from simulator.workload.model import Model
+from simulator.workload.operator import KernelStyle
+from simulator.workload.precision import precision_named
+
+__all__ = ["Block", "LayoutFigures", "OpFigures", "kernel_style", "layout_figures", "model_blocks"]
+
+Mesh = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpFigures:
+    """One operation: as it was derived, and seconds of its work and of each of its collectives, None without a cluster."""
+
+    derived: DerivedOp
+    einsum: str
+    seconds: Seconds | None
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+        return self.derived.op.label
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One kind of layer, and how often a model has it."""
+
+    kind: str
+    count: int
+    graph: LayerGraph
+    ops: tuple[OpFigures, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutFigures:
+    """A model on a mesh.
+
+    Args:
+        model, layout, cluster: names; cluster "" = without seconds.
+        notes: what was assumed, in words.
+    """
+
+    model: str
+    layout: str
+    mesh: Mesh
+    batch: int
+    sequence: int
+    blocks: tuple[Block, ...]
+    cluster: str = ""
+    notes: tuple[str, ...] = ()
+
+    def each(self) -> Iterable[tuple[int, OpFigures]]:
+        """Yield every operation with how often the model has it."""
+        return ((block.count, op) for block in self.blocks for op in block.ops)
+
+    def collectives(self) -> Iterable[tuple[int, Collective]]:
+        """Yield every collective with how often it runs."""
+        return ((n, c) for n, op in self.each() for c in op.derived.collectives)
+
+    @property
+    def weight_bytes(self) -> float:
+        """Weights that a rank holds [B]."""
+        return sum(
+            n * math.prod(d.size for d in o.shape) * o.tensor.element
+            for n, op in self.each()
+            for o in op.derived.part("weight")
+        )
+
+    def totals(self) -> dict[str, Any]:
+        """Return the sums over a forward and a backward of the whole model, on one rank."""
+        sent = {d: sum(n * c.sent for n, c in self.collectives() if c.direction == d) for d in ("forward", "backward")}
+        kinds = Counter[str]()
+        for n, c in self.collectives():
+            kinds[c.kind] += n
+        out: dict[str, Any] = {
+            "flops": sum(n * op.derived.flops for n, op in self.each()),
+            "backward_flops": sum(n * op.derived.backward_flops for n, op in self.each()),
+            "bytes": sum(n * c.bytes for n, c in self.collectives()),
+            "sent_bytes": sum(sent.values()),
+            "sent_forward_bytes": sent["forward"],
+            "sent_backward_bytes": sent["backward"],
+            "collectives": dict(kinds),
+            "weight_bytes": self.weight_bytes,
+        }
+        if self.cluster:
+            known = [(n, op.seconds) for n, op in self.each() if op.seconds]
+            out["compute_s"] = sum(n * (s.forward + s.backward) for n, s in known)
+            out["communication_s"] = sum(n * sum(s.collectives) for n, s in known)
+            out["seconds"] = out["compute_s"] + out["communication_s"]
+        return out
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON answer of `dtsim layout`."""
+        return {
+            "model": self.model,
+            "layout": self.layout,
+            "mesh": dict(self.mesh),
+            "batch": self.batch,
+            "sequence": self.sequence,
+            "notes": list(self.notes),
+            "ops": [_op_dict(block, op) for block in self.blocks for op in block.ops],
+            "totals": self.totals(),
+        }
+
+
+def _op_dict(block: Block, op: OpFigures) -> dict[str, Any]:
+    derived, seconds = op.derived, op.seconds
+    collectives = [_collective_dict(c) for c in derived.collectives]
+    out = {
+        "label": op.label,
+        "block": block.kind,
+        "count": block.count,
+        "einsum": op.einsum,
+        "along": {axis: dim.name for axis, dim in derived.along.items()},
+        "operands": [
+            {
+                "name": o.tensor.name,
+                "role": o.role,
+                "local_shape": {d.name: d.size for d in o.shape},
+                "layout": {axis: _word(p) for axis, p in o.held.items()},
+                "used_shape": {d.name: d.size for d in o.used_shape},
+                "used_layout": {axis: _word(p) for axis, p in o.used.items()},
+            }
+            for o in derived.operands
+        ],
+        "flops": derived.flops,
+        "backward_flops": derived.backward_flops,
+        "collectives": collectives,
+    }
+    if seconds:
+        out |= {"forward_s": seconds.forward, "backward_s": seconds.backward}
+        for c, time in zip(collectives, seconds.collectives, strict=True):
+            c["time_s"] = time
+    return out
+
+
+def _collective_dict(c: Collective) -> dict[str, Any]:
+    return {
+        "kind": c.kind,
+        "axes": list(c.axes),
+        "bytes": c.bytes,
+        "direction": c.direction,
+        "tensor": c.tensor,
+        "sent_bytes": c.sent,
+    }
+
+
+def _word(placement: object) -> str:
+    """A placement in OneFlow's letters, with the dimension's name: S(ffn), B, P."""
+    return (
+        f"S({placement.dim})" if isinstance(placement, Shard) else "P" if getattr(placement, "is_sum", False) else "B"
+    )
+
+
+def kernel_style(framework: str = "megatron_core") -> KernelStyle:
+    """Return the kernels of a framework's profile."""
+    profile = load_framework(framework)
+    return KernelStyle(**{f.name: getattr(profile, f.name) for f in fields(KernelStyle) if hasattr(profile, f.name)})
+
+
+def model_blocks(
+    model: Model, batch: int, sequence: int, vocabulary: int, style: KernelStyle | None = None
+) -> tuple[Block, ...]:
+    """Return the graphs of all kinds of layers of a model, with how often it has each.
+
+    Args:
+        batch: sequences; `sequence`: tokens of each.
+        vocabulary: padded [words].
+    """
+    count = Counter(model.layer_kinds) | Counter({MTP_LAYER: model.mtp_layers, MTP_HEAD: model.mtp_layers})
+    family, out = FAMILIES.get(model.architecture), []
+    for kind in layer_kinds(model):
+        length = model.target_length if in_decoder(kind) and model.encoder_layers else sequence
+        graph = family.graph(
+            model, kind, batch, length, precision_named("bf16"), style or kernel_style(), vocabulary, source=sequence
+        )
+        out.append(Block(kind, count.get(kind, 1) or 1, graph))
+    return tuple(out)
+
+
+def layout_figures(
+    model: Model,
+    blocks: Iterable[Block],
+    layouts: Layout | Mapping[str, LaidOut],
+    mesh: Mesh,
+    batch: int,
+    sequence: int,
+    cluster: str | None = None,
+    notes: tuple[str, ...] = (),
+) -> LayoutFigures:
+    """Return what a layout makes of a model.
+
+    Args:
+        blocks: from `model_blocks`.
+        layouts: rules for all of them; or per kind where everything lies.
+        cluster: a cluster's name, for seconds.
+
+    Raises:
+        LayoutError: a tensor cannot lie so.
+        SpecError: no such cluster, or it has fewer GPUs than the mesh has ranks.
+    """
+    found, name = [], ""
+    for block in blocks:
+        layout = layouts if isinstance(layouts, Layout) else layouts[block.kind]
+        name = layout.name
+        derived = derive(block.graph, layout)
+        seconds = op_seconds(derived, mesh, cluster) if cluster else [None] * len(derived)
+        ops = tuple(OpFigures(d, einsum_text(d.op), s) for d, s in zip(derived, seconds, strict=True))
+        found.append(Block(block.kind, block.count, block.graph, ops))
+    return LayoutFigures(
+        model=model.name,
+        layout=name,
+        mesh=mesh,
+        batch=batch,
+        sequence=sequence,
+        blocks=tuple(found),
+        cluster=cluster or "",
+        notes=notes,
+    )
