@@ -192,13 +192,15 @@ def _same(op: Op, tensor: Tensor, other: Tensor, name: str) -> str | None:
     if isinstance(op, Attention) and name in ("sequence", "source_sequence", "head_dim", "value_dim"):
         together = (op.inputs[0].name, *(t.name for t in op.outputs))
         keys = tuple(t.name for t in op.inputs[1:3])
-        if name in ("head_dim", "value_dim") or (tensor.name in together) != (other.name in together) or name not in _names(tensor):
+        if (
+            name in ("head_dim", "value_dim")
+            or (tensor.name in together) != (other.name in together)
+            or name not in _names(tensor)
+        ):
             return None
         return name if {tensor.name, other.name} <= {*together} or {tensor.name, other.name} <= {*keys} else None
-    for dim in tensor.dims:
-        if same_dimension(op, dim, name, other):
-            return dim.name
-    return None
+    found = same_dimension(op, tensor.dims, name, other)
+    return found.name if found else None
 
 
 def _names(tensor: Tensor) -> set[str]:
@@ -235,7 +237,9 @@ def _result(
     return Inferred(laid, annotations, found, tuple(dict.fromkeys(still)), conflicts, sweeps)
 
 
-def divided(graph: LayerGraph, mesh: tuple[tuple[str, int], ...], tensors: Mapping[str, Mapping[str, Shard]]) -> LaidOut:
+def divided(
+    graph: LayerGraph, mesh: tuple[tuple[str, int], ...], tensors: Mapping[str, Mapping[str, Shard]]
+) -> LaidOut:
     """Return a graph whose tensors lie so, every operation divided by what moves least between ranks.
 
     Each axis divides a dimension of the operation that lies on it in some tensor, so that no work is done twice where it can be shared.
@@ -260,13 +264,13 @@ def _along(op: Op, laid: LaidOut, dealt: frozenset[str]) -> dict[str, Dim]:
 
 def _candidates(op: Op, axis: str, running: tuple[Dim, ...], laid: LaidOut) -> Iterable[Dim]:
     """Dimensions of an operation that lie on an axis, those of its result first."""
-    found = {}
+    found: dict[str, Dim] = {}
     for tensor in (*op.outputs, *op.inputs, *op.weights):
         placement = laid.tensors.get(tensor.name, {}).get(axis)
-        for dim in running:
-            if isinstance(placement, Shard) and same_dimension(op, dim, placement.dim, tensor):
-                if not (isinstance(op, Attention) and tensor in op.inputs[1:3] and dim.name == "sequence"):
-                    found.setdefault(dim.name, dim)
+        keys = isinstance(op, Attention) and tensor in op.inputs[1:3]
+        dim = same_dimension(op, running, placement.dim, tensor) if isinstance(placement, Shard) else None
+        if dim is not None and not (keys and dim.name == "sequence"):
+            found.setdefault(dim.name, dim)
     return found.values()
 
 

@@ -6,7 +6,7 @@ Gradients go the same way back: what every rank of an axis read is a sum there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.partition.layout import REPLICATE, Placement, Shard
@@ -83,7 +83,9 @@ def _operands(op: Op, along: Mapping[str, Dim], laid: LaidOut, gathers_again: bo
     out: list[Operand] = []
     behind = _divided(op.outputs[0], laid) if op.outputs else {}
     matrices = isinstance(op, Product | Lookup)
-    beside = {t.name for t in op.inputs} - {t.name for pair in op.pairs for t in pair} if isinstance(op, Product) else set()
+    beside = (
+        {t.name for t in op.inputs} - {t.name for pair in op.pairs for t in pair} if isinstance(op, Product) else set()
+    )
     for t in op.inputs:
         if t.name in beside:
             out.append(_still(t, "input", laid.tensors[t.name], laid))
@@ -118,7 +120,9 @@ def _divided(tensor: Tensor, laid: LaidOut) -> dict[str, Dim]:
     return {axis: dims[p.dim] for axis, p in laid.tensors[tensor.name].items() if isinstance(p, Shard)}
 
 
-def _operand(op: Op, tensor: Tensor, role: str, along: Mapping[str, Dim], laid: LaidOut, gathers_again: bool) -> Operand:
+def _operand(
+    op: Op, tensor: Tensor, role: str, along: Mapping[str, Dim], laid: LaidOut, gathers_again: bool
+) -> Operand:
     """An operand and what is moved around it."""
     held = laid.tensors[tensor.name]
     used, gradient = (_used(op, tensor, role, along, held, back) for back in (False, True))
@@ -176,15 +180,16 @@ def _one_family(op: Op, one: str, other: str) -> bool:
     return any({one, other} <= family for family in families)
 
 
-def same_dimension(op: Op, dim: Dim, name: str, tensor: Tensor) -> bool:
-    """Return whether a dimension is what an operation knows in another tensor by this name."""
-    other = next((d.serves or d.name for d in tensor.dims if d.name == name), name)
-    mine = dim.serves or dim.name
-    if mine == other:
-        return True
-    if isinstance(op, Product) and op.of_experts and {mine, other} == {"experts", "expert_rows"}:
-        return True
-    return _one_family(op, mine, other)
+def same_dimension(op: Op, dims: Sequence[Dim], name: str, other: Tensor) -> Dim | None:
+    """Return which of some dimensions is the one that an operation knows in another tensor by a name; None if none is."""
+    name = next((d.serves or d.name for d in other.dims if d.name == name), name)
+    names = {d.serves or d.name: d for d in dims}
+    if name in names:
+        return names[name]
+    rows = isinstance(op, Product) and op.of_experts and name in ("experts", "expert_rows")
+    return next(
+        (d for n, d in names.items() if _one_family(op, n, name) or (rows and n in ("experts", "expert_rows"))), None
+    )
 
 
 def _complete(op: Op, dim: Dim) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from simulator.errors import LayoutError
-from simulator.partition.layout import Layout, Placement, Shard
+from simulator.partition.layout import Layout, Placement, Shard, kind_of
 from simulator.partition.propagate import product_dims
 from simulator.workload.graph import Attention, Dim, Exchange, HostWait, Kernel, LayerGraph, Lookup, Op, Product, Tensor
 
@@ -61,11 +61,21 @@ def lay_out(graph: LayerGraph, layout: Layout) -> LaidOut:
     tensors = {}
     for tensor in tensors_of(graph):
         try:
-            tensors[tensor.name] = {a: Shard(d.name) for a, d in layout.axes(tensor.dims).items()}
+            tensors[tensor.name] = {a: Shard(d.name) for a, d in layout.axes(tensor.dims, kind_of(tensor)).items()}
         except LayoutError as error:
             raise LayoutError(f"tensor {tensor.name!r}: {error}") from None
         local_dims(tensor, tensors[tensor.name], ranks, layout.name)
-    return LaidOut(layout.name, layout.mesh, tensors, tuple(layout.axes(running_dims(op)) for op in graph.ops))
+    return LaidOut(layout.name, layout.mesh, tensors, tuple(_along(op, layout) for op in graph.ops))
+
+
+def _along(op: Op, layout: Layout) -> Mapping[str, Dim]:
+    """What a layout's rules divide of an operation: of a look-up its table, then of its output what is left."""
+    if isinstance(op, Product) and layout.output_stationary:
+        return layout.axes(product_dims(*op.outputs))
+    if isinstance(op, Lookup):
+        of_table = layout.axes(op.weights[0].dims, kind_of(op.weights[0]))
+        return of_table | {a: d for a, d in layout.axes(op.outputs[0].dims).items() if a not in of_table}
+    return layout.axes(running_dims(op))
 
 
 def running_dims(op: Op) -> tuple[Dim, ...]:

@@ -31,7 +31,9 @@ Values = dict[str, Parts]
 
 def differences(graph: LayerGraph, laid: LaidOut, derived: Sequence[DerivedOp], seed: int = 0) -> list[str]:
     """Return what of a derived program differs on some rank from what one rank computes: values, gradients; [] where it is right."""
-    one = MeshInterpreter(LaidOut("one rank", (), {name: {} for name in laid.tensors}, ({},) * len(graph.ops)), graph, seed)
+    one = MeshInterpreter(
+        LaidOut("one rank", (), {name: {} for name in laid.tensors}, ({},) * len(graph.ops)), graph, seed
+    )
     one.run(derive(graph, one.laid))
     many = MeshInterpreter(laid, graph, seed)
     many.run(derived)
@@ -133,7 +135,11 @@ class MeshInterpreter:
                 kept = tuple(d for d in self._union(factors) if d.name not in sums)
                 found = self._summed(op, self._product(factors, read, maps, kept))
                 whole = all(d.name not in sums for d in o.tensor.dims)
-                parts = found if whole else {at: _times((p, found[at]), (o.tensor.dims, kept), o.tensor.dims) for at, p in parts.items()}
+                parts = (
+                    found
+                    if whole
+                    else {at: _times((p, found[at]), (o.tensor.dims, kept), o.tensor.dims) for at, p in parts.items()}
+                )
             parts = self._moved(o, parts, True)
             for bias in self._biases(op, number):
                 mine = read[bias.name]
@@ -227,7 +233,9 @@ class MeshInterpreter:
             return (rows, one.weights[0]), LINEAR
         return (*one.inputs, *one.weights), CURVED
 
-    def _product(self, factors: tuple[Tensor, ...], read: Mapping[str, Parts], maps: Maps, dims: tuple[Dim, ...]) -> Parts:
+    def _product(
+        self, factors: tuple[Tensor, ...], read: Mapping[str, Parts], maps: Maps, dims: tuple[Dim, ...]
+    ) -> Parts:
         inner = maps[0]
         return {
             at: _times(tuple(inner(read[t.name][at]) for t in factors), tuple(t.dims for t in factors), dims)
@@ -242,9 +250,11 @@ CURVED: Maps = (np.tanh, lambda x: 1.0 - np.tanh(x) ** 2)
 
 def _times(arrays: tuple[Array, ...], dims: tuple[tuple[Dim, ...], ...], out: tuple[Dim, ...]) -> Array:
     """The einsum of some arrays."""
-    names = {name: i for i, name in enumerate(dict.fromkeys(d.name for each in (*dims, out) for d in each))}
-    pairs = [x for array, each in zip(arrays, dims, strict=True) for x in (array, [names[d.name] for d in each])]
-    return np.asarray(np.einsum(*pairs, [names[d.name] for d in out]))
+    letters: dict[str, str] = {}
+    for dim in (d for each in (*dims, out) for d in each):
+        letters.setdefault(dim.name, chr(ord("a") + len(letters)))
+    *given, made = ("".join(letters[d.name] for d in each) for each in (*dims, out))
+    return np.asarray(np.einsum(f"{','.join(given)}->{made}", *arrays))
 
 
 def _spread(array: Array, dims: tuple[Dim, ...], out: tuple[Dim, ...]) -> Array:

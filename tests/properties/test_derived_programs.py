@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.errors import LayoutError
 from simulator.partition.derive import DerivedOp, derive
+from simulator.partition.infer import infer
 from simulator.partition.layout import Layout, Shard, rule
 from simulator.partition.placements import LaidOut, lay_out, running_dims, tensors_of
 from simulator.testing.mesh_interpreter import MeshInterpreter, differences
 from simulator.workload.graph import Dim, Kernel, LayerGraph, Lookup, Op, Product, Tensor
 
 NAMES = ("batch", "rows", "io", "wide", "deep")
+Mesh = tuple[tuple[str, int], ...]
 SIZE = 12
 """Of every dimension: what meshes of up to three axes of 2 and 3 ranks divide."""
 DIMS = tuple(Dim(name, SIZE) for name in NAMES)
@@ -58,7 +59,9 @@ def graphs(draw: st.DrawFn) -> LayerGraph:
             given_ = (x,) if kind == "reduction" or other is x else (x, other)
             union = tuple(dict.fromkeys(d for t in given_ for d in t.dims))
             if kind == "both" and len(given_) == 2 and set(x.dims) & set(other.dims):
-                y = Tensor(name, tuple(d for d in union if not (d in x.dims and d in other.dims)), 2.0)  # may have no dimension left
+                y = Tensor(
+                    name, tuple(d for d in union if not (d in x.dims and d in other.dims)), 2.0
+                )  # may have no dimension left
                 ops.append(Product(label=f"product {number}", inputs=given_, outputs=(y,)))
             else:
                 y = Tensor(name, tuple(d for d in union if draw(st.booleans())) or union[:1], 2.0)
@@ -74,7 +77,12 @@ def graphs(draw: st.DrawFn) -> LayerGraph:
                     weights += owned
                 ops.append(
                     Kernel(
-                        label=f"kernel {number}", inputs=given_, weights=tuple(owned), outputs=(y,), moves=(), reduces=reduces
+                        label=f"kernel {number}",
+                        inputs=given_,
+                        weights=tuple(owned),
+                        outputs=(y,),
+                        moves=(),
+                        reduces=reduces,
                     )
                 )
         made.append(y)
@@ -105,6 +113,31 @@ def test_any_program_computes_what_one_rank_does(laid: tuple[LayerGraph, LaidOut
     assert [] == differences(graph, places, derive(graph, places), seed)
 
 
+@st.composite
+def annotated(draw: st.DrawFn) -> tuple[LayerGraph, Mesh, dict[str, dict[str, str]]]:
+    """A graph of which a few tensors are annotated."""
+    graph = draw(graphs())
+    mesh = draw(st.sampled_from(((("one", 2), ("two", 2)), (("one", 3), ("two", 2), ("three", 2)))))
+    out = {}
+    for tensor in draw(st.lists(st.sampled_from(list(tensors_of(graph))), max_size=3, unique_by=lambda t: t.name)):
+        axes = [axis for axis, _ in mesh if tensor.dims and draw(st.booleans())]
+        out[tensor.name] = {axis: draw(st.sampled_from(tensor.dims)).name for axis in axes}
+    return graph, mesh, out
+
+
+@settings(max_examples=100, deadline=None)
+@given(annotated())
+def test_what_follows_from_annotations_computes_what_one_rank_does(
+    given: tuple[LayerGraph, Mesh, dict[str, dict[str, str]]],
+) -> None:
+    graph, mesh, annotations = given
+    found = infer([graph], mesh, annotations)
+    laid = found.graphs["random"]
+    for name, on in annotations.items():
+        assert on == {axis: p.dim for axis, p in laid.tensors[name].items() if isinstance(p, Shard)}
+    assert [] == differences(graph, laid, derive(graph, laid))
+
+
 def small() -> LayerGraph:
     """A look-up, a norm, two products with a bias and a kernel between, a sum around them, a reduction."""
     b, h, f, v = Dim("batch", 8), Dim("hidden", 8), Dim("ffn", 8), Dim("vocabulary", 8)
@@ -112,7 +145,11 @@ def small() -> LayerGraph:
     up, act, down = Tensor("up", (b, f), 2.0), Tensor("act", (b, f), 2.0), Tensor("down", (b, h), 2.0)
     out, loss = Tensor("out", (b, h), 2.0), Tensor("loss", (b,), 4.0)
     table, scale = Tensor("table", (v, h), 2.0, "weight"), Tensor("scale", (h,), 2.0, "vector")
-    w, bias, u = Tensor("w", (h, f), 2.0, "weight"), Tensor("bias", (f,), 2.0, "bias"), Tensor("u", (f, h), 2.0, "weight")
+    w, bias, u = (
+        Tensor("w", (h, f), 2.0, "weight"),
+        Tensor("bias", (f,), 2.0, "bias"),
+        Tensor("u", (f, h), 2.0, "weight"),
+    )
     ops = (
         Lookup(label="look-up", inputs=(ids,), weights=(table,), outputs=(x,), moves=()),
         Kernel(label="norm", inputs=(x,), weights=(scale,), outputs=(n,), moves=(), reduces=(h,)),
