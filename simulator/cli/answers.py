@@ -72,6 +72,10 @@ ANSWERS = {
             "training": _more("table", "with --tokens: days, GPU-hours, price"),
             "jitter": _more("table", "with noise: quantiles of the step time and what each cause adds"),
             "advice": _more("table", "where it does not fit: single changes that make it fit"),
+            "plan_instead": _more(
+                "table",
+                "where the job is a file of another program and fits: `found`, a quicker plan that fits, of `plans`",
+            ),
             "neighbours": _more("list", "other jobs on the cluster and what they leave"),
         },
     ),

@@ -77,6 +77,7 @@ def command(
     Exit codes: 0 answered, 2 the input is wrong, 3 it does not fit (with --strict only).
     """
     from simulator.energy.step_power import step_power
+    from simulator.importers.jobs import is_foreign
     from simulator.report.summary import describe
     from simulator.studies.measured import judge_step_time, measured_time
     from simulator.studies.neighbours import beside_neighbours
@@ -106,10 +107,12 @@ def command(
     varies = the_job.jitter is not None or samples is not None or seed is not None
     count, seed = _noise_of(the_job, samples, seed) if varies else (0, 0)
     tell_compiling()
-    if model or cluster:
-        from simulator.studies.other_plan import with_a_plan
+    from_file = job is not None and is_foreign(job)
+    if model or cluster or from_file:
+        from simulator.studies.other_plan import plan_instead, with_a_plan
 
-        the_job = with_a_plan(the_job)
+        planned = with_a_plan(the_job)
+        from_file, the_job = from_file and planned is the_job, planned
     the_job, beside = beside_neighbours(the_job)
     prediction = _simulate(the_job, engine)
     answer, told = _answer(prediction), describe(prediction, the_job.name)
@@ -141,6 +144,9 @@ def command(
         variation = vary(the_job, count, seed, engine, note)
         answer["jitter"] = variation.to_dict()
         sections.insert(1, variation.section())
+    if from_file and (instead := plan_instead(the_job, prediction)) is not None:
+        answer["plan_instead"] = instead.to_dict()
+        sections.append(instead.section())
     if not prediction.fits:
         from simulator.studies.advice import make_it_fit
 

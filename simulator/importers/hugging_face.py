@@ -129,10 +129,11 @@ def _filled(
 
 
 def _name(config: dict[str, Any], document: Document) -> str:
-    """The name the file gives, else that of its folder or itself."""
+    """The name the file gives, else its own; of a config.json, as every model has one, that of its folder."""
     given = config.get("_name_or_path")
     known = isinstance(given, str) and given.strip("./ ")
-    text = str(given) if known else Path(document.place).resolve().parent.name
+    own = document.stem if document.stem.lower() != "config" else Path(document.place).resolve().parent.name
+    text = str(given) if known else own
     text = "".join(c if c.isalnum() and c.isascii() else "_" for c in text.rstrip("/").split("/")[-1].lower())
     return text.strip("_")[:80] or "model"
 

@@ -134,6 +134,10 @@ def _experts(job: Job) -> Iterator[tuple[str, Any]]:
     if m.capacity_factor:
         yield "moe-expert-capacity-factor", m.capacity_factor
     yield "moe-grouped-gemm", True
+    if p.expert_exchange == "einsum":
+        raise PlanError(
+            "Megatron-LM has no one-hot dispatch of tokens to experts, but expert_exchange = 'einsum'. Way out: all_to_all."
+        )
     once = p.expert_exchange == "once_per_node"
     yield "moe-token-dispatcher-type", "flex" if once else "alltoall"
     if once:

@@ -6,6 +6,7 @@ Every choice is declared once, here: type, bounds and default, what it says, its
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
@@ -45,6 +46,7 @@ _SHARED = more_than(
     "{name} is between ranks that share experts",
     values="{name} = {value} and expert_parallel = 1",
 )
+_BY_GATHER = replace(_SHARED, when=("all_to_all", "once_per_node"))
 _COPIES = more_than(
     "copies",
     1,
@@ -97,9 +99,26 @@ class Plan(Spec):
     it), over which the experts of a layer are dealt out."""
     expert_tensor_parallel: Annotated[Degree | None, DEGREES, _EXPERTS] = None
     """Ranks that split each expert: 1, or tensor_parallel (left out)."""
-    expert_exchange: Annotated[Exchange | None, EXPERTS, FrameworkDefault("expert_exchange"), _EXPERTS, _SHARED] = None
+    expert_exchange: Annotated[Exchange | None, EXPERTS, FrameworkDefault("expert_exchange"), _EXPERTS, _BY_GATHER] = (
+        None
+    )
     """How tokens reach their experts: "all_to_all" (a row per expert) or "once_per_node" (a row per node that has
-    some of them, handed on inside it, as DeepEP and HybridEP do)."""
+    some of them, handed on inside it, as DeepEP and HybridEP do) or "einsum" (rows are made and summed up by products with
+    one-hot masks around an all_to_all, as in GShard and Mesh-TensorFlow; the model has a capacity_factor)."""
+    expert_group_size: Annotated[
+        Degree | None,
+        EXPERTS,
+        _EXPERTS,
+        one_of(
+            "expert_exchange",
+            ("einsum",),
+            "expert_group_size is the number of tokens that one-hot masks dispatch together",
+            values="expert_exchange = {found!r} has none (expert_group_size = {value})",
+            way="leave it out, or expert_exchange = 'einsum'",
+        ),
+    ] = None
+    """Tokens of a group, at most, of a rank's microbatch, which is cut into equal ones; left out: 1,024, as in
+    Mesh-TensorFlow."""
     expert_imbalance: Annotated[float, Field(ge=1, le=1000), EXPERTS, _EXPERTS, _SHARED] = 1.0
     """Rows of the rank with the most popular experts over the mean of all."""
     sequence_parallel: Annotated[

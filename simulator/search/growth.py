@@ -11,6 +11,7 @@ from simulator.job import Job
 from simulator.plan.plan import Plan
 from simulator.search.space import Point, Space
 from simulator.specs import validate_spec
+from simulator.units import WRITTEN
 from simulator.workload.model import Model
 
 __all__ = ["GROWTHS", "Grown", "Growth"]
@@ -129,7 +130,7 @@ def _round(size: float) -> int:
 
 
 def _planned(plan: Plan, **fields: Any) -> Plan:
-    return validate_spec(plan.model_dump(exclude_unset=True) | fields, Plan, "this plan")
+    return validate_spec(plan.model_dump(exclude_unset=True, context=WRITTEN) | fields, Plan, "this plan")
 
 
 def _modelled(model: Model, **sizes: Any) -> Model:

@@ -38,17 +38,18 @@ def quick_space(job: Job) -> Space:
     return make_space(job, ranges, plain)
 
 
-def quick_search(job: Job, probability: float = 0.9, near: bool = False) -> Answer:
+def quick_search(job: Job, probability: float = 0.9, near: bool = False, tries: int = _TRIES) -> Answer:
     """Return the answer of a small search; it proves nothing where the effort did not suffice.
 
     Args:
         job: what is trained, on what; its plan says what no plan of the space does.
         probability: with which a plan must fit.
         near: among ties the smallest change from the job's own plan is chosen, not the simplest plan.
+        tries: how many plans are simulated at most.
     """
     space = quick_space(job)
     like = {field: getattr(job.plan, field.partition(".")[2]) for field in space.ranges} if near else None
-    return search(space, "descent", fit_probability=probability, top=5, tries=_TRIES, like=like)
+    return search(space, "descent", fit_probability=probability, top=5, tries=tries, like=like)
 
 
 def proposed(job: Job) -> tuple[Answer, Candidate | None]:

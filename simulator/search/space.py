@@ -21,6 +21,7 @@ from simulator.job import Job, parse_value
 from simulator.plan.plan import Plan
 from simulator.search.split import BALANCED, TIMED, timed_split
 from simulator.specs import validate_spec
+from simulator.units import WRITTEN
 from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.precision import precision_named
 
@@ -128,7 +129,7 @@ class Space:
         split = plan.get("layer_split")
         if split in (BALANCED, TIMED):
             plan["layer_split"] = None
-        held = self.job.plan.model_dump(exclude_unset=True) | plan
+        held = self.job.plan.model_dump(exclude_unset=True, context=WRITTEN) | plan
         made = replace(
             self.job,
             plan=validate_spec(held, Plan, "this plan"),

@@ -190,6 +190,7 @@ class Product(Op):
     Args:
         kernels: how many of the weights go into each separate product; () = all into one.
         reads_keys: whether the right operand are keys or values, of which other ranks may hold some (context parallelism).
+        fixed: whether its left operand is a mask, which has no gradient.
         gathers: whether its divided output is gathered again.
         sums_bias: whether the gradient of its bias is a sum over rows that costs time.
         quantised: whether a run in 8 or 4 bits makes it so.
@@ -197,6 +198,7 @@ class Product(Op):
 
     kernels: tuple[int, ...] = ()
     reads_keys: bool = False
+    fixed: bool = False
     gathers: bool = False
     sums_bias: bool = True
     quantised: bool = True

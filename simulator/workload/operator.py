@@ -187,6 +187,7 @@ class KernelStyle:
         divides_checkpoints: of a recomputed layer's input each tensor-parallel rank keeps its part, and gathers it before the backward.
         keeps_idle_products: per-operator recompute keeps a layer's last product too.
         keeps_compute_gradients: gradients are made in the compute dtype, and added to wider ones in passes of their own.
+        expert_group: tokens that one-hot masks send to experts together, at most; 0 = rows are copied by a gather.
         loss_metrics: how often the loss of a microbatch is evaluated again, for training metrics.
     """
 
@@ -229,4 +230,5 @@ class KernelStyle:
     divides_checkpoints: bool = False
     keeps_idle_products: bool = False
     keeps_compute_gradients: bool = False
+    expert_group: int = 0
     loss_metrics: int = 0

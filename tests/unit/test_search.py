@@ -357,3 +357,11 @@ def test_a_step_is_linear_in_its_microbatches_once_the_pipeline_is_full(plan: li
         steps.append(simulate_job(job_from_names("llama3_8b", "h100_x8", [*settings, batch])).step_time)
     increments = [after - before for before, after in itertools.pairwise(steps)]
     assert increments == pytest.approx([increments[0]] * 3, rel=1e-9)
+
+
+def test_sizes_of_the_plan_stay_in_every_plan_of_the_space() -> None:
+    """A bucket of a size, say, which a file states with its unit and a plan holds in bytes."""
+    job = job_from_names("llama3_8b", "h100_x8", ["plan.bucket_size=200 MB", "workload.global_batch_size=16"])
+    space = make_space(job, read_ranges(["tensor_parallel=1,2"]), {})
+    assert {2e8} == {space.job_of(point).plan.bucket_size for point in space.points()}
+    assert quick_search(job).best

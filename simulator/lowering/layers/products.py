@@ -63,7 +63,8 @@ def product_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
     if goes_round(ctx, o, op):
         round_backward(ctx, rows, o, op, shape)
         return
-    row = ctx.product(rows, f"{o.label} gradient", (b, m, k, n), "NN", "backward", part="input")
+    if not op.fixed:
+        row = ctx.product(rows, f"{o.label} gradient", (b, m, k, n), "NN", "backward", part="input")
     if op.makes_scores:
         exchange_keys(ctx, rows, o, heads_held(ctx, o, op.inputs[1].dims), o.shape[3], "backward", row)
     ctx.product(rows, f"{o.label} gradient", (b, n, k, m), "NT", "backward", part="input")

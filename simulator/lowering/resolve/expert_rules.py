@@ -17,7 +17,10 @@ from simulator.errors import PlanError
 from simulator.plan.plan import Plan
 from simulator.workload.model import Model
 
-__all__ = ["Axes", "Groups", "check_experts", "with_experts"]
+__all__ = ["BY_MASKS", "Axes", "Groups", "check_experts", "with_experts"]
+
+BY_MASKS = "einsum"
+"""The exchange whose rows are made by products with one-hot masks (`Plan.expert_exchange`)."""
 
 Axes = tuple[tuple[str, int], ...]
 
@@ -132,8 +135,11 @@ def _fits(sizes: list[int], left: int) -> bool:
     return left == 1
 
 
-def check_experts(model: Model, plan: Plan) -> None:
+def check_experts(model: Model, plan: Plan, exchange: str) -> None:
     """Refuse what the model's experts do not allow, and what would have no effect.
+
+    Args:
+        exchange: how tokens reach their experts (`Plan.expert_exchange`).
 
     Raises:
         PlanError: with the rule, the values and a way out.
@@ -142,10 +148,11 @@ def check_experts(model: Model, plan: Plan) -> None:
         plan.check_needs("expert_parallel", "expert_imbalance", "expert_exchange")
     tensor = plan.tensor_parallel
     split = plan.expert_tensor_parallel or tensor
-    dealt = ("expert_parallel", "expert_tensor_parallel", "expert_exchange", "expert_imbalance")
+    dealt = ("expert_parallel", "expert_tensor_parallel", "expert_exchange", "expert_group_size", "expert_imbalance")
     plan.check_needs("model.experts", *dealt, model=model)
     if not model.experts:
         return
+    _check_masks(model, plan, exchange)
     if model.capacity_factor and plan.expert_imbalance > 1:
         raise PlanError(
             "expert_imbalance is about experts that take all rows sent to them, but model "
@@ -177,4 +184,22 @@ def check_experts(model: Model, plan: Plan) -> None:
             "ranks that exchange rows of experts need tokens of their own, which tensor-parallel ranks have only under "
             f"sequence parallelism, but sequence_parallel = false, tensor_parallel = {tensor}, expert_parallel = "
             f"{plan.expert_parallel}, expert_tensor_parallel = {split}. Way out: sequence_parallel = true."
+        )
+
+
+def _check_masks(model: Model, plan: Plan, exchange: str) -> None:
+    """Rules of one-hot masks."""
+    plan.check_needs("expert_exchange", "expert_group_size", expert_exchange=exchange)
+    if exchange != BY_MASKS:
+        return
+    if not model.capacity_factor:
+        raise PlanError(
+            f"expert_exchange = {BY_MASKS!r} gives each expert the same number of rows of every group, but model {model.name!r} has "
+            "capacity_factor = 0: experts take all rows sent to them. Way out: model.capacity_factor = 1.25, or "
+            "expert_exchange = 'all_to_all'."
+        )
+    if plan.tensor_parallel > 1:
+        raise PlanError(
+            f"groups of tokens lie whole on a rank under expert_exchange = {BY_MASKS!r}, but tensor_parallel = {plan.tensor_parallel} "
+            "shares tokens out. Way out: tensor_parallel = 1, or expert_exchange = 'all_to_all'."
         )

@@ -17,7 +17,7 @@ from simulator.lowering.resolve.asynchronous_rules import UNROLLED, check_asynch
 from simulator.lowering.resolve.context_rules import check_context, with_ring
 from simulator.lowering.resolve.degrees import count_microbatches, count_replicas
 from simulator.lowering.resolve.effect_rules import check_effects
-from simulator.lowering.resolve.expert_rules import Groups, check_experts, with_experts
+from simulator.lowering.resolve.expert_rules import BY_MASKS, Groups, check_experts, with_experts
 from simulator.lowering.resolve.head_rules import with_shared_heads
 from simulator.lowering.resolve.model_rules import check_model
 from simulator.lowering.resolve.offload_rules import check_offload, gradients_leave
@@ -36,6 +36,7 @@ from simulator.plan.values import AXES
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Schedule, Shape
 from simulator.units import BYTES_PER_ELEMENT
+from simulator.workload.blocks.one_hot import GROUP_SIZE
 from simulator.workload.graph import Dim
 from simulator.workload.operator import KernelStyle
 from simulator.workload.precision import Precision
@@ -213,7 +214,8 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
     said = functools.partial(chosen, plan, framework)
     replicas = count_replicas(plan, world_size, cluster_name)
     check_shapes(workload, plan)
-    check_experts(workload.model, plan)
+    exchange: str = said("expert_exchange")
+    check_experts(workload.model, plan, exchange)
     microbatches = count_microbatches(workload, plan, replicas)
     schedule = _schedule(plan, microbatches)
     check_units(workload, plan, microbatches)
@@ -234,6 +236,7 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
         not said("vocabulary_parallel_loss") and divides_vocabulary,
         said("fused_cross_entropy"),
         plan.loss_chunks or 1,
+        (plan.expert_group_size or GROUP_SIZE) if exchange == BY_MASKS else 0,
     )
     check_loss(plan, style)
     check_context(workload.model, plan, style.attention)
@@ -334,7 +337,7 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
         cuda_graphs=graphs_of(workload, plan, framework, recomputes.kind),
         expert_parallel=plan.expert_parallel,
         expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,
-        expert_exchange=said("expert_exchange"),
+        expert_exchange=exchange,
         expert_imbalance=plan.expert_imbalance,
         layout=layout,
         style=style,
@@ -379,13 +382,15 @@ def _rank_order(plan: Plan) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=64)
-def _style(framework: Framework, attention: str, dropout: bool, gathers: bool, fused: bool, chunks: int) -> KernelStyle:
+def _style(
+    framework: Framework, attention: str, dropout: bool, gathers: bool, fused: bool, chunks: int, group: int
+) -> KernelStyle:
     """The kernels of a framework's profile, which has a key for every field of the style; what the plan resolved comes on top."""
-    habits = {f.name: getattr(framework, f.name) for f in fields(KernelStyle) if f.name != "loss_chunks"}
-    resolved = {"attention": attention, "dropout": dropout}
-    return KernelStyle(
-        **{**habits, **resolved, "gathers_logits": gathers, "fused_cross_entropy": fused, "loss_chunks": chunks}
-    )
+    habits = {
+        f.name: getattr(framework, f.name) for f in fields(KernelStyle) if f.name not in ("loss_chunks", "expert_group")
+    }
+    resolved = {"attention": attention, "dropout": dropout, "loss_chunks": chunks, "expert_group": group}
+    return KernelStyle(**{**habits, **resolved, "gathers_logits": gathers, "fused_cross_entropy": fused})
 
 
 def _schedule(plan: Plan, microbatches: int) -> Schedule:

@@ -9,7 +9,8 @@ Dispatch and combine are the exchanges between the ranks that share the experts.
 experts, k (2 h + 6 f_e) where the router's weights scale the inner activation, 2 h for the router's input and 12 E for logits, weights
 and choice.
 With a capacity factor c every expert takes exactly c k T / E rows: fuller ones drop tokens, emptier ones are padded, so that k T
-becomes c k T above and all ranks have equal work.  Groups of experts with a choice of one each (M6-T's prototypes, arXiv
+becomes c k T above and all ranks have equal work.  Then rows may be made by products with one-hot masks, too (`one_hot.py`), in place
+of permute, sorts and unpermute.  Groups of experts with a choice of one each (M6-T's prototypes, arXiv
 2105.15082) cost what one group of all of them with as many choices costs.
 Source: Lepikhin et al., GShard, arXiv 2006.16668; Megatron-LM's token dispatcher (permute, exchange, sort by expert).
 """
@@ -17,6 +18,7 @@ Source: Lepikhin et al., GShard, arXiv 2006.16668; Megatron-LM's token dispatche
 from __future__ import annotations
 
 from simulator.workload.blocks.mlp import mlp
+from simulator.workload.blocks.one_hot import combine, dispatch
 from simulator.workload.builder import LayerBuilder
 from simulator.workload.graph import Dim, Exchange, HostWait, Keep, Kernel, Moves, Tensor
 
@@ -36,48 +38,63 @@ _LOGIT = 4.0
 
 def experts(g: LayerBuilder, x: Tensor) -> Tensor:
     """Add the operations between the MLP's norm and its residual in a layer with experts; return their output."""
-    m, e, style = g.m, g.e, g.style
-    rows = max(1, round(g.t * m.experts_per_token * (m.capacity_factor or 1.0)))
-    copies, sorted_rows = Dim("copies", rows), Dim("expert_rows", rows)
+    m, style = g.m, g.style
     reach = m.groups_per_token / m.expert_groups if m.expert_groups else 1.0
     with g.module("moe"):
         with g.captured("moe_router"):
             chosen = _choice(g, x)
         if not m.capacity_factor:
             _counts(g, chosen)
-        mine = g.tensor("copied rows", copies, g.hidden)
-        moved = (Moves(dims=x.dims, read=e, backward_written=e), Moves(dims=mine.dims, written=e, backward_read=e))
-        g.add(
-            Kernel(
-                label="permute", inputs=(x, chosen), outputs=(mine,), absorbed="exchange", moves=moved, access="gather"
-            )
-        )
-        there = g.tensor("dispatched rows", sorted_rows, g.hidden)
+        by_product = style.expert_group > 0
+        mine, weights = dispatch(g, x, chosen) if by_product else (_permuted(g, x, chosen), chosen)
+        there = g.tensor("dispatched rows", Dim("expert_rows", mine.dims[0].size), g.hidden)
         g.add(_exchange("dispatch", mine, there, True, m.experts_per_token, reach))
-        there = g.moves("sort by expert", there, "sorted rows", access="gather", after_exchange=True)
+        if not by_product:
+            there = g.moves("sort by expert", there, "sorted rows", access="gather", after_exchange=True)
         out = mlp(g, "expert", there, Dim("expert_ffn", m.expert_ffn), expert=True)
         if m.linear_bias and style.weights_in_experts:
             out = _weighted_biases(g, out)
-        out = g.moves("sort back", out, "rows sorted back", access="gather", after_exchange=True)
-        back = g.tensor("combined rows", copies, g.hidden)
+        if not by_product:
+            out = g.moves("sort back", out, "rows sorted back", access="gather", after_exchange=True)
+        back = g.tensor("combined rows", *mine.dims)
         g.add(_exchange("combine", out, back, False, m.experts_per_token, reach))
-        made = g.tensor("experts' output", *x.dims)
-        moved = (
-            Moves(dims=back.dims, read=e, backward_read=e, backward_written=e),
-            Moves(dims=x.dims, written=e, backward_read=e),
-        )
-        g.add(
-            Kernel(
-                label="unpermute",
-                inputs=(back, chosen),
-                outputs=(made,),
-                keeps=() if style.weights_in_experts else (Keep(tensor=back, name="expert output"),),
-                absorbed="exchange",
-                moves=moved,
-                access="gather",
-            )
-        )
+        made = combine(g, x, back, weights) if by_product else _unpermuted(g, x, back, chosen)
         return _shared(g, x, made) if m.shared_expert_ffn else made
+
+
+def _permuted(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
+    """Every token once for each of its experts, the rows of an expert together."""
+    m, e = g.m, g.e
+    mine = g.tensor(
+        "copied rows", Dim("copies", max(1, round(g.t * m.experts_per_token * (m.capacity_factor or 1.0)))), g.hidden
+    )
+    moved = (Moves(dims=x.dims, read=e, backward_written=e), Moves(dims=mine.dims, written=e, backward_read=e))
+    g.add(
+        Kernel(label="permute", inputs=(x, chosen), outputs=(mine,), absorbed="exchange", moves=moved, access="gather")
+    )
+    return mine
+
+
+def _unpermuted(g: LayerBuilder, x: Tensor, back: Tensor, chosen: Tensor) -> Tensor:
+    """The weighted sum of each token's rows."""
+    e = g.e
+    made = g.tensor("experts' output", *x.dims)
+    moved = (
+        Moves(dims=back.dims, read=e, backward_read=e, backward_written=e),
+        Moves(dims=x.dims, written=e, backward_read=e),
+    )
+    g.add(
+        Kernel(
+            label="unpermute",
+            inputs=(back, chosen),
+            outputs=(made,),
+            keeps=() if g.style.weights_in_experts else (Keep(tensor=back, name="expert output"),),
+            absorbed="exchange",
+            moves=moved,
+            access="gather",
+        )
+    )
+    return made
 
 
 def _exchange(label: str, given: Tensor, made: Tensor, outward: bool, copies: int, reach: float) -> Exchange:
