@@ -31,6 +31,8 @@ _NO_KERNEL = {
 """Operators that start no kernel, beside views."""
 _UNPACKS = {"fsdp.split_with_sizes_copy", "aten.split_with_sizes_copy"}
 """Operators that copy what was gathered into the tensors that it is of."""
+_FILLS = {"aten.full": 0.0, "aten.zeros": 0.0, "aten.ones": 1.0}
+"""Operators that make a tensor of one number, and which unless they are told."""
 _HOST_READS = {"aten._local_scalar_dense", "aten.item", "aten.equal", "aten.is_nonzero"}
 _ONE = 1.0
 """What a number read from the device is taken to be."""
@@ -189,6 +191,8 @@ class Recorder:
         )
         self.storages.meet(outputs, number)
         self.storages.write([*outputs, *written], number)
+        if name in _FILLS:
+            self.storages.fill(outputs, float(named.get("fill_value", _FILLS[name])))
         if name in _UNPACKS:
             self.storages.unpacked(touched, written)
 
@@ -286,13 +290,17 @@ class Recorder:
         known = getattr(tensor, "constant", None)
         if known is not None:
             return function(known, *arguments[1:], **options)
+        filled = self.storages.value_of(tensor)
         if not self.storages.on_host(tensor):
             self.wait_of_host(tensor)
-            self.assume(f"a number read from the device is taken as 1 at {place_in_script()}")
+            if filled is None:
+                self.assume(f"a number read from the device is taken as 1 at {place_in_script()}")
         if name != "aten._local_scalar_dense" and name != "aten.item":
             return False
-        kind = tensor.dtype
-        return False if kind == self.torch.bool else _ONE if kind.is_floating_point else int(_ONE)
+        if tensor.dtype == self.torch.bool:
+            return bool(filled)
+        value = _ONE if filled is None else filled
+        return value if tensor.dtype.is_floating_point else int(value)
 
     def wait_of_host(self, tensor: Any) -> None:
         """Note that the host waits until a tensor is there."""

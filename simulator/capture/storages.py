@@ -24,6 +24,7 @@ class _Life:
     phase: str = ""
     writer: int = -1
     host: bool = False
+    value: float | None = None
     read_in: set[str] = field(default_factory=set)
 
 
@@ -103,7 +104,18 @@ class Storages:
     def write(self, tensors: Iterable[Any], event: int) -> None:
         """Note who wrote to tensors."""
         for tensor in tensors:
-            self._life(tensor, event).writer = event
+            life = self._life(tensor, event)
+            life.writer, life.value = event, None
+
+    def fill(self, tensors: Iterable[Any], value: float) -> None:
+        """Note that all numbers of tensors are the same."""
+        for tensor in tensors:
+            self._life(tensor, BEFORE).value = value
+
+    def value_of(self, tensor: Any) -> float | None:
+        """Return what all numbers of a tensor are; None where nobody knows."""
+        life = self._alive.get(id(tensor.untyped_storage()))
+        return None if life is None else life.value
 
     def resized(self, storage: Any, size: int) -> None:
         """Note that a storage lets its memory go, or gets it again."""

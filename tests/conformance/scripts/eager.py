@@ -39,7 +39,9 @@ class Attention(nn.Module):
         q, k = rotated(q, turns), rotated(k, turns)
         share = words.heads // words.groups
         if share > 1:
-            k, v = (y[:, :, :, None, :].expand(b, t, -1, share, self.width).reshape(b, t, -1, self.width) for y in (k, v))
+            k, v = (
+                y[:, :, :, None, :].expand(b, t, -1, share, self.width).reshape(b, t, -1, self.width) for y in (k, v)
+            )
         q, k, v = (y.transpose(1, 2) for y in (q, k, v))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.wo(y.transpose(1, 2).contiguous().view(b, t, -1))

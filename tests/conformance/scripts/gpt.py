@@ -13,6 +13,7 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import random
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 parser = argparse.ArgumentParser()
@@ -20,6 +21,8 @@ parser.add_argument("--tensor", type=int, default=1)
 parser.add_argument("--pipeline", type=int, default=1)
 parser.add_argument("--microbatches", type=int, default=8)
 parser.add_argument("--tied", action="store_true")
+parser.add_argument("--experts", type=int, default=0)
+parser.add_argument("--expert-ranks", type=int, default=1)
 parser.add_argument("--sequence", action="store_true")
 parser.add_argument("--recompute", choices=("none", "full", "selective"), default="none")
 parser.add_argument("--distributed-optimizer", action="store_true")
@@ -27,12 +30,28 @@ words = parser.parse_args()
 
 torch.cuda.current_device = lambda: "cpu"
 torch.Tensor.cuda = lambda tensor, *rest, **options: tensor
+for name in ("Stream", "Event", "current_stream", "stream"):
+    setattr(torch.cuda, name, getattr(torch.cpu, name))
 random.CudaRNGStatesTracker.fork = lambda tracker, name="": contextlib.nullcontext()
 random._get_all_rng_states = lambda: ()
 random._set_all_rng_states = lambda *states: None
-parallel_state.initialize_model_parallel(words.tensor, words.pipeline, create_gloo_process_groups=False)
+parallel_state.initialize_model_parallel(
+    words.tensor, words.pipeline, expert_model_parallel_size=words.expert_ranks, create_gloo_process_groups=False
+)
 
+moe_utils.te_general_gemm = None  # Transformer Engine is missing
 TOKENS, VOCABULARY = 2048, 32000
+experts = {
+    "num_moe_experts": words.experts,
+    "expert_model_parallel_size": words.expert_ranks,
+    "moe_router_topk": 2,
+    "moe_ffn_hidden_size": 1408,
+    "moe_token_dispatcher_type": "alltoall",
+    "moe_expert_capacity_factor": 1.0,
+    "moe_pad_expert_input_to_capacity": True,
+    "moe_router_load_balancing_type": "aux_loss",
+    "moe_aux_loss_coeff": 0.01,
+}
 config = TransformerConfig(
     num_layers=4,
     hidden_size=1024,
@@ -60,10 +79,11 @@ config = TransformerConfig(
     recompute_granularity=None if words.recompute == "none" else words.recompute,
     recompute_method="uniform" if words.recompute == "full" else None,
     recompute_num_layers=1 if words.recompute == "full" else None,
+    **(experts if words.experts else {}),
 )
 model = GPTModel(
     config,
-    get_gpt_layer_local_spec(normalization="RMSNorm"),
+    get_gpt_layer_local_spec(normalization="RMSNorm", num_experts=words.experts or None),
     vocab_size=VOCABULARY,
     max_sequence_length=TOKENS,
     position_embedding_type="rope",
