@@ -6,7 +6,7 @@ Gradients go the same way back: what every rank of an axis read is a sum there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.partition.layout import REPLICATE, Placement, Shard
@@ -15,10 +15,12 @@ from simulator.partition.propagate import wanted
 from simulator.partition.redistribute import Move, redistribute
 from simulator.workload.graph import Attention, Dim, Exchange, HostWait, Kernel, LayerGraph, Lookup, Op, Product, Tensor
 
-__all__ = ["Operand", "experts_axes", "operands_of", "reduced_axes"]
+__all__ = ["Operand", "experts_axes", "operands_of", "reduced_axes", "same_dimension"]
 
 _TOKENS = frozenset(("batch", "sequence", "source_sequence", "copies", "expert_rows", "distances"))
 """Dimensions that count tokens: a kernel that writes them under another name leaves them where they lie."""
+_HEADS = frozenset(("heads", "state_heads", "state_groups", "state_channels", "state_inner", "convolved"))
+"""Dimensions that are whole heads, one beside the other: any operation may read them under another name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,7 @@ def operands_of(
     if isinstance(op, Exchange):
         return _exchanged(op, laid, dealt)
     if isinstance(op, HostWait):
-        return tuple(_operand(op, t, "input", {}, laid, gathers_again, still=True) for t in op.inputs)
+        return tuple(_still(t, "input", laid.tensors[t.name], laid) for t in op.inputs)
     return _operands(op, along, laid, gathers_again)
 
 
@@ -74,17 +76,41 @@ def experts_axes(graph: LayerGraph, laid: LaidOut) -> frozenset[str]:
 
 
 def _operands(op: Op, along: Mapping[str, Dim], laid: LaidOut, gathers_again: bool) -> tuple[Operand, ...]:
-    """Operands of an operation that computes; what is added to its output lies as the output does."""
-    inside = {w.name for w in op.weights if w.role == "weight"} if isinstance(op, Product | Lookup) else None
+    """Operands of an operation that computes; what is added to its output lies as the output does.
+
+    Numbers of tokens come to every rank that needs them, and each knows the gradient of its losses: nobody moves these.
+    """
+    out: list[Operand] = []
     behind = _divided(op.outputs[0], laid) if op.outputs else {}
-    first = op.outputs[:1] if isinstance(op, Lookup) else op.outputs
-    return (
-        *(_operand(op, t, "input", along, laid, gathers_again) for t in op.inputs),
-        *(
-            _operand(op, w, "weight", along if inside is None or w.name in inside else behind, laid, gathers_again)
-            for w in op.weights
-        ),
-        *(_operand(op, t, "output", along if t in first else behind, laid, False) for t in op.outputs),
+    matrices = isinstance(op, Product | Lookup)
+    beside = (
+        {t.name for t in op.inputs} - {t.name for pair in op.pairs for t in pair} if isinstance(op, Product) else set()
+    )
+    for t in op.inputs:
+        if t.name in beside:
+            out.append(_still(t, "input", laid.tensors[t.name], laid))
+        elif isinstance(op, Lookup):
+            held = _used(op, t, "input", along, {}) if t is op.inputs[0] else laid.tensors[t.name]
+            out.append(_still(t, "input", held, laid))
+        else:
+            out.append(_operand(op, t, "input", along, laid, gathers_again))
+    for w in op.weights:
+        runs = along if w.role == "weight" or not matrices else behind
+        out.append(_operand(op, w, "weight", runs, laid, gathers_again))
+    for t in op.outputs:
+        if op.role == "loss":
+            out.append(_still(t, "output", _used(op, t, "output", along, {}), laid))
+        else:
+            mask = isinstance(op, Lookup) and t is not op.outputs[0]
+            out.append(_operand(op, t, "output", behind if mask else along, laid, False))
+    return tuple(out)
+
+
+def _still(tensor: Tensor, role: str, held: Placements, laid: LaidOut) -> Operand:
+    """A tensor that is read or left where it lies."""
+    shape = laid.local(tensor, held).dims
+    return Operand(
+        tensor=tensor, role=role, held=held, used=held, shape=shape, used_shape=shape, forward=(), backward=()
     )
 
 
@@ -95,29 +121,17 @@ def _divided(tensor: Tensor, laid: LaidOut) -> dict[str, Dim]:
 
 
 def _operand(
-    op: Op,
-    tensor: Tensor,
-    role: str,
-    along: Mapping[str, Dim],
-    laid: LaidOut,
-    gathers_again: bool,
-    still: bool = False,
+    op: Op, tensor: Tensor, role: str, along: Mapping[str, Dim], laid: LaidOut, gathers_again: bool
 ) -> Operand:
-    """An operand and what is moved around it; `still`: it is read where it lies."""
+    """An operand and what is moved around it."""
     held = laid.tensors[tensor.name]
-    if still:
-        used = gradient = held
-    else:
-        used = _used(op, tensor, role, along, held)
-        gradient = _used(op, tensor, role, along, held, gradient=True)
+    used, gradient = (_used(op, tensor, role, along, held, back) for back in (False, True))
+    again: tuple[Move, ...] = ()
     if role == "output":
-        again: tuple[Move, ...] = ()
         forward, backward = redistribute(used, held), redistribute(held, gradient)
     else:
         forward, backward = redistribute(held, used), redistribute(gradient, held)
         again = forward if gathers_again and any(m.collective for m in forward) else ()
-        if tensor.element >= 8.0 or tensor.role == "mask":  # token ids have no gradient
-            backward = ()
     return Operand(
         tensor=tensor,
         role=role,
@@ -126,7 +140,7 @@ def _operand(
         shape=laid.local(tensor, held).dims,
         used_shape=laid.local(tensor, used).dims,
         forward=forward,
-        backward=backward,
+        backward=() if tensor.role == "mask" else backward,
         again=again,
     )
 
@@ -142,20 +156,40 @@ def _used(
     out = wanted(along, seen, result)
     names = {d.serves or d.name for d in seen.dims}
     for axis, dim in along.items():
-        if (dim.serves or dim.name) in names:
-            continue
-        if isinstance(op, Product) and op.of_experts and dim.name == "experts" and "expert_rows" in names:
-            out[axis] = Shard("expert_rows")
-        elif isinstance(op, Kernel) and dim.name in _TOKENS and _lies_by_tokens(held, axis):
+        if _renamed(op, dim, held.get(axis, REPLICATE)):
             out[axis] = held[axis]
-        elif result and _complete(op, dim):
+        elif (dim.serves or dim.name) in names:
+            continue
+        elif isinstance(op, Product) and op.of_experts and dim.name == "experts" and "expert_rows" in names:
+            out[axis] = Shard("expert_rows")
+        elif role == "output" and result and _complete(op, dim):
             out[axis] = REPLICATE
     return out
 
 
-def _lies_by_tokens(held: Placements, axis: str) -> bool:
-    placement = held.get(axis, REPLICATE)
-    return isinstance(placement, Shard) and placement.dim in _TOKENS
+def _renamed(op: Op, dim: Dim, placement: Placement) -> bool:
+    """Whether a tensor lies by the dimension that an operation divides, under another name."""
+    if not isinstance(placement, Shard):
+        return False
+    name = dim.serves or dim.name
+    return name != placement.dim and _one_family(op, name, placement.dim)
+
+
+def _one_family(op: Op, one: str, other: str) -> bool:
+    families = (_HEADS, _TOKENS) if isinstance(op, Kernel) else (_HEADS,)
+    return any({one, other} <= family for family in families)
+
+
+def same_dimension(op: Op, dims: Sequence[Dim], name: str, other: Tensor) -> Dim | None:
+    """Return which of some dimensions is the one that an operation knows in another tensor by a name; None if none is."""
+    name = next((d.serves or d.name for d in other.dims if d.name == name), name)
+    names = {d.serves or d.name: d for d in dims}
+    if name in names:
+        return names[name]
+    rows = isinstance(op, Product) and op.of_experts and name in ("experts", "expert_rows")
+    return next(
+        (d for n, d in names.items() if _one_family(op, n, name) or (rows and n in ("experts", "expert_rows"))), None
+    )
 
 
 def _complete(op: Op, dim: Dim) -> bool:

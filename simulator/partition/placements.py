@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from simulator.errors import LayoutError
-from simulator.partition.layout import Layout, Placement, Shard
+from simulator.partition.layout import Layout, Placement, Shard, kind_of
 from simulator.partition.propagate import product_dims
-from simulator.workload.graph import Attention, Dim, Exchange, HostWait, Kernel, LayerGraph, Lookup, Op, Tensor
+from simulator.workload.graph import Attention, Dim, Exchange, HostWait, Kernel, LayerGraph, Lookup, Op, Product, Tensor
 
 __all__ = ["LaidOut", "Placements", "lay_out", "local_dims", "running_dims", "tensors_of"]
 
@@ -43,7 +43,7 @@ class LaidOut:
 
     def local(self, tensor: Tensor, placements: Placements) -> Tensor:
         """Return what one rank holds of a tensor; errors as of `local_dims`."""
-        return tensor.view(*local_dims(tensor.dims, placements, self.ranks, tensor.name, self.name))
+        return tensor.view(*local_dims(tensor, placements, self.ranks, self.name))
 
 
 def tensors_of(graph: LayerGraph) -> Iterable[Tensor]:
@@ -61,11 +61,21 @@ def lay_out(graph: LayerGraph, layout: Layout) -> LaidOut:
     tensors = {}
     for tensor in tensors_of(graph):
         try:
-            tensors[tensor.name] = {a: Shard(d.name) for a, d in layout.axes(tensor.dims).items()}
+            tensors[tensor.name] = {a: Shard(d.name) for a, d in layout.axes(tensor.dims, kind_of(tensor)).items()}
         except LayoutError as error:
             raise LayoutError(f"tensor {tensor.name!r}: {error}") from None
-        local_dims(tensor.dims, tensors[tensor.name], ranks, tensor.name, layout.name)
-    return LaidOut(layout.name, layout.mesh, tensors, tuple(layout.axes(running_dims(op)) for op in graph.ops))
+        local_dims(tensor, tensors[tensor.name], ranks, layout.name)
+    return LaidOut(layout.name, layout.mesh, tensors, tuple(_along(op, layout) for op in graph.ops))
+
+
+def _along(op: Op, layout: Layout) -> Mapping[str, Dim]:
+    """What a layout's rules divide of an operation: of a look-up its table, then of its output what is left."""
+    if isinstance(op, Product) and layout.output_stationary:
+        return layout.axes(product_dims(*op.outputs))
+    if isinstance(op, Lookup):
+        of_table = layout.axes(op.weights[0].dims, kind_of(op.weights[0]))
+        return of_table | {a: d for a, d in layout.axes(op.outputs[0].dims).items() if a not in of_table}
+    return layout.axes(running_dims(op))
 
 
 def running_dims(op: Op) -> tuple[Dim, ...]:
@@ -80,44 +90,46 @@ def running_dims(op: Op) -> tuple[Dim, ...]:
         return ()
     if isinstance(op, Kernel) and op.moves and not isinstance(op, Lookup):
         return op.moves[0].dims
-    return product_dims(*op.inputs, *(w for w in op.weights if w.role == "weight"), *op.outputs)
+    if isinstance(op, Product):
+        return product_dims(*(t for pair in op.pairs for t in pair))
+    read = op.inputs[:1] if isinstance(op, Lookup) else op.inputs
+    return product_dims(*read, *(w for w in op.weights if w.role == "weight"), *op.outputs)
 
 
-def local_dims(
-    dims: tuple[Dim, ...], placements: Placements, ranks: Mapping[str, int], tensor: str, layout: str
-) -> tuple[Dim, ...]:
+def local_dims(tensor: Tensor, placements: Placements, ranks: Mapping[str, int], layout: str) -> tuple[Dim, ...]:
     """Return the dimensions of what one rank holds.
 
     Args:
         ranks: axis -> how many.
-        tensor, layout: names, for messages.
+        layout: its name, for messages.
 
     Raises:
-        LayoutError: a size does not divide; tensor, dimension, axis and the nearest number of ranks are named.
+        LayoutError: a size does not divide; tensor, dimension, axis and the nearest number of ranks are named.  A bias may be shorter than
+            what it is added to, which is padded: the last rank has less of it.
 
-    >>> hidden, ffn = Dim("hidden", 8), Dim("ffn", 12)
-    >>> [d.size for d in local_dims((hidden, ffn), {"rows": Shard("ffn")}, {"rows": 4}, "w", "example")]
+    >>> w = Tensor("w", (Dim("hidden", 8), Dim("ffn", 12)), 2.0, "weight")
+    >>> [d.size for d in local_dims(w, {"rows": Shard("ffn")}, {"rows": 4}, "example")]
     [8, 3]
     """
     on: dict[str, list[str]] = {}
     for axis, placement in placements.items():
         if isinstance(placement, Shard):
             on.setdefault(placement.dim, []).append(axis)
-    return tuple(_part(d, on[d.name], ranks, tensor, layout) if d.name in on else d for d in dims)
+    return tuple(_part(d, on[d.name], ranks, tensor, layout) if d.name in on else d for d in tensor.dims)
 
 
-def _part(dim: Dim, axes: list[str], ranks: Mapping[str, int], tensor: str, layout: str) -> Dim:
+def _part(dim: Dim, axes: list[str], ranks: Mapping[str, int], tensor: Tensor, layout: str) -> Dim:
     if dim.joins:
         joined = tuple(_part(one, axes, ranks, tensor, layout) for one in dim.joins)
         return Dim(dim.name, sum(one.size for one in joined), dim.serves, joined)
     parts = math.prod(ranks[axis] for axis in axes)
     if dim.serves and dim.size < parts and parts % dim.size == 0:
         parts = dim.size  # several ranks hold the same key/value head
-    if dim.size % parts:
+    if dim.size % parts and tensor.role != "bias":
         named = " and ".join(repr(axis) for axis in axes)
-        near = sorted((n for n in range(1, 2 * parts + 1) if dim.size % n == 0), key=lambda n: (abs(n - parts), n))
+        near = min((n for n in range(1, 2 * parts + 1) if dim.size % n == 0), key=lambda n: (abs(n - parts), n))
         raise LayoutError(
-            f"a dimension is divided evenly, but layout {layout!r} lays {dim.name} = {dim.size} of {tensor!r} on the {parts} ranks of mesh "
-            f"{'axis' if len(axes) == 1 else 'axes'} {named}. Nearest: {near[0]} ranks."
+            f"a dimension is divided evenly, but layout {layout!r} lays {dim.name} = {dim.size} of {tensor.name!r} on the {parts} ranks of "
+            f"mesh {'axis' if len(axes) == 1 else 'axes'} {named}. Nearest: {near} ranks."
         )
-    return Dim(dim.name, dim.size // parts, dim.serves)
+    return Dim(dim.name, -(-dim.size // parts), dim.serves)

@@ -83,5 +83,5 @@ def _ranks(on: Sequence[str], mesh: tuple[tuple[str, int], ...]) -> int:
 
 
 def _idle(layout: Layout, blocks: Sequence[Block]) -> list[tuple[str, int]]:
-    used = {axis for rule in layout.rules for axis in (getattr(rule, "axes", None) or (rule.axis,))}
+    used = {axis for rule in layout.rules for axis in rule.axes}
     return [(axis, n) for axis, n in layout.mesh if axis not in used and n > 1]

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.errors import LayoutError
 from simulator.partition.derive import DerivedOp, derive
-from simulator.partition.layout import PARTIAL, Layout, Shard, rule
+from simulator.partition.layout import PARTIAL, Layout, Rule, Shard, rule
 from simulator.workload.counts import model_graph
 from simulator.workload.graph import Dim, Kernel, LayerGraph, Lookup, Product, Tensor
 from simulator.workload.model import load_model
@@ -171,10 +171,10 @@ def test_rows_of_the_same_experts_on_every_rank_stay_where_they_are() -> None:
     ],
 )
 def test_what_cannot_lie_so_is_refused_with_tensor_dimension_axis_and_the_nearest(
-    rules: tuple[object, ...], words: tuple[str, ...]
+    rules: tuple[Rule, ...], words: tuple[str, ...]
 ) -> None:
     with pytest.raises(LayoutError) as error:
-        derive(two_layers(), Layout("wrong", (("cols", 4), ("rows", 3)), rules))  # type: ignore[arg-type]
+        derive(two_layers(), Layout("wrong", (("cols", 4), ("rows", 3)), rules))
     for word in words:
         assert word in str(error.value)
 
