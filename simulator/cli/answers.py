@@ -142,6 +142,7 @@ ANSWERS = {
             "longest_rank_span": _more("number", "from a rank's first start to its last end"),
             "longest_idle_in_span": _more("number", "idle time inside such a span"),
             "messages": _more("number", "between ranks, in microbatches' activations"),
+            "critical_path": _more("table", "actions of each kind on the longest chain"),
             "policy": _more("text", "of auto: what found the order"),
             "memory_limit": _more("number", "of auto"),
             "lower_bound": _more("number", "of auto: no order ends sooner"),

@@ -102,7 +102,7 @@ class Plan(Spec):
     expert_exchange: Annotated[Exchange | None, EXPERTS, FrameworkDefault("expert_exchange"), _EXPERTS, _BY_GATHER] = (
         None
     )
-    """How tokens reach their experts: "all_to_all" (a row per expert) or "once_per_node" (a row per node that has
+    """How tokens reach their experts: "all_to_all" (a row per expert), "once_per_node" (a row per node that has
     some of them, handed on inside it, as DeepEP and HybridEP do) or "einsum" (rows are made and summed up by products with
     one-hot masks around an all_to_all, as in GShard and Mesh-TensorFlow; the model has a capacity_factor)."""
     expert_group_size: Annotated[

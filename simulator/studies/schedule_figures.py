@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from simulator.engine import run
 from simulator.errors import PlanError
 from simulator.lowering.abstract import abstract_program
 from simulator.lowering.steps.ordered import ordered
+from simulator.program.critical import critical_path
 from simulator.program.prices import Prices
 from simulator.program.program import COMPUTE, TRANSFER, Link, Program
 from simulator.program.trace import Trace
@@ -65,7 +67,21 @@ class ScheduleFigures(Tabular):
     weight_copies: NDArray[np.int64]
     order: PipelineOrder
     program: Program
+    prices: Prices
     trace: Trace
+
+    @property
+    def critical_path(self) -> dict[str, int]:
+        """How many actions of each kind stand on the longest chain of actions and messages.
+
+        Of schedules that never flush it leads through several steps.
+
+        >>> schedule_figures("chimera", 6, 6).critical_path  # Li and Hoefler, SC 2021, figure 6
+        {'backward': 10, 'forward': 6}
+        """
+        path = critical_path(self.program, self.prices, self.trace)
+        path = path[self.program.kind[path] == COMPUTE]
+        return dict(sorted(Counter(_ACTIONS[action] for action in self.program.action[path].tolist()).items()))
 
     def tables(self) -> dict[str, Records]:
         """`schedule`: one row; `ranks`: a row per pipeline rank; `actions`: a row per action, in order of time."""
@@ -115,6 +131,7 @@ class ScheduleFigures(Tabular):
             "longest_idle_in_span": self.longest_idle_in_span,
             "messages": int(self.messages) if self.messages == int(self.messages) else self.messages,
             "weight_copies": self.weight_copies.tolist(),
+            "critical_path": self.critical_path,
             "orders": [line.split(",") for line in self.order.to_text().strip().split("\n")],
         }
 
@@ -213,6 +230,7 @@ def schedule_figures(
         weight_copies=placement.weight_copies() * schedule.weight_versions(shape),
         order=order,
         program=program,
+        prices=prices,
         trace=trace,
     )
 

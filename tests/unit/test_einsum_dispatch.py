@@ -86,6 +86,19 @@ def test_masks_are_written_and_kept_and_rows_go_to_their_experts_and_back() -> N
     assert not rows(gathered.forward, "dispatch to")
 
 
+def test_the_routers_weights_are_applied_once() -> None:
+    """By the masks, in codes too that else scale what experts do inside (Megatron-Core)."""
+    gated = sparse(gated_mlp=True, linear_bias=False)
+    inside, by_masks = (
+        cost(gated, framework="megatron_core", expert_exchange=exchange) for exchange in ("all_to_all", "einsum")
+    )
+    kept = [{t.name for t in found.saved} for found in (inside, by_masks)]
+    assert "combine weights" in kept[1] - kept[0]
+    assert "expert output" in kept[1] - kept[0]
+    assert not rows(by_masks.forward, "dispatch weights")
+    assert rows(inside.forward, "dispatch weights")
+
+
 def test_one_rank_with_all_experts_has_masks_and_exchanges_nothing() -> None:
     found = cost(sparse(), ranks=1)
     assert rows(found.forward, "dispatch to slots")

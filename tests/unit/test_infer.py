@@ -54,16 +54,18 @@ def test_what_nobody_asked_for_stays_whole_and_is_said() -> None:
     assert "down input" not in found.open
 
 
-def test_96_layers_take_less_than_50_ms() -> None:
-    assert 96 == load_model("gpt3_175b").layers
+def test_layers_that_repeat_are_looked_at_once() -> None:
+    deep, shallow = load_model("gpt3_175b"), load_model("gpt3_13b")
+    assert (96, 40) == (deep.layers, shallow.layers)
     graphs = [block.graph for block in blocks()]
     times = []
     for _ in range(5):
-        start = time.perf_counter()
-        infer(graphs, MESH, FEW)
-        times.append(time.perf_counter() - start)
-    print(f"propagation: {min(times) * 1e3:.1f} ms")
-    assert min(times) < 0.25  # 50 ms on an idle core; busy ones are slower
+        start = time.process_time()
+        found = infer(graphs, MESH, FEW)
+        times.append(time.process_time() - start)
+    print(f"propagation over 96 layers: {min(times) * 1e3:.1f} ms")
+    assert 3 == len(graphs)
+    assert found.sweeps == inferred("gpt3_13b").sweeps <= 6
 
 
 B, A, C = Dim("b", 8), Dim("a", 8), Dim("c", 8)

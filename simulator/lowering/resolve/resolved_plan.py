@@ -390,6 +390,8 @@ def _style(
         f.name: getattr(framework, f.name) for f in fields(KernelStyle) if f.name not in ("loss_chunks", "expert_group")
     }
     resolved = {"attention": attention, "dropout": dropout, "loss_chunks": chunks, "expert_group": group}
+    if group:  # masks have the router's weights
+        resolved["weights_in_experts"] = False
     return KernelStyle(**{**habits, **resolved, "gathers_logits": gathers, "fused_cross_entropy": fused})
 
 
