@@ -138,7 +138,7 @@ def feed(what: Input) -> Answer:
         for name, text in what.files.items():
             if "/" in name:
                 os.makedirs(os.path.dirname(name), exist_ok=True)
-            with open(name, "w", encoding="utf-8") as file:
+            with open(name, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
         try:
             with _limits(), warnings.catch_warnings():

@@ -274,7 +274,9 @@ def imports(draw: Random) -> Input:
 @functools.cache
 def _imported() -> dict[str, str]:
     return {
-        path.name: path.read_text(encoding="utf-8") for path in sorted((DATA / "imports").iterdir()) if path.is_file()
+        path.name: path.read_bytes().decode("utf-8", "surrogateescape")
+        for path in sorted((DATA / "imports").iterdir())
+        if path.is_file()
     }
 
 
