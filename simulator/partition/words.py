@@ -91,12 +91,11 @@ def read_map(texts: Iterable[str], mesh: Mesh, option: str = "--map") -> dict[st
     """
     out: dict[str, tuple[str, ...]] = {}
     for text in texts:
-        for word in text.split(","):
-            name, equals, axis = (part.strip() for part in word.partition("="))
-            if not (name and equals and axis):
-                raise SpecError(f"{option}: expected DIM=NAME such as ffn=cols, got {text[:80]!r}")
-            known = _MEANT.get(name, name)
-            out[known] = (*out.get(known, ()), axis)
+        name, equals, axis = (part.strip() for part in text.partition("="))
+        if not (name and equals and axis):
+            raise SpecError(f"{option}: expected DIM=NAME such as ffn=cols, got {text[:80]!r}")
+        known = _MEANT.get(name, name)
+        out[known] = (*out.get(known, ()), axis)
     check_words(out, mesh, option)
     return out
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from simulator.lowering.layers.expand import in_decoder, layer_kinds
 from simulator.partition.derive import DerivedOp, derive
 from simulator.partition.einsum_text import einsum_text
 from simulator.partition.exchanges import Collective
-from simulator.partition.layout import Layout, Shard
+from simulator.partition.infer import Inferred
+from simulator.partition.layout import Shard
 from simulator.partition.placements import LaidOut
+from simulator.partition.sbp import to_sbp
 from simulator.plan.framework import load_framework
 from simulator.studies.layout_seconds import Seconds, op_seconds
 from simulator.workload.families import FAMILIES
@@ -64,6 +66,7 @@ class LayoutFigures:
     Args:
         model, layout, cluster: names; cluster "" = without seconds.
         notes: what was assumed, in words.
+        inferred: what followed from annotations; None where rules say everything.
     """
 
     model: str
@@ -74,6 +77,7 @@ class LayoutFigures:
     blocks: tuple[Block, ...]
     cluster: str = ""
     notes: tuple[str, ...] = ()
+    inferred: Inferred | None = None
 
     def each(self) -> Iterable[tuple[int, OpFigures]]:
         """Yield every operation with how often the model has it."""
@@ -117,19 +121,27 @@ class LayoutFigures:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim layout`."""
-        return {
+        out: dict[str, Any] = {
             "model": self.model,
             "layout": self.layout,
             "mesh": dict(self.mesh),
             "batch": self.batch,
             "sequence": self.sequence,
             "notes": list(self.notes),
-            "ops": [_op_dict(block, op) for block in self.blocks for op in block.ops],
+            "ops": [_op_dict(block, op, self.mesh) for block in self.blocks for op in block.ops],
             "totals": self.totals(),
         }
+        if self.inferred:
+            out["propagated"] = {
+                "given": {name: dict(on) for name, on in self.inferred.given.items()},
+                "found": {name: dict(on) for name, on in self.inferred.found.items() if on},
+                "open": list(self.inferred.open),
+                "conflicts": [asdict(conflict) for conflict in self.inferred.conflicts],
+            }
+        return out
 
 
-def _op_dict(block: Block, op: OpFigures) -> dict[str, Any]:
+def _op_dict(block: Block, op: OpFigures, mesh: Mesh) -> dict[str, Any]:
     derived, seconds = op.derived, op.seconds
     collectives = [_collective_dict(c) for c in derived.collectives]
     out = {
@@ -146,6 +158,8 @@ def _op_dict(block: Block, op: OpFigures) -> dict[str, Any]:
                 "layout": {axis: _word(p) for axis, p in o.held.items()},
                 "used_shape": {d.name: d.size for d in o.used_shape},
                 "used_layout": {axis: _word(p) for axis, p in o.used.items()},
+                "sbp": to_sbp(o.tensor, o.held, mesh),
+                "used_sbp": to_sbp(o.tensor, o.used, mesh),
             }
             for o in derived.operands
         ],
@@ -207,18 +221,19 @@ def model_blocks(
 def layout_figures(
     model: Model,
     blocks: Iterable[Block],
-    layouts: Layout | Mapping[str, LaidOut],
+    layouts: Mapping[str, LaidOut],
     mesh: Mesh,
     batch: int,
     sequence: int,
     cluster: str | None = None,
     notes: tuple[str, ...] = (),
+    inferred: Inferred | None = None,
 ) -> LayoutFigures:
     """Return what a layout makes of a model.
 
     Args:
         blocks: from `model_blocks`.
-        layouts: rules for all of them; or per kind where everything lies.
+        layouts: kind of layer -> where everything lies.
         cluster: a cluster's name, for seconds.
 
     Raises:
@@ -227,7 +242,7 @@ def layout_figures(
     """
     found, name = [], ""
     for block in blocks:
-        layout = layouts if isinstance(layouts, Layout) else layouts[block.kind]
+        layout = layouts[block.kind]
         name = layout.name
         derived = derive(block.graph, layout)
         seconds = op_seconds(derived, mesh, cluster) if cluster else [None] * len(derived)
@@ -242,4 +257,5 @@ def layout_figures(
         blocks=tuple(found),
         cluster=cluster or "",
         notes=notes,
+        inferred=inferred,
     )

@@ -15,6 +15,7 @@ from simulator.partition.derive import DerivedOp, derive
 from simulator.partition.infer import infer
 from simulator.partition.layout import Layout, Shard, rule
 from simulator.partition.placements import LaidOut, lay_out, running_dims, tensors_of
+from simulator.partition.signatures import choose_signatures
 from simulator.testing.mesh_interpreter import MeshInterpreter, differences
 from simulator.workload.graph import Dim, Kernel, LayerGraph, Lookup, Op, Product, Tensor
 
@@ -135,6 +136,17 @@ def test_what_follows_from_annotations_computes_what_one_rank_does(
     laid = found.graphs["random"]
     for name, on in annotations.items():
         assert on == {axis: p.dim for axis, p in laid.tensors[name].items() if isinstance(p, Shard)}
+    assert [] == differences(graph, laid, derive(graph, laid))
+
+
+@settings(max_examples=60, deadline=None)
+@given(annotated())
+def test_chosen_signatures_compute_what_one_rank_does(
+    given: tuple[LayerGraph, Mesh, dict[str, dict[str, str]]],
+) -> None:
+    graph, mesh, annotations = given
+    places = {name: {axis: Shard(dim) for axis, dim in on.items()} for name, on in annotations.items()}
+    laid = choose_signatures(graph, mesh, places)
     assert [] == differences(graph, laid, derive(graph, laid))
 
 

@@ -35,7 +35,9 @@ ASKED = {
     "layout": [
         ("gpt2_124m", "--mesh", "rows=2,cols=2", "--map", "batch=rows", "--map", "ffn=cols"),
         ("gpt2_124m", "--mesh", "cols=4", "--map", "heads=cols", "--cluster", "dgx_a100"),
+        ("gpt2_124m", "--mesh", "cols=4", "--map", "heads=cols", "--propagate"),
     ],
+    "layouts": [("layout", "gpt2_124m", "--mesh", "tensor=2", "--compare", "megatron,whole_vocabulary")],
     "collectives": [("collective", "all_reduce", "--sizes", "1MiB:4MiB", "--cluster", "dgx_h100", "--ranks", "8")],
     "calibrate": [("nccl", f"{DATA}/nccl_logs/index.csv", "--output", "{new}/nccl_x.toml")],
     "accuracy": [("calibrate", "nccl", f"{DATA}/nccl_logs/index.csv", "--accuracy")],
@@ -48,7 +50,7 @@ ASKED = {
 """Answer -> words that give it; the verb is the answer's name unless it comes first."""
 NOT_ASKED = {"calibrate_kernels", "capture", "measure", "sweep"}
 """Held in tests/unit/test_cli_calibrate.py, tests/unit/test_capture*.py, test_sweep.py and test_probes.py, beside what they need."""
-VERBS = {"compare", "schedule", "collective", "calibrate", "show"}
+VERBS = {"compare", "schedule", "collective", "calibrate", "layout", "show"}
 
 
 @pytest.mark.parametrize(("name", "words"), [(name, words) for name, some in ASKED.items() for words in some])

@@ -66,7 +66,9 @@ def test_the_totals_count_repeated_layers(dtsim: Dtsim) -> None:
 
 def test_other_names_of_dimensions_mean_the_same(dtsim: Dtsim) -> None:
     one = answer(dtsim, "gpt2_124m", "--mesh", "a=2,b=2", "--map", "batch=a", "--map", "ffn=b", "--map", "vocabulary=b")
-    other = answer(dtsim, "gpt2_124m", "--mesh", "a=2,b=2", "--map", "batch_size=a,d_ff=b,vocab=b")
+    other = answer(
+        dtsim, "gpt2_124m", "--mesh", "a=2,b=2", "--map", "batch_size=a", "--map", "d_ff=b", "--map", "vocab=b"
+    )
     assert one == other
 
 
@@ -115,7 +117,7 @@ def test_a_config_of_another_program_is_a_model(dtsim: Dtsim, tmp_path: Path) ->
             }
         )
     )
-    found = answer(dtsim, str(config), "--mesh", "cols=4", "--map", "heads=cols,ffn=cols")
+    found = answer(dtsim, str(config), "--mesh", "cols=4", "--map", "heads=cols", "--map", "ffn=cols")
     assert {"ffn": 512, "hidden": 512} == op(found, "mlp down")["operands"][1]["local_shape"]
     assert 3 == op(found, "mlp down")["count"]
 
@@ -132,7 +134,7 @@ def test_a_config_of_another_program_is_a_model(dtsim: Dtsim, tmp_path: Path) ->
         ("--mesh cols=2 --map fnn=cols", "Did you mean 'ffn'?"),
         ("--mesh cols=2 --map experts=cols", "no dimension of this model 'experts'"),
         ("--mesh cols=2 --map ffn=cols --map ffn=cols", "twice"),
-        ("--mesh cols=2 --map ffn=cols,hidden=cols", "an axis divides one dimension of a tensor"),
+        ("--mesh cols=2 --map ffn=cols --map hidden=cols", "an axis divides one dimension of a tensor"),
         ("--mesh cols=5 --map heads=cols", "Nearest: 4 ranks"),
         ("--mesh cols=2 --map batch=cols --batch 3", "batch = 3"),
         ("--mesh cols=2 --batch 0", "--batch: expected a whole number"),

@@ -1,0 +1,213 @@
+"""Who holds what: every tensor of some operations as a rectangle, cut as a layout cuts it, coloured by the ranks that have each part."""
+
+from __future__ import annotations
+
+import colorsys
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simulator.errors import SpecError
+from simulator.specs import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["TensorPicture", "plot_layout"]
+
+Mesh = tuple[tuple[str, int], ...]
+_MOST_PARTS = 32
+"""Parts of a dimension that are drawn one by one."""
+_GREY = "#d9d9d9"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPicture:
+    """A tensor.
+
+    Args:
+        name: below its rectangle.
+        dims: (name, size), undivided.
+        cuts: dimension -> axes that cut it, in their order.
+        sums: axes whose ranks have terms of it.
+        sign: what stands before it: "", "x", "=".
+    """
+
+    name: str
+    dims: tuple[tuple[str, int], ...]
+    cuts: dict[str, tuple[str, ...]]
+    sums: tuple[str, ...] = ()
+    sign: str = ""
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """The dimensions down and across: those that are cut, else the largest ones; "" where it has only one."""
+        names = [name for name, _ in self.dims]
+        size = dict(self.dims)
+        some = sorted(names, key=lambda name: (name not in self.cuts, -size[name]))[:2]
+        some.sort(key=names.index)
+        return ("", some[0]) if len(some) == 1 else (some[0], some[1])
+
+
+def plot_layout(
+    rows: Sequence[tuple[str, Sequence[TensorPicture], str]], mesh: Mesh, path: str | Path, title: str = ""
+) -> Path:
+    """Draw into a file; its ending chooses the format.
+
+    Args:
+        rows: (operation, its tensors, what is exchanged) from top to bottom.
+        mesh: (axis, ranks); colours tell the first two axes.
+        title: above the picture.
+
+    Raises:
+        SpecError: an ending that names no picture format.
+    """
+    from matplotlib.figure import Figure
+
+    columns = max(len(tensors) for _, tensors, _ in rows)
+    figure = Figure(figsize=(2.2 + 2.55 * columns + 2.6, 1.0 + 1.85 * len(rows)), dpi=110)
+    formats = figure.canvas.get_supported_filetypes()
+    if Path(path).suffix[1:].lower() not in formats:
+        raise SpecError(
+            f"a picture's file ending names its format, but {str(path)!r} has none of: {', '.join(sorted(formats))}"
+        )
+    height = figure.get_size_inches()[1]
+    grid = figure.add_gridspec(
+        len(rows),
+        columns + 2,
+        width_ratios=[1.7, *[2.0] * columns, 2.6],
+        left=0.01,
+        right=0.99,
+        top=1.0 - 0.75 / height,
+        bottom=0.45 / height,
+        wspace=0.42,
+        hspace=0.75,
+    )
+    for i, (label, tensors, exchanged) in enumerate(rows):
+        _words(figure.add_subplot(grid[i, 0]), label, bold=True)
+        for j, tensor in enumerate(tensors):
+            _draw(figure.add_subplot(grid[i, j + 1]), tensor, mesh)
+        _words(figure.add_subplot(grid[i, columns + 1]), exchanged)
+    inch = 1.0 / figure.get_size_inches()[0]
+    _legend(figure.add_axes((0.985 - 1.5 * inch, 1.0 - 0.62 / height, 1.5 * inch, 0.5 / height)), mesh)
+    figure.text(0.01, 1.0 - 0.28 / height, title, fontsize=12, weight="bold", va="center")
+    with replacing(path) as beside:
+        figure.savefig(beside, facecolor="white")
+    return Path(path)
+
+
+def _words(axes: Axes, text: str, bold: bool = False) -> None:
+    axes.axis("off")
+    axes.text(
+        0.0,
+        0.5,
+        text,
+        fontsize=9 if bold else 8,
+        weight="bold" if bold else "normal",
+        va="center",
+        transform=axes.transAxes,
+    )
+
+
+def _draw(axes: Axes, tensor: TensorPicture, mesh: Mesh) -> None:
+    down, across = tensor.sides
+    size = dict(tensor.dims)
+    _blocks(axes, tensor, mesh, down, across)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(1, 0)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for side in axes.spines.values():
+        side.set_linewidth(0.8)
+    axes.set_xlabel(_side(across, size, tensor, mesh), fontsize=7.5, labelpad=2)
+    if down:
+        axes.set_ylabel(_side(down, size, tensor, mesh), fontsize=7.5, labelpad=2)
+    rest = [_side(name, size, tensor, mesh) for name, _ in tensor.dims if name not in (down, across)]
+    sums = [f"sum over {axis}" for axis in tensor.sums]
+    axes.set_title(
+        _short(tensor.name, 30) + ("\n" if rest or sums else "") + ", ".join((*rest, *sums)), fontsize=8, pad=3
+    )
+    if tensor.sign:
+        axes.text(-0.33, 0.5, tensor.sign, fontsize=13, ha="center", va="center", transform=axes.transAxes)
+
+
+def _side(name: str, size: dict[str, int], tensor: TensorPicture, mesh: Mesh) -> str:
+    on = tensor.cuts.get(name, ())
+    parts = math.prod(dict(mesh)[axis] for axis in on)
+    return f"{name} {size[name]}" + (f" / {parts} on {', '.join(on)}" if on else "")
+
+
+def _blocks(axes: Axes, tensor: TensorPicture, mesh: Mesh, down: str, across: str) -> None:
+    """The parts of a tensor, each in the colour of the ranks that have it; the first rank's part is framed."""
+    from matplotlib.patches import Rectangle
+
+    sizes = dict(mesh)
+
+    def parts(name: str) -> list[dict[str, int]]:
+        on = tensor.cuts.get(name, ())
+        out: list[dict[str, int]] = [{}]
+        for axis in on:
+            out = [{**at, axis: i} for at in out for i in range(sizes[axis])]
+        return out if len(out) <= _MOST_PARTS else out[: _MOST_PARTS // 2] + out[-(_MOST_PARTS // 2) :]
+
+    rows, columns = parts(down), parts(across)
+    wide, high = 1.0 / len(columns), 1.0 / len(rows)
+    edge = 0.6 if max(len(rows), len(columns)) <= 16 else 0.2
+    options: dict[str, Any] = {"hatch": "////"} if tensor.sums else {}
+    for i, one in enumerate(rows):
+        for j, other in enumerate(columns):
+            colour = _colour({**one, **other}, mesh)
+            place = (j * wide, i * high)
+            axes.add_patch(Rectangle(place, wide, high, facecolor=colour, edgecolor="white", linewidth=edge, **options))
+    axes.add_patch(Rectangle((0, 0), wide, high, fill=False, edgecolor="black", linewidth=1.8, zorder=3, clip_on=False))
+
+
+def _colour(at: dict[str, int], mesh: Mesh) -> str | tuple[float, float, float]:
+    """The first axis is a hue, the second a lightness; what neither cuts is grey."""
+    if len(mesh) == 1:
+        hue_axis, light_axis = mesh[0], None
+    else:
+        hue_axis, light_axis = mesh[0], mesh[1]
+    hue = at[hue_axis[0]] / hue_axis[1] if hue_axis[0] in at else None
+    light = None
+    if light_axis is not None and light_axis[0] in at:
+        light = at[light_axis[0]] / max(1, light_axis[1] - 1)
+    if hue is None and light is None:
+        return _GREY
+    level = 0.62 if light is None else 0.42 + 0.42 * light
+    return colorsys.hls_to_rgb(0.58 + (hue or 0.0), level, 0.0 if hue is None else 0.5)
+
+
+def _legend(axes: Axes, mesh: Mesh) -> None:
+    """The mesh itself, in the colours of its ranks."""
+    from matplotlib.patches import Rectangle
+
+    first, second = mesh[0], mesh[1] if len(mesh) > 1 else ("", 1)
+    for i in range(min(first[1], _MOST_PARTS)):
+        for j in range(min(second[1], _MOST_PARTS)):
+            at = {first[0]: i} | ({second[0]: j} if second[0] else {})
+            axes.add_patch(Rectangle((j, i), 1, 1, facecolor=_colour(at, mesh), edgecolor="white", linewidth=0.4))
+    axes.add_patch(Rectangle((0, 0), 1, 1, fill=False, edgecolor="black", linewidth=1.5, zorder=3, clip_on=False))
+    axes.set_xlim(0, min(second[1], _MOST_PARTS))
+    axes.set_ylim(min(first[1], _MOST_PARTS), 0)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_ylabel(f"{first[0]} {first[1]}", fontsize=7.5)
+    if second[0]:
+        axes.set_xlabel(f"{second[0]} {second[1]}", fontsize=7.5)
+    others = ", ".join(f"{axis} {size}" for axis, size in mesh[2:])
+    axes.text(
+        -0.35,
+        0.5,
+        "the mesh;\nframed: rank 0" + (f"\nnot in colour: {others}" if others else ""),
+        fontsize=7.5,
+        ha="right",
+        va="center",
+        transform=axes.transAxes,
+    )
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
