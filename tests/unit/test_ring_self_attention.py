@@ -102,6 +102,29 @@ def test_scores_of_all_keys_are_kept() -> None:
         assert 2 * max(2 * scores, whole / ranks * 4) + whole <= sum(t.bytes for t in found.backward_mark)
 
 
+def test_blocks_are_put_in_their_place_or_added_up_turn_by_turn() -> None:
+    ranks, e = 4, 2
+    found = cost(ranks)
+    scores = BATCH * 12 * LENGTH / ranks * LENGTH * e
+    out = BATCH * LENGTH / ranks * HIDDEN * e
+    put = "blocks put together"
+    wanted = {
+        ("forward", f"attention scores {put}"): (scores, scores, ranks),
+        ("forward", f"attention context {put}"): (2 * ranks * out, (ranks + 1) * out, ranks + 1),
+        ("backward", f"attention scores gradient {put}"): (2 * ranks * out, (ranks + 1) * out, ranks + 1),
+        ("backward", f"attention context gradient {put}"): (2 * scores, 2 * scores, ranks + 1),
+    }
+    for (table, label), (read, written, launches) in wanted.items():
+        rows: OperatorTable = getattr(found, table)
+        i = rows.label.index(label)
+        assert (read, written, launches) == (rows.read[i], rows.written[i], rows.launches[i])
+    products = [i for i, label in enumerate(found.forward.label) if label in ("attention scores", "attention context")]
+    assert [[BATCH * 12 * ranks, 128, 128, 64], [BATCH * 12 * ranks, 128, 64, 128]] == found.forward.shape[
+        products
+    ].tolist()
+    assert [ranks, ranks] == found.forward.launches[products].tolist()
+
+
 def test_the_derived_collectives_give_the_gradients_of_one_rank() -> None:
     ranks, tokens, width = 4, 3, 5
     draw = np.random.default_rng(3)
