@@ -20,7 +20,6 @@ __all__ = ["TensorPicture", "plot_layout"]
 Mesh = tuple[tuple[str, int], ...]
 _MOST_PARTS = 32
 """Parts of a dimension that are drawn one by one."""
-_GREY = "#d9d9d9"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def plot_layout(
 
     Args:
         rows: (operation, its tensors, what is exchanged) from top to bottom.
-        mesh: (axis, ranks); colours tell the first two axes.
+        mesh: (axis, ranks); colours tell the first three axes.
         title: above the picture.
 
     Raises:
@@ -67,7 +66,7 @@ def plot_layout(
     from matplotlib.figure import Figure
 
     columns = max(len(tensors) for _, tensors, _ in rows)
-    figure = Figure(figsize=(2.2 + 2.55 * columns + 2.6, 1.0 + 1.85 * len(rows)), dpi=110)
+    figure = Figure(figsize=(2.0 + 2.6 * columns + 3.4, 1.0 + 1.85 * len(rows)), dpi=110)
     formats = figure.canvas.get_supported_filetypes()
     if Path(path).suffix[1:].lower() not in formats:
         raise SpecError(
@@ -77,12 +76,12 @@ def plot_layout(
     grid = figure.add_gridspec(
         len(rows),
         columns + 2,
-        width_ratios=[1.7, *[2.0] * columns, 2.6],
+        width_ratios=[1.6, *[2.0] * columns, 3.3],
         left=0.01,
         right=0.99,
         top=1.0 - 0.75 / height,
         bottom=0.45 / height,
-        wspace=0.42,
+        wspace=0.45,
         hspace=0.75,
     )
     for i, (label, tensors, exchanged) in enumerate(rows):
@@ -123,7 +122,7 @@ def _draw(axes: Axes, tensor: TensorPicture, mesh: Mesh) -> None:
         side.set_linewidth(0.8)
     axes.set_xlabel(_side(across, size, tensor, mesh), fontsize=7.5, labelpad=2)
     if down:
-        axes.set_ylabel(_side(down, size, tensor, mesh), fontsize=7.5, labelpad=2)
+        axes.set_ylabel(_side(down, size, tensor, mesh).replace(" / ", "\n/ "), fontsize=7.5, labelpad=2)
     rest = [_side(name, size, tensor, mesh) for name, _ in tensor.dims if name not in (down, across)]
     sums = [f"sum over {axis}" for axis in tensor.sums]
     axes.set_title(
@@ -164,20 +163,19 @@ def _blocks(axes: Axes, tensor: TensorPicture, mesh: Mesh, down: str, across: st
     axes.add_patch(Rectangle((0, 0), wide, high, fill=False, edgecolor="black", linewidth=1.8, zorder=3, clip_on=False))
 
 
-def _colour(at: dict[str, int], mesh: Mesh) -> str | tuple[float, float, float]:
-    """The first axis is a hue, the second a lightness; what neither cuts is grey."""
-    if len(mesh) == 1:
-        hue_axis, light_axis = mesh[0], None
-    else:
-        hue_axis, light_axis = mesh[0], mesh[1]
-    hue = at[hue_axis[0]] / hue_axis[1] if hue_axis[0] in at else None
-    light = None
-    if light_axis is not None and light_axis[0] in at:
-        light = at[light_axis[0]] / max(1, light_axis[1] - 1)
+def _colour(at: dict[str, int], mesh: Mesh) -> tuple[float, float, float]:
+    """The first axis is a hue, the second a lightness, the third a saturation (of green, without the first); what none cuts is grey."""
+    share: list[float | None] = [None, None, None]
+    for i, (axis, ranks) in enumerate(mesh[:3]):
+        if axis in at:
+            share[i] = at[axis] / (ranks if i == 0 else max(1, ranks - 1))
+    hue, light, full = share
+    level = 0.85 if at == {} else 0.62 if light is None else 0.42 + 0.42 * light
+    if full is None:
+        return colorsys.hls_to_rgb(0.58 + (hue or 0.0), level, 0.0 if hue is None else 0.5)
     if hue is None and light is None:
-        return _GREY
-    level = 0.62 if light is None else 0.42 + 0.42 * light
-    return colorsys.hls_to_rgb(0.58 + (hue or 0.0), level, 0.0 if hue is None else 0.5)
+        level = 0.42 + 0.42 * full
+    return colorsys.hls_to_rgb(0.58 + hue if hue is not None else 0.33, level, 0.2 + 0.6 * full)
 
 
 def _legend(axes: Axes, mesh: Mesh) -> None:
@@ -197,16 +195,10 @@ def _legend(axes: Axes, mesh: Mesh) -> None:
     axes.set_ylabel(f"{first[0]} {first[1]}", fontsize=7.5)
     if second[0]:
         axes.set_xlabel(f"{second[0]} {second[1]}", fontsize=7.5)
-    others = ", ".join(f"{axis} {size}" for axis, size in mesh[2:])
-    axes.text(
-        -0.35,
-        0.5,
-        "the mesh;\nframed: rank 0" + (f"\nnot in colour: {others}" if others else ""),
-        fontsize=7.5,
-        ha="right",
-        va="center",
-        transform=axes.transAxes,
-    )
+    others = ", ".join(f"{axis} {size}" for axis, size in mesh[3:])
+    third = f"\nsaturation: {mesh[2][0]} {mesh[2][1]}" if len(mesh) > 2 else ""
+    text = f"the mesh;\nframed: rank 0{third}" + (f"\nnot in colour: {others}" if others else "")
+    axes.text(-0.35, 0.5, text, fontsize=7.5, ha="right", va="center", transform=axes.transAxes)
 
 
 def _short(text: str, most: int) -> str:
