@@ -20,8 +20,9 @@ collect_ignore = ["validation/torch_stages.py"]
 
 
 @pytest.fixture
-def dtsim(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """The command with these words: (exit code, standard output, standard error)."""
+def dtsim(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    """The command with these words: (exit code, standard output, standard error); lines are as long as they are, not as the terminal."""
+    monkeypatch.delenv("COLUMNS", raising=False)
 
     def call(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as left:
