@@ -195,7 +195,7 @@ def _merged(axes: Axes, used: frozenset[str]) -> Axes:
     """Put neighbouring axes that are not used together: groups along the others lie as before.
 
     >>> _merged((("tp", 8), ("dp", 4), ("pp", 2)), frozenset({"tp"}))
-    (('tp', 8), ('others', 8))
+    (('tp', 8), ('others outside', 8))
     """
     if not used <= {name for name, _ in axes}:
         return axes
