@@ -303,7 +303,7 @@ ANSWERS = {
                 "per operation `label`, `block` and `count` (its kind of layer, and how often the model has it), `einsum`, `along` (axis: "
                 "the dimension it divides), `operands` (`name`, `role`, `local_shape`, `layout`, `sbp` as held; `used_shape`, "
                 "`used_layout`, `used_sbp` as computed on), `flops`, `backward_flops` and `collectives` (`kind`, `axes`, `bytes`, "
-                "`direction`, `tensor`, `sent_bytes`); with a cluster also seconds",
+                "`direction`, `tensor`, `sent_bytes`, `ranks`); with a cluster also seconds",
             ),
             "totals": Key("table", "sums over a forward and a backward of the whole model, on one rank"),
             "propagated": _more("table", "with --propagate: `given`, `found`, `open`, `conflicts`"),

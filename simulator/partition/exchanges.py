@@ -29,6 +29,7 @@ class Collective:
         direction: "forward" or "backward".
         tensor: what is moved, or the sum that is found.
         sent: bytes that a rank sends in a ring, or in all_to_all.
+        ranks: how many take part; fewer than the axes have where neighbours share key/value heads.
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Collective:
     direction: str
     tensor: str
     sent: float
+    ranks: int
 
 
 def collectives_of(
@@ -67,15 +69,29 @@ def collectives_of(
                 c = replace(c, tensor="gradients of its weights", bytes=known.bytes + c.bytes, sent=known.sent + c.sent)
             weights[c.kind, c.axes] = c
     yield from weights.values()
+    yield from _shared(before, laid)
+
+
+def _shared(operands: list[Operand], laid: LaidOut) -> Iterator[Collective]:
+    """The gradients of weights of which neighbours on an axis have the same part: key/value heads that are fewer than ranks."""
+    found: dict[tuple[tuple[str, ...], int], float] = {}
+    for o in operands:
+        for dim, mine in zip(o.tensor.dims, o.shape, strict=True):
+            axes = tuple(axis for axis, p in o.held.items() if p == Shard(dim.name))
+            ranks = math.prod(laid.ranks[axis] for axis in axes) * mine.size // dim.size
+            if o.role == "weight" and dim.serves and ranks > 1:
+                found[axes, ranks] = found.get((axes, ranks), 0.0) + count(o.shape) * o.tensor.element
+    for (axes, ranks), size in found.items():
+        yield _collective("all_reduce", axes, size, "backward", "gradients of shared heads", laid, ranks)
 
 
 def _collective(
-    kind: str, axes: tuple[str, ...], size: float, direction: str, tensor: str, laid: LaidOut
+    kind: str, axes: tuple[str, ...], size: float, direction: str, tensor: str, laid: LaidOut, ranks: int = 0
 ) -> Collective:
-    """A collective whose largest buffer on a rank has so many bytes."""
-    ranks = math.prod(laid.ranks[axis] for axis in axes)
-    sent = (2.0 if kind == "all_reduce" else 1.0) * (ranks - 1) / ranks * size
-    return Collective(kind, axes, size, direction, tensor, sent)
+    """A collective whose largest buffer on a rank has so many bytes; `ranks`: 0 = all of the axes."""
+    n = ranks or math.prod(laid.ranks[axis] for axis in axes)
+    sent = (2.0 if kind == "all_reduce" else 1.0) * (n - 1) / n * size
+    return Collective(kind, axes, size, direction, tensor, sent, n)
 
 
 def _moves(
@@ -112,8 +128,8 @@ def _statistics(
         return
     names = {d.name for d in op.reduces}
     for name, numbers, element in _found(op, direction):
-        first = operands[0]
-        size = count(tuple(d for d in first.used_shape if d.name not in names)) * numbers * element
+        rows = {d.name: d for o in operands if o.role == "input" for d in o.used_shape if d.name not in names}
+        size = count(tuple(rows.values())) * numbers * element
         yield _collective("all_reduce", reduces, size, direction, name, laid)
 
 

@@ -182,6 +182,7 @@ def _collective_dict(c: Collective) -> dict[str, Any]:
         "direction": c.direction,
         "tensor": c.tensor,
         "sent_bytes": c.sent,
+        "ranks": c.ranks,
     }
 
 

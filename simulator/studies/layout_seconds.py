@@ -14,6 +14,7 @@ from simulator.hardware.cluster import load_cluster
 from simulator.hardware.fabric import place_group
 from simulator.lowering.layers.rows import Rows
 from simulator.partition.derive import DerivedOp
+from simulator.partition.exchanges import Collective
 from simulator.program.calls import AttentionCall, Product, Traffic
 from simulator.workload.graph import Attention, Kernel
 from simulator.workload.graph import Product as ProductOp
@@ -56,7 +57,7 @@ def op_seconds(derived: Sequence[DerivedOp], mesh: Mesh, cluster: str, dtype: st
         for number, seconds in zip(owners[direction], priced, strict=True):
             work[direction][number] += float(seconds)
     return [
-        Seconds(forward, backward, tuple(_collective(c.kind, c.bytes, c.axes, axes, machine) for c in one.collectives))
+        Seconds(forward, backward, tuple(_collective(c, axes, machine) for c in one.collectives))
         for one, forward, backward in zip(derived, work["forward"], work["backward"], strict=True)
     ]
 
@@ -73,8 +74,23 @@ def _machine(mesh: Mesh, cluster: str) -> Machine:
     return machine_of(load_cluster(cluster, -(-world // node) * node if world > node else world))
 
 
-def _collective(kind: str, size: float, group: tuple[str, ...], axes: Mesh, machine: Machine) -> float:
-    return _collective_seconds(kind, size, tuple(sorted(group)), axes, machine)
+def _collective(c: Collective, axes: Mesh, machine: Machine) -> float:
+    """Seconds of a collective; of one among neighbours, on that part of its innermost axis."""
+    group = tuple(sorted(c.axes))
+    if c.ranks < math.prod(size for axis, size in axes if axis in group):
+        group, axes = ("neighbours",), _cut(axes, c)
+    return _collective_seconds(c.kind, c.bytes, group, axes, machine)
+
+
+def _cut(axes: Mesh, c: Collective) -> Mesh:
+    """A mesh of which the innermost axis of a collective is two: its neighbours, and the rest."""
+    inner, size = next((axis, size) for axis, size in axes if axis in c.axes)
+    ranks = math.gcd(c.ranks, size)
+    return tuple(
+        one
+        for axis, n in axes
+        for one in ((("neighbours", ranks), (axis, n // ranks)) if axis == inner else ((axis, n),))
+    )
 
 
 @functools.lru_cache(maxsize=4096)

@@ -40,7 +40,10 @@ def of_rows(work: Workload, resolved: ResolvedPlan) -> dict[str, Found]:
 
 def of_layout(graph: LayerGraph, resolved: ResolvedPlan) -> Found:
     """What its layout exchanges, but for gradients of weights, which a step adds up once."""
-    weights = {f"gradient of {w.name}" for w in graph.weights} | {"gradients of its weights"}
+    weights = {f"gradient of {w.name}" for w in graph.weights} | {
+        "gradients of its weights",
+        "gradients of shared heads",
+    }
     return Counter(
         (c.direction, c.kind, c.bytes)
         for op in derive(graph, resolved.layout)

@@ -185,3 +185,13 @@ def test_the_parts_of_a_dimension_on_two_axes_are_those_of_both() -> None:
     assert {"rows": Shard("batch"), "cols": Shard("batch")} == dict(found[0].part("input")[0].held)
     assert (8, 32) == tuple(d.size for d in found[0].part("input")[0].shape)
     assert ("backward", "all_reduce", ("rows", "cols"), IO.size * WIDE.size * E) in kinds(found[0])
+
+
+def test_ranks_that_share_a_key_head_add_its_gradients() -> None:
+    """Llama-3 8B has 8 key/value heads: on 16 ranks every two neighbours hold the same one."""
+    graph = model_graph(load_model("llama3_8b"), "layer")
+    qkv = derive(graph, Layout("many", (("cols", 16),), (rule("cols", "heads"),)))[1]
+    shapes = {o.tensor.name: [d.size for d in o.shape] for o in qkv.part("weight")}
+    assert [4096, 1, 128] == shapes["qkv weight of k"]
+    (shared,) = [c for c in qkv.collectives if c.ranks != 16]
+    assert ("all_reduce", ("cols",), 2, 2 * 4096 * 128 * 2.0) == (shared.kind, shared.axes, shared.ranks, shared.bytes)
