@@ -8,7 +8,7 @@ Every question goes through `answer`, which runs in a process of its own (`answe
 
 from __future__ import annotations
 
-import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,24 +26,24 @@ from simulator.html.controls import (
     request_of,
     toml_text,
 )
+from simulator.html.dropped import read_dropped
 from simulator.html.memory_data import memory_data
 from simulator.html.page import plain
 from simulator.html.report import answer_data, breakdown_data
 from simulator.html.schedule_lab import schedule_alone
 from simulator.html.step_data import timeline_data
-from simulator.importers.jobs import import_files, is_foreign, job_data
 from simulator.job import apply_settings, make_job
 from simulator.lowering import resolve
 from simulator.schedules import SCHEDULES, Shape
+from simulator.search.quick import quick_search
 from simulator.search.search import search
 from simulator.search.space import make_space
 from simulator.simulation import simulate_job
 from simulator.specs import Spec, names
-from simulator.specs.toml_text import parse_toml
 from simulator.studies.training_cost import training_cost
 from simulator.units import in_unit
 
-__all__ = ["ANSWERED", "TOO_LARGE", "WRONG_REQUEST", "answer", "read_dropped"]
+__all__ = ["ANSWERED", "TOO_LARGE", "WRONG_REQUEST", "answer"]
 
 ANSWERED, WRONG_REQUEST, TOO_LARGE = 200, 400, 413
 _MOST_ACTIONS = 150_000
@@ -57,10 +57,11 @@ _CHUNKS = (1, 2, 3, 4, 6, 8)
 
 
 class Dropped(Spec):
-    """A file that was dropped on the page."""
+    """A file that was dropped on the page, and what stood there."""
 
     name: Annotated[str, Field(max_length=300)] = ""
     text: Annotated[str, Field(max_length=2**20)]
+    controls: dict[str, Any] | None = None
 
 
 def answer(question: str, data: Any) -> tuple[int, dict[str, Any]]:
@@ -167,11 +168,17 @@ def _best(body: Any) -> dict[str, Any]:
     data = job_of(read_controls(body))
     for field in _SEARCHED:
         data["plan"].pop(field, None)
-    found = search(make_space(make_job(data, "request", "what if"), {}, {}), deadline=_SEARCH_SECONDS)
+    job = make_job(data, "request", "what if")
+    started = time.monotonic()
+    first = quick_search(job)  # so that a slow machine has an answer, too
+    left = max(1.0, _SEARCH_SECONDS - (time.monotonic() - started))
+    found = search(make_space(job, {}, {}), deadline=left)
     counts = ", ".join(f"{count:,} {word}" for word, count in found.disposed.items())
-    if not found.best:
-        raise PlanError(f"no plan was found that fits: {counts}. Way out: more GPUs, or a smaller batch")
-    best = found.best[0]
+    plans = [*found.best[:1], *first.best[:1]]
+    if not plans:
+        why = "fits" if found.proven else f"fits in {_SEARCH_SECONDS:g} s"
+        raise PlanError(f"no plan was found that {why}: {counts}. Way out: more GPUs, or a smaller batch")
+    best = min(plans, key=lambda plan: plan.step_time)
     proof = "none is better" if found.proven else f"stopped after {found.seconds:.0f} s, so a better one may be left"
     return {
         "controls": controls_of(apply_settings(data, best.settings), "the best plan"),
@@ -203,37 +210,8 @@ def _money(prediction: Any, controls: Controls, price: float | None) -> dict[str
 
 def _read(dropped: Dropped) -> dict[str, Any]:
     name = Path(dropped.name.replace("\\", "/")).name or "the file"
+    page = None if dropped.controls is None else read_controls(dropped.controls)
     try:
-        return {"controls": controls_of(read_dropped(name, dropped.text), name)}
+        return {"controls": controls_of(read_dropped(name, dropped.text, page), name)}
     except RequestError as error:  # the request is one; the file in it is not
         raise SpecError(str(error)) from None
-
-
-def read_dropped(name: str, text: str) -> dict[str, Any]:
-    """Return the data of the job that a dropped file describes; what the file leaves open is the page's own start.
-
-    Args:
-        name: of the file, without its folder: a job file, or a file of another program (`dtsim import`).
-        text: what is in it.
-
-    Raises:
-        SpecError: it is neither.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / name
-        try:
-            path.write_text(text, encoding="utf-8")
-            if not is_foreign(str(path)):
-                return parse_toml(text, name)
-            found = job_data(import_files([path]), path.stem)
-        except (OSError, ValueError):
-            raise SpecError(f"{name[:100]!r} is no name of a file") from None
-        except SpecError as error:
-            raise SpecError(str(error).replace(str(path), name)) from None
-    table = found.get("model")
-    data = job_of(Controls(table=table, name=str(table["name"])[:100]) if table else Controls())
-    for part in ("workload", "plan", "cluster"):
-        data[part] = {**data.get(part, {}), **found.get(part, {})}
-    if table and "sequence_length" not in found.get("workload", {}):
-        data["workload"]["sequence_length"] = min(int(table["sequence_length"]), 8192)
-    return data

@@ -18,6 +18,7 @@ from simulator.report.bars import (
     has_two_ways,
 )
 from simulator.report.comparison_plot import check_format, cut_at, short_name
+from simulator.report.log_axis import label_log_axis
 from simulator.report.prediction import Prediction
 from simulator.specs import replacing
 from simulator.units import GIB, show
@@ -122,7 +123,6 @@ def _legend(figure: Figure, kinds: Sequence[int], two_ways: bool) -> None:
 
 def _draw_scatter(axis: Axes, named: Sequence[tuple[str, Prediction]]) -> None:
     """Step time against the memory of the fullest rank, numbered, with the capacity; hollow where it does not fit."""
-    from matplotlib.ticker import LogLocator, ScalarFormatter
 
     sides = ((5, 3), (-9, 3), (5, -9), (-9, -9), (-2, 7), (-2, -12))
     by_time = sorted(range(len(named)), key=lambda n: named[n][1].step_time)
@@ -138,9 +138,7 @@ def _draw_scatter(axis: Axes, named: Sequence[tuple[str, Prediction]]) -> None:
     for scale, limits, values in ((axis.set_xscale, axis.xaxis, memories), (axis.set_yscale, axis.yaxis, times)):
         if max(values) > 3.0 * min(values):
             scale("log")
-            limits.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
-            limits.set_major_formatter(ScalarFormatter())
-            limits.set_minor_locator(LogLocator(subs=()))
+            label_log_axis(limits, lambda value: f"{value:g}")
     axis.margins(0.12)
     axis.set_xlabel("fullest rank [GiB]; dashed: capacity", fontsize=9)
     axis.set_ylabel("step [s]", fontsize=9)

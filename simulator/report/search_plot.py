@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simulator.errors import SpecError
+from simulator.report.log_axis import label_log_axis
 from simulator.specs import replacing
 from simulator.units import in_unit
 
@@ -71,13 +72,12 @@ def plot_search(
     axis.set_xscale("log")
     axis.set_yscale("log")
     for each in (axis.xaxis, axis.yaxis):
-        each.set_major_formatter(lambda value, _: f"{value:g}")
-        each.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
+        label_log_axis(each, lambda value: f"{value:g}")
     axis.set_xlabel("step [s]")
     axis.set_ylabel("fullest rank [GiB]")
     axis.grid(alpha=0.25, which="both")
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(fontsize=8, frameon=False)
+    figure.legend(loc="outside lower left", ncols=4, fontsize=8, frameon=False)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
     with replacing(path) as beside:

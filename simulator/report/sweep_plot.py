@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import SpecError
+from simulator.report.log_axis import label_log_axis
 from simulator.specs import replacing
 
 __all__ = ["plot_sweep"]
@@ -56,13 +57,13 @@ def plot_sweep(rows: Sequence[Mapping[str, Any]], fields: Sequence[str], path: s
     if not numbers:
         axis.set_xticks(list(places.values()), list(places))
     axis.set_yscale("log")
-    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    label_log_axis(axis.yaxis, lambda value: f"{value:g}")
     axis.set_xlabel(across)
     axis.set_ylabel("step [s]; hollow: does not fit")
     axis.grid(alpha=0.25, which="both")
     axis.spines[["top", "right"]].set_visible(False)
     if others:
-        axis.legend(fontsize=8, frameon=False)
+        figure.legend(loc="outside lower left", ncols=4, fontsize=8, frameon=False)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
     with replacing(path) as beside:

@@ -67,7 +67,10 @@ class Table:
 
     def html(self) -> str:
         """Return the table as an HTML element."""
-        heads = "".join(f"<th>{html.escape(name)}</th>" for name in self.headings)
+        heads = "".join(
+            f"<th{'' if i in self.left else ' class=n'}>{html.escape(name)}</th>"
+            for i, name in enumerate(self.headings)
+        )
         rows = "\n".join(
             "<tr>"
             + "".join(f"<td{'' if i in self.left else ' class=n'}>{html.escape(c)}</td>" for i, c in enumerate(row))

@@ -110,6 +110,10 @@ def test_files_are_taken_and_refused(address: str, visit: Callable[..., Any], tm
     after(page, lambda: page.locator("input[type=file]").set_input_files(job))
     assert "llama2_13b" == page.get_by_label("model", exact=True).input_value()
     assert "32" == page.locator('input[aria-label="GPUs"]').get_attribute("aria-valuetext")
+    script = Path(__file__).parents[1] / "data" / "imports" / "deepspeed.json"
+    after(page, lambda: page.locator("input[type=file]").set_input_files(script))
+    assert "llama2_13b" == page.get_by_label("model", exact=True).input_value(), "what the file does not say stays"
+    assert "1" == page.get_by_label("tensor parallel", exact=True).get_attribute("aria-valuetext")
     before = tile(page, "one step")
     job.write_text("this is [no TOML")
     page.locator("input[type=file]").set_input_files(job)

@@ -17,6 +17,8 @@ from simulator.report.collective_plot import plot_collective
 from simulator.report.comparison_plot import plot_latency_sweep
 from simulator.report.plots import plot_prediction, plot_timelines
 from simulator.report.scaling_plot import plot_scaling
+from simulator.report.search_plot import plot_search
+from simulator.report.sweep_plot import plot_sweep
 from simulator.studies.schedule_figures import schedule_figures
 
 
@@ -65,10 +67,20 @@ def accuracy(path: Path) -> None:
     plot_accuracy(["a", "a", "b"], [1.0, 1.5, 3.0], [1.1, 1.4, 2.9], "step [s]", path)
 
 
-PICTURES = [latency, collective, scaling, timelines, one_step, accuracy]
+def search(path: Path) -> None:
+    points = [(0.8 + 0.02 * n, (35.0 + 3 * n) * 2**30, n % 3 > 0) for n in range(12)]
+    plot_search(points, [(s, m) for s, m, _ in points[:2]], points[0][:2], 80.0 * 2**30, path, "a search")
 
 
-@pytest.mark.parametrize("picture", [latency, collective, scaling, timelines, one_step])
+def sweep(path: Path) -> None:
+    rows = [{"a": a, "b": b, "step_time_s": 1.0 + 0.2 * a * b, "fits": a > 1} for a in (1, 2, 4) for b in range(9)]
+    plot_sweep(rows, ["a", "b"], path)
+
+
+PICTURES = [latency, collective, scaling, timelines, one_step, accuracy, search, sweep]
+
+
+@pytest.mark.parametrize("picture", [latency, collective, scaling, timelines, one_step, search, sweep])
 def test_no_legend_lies_over_data(picture: Any, drawn: list[Figure], tmp_path: Path) -> None:
     picture(tmp_path / "p.png")
     figure = drawn[0]
@@ -94,7 +106,7 @@ def test_no_curve_leaves_its_axes(picture: Any, drawn: list[Figure], tmp_path: P
                     assert max(values) <= max(low, high) + slack
 
 
-@pytest.mark.parametrize("picture", [collective, scaling, accuracy])
+@pytest.mark.parametrize("picture", [collective, scaling, accuracy, search, sweep])
 def test_a_logarithmic_axis_has_labels_in_words(picture: Any, drawn: list[Figure], tmp_path: Path) -> None:
     picture(tmp_path / "p.png")
     for axis in drawn[0].axes:

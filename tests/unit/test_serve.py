@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,6 +116,69 @@ def test_a_hugging_face_config_can_be_dropped(server: Server) -> None:
     assert "[model]" in told["toml"]
 
 
+IMPORTS = Path(__file__).parents[1] / "data" / "imports"
+
+
+def drop(server: Server, name: str, **more: Any) -> tuple[int, Any]:
+    return ask(server, "read", {"name": name, "text": (IMPORTS / name).read_text(), **more})
+
+
+@pytest.mark.parametrize(
+    ("name", "page", "wanted"),
+    [
+        (
+            "megatron.sh",
+            {},
+            {"gpus": 128, "tensor_parallel": 4, "pipeline_parallel": 2, "microbatches": 8, "zero_stage": 1},
+        ),
+        (
+            "deepspeed.json",
+            {"model": "llama3_8b"},
+            {"gpus": 32, "tensor_parallel": 1, "zero_stage": 2, "model": "llama3_8b"},
+        ),
+        ("torchtitan.toml", {}, {"gpus": 512, "tensor_parallel": 8, "pipeline_parallel": 4, "zero_stage": 3}),
+        ("accelerate.yaml", {"gpus": 8}, {"gpus": 16, "tensor_parallel": 1, "framework": "pytorch_fsdp"}),
+        ("simai.txt", {"model": "mixtral_8x7b"}, {"gpus": 32, "expert_parallel": 2, "model": "mixtral_8x7b"}),
+    ],
+)
+def test_a_dropped_plan_counts_whole_and_the_page_says_the_rest(
+    server: Server, name: str, page: Any, wanted: Any
+) -> None:
+    status, found = drop(
+        server, name, controls=SMALL | {"tensor_parallel": 8, "gpus": 64, "cluster": "dgx_h100"} | page
+    )
+    assert 200 == status, found
+    assert wanted.items() <= found["controls"].items()
+    status, told = ask(server, "step", found["controls"])
+    assert (200, True) == (status, told["answer"]["step"] > 0)
+
+
+def test_a_config_without_a_plan_keeps_the_pages_or_has_one_that_can_be(server: Server) -> None:
+    config = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 6, "num_attention_heads": 16,
+              "intermediate_size": 5632, "vocab_size": 32000, "max_position_embeddings": 2048}  # fmt: skip
+    file = {"name": "six.json", "text": json.dumps(config)}
+    for pipeline in (2, 8):  # six layers make no eight stages
+        page = SMALL | {"gpus": 8, "tensor_parallel": 1, "pipeline_parallel": pipeline, "chunks_per_rank": 1}
+        status, found = ask(server, "read", file | {"controls": page})
+        assert 200 == status, found
+        assert (2 == pipeline) == (pipeline == found["controls"]["pipeline_parallel"])
+        assert ask(server, "step", found["controls"])[1]["answer"]["step"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("order.csv", "dtsim schedule"),
+        ("topo.xml", "by name"),
+        ("kineto.json", "--measured"),
+        ("graph.json", "--measured"),
+    ],
+)
+def test_what_a_page_cannot_show_says_who_can(server: Server, name: str, said: str) -> None:
+    status, found = drop(server, name)
+    assert (200, True) == (status, said in found["error"]), found
+
+
 def test_money_follows_price_and_tokens(server: Server) -> None:
     _, found = ask(server, "step", SMALL | {"price": 2.0, "tokens": 10**9})
     run = found["money"]["run"]
@@ -145,6 +209,7 @@ HOSTILE = [
     ("step", "text"),
     ("step", None),
     ("step", {"nonsense": 1}),
+    ("read", {"text": "", "controls": {"nonsense": 1}}),
     ("step", {"gpus": "many"}),
     ("step", {"gpus": -8}),
     ("step", {"gpus": 0}),

@@ -75,8 +75,8 @@ function kernelTable(data, most) {
 // Changes of one thing: how much quicker, does it fit, the setting to copy.
 function leverTable(levers, now) {
   const most = Math.max(...levers.map((l) => Math.abs(now / l.seconds - 1)), 1e-9);
-  return el("div", { class: "scroll" }, el("table", { class: "wide" },
-    el("tr", {}, el("th", {}, "change"), el("th", { class: "n" }, "step"), el("th", { class: "n" }, "speed"), el("th"), el("th", { class: "n" }, "fullest rank"), el("th"), el("th")),
+  return el("div", { class: "scroll" }, el("table", { class: "wide levers" },
+    el("tr", {}, el("th", {}, "change"), el("th", { class: "n" }, "step"), el("th", { class: "n" }, "speed"), el("th", { class: "meter" }), el("th", { class: "n" }, "fullest rank"), el("th"), el("th")),
     levers.map((l) => {
       const gain = now / l.seconds - 1, text = l.settings.map((s) => `--set ${/^[\w.=-]+$/.test(s) ? s : `'${s}'`}`).join(" ");
       const copy = el("button", { type: "button", title: text, onclick: () => copyText(text, copy) }, "copy");

@@ -89,8 +89,8 @@ function controlPanel(state, choices, facts, put) {
 }
 
 function dropZone(read) {
-  const input = el("input", { type: "file", accept: ".toml,.json", hidden: true, "aria-label": "a file" });
-  const zone = el("button", { type: "button", class: "zone", onclick: () => input.click() }, "drop a job TOML or a Hugging Face config.json, or click");
+  const input = el("input", { type: "file", hidden: true, "aria-label": "a file" });
+  const zone = el("button", { type: "button", class: "zone", onclick: () => input.click() }, "drop a config of any program: Megatron, DeepSpeed, torchtitan, Hugging Face, ... or click");
   const take = async (file) => { if (file) read(file.name, file.size > 2 ** 20 ? null : await file.text()); };
   input.addEventListener("change", () => { take(input.files[0]); input.value = ""; });
   addEventListener("dragover", (event) => { event.preventDefault(); zone.classList.add("over"); });

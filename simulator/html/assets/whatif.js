@@ -126,7 +126,7 @@ async function main() {
     return button;
   });
   const read = async (name, text) => {
-    const [good, answer] = text === null ? [false, { error: `${name} is larger than 1 MiB` }] : await ask("read", { name, text });
+    const [good, answer] = text === null ? [false, { error: `${name} is larger than 1 MiB` }] : await ask("read", { name, text, controls: settings[current].state });
     said.textContent = good ? "" : answer.error;
     if (!good) return;
     settings[current].state = { ...choices.start, ...answer.controls };
