@@ -77,7 +77,12 @@ def test_masks_are_written_and_kept_and_rows_go_to_their_experts_and_back() -> N
     assert 2 * numbers == kept["dispatch mask"] == kept["combine weights"]
     assert 2 * TOKENS * 2 * factor * HIDDEN == kept["expert output"]
     (mask,) = rows(found.forward, "dispatch masks")
-    assert 4 * numbers < found.forward.written[mask] < 4.1 * numbers
+    sums = 2 * 2 * 4 * TOKENS * 16  # a one-hot of each choice and its running sum, fp32
+    assert (sums, 4 * numbers + sums, 6) == tuple(
+        getattr(found.forward, what)[mask] for what in ("read", "written", "launches")
+    )
+    (back,) = rows(found.backward, "dispatch masks")
+    assert (4 * numbers, 0, 2) == tuple(getattr(found.backward, what)[back] for what in ("read", "written", "launches"))
     sent = [i for i in np.flatnonzero(found.forward.kind == COLLECTIVE) if found.forward.work[i] == "all_to_all"]
     assert [2 * TOKENS * 2 * factor * HIDDEN] * 2 == found.forward.message[sent].tolist()
     gathered = cost(sparse(factor=1.5), expert_exchange="all_to_all")
