@@ -26,7 +26,7 @@ from simulator.hardware.fabric import GroupPlacement, place_group, place_hop
 from simulator.hardware.host import host_of
 from simulator.plan.framework import Framework
 from simulator.program.calls import SYNCHRONISED
-from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, RESOURCE_KINDS
+from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, RESOURCE_KINDS, account_of
 from simulator.program.program import COPY, TRANSFER, FusedSegment, Link, OperatorTable, Segment
 
 __all__ = ["HOST_CLASS", "HOST_SIGMA", "Axes", "Desk", "ItemPrice", "desk_of", "price_item"]
@@ -106,7 +106,7 @@ def _desk(
 def _message_wait(host: Framework, axes: Axes) -> float:
     """How long a message that blocks keeps the GPU waiting for the host [s]; where only the description of a divided activation makes
     it wait, not at all without tensor parallelism."""
-    divided = dict(axes).get("tp", 1) > 1
+    divided = any(size > 1 and account_of((name,)) == "tp" for name, size in axes)
     return host.message_wait if divided or not host.partitions_activations else 0.0
 
 

@@ -125,7 +125,6 @@ def _cost(held: float) -> LayerCost:
         forward_mark=(),
         backward_mark=(),
         parameters=0.0,
-        small_parameters=0.0,
         input_bytes=1.0,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from simulator.errors import LayoutError
 from simulator.partition.layout import Layout
 from simulator.partition.strategies import STRATEGIES
 from simulator.partition.strategies.base import TENSOR
@@ -21,6 +22,7 @@ def compose(
     expert: int = 1,
     expert_tensor: int = 1,
     imbalance: float = 1.0,
+    shape: tuple[int, ...] | None = None,
 ) -> Layout:
     """Return a layout; equal arguments give the same one.
 
@@ -30,18 +32,34 @@ def compose(
             all of `tensor`).
         sequence_parallel: whether what is left whole is divided by its tokens.
         imbalance: rows of the rank with the most popular experts over the mean of all.
+        shape: of the mesh of the `tensor` ranks; None = as the strategy has it.
 
     Raises:
         UnknownNameError: no strategy has this name.
+        LayoutError: the strategy needs another shape, or leaves nothing whole that tokens could divide.
 
     >>> compose("megatron", tensor=8, sequence_parallel=True).mesh[0]
     ('tensor', 8)
     """
     member = STRATEGIES.get(strategy)
-    mesh = ((TENSOR, tensor), (EXPERT, expert), (EXPERT_TENSOR, expert_tensor), (EXPERT_ROWS, tensor // expert_tensor))
+    if sequence_parallel and TENSOR not in member.axes:
+        raise LayoutError(
+            "sequence_parallel divides by tokens what a layout leaves whole on the tensor-parallel ranks, but layout "
+            f"{member.name!r} divides all: sequences and widths lie on axes of their own. Way out: sequence_parallel = false."
+        )
+    mesh = (
+        *member.mesh(tensor, shape),
+        (EXPERT, expert),
+        (EXPERT_TENSOR, expert_tensor),
+        (EXPERT_ROWS, tensor // expert_tensor),
+    )
     return Layout(
         name=member.name,
         mesh=mesh,
         rules=(*member.rules(), *RULES, *((TOKENS,) if sequence_parallel else ())),
         excess=((ROWS, imbalance),),
+        output_stationary=member.output_stationary,
+        tensor=member.axes,
+        panels=member.panels,
+        keeps_gathered=member.keeps_gathered,
     )

@@ -106,6 +106,10 @@ class Layout:
         excess: how many times its even share the fullest rank has of a dimension (rows of experts).
         output_stationary: whether products run where their results lie and operands come there; otherwise they run as the rules divide
             all of their dimensions, and where a result does not lie so, it moves.
+        tensor: axes of the ranks that split layers.
+        panels: whether a product that gathers both operands does so in as many panels as an axis has ranks, each broadcast by its owner
+            and multiplied before the next.
+        keeps_gathered: whether what was gathered for a product stands until its gradients; otherwise it is gathered again.
 
     Raises:
         LayoutError: a rule names an axis twice.
@@ -116,6 +120,9 @@ class Layout:
     rules: tuple[Rule, ...]
     excess: tuple[tuple[str, float], ...] = ()
     output_stationary: bool = False
+    tensor: tuple[str, ...] = ("tensor",)
+    panels: bool = False
+    keeps_gathered: bool = False
     known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     """What was found before, by what it depends on beside the layout."""
 
@@ -136,6 +143,11 @@ class Layout:
         """How many ranks an axis has; 1 where the mesh has none of this name."""
         found: int = self.known.get(axis, 1)
         return found
+
+    @property
+    def tensor_ranks(self) -> int:
+        """How many ranks split layers."""
+        return math.prod(self.ranks(axis) for axis in self.tensor)
 
     def along(self, dims: tuple[Dim, ...], kind: str = ACTIVATIONS) -> Mapping[str, Dim]:
         """Return axis -> the dimension that lies on it, of a tensor or of an operation with these dimensions.

@@ -28,11 +28,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from simulator.partition.layout import PARTIAL, REPLICATE, Layout, Placement, Shard
+from simulator.partition.layout import PARTIAL, REPLICATE, Layout, Placement, Shard, kind_of
 from simulator.partition.redistribute import Move, redistribute
 from simulator.workload.graph import Dim, Tensor
 
-__all__ = ["Steps", "einsum_steps", "product_dims", "product_steps", "run_along", "seen_as_made", "wanted"]
+__all__ = [
+    "Steps",
+    "einsum_steps",
+    "look_up_along",
+    "product_dims",
+    "product_steps",
+    "run_along",
+    "seen_as_made",
+    "wanted",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,15 @@ def run_along(layout: Layout, left: Tensor, right: Tensor, out: Tensor) -> Mappi
         LayoutError: two of its dimensions claim one axis.
     """
     return layout.along(out.dims if layout.output_stationary else product_dims(left, right, out))
+
+
+def look_up_along(layout: Layout, table: Tensor, out: Tensor) -> dict[str, Dim]:
+    """Return mesh axis -> what it divides of a look-up, which is a product of one-hot rows with the table.
+
+    Tables stay: what divides the table divides the look-up, and what is left divides the rows that come out.
+    """
+    found = layout.axes(table.dims, kind_of(table))
+    return found | {axis: d for axis, d in layout.axes(out.dims).items() if axis not in found}
 
 
 def seen_as_made(layout: Layout, seen: Tensor, made: Tensor) -> Tensor:

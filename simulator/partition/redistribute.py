@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from simulator.errors import LayoutError
 from simulator.partition.layout import PARTIAL, REPLICATE, Placement, Shard
 
-__all__ = ["Move", "collective", "moved_bytes", "redistribute", "sizes"]
+__all__ = ["Move", "collective", "divided", "moved_bytes", "redistribute", "sizes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +158,17 @@ def sizes(
     >>> [(m.axis, b) for m, b in sizes({"rows": Shard("x"), "cols": Shard("y")}, moves, 64.0, {"rows": 2, "cols": 4})]
     [('rows', 16.0), ('cols', 64.0)]
     """
+    for move, ways in divided(held, moves, ranks):
+        yield move, size / ways
+
+
+def divided(
+    held: Mapping[str, Placement], moves: tuple[Move, ...], ranks: Mapping[str, int]
+) -> Iterator[tuple[Move, int]]:
+    """Return each change with how many ways the other axes divide the tensor then; arguments as of `sizes`."""
     cut = {axis for axis, place in held.items() if isinstance(place, Shard)}
     for move in moves:
-        yield move, size / math.prod(ranks[axis] for axis in cut - {move.axis})
+        yield move, math.prod(ranks.get(axis, 1) for axis in cut - {move.axis})
         cut.discard(move.axis)
         if isinstance(move.wanted, Shard):
             cut.add(move.axis)

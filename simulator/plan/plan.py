@@ -17,6 +17,7 @@ from simulator.plan.values import (
     Degree,
     Exchange,
     Layers,
+    MeshShape,
     Messages,
     Module,
     Part,
@@ -138,7 +139,12 @@ class Plan(Spec):
         more_than("tensor_parallel", 1, "layout = {value!r} lays the tensors of a layer on the tensor-parallel ranks"),
     ] = "megatron"
     """Which dimensions lie on the tensor-parallel ranks: megatron (heads, inner widths and the vocabulary), whole_vocabulary
-    (embedding and output whole on every rank) or another file of `simulator/partition/strategies`."""
+    (embedding and output whole on every rank), summa_2d, tesseract or cubic_3d (sequences and widths on tensor_mesh) or
+    another file of `simulator/partition/strategies`."""
+    tensor_mesh: Annotated[
+        MeshShape, TENSOR, more_than("tensor_parallel", 1, "tensor_mesh = {value!r} shapes the tensor-parallel ranks")
+    ] = None
+    """Rows, columns and depth of these ranks, as the layout needs them ([4, 4]); left out: the only shape, or tesseract's deepest."""
     tensor_parallel_splits: Annotated[
         Degree | None,
         TENSOR,

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from simulator.specs import Listed
+
 __all__ = [
     "AXES",
     "GRAPH_PARTS",
@@ -14,6 +16,7 @@ __all__ = [
     "Degree",
     "Exchange",
     "Layers",
+    "MeshShape",
     "Messages",
     "Module",
     "Part",
@@ -25,6 +28,7 @@ AXES = ("tp", "cp", "dp", "pp")
 """Mesh axes, innermost (consecutive ranks) first: the order Megatron-LM uses."""
 
 Degree = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+MeshShape = Annotated[tuple[Degree, ...] | None, Listed]
 Layers = Annotated[int, Field(strict=True, ge=0, le=100_000)]
 Part = Annotated[float, Field(ge=0, le=1)]
 Attention = Literal["unfused", "flash1", "flash2", "flash3", "te", "te_2024", "sdpa"]

@@ -17,7 +17,7 @@ ACCOUNTS = ("forward", "backward", "recompute", "optimizer", "host", "tp", "cp",
 HOST_BOUND, BLOCKED = "host-bound", "blocked launches"
 """Models of segments whose kernels wait for the host: for its launches as a whole, or for each of them, on top of the kernels."""
 
-PARTS_OF_AXES = {"replica": "dp", "ring": "cp", "heads": "tp"}
+PARTS_OF_AXES = {"replica": "dp", "ring": "cp", "heads": "tp", "cols": "tp", "rows": "tp", "depth": "tp"}
 """Mesh axes that are a part of another one, whose account they share."""
 
 RESOURCE_KINDS = ("gemm", "memory", "tp", "dp", "pp", "copy")

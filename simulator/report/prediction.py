@@ -16,7 +16,7 @@ from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.hardware.parts import RankKind
 from simulator.hardware.run_residuals import KindResidual, Unknown, load_run_residuals, run_kind
 from simulator.program.critical import critical_path
-from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, Prices
+from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, Prices, account_of
 from simulator.program.program import CATEGORIES, Program
 from simulator.program.trace import Trace
 from simulator.report.breakdown import EXPOSED, breakdown, mean_breakdown
@@ -101,7 +101,11 @@ class Prediction(Tabular):
     def kind_of_run(self) -> str:
         """What whole runs this one is like, by its axes and what it gathers."""
         gathered = any(t.category == "gathered" for effect in self.program.effects for t in effect.tensors)
-        return run_kind(dict(self.program.axes), gathered, _sparse(self.workload))
+        axes: dict[str, int] = {}
+        for name, size in self.program.axes:
+            axis = account_of((name,))
+            axes[axis] = axes.get(axis, 1) * size
+        return run_kind(axes, gathered, _sparse(self.workload))
 
     @property
     def unseen(self) -> frozenset[Unknown]:

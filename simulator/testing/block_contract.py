@@ -94,14 +94,14 @@ class BlockContract:
         self.check_division(model)
 
     @staticmethod
-    def graphs(model: Model) -> Iterator[LayerGraph]:
+    def graphs(model: Model, sequences: int = 2) -> Iterator[LayerGraph]:
         """Yield the graphs of all kinds of layers of a model under every style; each is verified as it is made."""
         family, length = FAMILIES.get(model.architecture), model.sequence_length
         for style in STYLES:
             for kind in layer_kinds(model):
                 source = length if model.encoder_layers else 0
                 yield family.graph(
-                    model, kind, 2, length, precision_named("bf16"), style, model.vocabulary, source=source
+                    model, kind, sequences, length, precision_named("bf16"), style, model.vocabulary, source=source
                 )
 
     @staticmethod

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,21 +19,22 @@ import numpy as np
 from simulator.errors import LayoutError
 from simulator.lowering.layers.division import divide
 from simulator.partition.compose import compose
-from simulator.partition.layout import Layout
-from simulator.partition.propagate import product_steps
+from simulator.partition.layout import Layout, kind_of
+from simulator.partition.propagate import look_up_along, product_steps, wanted
+from simulator.partition.redistribute import redistribute
 from simulator.partition.strategies import STRATEGIES
-from simulator.partition.strategies.base import TENSOR, Strategy
+from simulator.partition.strategies.base import Strategy
 from simulator.partition.strategies.sequence import TOKENS
 from simulator.testing.block_contract import BlockContract, small_model
-from simulator.testing.simulated_ranks import Array, SimulatedRanks, einsum
+from simulator.testing.simulated_ranks import Array, Parts, SimulatedRanks, einsum
 from simulator.workload.graph import Dim, LayerGraph, Product, Tensor
 from simulator.workload.operator import Operator
 from simulator.workload.operators import operators
 
 __all__ = ["StrategyContract", "trying"]
 
-_RANKS = (1, 2, 4)
-"""Degrees of tensor parallelism in which a strategy is tried."""
+_RANKS, _MESH_RANKS = (1, 2, 4), (1, 4, 8)
+"""Degrees of tensor parallelism in which a strategy is tried, on one axis or several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class StrategyContract:
             refused = (
                 (LayoutError,) if TOKENS in layout.rules else ()
             )  # what needs all tokens, where ranks have parts of them
-            for graph in BlockContract.graphs(model):
+            for graph in BlockContract.graphs(model, 2 * layout.tensor_ranks):
                 self.check_tensors(layout, graph)
                 for o in operators(graph):
                     with contextlib.suppress(*refused):
@@ -82,13 +83,19 @@ class StrategyContract:
             random = np.random.default_rng(seed)
             for _ in range(chains):
                 self.check_numbers(layout, self.chain(layout, random), random)
+            self.check_look_up(layout, random)
 
     @staticmethod
     def layouts(name: str) -> Iterator[Layout]:
         """Yield the layouts that a strategy makes: of one and of several ranks, with and without sequence parallelism."""
-        for tensor in _RANKS:
-            for sequence_parallel in (False, True)[: 1 + (tensor > 1)]:
-                yield compose(name, tensor, sequence_parallel)
+        known, ranks = 0, _RANKS if len(STRATEGIES.get(name).axes) == 1 else _MESH_RANKS
+        for tensor, sequence_parallel in itertools.product(ranks, (False, True)):
+            if tensor > 1 or not sequence_parallel:
+                with contextlib.suppress(LayoutError):  # a mesh that the strategy does not have
+                    layout = compose(name, tensor, sequence_parallel)
+                    known += tensor > 1
+                    yield layout
+        _require(known > 0, f"{name} has no layout on any of {', '.join(map(str, ranks))} ranks")
 
     def check_described(self) -> None:
         """It is known by its name, says where it comes from, and divides something."""
@@ -103,7 +110,7 @@ class StrategyContract:
         made = [t for op in graph.ops if isinstance(op, Product) for t in (*op.inputs, *op.outputs)]
         for tensor in (*made, *graph.weights):
             local = layout.local_tensor(tensor)
-            ways = layout.ways(tensor.dims)
+            ways = layout.ways(tensor.dims, kind_of(tensor))
             _require(
                 local.elements * ways == tensor.elements,
                 f"{layout.name}: {tensor.name!r} has {tensor.elements} elements, {ways:g} parts of it {local.elements} each",
@@ -114,7 +121,7 @@ class StrategyContract:
         """Ranks that divide a product do all of it together; the others do all of it each."""
         if isinstance(o.op, Product):
             division, whole = divide(layout, o), math.prod(o.shape)
-            ranks, all_ranks = whole / math.prod(division.shape), layout.ranks(TENSOR)
+            ranks, all_ranks = whole / math.prod(division.shape), layout.tensor_ranks
             _require(ranks in (1, all_ranks), f"{layout.name}: {o.label} is divided {ranks:g} ways, {division}")
             divided = division.around.columns or division.around.rows
             _require(not divided or ranks == all_ranks, f"{layout.name}: {o.label} is not divided")
@@ -138,18 +145,10 @@ class StrategyContract:
     @staticmethod
     def check_numbers(layout: Layout, chain: Chain, random: np.random.Generator) -> None:
         """Run a chain forward and backward on ranks, with the derived collectives, and on one; both must find the same."""
-        ranks = SimulatedRanks(tuple((axis, size) for axis, size in layout.mesh if size > 1))
+        ranks, lies, agree = _places(layout)
 
         def drawn(tensor: Tensor) -> Array:
             return random.standard_normal([d.size for d in tensor.dims])
-
-        def lies(tensor: Tensor, whole: Array) -> dict[tuple[int, ...], Array]:
-            return ranks.place(whole, tensor.dims, layout.placed(tensor))
-
-        def agree(tensor: Tensor, found: dict[tuple[int, ...], Array], whole: Array, what: str) -> None:
-            for at, part in lies(tensor, whole).items():
-                same = part.shape == found[at].shape and np.allclose(part, found[at])
-                _require(same, f"{layout.name}: rank {at} has another {what}{tensor.name} than one rank computes")
 
         whole = [drawn(chain.tensors[0])]
         on_ranks = [lies(chain.tensors[0], whole[0])]
@@ -175,6 +174,47 @@ class StrategyContract:
             parts = ranks.change(ranks.einsum(left, right, dims), x.dims, to_x.result)
             gradient = einsum(gradient, weights[i], dims)
             agree(x, parts, gradient, "gradient of ")
+
+    @staticmethod
+    def check_look_up(layout: Layout, random: np.random.Generator) -> None:
+        """Look words up in a table as it lies, and scatter gradients into it; both as one rank would."""
+        ranks, lies, agree = _places(layout)
+        size = 2 * layout.tensor_ranks
+        batch, words, hidden = Dim("batch", size), Dim("vocabulary", size), Dim("hidden", size)
+        rows = Tensor("one-hot rows", (batch, words), 2.0)
+        table, out = Tensor("table", (words, hidden), 2.0, "weight"), Tensor("looked up", (batch, hidden), 2.0)
+        along = look_up_along(layout, table, out)
+        numbers = np.eye(size)[random.integers(size, size=size)]
+        weights, gradient = random.standard_normal((size, size)), random.standard_normal((size, size))
+        mine = ranks.place(numbers, rows.dims, wanted(along, rows))
+        dims = rows.dims, table.dims, out.dims
+        steps = redistribute(wanted(along, out, True), layout.placed(out))
+        found = ranks.change(ranks.einsum(mine, lies(table, weights), dims), out.dims, steps)
+        agree(out, found, einsum(numbers, weights, dims), "")
+        dims = rows.dims, out.dims, table.dims
+        whole = ranks.change(lies(out, gradient), out.dims, redistribute(layout.placed(out), wanted(along, out)))
+        steps = redistribute(wanted(along, table, True), layout.placed(table))
+        agree(
+            table,
+            ranks.change(ranks.einsum(mine, whole, dims), table.dims, steps),
+            einsum(numbers, gradient, dims),
+            "gradient of ",
+        )
+
+
+def _places(layout: Layout) -> tuple[SimulatedRanks, Callable[[Tensor, Array], Parts], Callable[..., None]]:
+    """The ranks of a layout, what lays a tensor on them, and what compares one that lies there with what one rank computes."""
+    ranks = SimulatedRanks(tuple((axis, size) for axis, size in layout.mesh if size > 1))
+
+    def lies(tensor: Tensor, whole: Array) -> Parts:
+        return ranks.place(whole, tensor.dims, layout.placed(tensor))
+
+    def agree(tensor: Tensor, found: Parts, whole: Array, what: str) -> None:
+        for at, part in lies(tensor, whole).items():
+            same = part.shape == found[at].shape and np.allclose(part, found[at])
+            _require(same, f"{layout.name}: rank {at} has another {what}{tensor.name} than one rank computes")
+
+    return ranks, lies, agree
 
 
 def _multiplies(layout: Layout, tokens: tuple[Dim, ...], depth: Dim, columns: Dim) -> bool:

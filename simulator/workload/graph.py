@@ -297,10 +297,12 @@ class Kernel(Op):
         access: how it walks memory (see `Operator.access`).
         after_exchange: runs only where ranks share experts, behind their exchange.
         reduces: dimensions over which it finds sums or maxima.
+        sums: how many sums per row over these are all that its work on a part needs of the others, backward as many; 0 = it needs more.
     """
 
     moves: tuple[Moves, ...]
     reduces: tuple[Dim, ...] = ()
+    sums: int = 0
     whole: bool = False
     access: str = ""
     after_exchange: bool = False

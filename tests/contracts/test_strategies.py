@@ -20,6 +20,8 @@ from simulator.partition.strategies.base import Strategy
 from simulator.partition.strategies.megatron import Megatron
 from simulator.testing.block_contract import small_model
 from simulator.testing.strategy_contract import StrategyContract, trying
+from simulator.workload.blocks import norm as norm_block
+from simulator.workload.graph import Kernel
 
 
 @pytest.mark.parametrize("strategy", list(STRATEGIES), ids=lambda s: str(s.name))
@@ -110,6 +112,9 @@ def test_a_whole_vocabulary_is_held_by_every_rank_and_nothing_is_exchanged_aroun
         costs = layer_costs(work, resolve(work, plan, 8))
         return {kind: costs[kind] for kind in ("embedding", "head", "layer")}
 
+    def summed(cost: Any) -> float:
+        return float(sum(count for _, _, count in cost.summed))
+
     divided, whole = ends("megatron"), ends("whole_vocabulary")
     table = 512 * 64
     for kind in ("embedding", "head"):
@@ -117,7 +122,7 @@ def test_a_whole_vocabulary_is_held_by_every_rank_and_nothing_is_exchanged_aroun
             label for label, group in zip(whole[kind].forward.label, whole[kind].forward.group, strict=True) if group
         ]
         assert table - table / 4 == whole[kind].parameters - divided[kind].parameters
-        assert table * sequence_parallel == whole[kind].small_parameters - divided[kind].small_parameters
+        assert table * sequence_parallel == summed(whole[kind]) - summed(divided[kind])
     flops = [float(costs["head"].forward.flops.sum()) for costs in (divided, whole)]
     assert flops[1] == flops[0] * (1 if sequence_parallel else 4)
 
@@ -130,10 +135,28 @@ class HiddenOnly(Strategy):
     dims = frozenset(("hidden",))
 
 
-def test_a_kernel_that_sums_over_what_is_divided_is_refused() -> None:
+def test_a_norm_over_what_is_divided_adds_its_sums_up_and_what_keeps_its_parts_apart_is_found() -> None:
+    """Of a layer norm two numbers a token, in fp32, forward and backward; of an RMS norm one."""
+    with trying(HiddenOnly()):
+        StrategyContract(HiddenOnly()).check_all()
+        for norm, numbers in (("rms_norm", 1), ("layer_norm", 2)):
+            work = simulator.Workload(model=small_model(norm=norm), sequence_length=128, global_batch_size=8)
+            cost = layer_costs(work, resolve(work, simulator.Plan(tensor_parallel=4, layout="hidden_only"), 4))["layer"]
+            for table in (cost.forward, cost.backward):
+                sums = [
+                    m
+                    for m, label in zip(table.message, table.label, strict=True)
+                    if label.endswith("norm sums all_reduce")
+                ]
+                assert [4.0 * numbers * 128] * 2 == sums
+
+
+def test_a_kernel_that_needs_more_of_what_is_divided_than_sums_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(norm_block, "Kernel", lambda **fields: Kernel(**fields | {"sums": 0}))
+    work = simulator.Workload(model=small_model(name="made anew"), sequence_length=128, global_batch_size=8)
     wrong = "layout 'hidden_only' divides hidden of 'hidden states' on mesh axis 'tensor', over which operation 'attention norm' sums"
     with trying(HiddenOnly()), pytest.raises(LayoutError, match=wrong):
-        predicted(layout="hidden_only")
+        layer_costs(work, resolve(work, simulator.Plan(tensor_parallel=4, layout="hidden_only"), 4))
 
 
 @pytest.mark.parametrize(

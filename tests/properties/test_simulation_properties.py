@@ -187,6 +187,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "expert_parallel": ({}, 1, 4),
     "expert_tensor_parallel": ({"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}, None, 1),
     "expert_exchange": ({"expert_parallel": 4}, None, "once_per_node"),
+    "tensor_mesh": ({"tensor_parallel": 64, "layout": "tesseract", "microbatch_size": 16}, None, (8, 8, 1)),
     "expert_group_size": ({"expert_exchange": "einsum"}, None, 64),
     "expert_imbalance": ({"expert_parallel": 4}, 1.0, 1.5),
     "shard_size": ({"zero_stage": 1}, None, 4),
@@ -223,7 +224,7 @@ def test_every_dependent_field_has_an_effect(field: str) -> None:
     capacity = field == "expert_group_size"
     model = load_model("glam_64b_64e" if capacity else "mixtral_8x7b" if field.startswith("expert") else "gpt2_355m")
     work = Workload(model=model, sequence_length=1024, global_batch_size=32)
-    cluster = load_cluster("dgx_a100", 16 if field == "rank_order" else 8)
+    cluster = load_cluster("dgx_a100", {"rank_order": 16, "tensor_mesh": 64}.get(field, 8))
     one, two = (simulate(work, Plan(**{**base, field: v}), cluster) for v in (first, second))
     same = (one.step_time, one.peak_memory) == (two.step_time, two.peak_memory)
     assert same == (field == "data_parallel")

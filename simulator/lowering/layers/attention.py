@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from simulator.errors import LayoutError
 from simulator.lowering.layers.context import ring_attention, swap_heads
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
 from simulator.lowering.layers.scores import scores_left
-from simulator.partition.strategies.base import TENSOR
 from simulator.partition.strategies.context import QUERIES, attention_exchange
 from simulator.program.calls import AttentionCall
 from simulator.program.program import COLLECTIVE
@@ -25,7 +26,9 @@ def attention(ctx: LayerContext, rows: Rows, o: Operator, op: Attention, phase: 
     Packed documents are sequences of their own; they share the tokens evenly.
     """
     factor, launches = (10.0, o.backward_launches) if phase == "backward" else (4.0, o.launches)
-    sequences, heads, length, width = o.shape
+    _, heads, length, width = o.shape
+    batch = [axis for axis, d in ctx.layout.axes(op.inputs[0].dims).items() if d.name == "batch"]
+    sequences = own = o.shape[0] // math.prod(ctx.layout.ranks(axis) for axis in batch)
     heads, groups = mine = heads_held(ctx, o, op.inputs[0].dims), heads_held(ctx, o, op.inputs[1].dims)
     keys, mask, window = op.keys, "causal" if op.causal else "full", 0
     narrow = op.causal and 0 < op.window < keys
@@ -45,7 +48,7 @@ def attention(ctx: LayerContext, rows: Rows, o: Operator, op: Attention, phase: 
         keys = max(1, round(scores_left(seen, op.window, op.chunked) / seen)) if op.causal else seen
         mask, window = "full", 0
     moved = sequences * length * heads * width * ctx.e
-    kv = o.shape[0] * op.keys * groups * width * ctx.e
+    kv = own * op.keys * groups * width * ctx.e
     if o.peers > 1 and ctx.inner > 1:
         swap_heads(ctx, rows, o, phase, *mine)
     if ring:
@@ -65,7 +68,7 @@ def attention(ctx: LayerContext, rows: Rows, o: Operator, op: Attention, phase: 
         launches=launches,
     )
     if o.peers > ctx.inner:
-        size = 2.0 * o.shape[0] * op.keys * max(1, mine[1] // ctx.inner) * width * ctx.e
+        size = 2.0 * own * op.keys * max(1, mine[1] // ctx.inner) * width * ctx.e
         _exchange(ctx, rows, o, phase, -1 if narrow else row, size)
 
 
@@ -75,16 +78,17 @@ def heads_held(ctx: LayerContext, o: Operator, dims: tuple[Dim, ...]) -> int:
     Raises:
         LayoutError: the ranks have parts of its tokens, and attention needs all keys.
     """
-    heads = next(d for d in dims if "heads" in (d.name, d.serves))
-    divided = ctx.layout.along(dims).get(TENSOR)
-    if divided is None or ctx.tensor == 1:
-        return heads.size
-    if divided != heads:
-        raise LayoutError(
-            f"layout {ctx.layout.name!r} leaves {heads.name} whole, so mesh axis {TENSOR!r} divides {divided.name} of the tensors of "
-            f"operation {o.label!r}, of which every rank needs all. Way out: sequence_parallel = false, or a layout that divides heads."
-        )
-    return heads.size // ctx.layout.parts(heads, TENSOR)
+    heads, parts = next(d for d in dims if "heads" in (d.name, d.serves)), 1
+    for axis, divided in ctx.layout.axes(dims).items():
+        if axis in ctx.layout.tensor and divided == heads:
+            parts *= ctx.layout.parts(heads, axis)
+        elif axis in ctx.layout.tensor and divided.name != "batch":
+            raise LayoutError(
+                f"layout {ctx.layout.name!r} leaves {heads.name} whole, so mesh axis {axis!r} divides {divided.name} of the tensors of "
+                f"operation {o.label!r}, of which every rank needs all. Way out: sequence_parallel = false, or a layout that divides "
+                "heads."
+            )
+    return heads.size // parts
 
 
 def exchange_keys(ctx: LayerContext, rows: Rows, o: Operator, groups: int, width: int, phase: str, beside: int) -> None:

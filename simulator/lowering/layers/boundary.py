@@ -27,7 +27,7 @@ _FORWARD, _WEIGHT_GRADIENT = 0, 3
 def received(state: State, chunk: Chunk, kind: int, scale: int) -> list[tuple[OperatorTable, int]]:
     """Return what an action of this kind runs before its first layer; [] where whole activations arrive or none do."""
     resolved, framework = state.resolved, state.resolved.framework
-    parts = resolved.tensor_parallel > 1 and not resolved.sequence_parallel and framework.scatters_p2p
+    parts = resolved.tensor_parallel > 1 and not resolved.divides_stream and framework.scatters_p2p
     if not parts or resolved.pipeline_parallel == 1 or kind == _WEIGHT_GRADIENT:
         return []
     forward = kind == _FORWARD

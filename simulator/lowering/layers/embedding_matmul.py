@@ -10,8 +10,11 @@ step of MaxText/configs/a3/llama_2_70b/bf16/pgle holds five products as large as
 
 from __future__ import annotations
 
+import math
+
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
+from simulator.partition.propagate import look_up_along
 from simulator.workload.graph import Lookup
 from simulator.workload.operator import Operator
 
@@ -25,10 +28,13 @@ def look_up_by_product(ctx: LayerContext, rows: Rows, o: Operator, op: Lookup, p
         o: the embedding; its shape is (1, T, h, V), or zeros.
         phase: forward, recompute or backward.
     """
-    _, tokens, hidden, vocabulary = o.shape
+    tokens = o.shape[1]
     if not tokens:
         return
-    own = vocabulary // int(ctx.ways(op.weights[0].dims))
+    table = ctx.layout.local_tensor(op.weights[0]).dims
+    own, hidden = table[0].size, table[1].size
+    along = look_up_along(ctx.layout, op.weights[0], op.outputs[0])
+    tokens //= math.prod(ctx.layout.ranks(axis) for axis, divided in along.items() if divided.name == "batch")
     part = "weight" if phase == "backward" else ""
     rows.add(
         label=f"{o.label} one-hot rows",

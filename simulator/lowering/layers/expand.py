@@ -9,12 +9,12 @@ import functools
 from dataclasses import dataclass, replace
 
 from simulator.lowering.layers.fused_experts import with_kernels
+from simulator.lowering.layers.gathered import gathered_bytes, kept_ways, kept_weights
 from simulator.lowering.layers.graphs import graph_inputs, started_by
 from simulator.lowering.layers.holdings import (
     expert_parameters,
     parameters,
-    shared_parameters,
-    small_parameters,
+    summed_parameters,
     weight_tensors,
 )
 from simulator.lowering.layers.joins import gather_pieces
@@ -26,6 +26,7 @@ from simulator.lowering.layers.rows import Rows, synchronise
 from simulator.lowering.layers.saved_values import kept_values
 from simulator.lowering.layers.write import write_backward, write_forward
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.partition.layout import MATRICES
 from simulator.partition.strategies.experts import EXPERT
 from simulator.program.calls import Traffic
 from simulator.program.program import OperatorTable, Tensor
@@ -48,8 +49,8 @@ class LayerCost:
         input_gradient, weight_gradient: the two halves of a split backward; recompute comes first (design 5b E).
         saved: tensors held from forward to backward.
         forward_mark, backward_mark: temporaries that stand while it runs.
-        parameters: weights on this GPU before ZeRO [count]; of the gradients of `small_parameters` each tensor-parallel rank has a
-            term, of those of `shared_parameters` some ranks have; `expert_parameters` are held by other sets of ranks than the rest.
+        parameters: weights on this GPU before ZeRO [count]; `expert_parameters` are held by other sets of ranks than the rest.
+        summed: (what, mesh axes, count) of those of whose gradients ranks that split layers have a term each, which they add up.
         input_bytes: activation that crosses a chunk boundary, per GPU [B].
         tensors: sizes of its weight tensors, those of routed experts left out [count].
     """
@@ -62,10 +63,9 @@ class LayerCost:
     forward_mark: tuple[Tensor, ...]
     backward_mark: tuple[Tensor, ...]
     parameters: float
-    small_parameters: float
     input_bytes: float
     expert_parameters: float = 0.0
-    shared_parameters: float = 0.0
+    summed: tuple[tuple[str, tuple[str, ...], float], ...] = ()
     tensors: tuple[float, ...] = ()
 
 
@@ -97,7 +97,6 @@ def layer_costs(
                 policy_named(ending, resolved.recomputes),
                 ending,
                 resolved.experts_apart,
-                resolved.sequence_parallel,
                 resolved.cuda_graphs,
                 resolved.framework.layer_wait > 0,
             )
@@ -154,7 +153,6 @@ def _layer_cost(
     recompute: Recompute,
     ending: str,
     experts_apart: bool,
-    sequence_parallel: bool,
     graphs: tuple[str, ...],
     synchronised: bool,
 ) -> LayerCost:
@@ -174,7 +172,10 @@ def _layer_cost(
         recompute = Recompute("none")
     forward, backward = Rows(f"{kind}{ending} forward"), Rows(f"{kind}{ending} backward")
     stream = _stream_ways(ctx, part)
-    kept_in_parts = recompute.kind == "full" and style.divides_checkpoints and ctx.tensor > 1 and not sequence_parallel
+    if len(layout.tensor) > 1:
+        multiplied = (o.op for o in part.operators if o.work == "gemm")
+        layout.check(t for op in multiplied for t in (*op.inputs, *op.outputs, *op.weights))
+    kept_in_parts = recompute.kind == "full" and style.divides_checkpoints and ctx.tensor > 1 and stream == 1
     if kept_in_parts and not ending:
         gather_pieces(backward, "layer input", part.input_bytes, ctx.groups.tensor, precision.compute, "recompute")
     shared = layout.ranks(EXPERT) > 1
@@ -199,15 +200,19 @@ def _layer_cost(
         _stack(forward, saved, precision.compute)
     saved += graph_inputs(rows_of_experts, starts, part.input_bytes / stream)
     if kind == "head":
-        words = int(ctx.ways((Dim("vocabulary", vocabulary),)))
-        sharing = words if words > 1 else ctx.ways((Dim("sequence", length), Dim("vocabulary", vocabulary)))
-        logits = (
-            float(sequences * length * vocabulary) / sharing * words
-        )  # of the tokens that the ranks share the vocabulary of
-        gradient = precision.element * model.hidden * vocabulary / words
+        columns = Dim("vocabulary", vocabulary)
+        words = int(ctx.ways((columns,)))
+        sharing = ctx.ways((Dim("batch", sequences), Dim("sequence", length), columns))
+        # of the tokens that the ranks share the vocabulary of
+        logits = float(sequences * length * vocabulary) / sharing * words
+        held = layout.ways((Dim("hidden", model.hidden), columns), MATRICES)
+        gradient = precision.element * model.hidden * vocabulary / held
         forward_mark, backward_mark = loss_marks(style, logits, words, precision.element, gradient)
     else:
         out, grad = _widest(ctx, part, stream, not style.fused_norm and model.norm != "layer_norm")
+        if len(layout.tensor) > 1:
+            there, back = gathered_bytes(ctx, part)
+            out, grad = out + there, grad + back
         forward_mark, backward_mark = _marks(kind, "workspace", out), _marks(kind, "gradients of activations", grad)
     return LayerCost(
         forward=forward.table(),
@@ -218,8 +223,7 @@ def _layer_cost(
         forward_mark=forward_mark,
         backward_mark=(*again, *backward_mark),
         parameters=parameters(ctx, part),
-        small_parameters=small_parameters(ctx, part),
-        shared_parameters=shared_parameters(ctx, part),
+        summed=summed_parameters(ctx, part),
         input_bytes=(part.boundary_bytes or part.input_bytes) / stream,
         expert_parameters=expert_parameters(ctx, part) if experts_apart else 0.0,
         tensors=weight_tensors(ctx, part, model.norm),
@@ -228,7 +232,7 @@ def _layer_cost(
 
 def _stream_ways(ctx: LayerContext, part: LayerPart) -> float:
     """How many ways a layer's input is divided."""
-    return ctx.ways((Dim("sequence", ctx.tokens), Dim("hidden", ctx.hidden)))
+    return ctx.ways((Dim("batch", 1), Dim("sequence", ctx.tokens), Dim("hidden", ctx.hidden)))
 
 
 def _widest(ctx: LayerContext, part: LayerPart, stream: float, plain_norm: bool) -> tuple[float, float]:
@@ -249,7 +253,7 @@ def _widest(ctx: LayerContext, part: LayerPart, stream: float, plain_norm: bool)
                 gradient = max(gradient, b * n * k * e)
             if o.has_weight and not ctx.style.fused_wgrad_accumulation:
                 gradient = max(gradient, n * k * e)
-    widest = max(widest, part.input_bytes)
+    widest = max(widest, part.input_bytes / (stream if len(ctx.layout.tensor) > 1 else 1.0))
     norm = part.input_bytes / stream * (1.0 + 12.0 / e) if plain_norm else 0.0
     return widest, max(2 * widest + gradient, norm)
 
@@ -288,9 +292,10 @@ def _saved(
     for i, o in enumerate(part.operators):
         for j, s in enumerate(o.saved):
             if s.bytes and (recompute.kind == "operators" or not s.idle):
-                tensor = Tensor(name=s.name, category=s.category, bytes=s.bytes / ctx.ways(s.dims))
+                tensor = Tensor(name=s.name, category=s.category, bytes=s.bytes / kept_ways(ctx, o, s))
                 (again if (i, j) in out else kept).append(tensor)
                 rows += tensor.bytes if s.of_experts and (i, j) not in out else 0.0
+    kept += kept_weights(ctx, part) if recompute.kind not in ("full", "policy") else []
     together = recompute.layers if recompute.method == "uniform" else 1
     if recompute.kind in ("full", "policy"):
         size = part.input_bytes / input_ways

@@ -6,11 +6,16 @@ import itertools
 from collections.abc import Iterator
 
 from simulator.lowering.layers.layer_context import LayerContext
+from simulator.partition.layout import kind_of
 from simulator.partition.strategies.base import TENSOR
 from simulator.workload.graph import Kernel, Product, Tensor
 from simulator.workload.operator import LayerPart, Operator
 
-__all__ = ["expert_parameters", "parameters", "shared_parameters", "small_parameters", "weight_tensors"]
+__all__ = ["MESH_WEIGHTS", "expert_parameters", "parameters", "summed_parameters", "weight_tensors"]
+
+
+MESH_WEIGHTS = "weight"
+"""What those are called that lie on some axes of a mesh, matrices among them: where gradients are sharded each rank adds its shard."""
 
 
 def parameters(ctx: LayerContext, part: LayerPart) -> float:
@@ -18,20 +23,29 @@ def parameters(ctx: LayerContext, part: LayerPart) -> float:
     return sum(_held(ctx, o.op.weights) for o in part.operators)
 
 
-def small_parameters(ctx: LayerContext, part: LayerPart) -> float:
-    """Of them, those whose gradients come out as terms, which the tensor-parallel ranks add up [count].
+def summed_parameters(ctx: LayerContext, part: LayerPart) -> tuple[tuple[str, tuple[str, ...], float], ...]:
+    """Of them, those whose gradients come out as terms, once a step added up: what they are, mesh axes of the ranks that add, count.
 
-    They lie whole on every rank and meet a part of the tokens, or of the heads, on each: norms and routers under sequence parallelism.
+    They lie alike on these ranks, each of which meets other tokens, or other heads: norms and routers under sequence parallelism, vectors
+    on meshes, and keys and values of which there are fewer heads than ranks.
     """
-    return sum(_held(ctx, tuple(w for w in o.op.weights if _in_terms(ctx, o, w))) for o in part.operators)
-
-
-def shared_parameters(ctx: LayerContext, part: LayerPart) -> float:
-    """Of them, those that some tensor-parallel ranks share, which have a term each of their gradients: of keys and values of which there
-    are fewer heads than ranks [count]."""
-    return sum(
-        _held(ctx, tuple(w for w in o.op.weights if ctx.layout.shared(w.dims, TENSOR) > 1)) for o in part.operators
+    found: dict[tuple[str, tuple[str, ...]], float] = {}
+    for o in part.operators:
+        each: dict[tuple[str, ...], list[Tensor]] = {}
+        for w in o.op.weights:
+            axes = _in_terms(ctx, o, w)
+            if axes:
+                each.setdefault(axes, []).append(w)
+        for axes, weights in each.items():
+            key = "norm" if TENSOR in axes else MESH_WEIGHTS, ctx.group(axes)
+            found[key] = found.get(key, 0.0) + _held(ctx, tuple(weights))
+    shared = sum(
+        _held(ctx, tuple(w for w in o.op.weights if ctx.layout.shared(w.dims, TENSOR, kind_of(w)) > 1))
+        for o in part.operators
     )
+    if shared:
+        found["key and value", ctx.groups.heads] = shared
+    return tuple((what, axes, held) for (what, axes), held in found.items())
 
 
 def expert_parameters(ctx: LayerContext, part: LayerPart) -> float:
@@ -72,13 +86,14 @@ def _of_experts(ctx: LayerContext, o: Operator) -> bool:
 
 def _held(ctx: LayerContext, weights: tuple[Tensor, ...]) -> float:
     """Of some weights, those on one GPU [count]."""
-    return float(sum(w.elements / ctx.ways(w.dims) for w in weights))
+    return float(sum(w.elements / ctx.layout.ways(w.dims, kind_of(w)) for w in weights))
 
 
-def _in_terms(ctx: LayerContext, o: Operator, weight: Tensor) -> bool:
-    """Whether tensor-parallel ranks have a term each of a weight's gradient: it lacks the dimension by which they divide the work."""
+def _in_terms(ctx: LayerContext, o: Operator, weight: Tensor) -> tuple[str, ...]:
+    """Axes whose ranks have a term each of a weight's gradient: it lacks the dimension by which they divide the work."""
     op = o.op
     if isinstance(op, Product) and weight.role == "weight":
-        return ctx.division(o).around.adds_weights
+        return ctx.division(o).around.terms
     made = op.moves[0].dims if isinstance(op, Kernel) else op.outputs[0].dims
-    return TENSOR in ctx.layout.axes(made) and TENSOR not in ctx.layout.axes(weight.dims)
+    lies = ctx.layout.axes(weight.dims, kind_of(weight))
+    return tuple(axis for axis in ctx.layout.axes(made) if axis in ctx.layout.tensor and axis not in lies)

@@ -3,7 +3,7 @@ that arrive or are kept in parts."""
 
 from __future__ import annotations
 
-from simulator.lowering.layers.division import tensor_collective
+from simulator.lowering.layers.division import hops
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
 from simulator.partition.redistribute import redistribute
@@ -45,13 +45,15 @@ def gather_pieces(
 def join_logits(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase: str) -> None:
     """Gather the logits of all tensor-parallel ranks and join their parts; backward each rank copies its own part out."""
     given = op.inputs[0].dims
-    name = tensor_collective(redistribute(ctx.layout.placement(given), {}))
-    if not name:
+    lies = ctx.layout.placement(given)
+    words = {axis for axis, d in ctx.layout.axes(given).items() if d in op.reduces}
+    gathers = hops(ctx.layout, lies, redistribute(lies, {a: p for a, p in lies.items() if a not in words}))
+    if not gathers:
         return
     logits = o.shape[1] * o.shape[2] * ctx.e
     if phase != "backward":
-        ctx.collective(rows, name, logits, phase, "logits")
-    moved = logits / ctx.ways(given) if phase == "backward" else logits
+        ctx.move(rows, gathers, logits, phase, "logits")
+    moved = logits / (ctx.ways(given) if phase == "backward" else gathers[-1].ways)
     rows.add(
         label="logits joined",
         work="memory_bound",

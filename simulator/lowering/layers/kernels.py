@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import math
+
 from simulator.errors import LayoutError
-from simulator.lowering.layers.division import tensor_collective
+from simulator.lowering.layers.division import Hops, hops
 from simulator.lowering.layers.embedding_matmul import look_up_by_product
 from simulator.lowering.layers.joins import join_logits
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
-from simulator.partition.layout import PARTIAL, REPLICATE, Layout
-from simulator.partition.propagate import seen_as_made
+from simulator.partition.layout import PARTIAL, REPLICATE, Layout, Placement, Shard
+from simulator.partition.propagate import look_up_along, seen_as_made, wanted
 from simulator.partition.redistribute import redistribute
-from simulator.partition.strategies.base import TENSOR
 from simulator.partition.strategies.experts import EXPERT
 from simulator.program.calls import Traffic
-from simulator.workload.graph import Dim, Kernel, Lookup
+from simulator.workload.graph import Dim, Kernel, Lookup, count
 from simulator.workload.operator import Operator
 
 __all__ = ["kernel_backward", "kernel_forward"]
 
 _NEXT = Dim("", 1)
 """Stands between the dimensions of two tensors."""
+_FP32 = 4.0
+"""Bytes of a sum over a row."""
 _REDUCED = ("maximum", "target", "sum")
 """What a cross-entropy finds over the vocabulary, one number per token each."""
 
@@ -29,18 +32,19 @@ def kernel_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase
     """Write a kernel, or several, and what sums up what each rank has found."""
     if op.after_exchange and not ctx.experts.sorts:
         return
-    loss, name = op.role == "loss", _between_parts(ctx, op)
+    loss, parts = op.role == "loss", _between_parts(ctx, op)
     _exchange(ctx, rows, o, op, phase)
     if loss and ctx.style.gathers_logits:
         join_logits(ctx, rows, o, op, phase)
+    if not loss:
+        _statistics(ctx, rows, o, op, parts, phase)
     _row(ctx, rows, o, op, ("read", "written"), phase, o.launches)
     if isinstance(op, Lookup):
         look_up_by_product(ctx, rows, o, op, phase)
-        ctx.collective(rows, _sums_rows(ctx, op), ctx.stream_bytes, phase, o.label)
+        ctx.move(rows, _found_rows(ctx, op), op.outputs[0].bytes, phase, o.label)
     elif loss and not ctx.style.gathers_logits:
-        reduced = op.outputs[0]
         for what in _REDUCED:
-            ctx.collective(rows, name, reduced.bytes, phase, f"cross entropy {what}")
+            ctx.move(rows, parts, op.outputs[0].bytes, phase, f"cross entropy {what}")
 
 
 def kernel_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel) -> None:
@@ -49,13 +53,17 @@ def kernel_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel) -> N
         return
     fields = ("backward_read", "backward_written")
     if isinstance(op, Lookup):
-        lie = ctx.layout.placement(op.outputs[0].dims)
-        if _sums_rows(ctx, op):
-            whole = tensor_collective(redistribute(lie, {**lie, TENSOR: REPLICATE}))
-            ctx.collective(rows, whole, ctx.stream_bytes, "backward", o.label)
+        if _found_rows(ctx, op):
+            lies, wants = (
+                ctx.layout.placed(op.outputs[0]),
+                wanted(look_up_along(ctx.layout, op.weights[0], op.outputs[0]), op.outputs[0]),
+            )
+            ctx.move(rows, hops(ctx.layout, lies, redistribute(lies, wants)), op.outputs[0].bytes, "backward", o.label)
         look_up_by_product(ctx, rows, o, op, "backward")
         _row(ctx, rows, o, op, fields, "backward", o.backward_launches, part="weight")
         return
+    if op.role != "loss":
+        _statistics(ctx, rows, o, op, _between_parts(ctx, op), "backward")
     _row(ctx, rows, o, op, fields, "backward", o.backward_launches, part="input")
     _exchange(ctx, rows, o, op, "backward")
     if o.sums_read:  # one of the norm's launches
@@ -75,29 +83,51 @@ def kernel_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel) -> N
         join_logits(ctx, rows, o, op, "backward")
 
 
-def _sums_rows(ctx: LayerContext, op: Lookup) -> str:
-    """The collective that sums the rows that each rank has found in its part of the table; "" where every rank has all of it."""
-    if TENSOR not in ctx.layout.axes(op.weights[0].dims):
-        return ""
-    lie = ctx.layout.placement(op.outputs[0].dims)
-    return tensor_collective(redistribute({**lie, TENSOR: PARTIAL}, lie))
+def _found_rows(ctx: LayerContext, op: Lookup) -> Hops:
+    """The collectives that bring the rows that each rank has found in its part of the table to where they lie."""
+    found = wanted(look_up_along(ctx.layout, op.weights[0], op.outputs[0]), op.outputs[0], result=True)
+    return hops(ctx.layout, found, redistribute(found, ctx.layout.placed(op.outputs[0])))
 
 
-def _between_parts(ctx: LayerContext, op: Kernel) -> str:
-    """The collective of numbers that a loss finds over a vocabulary of which each rank has a part; "" where each has all of it.
+def _between_parts(ctx: LayerContext, op: Kernel) -> Hops:
+    """The collectives of numbers that a kernel finds over dimensions of which each rank has a part; none where each has all of them.
 
     Raises:
-        LayoutError: any other kernel reduces over a dimension of which a rank has a part.
+        LayoutError: it needs more of them than sums, which it says how many it finds.
     """
-    divided = ctx.layout.axes(op.moves[0].dims).get(TENSOR)
-    if divided not in op.reduces:
-        return ""
-    if op.role != "loss":
+    axes = ctx.layout.axes(op.moves[0].dims)
+    over = [axis for axis, divided in axes.items() if divided in op.reduces and axis in ctx.layout.tensor]
+    if over and op.role != "loss" and not op.sums:
+        what = axes[over[0]].name
         raise LayoutError(
-            f"layout {ctx.layout.name!r} divides {divided.name} of {op.inputs[0].name!r} on mesh axis {TENSOR!r}, over which operation "
-            f"{op.label!r} sums. Way out: a layout that leaves {divided.name} whole."
+            f"layout {ctx.layout.name!r} divides {what} of {op.inputs[0].name!r} on mesh axis {over[0]!r}, over which operation "
+            f"{op.label!r} sums. Way out: a layout that leaves {what} whole."
         )
-    return tensor_collective(redistribute({TENSOR: PARTIAL}, {}))
+    terms: dict[str, Placement] = {
+        axis: PARTIAL if axis in over else Shard(divided.name) for axis, divided in axes.items()
+    }
+    return hops(ctx.layout, terms, redistribute(terms, {a: p for a, p in terms.items() if p != PARTIAL}))
+
+
+def _statistics(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, parts: Hops, phase: str) -> None:
+    """The sums that a norm finds over a width of which each rank has a part: a pass over what it reads, and what adds them up, in fp32."""
+    if not parts:
+        return
+    backward = phase == "backward"
+    elements = float(count(op.moves[0].dims))
+    rows.add(
+        label=f"{o.label} sums of parts",
+        work="memory_bound",
+        call=Traffic("layer"),
+        dtype=ctx.dtype,
+        read=elements * op.inputs[0].element * (2.0 if backward else 1.0) / ctx.moved_ways(op)[0],
+        written=0.0,
+        phase=phase,
+        launches=len(op.weights),
+        part="input" if backward else "",
+    )
+    reduced = elements / math.prod(d.size for d in op.reduces)
+    ctx.move(rows, parts, _FP32 * op.sums * reduced, phase, f"{o.label} sums")
 
 
 def _exchange(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase: str) -> None:
@@ -111,22 +141,26 @@ def _exchange(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase: str
         ctx.layout.known[key] = _moved_operands(ctx.layout, o, op)
     for place, forth, back in ctx.layout.known[key]:
         tensor = op.inputs[place]
-        ctx.collective(rows, back if phase == "backward" else forth, tensor.bytes, phase, f"{o.label} {tensor.name}")
+        ctx.move(rows, back if phase == "backward" else forth, tensor.bytes, phase, f"{o.label} {tensor.name}")
 
 
-def _moved_operands(layout: Layout, o: Operator, op: Kernel) -> list[tuple[int, str, str]]:
+def _moved_operands(layout: Layout, o: Operator, op: Kernel) -> list[tuple[int, Hops, Hops]]:
     """Places of operands that lie otherwise than a kernel runs, with the collectives forward and backward.
 
     What lacks the dimension that ranks divide is needed whole by all of them, and each has a term of its gradient.  Dimensions of one rule
     lie alike: the kernel gives one another name.
     """
-    divided, out = layout.axes(op.moves[0].dims).get(TENSOR), []
+    runs, out = {a: d for a, d in layout.axes(op.moves[0].dims).items() if a in layout.tensor}, []
     for place, (seen, made) in enumerate(zip(op.inputs, o.sources, strict=True)):
         tensor = seen_as_made(layout, seen, made)
-        if divided is not None and not layout.alike(layout.axes(tensor.dims).get(TENSOR), divided):
-            lies = {TENSOR: layout.placement(tensor.dims)[TENSOR]}
-            forth, back = redistribute(lies, {}), redistribute({TENSOR: PARTIAL}, lies)
-            out.append((place, tensor_collective(forth), tensor_collective(back)))
+        on = layout.axes(tensor.dims)
+        unlike = [axis for axis, divided in runs.items() if not layout.alike(on.get(axis), divided)]
+        if unlike:
+            lies = {axis: p for axis, p in layout.placement(tensor.dims).items() if axis in layout.tensor}
+            wants: dict[str, Placement] = {axis: REPLICATE if axis in unlike else p for axis, p in lies.items()}
+            terms: dict[str, Placement] = {axis: PARTIAL if axis in unlike else p for axis, p in lies.items()}
+            forth, back = redistribute(lies, wants), redistribute(terms, lies)
+            out.append((place, hops(layout, lies, forth), hops(layout, terms, back)))
     return out
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulator.lowering.layers.division import Division, divide
+from simulator.lowering.layers.division import Division, Hops, divide
 from simulator.lowering.layers.rows import Rows
 from simulator.lowering.resolve.expert_rules import Groups
 from simulator.partition.layout import Layout
@@ -72,7 +72,7 @@ class LayerContext:
     @property
     def tensor(self) -> int:
         """Ranks of tensor parallelism."""
-        return self.layout.ranks(TENSOR)
+        return self.layout.tensor_ranks
 
     @property
     def dtype(self) -> str:
@@ -90,8 +90,12 @@ class LayerContext:
         return self.tokens * self.hidden * self.e
 
     def ways(self, dims: tuple[Dim, ...]) -> float:
-        """How many times as much as this rank holds there is of a tensor of these dimensions."""
+        """How many times as much as this rank holds there is of an activation of these dimensions."""
         return self.layout.ways(dims)
+
+    def group(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """Mesh axes of the program behind some of the layout's."""
+        return tuple(a for axis in axes for a in (self.groups.tensor if axis == TENSOR else (axis,)))
 
     def division(self, o: Operator) -> Division:
         """How a product is divided; errors as of `divide`."""
@@ -111,9 +115,18 @@ class LayerContext:
         return self._moved[id(op)][1]
 
     def collective(
-        self, rows: Rows, name: str, message: float, phase: str, label: str, beside: int = -1, always: bool = False
+        self,
+        rows: Rows,
+        name: str,
+        message: float,
+        phase: str,
+        label: str,
+        beside: int = -1,
+        always: bool = False,
+        axes: tuple[str, ...] = (),
+        part: str = "",
     ) -> None:
-        """Add a collective of the tensor-parallel ranks; none without a name.
+        """Add a collective of the tensor-parallel ranks, or of those along some `axes`; none without a name.
 
         It runs beside a row where the framework can, or `always`.
         """
@@ -123,11 +136,23 @@ class LayerContext:
                 kind=COLLECTIVE,
                 work=name,
                 message=message,
-                group=self.groups.tensor,
+                group=self.group(axes) if axes else self.groups.tensor,
                 dtype=self.dtype,
                 phase=phase,
                 beside=beside if self.overlaps or always else -1,
+                part=part,
             )
+
+    def move(
+        self, rows: Rows, hops: Hops, size: float, phase: str, label: str, beside: int = -1, part: str = ""
+    ) -> None:
+        """Add the collectives that change a tensor's placement.
+
+        Args:
+            size: of the whole tensor [B].
+        """
+        for hop in hops:
+            self.collective(rows, hop.collective, size / hop.ways, phase, label, beside, axes=(hop.axis,), part=part)
 
     def product(
         self, rows: Rows, label: str, shape: tuple[int, int, int, int], order: str, phase: str, **more: Any

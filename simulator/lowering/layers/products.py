@@ -2,17 +2,20 @@
 
 Under tensor parallelism (Shoeybi et al., arXiv 1909.08053) a product divided by columns needs its input gradient summed, one divided by
 rows its output; with sequence parallelism (Korthikanti et al., arXiv 2205.05198) these all_reduces become reduce_scatter and all_gather.
-Which it is the layout says (`division.py`).
+Which it is the layout says (`division.py`), and whether operands come as a whole or in panels (`panels.py`).
 """
 
 from __future__ import annotations
 
+import math
+
 from simulator.lowering.layers.attention import exchange_keys, heads_held
 from simulator.lowering.layers.casts import add_casts
-from simulator.lowering.layers.division import Division
+from simulator.lowering.layers.division import Division, Hops
 from simulator.lowering.layers.joins import sum_input_gradients
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.overlapped_gemm import write_in_pieces
+from simulator.lowering.layers.panels import in_panels, input_gradient_panels, product_panels, weight_gradient_panels
 from simulator.lowering.layers.ring_scores import goes_round, round_backward, round_forward
 from simulator.lowering.layers.rows import Rows
 from simulator.units import BYTES_PER_ELEMENT
@@ -31,25 +34,29 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
         return
     piecewise = _piecewise(ctx, op, d)
     gathered, scattered = _gathered(ctx, o, op, o.shape[3]), o.shape[1] * o.shape[2] * ctx.e
-    if not piecewise:
-        ctx.collective(rows, d.around.gathers, gathered, phase, o.label)
+    panels = in_panels(ctx, d)
+    if not piecewise and not panels:
+        ctx.move(rows, d.around.gathers, gathered, phase, o.label)
     b, m, _, k = d.shape
     narrow = o.has_weight and op.quantised
     if narrow:
         # a norm stands before a product divided by columns (LayerNormLinear of Transformer Engine)
         norm = d.around.columns and not d.around.experts
-        _quantise(ctx, rows, o.label, op, d, float(b * m * k), phase, bool(d.around.gathers), after_norm=norm)
+        _quantise(ctx, rows, o.label, op, d, float(b * m * k), phase, d.around.gathers, after_norm=norm)
     if piecewise:
         before, after = gathered if d.around.gathers else 0.0, scattered if d.around.sums else 0.0
         write_in_pieces(ctx, rows, o.label, d.shape, "TN", phase, before, after, narrow=narrow)
         return
     order, launches = "TN" if o.has_weight else "NN", LAUNCHES_PER_EXPERT * b if d.around.experts else o.launches
-    for width in d.widths:
+    if panels:
+        row = product_panels(ctx, rows, o, d, gathered, order, phase, narrow)
+    for i, width in enumerate(() if panels else d.widths):
+        ctx.move(rows, d.around.weights, _matrix(ctx, o, op, i), phase, f"{o.label} weight")
         each = (b, m, width, k)
         row = ctx.product(rows, o.label, each, order, phase, launches=launches, narrow=narrow)
     if op.makes_scores:
         exchange_keys(ctx, rows, o, heads_held(ctx, o, op.inputs[1].dims), o.shape[3], phase, row)
-    ctx.collective(rows, d.around.sums, scattered, phase, o.label)
+    ctx.move(rows, d.around.sums, scattered, phase, o.label)
     if op.gathers and d.around.columns and ctx.tensor > 1:
         ctx.collective(rows, "all_gather", scattered, phase, f"{o.label} output")
 
@@ -75,6 +82,12 @@ def _piecewise(ctx: LayerContext, op: Product, d: Division) -> bool:
     return ctx.splits > 1 and bool(d.around.gathers or d.around.sums) and op.outputs[0].role != "logits"
 
 
+def _matrix(ctx: LayerContext, o: Operator, op: Product, i: int) -> float:
+    """Bytes of the i-th weight as it is gathered."""
+    narrow = op.quantised and BYTES_PER_ELEMENT[ctx.precision.gemm] == 1
+    return o.shape[3] * o.widths[i] * (ctx.precision.quantised_element if narrow else ctx.e)
+
+
 def _gathered(ctx: LayerContext, o: Operator, op: Product, width: int) -> float:
     """Bytes of all rows of `width` values as a product's operand is gathered: quantised first where it is in 8 bits
     (Transformer Engine, distributed.py: gather_along_first_dim of quantised tensors)."""
@@ -90,17 +103,17 @@ def _quantise(
     d: Division,
     elements: float,
     phase: str,
-    gathers: bool,
+    gathers: Hops,
     after_norm: bool = False,
 ) -> None:
-    """Make narrow copies of a product's operand, where no kernel that runs anyway does it; `gathers`: before it is gathered.
+    """Make narrow copies of a product's operand, where no kernel that runs anyway does it; before what gathers it.
 
     Fused products of experts make those of what lies between them: the second's input, and the gradient of the first's output.
     """
     between = d.around.columns if phase == "backward" else d.around.rows
     if not (ctx.style.fuses_experts and d.around.experts and between):
         part = "input" if phase == "backward" else ""
-        shards = ctx.tensor if gathers else 1
+        shards = math.prod(hop.ranks for hop in gathers)
         add_casts(
             rows, label, elements, ctx.precision, after_norm, shards, ctx.style.casts_apart, phase=phase, part=part
         )
@@ -111,15 +124,20 @@ def _linear_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
     d = ctx.division(o)
     b, m, _, k = d.shape
     piecewise = _piecewise(ctx, op, d) and bool(d.around.gathers_back)
+    panels, around = in_panels(ctx, d), d.around
     if not piecewise:
-        ctx.collective(rows, d.around.gathers_back, _gathered(ctx, o, op, o.shape[2]), "backward", o.label)
+        ctx.move(rows, around.gathers_back, _gathered(ctx, o, op, o.shape[2]), "backward", o.label)
     wide = o.shape[1] * o.shape[3] * ctx.e
-    for i, width in enumerate(d.widths):
+    if panels:
+        _gradient_panels(ctx, rows, o, op)
+    for i, width in enumerate(() if panels else d.widths):
+        ctx.move(rows, _again(ctx, around.weights), _matrix(ctx, o, op, i), "backward", f"{o.label} weight")
         each = (b, m, width, k)
-        wgrad = _gradients(ctx, rows, o, op, each, d.around.gathers_again if i == 0 else "", piecewise)
-        if d.around.sums_back != "reduce_scatter" or i + 1 == len(o.widths):
-            ctx.collective(rows, d.around.sums_back, wide, "backward", o.label, beside=wgrad)
-    sum_input_gradients(ctx, rows, o, wide)
+        wgrad = _gradients(ctx, rows, o, op, each, i, piecewise)
+        if any(hop.collective != "reduce_scatter" for hop in around.sums_back) or i + 1 == len(o.widths):
+            ctx.move(rows, around.sums_back, wide, "backward", o.label, beside=wgrad)
+    if not panels:
+        sum_input_gradients(ctx, rows, o, wide / _divided(d))
     if o.backward_read:
         rows.add(
             label=f"{o.label} bias gradient",
@@ -133,9 +151,31 @@ def _linear_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
         )
 
 
+def _again(ctx: LayerContext, gathers: Hops) -> Hops:
+    """What of a product's operands is gathered again for its gradients."""
+    return () if ctx.layout.keeps_gathered else gathers
+
+
+def _divided(d: Division) -> int:
+    """How many ways the gradient of a product's left operand is divided where it comes out of it, along axes that are its own."""
+    return math.prod(hop.ways for hop in d.around.sums_back[:1])
+
+
+def _gradient_panels(ctx: LayerContext, rows: Rows, o: Operator, op: Product) -> None:
+    """Both gradients by panels, and what adds those of the weights into their buffer."""
+    d = ctx.division(o)
+    b, m, n, _ = d.shape
+    narrow = op.quantised
+    if narrow:
+        _quantise(ctx, rows, f"{o.label} output gradient", op, d, float(b * m * n), "backward", d.around.gathers_back)
+    input_gradient_panels(ctx, rows, o, d, _gathered(ctx, o, op, o.shape[3]), narrow)
+    weight_gradient_panels(ctx, rows, o, d, _gathered(ctx, o, op, o.shape[3]), narrow)
+    _accumulate(ctx, rows, o, float(b * n * d.shape[3]), d.around.scatters)
+
+
 def _bias_share(ctx: LayerContext, op: Product, d: Division) -> float:
     """How many ways the output gradient that a bias gradient sums is divided."""
-    if d.around.experts:
+    if d.around.experts or len(ctx.layout.tensor) > 1:
         return ctx.ways(op.outputs[0].dims)
     return ctx.tensor if d.around.columns else 1
 
@@ -146,26 +186,30 @@ def _gradients(
     o: Operator,
     op: Product,
     shape: tuple[int, int, int, int],
-    gathers: str,
+    place: int,
     piecewise: bool,
 ) -> int:
-    """Write both gradients of one product, the first as its inputs arrive; returns the second's row."""
+    """Write both gradients of one of an operation's products, the first as its inputs arrive; returns the second's row.
+
+    Args:
+        place: number of the product; the first gathers what all read.
+    """
     b, m, n, k = shape
     d, narrow = ctx.division(o), op.quantised
     launches = LAUNCHES_PER_EXPERT * b if d.around.experts else 1
     if narrow:
         label = f"{o.label} output gradient"
-        _quantise(ctx, rows, label, op, d, float(b * m * n), "backward", bool(d.around.gathers_back))
+        _quantise(ctx, rows, label, op, d, float(b * m * n), "backward", d.around.gathers_back)
     name, dgrad = f"{o.label} input gradient", -1
     if piecewise:
         gathered = _gathered(ctx, o, op, o.shape[2])
         write_in_pieces(ctx, rows, name, (b, m, k, n), "NN", "backward", gathered, 0.0, part="input", narrow=narrow)
     else:
         dgrad = ctx.product(rows, name, (b, m, k, n), "NN", "backward", part="input", narrow=narrow, launches=launches)
-    if gathers and not ctx.style.keeps_gathered_inputs:
+    if place == 0 and not ctx.style.keeps_gathered_inputs:
         again = _gathered(ctx, o, op, o.shape[3])
-        ctx.collective(rows, gathers, again, "backward", f"{o.label} input", beside=dgrad)
-    fused = ctx.style.fused_wgrad_accumulation
+        ctx.move(rows, _again(ctx, d.around.gathers), again, "backward", f"{o.label} input", beside=dgrad)
+    fused = ctx.style.fused_wgrad_accumulation and not d.around.scatters
     wgrad = ctx.product(
         rows,
         f"{o.label} weight gradient",
@@ -177,17 +221,35 @@ def _gradients(
         narrow=narrow,
         launches=launches,
     )
-    if not fused:  # copied to the wider format first where the narrow gradient stands beside it
-        wide = ctx.gradient_bytes
-        copied = wide if ctx.style.keeps_compute_gradients and wide > ctx.e else 0.0
-        rows.add(
-            label=f"{o.label} gradient accumulation",
-            work="memory_bound",
-            dtype=ctx.dtype,
-            read=(ctx.e + wide + copied) * b * n * k,
-            written=(wide + copied) * b * n * k,
-            phase="backward",
-            part="weight",
-            launches=2 if copied else 1,
-        )
+    ctx.move(
+        rows,
+        d.around.scatters,
+        o.shape[3] * o.widths[place] * ctx.e,
+        "backward",
+        f"{o.label} weight gradient",
+        part="weight",
+    )
+    if not fused:
+        _accumulate(ctx, rows, o, float(b * n * k), d.around.scatters)
     return wgrad
+
+
+def _accumulate(ctx: LayerContext, rows: Rows, o: Operator, elements: float, scatters: Hops) -> None:
+    """Add a weight's gradient into its buffer; it is copied to the wider format first where the narrow one stands beside it.
+
+    Args:
+        elements: before what scatters it.
+    """
+    elements /= math.prod(hop.ranks for hop in scatters)
+    wide = ctx.gradient_bytes
+    copied = wide if ctx.style.keeps_compute_gradients and wide > ctx.e else 0.0
+    rows.add(
+        label=f"{o.label} gradient accumulation",
+        work="memory_bound",
+        dtype=ctx.dtype,
+        read=(ctx.e + wide + copied) * elements,
+        written=(wide + copied) * elements,
+        phase="backward",
+        part="weight",
+        launches=2 if copied else 1,
+    )

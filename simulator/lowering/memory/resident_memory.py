@@ -6,6 +6,7 @@ allocator holds without a tensor in it (category fragmentation), each from the s
 
 from __future__ import annotations
 
+from simulator.lowering.resolve.mesh_rules import MESH_AXES
 from simulator.lowering.steps.parameters import Held, rank_chunks, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.unit_parts import kept_tensors
@@ -47,7 +48,7 @@ def _communicators(axes: tuple[tuple[str, int], ...]) -> int:
     (5, 2)
     """
     axis = sum(size > 1 for _, size in axes)
-    splits = sum(size > 1 for name, size in axes if name in ("tp", "pp"))
+    splits = sum(size > 1 for name, size in axes if name in ("tp", *MESH_AXES, "pp"))
     return axis + (axis > 0) + (splits > 1)
 
 
@@ -65,7 +66,12 @@ def _received_ahead(state: State, rank: int) -> list[Tensor]:
         out.append(Tensor(name="receive buffers", category="communication", bytes=size))
     if last in held and resolved.microbatches > 1:
         tokens = resolved.microbatch_size * state.workload.sequence_length / resolved.context_parallel
-        ways = resolved.layout.ways((Dim("sequence", int(tokens)), Dim("vocabulary", resolved.vocabulary)))
+        logits_dims = (
+            Dim("batch", resolved.microbatch_size),
+            Dim("sequence", int(tokens)),
+            Dim("vocabulary", resolved.vocabulary),
+        )
+        ways = resolved.layout.ways(logits_dims)
         logits = tokens * resolved.vocabulary / ways * resolved.precision.element
         out.append(
             Tensor(name="outputs of other microbatches", category="logits", bytes=(resolved.microbatches - 1) * logits)

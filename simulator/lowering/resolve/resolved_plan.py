@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from simulator.errors import PlanError
 from simulator.lowering.layers.graphs import graphs_of
@@ -19,6 +19,7 @@ from simulator.lowering.resolve.degrees import count_microbatches, count_replica
 from simulator.lowering.resolve.effect_rules import check_effects
 from simulator.lowering.resolve.expert_rules import BY_MASKS, Groups, check_experts, with_experts
 from simulator.lowering.resolve.head_rules import with_shared_heads
+from simulator.lowering.resolve.mesh_rules import check_mesh, with_tensor_mesh
 from simulator.lowering.resolve.model_rules import check_model
 from simulator.lowering.resolve.offload_rules import check_offload, gradients_leave
 from simulator.lowering.resolve.plan_rules import check_reduce_dtype
@@ -103,6 +104,11 @@ class ResolvedPlan:
     parameter_offload: float = 0.0
     cuda_graphs: tuple[str, ...] = ()
     layout: Layout = Layout(name="one rank", mesh=(), rules=())
+
+    @property
+    def divides_stream(self) -> bool:
+        """Whether the ranks that split layers have a part each of what goes from layer to layer."""
+        return self.layout.ways((Dim("batch", 1), Dim("sequence", 1), Dim("hidden", 1))) > 1
 
     @property
     def replica_axes(self) -> tuple[str, ...]:
@@ -214,6 +220,7 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
     said = functools.partial(chosen, plan, framework)
     replicas = count_replicas(plan, world_size, cluster_name)
     check_shapes(workload, plan)
+    check_mesh(workload, plan)
     exchange: str = said("expert_exchange")
     check_experts(workload.model, plan, exchange)
     microbatches = count_microbatches(workload, plan, replicas)
@@ -227,6 +234,7 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
         plan.expert_parallel,
         plan.expert_tensor_parallel or plan.tensor_parallel,
         plan.expert_imbalance,
+        plan.tensor_mesh,
     )
     divides_vocabulary = bool(layout.along((Dim("vocabulary", workload.model.vocabulary),)))
     style = _style(
@@ -238,6 +246,8 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
         plan.loss_chunks or 1,
         (plan.expert_group_size or GROUP_SIZE) if exchange == BY_MASKS else 0,
     )
+    if len(layout.tensor) > 1:  # gathered operands are the layout's own affair
+        style = replace(style, keeps_gathered_inputs=False)
     check_loss(plan, style)
     check_context(workload.model, plan, style.attention)
     check_documents(workload, style, schedule)
@@ -275,6 +285,7 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
     inner = plan.context_parallel_inner
     axes, groups = with_shards(*with_ring(axes, groups, plan), plan, replicas * plan.context_parallel)
     keys = Dim("kv_heads", workload.model.kv_heads, serves="heads")
+    axes, groups = with_tensor_mesh(axes, groups, layout)
     axes, groups = with_shared_heads(axes, groups, plan, layout.shared((keys,), TENSOR))
     plan.check_needs("precision.master_weights", "gradient_dtype", precision=numbers)
     gradient: str = said("gradient_dtype")

@@ -6,6 +6,7 @@ from simulator.errors import PlanError
 from simulator.lowering.resolve.degrees import nearest_divisor
 from simulator.lowering.resolve.head_rules import check_key_heads
 from simulator.partition.strategies import STRATEGIES
+from simulator.partition.strategies.base import TENSOR
 from simulator.partition.strategies.context import RING_SELF_ATTENTION
 from simulator.plan.plan import Plan
 from simulator.schedules import SCHEDULES
@@ -28,7 +29,9 @@ def check_shapes(workload: Workload, plan: Plan) -> None:
 
 def _check_tensor(workload: Workload, plan: Plan) -> None:
     model, t = workload.model, plan.tensor_parallel
-    divided = STRATEGIES.get(plan.layout).dims
+    plan.check_needs("tensor_parallel", "tensor_mesh")
+    strategy = STRATEGIES.get(plan.layout)
+    divided = strategy.dims if strategy.axes == (TENSOR,) else frozenset()  # of others: mesh_rules.py
     for name, value in (("heads", model.heads), ("ffn", model.ffn)):
         if name in divided and value % t:
             raise PlanError(

@@ -19,7 +19,7 @@ import numpy as np
 
 from simulator.lowering.layers.expand import LayerCost
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
-from simulator.program.program import COMPUTE, EAGER, OperatorTable
+from simulator.program.program import COLLECTIVE, COMPUTE, EAGER, OperatorTable
 
 __all__ = ["is_cut", "parts_of"]
 
@@ -43,7 +43,7 @@ def parts_of(cost: LayerCost, most: float) -> tuple[LayerCost, ...]:
     if cost.expert_parameters or cost.parameters <= most:
         return (cost,)
     tables = cost.backward, cost.weight_gradient
-    ends = [_ends(table, most) for table in tables]
+    ends = [_ends(table, most, cost.parameters) for table in tables]
     weights = [count for _, count in ends[0]]
     if len(weights) < 2 or weights != [count for _, count in ends[1]]:
         return (cost,)
@@ -57,17 +57,22 @@ def parts_of(cost: LayerCost, most: float) -> tuple[LayerCost, ...]:
     )
 
 
-def _ends(table: OperatorTable, most: float) -> list[tuple[int, float]]:
-    """Return (row behind which a bucket is full, weights in it), the rest of the table as the last."""
+def _ends(table: OperatorTable, most: float, parameters: float) -> list[tuple[int, float]]:
+    """Return (row behind which a bucket is full, weights in it), the rest of the table as the last.
+
+    Of a gradient that a product makes whole and ranks scatter each keeps its part, and it stands behind the collective that scatters it.
+    """
     if (table.captured != EAGER).any():
         return []
     alone = np.ones(len(table) + 1, np.bool_)
     for row in np.flatnonzero(table.beside >= 0).tolist():  # two rows that run beside each other stay together
         alone[min(row, table.beside[row]) + 1 : max(row, table.beside[row]) + 1] = False
+    alone[:-1] &= ~((table.kind == COLLECTIVE) & np.array([part == "weight" for part in table.part]))
     made = (table.kind == COMPUTE) & np.array(
         [p == "weight" and w == "gemm" for p, w in zip(table.part, table.work, strict=True)]
     )
-    sizes = np.where(made, table.shape[:, :3].prod(axis=1), 0).tolist()
+    products = np.where(made, table.shape[:, :3].prod(axis=1), 0)
+    sizes = (products * (parameters / products.sum()) if products.sum() > parameters else products).tolist()
     found, held, left = [], 0.0, sum(sizes)
     for row, size in enumerate(sizes, 1):
         held, left = held + size, left - size

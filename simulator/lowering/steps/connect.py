@@ -70,7 +70,7 @@ def _links(pattern: tuple[tuple[int, int, float], ...], message: float, dtype: s
 def _message(state: State, activation: float) -> float:
     """Bytes per GPU: tensor-parallel ranks share the sending when activations are split, or the framework scatters them."""
     resolved = state.resolved
-    if not resolved.sequence_parallel and resolved.framework.scatters_p2p:
+    if not resolved.divides_stream and resolved.framework.scatters_p2p:
         return activation / resolved.tensor_parallel
     return activation
 

@@ -16,6 +16,7 @@ import numpy as np
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.state import State
+from simulator.partition.layout import MATRICES
 from simulator.workload.graph import Dim
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
 
@@ -28,8 +29,7 @@ __all__ = [
     "layer_counts",
     "rank_chunks",
     "rank_held",
-    "shared_parameters",
-    "small_parameters",
+    "summed_parameters",
     "table_copies",
     "table_size",
     "words",
@@ -170,8 +170,9 @@ def table_copies(chunk: Chunk, tied: bool) -> tuple[str, ...]:
 def table_size(state: State) -> float:
     """Weights of one matrix of the vocabulary on one GPU [count]."""
     resolved = state.resolved
-    ways = resolved.layout.ways((Dim("vocabulary", resolved.vocabulary),))
-    return resolved.vocabulary * state.workload.model.hidden / ways
+    hidden = state.workload.model.hidden
+    ways = resolved.layout.ways((Dim("vocabulary", resolved.vocabulary), Dim("hidden", hidden)), MATRICES)
+    return resolved.vocabulary * hidden / ways
 
 
 @functools.lru_cache(maxsize=1024)
@@ -192,24 +193,15 @@ def rank_held(state: State, rank: int) -> Held:
     return found
 
 
-def small_parameters(state: State, rank: int) -> float:
-    """Weights of whose gradients each tensor-parallel rank has a term (under sequence parallelism norms, row biases) [count]."""
-    total = 0.0
+def summed_parameters(state: State, rank: int) -> tuple[tuple[str, tuple[str, ...], float], ...]:
+    """(what, mesh axes, count) of weights of whose gradients the ranks that split layers have a term each (`LayerCost.summed`)."""
+    total: dict[tuple[str, tuple[str, ...]], float] = {}
     for _, c in rank_chunks(state, rank):
         for kind, count in layer_counts(state.chunks[c]):
-            total += count * state.costs[kind].small_parameters
-    return total
-
-
-def shared_parameters(state: State, rank: int) -> float:
-    """Weights that some of the tensor-parallel ranks share, each with a term of their gradients (keys and values of few heads) [count]."""
-    return float(
-        sum(
-            count * state.costs[kind].shared_parameters
-            for _, c in rank_chunks(state, rank)
-            for kind, count in layer_counts(state.chunks[c])
-        )
-    )
+            for what, axes, held in state.costs[kind].summed:
+                total[what, axes] = total.get((what, axes), 0.0) + count * held
+    found = [(what, axes, held) for (what, axes), held in total.items()]
+    return tuple(sorted(found, key=lambda each: each[0] == "key and value"))
 
 
 def words(group: tuple[str, ...]) -> str:

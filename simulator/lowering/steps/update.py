@@ -19,14 +19,13 @@ from simulator.lowering.steps.parameters import (
     first_alike,
     rank_chunks,
     rank_held,
-    shared_parameters,
-    small_parameters,
+    summed_parameters,
 )
 from simulator.lowering.steps.reduce import meet, meeting_links
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
 from simulator.lowering.steps.unit_parts import gather_link, kept_tensors, listed
-from simulator.lowering.steps.update_tables import UpdateFacts, norm_table, optimizer_table, update_facts
+from simulator.lowering.steps.update_tables import Summed, UpdateFacts, norm_table, optimizer_table, update_facts
 from simulator.program.program import COLLECTIVE, COMPUTE, Link, OperatorTable, Segment, Tensor
 from simulator.workload.optimizers import OPTIMIZERS
 
@@ -184,19 +183,18 @@ def update_segments(state: State) -> tuple[int, ...]:
 
 def _sums_gradients(state: State) -> bool:
     """Whether tensor-parallel ranks have terms of any gradients."""
-    return any(small_parameters(state, rank) or shared_parameters(state, rank) for rank in range(state.ranks))
+    return any(summed_parameters(state, rank) for rank in range(state.ranks))
 
 
 def _segments(
     state: State, facts: UpdateFacts, tables: tuple[Callable[..., OperatorTable], ...], name: str, synchronises: bool
 ) -> tuple[int, ...]:
     """One segment per different rank content."""
-    known: dict[tuple[Held, float, float, float], int] = {}
+    known: dict[tuple[Held, Summed, float], int] = {}
 
     def segment(rank: int) -> int:
         held = rank_held(state, rank)
-        summed = small_parameters(state, rank), shared_parameters(state, rank)
-        key = (held, *summed, float(tensors_held(state, rank)))
+        key = (held, summed_parameters(state, rank), float(tensors_held(state, rank)))
         if key not in known:
             mine = _mine(state, held), _mine(state, held, 2) * state.resolved.gradients_kept
             pieces = tuple((table(facts, held.all, *mine, *key[1:]), 1) for table in tables)

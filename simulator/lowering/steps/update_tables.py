@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from simulator.lowering.layers.casts import add_casts
+from simulator.lowering.layers.holdings import MESH_WEIGHTS
 from simulator.lowering.layers.rows import Rows
 from simulator.lowering.steps.state import State
 from simulator.program.program import COLLECTIVE, OperatorTable
@@ -14,8 +15,10 @@ from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.optimizers.base import OptimizerCost
 from simulator.workload.precision import Precision
 
-__all__ = ["UpdateFacts", "norm_table", "optimizer_table", "update_facts"]
+__all__ = ["Summed", "UpdateFacts", "norm_table", "optimizer_table", "update_facts"]
 
+Summed = tuple[tuple[str, tuple[str, ...], float], ...]
+"""(what, mesh axes, count) of weights of whose gradients ranks have a term each."""
 TENSORS_PER_LAUNCH = 30
 """Tensors one multi-tensor-apply launch covers (four lists of pointers in a kernel's argument space)."""
 
@@ -28,8 +31,6 @@ class UpdateFacts:
     optimizer: str
     cost: OptimizerCost
     precision: Precision
-    tensor: tuple[str, ...]
-    heads: tuple[str, ...]
     gradient_dtype: str
     gradient_bytes: int
     reduce_dtype: str
@@ -56,8 +57,6 @@ def update_facts(state: State) -> UpdateFacts:
             numbers.element, resolved.gradient_bytes, numbers.master_weights
         ),
         precision=resolved.precision,
-        tensor=resolved.groups.tensor,
-        heads=resolved.groups.heads,
         gradient_dtype=resolved.gradient_dtype,
         gradient_bytes=resolved.gradient_bytes,
         reduce_dtype=resolved.reduce_dtype,
@@ -77,28 +76,27 @@ def update_facts(state: State) -> UpdateFacts:
 
 @functools.lru_cache(maxsize=1024)
 def norm_table(
-    facts: UpdateFacts, held: float, mine: float, kept: float, small: float, shared: float, tensors: float
+    facts: UpdateFacts, held: float, mine: float, kept: float, summed: Summed, tensors: float
 ) -> OperatorTable:
     """Local part of the gradient norm, overflow check and unscaling, and the sum of gradients of which tensor-parallel ranks have terms.
 
     Args:
-        held: weights on a GPU [count]; `mine`: those whose states it keeps; `kept`: those whose gradients it keeps; `small`: those of
-            whose gradients each tensor-parallel rank has a term; `shared`: those of which only ranks that share key/value heads have;
-            `tensors`: how many tensors they are.
+        held: weights on a GPU [count]; `mine`: those whose states it keeps; `kept`: those whose gradients it keeps; `summed`: those of
+            whose gradients ranks that split layers have a term each; `tensors`: how many tensors they are.
     """
     gradients = mine * facts.gradient_bytes
     rows = Rows("gradient norm")
-    for what, count, group in (("norm", small, facts.tensor), ("key and value", shared, facts.heads)):
-        if count:
-            rows.add(
-                label=f"{what} gradients all_reduce",
-                kind=COLLECTIVE,
-                work="all_reduce",
-                message=count * facts.gradient_bytes,
-                group=group,
-                dtype=facts.gradient_dtype,
-                phase="optimizer",
-            )
+    sharded = kept / held if facts.zero_stage >= 2 else 1.0
+    for what, group, count in summed:
+        rows.add(
+            label=f"{what} gradients all_reduce",
+            kind=COLLECTIVE,
+            work="all_reduce",
+            message=count * (sharded if what == MESH_WEIGHTS else 1.0) * facts.gradient_bytes,
+            group=group,
+            dtype=facts.gradient_dtype,
+            phase="optimizer",
+        )
     launches = max(1, round(tensors / TENSORS_PER_LAUNCH))
     common = {"work": "memory_bound", "dtype": facts.gradient_dtype, "phase": "optimizer"}
     if facts.precision.loss_scaling:
@@ -111,7 +109,7 @@ def norm_table(
 
 @functools.lru_cache(maxsize=1024)
 def optimizer_table(
-    facts: UpdateFacts, held: float, mine: float, kept: float, small: float, shared: float, tensors: float
+    facts: UpdateFacts, held: float, mine: float, kept: float, summed: Summed, tensors: float
 ) -> OperatorTable:
     """The optimizer's traffic on this rank's shard, and clearing the gradients; arguments as of `norm_table`."""
     cost = facts.cost

@@ -93,6 +93,7 @@ def norms(
             role="norm",
             moves=(moved,),
             reduces=(given[0].dims[-1],),
+            sums=1 + layer_norm,
             access="" if fused else "stream",
             launches=len(given) * launches,
             backward_launches=len(given) * backward,
