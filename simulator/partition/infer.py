@@ -66,11 +66,12 @@ class Inferred:
 
 @dataclass
 class _State:
-    """Where tensors lie so far; those that flow between layers are one."""
+    """Where tensors lie so far, as they were made; those that flow between layers are one."""
 
     ranks: Mapping[str, int]
     lies: dict[object, dict[str, str]] = field(default_factory=dict)
     fixed: set[object] = field(default_factory=set)
+    made: dict[object, Tensor] = field(default_factory=dict)
     conflicts: dict[tuple[str, str, str], Conflict] = field(default_factory=dict)
 
 
@@ -93,6 +94,7 @@ def infer(graphs: Sequence[LayerGraph], mesh: tuple[tuple[str, int], ...], annot
     ['activation function input', 'down input', 'mlp down weight', 'mlp up weight, bias']
     """
     state = _State(dict(mesh))
+    state.made.update({key_of(graph, t): t for graph in graphs for t in tensors_of(graph)})
     _annotate(state, graphs, annotations)
     steps = [(graph, op) for graph in graphs for op in graph.ops]
     sweeps = 0
@@ -166,11 +168,14 @@ def _neighbours(op: Op) -> tuple[Tensor, ...]:
 def _learn(state: _State, graph: LayerGraph, op: Op, tensor: Tensor, other: Tensor) -> bool:
     key = key_of(graph, tensor)
     mine = state.lies.get(key, {})
-    wanted = {}
-    for axis, name in state.lies[key_of(graph, other)].items():
-        dim = _same(op, tensor, other, name)
-        if dim is not None:
-            wanted[axis] = dim
+    made, wanted = state.made[key], {}
+    other_key = key_of(graph, other)
+    for axis, name in state.lies[other_key].items():
+        seen = same_dimension(op, other.dims, name, state.made[other_key])
+        dim = _same(op, tensor, other, seen.name) if seen else None
+        own = same_dimension(op, made.dims, dim, tensor) if dim else None
+        if own is not None:
+            wanted[axis] = own.name
     if not wanted or all(mine.get(axis) == dim for axis, dim in wanted.items()):
         return False
     clash = {axis: dim for axis, dim in wanted.items() if mine.get(axis, dim) != dim}
@@ -181,7 +186,7 @@ def _learn(state: _State, graph: LayerGraph, op: Op, tensor: Tensor, other: Tens
         taken = merged.get(axis, mine[axis])
         left = mine[axis] if taken == dim else dim
         state.conflicts[tensor.name, op.label, axis] = Conflict(tensor.name, op.label, axis, taken, left)
-    if key in state.fixed or merged == mine or not _divides(state, tensor, merged):
+    if key in state.fixed or merged == mine or not _divides(state, made, merged):
         return False
     state.lies[key] = merged
     return True
