@@ -22,7 +22,7 @@ from simulator.partition.operands import experts_axes, operands_of, reduced_axes
 from simulator.partition.placements import LaidOut, local_dims, running_dims, tensors_of
 from simulator.workload.graph import Attention, Dim, Exchange, HostWait, LayerGraph, Lookup, Op, Product, Tensor
 
-__all__ = ["Conflict", "Inferred", "infer"]
+__all__ = ["Conflict", "Inferred", "choose_divisions", "infer"]
 
 Annotations = Mapping[str, Mapping[str, str]]
 """Tensor -> mesh axis -> dimension."""
@@ -94,7 +94,7 @@ def infer(graphs: Sequence[LayerGraph], mesh: tuple[tuple[str, int], ...], annot
     ['activation function input', 'down input', 'mlp down weight', 'mlp up weight, bias']
     """
     state = _State(dict(mesh))
-    state.made.update({key_of(graph, t): t for graph in graphs for t in tensors_of(graph)})
+    state.made.update({_key(graph, t): t for graph in graphs for t in tensors_of(graph)})
     _annotate(state, graphs, annotations)
     steps = [(graph, op) for graph in graphs for op in graph.ops]
     sweeps = 0
@@ -106,6 +106,9 @@ def infer(graphs: Sequence[LayerGraph], mesh: tuple[tuple[str, int], ...], annot
             for graph, op in (*some, *reversed(some)):
                 changed |= _spread(state, graph, op)
             sweeps += 1
+    state.conflicts.clear()  # of what changed later; those that are left are met once more
+    for graph, op in steps:
+        _spread(state, graph, op)
     return _result(state, graphs, mesh, annotations, sweeps)
 
 
@@ -115,7 +118,7 @@ def _priority(op: Op) -> int:
     return _EINSUM if isinstance(op, Product | Lookup | Attention) else _COMPONENT_WISE
 
 
-def key_of(graph: LayerGraph, tensor: Tensor) -> object:
+def _key(graph: LayerGraph, tensor: Tensor) -> object:
     """What a tensor is known by: its layer and name; of what flows between layers, its dimensions."""
     flows = graph.inputs[:1] + graph.outputs[:1]
     if any(tensor.name == t.name for t in flows) and tensor.dims[-1:] and tensor.dims[-1].name == "hidden":
@@ -137,7 +140,7 @@ def _annotate(state: _State, graphs: Sequence[LayerGraph], annotations: Annotati
             for tensor in tensors_of(graph):
                 if tensor.name == name:
                     local_dims(tensor, {a: Shard(d) for a, d in on.items()}, state.ranks, "annotations")
-                    key = key_of(graph, tensor)
+                    key = _key(graph, tensor)
                     if key in state.fixed and state.lies[key] != dict(on):
                         raise LayoutError(
                             f"what flows between layers lies alike between all, but {name!r} is annotated with {dict(on)} and before it "
@@ -153,23 +156,23 @@ def _spread(state: _State, graph: LayerGraph, op: Op) -> bool:
     changed = False
     for tensor in tensors:
         for other in tensors:
-            if other is not tensor and key_of(graph, other) in state.lies:
+            if other is not tensor and _key(graph, other) in state.lies:
                 changed |= _learn(state, graph, op, tensor, other)
     return changed
 
 
 def _neighbours(op: Op) -> tuple[Tensor, ...]:
-    """The tensors of an operation that lie alike: not numbers of tokens, nor (of attention) how keys lie by their tokens."""
+    """The tensors of an operation that tell each other how they lie; a look-up only carries along what else it is given."""
     if isinstance(op, Lookup):
         return (*op.inputs[:1], *op.weights, *op.outputs)
     return (*op.inputs, *op.weights, *op.outputs)
 
 
 def _learn(state: _State, graph: LayerGraph, op: Op, tensor: Tensor, other: Tensor) -> bool:
-    key = key_of(graph, tensor)
+    key = _key(graph, tensor)
     mine = state.lies.get(key, {})
     made, wanted = state.made[key], {}
-    other_key = key_of(graph, other)
+    other_key = _key(graph, other)
     for axis, name in state.lies[other_key].items():
         seen = same_dimension(op, other.dims, name, state.made[other_key])
         dim = _same(op, tensor, other, seen.name) if seen else None
@@ -231,18 +234,18 @@ def _result(
     for graph in graphs:
         tensors = {}
         for tensor in tensors_of(graph):
-            on = state.lies.get(key_of(graph, tensor), {})
+            on = state.lies.get(_key(graph, tensor), {})
             tensors[tensor.name] = {axis: Shard(dim) for axis, dim in on.items() if state.ranks[axis] > 1}
             if tensor.name not in annotations:
                 found[tensor.name] = dict(on)
                 if not on:
                     still.append(tensor.name)
-        laid[graph.kind] = divided(graph, mesh, tensors)
+        laid[graph.kind] = choose_divisions(graph, mesh, tensors)
     conflicts = tuple(state.conflicts.values())
     return Inferred(laid, annotations, found, tuple(dict.fromkeys(still)), conflicts, sweeps)
 
 
-def divided(
+def choose_divisions(
     graph: LayerGraph, mesh: tuple[tuple[str, int], ...], tensors: Mapping[str, Mapping[str, Shard]]
 ) -> LaidOut:
     """Return a graph whose tensors lie so, every operation divided by what moves least between ranks.
