@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulator.partition.exchanges import Collective, collectives_of
-from simulator.partition.layout import Layout, Shard
-from simulator.partition.operands import Operand, experts_axes, operands_of, reduced_axes
-from simulator.partition.placements import LaidOut, Placements, lay_out
+from simulator.partition.layout import Layout
+from simulator.partition.operands import Operand, experts_axes, operands_of, reduced_axes, same_dimension
+from simulator.partition.placements import LaidOut, lay_out
 from simulator.workload.graph import (
     Attention,
     Dim,
@@ -108,8 +108,8 @@ def _derived(
 ) -> DerivedOp:
     operands = operands_of(op, along, laid, dealt, gathers_again)
     reduces = reduced_axes(op, along)
-    flops, backward, shapes = _flops(op, operands, along, laid)
-    moved, moved_back = _bytes(op, operands, along, laid, shapes)
+    flops, backward, shapes = _flops(op, operands)
+    moved, moved_back = _bytes(op, operands, along, laid)
     return DerivedOp(
         op=op,
         along=along,
@@ -124,17 +124,15 @@ def _derived(
     )
 
 
-def _flops(
-    op: Op, operands: tuple[Operand, ...], along: Mapping[str, Dim], laid: LaidOut
-) -> tuple[float, float, tuple[tuple[int, int, int, int], ...]]:
+def _flops(op: Op, operands: tuple[Operand, ...]) -> tuple[float, float, tuple[tuple[int, int, int, int], ...]]:
     """FLOP forward and backward, and the shapes of its products."""
-    local = {o.tensor.name: o.tensor.view(*o.used_shape) for o in operands}
+    local = {o.tensor: o.tensor.view(*o.used_shape) for o in operands}
     if isinstance(op, Product):
-        shapes = tuple(_shape(op, *(local[t.name] for t in pair)) for pair in op.pairs)
+        shapes = tuple(_shape(op, *(local[t] for t in pair)) for pair in op.pairs)
         flops = sum(2.0 * math.prod(shape) for shape in shapes)
         return flops, 2.0 * flops, shapes
     if isinstance(op, Attention):
-        q, v = local[op.inputs[0].name], local[op.inputs[2].name]
+        q, v = local[op.inputs[0]], local[op.inputs[2]]
         flops = 2.0 * count(q.dims[:-1]) * op.keys * (q.dims[-1].size + v.dims[-1].size)
         return flops, 2.5 * flops, ()
     return 0.0, 0.0, ()
@@ -147,28 +145,32 @@ def _shape(op: Product, left: Tensor, right: Tensor, out: Tensor) -> tuple[int, 
     return batch, m, n, k
 
 
-def _bytes(
-    op: Op,
-    operands: tuple[Operand, ...],
-    along: Mapping[str, Dim],
-    laid: LaidOut,
-    shapes: tuple[tuple[int, int, int, int], ...],
-) -> tuple[float, float]:
+def _bytes(op: Op, operands: tuple[Operand, ...], along: Mapping[str, Dim], laid: LaidOut) -> tuple[float, float]:
     """Bytes that a rank reads and writes, forward and backward."""
     if isinstance(op, Exchange | HostWait):
         return 0.0, 0.0
     if isinstance(op, Kernel) and op.moves:
         forward = backward = 0.0
         for moved in op.moves:
-            lie = {axis: Shard(d.name) for axis, d in along.items() if d in moved.dims}
-            local = count(_local(moved.dims, lie, laid)) / max(1, count(moved.dims))
-            forward += local * (moved.bytes("read") + moved.bytes("written"))
-            backward += local * sum(moved.bytes(f) for f in ("backward_read", "backward_written", "sums_read"))
+            ways = _ways(op, moved.dims, along, laid)
+            forward += (moved.bytes("read") + moved.bytes("written")) / ways
+            backward += sum(moved.bytes(f) for f in ("backward_read", "backward_written", "sums_read")) / ways
         return forward, backward
     forward = sum(count(o.used_shape) * o.tensor.element for o in operands)
     return forward, 2.0 * forward
 
 
-def _local(dims: tuple[Dim, ...], placements: Placements, laid: LaidOut) -> tuple[Dim, ...]:
-    """The part of some dimensions that a rank has."""
-    return laid.local(Tensor("moved", dims, 0.0), placements).dims
+def _ways(op: Kernel, dims: tuple[Dim, ...], along: Mapping[str, Dim], laid: LaidOut) -> float:
+    """How many times as much of some dimensions there is as a rank has."""
+    ways = 1.0
+    for axis, divided in along.items():
+        dim = same_dimension(op, dims, divided.name, Tensor("", (divided,), 0.0))
+        if dim is not None:
+            ranks = laid.ranks[axis]
+            ways *= dim.size / sum(one.size / _parts(one, ranks) for one in dim.joins or (dim,))
+    return ways
+
+
+def _parts(dim: Dim, ranks: int) -> int:
+    """Into how many parts ranks divide a dimension: of key/value heads that are fewer, several have the same."""
+    return dim.size if dim.serves and dim.size < ranks else ranks

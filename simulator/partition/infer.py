@@ -22,7 +22,7 @@ from simulator.partition.operands import experts_axes, operands_of, reduced_axes
 from simulator.partition.placements import LaidOut, local_dims, running_dims, tensors_of
 from simulator.workload.graph import Attention, Dim, Exchange, HostWait, LayerGraph, Lookup, Op, Product, Tensor
 
-__all__ = ["Conflict", "Inferred", "infer"]
+__all__ = ["Conflict", "Inferred", "choose_divisions", "infer"]
 
 Annotations = Mapping[str, Mapping[str, str]]
 """Tensor -> mesh axis -> dimension."""
@@ -66,11 +66,12 @@ class Inferred:
 
 @dataclass
 class _State:
-    """Where tensors lie so far; those that flow between layers are one."""
+    """Where tensors lie so far, as they were made; those that flow between layers are one."""
 
     ranks: Mapping[str, int]
     lies: dict[object, dict[str, str]] = field(default_factory=dict)
     fixed: set[object] = field(default_factory=set)
+    made: dict[object, Tensor] = field(default_factory=dict)
     conflicts: dict[tuple[str, str, str], Conflict] = field(default_factory=dict)
 
 
@@ -93,6 +94,7 @@ def infer(graphs: Sequence[LayerGraph], mesh: tuple[tuple[str, int], ...], annot
     ['activation function input', 'down input', 'mlp down weight', 'mlp up weight, bias']
     """
     state = _State(dict(mesh))
+    state.made.update({_key(graph, t): t for graph in graphs for t in tensors_of(graph)})
     _annotate(state, graphs, annotations)
     steps = [(graph, op) for graph in graphs for op in graph.ops]
     sweeps = 0
@@ -104,6 +106,9 @@ def infer(graphs: Sequence[LayerGraph], mesh: tuple[tuple[str, int], ...], annot
             for graph, op in (*some, *reversed(some)):
                 changed |= _spread(state, graph, op)
             sweeps += 1
+    state.conflicts.clear()  # of what changed later; those that are left are met once more
+    for graph, op in steps:
+        _spread(state, graph, op)
     return _result(state, graphs, mesh, annotations, sweeps)
 
 
@@ -113,7 +118,7 @@ def _priority(op: Op) -> int:
     return _EINSUM if isinstance(op, Product | Lookup | Attention) else _COMPONENT_WISE
 
 
-def key_of(graph: LayerGraph, tensor: Tensor) -> object:
+def _key(graph: LayerGraph, tensor: Tensor) -> object:
     """What a tensor is known by: its layer and name; of what flows between layers, its dimensions."""
     flows = graph.inputs[:1] + graph.outputs[:1]
     if any(tensor.name == t.name for t in flows) and tensor.dims[-1:] and tensor.dims[-1].name == "hidden":
@@ -135,7 +140,7 @@ def _annotate(state: _State, graphs: Sequence[LayerGraph], annotations: Annotati
             for tensor in tensors_of(graph):
                 if tensor.name == name:
                     local_dims(tensor, {a: Shard(d) for a, d in on.items()}, state.ranks, "annotations")
-                    key = key_of(graph, tensor)
+                    key = _key(graph, tensor)
                     if key in state.fixed and state.lies[key] != dict(on):
                         raise LayoutError(
                             f"what flows between layers lies alike between all, but {name!r} is annotated with {dict(on)} and before it "
@@ -151,26 +156,29 @@ def _spread(state: _State, graph: LayerGraph, op: Op) -> bool:
     changed = False
     for tensor in tensors:
         for other in tensors:
-            if other is not tensor and key_of(graph, other) in state.lies:
+            if other is not tensor and _key(graph, other) in state.lies:
                 changed |= _learn(state, graph, op, tensor, other)
     return changed
 
 
 def _neighbours(op: Op) -> tuple[Tensor, ...]:
-    """The tensors of an operation that lie alike: not numbers of tokens, nor (of attention) how keys lie by their tokens."""
+    """The tensors of an operation that tell each other how they lie; a look-up only carries along what else it is given."""
     if isinstance(op, Lookup):
         return (*op.inputs[:1], *op.weights, *op.outputs)
     return (*op.inputs, *op.weights, *op.outputs)
 
 
 def _learn(state: _State, graph: LayerGraph, op: Op, tensor: Tensor, other: Tensor) -> bool:
-    key = key_of(graph, tensor)
+    key = _key(graph, tensor)
     mine = state.lies.get(key, {})
-    wanted = {}
-    for axis, name in state.lies[key_of(graph, other)].items():
-        dim = _same(op, tensor, other, name)
-        if dim is not None:
-            wanted[axis] = dim
+    made, wanted = state.made[key], {}
+    other_key = _key(graph, other)
+    for axis, name in state.lies[other_key].items():
+        seen = same_dimension(op, other.dims, name, state.made[other_key])
+        dim = _same(op, tensor, other, seen.name) if seen else None
+        own = same_dimension(op, made.dims, dim, tensor) if dim else None
+        if own is not None:
+            wanted[axis] = own.name
     if not wanted or all(mine.get(axis) == dim for axis, dim in wanted.items()):
         return False
     clash = {axis: dim for axis, dim in wanted.items() if mine.get(axis, dim) != dim}
@@ -181,7 +189,7 @@ def _learn(state: _State, graph: LayerGraph, op: Op, tensor: Tensor, other: Tens
         taken = merged.get(axis, mine[axis])
         left = mine[axis] if taken == dim else dim
         state.conflicts[tensor.name, op.label, axis] = Conflict(tensor.name, op.label, axis, taken, left)
-    if key in state.fixed or merged == mine or not _divides(state, tensor, merged):
+    if key in state.fixed or merged == mine or not _divides(state, made, merged):
         return False
     state.lies[key] = merged
     return True
@@ -226,18 +234,18 @@ def _result(
     for graph in graphs:
         tensors = {}
         for tensor in tensors_of(graph):
-            on = state.lies.get(key_of(graph, tensor), {})
+            on = state.lies.get(_key(graph, tensor), {})
             tensors[tensor.name] = {axis: Shard(dim) for axis, dim in on.items() if state.ranks[axis] > 1}
             if tensor.name not in annotations:
                 found[tensor.name] = dict(on)
                 if not on:
                     still.append(tensor.name)
-        laid[graph.kind] = divided(graph, mesh, tensors)
+        laid[graph.kind] = choose_divisions(graph, mesh, tensors)
     conflicts = tuple(state.conflicts.values())
     return Inferred(laid, annotations, found, tuple(dict.fromkeys(still)), conflicts, sweeps)
 
 
-def divided(
+def choose_divisions(
     graph: LayerGraph, mesh: tuple[tuple[str, int], ...], tensors: Mapping[str, Mapping[str, Shard]]
 ) -> LaidOut:
     """Return a graph whose tensors lie so, every operation divided by what moves least between ranks.

@@ -10,17 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.partition.layout import REPLICATE, Placement, Shard
-from simulator.partition.placements import LaidOut, Placements
+from simulator.partition.placements import LaidOut, Placements, one_family
 from simulator.partition.propagate import wanted
 from simulator.partition.redistribute import Move, redistribute
 from simulator.workload.graph import Attention, Dim, Exchange, HostWait, Kernel, LayerGraph, Lookup, Op, Product, Tensor
 
 __all__ = ["Operand", "experts_axes", "operands_of", "reduced_axes", "same_dimension"]
 
-_TOKENS = frozenset(("batch", "sequence", "source_sequence", "copies", "expert_rows", "distances"))
-"""Dimensions that count tokens: a kernel that writes them under another name leaves them where they lie."""
-_HEADS = frozenset(("heads", "state_heads", "state_groups", "state_channels", "state_inner", "convolved"))
-"""Dimensions that are whole heads, one beside the other: any operation may read them under another name."""
+
+_EXPERTS = ("experts", "expert_rows")
+"""Where an axis deals experts out it deals out their rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ def operands_of(
     if isinstance(op, Exchange):
         return _exchanged(op, laid, dealt)
     if isinstance(op, HostWait):
-        return tuple(_still(t, "input", laid.tensors[t.name], laid) for t in op.inputs)
+        return tuple(_still(t, "input", _seen(op, t, laid), laid) for t in op.inputs)
     return _operands(op, along, laid, gathers_again)
 
 
@@ -88,9 +87,9 @@ def _operands(op: Op, along: Mapping[str, Dim], laid: LaidOut, gathers_again: bo
     )
     for t in op.inputs:
         if t.name in beside:
-            out.append(_still(t, "input", laid.tensors[t.name], laid))
+            out.append(_still(t, "input", _seen(op, t, laid), laid))
         elif isinstance(op, Lookup):
-            held = _used(op, t, "input", along, {}) if t is op.inputs[0] else laid.tensors[t.name]
+            held = _used(op, t, "input", along, {}) if t is op.inputs[0] else _seen(op, t, laid)
             out.append(_still(t, "input", held, laid))
         else:
             out.append(_operand(op, t, "input", along, laid, gathers_again))
@@ -114,6 +113,17 @@ def _still(tensor: Tensor, role: str, held: Placements, laid: LaidOut) -> Operan
     )
 
 
+def _seen(op: Op, tensor: Tensor, laid: LaidOut) -> dict[str, Placement]:
+    """How a tensor lies, in the names of the dimensions that an operation sees."""
+    names, out = {d.name for d in tensor.dims}, dict(laid.tensors[tensor.name])
+    for axis, placement in out.items():
+        if isinstance(placement, Shard) and placement.dim not in names:
+            found = same_dimension(op, tensor.dims, placement.dim, tensor)
+            if found is not None:
+                out[axis] = Shard(found.name)
+    return out
+
+
 def _divided(tensor: Tensor, laid: LaidOut) -> dict[str, Dim]:
     """Mesh axis -> the dimension of a tensor that lies on it."""
     dims = {d.name: d for d in tensor.dims}
@@ -124,7 +134,7 @@ def _operand(
     op: Op, tensor: Tensor, role: str, along: Mapping[str, Dim], laid: LaidOut, gathers_again: bool
 ) -> Operand:
     """An operand and what is moved around it."""
-    held = laid.tensors[tensor.name]
+    held = _seen(op, tensor, laid)
     used, gradient = (_used(op, tensor, role, along, held, back) for back in (False, True))
     again: tuple[Move, ...] = ()
     if role == "output":
@@ -162,6 +172,8 @@ def _used(
             continue
         elif isinstance(op, Product) and op.of_experts and dim.name == "experts" and "expert_rows" in names:
             out[axis] = Shard("expert_rows")
+        elif dim.name == "expert_rows" and held.get(axis) == Shard("experts"):
+            out[axis] = Shard("experts")
         elif role == "output" and result and _complete(op, dim):
             out[axis] = REPLICATE
     return out
@@ -171,13 +183,7 @@ def _renamed(op: Op, dim: Dim, placement: Placement) -> bool:
     """Whether a tensor lies by the dimension that an operation divides, under another name."""
     if not isinstance(placement, Shard):
         return False
-    name = dim.serves or dim.name
-    return name != placement.dim and _one_family(op, name, placement.dim)
-
-
-def _one_family(op: Op, one: str, other: str) -> bool:
-    families = (_HEADS, _TOKENS) if isinstance(op, Kernel) else (_HEADS,)
-    return any({one, other} <= family for family in families)
+    return (dim.serves or dim.name) != placement.dim and one_family(op, dim, Dim(placement.dim, 1))
 
 
 def same_dimension(op: Op, dims: Sequence[Dim], name: str, other: Tensor) -> Dim | None:
@@ -186,10 +192,8 @@ def same_dimension(op: Op, dims: Sequence[Dim], name: str, other: Tensor) -> Dim
     names = {d.serves or d.name: d for d in dims}
     if name in names:
         return names[name]
-    rows = isinstance(op, Product) and op.of_experts and name in ("experts", "expert_rows")
-    return next(
-        (d for n, d in names.items() if _one_family(op, n, name) or (rows and n in ("experts", "expert_rows"))), None
-    )
+    rows = isinstance(op, Product) and op.of_experts and name in _EXPERTS
+    return next((d for n, d in names.items() if one_family(op, d, Dim(name, 1)) or (rows and n in _EXPERTS)), None)
 
 
 def _complete(op: Op, dim: Dim) -> bool:
@@ -218,14 +222,15 @@ def _exchanged(op: Exchange, laid: LaidOut, dealt: frozenset[str]) -> tuple[Oper
             moves.append(Move(axis, one, other))
             back.append(Move(axis, other, one))
     shape, behind_shape = laid.local(given, held).dims, laid.local(out, after).dims
+    rows = {axis: Shard(before) if p == Shard(behind) else p for axis, p in after.items()}
     return (
         Operand(
             tensor=given,
             role="input",
             held=held,
-            used=after,
+            used=rows,
             shape=shape,
-            used_shape=behind_shape,
+            used_shape=laid.local(given, rows).dims,
             forward=tuple(moves),
             backward=tuple(back),
         ),

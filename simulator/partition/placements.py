@@ -15,9 +15,16 @@ from simulator.partition.layout import Layout, Placement, Shard, kind_of
 from simulator.partition.propagate import product_dims
 from simulator.workload.graph import Attention, Dim, Exchange, HostWait, Kernel, LayerGraph, Lookup, Op, Product, Tensor
 
-__all__ = ["LaidOut", "Placements", "lay_out", "local_dims", "running_dims", "tensors_of"]
+__all__ = ["LaidOut", "Placements", "lay_out", "local_dims", "one_family", "running_dims", "tensors_of"]
 
 Placements = Mapping[str, Placement]
+
+_TOKENS = frozenset(("batch", "sequence", "source_sequence", "copies", "expert_rows", "distances"))
+"""Dimensions that count tokens: a kernel that writes them under another name leaves them where they lie."""
+_HEADS = frozenset(("heads", "state_heads", "state_groups", "state_channels", "state_inner", "convolved"))
+"""Dimensions that are whole heads, one beside the other: any operation may read them under another name."""
+_SEQUENCES = frozenset(("batch", "chunks"))
+"""Whole sequences, and the chunks into which a state-space layer cuts them, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +96,21 @@ def running_dims(op: Op) -> tuple[Dim, ...]:
     if isinstance(op, Exchange | HostWait):
         return ()
     if isinstance(op, Kernel) and op.moves and not isinstance(op, Lookup):
-        return op.moves[0].dims
+        found = list(op.moves[0].dims)
+        for dim in (d for t in (*op.outputs, *op.inputs) for d in t.dims):
+            if not any((dim.serves or dim.name) == (d.serves or d.name) or one_family(op, dim, d) for d in found):
+                found.append(dim)
+        return tuple(found)
     if isinstance(op, Product):
         return product_dims(*(t for pair in op.pairs for t in pair))
     read = op.inputs[:1] if isinstance(op, Lookup) else op.inputs
     return product_dims(*read, *(w for w in op.weights if w.role == "weight"), *op.outputs)
+
+
+def one_family(op: Op, one: Dim, other: Dim) -> bool:
+    """Return whether an operation may know a dimension under the name of another one."""
+    families = (_HEADS, _SEQUENCES, _TOKENS) if isinstance(op, Kernel) else (_HEADS, _SEQUENCES)
+    return any({one.serves or one.name, other.serves or other.name} <= family for family in families)
 
 
 def local_dims(tensor: Tensor, placements: Placements, ranks: Mapping[str, int], layout: str) -> tuple[Dim, ...]:

@@ -129,8 +129,9 @@ def from_tensor_map(tensor: Tensor, entries: Sequence[int | Sequence[int]], mesh
 
 
 def _word(tensor: Tensor, placement: Placement, shard: str, whole: str, term: str) -> str:
-    if isinstance(placement, Shard):
-        return shard.format([d.name for d in tensor.dims].index(placement.dim))
+    if isinstance(placement, Shard):  # "?": of a dimension that an operation does not see
+        names = [d.name for d in tensor.dims]
+        return shard.format(names.index(placement.dim) if placement.dim in names else "?")
     return term if placement == PARTIAL else whole
 
 

@@ -35,7 +35,7 @@ _TOKENS = ("copies", "expert_rows")
 """Rows of all sequences one behind the other: they lie where sequences and tokens do."""
 
 DIMENSIONS: dict[str, tuple[str, ...]] = {
-    "batch": ("batch", *_TOKENS),
+    "batch": ("batch", "chunks", *_TOKENS),
     "sequence": ("sequence", "source_sequence", "distances", *_TOKENS),
     "heads": ("heads", "state_heads", "state_groups", "state_channels", "state_inner", "convolved"),
     "ffn": ("ffn", "expert_ffn"),
@@ -121,14 +121,14 @@ def dimension(name: str) -> str:
 
 
 def rules_of(maps: Mapping[str, Sequence[str]]) -> tuple[Rule, ...]:
-    """Return the rules of a layout: experts first, as their matrices lie by them; then one rule per axis, so that none is used twice."""
+    """Return the rules of a layout: experts and their rows first, then one rule per axis, so that none is used twice."""
     experts = maps.get("experts", ())
-    first = [rule(axis, "experts") for axis in experts]
+    first = [rule(axis, name) for axis in experts for name in ("experts", "expert_rows")]
     on: dict[str, list[str]] = {}
     for name, axes in maps.items():
         for axis in axes if name != "experts" else ():
             on.setdefault(axis, []).extend(DIMENSIONS.get(name, (name,)))
-    return (*first, *(rule(axis, *dims) for axis, dims in on.items()), *(rule(axis, "expert_rows") for axis in experts))
+    return (*first, *(rule(axis, *dims) for axis, dims in on.items()))
 
 
 def layout_of(maps: Mapping[str, Sequence[str]], mesh: Mesh, graphs: Iterable[LayerGraph], name: str = "map") -> Layout:

@@ -50,7 +50,7 @@ def _unlike(what: str, many: MeshInterpreter, right: Values, found: Values) -> l
         if name not in found:
             out.append(f"{what}{name} is missing")
             continue
-        for at, part in many.ranks.place(whole[()], tensor.dims, many.laid.tensors[name]).items():
+        for at, part in many.place(tensor, whole[()]).items():
             mine = found[name][at]
             if mine.shape != part.shape or not np.allclose(mine, part, rtol=1e-8, atol=1e-8):
                 out.append(f"{what}{name} on rank {at}")
@@ -80,9 +80,11 @@ class MeshInterpreter:
         self.tensors = {t.name: t for t in (*self.graph.inputs, *self.graph.weights, *made)}
         self.random = np.random.default_rng(self.seed)
         self.numbers: dict[str, Array] = {}
+        self.lies = dict(self.laid.tensors)
 
     def run(self, derived: Sequence[DerivedOp]) -> None:
         """Run forward and backward; `values` and `gradients` lie as the tensors do."""
+        self.lies.update({o.tensor.name: o.held for op in derived for o in op.part("output")})
         looked = {op.inputs[0].name: op.weights[0].dims[0].size for op in self.graph.ops if isinstance(op, Lookup)}
         for tensor in (*self.graph.inputs, *self.graph.weights):
             shape = [d.size for d in tensor.dims]
@@ -104,7 +106,7 @@ class MeshInterpreter:
 
     def place(self, tensor: Tensor, whole: Array) -> Parts:
         """Return a tensor as it lies."""
-        return self.ranks.place(whole, tensor.dims, self.laid.tensors[tensor.name])
+        return self.ranks.place(whole, tensor.dims, self.lies[tensor.name])
 
     def _add(self, name: str, parts: Parts) -> None:
         known = self.gradients.get(name)

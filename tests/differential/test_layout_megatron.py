@@ -12,11 +12,11 @@ from simulator.lowering.layers.expand import in_decoder, layer_costs, layer_kind
 from simulator.partition.compose import compose
 from simulator.partition.derive import derive
 from simulator.plan.plan import Plan
-from simulator.program.program import COLLECTIVE
+from simulator.program.program import COLLECTIVE, OperatorTable
 from simulator.specs import names
 from simulator.workload.counts import model_graph
 from simulator.workload.families import FAMILIES
-from simulator.workload.graph import LayerGraph
+from simulator.workload.graph import Kernel, LayerGraph, Product
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 
@@ -84,6 +84,44 @@ def test_a_layout_exchanges_what_the_rows_of_a_plan_do(first: str) -> None:
                     assert rows[kind] == of_layout(graph, resolved), f"{name}, {kind}, {ranks} ranks, tokens {tokens}"
                     seen += 1
     assert seen or all(not name.startswith(first) or name in ("falcon_7b",) for name in DENSE)
+
+
+LOOKED_UP = ("embedding", "decoder embedding")
+"""With tokens divided a rank looks all of them up in its part of the table, as derive() has it; rows count its share of the tokens."""
+
+
+@pytest.mark.parametrize("first", "abcdefghijklmnopqrstuvwxyz")
+def test_a_rank_does_the_work_of_the_rows_of_a_plan(first: str) -> None:
+    for name in (name for name in DENSE if name.startswith(first)):
+        model = load_model(name)
+        work = Workload(model=model, sequence_length=model.sequence_length, global_batch_size=4)
+        for ranks, tokens in ((2, False), (4, True)):
+            try:
+                plan = Plan(tensor_parallel=ranks, sequence_parallel=tokens, microbatch_size=2)
+                resolved = resolve(work, plan, ranks)
+            except PlanError:
+                continue
+            costs = layer_costs(work, resolved)
+            for kind, graph in graphs(work, resolved).items():
+                if tokens and (kind in LOOKED_UP or (name, kind) in FIRST_TOKEN):
+                    continue
+                ops, rows = derive(graph, resolved.layout), costs[kind]
+                products = [op for op in ops if isinstance(op.op, Product)]
+                assert gemm_flops(rows.forward) == pytest.approx(sum(op.flops for op in products)), (name, kind)
+                assert gemm_flops(rows.backward) == pytest.approx(sum(op.backward_flops for op in products)), (
+                    name,
+                    kind,
+                )
+                moved = sum(op.bytes for op in ops if isinstance(op.op, Kernel))
+                assert moved_bytes(rows.forward) == pytest.approx(moved), (name, kind)
+
+
+def gemm_flops(table: OperatorTable) -> float:
+    return sum(float(table.flops[i]) for i, work in enumerate(table.work) if work == "gemm")
+
+
+def moved_bytes(table: OperatorTable) -> float:
+    return sum(float(table.read[i] + table.written[i]) for i, work in enumerate(table.work) if work == "memory_bound")
 
 
 def test_most_dense_models_can_be_compared() -> None:
