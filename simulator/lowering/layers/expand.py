@@ -6,6 +6,7 @@ Per layer and direction one `OperatorTable`, made once and shared by every block
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from simulator.lowering.layers.fused_experts import with_kernels
@@ -33,19 +34,20 @@ from simulator.workload.families import FAMILIES
 from simulator.workload.graph import Dim, Product
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
 from simulator.workload.model import Model
-from simulator.workload.operator import LayerPart
+from simulator.workload.operator import LayerPart, Operator
 from simulator.workload.workload import Workload
 
 __all__ = ["LayerCost", "layer_costs", "layer_kinds"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LayerCost:
     """One kind of layer on one GPU.
 
     Args:
-        forward, backward: operators, recomputed ones in front of the backward.
-        input_gradient, weight_gradient: the two halves of a split backward; recompute comes first (design 5b E).
+        tables: makes its operators: "forward" and "backward", with recomputed ones in front, "input_gradient" and
+            "weight_gradient", the two halves of a split backward, of which recompute comes first (design 5b E).  Each is made
+            when it is asked for: of a plan without room nobody does.
         saved: tensors held from forward to backward.
         forward_mark, backward_mark: temporaries that stand while it runs.
         parameters: weights on this GPU before ZeRO [count]; of the gradients of `small_parameters` each tensor-parallel rank has a
@@ -54,10 +56,7 @@ class LayerCost:
         tensors: sizes of its weight tensors, those of routed experts left out [count].
     """
 
-    forward: OperatorTable
-    backward: OperatorTable
-    input_gradient: OperatorTable
-    weight_gradient: OperatorTable
+    tables: Mapping[str, Callable[[], OperatorTable]]
     saved: tuple[Tensor, ...]
     forward_mark: tuple[Tensor, ...]
     backward_mark: tuple[Tensor, ...]
@@ -67,6 +66,26 @@ class LayerCost:
     expert_parameters: float = 0.0
     shared_parameters: float = 0.0
     tensors: tuple[float, ...] = ()
+
+    @functools.cached_property
+    def forward(self) -> OperatorTable:
+        """What its forward runs."""
+        return self.tables["forward"]()
+
+    @functools.cached_property
+    def backward(self) -> OperatorTable:
+        """What its backward runs."""
+        return self.tables["backward"]()
+
+    @functools.cached_property
+    def input_gradient(self) -> OperatorTable:
+        """What the half of its backward runs that others wait for."""
+        return self.tables["input_gradient"]()
+
+    @functools.cached_property
+    def weight_gradient(self) -> OperatorTable:
+        """What the other half runs."""
+        return self.tables["weight_gradient"]()
 
 
 def layer_costs(
@@ -83,10 +102,11 @@ def layer_costs(
     shared = resolved.context_parallel
     sequences = sequences or resolved.microbatch_size
     out = {}
+    contexts = {own: _context(resolved, workload, sequences * (own // shared)) for own in {source, target or source}}
     for kind in layer_kinds(workload.model):
         own = target if target and in_decoder(kind) else source
         far = source // shared if target else 0
-        ctx = _context(resolved, workload, sequences * (own // shared))
+        ctx = contexts[own]
         for ending in policies_of(resolved.recomputes) if is_layer(kind) else ("",):
             out[kind + ending] = _layer_cost(
                 ctx,
@@ -172,32 +192,40 @@ def _layer_cost(
         recompute = replace(recompute, method="", layers=0)
     elif not is_layer(kind):
         recompute = Recompute("none")
-    forward, backward = Rows(f"{kind}{ending} forward"), Rows(f"{kind}{ending} backward")
     stream = _stream_ways(ctx, part)
     kept_in_parts = recompute.kind == "full" and style.divides_checkpoints and ctx.tensor > 1 and not sequence_parallel
-    if kept_in_parts and not ending:
-        gather_pieces(backward, "layer input", part.input_bytes, ctx.groups.tensor, precision.compute, "recompute")
-    shared = layout.ranks(EXPERT) > 1
-    operators = with_kernels(part.operators, style, shared)
-    repeated = with_kernels(runs_again(part, recompute), style, shared)
+    input_ways = ctx.tensor if kept_in_parts else stream
+    kept, again, rows_of_experts = _saved(ctx, part, recompute, ending, input_ways)
     starts = [started_by(o.op, graphs, is_layer(kind)) for o in part.operators]
-    for rows, chosen, write in (
-        (forward, operators, write_forward),
-        (backward, repeated, functools.partial(write_forward, phase="recompute")),
-        (backward, operators[::-1], write_backward),
-    ):
-        for operator in chosen:
+    saved = kept + graph_inputs(rows_of_experts, starts, part.input_bytes / stream)
+    waits, shared = synchronised and recompute.kind == "full", layout.ranks(EXPERT) > 1
+
+    def add(rows: Rows, operators: Sequence[Operator], write: Callable[[LayerContext, Rows, Operator], None]) -> None:
+        for operator in operators:
             first = len(rows.rows)
             write(ctx, rows, operator)
             rows.mark(first, started_by(operator.op, graphs, is_layer(kind)))
-    if synchronised and recompute.kind == "full":
-        synchronise(forward, "forward")
-        synchronise(backward, "backward")
-    input_ways = ctx.tensor if kept_in_parts else stream
-    saved, again, rows_of_experts = _saved(ctx, part, recompute, ending, input_ways)
-    if style.stacks_saved and is_layer(kind):
-        _stack(forward, saved, precision.compute)
-    saved += graph_inputs(rows_of_experts, starts, part.input_bytes / stream)
+
+    def forward() -> OperatorTable:
+        rows = Rows(f"{kind}{ending} forward")
+        add(rows, with_kernels(part.operators, style, shared), write_forward)
+        if waits:
+            synchronise(rows, "forward")
+        if style.stacks_saved and is_layer(kind):
+            _stack(rows, kept, precision.compute)
+        return rows.table()
+
+    def backward(half: str = "") -> OperatorTable:
+        rows = Rows(f"{kind}{ending} backward")
+        if kept_in_parts and not ending:
+            gather_pieces(rows, "layer input", part.input_bytes, ctx.groups.tensor, precision.compute, "recompute")
+        repeated = with_kernels(runs_again(part, recompute), style, shared)
+        add(rows, repeated, functools.partial(write_forward, phase="recompute"))
+        add(rows, with_kernels(part.operators, style, shared)[::-1], write_backward)
+        if waits:
+            synchronise(rows, "backward")
+        return rows.table(half)
+
     if kind == "head":
         words = int(ctx.ways((Dim("vocabulary", vocabulary),)))
         sharing = words if words > 1 else ctx.ways((Dim("sequence", length), Dim("vocabulary", vocabulary)))
@@ -210,10 +238,12 @@ def _layer_cost(
         out, grad = _widest(ctx, part, stream, not style.fused_norm and model.norm != "layer_norm")
         forward_mark, backward_mark = _marks(kind, "workspace", out), _marks(kind, "gradients of activations", grad)
     return LayerCost(
-        forward=forward.table(),
-        backward=backward.table(),
-        input_gradient=backward.table("input"),
-        weight_gradient=backward.table("weight"),
+        tables={
+            "forward": forward,
+            "backward": backward,
+            "input_gradient": functools.partial(backward, "input"),
+            "weight_gradient": functools.partial(backward, "weight"),
+        },
         saved=saved,
         forward_mark=forward_mark,
         backward_mark=(*again, *backward_mark),
