@@ -90,6 +90,11 @@ class Run:
             self.bounds[point.number] = found.bound
             yield found
 
+    def looked(self, number: int) -> Looked:
+        """Return a plan that was looked at, to be simulated: of all plans only their bounds are kept."""
+        point = self.space.at(number)
+        return Looked(point=point, job=self.space.job_of(point), bound=self.bounds[number], objective=self.objective)
+
     @property
     def points(self) -> Iterator[Point]:
         """Every plan: in order, or, where time may be up before all were looked at, spread."""
