@@ -54,6 +54,7 @@ class Run:
         self.complete = False
         self.used = 0.0
         self._told = 0.0
+        self._said: dict[str, str] = {}  # reasons: plans have few different ones
         self._best: list[Candidate] = []
 
     @property
@@ -82,7 +83,7 @@ class Run:
             self.used += self._clock() - started
             self._progress()
             if found.job is None:
-                self.refused[point.number] = found.refusal
+                self.refused[point.number] = self._said.setdefault(found.refusal, found.refusal)
                 continue
             if found.too_large:
                 self.large[point.number] = found.full

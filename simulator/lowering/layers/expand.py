@@ -39,6 +39,9 @@ from simulator.workload.workload import Workload
 
 __all__ = ["LayerCost", "layer_costs", "layer_kinds"]
 
+Sizes = tuple[int, int, int, int, int]
+"""Sequences, tokens of each on this rank, tokens that ran before, ranks that share them, tokens of the encoder."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LayerCost:
@@ -114,7 +117,7 @@ def layer_costs(
                 kind,
                 (sequences, own // shared, context, shared, far),
                 resolved.vocabulary,
-                policy_named(ending, resolved.recomputes),
+                _policy(kind, ending, resolved.recomputes),
                 ending,
                 resolved.experts_apart,
                 resolved.sequence_parallel,
@@ -122,6 +125,14 @@ def layer_costs(
                 resolved.framework.layer_wait > 0,
             )
     return out
+
+
+@functools.lru_cache(maxsize=256)
+def _policy(kind: str, ending: str, recompute: Recompute) -> Recompute:
+    """What a kind of layer makes again: the ends of a model nothing, a layer that predicts more tokens whatever others do at least."""
+    if kind == MTP_LAYER:
+        return replace(recompute, method="", layers=0)
+    return policy_named(ending, recompute) if is_layer(kind) else Recompute("none")
 
 
 def _context(resolved: ResolvedPlan, workload: Workload, tokens: int) -> LayerContext:
@@ -169,7 +180,7 @@ def _layer_cost(
     ctx: LayerContext,
     model: Model,
     kind: str,
-    sizes: tuple[int, int, int, int, int],
+    sizes: Sizes,
     vocabulary: int,
     recompute: Recompute,
     ending: str,
@@ -178,42 +189,19 @@ def _layer_cost(
     graphs: tuple[str, ...],
     synchronised: bool,
 ) -> LayerCost:
-    """The cost of one kind of layer.
-
-    Args:
-        sizes: sequences, tokens of each on this rank, tokens that ran before, ranks that share them, tokens of the encoder.
-    """
-    sequences, length, context, peers, source = sizes
-    style, precision, layout = ctx.style, ctx.precision, ctx.layout
-    part = FAMILIES.get(model.architecture).part(
-        model, kind, sequences, length, precision, style, vocabulary, context, peers, source
-    )
-    if kind == MTP_LAYER:
-        recompute = replace(recompute, method="", layers=0)
-    elif not is_layer(kind):
-        recompute = Recompute("none")
+    """The cost of one kind of layer."""
+    sequences, length = sizes[:2]
+    style, precision = ctx.style, ctx.precision
+    part = _part(ctx, model, kind, sizes, vocabulary)
     stream = _stream_ways(ctx, part)
     kept_in_parts = recompute.kind == "full" and style.divides_checkpoints and ctx.tensor > 1 and not sequence_parallel
     input_ways = ctx.tensor if kept_in_parts else stream
     kept, again, rows_of_experts = _saved(ctx, part, recompute, ending, input_ways)
     starts = [started_by(o.op, graphs, is_layer(kind)) for o in part.operators]
     saved = kept + graph_inputs(rows_of_experts, starts, part.input_bytes / stream)
-    waits, shared = synchronised and recompute.kind == "full", layout.ranks(EXPERT) > 1
-
-    def add(rows: Rows, operators: Sequence[Operator], write: Callable[[LayerContext, Rows, Operator], None]) -> None:
-        for operator in operators:
-            first = len(rows.rows)
-            write(ctx, rows, operator)
-            rows.mark(first, started_by(operator.op, graphs, is_layer(kind)))
-
-    def forward() -> OperatorTable:
-        rows = Rows(f"{kind}{ending} forward")
-        add(rows, with_kernels(part.operators, style, shared), write_forward)
-        if waits:
-            synchronise(rows, "forward")
-        if style.stacks_saved and is_layer(kind):
-            _stack(rows, kept, precision.compute)
-        return rows.table()
+    waits, shared = synchronised and recompute.kind == "full", ctx.layout.ranks(EXPERT) > 1
+    stacked = kept if style.stacks_saved and is_layer(kind) else ()
+    add = functools.partial(_add, ctx, kind, graphs)
 
     def backward(half: str = "") -> OperatorTable:
         rows = Rows(f"{kind}{ending} backward")
@@ -239,7 +227,7 @@ def _layer_cost(
         forward_mark, backward_mark = _marks(kind, "workspace", out), _marks(kind, "gradients of activations", grad)
     return LayerCost(
         tables={
-            "forward": forward,
+            "forward": lambda: _forward(ctx, model, kind, sizes, vocabulary, ending, graphs, waits, stacked),
             "backward": backward,
             "input_gradient": functools.partial(backward, "input"),
             "weight_gradient": functools.partial(backward, "weight"),
@@ -254,6 +242,52 @@ def _layer_cost(
         expert_parameters=expert_parameters(ctx, part) if experts_apart else 0.0,
         tensors=weight_tensors(ctx, part, model.norm),
     )
+
+
+def _part(ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary: int) -> LayerPart:
+    """The operators of a kind of layer."""
+    sequences, length, context, peers, source = sizes
+    found: LayerPart = FAMILIES.get(model.architecture).part(
+        model, kind, sequences, length, ctx.precision, ctx.style, vocabulary, context, peers, source
+    )
+    return found
+
+
+@functools.lru_cache(maxsize=2048)
+def _forward(
+    ctx: LayerContext,
+    model: Model,
+    kind: str,
+    sizes: Sizes,
+    vocabulary: int,
+    ending: str,
+    graphs: tuple[str, ...],
+    waits: bool,
+    stacked: tuple[Tensor, ...],
+) -> OperatorTable:
+    """What a layer runs forward, whatever it makes again; the host waits behind it, or what it keeps is copied to `stacked`."""
+    rows, part = Rows(f"{kind}{ending} forward"), _part(ctx, model, kind, sizes, vocabulary)
+    operators = with_kernels(part.operators, ctx.style, ctx.layout.ranks(EXPERT) > 1)
+    _add(ctx, kind, graphs, rows, operators, write_forward)
+    if waits:
+        synchronise(rows, "forward")
+    _stack(rows, stacked, ctx.precision.compute)
+    return rows.table()
+
+
+def _add(
+    ctx: LayerContext,
+    kind: str,
+    graphs: tuple[str, ...],
+    rows: Rows,
+    operators: Sequence[Operator],
+    write: Callable[[LayerContext, Rows, Operator], None],
+) -> None:
+    """Write operators down one by one, each with what starts it."""
+    for operator in operators:
+        first = len(rows.rows)
+        write(ctx, rows, operator)
+        rows.mark(first, started_by(operator.op, graphs, is_layer(kind)))
 
 
 def _stream_ways(ctx: LayerContext, part: LayerPart) -> float:
