@@ -22,6 +22,7 @@ differ - less is counted: of seconds none, of bytes the states alone.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import NamedTuple
@@ -240,5 +241,10 @@ _MOMENTS: Remembered[_Moments] = Remembered(2**24, lambda moments: 4096 + sum(ar
 
 def _mark(state: State, chunk: Chunk, way: str) -> float:
     """Bytes of the largest temporaries of a chunk's layers; a head alone may hold less than it says (`largest_mark`)."""
-    kinds = tuple([kind for kind, _ in layer_counts(chunk) if way == "forward" or kind != "head"])
-    return _size(largest_mark(state, state.costs, kinds, way))
+    return _size(largest_mark(state, state.costs, _kinds(chunk, way), way))
+
+
+@functools.lru_cache(maxsize=1024)
+def _kinds(chunk: Chunk, way: str) -> tuple[str, ...]:
+    """The different kinds of layers of a chunk, of a backward without the head."""
+    return tuple([kind for kind, _ in layer_counts(chunk) if way == "forward" or kind != "head"])

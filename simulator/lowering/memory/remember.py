@@ -76,23 +76,21 @@ def _stand(rows: Structure, class_of: tuple[int, ...], found: tuple[_Stand, ...]
 
 def saved_by(state: State, costs: dict[str, LayerCost], chunk: Chunk) -> tuple[Tensor, ...]:
     """Return what a chunk keeps from forward to backward on the GPU."""
-    kinds = chunk.kinds
-    keeps = state.resolved.framework.keeps_outputs and not chunk.head and chunk.layers
-    output = costs[kinds[-1]].input_bytes if keeps else None
-    if state.resolved.activation_offload:
-        apart = offloaded(chunk, state.resolved.activation_offload)
-        kinds = [kind for kind, away in zip(kinds, apart, strict=True) if not away]
-    return _kept(output, tuple([costs[kind] for kind in kinds]))
+    keeps = state.resolved.framework.keeps_outputs and not chunk.head and bool(chunk.layers)
+    return _saved_by(tuple(costs), tuple(costs.values()), chunk, keeps, state.resolved.activation_offload)
 
 
-@functools.lru_cache(maxsize=1024)
-def _kept(output: float | None, layers: tuple[LayerCost, ...]) -> tuple[Tensor, ...]:
-    """The chunk's output, if it is kept, and what its layers save, added up by name and category."""
+@functools.lru_cache(maxsize=4096)
+def _saved_by(
+    names: tuple[str, ...], layers: tuple[LayerCost, ...], chunk: Chunk, keeps: bool, offloads: int
+) -> tuple[Tensor, ...]:
+    """The chunk's output, if it is kept, and what its layers save that do not go to the host, added up by name and category."""
+    costs = dict(zip(names, layers, strict=True))
     total: dict[tuple[str, str], float] = {}
-    if output is not None:
-        total[("chunk output", "activations")] = 0.0 + output
-    for cost in layers:
-        for tensor in cost.saved:
+    if keeps:
+        total[("chunk output", "activations")] = 0.0 + costs[chunk.kinds[-1]].input_bytes
+    for kind, away in zip(chunk.kinds, offloaded(chunk, offloads), strict=True):
+        for tensor in () if away else costs[kind].saved:
             key = (tensor.name, tensor.category)
             total[key] = total.get(key, 0) + tensor.bytes
     return tuple(Tensor(name=n, category=c, bytes=float(b)) for (n, c), b in total.items())
