@@ -141,14 +141,14 @@ class Space:
 
 def _choice(field: str, value: Any) -> Any:
     """A value as its field of a plan holds it; rules between fields are not the plan's but those of `resolve`."""
-    return _of_list(field, value) if isinstance(value, list) else _plain(field, value)
+    return _read(field, value) if isinstance(value, list) else _read_once(field, value)
 
 
-def _of_list(field: str, value: Any) -> Any:
+def _read(field: str, value: Any) -> Any:
     return getattr(validate_spec({field: value}, Plan, "this plan"), field)
 
 
-_plain = functools.lru_cache(maxsize=4096, typed=True)(_of_list)
+_read_once = functools.lru_cache(maxsize=4096, typed=True)(_read)
 
 
 def read_ranges(texts: Sequence[str], option: str = "--range") -> dict[str, tuple[Any, ...]]:

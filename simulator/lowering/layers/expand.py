@@ -129,7 +129,7 @@ def layer_costs(
 
 @functools.lru_cache(maxsize=256)
 def _policy(kind: str, ending: str, recompute: Recompute) -> Recompute:
-    """What a kind of layer makes again: the ends of a model nothing, a layer that predicts more tokens whatever others do at least."""
+    """What a kind of layer makes again: the ends of a model nothing, that of multi-token prediction the same whatever the method."""
     if kind == MTP_LAYER:
         return replace(recompute, method="", layers=0)
     return policy_named(ending, recompute) if is_layer(kind) else Recompute("none")
