@@ -95,6 +95,12 @@ def _reason_of(lattice: Lattice, fabric: Fabric) -> str:
     if fabric.topology is not None:  # a pod is like the next, and where spines are wide a domain is
         narrow = fabric.topology.oversubscription > 1
         lattice = lattice.sample(fabric.domain_size * (fabric.topology.domains_per_pod if narrow else 1))
+    return _reason_within(lattice, fabric)
+
+
+@functools.lru_cache(maxsize=4096)
+def _reason_within(lattice: Lattice, fabric: Fabric) -> str:
+    """As `_reason_of`, of these groups alone."""
     ranks = lattice.ranks()
     graph = graph_of(fabric, _world(ranks, fabric))
     return _reason(ranks.reshape(-1), np.repeat(np.arange(len(ranks)), ranks.shape[1]), graph)

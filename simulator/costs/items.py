@@ -222,7 +222,7 @@ def _kernels(pieces: Pieces, desk: Desk, fixed: float, hidden: float) -> ItemPri
     resource = np.zeros(len(RESOURCE_KINDS))
     crossings: list[str] = []
     for table, count in pieces:
-        run = _run(table, desk)
+        run = _run(table, desk.machine, mesh_of(table, desk.axes), times)
         priced = run.price
         crossings += priced.crossings
         kernels += count * priced.seconds
@@ -256,7 +256,7 @@ def _kernels(pieces: Pieces, desk: Desk, fixed: float, hidden: float) -> ItemPri
 
 
 class _Run(NamedTuple):
-    """One run through a table on a desk: its price; how often the host waits for the GPU in it; how much longer the host works than
+    """One run through a table: its price; how often the host waits for the GPU in it; how much longer the host works than
     the GPU where it runs ahead, and where it waits on the way [s]; (class, seconds, sigma, calibrated) of its price classes."""
 
     price: TablePrice
@@ -267,10 +267,9 @@ class _Run(NamedTuple):
 
 
 @functools.lru_cache(maxsize=8192)
-def _run(table: OperatorTable, desk: Desk) -> _Run:
-    axes = mesh_of(table, desk.axes)
-    priced = price_table(table, desk.machine, axes)
-    work = table_time(table, desk.machine, axes, desk.host)
+def _run(table: OperatorTable, machine: Machine, axes: Axes, host: HostTimes) -> _Run:
+    priced = price_table(table, machine, axes)
+    work = table_time(table, machine, axes, host)
     classes = [
         (name, time.seconds, time.weighted_sigma / time.seconds if time.seconds else 0.0, time.calibrated)
         for name, time in priced.classes.items()

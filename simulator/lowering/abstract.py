@@ -117,10 +117,7 @@ def _cost(held: float) -> LayerCost:
     )
     share = Tensor(name="activations", category="activations", bytes=held)
     return LayerCost(
-        forward=nothing,
-        backward=nothing,
-        input_gradient=nothing,
-        weight_gradient=nothing,
+        tables=dict.fromkeys(("forward", "backward", "input_gradient", "weight_gradient"), lambda: nothing),
         saved=(share,),
         forward_mark=(),
         backward_mark=(),

@@ -158,6 +158,8 @@ def check_needs(choices: BaseModel, of: str, *names: str, **facts: object) -> No
     Raises:
         PlanError: with the rule, the values and a way out.
     """
+    if choices.model_fields_set.isdisjoint(names):
+        return
     for name, default, needs in _needs_of(type(choices), of, names):
         value = getattr(choices, name)
         if value != default:

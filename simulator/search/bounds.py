@@ -22,6 +22,7 @@ differ - less is counted: of seconds none, of bytes the states alone.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import NamedTuple
@@ -34,7 +35,7 @@ from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.job import Job
 from simulator.lowering.layers.expand import LayerCost
 from simulator.lowering.memory.remember import largest_mark, resident_tensors, saved_by
-from simulator.lowering.steps.assign import classes_of
+from simulator.lowering.steps.assign import Chunk, classes_of
 from simulator.lowering.steps.connect import message_links
 from simulator.lowering.steps.hops import links_of
 from simulator.lowering.steps.parameters import first_alike, layer_counts, rank_held
@@ -160,7 +161,9 @@ def least_bytes(job: Job, state: State, enough: float = math.inf) -> float:
     """
     if job.cluster.parts:
         return 0.0
-    stands = np.array([_size(tensors) for tensors in resident_tensors(state)])
+    resident = resident_tensors(state)
+    sizes = {number: _size(tensors) for number, tensors in {id(some): some for some in resident}.items()}
+    stands = np.array([sizes[id(tensors)] for tensors in resident])
     if stands.max() <= enough and _one_after_another(state) and not state.structure.sizes:
         stands += _in_flight(state)
     return float(stands.max()) * (1.0 - _ROUNDING)
@@ -189,7 +192,7 @@ def _in_flight(state: State) -> np.ndarray:
     structure = state.structure
     moments = _MOMENTS.get((structure, class_of), lambda: _moments(structure, class_of))
     saved = np.array([_size(saved_by(state, state.costs, chunk)) for chunk in chunks])
-    marks = np.array([[_mark(state, chunk.kinds, way) for chunk in chunks] for way in ("forward", "backward")])
+    marks = np.array([[_mark(state, chunk, way) for chunk in chunks] for way in ("forward", "backward")])
     level = moments.held @ saved + marks[moments.way, moments.chunk]
     return np.asarray(np.maximum.reduceat(level, moments.first))
 
@@ -236,7 +239,12 @@ def _moments(structure: Structure, class_of: tuple[int, ...]) -> _Moments:
 _MOMENTS: Remembered[_Moments] = Remembered(2**24, lambda moments: 4096 + sum(array.nbytes for array in moments))
 
 
-def _mark(state: State, kinds: list[str], way: str) -> float:
+def _mark(state: State, chunk: Chunk, way: str) -> float:
     """Bytes of the largest temporaries of a chunk's layers; a head alone may hold less than it says (`largest_mark`)."""
-    layers = tuple(kind for kind in kinds if kind != "head") if way == "backward" else tuple(kinds)
-    return _size(largest_mark(state, state.costs, layers, way))
+    return _size(largest_mark(state, state.costs, _kinds(chunk, way), way))
+
+
+@functools.lru_cache(maxsize=1024)
+def _kinds(chunk: Chunk, way: str) -> tuple[str, ...]:
+    """The different kinds of layers of a chunk, of a backward without the head."""
+    return tuple([kind for kind, _ in layer_counts(chunk) if way == "forward" or kind != "head"])

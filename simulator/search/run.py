@@ -54,6 +54,7 @@ class Run:
         self.complete = False
         self.used = 0.0
         self._told = 0.0
+        self._said: dict[str, str] = {}  # reasons: plans have few different ones
         self._best: list[Candidate] = []
 
     @property
@@ -82,13 +83,18 @@ class Run:
             self.used += self._clock() - started
             self._progress()
             if found.job is None:
-                self.refused[point.number] = found.refusal
+                self.refused[point.number] = self._said.setdefault(found.refusal, found.refusal)
                 continue
             if found.too_large:
                 self.large[point.number] = found.full
                 continue
             self.bounds[point.number] = found.bound
             yield found
+
+    def looked(self, number: int) -> Looked:
+        """Return a plan that was looked at, to be simulated: of all plans only their bounds are kept."""
+        point = self.space.at(number)
+        return Looked(point=point, job=self.space.job_of(point), bound=self.bounds[number], objective=self.objective)
 
     @property
     def points(self) -> Iterator[Point]:

@@ -123,12 +123,15 @@ def search(
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Leave what is there already out of Python's searches for garbage: they come with every thousand new objects."""
-    gc.freeze()
+    """Leave what is there already out of Python's searches for garbage, unless the caller's program has seen to that."""
+    own = gc.get_freeze_count() == 0
+    if own:
+        gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if own:
+            gc.unfreeze()
 
 
 def _helpers(count: int) -> ProcessPoolExecutor:

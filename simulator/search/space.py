@@ -21,7 +21,6 @@ from simulator.job import Job, parse_value
 from simulator.plan.plan import Plan
 from simulator.search.split import BALANCED, TIMED, timed_split
 from simulator.specs import validate_spec
-from simulator.units import WRITTEN
 from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.precision import precision_named
 
@@ -129,16 +128,27 @@ class Space:
         split = plan.get("layer_split")
         if split in (BALANCED, TIMED):
             plan["layer_split"] = None
-        held = self.job.plan.model_dump(exclude_unset=True, context=WRITTEN) | plan
         made = replace(
             self.job,
-            plan=validate_spec(held, Plan, "this plan"),
+            plan=self.job.plan.model_copy(update={key: _choice(key, value) for key, value in plan.items()}),
             workload=replace(self.job.workload, **workload) if workload else self.job.workload,
             cluster=cluster,
         )
         if split == TIMED:
-            return replace(made, plan=validate_spec(held | {"layer_split": timed_split(made)}, Plan, "this plan"))
+            return replace(made, plan=made.plan.model_copy(update={"layer_split": timed_split(made)}))
         return made
+
+
+def _choice(field: str, value: Any) -> Any:
+    """A value as its field of a plan holds it; rules between fields are not the plan's but those of `resolve`."""
+    return _read(field, value) if isinstance(value, list) else _read_once(field, value)
+
+
+def _read(field: str, value: Any) -> Any:
+    return getattr(validate_spec({field: value}, Plan, "this plan"), field)
+
+
+_read_once = functools.lru_cache(maxsize=4096, typed=True)(_read)
 
 
 def read_ranges(texts: Sequence[str], option: str = "--range") -> dict[str, tuple[Any, ...]]:

@@ -6,6 +6,7 @@ Per layer and direction one `OperatorTable`, made once and shared by every block
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from simulator.lowering.layers.fused_experts import with_kernels
@@ -34,19 +35,23 @@ from simulator.workload.families import FAMILIES
 from simulator.workload.graph import Dim, Product
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
 from simulator.workload.model import Model
-from simulator.workload.operator import LayerPart
+from simulator.workload.operator import LayerPart, Operator
 from simulator.workload.workload import Workload
 
 __all__ = ["LayerCost", "layer_costs", "layer_kinds"]
 
+Sizes = tuple[int, int, int, int, int]
+"""Sequences, tokens of each on this rank, tokens that ran before, ranks that share them, tokens of the encoder."""
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LayerCost:
     """One kind of layer on one GPU.
 
     Args:
-        forward, backward: operators, recomputed ones in front of the backward.
-        input_gradient, weight_gradient: the two halves of a split backward; recompute comes first (design 5b E).
+        tables: makes its operators: "forward" and "backward", with recomputed ones in front, "input_gradient" and
+            "weight_gradient", the two halves of a split backward, of which recompute comes first (design 5b E).  Each is made
+            when it is asked for: of a plan without room nobody does.
         saved: tensors held from forward to backward.
         forward_mark, backward_mark: temporaries that stand while it runs.
         parameters: weights on this GPU before ZeRO [count]; `expert_parameters` are held by other sets of ranks than the rest.
@@ -55,10 +60,7 @@ class LayerCost:
         tensors: sizes of its weight tensors, those of routed experts left out [count].
     """
 
-    forward: OperatorTable
-    backward: OperatorTable
-    input_gradient: OperatorTable
-    weight_gradient: OperatorTable
+    tables: Mapping[str, Callable[[], OperatorTable]]
     saved: tuple[Tensor, ...]
     forward_mark: tuple[Tensor, ...]
     backward_mark: tuple[Tensor, ...]
@@ -67,6 +69,26 @@ class LayerCost:
     expert_parameters: float = 0.0
     summed: tuple[tuple[str, tuple[str, ...], float], ...] = ()
     tensors: tuple[float, ...] = ()
+
+    @functools.cached_property
+    def forward(self) -> OperatorTable:
+        """What its forward runs."""
+        return self.tables["forward"]()
+
+    @functools.cached_property
+    def backward(self) -> OperatorTable:
+        """What its backward runs."""
+        return self.tables["backward"]()
+
+    @functools.cached_property
+    def input_gradient(self) -> OperatorTable:
+        """What the half of its backward runs that others wait for."""
+        return self.tables["input_gradient"]()
+
+    @functools.cached_property
+    def weight_gradient(self) -> OperatorTable:
+        """What the other half runs."""
+        return self.tables["weight_gradient"]()
 
 
 def layer_costs(
@@ -83,10 +105,11 @@ def layer_costs(
     shared = resolved.context_parallel
     sequences = sequences or resolved.microbatch_size
     out = {}
+    contexts = {own: _context(resolved, workload, sequences * (own // shared)) for own in {source, target or source}}
     for kind in layer_kinds(workload.model):
         own = target if target and in_decoder(kind) else source
         far = source // shared if target else 0
-        ctx = _context(resolved, workload, sequences * (own // shared))
+        ctx = contexts[own]
         for ending in policies_of(resolved.recomputes) if is_layer(kind) else ("",):
             out[kind + ending] = _layer_cost(
                 ctx,
@@ -94,13 +117,21 @@ def layer_costs(
                 kind,
                 (sequences, own // shared, context, shared, far),
                 resolved.vocabulary,
-                policy_named(ending, resolved.recomputes),
+                _policy(kind, ending, resolved.recomputes),
                 ending,
                 resolved.experts_apart,
                 resolved.cuda_graphs,
                 resolved.framework.layer_wait > 0,
             )
     return out
+
+
+@functools.lru_cache(maxsize=256)
+def _policy(kind: str, ending: str, recompute: Recompute) -> Recompute:
+    """What a kind of layer makes again: the ends of a model nothing, that of multi-token prediction the same whatever the method."""
+    if kind == MTP_LAYER:
+        return replace(recompute, method="", layers=0)
+    return policy_named(ending, recompute) if is_layer(kind) else Recompute("none")
 
 
 def _context(resolved: ResolvedPlan, workload: Workload, tokens: int) -> LayerContext:
@@ -148,7 +179,7 @@ def _layer_cost(
     ctx: LayerContext,
     model: Model,
     kind: str,
-    sizes: tuple[int, int, int, int, int],
+    sizes: Sizes,
     vocabulary: int,
     recompute: Recompute,
     ending: str,
@@ -156,49 +187,35 @@ def _layer_cost(
     graphs: tuple[str, ...],
     synchronised: bool,
 ) -> LayerCost:
-    """The cost of one kind of layer.
-
-    Args:
-        sizes: sequences, tokens of each on this rank, tokens that ran before, ranks that share them, tokens of the encoder.
-    """
-    sequences, length, context, peers, source = sizes
-    style, precision, layout = ctx.style, ctx.precision, ctx.layout
-    part = FAMILIES.get(model.architecture).part(
-        model, kind, sequences, length, precision, style, vocabulary, context, peers, source
-    )
-    if kind == MTP_LAYER:
-        recompute = replace(recompute, method="", layers=0)
-    elif not is_layer(kind):
-        recompute = Recompute("none")
-    forward, backward = Rows(f"{kind}{ending} forward"), Rows(f"{kind}{ending} backward")
+    """The cost of one kind of layer."""
+    sequences, length = sizes[:2]
+    style, precision = ctx.style, ctx.precision
+    part = _part(ctx, model, kind, sizes, vocabulary)
     stream = _stream_ways(ctx, part)
+    layout = ctx.layout
     if len(layout.tensor) > 1:
         multiplied = (o.op for o in part.operators if o.work == "gemm")
         layout.check(t for op in multiplied for t in (*op.inputs, *op.outputs, *op.weights))
     kept_in_parts = recompute.kind == "full" and style.divides_checkpoints and ctx.tensor > 1 and stream == 1
-    if kept_in_parts and not ending:
-        gather_pieces(backward, "layer input", part.input_bytes, ctx.groups.tensor, precision.compute, "recompute")
-    shared = layout.ranks(EXPERT) > 1
-    operators = with_kernels(part.operators, style, shared)
-    repeated = with_kernels(runs_again(part, recompute), style, shared)
-    starts = [started_by(o.op, graphs, is_layer(kind)) for o in part.operators]
-    for rows, chosen, write in (
-        (forward, operators, write_forward),
-        (backward, repeated, functools.partial(write_forward, phase="recompute")),
-        (backward, operators[::-1], write_backward),
-    ):
-        for operator in chosen:
-            first = len(rows.rows)
-            write(ctx, rows, operator)
-            rows.mark(first, started_by(operator.op, graphs, is_layer(kind)))
-    if synchronised and recompute.kind == "full":
-        synchronise(forward, "forward")
-        synchronise(backward, "backward")
     input_ways = ctx.tensor if kept_in_parts else stream
-    saved, again, rows_of_experts = _saved(ctx, part, recompute, ending, input_ways)
-    if style.stacks_saved and is_layer(kind):
-        _stack(forward, saved, precision.compute)
-    saved += graph_inputs(rows_of_experts, starts, part.input_bytes / stream)
+    kept, again, rows_of_experts = _saved(ctx, part, recompute, ending, input_ways)
+    starts = [started_by(o.op, graphs, is_layer(kind)) for o in part.operators]
+    saved = kept + graph_inputs(rows_of_experts, starts, part.input_bytes / stream)
+    waits, shared = synchronised and recompute.kind == "full", layout.ranks(EXPERT) > 1
+    stacked = kept if style.stacks_saved and is_layer(kind) else ()
+    add = functools.partial(_add, ctx, kind, graphs)
+
+    def backward(half: str = "") -> OperatorTable:
+        rows = Rows(f"{kind}{ending} backward")
+        if kept_in_parts and not ending:
+            gather_pieces(rows, "layer input", part.input_bytes, ctx.groups.tensor, precision.compute, "recompute")
+        repeated = with_kernels(runs_again(part, recompute), style, shared)
+        add(rows, repeated, functools.partial(write_forward, phase="recompute"))
+        add(rows, with_kernels(part.operators, style, shared)[::-1], write_backward)
+        if waits:
+            synchronise(rows, "backward")
+        return rows.table(half)
+
     if kind == "head":
         columns = Dim("vocabulary", vocabulary)
         words = int(ctx.ways((columns,)))
@@ -215,10 +232,12 @@ def _layer_cost(
             out, grad = out + there, grad + back
         forward_mark, backward_mark = _marks(kind, "workspace", out), _marks(kind, "gradients of activations", grad)
     return LayerCost(
-        forward=forward.table(),
-        backward=backward.table(),
-        input_gradient=backward.table("input"),
-        weight_gradient=backward.table("weight"),
+        tables={
+            "forward": lambda: _forward(ctx, model, kind, sizes, vocabulary, ending, graphs, waits, stacked),
+            "backward": backward,
+            "input_gradient": functools.partial(backward, "input"),
+            "weight_gradient": functools.partial(backward, "weight"),
+        },
         saved=saved,
         forward_mark=forward_mark,
         backward_mark=(*again, *backward_mark),
@@ -228,6 +247,52 @@ def _layer_cost(
         expert_parameters=expert_parameters(ctx, part) if experts_apart else 0.0,
         tensors=weight_tensors(ctx, part, model.norm),
     )
+
+
+def _part(ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary: int) -> LayerPart:
+    """The operators of a kind of layer."""
+    sequences, length, context, peers, source = sizes
+    found: LayerPart = FAMILIES.get(model.architecture).part(
+        model, kind, sequences, length, ctx.precision, ctx.style, vocabulary, context, peers, source
+    )
+    return found
+
+
+@functools.lru_cache(maxsize=2048)
+def _forward(
+    ctx: LayerContext,
+    model: Model,
+    kind: str,
+    sizes: Sizes,
+    vocabulary: int,
+    ending: str,
+    graphs: tuple[str, ...],
+    waits: bool,
+    stacked: tuple[Tensor, ...],
+) -> OperatorTable:
+    """What a layer runs forward, whatever it makes again; the host waits behind it, or what it keeps is copied to `stacked`."""
+    rows, part = Rows(f"{kind}{ending} forward"), _part(ctx, model, kind, sizes, vocabulary)
+    operators = with_kernels(part.operators, ctx.style, ctx.layout.ranks(EXPERT) > 1)
+    _add(ctx, kind, graphs, rows, operators, write_forward)
+    if waits:
+        synchronise(rows, "forward")
+    _stack(rows, stacked, ctx.precision.compute)
+    return rows.table()
+
+
+def _add(
+    ctx: LayerContext,
+    kind: str,
+    graphs: tuple[str, ...],
+    rows: Rows,
+    operators: Sequence[Operator],
+    write: Callable[[LayerContext, Rows, Operator], None],
+) -> None:
+    """Write operators down one by one, each with what starts it."""
+    for operator in operators:
+        first = len(rows.rows)
+        write(ctx, rows, operator)
+        rows.mark(first, started_by(operator.op, graphs, is_layer(kind)))
 
 
 def _stream_ways(ctx: LayerContext, part: LayerPart) -> float:

@@ -12,6 +12,7 @@ from simulator.partition.layout import Layout
 from simulator.partition.strategies.base import TENSOR
 from simulator.program.calls import Product
 from simulator.program.program import COLLECTIVE
+from simulator.remembered import hashed_once
 from simulator.workload.graph import Dim, Kernel
 from simulator.workload.operator import KernelStyle, Operator
 from simulator.workload.precision import Precision
@@ -33,7 +34,8 @@ class ExpertExchange:
     imbalance: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@hashed_once
+@dataclass(frozen=True, kw_only=True)
 class LayerContext:
     """One layer on one GPU.
 

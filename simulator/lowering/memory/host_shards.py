@@ -24,9 +24,11 @@ def shard_bytes(state: State) -> float:
 def gathered_shard(state: State, held: Held) -> float:
     """Weights of a rank's shards that live on the host [count]."""
     resolved = state.resolved
+    if not resolved.parameter_offload:
+        return 0.0
     sizes = (resolved.expert_shard_size if what else resolved.shard_size for what, _, _ in held.parts(resolved))
     shares = (count / size for (_, count, _), size in zip(held.parts(resolved), sizes, strict=True))
-    return resolved.parameter_offload * sum(shares) if resolved.parameter_offload else 0.0
+    return resolved.parameter_offload * sum(shares)
 
 
 def at_home(state: State, held: Held, updated: float) -> float:

@@ -76,21 +76,21 @@ def _stand(rows: Structure, class_of: tuple[int, ...], found: tuple[_Stand, ...]
 
 def saved_by(state: State, costs: dict[str, LayerCost], chunk: Chunk) -> tuple[Tensor, ...]:
     """Return what a chunk keeps from forward to backward on the GPU."""
-    apart = offloaded(chunk, state.resolved.activation_offload)
-    kinds = [kind for kind, away in zip(chunk.kinds, apart, strict=True) if not away]
-    keeps = state.resolved.framework.keeps_outputs and not chunk.head and chunk.layers
-    output = costs[chunk.kinds[-1]].input_bytes if keeps else None
-    return _kept(output, tuple([costs[kind] for kind in kinds]))
+    keeps = state.resolved.framework.keeps_outputs and not chunk.head and bool(chunk.layers)
+    return _saved_by(tuple(costs), tuple(costs.values()), chunk, keeps, state.resolved.activation_offload)
 
 
-@functools.lru_cache(maxsize=1024)
-def _kept(output: float | None, layers: tuple[LayerCost, ...]) -> tuple[Tensor, ...]:
-    """The chunk's output, if it is kept, and what its layers save, added up by name and category."""
+@functools.lru_cache(maxsize=4096)
+def _saved_by(
+    names: tuple[str, ...], layers: tuple[LayerCost, ...], chunk: Chunk, keeps: bool, offloads: int
+) -> tuple[Tensor, ...]:
+    """The chunk's output, if it is kept, and what its layers save that do not go to the host, added up by name and category."""
+    costs = dict(zip(names, layers, strict=True))
     total: dict[tuple[str, str], float] = {}
-    if output is not None:
-        total[("chunk output", "activations")] = 0.0 + output
-    for cost in layers:
-        for tensor in cost.saved:
+    if keeps:
+        total[("chunk output", "activations")] = 0.0 + costs[chunk.kinds[-1]].input_bytes
+    for kind, away in zip(chunk.kinds, offloaded(chunk, offloads), strict=True):
+        for tensor in () if away else costs[kind].saved:
             key = (tensor.name, tensor.category)
             total[key] = total.get(key, 0) + tensor.bytes
     return tuple(Tensor(name=n, category=c, bytes=float(b)) for (n, c), b in total.items())
@@ -100,9 +100,15 @@ def largest_mark(
     state: State, costs: dict[str, LayerCost], group: tuple[str, ...], direction: str
 ) -> tuple[Tensor, ...]:
     """Return the largest set of temporaries among the layers of a segment."""
-    marks = [getattr(costs[kind], f"{direction}_mark") for kind in dict.fromkeys(group)]
     if group == ("head",) and direction == "backward" and state.resolved.zero_stage == 3:
-        return _less(marks[0], costs["head"].parameters * state.resolved.gradient_bytes)
+        return _less(costs["head"].backward_mark, costs["head"].parameters * state.resolved.gradient_bytes)
+    return _largest(tuple([costs[kind] for kind in dict.fromkeys(group)]), direction)
+
+
+@functools.lru_cache(maxsize=4096)
+def _largest(layers: tuple[LayerCost, ...], direction: str) -> tuple[Tensor, ...]:
+    """The largest set of temporaries among these layers."""
+    marks: list[tuple[Tensor, ...]] = [getattr(cost, f"{direction}_mark") for cost in layers]
     return max(marks, key=lambda tensors: sum(t.bytes for t in tensors), default=())
 
 
@@ -136,11 +142,8 @@ def _resident(state: State, rank: int, older: int) -> list[Tensor]:
     resolved = state.resolved
     held = rank_held(state, rank)
     has_master = state.workload.numbers.master_weights
-    weight, gradient, optimizer = (
-        float(resolved.precision.element),
-        float(resolved.gradient_bytes),
-        optimizer_bytes(state),
-    )
+    weight, gradient = float(resolved.precision.element), float(resolved.gradient_bytes)
+    optimizer = optimizer_bytes(state)
     if shard_bytes(state) > resolved.precision.element:
         weight, gradient, optimizer, has_master = 4.0, 4.0, optimizer - 4.0, False
     optimizer = device_bytes(state, optimizer, has_master)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -52,9 +53,16 @@ def parts_of(cost: LayerCost, most: float) -> tuple[LayerCost, ...]:
         _pieces(table, tuple(end for end, _ in found[:-1])) for table, found in zip(tables, ends, strict=True)
     )
     return tuple(
-        replace(cost, backward=backward, weight_gradient=weight, parameters=count, saved=(), tensors=())
+        replace(cost, tables=_given(cost, backward, weight), parameters=count, saved=(), tensors=())
         for backward, weight, count in zip(whole, split, weights, strict=True)
     )
+
+
+def _given(
+    cost: LayerCost, backward: OperatorTable, weight: OperatorTable
+) -> Mapping[str, Callable[[], OperatorTable]]:
+    """The tables of a layer with another backward."""
+    return {**cost.tables, "backward": lambda: backward, "weight_gradient": lambda: weight}
 
 
 def _ends(table: OperatorTable, most: float, parameters: float) -> list[tuple[int, float]]:

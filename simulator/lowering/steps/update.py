@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections import Counter
 from collections.abc import Callable
@@ -47,10 +48,14 @@ TENSORS_PER_LAYER = 12
 def optimizer_bytes(state: State) -> float:
     """Bytes of optimizer state per parameter, the fp32 master weight included."""
     numbers = state.workload.numbers
-    cost = OPTIMIZERS.get(state.workload.optimizer).cost(
-        numbers.element, state.resolved.gradient_bytes, numbers.master_weights
+    return _optimizer_bytes(
+        state.workload.optimizer, numbers.element, state.resolved.gradient_bytes, numbers.master_weights
     )
-    return cost.state + (4.0 if numbers.master_weights else 0.0)
+
+
+@functools.lru_cache(maxsize=256)
+def _optimizer_bytes(optimizer: str, element: int, gradient: int, master: bool) -> float:
+    return OPTIMIZERS.get(optimizer).cost(element, gradient, master).state + (4.0 if master else 0.0)
 
 
 def kept_gradient(state: State) -> float:

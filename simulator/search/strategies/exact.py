@@ -16,6 +16,8 @@ __all__ = ["Exact"]
 
 _TOGETHER = 512
 """Plans that are looked at before the best of them are simulated."""
+_FIRST = 64
+"""Plans from all over the space that are looked at before all others."""
 _EARLY = 2
 """How many these are."""
 
@@ -31,19 +33,20 @@ class Exact(Strategy):
 
     def search(self, run: Run, tries: int, seed: int) -> None:
         """See `Strategy.search`."""
-        looked: list[Looked] = []
-        looks = run.looks(run.points)
-        while some := sorted(itertools.islice(looks, _TOGETHER), key=_order):
-            looked += some
-            self._try(run, some[:_EARLY])  # something to go on with, should time run out before all are looked at
+        first = itertools.islice(run.spread, _FIRST)  # a good plan to begin with keeps the bounds of others short
+        for points in (first, run.points):
+            looks = run.looks(points)
+            while some := sorted(itertools.islice(looks, _TOGETHER), key=_order):
+                self._try(run, some[:_EARLY])  # something to go on with, should time run out before all are looked at
         if run.over:
             return
-        left = [one for one in sorted(looked, key=_order) if one.point.number not in run.candidates]
+        known = run.candidates.keys() | run.refused.keys()
+        left = sorted((bound, number) for number, bound in run.bounds.items() if number not in known)
         for place in range(0, len(left), BATCH):
             if run.over:
                 return
-            if not self._try(run, left[place : place + BATCH]):
-                run.bounded |= {one.point.number for one in left[place:]}
+            if not self._try(run, [run.looked(number) for _, number in left[place : place + BATCH]]):
+                run.bounded |= {number for _, number in left[place:]}
                 break
         run.complete = True
 
