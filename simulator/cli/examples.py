@@ -60,6 +60,7 @@ EXAMPLES = {
     "import": (
         "dtsim import train.sh --cluster dgx_h100 -o my_job.toml",
         "dtsim import ds_config.json --json",
+        "dtsim import step.0.et step.groups.json",
     ),
     "export": (
         "dtsim export megatron gpt3_175b --output megatron.sh",

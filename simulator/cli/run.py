@@ -55,7 +55,7 @@ def command(
         str | None,
         typer.Option(
             metavar="TIME|LOG|TRACE",
-            help="A measured step time, such as 2.31s, the run's log, or a trace of PyTorch's profiler.",
+            help="A measured step time, such as 2.31s, the run's log, or a trace (PyTorch's profiler, Chakra).",
         ),
     ] = None,
     measured_rate: Annotated[

@@ -13,7 +13,8 @@ from typing import Any
 from simulator.errors import SpecError
 from simulator.importers.base import Importer
 from simulator.importers.document import Document, open_document
-from simulator.importers.hugging_face_shapes import Config, class_defaults, shape_of, types
+from simulator.importers.hugging_face_config import Config
+from simulator.importers.hugging_face_shapes import class_defaults, shape_of, types
 from simulator.importers.imported import Findings, Imported, brief
 from simulator.importers.trees import Tree
 from simulator.specs import validate_spec
@@ -74,6 +75,9 @@ class HuggingFaceConfig(Importer):
         table = {"name": _name(tree.data, document), "family": config.kind} | shape_of(config)
         validate_spec(table, Model, f"{document.place} [model]")
         _report(table, config, outer, tree, findings)
+        if config.kind == "mamba2":
+            why = "a state-space model limits no sequence, and the file says none"
+            findings.assume("model.sequence_length", table["sequence_length"], why)
         if config.kind not in KNOWN_TYPES:
             findings.assume(
                 "model.family", config.kind, "not a known model_type: its sizes are read by the names that llama uses"
@@ -155,3 +159,7 @@ def _report(table: dict[str, Any], config: Config, outer: tuple[str, ...], tree:
             else:
                 findings.skip(place, text + (" (only the language model is modelled)" if not inside else ""))
         level = level[outer[depth]] if not inside else level
+    for name, part in config.parts.items():
+        for key in (key for key in part.data if key not in part.seen):
+            path = (*outer, name, key)
+            findings.skip(tree.place_of(path), f"{'.'.join(path)}: {brief(part.data[key])}")

@@ -4,6 +4,7 @@
     gpt2, bloom, falcon      n_layer / num_hidden_layers, n_embd / hidden_size, n_head / num_attention_heads
     mixtures of experts      num_experts, num_local_experts or n_routed_experts; moe_intermediate_size; first_k_dense_replace
     windows                  layer_types, sliding_window, attention_chunk_size
+    mamba2, dbrx             num_heads of a state; d_model, attn_config, ffn_config
     bert, vit, t5            encoders of tokens and of patches; num_layers and num_decoder_layers
 
 What a family has beside its sizes (norms, biases, gates) is in `hugging_face_traits`.
@@ -14,18 +15,20 @@ Source: the configuration classes of the transformers library (version 5).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from simulator.errors import SpecError
+from simulator.importers.hugging_face_config import Config
 from simulator.importers.hugging_face_traits import DEFAULTS, NORMED_HEADS, QKV_BIAS, TIED, TRAITS
 
-__all__ = ["Config", "class_defaults", "shape_of", "types"]
+__all__ = ["class_defaults", "shape_of", "types"]
 
 Table = dict[str, Any]
 _MIXERS = {"full_attention": "full", "sliding_attention": "window", "chunked_attention": "chunk"}
 _BLOCKS = {"M": ("mamba2", False), "-": ("none", True), "*": ("full", False)}
 """Letters of a hybrid_override_pattern: (mixer, whether there is an MLP)."""
+_MAMBA_LENGTH = 2048
+"""Tokens of a sequence, which a state-space model does not limit: those it was trained on (arXiv 2405.21060)."""
 _EXPERT_COUNTS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
 _SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
 _LLAMAS = (
@@ -38,74 +41,6 @@ _EXPERTS = (
     "mixtral", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe",
     "gpt_oss", "llama4_text", "olmoe", "phimoe", "granitemoe", "dots1", "flex_olmo",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """The table of a model in a parsed file, where it came from for messages, and which of its keys were asked for."""
-
-    kind: str
-    path: str
-    data: dict[str, Any]
-    seen: set[str] = field(default_factory=set)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return a value as it stands in the file."""
-        self.seen.add(key)
-        return self.data.get(key, default)
-
-    def whole(self, *keys: str, default: int | None = None) -> int:
-        """Return the first of these keys that is there, a whole number above zero.
-
-        Raises:
-            SpecError: none is there and there is no default, or it is no such number.
-        """
-        key = next((k for k in keys if self.get(k) is not None), keys[0])
-        value = self.get(key)
-        if value is None and default is not None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            got = "nothing" if value is None else str(value)[:40]
-            raise SpecError(f"{self.path}: {key}: expected a whole number above zero, got {got}")
-        return value
-
-    def count(self, key: str) -> int:
-        """Return a whole number that may be absent, null or zero: 0 then."""
-        return 0 if self.get(key) in (None, 0) else self.whole(key)
-
-    def flag(self, key: str, default: bool) -> bool:
-        """Return a truth value.
-
-        Raises:
-            SpecError: it is something else.
-        """
-        value = self.get(key, default)
-        if not isinstance(value, bool):
-            raise SpecError(f"{self.path}: {key}: expected true or false, got {str(value)[:40]}")
-        return value
-
-    def share(self, *keys: str) -> float:
-        """Return the first of these keys that is there, a number above zero and at most one; 1 when absent.
-
-        Raises:
-            SpecError: it is no such number.
-        """
-        key = next((k for k in keys if self.get(k) is not None), "")
-        value = self.get(key, 1.0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-            raise SpecError(f"{self.path}: {key}: expected a number above 0 and at most 1, got {str(value)[:40]}")
-        return float(value)
-
-    def words(self, key: str) -> list[str]:
-        """Return a list of words; [] when absent.
-
-        Raises:
-            SpecError: it is something else.
-        """
-        value = self.get(key) or []
-        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            raise SpecError(f"{self.path}: {key}: expected a list of words, got {str(value)[:40]}")
-        return value
 
 
 def types() -> tuple[str, ...]:
@@ -392,6 +327,57 @@ def _nemotron_h(c: Config) -> Table:
     }
 
 
+def _mamba2(c: Config) -> Table:
+    """Layers of a Mamba-2 mixer alone: no attention, no MLP."""
+    hidden, heads = c.whole("hidden_size"), c.whole("num_heads", default=128)
+    return {
+        "layers": c.whole("num_hidden_layers"),
+        "hidden": hidden,
+        "heads": heads,
+        "ffn": hidden,
+        "gated_mlp": False,
+        "norm": "rms_norm",
+        "positions": "none",
+        "tied_embeddings": c.flag("tie_word_embeddings", False),
+        "vocabulary": c.whole("vocab_size"),
+        "sequence_length": _MAMBA_LENGTH,
+        "linear_bias": c.flag("use_bias", False),
+        "qkv_bias": False,
+        "mixers": ["mamba2"],
+        "mlps": [False],
+        "head_dim": c.whole("head_dim", default=64),
+        "ssm_heads": heads,
+        "ssm_head_dim": c.whole("head_dim", default=64),
+        "ssm_groups": c.whole("n_groups", default=8),
+        "ssm_state": c.whole("state_size", default=128),
+        "conv_width": c.whole("conv_kernel", default=4),
+    }
+
+
+def _dbrx(c: Config) -> Table:
+    """DBRX keeps the sizes of attention and of the experts in tables of their own."""
+    attention, experts = c.part("attn_config"), c.part("ffn_config")
+    width = experts.whole("ffn_hidden_size")
+    return {
+        "layers": c.whole("n_layers"),
+        "hidden": c.whole("d_model"),
+        "heads": c.whole("n_heads"),
+        "kv_heads": attention.whole("kv_n_heads", default=1),
+        "ffn": width,
+        "gated_mlp": True,
+        "norm": "layer_norm",
+        "positions": "rotary",
+        "tied_embeddings": c.flag("tie_word_embeddings", False),
+        "vocabulary": c.whole("vocab_size"),
+        "sequence_length": c.whole("max_seq_len"),
+        "linear_bias": False,
+        "qkv_bias": False,
+        "experts": experts.whole("moe_num_experts"),
+        "experts_per_token": experts.whole("moe_top_k", default=1),
+        "expert_ffn": width,
+    }
+
+
 _READERS: dict[str, Callable[[Config], Table]] = {
     **dict.fromkeys(_LLAMAS, _llama),
     **dict.fromkeys(_EXPERTS, _experts),
@@ -403,4 +389,6 @@ _READERS: dict[str, Callable[[Config], Table]] = {
     "qwen3_5_text": _qwen3_next,
     "qwen3_5_moe_text": _qwen3_next,
     "nemotron_h": _nemotron_h,
+    "mamba2": _mamba2,
+    "dbrx": _dbrx,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from simulator.importers.imported import Imported, brief
 from simulator.importers.jobs import job_data
 from simulator.report.table import Section, Table
 from simulator.specs import write_text
-from simulator.specs.toml_text import toml_value
+from simulator.specs.toml_text import toml_key, toml_value
 
 __all__ = ["job_text", "sections_of", "write_files"]
 
@@ -89,5 +88,5 @@ def _file_text(content: dict[str, Any]) -> str:
     plain = [f"{key} = {toml_value(value)}" for key, value in content.items() if not isinstance(value, dict)]
     for table, fields in content.items():
         if isinstance(fields, dict):
-            plain += ["", f"[{table}]", *(f"{json.dumps(key)} = {toml_value(value)}" for key, value in fields.items())]
+            plain += ["", f"[{table}]", *(f"{toml_key(key)} = {toml_value(value)}" for key, value in fields.items())]
     return "\n".join(plain) + "\n"

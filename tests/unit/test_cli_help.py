@@ -50,6 +50,8 @@ def test_an_example_runs_as_it_is_printed(
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "tests/data/imports/megatron.sh", "train.sh")
     shutil.copy(ROOT / "tests/data/imports/deepspeed.json", "ds_config.json")
+    for name in ("step.0.et", "step.groups.json"):
+        shutil.copy(ROOT / "tests/data/imports" / name, name)
     Path("train.log").write_text(LOG)
     code, _, said = dtsim(*shlex.split(line)[1:])
     assert 0 == code, said

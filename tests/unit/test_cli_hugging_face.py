@@ -10,6 +10,7 @@ import pytest
 
 from simulator.errors import SpecError
 from simulator.importers.hugging_face import model_from_config
+from simulator.importers.jobs import import_file
 from simulator.specs import validate_spec
 from simulator.workload.model import Model, load_model
 
@@ -97,6 +98,10 @@ QWEN3_NEXT = QWEN3 | {
     "linear_num_key_heads": 16, "linear_key_head_dim": 128, "linear_conv_kernel_dim": 4, "num_nextn_predict_layers": 1,
     "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * 12,
 }  # fmt: skip
+MAMBA2 = {
+    "model_type": "mamba2", "hidden_size": 2560, "num_hidden_layers": 64, "vocab_size": 50288, "state_size": 128, "num_heads": 80,
+    "head_dim": 64, "n_groups": 1, "expand": 2, "conv_kernel": 4, "tie_word_embeddings": True,
+}  # fmt: skip
 NEMOTRON_H = SHARED | {
     "model_type": "nemotron_h", "hidden_size": 4096, "intermediate_size": 21504, "num_hidden_layers": 52,
     "num_attention_heads": 32, "num_key_value_heads": 8, "attention_head_dim": 128, "vocab_size": 131072,
@@ -142,6 +147,7 @@ NEOX = {"model_type": "gpt_neox", "hidden_size": 5120, "intermediate_size": 2048
         (T5, "t5_base"),
         (QWEN3_NEXT, "qwen3_next_80b_a3b"),
         (NEMOTRON_H, "nemotron_h_8b"),
+        (MAMBA2, "mamba2_2_7b"),
         (BLOOM, "bloom_7_1b"),
         (FALCON, "falcon_7b"),
         (OPT, "opt_6_7b"),
@@ -152,6 +158,23 @@ def test_every_family_comes_out_as_the_shipped_model(tmp_path: Path, config: dic
     made, ours = read(tmp_path, config), load_model(name)
     assert (ours.parameters, ours.mtp_parameters) == (made.parameters, made.mtp_parameters)
     assert (ours.layer_kinds, ours.window, ours.architecture) == (made.layer_kinds, made.window, made.architecture)
+
+
+DBRX = {
+    "model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40, "vocab_size": 100352, "max_seq_len": 32768,
+    "attn_config": {"kv_n_heads": 8, "clip_qkv": 8}, "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
+}  # fmt: skip
+
+
+def test_sizes_in_tables_of_their_own_and_what_else_stands_there(tmp_path: Path) -> None:
+    """DBRX is published with 132 billion parameters, of which 36 billion work on a token (databricks.com, 27 March 2024)."""
+    model = read(tmp_path, DBRX)
+    assert (132, 36) == (round(model.parameters / 1e9), round(model.active_parameters / 1e9))
+    found = import_file(tmp_path / "config.json")
+    assert ["attn_config.clip_qkv: 8"] == [line.text for line in found.not_understood]
+    broken = DBRX | {"ffn_config": 3}
+    with pytest.raises(SpecError, match="ffn_config: expected a table"):
+        read(tmp_path, broken)
 
 
 def test_the_language_model_inside_another_is_read(tmp_path: Path) -> None:
