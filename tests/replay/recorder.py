@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
+from pydantic import ValidationError
+
 from simulator import simulation
 from simulator.errors import SimulatorError
 from tests.replay.digest import digests
@@ -37,12 +39,17 @@ class Recorder:
         simulation.measure = self._measure  # type: ignore[assignment]
 
     def parts(self, work: Callable[[], Any]) -> tuple[list[dict[str, Any]], str]:
-        """Return the parts of the predictions that `work` made, and how it ended if by a refusal."""
+        """Return the parts of the predictions that `work` made, and how it ended if by a refusal.
+
+        A tree that does not know a field of a plan refuses it.
+        """
         self.made = []
         try:
             work()
         except SimulatorError as refusal:
             return self.made, f"{type(refusal).__name__}: {refusal}"
+        except ValidationError as refusal:
+            return self.made, f"PlanError: {refusal.errors()[0]['loc']}: {refusal.errors()[0]['msg']}"
         return self.made, ""
 
     def digest(self, work: Callable[[], Any]) -> dict[str, str]:
