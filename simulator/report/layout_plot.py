@@ -146,10 +146,9 @@ def _blocks(axes: Axes, tensor: TensorPicture, mesh: Mesh, down: str, across: st
 
     def parts(name: str) -> list[dict[str, int]]:
         on = tensor.cuts.get(name, ())
-        out: list[dict[str, int]] = [{}]
-        for axis in on:
-            out = [{**at, axis: i} for at in out for i in range(sizes[axis])]
-        return out if len(out) <= _MOST_PARTS else out[: _MOST_PARTS // 2] + out[-(_MOST_PARTS // 2) :]
+        total, half = math.prod(sizes[axis] for axis in on), _MOST_PARTS // 2
+        drawn = range(total) if total <= _MOST_PARTS else (*range(half), *range(total - half, total))
+        return [_coordinates(number, on, sizes) for number in drawn]
 
     rows, columns = parts(down), parts(across)
     wide, high = 1.0 / len(columns), 1.0 / len(rows)
@@ -161,6 +160,14 @@ def _blocks(axes: Axes, tensor: TensorPicture, mesh: Mesh, down: str, across: st
             place = (j * wide, i * high)
             axes.add_patch(Rectangle(place, wide, high, facecolor=colour, edgecolor="white", linewidth=edge, **options))
     axes.add_patch(Rectangle((0, 0), wide, high, fill=False, edgecolor="black", linewidth=1.8, zorder=3, clip_on=False))
+
+
+def _coordinates(number: int, axes: tuple[str, ...], sizes: dict[str, int]) -> dict[str, int]:
+    """Axis -> place on it of the number-th part that some axes cut."""
+    out = {}
+    for axis in reversed(axes):
+        number, out[axis] = divmod(number, sizes[axis])
+    return out
 
 
 def _colour(at: dict[str, int], mesh: Mesh) -> tuple[float, float, float]:
