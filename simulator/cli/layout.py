@@ -28,7 +28,9 @@ def command(
     ] = None,
     layout: Annotated[
         str | None,
-        typer.Option("--layout", metavar="FILE|NAME", help="A layout's TOML file, or a strategy (megatron, ...)."),
+        typer.Option(
+            "--layout", metavar="FILE|NAME", help="A layout's TOML file, or a strategy (megatron, summa_2d, ...)."
+        ),
     ] = None,
     propagate: Annotated[
         bool, typer.Option("--propagate", help="Maps annotate weights and token ids only; all else follows.")

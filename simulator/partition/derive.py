@@ -70,12 +70,13 @@ class DerivedOp:
         return tuple(o for o in self.operands if o.role == role)
 
 
-def derive(graph: LayerGraph, layout: Layout | LaidOut, gathers_again: bool = True) -> tuple[DerivedOp, ...]:
+def derive(graph: LayerGraph, layout: Layout | LaidOut, gathers_again: bool | None = None) -> tuple[DerivedOp, ...]:
     """Return the operations of a graph as one rank runs them.
 
     Args:
         layout: rules, or where each tensor lies.
-        gathers_again: operands that were gathered are not kept, but gathered once more for the backward.
+        gathers_again: whether operands that were gathered are not kept, but gathered once more for the backward; None = as the
+            layout says.
 
     Raises:
         LayoutError: a tensor cannot lie so.
@@ -94,9 +95,8 @@ def derive(graph: LayerGraph, layout: Layout | LaidOut, gathers_again: bool = Tr
     """
     laid = lay_out(graph, layout) if isinstance(layout, Layout) else layout
     dealt = experts_axes(graph, laid)
-    return tuple(
-        _derived(op, along, laid, dealt, gathers_again) for op, along in zip(graph.ops, laid.along, strict=True)
-    )
+    again = not laid.keeps_gathered if gathers_again is None else gathers_again
+    return tuple(_derived(op, along, laid, dealt, again) for op, along in zip(graph.ops, laid.along, strict=True))
 
 
 def _derived(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from simulator.partition.layout import Shard
@@ -44,32 +44,33 @@ class Collective:
 def collectives_of(
     op: Op, operands: tuple[Operand, ...], reduces: tuple[str, ...], laid: LaidOut
 ) -> Iterator[Collective]:
-    """Yield all collectives of an operation; gradients of its weights that go the same way go together."""
+    """Yield all collectives of an operation; weights, and results, that go the same way go together."""
     before = [o for o in operands if o.role != "output"]
     after = [o for o in operands if o.role == "output"]
-    for o in before:
-        yield from _moves(o, o.forward, o.held, laid, "forward")
+    yield from _together((o, _moves(o, o.forward, o.held, laid, "forward")) for o in before)
     yield from _statistics(op, operands, reduces, laid, "forward")
-    for o in after:
-        yield from _moves(o, o.forward, o.used, laid, "forward")
-    for o in after:
-        yield from _moves(o, o.backward, o.held, laid, "backward", "gradient of ")
+    yield from _together((o, _moves(o, o.forward, o.used, laid, "forward")) for o in after)
+    yield from _together((o, _moves(o, o.backward, o.held, laid, "backward", "gradient of ")) for o in after)
     yield from _statistics(op, operands, reduces, laid, "backward")
-    for o in before:
-        yield from _moves(o, o.again, o.held, laid, "backward")
-    weights: dict[tuple[str, tuple[str, ...]], Collective] = {}
-    for o in before:
-        start = {**o.used, **{m.axis: m.held for m in o.backward}}
-        for c in _moves(o, o.backward, start, laid, "backward", "gradient of "):
-            if o.role != "weight":
-                yield c
-                continue
-            known = weights.get((c.kind, c.axes))
-            if known is not None:
-                c = replace(c, tensor="gradients of its weights", bytes=known.bytes + c.bytes, sent=known.sent + c.sent)
-            weights[c.kind, c.axes] = c
-    yield from weights.values()
+    yield from _together((o, _moves(o, o.again, o.held, laid, "backward")) for o in before)
+    starts = [(o, {**o.used, **{m.axis: m.held for m in o.backward}}) for o in before]
+    yield from _together((o, _moves(o, o.backward, start, laid, "backward", "gradient of ")) for o, start in starts)
     yield from _shared(before, laid)
+
+
+def _together(found: Iterable[tuple[Operand, Iterable[Collective]]]) -> Iterator[Collective]:
+    """Collectives of one kind over the same axes as one, of all weights or of all results; inputs are moved one by one."""
+    joined: dict[tuple[str, str, tuple[str, ...]], Collective] = {}
+    for o, some in found:
+        for c in some:
+            key = o.tensor.name if o.role == "input" else o.role, c.kind, c.axes
+            known = joined.get(key)
+            if known is not None:
+                name = "gradients of its " if c.tensor.startswith("gradient") else "its "
+                what = name + ("weights" if o.role == "weight" else "results")
+                c = replace(c, tensor=what, bytes=known.bytes + c.bytes, sent=known.sent + c.sent)
+            joined[key] = c
+    yield from joined.values()
 
 
 def _shared(operands: list[Operand], laid: LaidOut) -> Iterator[Collective]:
@@ -136,13 +137,13 @@ def _statistics(
 def _found(op: Kernel, direction: str) -> list[tuple[str, int, float]]:
     """(name, numbers, bytes of each) of what a kernel finds over the dimensions that it reduces.
 
-    A cross-entropy finds the maximum, the target's logit and the sum of exponentials; a LayerNorm two sums, an RMSNorm one, both
-    directions; a softmax the maximum and the sum, and backward one sum; any other reduction what it makes.
+    A cross-entropy finds the maximum, the target's logit and the sum of exponentials; a norm its sums, in both directions; a softmax the
+    maximum and the sum, and backward one sum; any other reduction what it makes.
     """
     if op.role == "loss":
         return [(name, 1, _STATISTIC) for name in ("maximum", "target", "sum")] if direction == "forward" else []
-    if op.role == "norm":
-        return [("statistics", len(op.weights), _STATISTIC)]
+    if op.sums:
+        return [("statistics", op.sums, _STATISTIC)]
     if any(d.name == r.name for d in op.outputs[0].dims for r in op.reduces):
         return (
             [("maximum", 1, _STATISTIC), ("sum", 1, _STATISTIC)] if direction == "forward" else [("sum", 1, _STATISTIC)]

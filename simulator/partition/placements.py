@@ -36,12 +36,14 @@ class LaidOut:
         mesh: (axis, ranks); of a dimension on several axes the first one's parts are the largest.
         tensors: name -> placements, of the graph's inputs and weights and of what its operations make.
         along: per operation mesh axis -> the dimension that its ranks divide.
+        keeps_gathered: whether what was gathered for an operation stands until its gradients; otherwise it is gathered again.
     """
 
     name: str
     mesh: tuple[tuple[str, int], ...]
     tensors: Mapping[str, Placements]
     along: tuple[Mapping[str, Dim], ...]
+    keeps_gathered: bool = False
 
     @property
     def ranks(self) -> dict[str, int]:
@@ -72,7 +74,8 @@ def lay_out(graph: LayerGraph, layout: Layout) -> LaidOut:
         except LayoutError as error:
             raise LayoutError(f"tensor {tensor.name!r}: {error}") from None
         local_dims(tensor, tensors[tensor.name], ranks, layout.name)
-    return LaidOut(layout.name, layout.mesh, tensors, tuple(_along(op, layout) for op in graph.ops))
+    along = tuple(_along(op, layout) for op in graph.ops)
+    return LaidOut(layout.name, layout.mesh, tensors, along, layout.keeps_gathered)
 
 
 def _along(op: Op, layout: Layout) -> Mapping[str, Dim]:

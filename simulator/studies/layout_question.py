@@ -38,7 +38,7 @@ class LayoutAsked:
         tensors: tensor -> dimension -> axes, instead of rules.
         sbp: tensor -> one word per mesh axis, likewise.
         rules: of a strategy, in front of all.
-        output_stationary: as of `Layout`.
+        output_stationary, keeps_gathered: as of `Layout`.
     """
 
     name: str
@@ -50,6 +50,7 @@ class LayoutAsked:
     sbp: Mapping[str, tuple[str, ...]]
     rules: tuple[Rule, ...] = ()
     output_stationary: bool = False
+    keeps_gathered: bool = False
 
     @property
     def batch(self) -> int:
@@ -110,8 +111,13 @@ def _of_strategy(asked: LayoutAsked, name: str) -> LayoutAsked:
             f"layout {member.name!r} lays dimensions on mesh axes {', '.join(wanted)}, but the mesh lacks {', '.join(lacks)}. "
             f"Nearest: --mesh {','.join(f'{axis}={n}' for axis, n in zip(wanted, _sizes(asked.mesh, wanted), strict=True))}"
         )
-    stationary = getattr(member, "output_stationary", False)
-    return replace(asked, name=member.name, rules=rules, output_stationary=stationary)
+    return replace(
+        asked,
+        name=member.name,
+        rules=rules,
+        output_stationary=member.output_stationary,
+        keeps_gathered=member.keeps_gathered,
+    )
 
 
 def _sizes(mesh: Mesh, wanted: list[str]) -> list[int]:
@@ -200,7 +206,13 @@ def _layout(asked: LayoutAsked, blocks: Sequence[Block]) -> Layout:
     some = [replace(rule, kinds=(MATRICES, VECTORS)) for rule in rules_of(asked.weights)]
     some += [replace(rule, kinds=(ACTIVATIONS,)) for rule in rules_of(asked.activations)]
     rules = (*asked.rules, *some, *rules_of(asked.maps))
-    return Layout(asked.name, asked.mesh, rules, output_stationary=asked.output_stationary)
+    return Layout(
+        asked.name,
+        asked.mesh,
+        rules,
+        output_stationary=asked.output_stationary,
+        keeps_gathered=asked.keeps_gathered,
+    )
 
 
 def _idle(asked: LayoutAsked, layout: Layout) -> list[tuple[str, int]]:

@@ -24,9 +24,8 @@ def layouts(member: Strategy) -> list[Layout]:
     more: list[tuple[Rule, ...]] = [()]
     if not any("batch" in rule.dims for rule in rules):
         more += [(rule("data", "batch"),), (rule("data", "batch"), TOKENS)]
-    stationary = bool(getattr(member, "output_stationary", False))
     mesh = (("data", 2), *((axis, 2) for axis in axes))
-    return [Layout(member.name, mesh, (*rules, *some), output_stationary=stationary) for some in more]
+    return [Layout(member.name, mesh, (*rules, *some), output_stationary=member.output_stationary) for some in more]
 
 
 @pytest.mark.parametrize("member", list(STRATEGIES), ids=lambda s: str(s.name))

@@ -1,4 +1,4 @@
-"""Two ways to Megatron's collectives: derived from its layout operation by operation, and as a plan is lowered to rows of a step."""
+"""Two ways to what Megatron's layout asks of a rank: derived operation by operation, and as a plan is lowered to rows of a step."""
 
 from __future__ import annotations
 
