@@ -16,7 +16,8 @@ from simulator.importers.chakra_wire import COLLECTIVE, COLLECTIVES
 
 __all__ = ["MOST_NODES", "Node", "WireError", "messages", "nodes_of"]
 
-MOST_NODES = 1_000_000
+MOST_NODES = 700_000
+"""More of a usual size do not fit into the bytes of a file that is read."""
 _KINDS = {number: name for name, number in COLLECTIVES.items()} | {8: "reduce_scatter", 9: "barrier"}
 _OLD_KINDS = {0: "all_reduce", 1: "all_to_all", 2: "all_gather", 3: "reduce_scatter", 4: "broadcast"}
 _SIGNED, _FLOATING, _TEXTS = {7, 9}, {3: "<d", 5: "<f"}, {29}
@@ -167,7 +168,7 @@ def nodes_of(data: bytes, place: str) -> Iterator[tuple[int, Node]]:
     """Yield the nodes of a trace, numbered from 1, the first message aside, which is about the file.
 
     Raises:
-        SpecError: the bytes are no such file, or of more than a million nodes.
+        SpecError: the bytes are no such file, or of too many nodes.
     """
     known: dict[tuple[bytes, bool], tuple[str, Any]] = {}
     at = count = -1
