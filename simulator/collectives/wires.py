@@ -33,8 +33,12 @@ def span(place: GroupPlacement) -> int:
     return min(place.nodes, 3) - 1
 
 
-def attained(place: GroupPlacement, fabric: Fabric, table: CostTable) -> tuple[float, float]:
-    """Return the bandwidth that the channels find (inside, out of a node) [B/s]; infinite where none is needed."""
+def attained(place: GroupPlacement, fabric: Fabric, table: CostTable, many_flows: bool = False) -> tuple[float, float]:
+    """Return the bandwidth that the channels find (inside, out of a node) [B/s]; infinite where none is needed.
+
+    Args:
+        many_flows: each rank sends to all others, so that its flows spread evenly over all paths between the switches.
+    """
     inner = outer = math.inf
     if place.ranks_per_node > 1:
         share = table.attained["staged"] if not fabric.peer_to_peer else table.attained[fabric.intra]
@@ -43,6 +47,7 @@ def attained(place: GroupPlacement, fabric: Fabric, table: CostTable) -> tuple[f
         outer = place.outer_bandwidth(fabric) * table.attained_network.get(
             fabric.network, table.attained_network["any"]
         )
+        outer *= 1.0 if many_flows else table.share_of_paths(fabric)
     return inner, outer
 
 

@@ -69,6 +69,8 @@ def row_cluster(row: Row) -> tuple[Cluster, tuple[str, ...]]:
         needs,
     )
     cluster, more = _cluster_like(wanted)
+    cluster, switches = _with_switches(cluster, text(row, "source"), needs)
+    more += switches
     machine = load_names().fact(text(row, "source"), "calibration", gpu.name)
     if machine is not None:
         spec = cluster.spec.model_copy(update={"calibration": (*machine.calibration, *cluster.spec.calibration)})
@@ -78,6 +80,18 @@ def row_cluster(row: Row) -> tuple[Cluster, tuple[str, ...]]:
         return cluster.resized(world), assumed + more
     except SimulatorError as error:
         raise CannotPlace(str(error)) from None
+
+
+def _with_switches(cluster: Cluster, source: str, several: bool) -> tuple[Cluster, tuple[str, ...]]:
+    """Return (cluster, what was assumed) with the switches that are known of a source: a row names parts, never switches."""
+    known = load_names().fact(source, "switches")
+    if known is None:
+        told: dict[str, object] = {"topology": "", "nodes_per_pod": None, "pxn": True}
+        return replace(cluster, spec=cluster.spec.model_copy(update=told)), ()
+    spec = load_cluster(known.switches).spec
+    told = {name: getattr(spec, name) for name in ("topology", "nodes_per_pod", "pxn")}
+    said = (f"switches as in cluster {known.switches} ({known.source})",) if several else ()
+    return replace(cluster, spec=cluster.spec.model_copy(update=told)), said
 
 
 def row_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]]:

@@ -36,6 +36,7 @@ class SourceFact(Spec):
         offloads: beside that, it moves activations to the host where memory is short, which is not simulated: such a run's verdict
             on memory is not judged.
         network: technology between its nodes.
+        switches: our cluster whose switches lie between its nodes.
         calibration: files measured on its own machine.
         memory: what its peaks of memory count.
         memory_unit: what it means by its unit of memory.
@@ -53,6 +54,7 @@ class SourceFact(Spec):
     recompute: Name | None = None
     offloads: bool = False
     network: str = ""
+    switches: str = ""
     calibration: Names = ()
     memory: Literal["allocated", "reserved", "device"] | None = None
     memory_unit: Name | None = None
