@@ -93,6 +93,7 @@ class NameTable(Spec):
     precisions: dict[str, Name]
     memory_units: dict[str, Name]
     sequence_parallel_habit: dict[str, Name] = Field(default_factory=dict)
+    overlaps_when_asked: dict[str, Name] = Field(default_factory=dict)
     dropout_of_model: dict[str, DropoutOfModel] = Field(default_factory=dict)
     source_facts: Annotated[tuple[SourceFact, ...], Listed] = ()
     recipes: dict[str, Recipe] = Field(default_factory=dict)
