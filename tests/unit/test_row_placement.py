@@ -174,23 +174,6 @@ def test_a_row_may_say_which_overlaps_are_off() -> None:
     assert "overlap_tensor_parallel" not in placed(overlap=off, tp="1", dp="8").fields
 
 
-def test_megatron_overlaps_gradients_where_a_row_says_so_and_nemo_always() -> None:
-    row = {"framework": "Megatron-Core", "tp": "1", "pp": "1", "dp": "16", "zero_stage": "1", "schedule": ""}
-    assert (False, False) == tuple(placed(**row).fields[f"overlap_{of}"] for of in ("gradients", "parameters"))
-    assert "gradients are not overlapped" in rules(**row)
-    for said in ("DP overlap", "TP comm overlap, DP overlap", "--overlap-grad-reduce"):
-        assert "overlap_gradients" not in placed(**row, overlap=said).fields
-    assert "overlap_gradients" not in placed(**row | {"framework": "NeMo"}).fields
-    assert "overlap_gradients" not in placed(**row | {"n_gpus": "1", "dp": "1"}).fields
-
-
-def test_an_unknown_code_that_shards_weights_and_splits_layers_splits_the_sequence_too() -> None:
-    row = {"framework": "a code of our own", "zero_stage": "3", "pp": "1", "dp": "8", "schedule": ""}
-    assert placed(**row).fields["sequence_parallel"]
-    assert "SequenceParallel" in rules(**row)
-    assert not placed(**row, seq_parallel="0").fields["sequence_parallel"], "the row says otherwise"
-
-
 def test_a_depth_of_interleaving_that_is_not_printed_is_two() -> None:
     row = placed(schedule="1F1B-interleaved")
     assert ("interleaved_1f1b", 2) == (row.fields["schedule"], row.fields["chunks_per_rank"])

@@ -53,17 +53,22 @@ def row_cluster(row: Row) -> tuple[Cluster, tuple[str, ...]]:
         assumed += (f"gpus_per_node = {per_node}",)
     link, more = _inner_link(row, gpu, ours)
     assumed += more
-    rate = number(row, "inter_gbps_per_gpu")
     fabric = load_names().fact(text(row, "source"), "network")
     technology = fabric.network if fabric else ""
     needs = world > per_node
+    said = number(row, "inter_gbps_per_gpu")
+    rate = parse(f"{said} Gb/s", "B/s") if said and said > 0 else None
+    usual = load_names().usual_networks.get(gpu.name)
+    if rate is None and needs and usual is not None:
+        rate = usual.rate
+        assumed += (f"network of {show(rate, 'B/s')} per GPU ({usual.source})",)
     if needs and fabric:
         assumed += (f"network {technology} ({fabric.source})",)
     wanted = _Wanted(
         gpu,
         per_node,
         link,
-        parse(f"{rate} Gb/s", "B/s") if rate and rate > 0 else None,
+        rate,
         technology,
         "nvl72" in (text(row, "intra_link") + text(row, "gpu")).lower() or _in_racks_alone(gpu.name),
         needs,

@@ -8,12 +8,14 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from simulator.specs import Name, Names, Spec
+from simulator.units import BytesPerSecond
 
 __all__ = [
     "DropoutOfModel",
     "FrameworkOfRelease",
     "FrameworkOfTime",
     "SourceFact",
+    "UsualNetwork",
     "month_of",
     "release_of",
     "years_of",
@@ -68,6 +70,18 @@ class SourceFact(Spec):
                 f"the entry of {self.of!r} says nothing; expected attention, precision, network or another fact"
             )
         return self
+
+
+class UsualNetwork(Spec):
+    """The network of a row that names none: that of the middle one of the machines with its GPU, not of the vendor's own.
+
+    Args:
+        rate: of a GPU, one direction [B/s].
+        source: of which machines.
+    """
+
+    rate: BytesPerSecond
+    source: Name
 
 
 class FrameworkOfTime(Spec):
