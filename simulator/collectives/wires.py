@@ -13,6 +13,7 @@ from simulator.hardware.fabric import Fabric, GroupPlacement
 __all__ = [
     "attained",
     "channels",
+    "chunk_seconds",
     "hop_latency",
     "least_volume_ceiling",
     "lowest_bandwidth",
@@ -80,6 +81,12 @@ def channels(place: GroupPlacement, fabric: Fabric, table: CostTable) -> int:
     own = place.outer_bandwidth(fabric) * max(place.crossing, 1.0)
     cards = math.ceil(own / fabric.card_bandwidth)
     return max(4, min(cards, 8))
+
+
+def chunk_seconds(place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> float:
+    """Return the seconds of one chunk of each channel on the wires between nodes: a card sends on what has arrived whole."""
+    _, outer = attained(place, fabric, table)
+    return table.chunk[protocol] * channels(place, fabric, table) / outer / table.payload[protocol]
 
 
 def offers_ll128(fabric: Fabric) -> bool:

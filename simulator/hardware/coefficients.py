@@ -74,6 +74,7 @@ class CostTable(NamedSpec):
     leaf_cards: Count
     efficiency: dict[str, float]
     payload: dict[str, float]
+    chunk: dict[str, Bytes]
     plateau: dict[str, float]
     network_latency: dict[str, Seconds]
     tree_medium: dict[str, Factors]

@@ -69,3 +69,15 @@ def test_a_row_names_parts_and_never_switches_unless_its_source_is_known() -> No
     cluster, assumed = row_cluster(row(source="Narayanan et al. 2021, Table 1"))
     assert "rails" == cluster.spec.topology
     assert any("selene" in text for text in assumed)
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+def test_a_chain_through_many_nodes_waits_for_a_whole_chunk_at_each(kind: str) -> None:
+    """A broadcast of 48 MB to 128 nodes takes longer by 126 chunks than to two, which is most of its time."""
+    cluster, table = load_cluster("internevo_a100", 1024), load_cost_table()
+    near, far = (
+        collective_seconds(kind, 48e6, describe_group(8 * nodes, nodes), cluster, "ring", "ll128").seconds
+        for nodes in (2, 128)
+    )
+    chunk = table.chunk["ll128"] / (fabric_of(cluster).card_bandwidth * table.share_of_paths(fabric_of(cluster)))
+    assert far - near > 126 * chunk

@@ -148,7 +148,9 @@ def test_what_an_unknown_code_is_worth_shows_on_first_tries() -> None:
 def test_a_kind_leans_on_first_tries_of_other_kinds() -> None:
     own = runs("tensor", "a", 1.01, 20)
     tried = [replace(run, first=True) for run in runs("pipeline", "b", 1.3, 20)]
-    assert fit_run_residuals(own + tried).kind["tensor"].sigma_slower > fit_run_residuals(own).kind["tensor"].sigma_slower
+    assert (
+        fit_run_residuals(own + tried).kind["tensor"].sigma_slower > fit_run_residuals(own).kind["tensor"].sigma_slower
+    )
 
 
 def test_a_table_of_kept_predictions_says_which_were_first() -> None:
