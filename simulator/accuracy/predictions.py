@@ -44,6 +44,7 @@ def _outcome(row: Row) -> Outcome:
             priced=number(row, "priced") or 0.0,
             code=text(row, "code"),
             gpu=text(row, "gpu"),
+            first=bool(flag(row, "first")),
             terms=terms if any(value for _, value in terms) else (),
         )
     except CannotPlace as why:

@@ -48,6 +48,7 @@ class Outcome:
         kind: of the run (`run_kind`), "" else; `unknown`: what of its code, plan and machine had to be assumed.
         priced: log spread of a step time that its prices explain.
         code, gpu: framework profile and GPU that it was predicted with.
+        first: whether it was predicted before anybody had looked at its source's errors, as a table of kept predictions says.
         band_of: for what the band was made, where that differs between rows; "" else.
         terms: seconds by account, where a step was simulated; of a peak of memory the bytes by category.
     """
@@ -69,6 +70,7 @@ class Outcome:
     priced: float = 0.0
     code: str = ""
     gpu: str = ""
+    first: bool = False
     band_of: str = ""
     terms: tuple[tuple[str, float], ...] = ()
 

@@ -181,6 +181,7 @@ def run_errors(outcomes: Sequence[Outcome]) -> list[RunError]:
             unknown=o.unknown,
             code=o.code,
             gpu=o.gpu,
+            first=o.first,
         )
         for o in outcomes
         if o.quantity == "step_time_s" and o.counts and o.kind and o.measured and o.predicted

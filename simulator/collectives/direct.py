@@ -28,7 +28,7 @@ class Direct(Collective):
     def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
         """Return base + a little per peer; the root's port inside the node and the cards work at the same time."""
         n, g = place.ranks, place.ranks_per_node
-        inner, outer = attained(place, fabric, table)
+        inner, outer = attained(place, fabric, table, many_flows=True)
         latency, times, bare = table.base_latency["pairwise"][protocol], [], []
         spreads = kind == "scatter" and fabric.intra == "nvlink" and g > 1
         passed = (n - g) * (g - 1) / g if spreads else 0.0

@@ -31,7 +31,7 @@ class Pairwise(Collective):
     def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
         """Return base + a little per peer; the bytes for peers inside and outside the node flow side by side."""
         n, g = place.ranks, place.ranks_per_node
-        inner, outer = attained(place, fabric, table)
+        inner, outer = attained(place, fabric, table, many_flows=True)
         times, bare = [], []
         latency = table.base_latency[self.name][protocol]
         if g > 1:

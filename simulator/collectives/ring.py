@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.collectives.base import Collective, Cost, Phase, Transfer
 from simulator.collectives.rounds import Pattern, Round
-from simulator.collectives.wires import hop_latency, ring_bandwidth, wire_ceiling
+from simulator.collectives.wires import chunk_seconds, hop_latency, ring_bandwidth, wire_ceiling
 from simulator.hardware.coefficients import CostTable
 from simulator.hardware.fabric import Fabric, GroupPlacement
 
@@ -42,6 +42,8 @@ class Ring(Collective):
         latency = inner * hop_latency(self.name, protocol, "inner", place, fabric, table) + outer * slow
         if outer and protocol == "simple" and kind == "all_reduce":
             latency *= table.plateau[table.generation_of(fabric)]
+        if outer and kind in self.pipelined:
+            latency += outer * chunk_seconds(place, fabric, table, protocol)
         volume = self.volume(kind, place)
         return Cost(
             latency=table.base_latency[self.name][protocol] + latency,

@@ -13,6 +13,7 @@ from simulator.hardware.fabric import Fabric, GroupPlacement
 __all__ = [
     "attained",
     "channels",
+    "chunk_seconds",
     "hop_latency",
     "least_volume_ceiling",
     "lowest_bandwidth",
@@ -33,8 +34,12 @@ def span(place: GroupPlacement) -> int:
     return min(place.nodes, 3) - 1
 
 
-def attained(place: GroupPlacement, fabric: Fabric, table: CostTable) -> tuple[float, float]:
-    """Return the bandwidth that the channels find (inside, out of a node) [B/s]; infinite where none is needed."""
+def attained(place: GroupPlacement, fabric: Fabric, table: CostTable, many_flows: bool = False) -> tuple[float, float]:
+    """Return the bandwidth that the channels find (inside, out of a node) [B/s]; infinite where none is needed.
+
+    Args:
+        many_flows: each rank sends to all others, so that its flows spread evenly over all paths between the switches.
+    """
     inner = outer = math.inf
     if place.ranks_per_node > 1:
         share = table.attained["staged"] if not fabric.peer_to_peer else table.attained[fabric.intra]
@@ -43,6 +48,7 @@ def attained(place: GroupPlacement, fabric: Fabric, table: CostTable) -> tuple[f
         outer = place.outer_bandwidth(fabric) * table.attained_network.get(
             fabric.network, table.attained_network["any"]
         )
+        outer *= 1.0 if many_flows else table.share_of_paths(fabric)
     return inner, outer
 
 
@@ -75,6 +81,12 @@ def channels(place: GroupPlacement, fabric: Fabric, table: CostTable) -> int:
     own = place.outer_bandwidth(fabric) * max(place.crossing, 1.0)
     cards = math.ceil(own / fabric.card_bandwidth)
     return max(4, min(cards, 8))
+
+
+def chunk_seconds(place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> float:
+    """Return the seconds of one chunk of each channel on the wires between nodes: a card sends on what has arrived whole."""
+    _, outer = attained(place, fabric, table)
+    return table.chunk[protocol] * channels(place, fabric, table) / outer / table.payload[protocol]
 
 
 def offers_ll128(fabric: Fabric) -> bool:

@@ -36,6 +36,7 @@ __all__ = [
     "find_profile",
     "library_of",
     "load_cost_table",
+    "network_paths",
     "pooled_name",
     "pooled_profile",
     "size_class",
@@ -69,8 +70,11 @@ class CostTable(NamedSpec):
     channels: dict[str, Count]
     attained: dict[str, float]
     attained_network: dict[str, float]
+    path_share: dict[str, Annotated[float, Field(gt=0, le=1)]]
+    leaf_cards: Count
     efficiency: dict[str, float]
     payload: dict[str, float]
+    chunk: dict[str, Bytes]
     plateau: dict[str, float]
     network_latency: dict[str, Seconds]
     tree_medium: dict[str, Factors]
@@ -85,6 +89,16 @@ class CostTable(NamedSpec):
         """Return whether a network's plugin leaves NCCL a choice; of networks not named it leaves all."""
         algorithms, protocols = self.plugin_algorithms.get(network), self.plugin_protocols.get(network)
         return algorithm in (algorithms or (algorithm,)) and protocol in (protocols or (protocol,))
+
+    def share_of_paths(self, fabric: Fabric) -> float:
+        """Return what few long flows get of a card where nobody tells how they are spread over paths of equal length.
+
+        1 where the switches are described, where all cards of a job may hang on one leaf, and where a network sends each packet by
+        another path.
+        """
+        if fabric.topology is not None or fabric.cards <= self.leaf_cards:
+            return 1.0
+        return self.path_share.get(fabric.network, 1.0)
 
     def generation_of(self, fabric: Fabric) -> str:
         """Return the GPU generation whose constants a fabric's GPUs take."""
@@ -252,6 +266,12 @@ def load_cost_table() -> CostTable:
     12
     """
     return load_named("calibrations", "nccl_prior", CostTable)
+
+
+def network_paths(fabric: Fabric) -> dict[str, float]:
+    """Return what few long flows get of a card between switches that nobody described, of how many cards; {} where they lose nothing."""
+    share = load_cost_table().share_of_paths(fabric)
+    return {"cards": fabric.cards, "share": share} if share < 1.0 else {}
 
 
 Library = Literal["nccl", "rccl"]

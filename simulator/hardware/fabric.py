@@ -57,7 +57,8 @@ class Fabric:
         calibration: names of profiles to use, whatever they say they apply to.
         algorithms: (collective, names) of the algorithms to choose from, where the cluster names some.
         network_reduction: the switches between the domains add (SHARP).
-        topology: the switches between the domains; None = all cards on one switch.
+        topology: the switches between the domains; None = nobody told.
+        cards: network cards of all nodes of the job; 0 = of a benchmark, which has the switches to itself.
         backend: the library that a framework calls: the vendor's ("nccl" and its ports), or "gloo", through host memory.
     """
 
@@ -79,6 +80,7 @@ class Fabric:
     algorithms: tuple[tuple[str, tuple[str, ...]], ...] = ()
     network_reduction: bool = False
     topology: Topology | None = None
+    cards: int = 0
     backend: Backend = "nccl"
 
     def through_host(self, rate: float) -> Fabric:
@@ -188,6 +190,7 @@ def fabric_of(cluster: Cluster, backend: Backend = "nccl") -> Fabric:
         algorithms=tuple(cluster.spec.algorithms.items()),
         network_reduction=cluster.spec.in_network_reduction and outer is not None,
         topology=topology,
+        cards=cluster.nodes * cluster.node.nics if outer else 0,
         backend=backend,
     )
 

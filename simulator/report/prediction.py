@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.cluster import Cluster
+from simulator.hardware.coefficients import network_paths
+from simulator.hardware.fabric import fabric_of
 from simulator.hardware.gpu import peak_name
 from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.hardware.parts import RankKind
@@ -384,6 +386,7 @@ def _facts(prediction: Prediction, unrolled: int) -> dict[str, Any]:
         "engine": prediction.trace.engine,
         "flush": _flush_words(prediction.window, unrolled),
         "slowest_gpu": {"spread": cluster.gpu_spread, "of": cluster.world_size, "longer": cluster.slowest_gpu},
+        "network_paths": network_paths(fabric_of(cluster)),
         "kind_of_run": prediction.kind_of_run,
         "unknown": sorted(prediction.unseen),
         "runs_of_this_kind": {"median_error": whole.median, "n": whole.runs, "sources": whole.sources},

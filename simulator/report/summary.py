@@ -158,6 +158,12 @@ def sure_section(prediction: Prediction) -> Section:
             f"the slowest of {slowest['of']:,} GPUs is taken to need {percent(slowest['longer'])} more for products and attention "
             f"than the middle one (cluster.gpu_spread {percent(slowest['spread'])})"
         )
+    paths = facts.get("network_paths", {})
+    if paths:
+        lines.append(
+            f"between the switches of {paths['cards']:,} network cards, which nobody described, long flows are taken to get "
+            f"{percent(paths['share'])} of a card (cluster.topology says how they lie)"
+        )
     lines += [f"assumed: {text}" for text in facts.get("assumptions", ())]
     lines.append(
         f"engine {facts.get('engine')}, {np.int64(prediction.program.size):,} rows; {facts.get('flush')}; dtsim {facts.get('version')}"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from simulator.accuracy.scores import OUT_OF_MEMORY, Outcome, score, scores_by_group, spearman
-from simulator.accuracy.validate import load_table, without_own_source
+from simulator.accuracy.validate import load_table, run_errors, without_own_source
 from simulator.calibration.runs.peak_memory import PeakError, export_memory_residuals, fit_memory_residuals
 from simulator.calibration.runs.step_time import RunError, export_run_residuals, fit_run_residuals
 from simulator.errors import CalibrationError
@@ -133,6 +134,30 @@ def test_a_kind_of_few_sources_leans_on_all_runs() -> None:
     assert fitted["pipeline"].sigma_slower < 0.1
     assert fitted["tensor"].sigma_slower < 0.6
     assert {"any", "pipeline"} == set(fit_run_residuals(rest + runs("tensor", "a", 2.0, 3)).kind)
+
+
+def test_what_an_unknown_code_is_worth_shows_on_first_tries() -> None:
+    told = runs("tensor", "a", 1.01, 20)
+    looked_up = [replace(run, unknown=("code",)) for run in runs("tensor", "b", 1.05, 20)]
+    tried = [replace(run, unknown=("code",), first=True) for run in runs("tensor", "c", 1.6, 20)]
+    later, all_of_them = (fit_run_residuals([*told, *some]).unknown["code"] for some in (looked_up, looked_up + tried))
+    assert later.sigma_slower < 0.05 < 0.3 < all_of_them.sigma_slower
+    assert (20, 1) == (all_of_them.runs, all_of_them.sources), "those that were looked up do not dilute them"
+
+
+def test_a_kind_leans_on_first_tries_of_other_kinds() -> None:
+    own = runs("tensor", "a", 1.01, 20)
+    tried = [replace(run, first=True) for run in runs("pipeline", "b", 1.3, 20)]
+    assert (
+        fit_run_residuals(own + tried).kind["tensor"].sigma_slower > fit_run_residuals(own).kind["tensor"].sigma_slower
+    )
+
+
+def test_a_table_of_kept_predictions_says_which_were_first() -> None:
+    path = Path(__file__).parents[1] / "data" / "blind_runs_first.csv"
+    outcomes = [o for some in load_table(str(path), "predictions").outcomes() for o in some]
+    assert run_errors(outcomes)
+    assert all(run.first for run in run_errors(outcomes))
 
 
 def test_residuals_need_runs() -> None:

@@ -6,10 +6,12 @@
 q encloses 80 % of a normal distribution, 10 % on each side of it; `priced` is the spread that the prices of that run explain
 already.  The two sides differ because their causes do: what nobody modelled makes a run slower more often than faster.  A source counts
 with the square root of its runs: neither does one sweep of hundreds decide, nor a single run as much as a sweep.  A kind leans
-on all runs, which count as `LENT_SOURCES` more: few sources of one kind are no spread.
+on the first tries, which count as `LENT_SOURCES` more: few sources of one kind are no spread, and sources that were looked up show less
+of one than the next will.  Where no run is a first try, all stand for them.
 
 What had to be assumed of a run (its code, its plan, its machine) widens the band besides: the kinds are fitted to runs of which all
-was told, and each assumption to the runs that have it, as the spread that is left beside their kind and what else was assumed.
+was told, and each assumption to the first tries that have it, as the spread that is left beside their kind and what else was assumed.
+What was assumed of a source that was looked up since is no measure: its code was read, its profile written.
 
 No price is fitted here: a run only widens or narrows the band of predictions of its kind.
 """
@@ -36,8 +38,8 @@ ANY = "any"
 """The kind that stands for runs of no kind of their own."""
 FEWEST_RUNS = 8
 """A kind with fewer runs than these shares the residuals of all runs."""
-LENT_SOURCES = 8.0
-"""Sources as which all runs together count beside those of a kind."""
+LENT_SOURCES = 4.0
+"""Sources as which the first tries together count beside the runs of a kind."""
 SMALLEST_SIGMA = 0.01
 _BELOW = 0.9
 _LARGEST = 3.0
@@ -52,6 +54,7 @@ class RunError:
         priced: log spread that its prices explain.
         unknown: what had to be assumed of it.
         code, gpu: framework profile and GPU that it was predicted with.
+        first: whether it was predicted before anybody had looked at its source's errors.
     """
 
     kind: str
@@ -62,6 +65,7 @@ class RunError:
     unknown: tuple[Unknown, ...] = ()
     code: str = ""
     gpu: str = ""
+    first: bool = False
 
 
 def fit_run_residuals(runs: Iterable[RunError]) -> RunResiduals:
@@ -81,11 +85,12 @@ def fit_run_residuals(runs: Iterable[RunError]) -> RunResiduals:
             "residuals of whole runs need at least one run that was measured and predicted, got none"
         )
     told = [run for run in everything if not run.unknown] or everything
-    kinds = {ANY: _residual(told, [])}
+    first = [run for run in told if run.first]
+    kinds = {ANY: _residual(told, first)}
     for kind in sorted({run.kind for run in told}):
         own = [run for run in told if run.kind == kind]
         if len(own) >= FEWEST_RUNS:
-            kinds[kind] = _residual(own, told)
+            kinds[kind] = _residual(own, first or told)
     found = RunResiduals(
         name="run_residuals",
         kind=kinds,
@@ -94,6 +99,8 @@ def fit_run_residuals(runs: Iterable[RunError]) -> RunResiduals:
     )
     for name in UNKNOWNS:
         own = [run for run in everything if name in run.unknown]
+        tried = [run for run in own if run.first]
+        own = tried if len(tried) >= FEWEST_RUNS else own
         if len(own) >= FEWEST_RUNS and told is not everything:
             found = found.model_copy(update={"unknown": {**found.unknown, name: _residual(own, [], found)}})
     return found

@@ -53,22 +53,29 @@ def row_cluster(row: Row) -> tuple[Cluster, tuple[str, ...]]:
         assumed += (f"gpus_per_node = {per_node}",)
     link, more = _inner_link(row, gpu, ours)
     assumed += more
-    rate = number(row, "inter_gbps_per_gpu")
     fabric = load_names().fact(text(row, "source"), "network")
     technology = fabric.network if fabric else ""
     needs = world > per_node
+    said = number(row, "inter_gbps_per_gpu")
+    rate = parse(f"{said} Gb/s", "B/s") if said and said > 0 else None
+    usual = load_names().usual_networks.get(gpu.name)
+    if rate is None and needs and usual is not None:
+        rate = usual.rate
+        assumed += (f"network of {show(rate, 'B/s')} per GPU ({usual.source})",)
     if needs and fabric:
         assumed += (f"network {technology} ({fabric.source})",)
     wanted = _Wanted(
         gpu,
         per_node,
         link,
-        parse(f"{rate} Gb/s", "B/s") if rate and rate > 0 else None,
+        rate,
         technology,
         "nvl72" in (text(row, "intra_link") + text(row, "gpu")).lower() or _in_racks_alone(gpu.name),
         needs,
     )
     cluster, more = _cluster_like(wanted)
+    cluster, switches = _with_switches(cluster, text(row, "source"), needs)
+    more += switches
     machine = load_names().fact(text(row, "source"), "calibration", gpu.name)
     if machine is not None:
         spec = cluster.spec.model_copy(update={"calibration": (*machine.calibration, *cluster.spec.calibration)})
@@ -78,6 +85,18 @@ def row_cluster(row: Row) -> tuple[Cluster, tuple[str, ...]]:
         return cluster.resized(world), assumed + more
     except SimulatorError as error:
         raise CannotPlace(str(error)) from None
+
+
+def _with_switches(cluster: Cluster, source: str, several: bool) -> tuple[Cluster, tuple[str, ...]]:
+    """Return (cluster, what was assumed) with the switches that are known of a source: a row names parts, never switches."""
+    known = load_names().fact(source, "switches")
+    if known is None:
+        told: dict[str, object] = {"topology": "", "nodes_per_pod": None, "pxn": True}
+        return replace(cluster, spec=cluster.spec.model_copy(update=told)), ()
+    spec = load_cluster(known.switches).spec
+    told = {name: getattr(spec, name) for name in ("topology", "nodes_per_pod", "pxn")}
+    said = (f"switches as in cluster {known.switches} ({known.source})",) if several else ()
+    return replace(cluster, spec=cluster.spec.model_copy(update=told)), said
 
 
 def row_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]]:

@@ -113,12 +113,8 @@ def row_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, t
     if fields.get("attention") == "te" and load_framework(fields["framework"]).attention.startswith("te"):
         fields.pop("attention")  # the library by its name: the profile knows its year
     fields |= _pieces(row, fields, assumed)
-    if _overlap_off(row) and replicas > 1 and fields["zero_stage"] < 3:
-        fields["overlap_gradients"] = False
-        if fields["zero_stage"]:
-            fields["overlap_parameters"] = False
-    if "torch ddp" in text(row, "overlap").lower() and replicas > 1 and fields["zero_stage"] < 2:
-        fields["overlap_gradients"] = True
+    if replicas > 1 and fields["zero_stage"] < 3:
+        fields |= _gradient_overlap(row, fields, assumed)
     if _overlap_off(row) and "TP" in text(row, "overlap") and tensor > 1:
         fields["overlap_tensor_parallel"] = False
     recompute = _recompute(row, assumed)
@@ -361,6 +357,20 @@ def _pieces(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, A
         return {}
     assumed.append("tensor_parallel_splits = 4 (the default of Transformer Engine)")
     return {"tensor_parallel_splits": 4}
+
+
+def _gradient_overlap(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, Any]:
+    """Return whether gradients and updated weights are exchanged beside compute: as the row says, off where its code overlaps only when
+    asked to; else the framework's habit."""
+    words = text(row, "overlap").lower()
+    if "torch ddp" in words:
+        return {"overlap_gradients": True} if fields["zero_stage"] < 2 else {}
+    asked = load_names().overlaps_when_asked.get(fields["framework"])
+    if not _overlap_off(row) and (asked is None or re.search(r"\b(dp|grad\w*)[ _-]overlap|overlap[ _-]grad", words)):
+        return {}
+    if not _overlap_off(row):
+        assumed.append(f"gradients are not overlapped ({asked})")
+    return {"overlap_gradients": False} | ({"overlap_parameters": False} if fields["zero_stage"] else {})
 
 
 def _overlap_off(row: Row) -> bool:

@@ -8,12 +8,14 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from simulator.specs import Name, Names, Spec
+from simulator.units import BytesPerSecond
 
 __all__ = [
     "DropoutOfModel",
     "FrameworkOfRelease",
     "FrameworkOfTime",
     "SourceFact",
+    "UsualNetwork",
     "month_of",
     "release_of",
     "years_of",
@@ -36,6 +38,7 @@ class SourceFact(Spec):
         offloads: beside that, it moves activations to the host where memory is short, which is not simulated: such a run's verdict
             on memory is not judged.
         network: technology between its nodes.
+        switches: our cluster whose switches lie between its nodes.
         calibration: files measured on its own machine.
         memory: what its peaks of memory count.
         memory_unit: what it means by its unit of memory.
@@ -53,6 +56,7 @@ class SourceFact(Spec):
     recompute: Name | None = None
     offloads: bool = False
     network: str = ""
+    switches: str = ""
     calibration: Names = ()
     memory: Literal["allocated", "reserved", "device"] | None = None
     memory_unit: Name | None = None
@@ -66,6 +70,18 @@ class SourceFact(Spec):
                 f"the entry of {self.of!r} says nothing; expected attention, precision, network or another fact"
             )
         return self
+
+
+class UsualNetwork(Spec):
+    """The network of a row that names none: that of the middle one of the machines with its GPU, not of the vendor's own.
+
+    Args:
+        rate: of a GPU, one direction [B/s].
+        source: of which machines.
+    """
+
+    rate: BytesPerSecond
+    source: Name
 
 
 class FrameworkOfTime(Spec):

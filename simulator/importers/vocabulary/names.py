@@ -20,6 +20,7 @@ from simulator.importers.vocabulary.name_specs import (
     FrameworkOfRelease,
     FrameworkOfTime,
     SourceFact,
+    UsualNetwork,
     month_of,
     release_of,
     years_of,
@@ -93,6 +94,8 @@ class NameTable(Spec):
     precisions: dict[str, Name]
     memory_units: dict[str, Name]
     sequence_parallel_habit: dict[str, Name] = Field(default_factory=dict)
+    usual_networks: dict[str, UsualNetwork] = Field(default_factory=dict)
+    overlaps_when_asked: dict[str, Name] = Field(default_factory=dict)
     dropout_of_model: dict[str, DropoutOfModel] = Field(default_factory=dict)
     source_facts: Annotated[tuple[SourceFact, ...], Listed] = ()
     recipes: dict[str, Recipe] = Field(default_factory=dict)

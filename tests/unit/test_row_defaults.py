@@ -1,0 +1,34 @@
+"""What a row leaves unsaid: the code's own default, or that of the middle machine, said in words."""
+
+from __future__ import annotations
+
+from tests.rows import placed
+
+
+def rules(**changes: str) -> str:
+    return "; ".join(placed(**changes).assumed)
+
+
+def test_megatron_overlaps_gradients_where_a_row_says_so_and_nemo_always() -> None:
+    row = {"framework": "Megatron-Core", "tp": "1", "pp": "1", "dp": "16", "zero_stage": "1", "schedule": ""}
+    assert (False, False) == tuple(placed(**row).fields[f"overlap_{of}"] for of in ("gradients", "parameters"))
+    assert "gradients are not overlapped" in rules(**row)
+    for said in ("DP overlap", "TP comm overlap, DP overlap", "--overlap-grad-reduce"):
+        assert "overlap_gradients" not in placed(**row, overlap=said).fields
+    assert "overlap_gradients" not in placed(**row | {"framework": "NeMo"}).fields
+    assert "overlap_gradients" not in placed(**row | {"n_gpus": "1", "dp": "1"}).fields
+
+
+def test_an_unknown_code_that_shards_weights_and_splits_layers_splits_the_sequence_too() -> None:
+    row = {"framework": "a code of our own", "zero_stage": "3", "pp": "1", "dp": "8", "schedule": ""}
+    assert placed(**row).fields["sequence_parallel"]
+    assert "SequenceParallel" in rules(**row)
+    assert not placed(**row, seq_parallel="0").fields["sequence_parallel"], "the row says otherwise"
+
+
+def test_a_network_that_is_not_named_is_that_of_the_middle_machine() -> None:
+    blank = placed(inter_gbps_per_gpu="")
+    assert placed(inter_gbps_per_gpu="100").cluster.levels[-1].bandwidth == blank.cluster.levels[-1].bandwidth
+    assert "the middle one of 13 published machines" in "; ".join(blank.assumed)
+    assert "machine" in blank.unknown
+    assert "published machines" not in rules(inter_gbps_per_gpu="", n_gpus="8", dp="2"), "no network takes part"
