@@ -281,7 +281,7 @@ def test_optimus_runs_larger_batches_sooner_where_there_are_many_ranks() -> None
     assert optimus("summa_2d", 4, 2048, 78).peak_memory <= room < optimus("summa_2d", 4, 2048, 84).peak_memory
     one, two = optimus("megatron", 64, 8192, 16), optimus("summa_2d", 64, 8192, 352)
     assert max(one.peak_memory, two.peak_memory) <= room < optimus("megatron", 64, 8192, 17).peak_memory
-    assert (352 / two.step_time) / (16 / one.step_time) == pytest.approx(2.24, rel=0.02)
+    assert (352 / two.step_time) / (16 / one.step_time) == pytest.approx(1.87, rel=0.02)
 
 
 def test_what_a_code_keeps_gathered_under_sequence_parallelism_is_no_affair_of_a_mesh() -> None:
