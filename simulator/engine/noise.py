@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.errors import SpecError
 from simulator.hardware.jitter import CAUSES, Jitter, quantile
 from simulator.program.prices import ACCOUNTS, BLOCKED, Prices
 from simulator.program.program import COLLECTIVE, COMPUTE, COPY, TRANSFER, Program
 from simulator.program.replicas import ReplicaMesh
+from simulator.units import show
 
 __all__ = ["Draws", "NoisyStep", "StepTimes", "draw", "no_effect", "step_times"]
 
@@ -163,14 +165,27 @@ def draw(step: NoisyStep, jitter: Jitter, seed: int, sample: int) -> Draws:
     return Draws(factors=factors, links=links, pauses=pauses)
 
 
+_MOST_PAUSES = 10_000_000
+"""Pauses of a step that are drawn one by one."""
+
+
 def _pauses(step: NoisyStep, jitter: Jitter, seed: int, sample: int) -> tuple[Ints, Ints, Floats]:
-    """Pauses come at random while a rank computes: a Poisson process for each of its members."""
+    """Pauses come at random while a rank computes: a Poisson process for each of its members.
+
+    Raises:
+        SpecError: more of them than anybody would draw.
+    """
     generator = np.random.default_rng([seed, sample, CAUSES.index("pauses")])
     until = np.cumsum(step.prices.occupancy[step.item_of[:, step.compute]], axis=1)
     total = until[:, -1] if until.shape[1] else np.zeros(len(until))
     over = np.cumsum(total[step.class_of])
-    rate = step.mesh.members / (jitter.pause_every or np.inf)
-    number = int(generator.poisson(float(over[-1]) * rate))
+    expected = float(over[-1]) * (step.mesh.members / (jitter.pause_every or np.inf))
+    if expected > _MOST_PAUSES:
+        raise SpecError(
+            f"jitter.pause_every = {show(jitter.pause_every or 0.0, 's')} makes {expected:.2g} pauses of GPUs in a step, more than the "
+            f"{_MOST_PAUSES:,} that are drawn. Way out: a longer pause_every, or jitter.compute for what happens all the time"
+        )
+    number = int(generator.poisson(expected))
     at = generator.random(number) * over[-1]
     replica = np.minimum(np.searchsorted(over, at, side="right"), len(over) - 1)
     own = step.class_of[replica]

@@ -21,11 +21,13 @@ _TWO = ("zbv", "dualpipev")
 
 
 def dealt(layers: int, stages: int, first: int = 1, last: int = 1) -> list[int] | None:
-    """Return the layers of each stage; None when a stage would have less than none.
+    """Return the layers of each stage; None when there are not enough for all.
 
-    >>> dealt(32, 4), dealt(80, 8)
-    ([8, 9, 8, 7], [10, 11, 10, 10, 10, 10, 10, 9])
+    >>> dealt(32, 4), dealt(80, 8), dealt(32, 4_000_000_000)
+    ([8, 9, 8, 7], [10, 11, 10, 10, 10, 10, 10, 9], None)
     """
+    if stages > layers + first + last:
+        return None
     each, more = divmod(layers + first + last, stages)
     found = [each + (i < more) for i in range(stages)]
     found[0] -= first

@@ -180,6 +180,13 @@ def test_pauses_come_as_often_as_described() -> None:
     assert busy == pytest.approx(np.mean(number), rel=0.05)
 
 
+def test_more_pauses_than_anybody_would_draw_are_refused() -> None:
+    with pytest.raises(
+        SpecError, match=r"pause_every = .* makes .* pauses of GPUs in a step.* Way out: a longer pause_every"
+    ):
+        draw(step_of("llama3_8b_fsdp_8xh100"), jitter(pause_every="1e-6 us", pause="1 ms"), 0, 0)
+
+
 def test_noise_of_what_is_not_there_is_found() -> None:
     alone = step_of("gpt2_124m_1gpu")
     assert ("collectives", "messages") == no_effect(alone, jitter(**ALL))
