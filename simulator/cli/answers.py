@@ -307,6 +307,11 @@ ANSWERS = {
             ),
             "totals": Key("table", "sums over a forward and a backward of the whole model, on one rank"),
             "propagated": _more("table", "with --propagate: `given`, `found`, `open`, `conflicts`"),
+            "chosen": _more(
+                "table",
+                "with --choose: `given`, `found`, `boxing_bytes` (that the forward moves over all ranks), and of what --propagate makes of "
+                "the same maps `propagated` (`boxing_bytes`, `totals`)",
+            ),
         },
     ),
     "layouts": AnswerSchema(

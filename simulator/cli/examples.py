@@ -48,6 +48,7 @@ EXAMPLES = {
         "dtsim layout gpt3_13b --mesh rows=8,cols=8 --map batch=rows --map ffn=cols --map heads=cols --map vocab=cols",
         "dtsim layout gpt3_13b --mesh rows=8,tensor=8 --layout megatron --map batch=rows --cluster dgx_a100 --plot who.png",
         "dtsim layout gpt2_124m --mesh rows=2,cols=2 --map batch=rows --map 'mlp up weight.ffn=cols' --propagate",
+        "dtsim layout gpt2_124m --mesh rows=2,cols=2 --map batch=rows --map 'mlp up weight.ffn=cols' --choose",
         "dtsim layout gpt2_124m --mesh depth=2,rows=2,cols=2 --batch 8 --compare summa_2d,tesseract,cubic_3d",
         "dtsim layout gpt2_124m --mesh tensor=4 --compare megatron,whole_vocabulary --cluster dgx_a100",
     ),

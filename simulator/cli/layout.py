@@ -35,6 +35,12 @@ def command(
     propagate: Annotated[
         bool, typer.Option("--propagate", help="Maps annotate weights and token ids only; all else follows.")
     ] = False,
+    choose: Annotated[
+        bool,
+        typer.Option(
+            "--choose", help="Maps annotate likewise; each operation then divides what has to be moved least for it."
+        ),
+    ] = False,
     batch: Annotated[
         int | None, typer.Option("--batch", metavar="N", help="Sequences; default: one for every part of the batch.")
     ] = None,
@@ -62,12 +68,16 @@ def command(
         raise SpecError(
             "--compare puts layouts side by side and takes neither --layout, --plot nor --sbp: ask for one of them alone"
         )
+    if choose and (propagate or compare is not None):
+        raise SpecError(
+            "--choose stands beside what --propagate finds from the same maps, and takes neither --propagate nor --compare: ask for one"
+        )
     names = words("--compare", compare) if compare is not None else [layout]
     if compare is not None and len(names) < 2:
         raise SpecError(f"--compare: expected two layouts or more, such as one.toml,two.toml, got {compare[:80]!r}")
     claim(force, plot)
     asked = [read_layout(name, mesh, maps or ()) for name in names]
-    found = [answer_layout(model, one, propagate, batch, sequence, cluster) for one in asked]
+    found = [answer_layout(model, one, propagate, batch, sequence, cluster, choose) for one in asked]
     if plot:
         from simulator.studies.layout_picture import draw_layout
 

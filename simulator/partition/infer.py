@@ -22,7 +22,7 @@ from simulator.partition.operands import experts_axes, operands_of, reduced_axes
 from simulator.partition.placements import LaidOut, local_dims, running_dims, tensors_of
 from simulator.workload.graph import Attention, Dim, Exchange, HostWait, LayerGraph, Lookup, Op, Product, Tensor
 
-__all__ = ["Conflict", "Inferred", "choose_divisions", "infer"]
+__all__ = ["Conflict", "Inferred", "choose_divisions", "flow_key", "infer"]
 
 Annotations = Mapping[str, Mapping[str, str]]
 """Tensor -> mesh axis -> dimension."""
@@ -94,7 +94,7 @@ def infer(graphs: Sequence[LayerGraph], mesh: tuple[tuple[str, int], ...], annot
     ['activation function input', 'down input', 'mlp down weight', 'mlp up weight, bias']
     """
     state = _State(dict(mesh))
-    state.made.update({_key(graph, t): t for graph in graphs for t in tensors_of(graph)})
+    state.made.update({flow_key(graph, t): t for graph in graphs for t in tensors_of(graph)})
     _annotate(state, graphs, annotations)
     steps = [(graph, op) for graph in graphs for op in graph.ops]
     sweeps = 0
@@ -118,8 +118,8 @@ def _priority(op: Op) -> int:
     return _EINSUM if isinstance(op, Product | Lookup | Attention) else _COMPONENT_WISE
 
 
-def _key(graph: LayerGraph, tensor: Tensor) -> object:
-    """What a tensor is known by: its layer and name; of what flows between layers, its dimensions."""
+def flow_key(graph: LayerGraph, tensor: Tensor) -> object:
+    """Return what a tensor is known by: its layer and name; of what flows between layers, its dimensions."""
     flows = graph.inputs[:1] + graph.outputs[:1]
     if any(tensor.name == t.name for t in flows) and tensor.dims[-1:] and tensor.dims[-1].name == "hidden":
         return tuple(d.name for d in tensor.dims)
@@ -140,7 +140,7 @@ def _annotate(state: _State, graphs: Sequence[LayerGraph], annotations: Annotati
             for tensor in tensors_of(graph):
                 if tensor.name == name:
                     local_dims(tensor, {a: Shard(d) for a, d in on.items()}, state.ranks, "annotations")
-                    key = _key(graph, tensor)
+                    key = flow_key(graph, tensor)
                     if key in state.fixed and state.lies[key] != dict(on):
                         raise LayoutError(
                             f"what flows between layers lies alike between all, but {name!r} is annotated with {dict(on)} and before it "
@@ -156,7 +156,7 @@ def _spread(state: _State, graph: LayerGraph, op: Op) -> bool:
     changed = False
     for tensor in tensors:
         for other in tensors:
-            if other is not tensor and _key(graph, other) in state.lies:
+            if other is not tensor and flow_key(graph, other) in state.lies:
                 changed |= _learn(state, graph, op, tensor, other)
     return changed
 
@@ -169,10 +169,10 @@ def _neighbours(op: Op) -> tuple[Tensor, ...]:
 
 
 def _learn(state: _State, graph: LayerGraph, op: Op, tensor: Tensor, other: Tensor) -> bool:
-    key = _key(graph, tensor)
+    key = flow_key(graph, tensor)
     mine = state.lies.get(key, {})
     made, wanted = state.made[key], {}
-    other_key = _key(graph, other)
+    other_key = flow_key(graph, other)
     for axis, name in state.lies[other_key].items():
         seen = same_dimension(op, other.dims, name, state.made[other_key])
         dim = _same(op, tensor, other, seen.name) if seen else None
@@ -234,7 +234,7 @@ def _result(
     for graph in graphs:
         tensors = {}
         for tensor in tensors_of(graph):
-            on = state.lies.get(_key(graph, tensor), {})
+            on = state.lies.get(flow_key(graph, tensor), {})
             tensors[tensor.name] = {axis: Shard(dim) for axis, dim in on.items() if state.ranks[axis] > 1}
             if tensor.name not in annotations:
                 found[tensor.name] = dict(on)

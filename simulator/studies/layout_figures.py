@@ -21,6 +21,7 @@ from simulator.partition.infer import Inferred
 from simulator.partition.layout import Shard
 from simulator.partition.placements import LaidOut
 from simulator.partition.sbp import to_sbp
+from simulator.partition.signatures import Chosen, op_boxing_bytes
 from simulator.plan.framework import load_framework
 from simulator.studies.layout_seconds import Seconds, op_seconds
 from simulator.workload.families import FAMILIES
@@ -67,6 +68,7 @@ class LayoutFigures:
         model, layout, cluster: names; cluster "" = without seconds.
         notes: what was assumed, in words.
         inferred: what followed from annotations; None where rules say everything.
+        chosen: what was chosen for the operations; `beside`: the figures of what would have followed from the same annotations.
     """
 
     model: str
@@ -78,6 +80,8 @@ class LayoutFigures:
     cluster: str = ""
     notes: tuple[str, ...] = ()
     inferred: Inferred | None = None
+    chosen: Chosen | None = None
+    beside: LayoutFigures | None = None
 
     def each(self) -> Iterable[tuple[int, OpFigures]]:
         """Yield every operation with how often the model has it."""
@@ -95,6 +99,11 @@ class LayoutFigures:
             for n, op in self.each()
             for o in op.derived.part("weight")
         )
+
+    @property
+    def boxing_bytes(self) -> float:
+        """Bytes that the forward of the whole model moves over all ranks to bring tensors where operations need them [B]."""
+        return sum(n * op_boxing_bytes(op.derived, self.mesh) for n, op in self.each())
 
     def totals(self) -> dict[str, Any]:
         """Return the sums over a forward and a backward of the whole model, on one rank."""
@@ -137,6 +146,13 @@ class LayoutFigures:
                 "found": {name: dict(on) for name, on in self.inferred.found.items() if on},
                 "open": list(self.inferred.open),
                 "conflicts": [asdict(conflict) for conflict in self.inferred.conflicts],
+            }
+        if self.chosen and self.beside:
+            out["chosen"] = {
+                "given": {name: dict(on) for name, on in self.chosen.given.items()},
+                "found": {name: dict(on) for name, on in self.chosen.found.items() if on},
+                "boxing_bytes": self.boxing_bytes,
+                "propagated": {"boxing_bytes": self.beside.boxing_bytes, "totals": self.beside.totals()},
             }
         return out
 

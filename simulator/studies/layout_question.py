@@ -14,6 +14,7 @@ from simulator.partition.layout import ACTIVATIONS, MATRICES, PARTIAL, VECTORS, 
 from simulator.partition.layout_file import load_layout_file
 from simulator.partition.placements import LaidOut, lay_out, local_dims, tensors_of
 from simulator.partition.sbp import from_sbp
+from simulator.partition.signatures import choose as choose_layouts
 from simulator.partition.strategies import STRATEGIES
 from simulator.partition.words import batch_ranks, check_words, dimension, layout_of, read_map, read_mesh, rules_of
 from simulator.specs import validate_spec
@@ -164,6 +165,7 @@ def answer_layout(
     batch: int | None = None,
     sequence: int | None = None,
     cluster: str | None = None,
+    choose: bool = False,
 ) -> LayoutFigures:
     """Return the figures of a layout.
 
@@ -173,11 +175,17 @@ def answer_layout(
         batch: sequences; None = one for every part into which they are cut.
         sequence: tokens of each; None = the model's own.
         cluster: for seconds; None = without.
+        choose: rules annotate as with `propagate`, and what operations divide is chosen one by one; what would follow stands beside it.
 
     Raises:
         LayoutError: tensors cannot lie so.
-        SpecError: a tensor or dimension is not the model's.
+        SpecError: a tensor or dimension is not the model's, or nothing is left to choose.
     """
+    if choose and asked.rules:
+        raise SpecError(
+            f"--choose: strategy {asked.name!r} says what every operation divides, and leaves nothing to choose. Way out: --layout "
+            f"{asked.name} alone, or --choose with --map or a layout's file"
+        )
     known = model_named(model)
     sequences = _positive("--batch", batch, asked.batch)
     length = _positive("--sequence", sequence, known.sequence_length)
@@ -191,12 +199,20 @@ def answer_layout(
     layout = _layout(asked, blocks)
     notes += [f"nothing lies on mesh axis {axis!r}: its {n} ranks all do the same" for axis, n in _idle(asked, layout)]
     annotations = _annotations(asked, blocks)
-    if propagate:
-        found = _propagated(asked, blocks, layout, annotations)
-        made: Mapping[str, LaidOut] = {kind: replace(laid, name=asked.name) for kind, laid in found.graphs.items()}
-    else:
-        found, made = None, {b.kind: _placed(lay_out(b.graph, layout), b, annotations) for b in blocks}
-    return layout_figures(known, blocks, made, asked.mesh, sequences, length, cluster, tuple(notes), found)
+
+    def figures(made: Mapping[str, LaidOut], inferred: Inferred | None = None) -> LayoutFigures:
+        named = {kind: replace(laid, name=asked.name) for kind, laid in made.items()}
+        return layout_figures(known, blocks, named, asked.mesh, sequences, length, cluster, tuple(notes), inferred)
+
+    if not (propagate or choose):
+        return figures({b.kind: _placed(lay_out(b.graph, layout), b, annotations) for b in blocks})
+    given, graphs = _given(blocks, layout, annotations), [block.graph for block in blocks]
+    inferred = infer(graphs, asked.mesh, given)
+    followed = figures(inferred.graphs, inferred)
+    if not choose:
+        return followed
+    chosen = choose_layouts(graphs, asked.mesh, given)
+    return replace(figures(chosen.graphs), chosen=chosen, beside=followed)
 
 
 def _layout(asked: LayoutAsked, blocks: Sequence[Block]) -> Layout:
@@ -272,17 +288,18 @@ def _placed(laid: LaidOut, block: Block, annotations: Mapping[str, Mapping[str, 
     return replace(laid, tensors=tensors)
 
 
-def _propagated(
-    asked: LayoutAsked, blocks: Sequence[Block], layout: Layout, annotations: Mapping[str, Mapping[str, str]]
-) -> Inferred:
-    given = {}
+def _given(
+    blocks: Sequence[Block], layout: Layout, annotations: Mapping[str, Mapping[str, str]]
+) -> dict[str, Mapping[str, str]]:
+    """Tensor -> axis -> dimension, of what rules annotate where the rest is to be found: weights, token ids, and single tensors."""
+    given: dict[str, Mapping[str, str]] = {}
     for block in blocks:
         ids = [t for op in block.graph.ops for t in op.inputs[:1] if t.element >= 8.0]
         for tensor in (*block.graph.weights, *ids):
             on = {axis: dim.name for axis, dim in layout.axes(tensor.dims, kind_of(tensor)).items()}
             if on:
                 given[tensor.name] = on
-    return infer([block.graph for block in blocks], asked.mesh, {**given, **annotations})
+    return {**given, **annotations}
 
 
 def _positive(option: str, given: int | None, default: int) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from simulator.partition.infer import Inferred
 from simulator.partition.operands import Operand
 from simulator.partition.sbp import to_sbp
+from simulator.partition.signatures import Chosen
 from simulator.report.table import Section, Table
 from simulator.studies.layout_figures import Block, LayoutFigures, OpFigures
 from simulator.units import show
@@ -24,6 +25,8 @@ def sections(found: LayoutFigures, sbp: bool = False) -> list[Section]:
         sbp: say of every operand how it lies, in OneFlow's words.
     """
     told = [_inferred(found.inferred)] if found.inferred else []
+    if found.chosen and found.beside:
+        told.append(_chosen(found, found.chosen, found.beside))
     return [_head(found), *told, *(_block(found, block, sbp) for block in found.blocks), _totals(found)]
 
 
@@ -97,9 +100,40 @@ def _head(found: LayoutFigures) -> Section:
     return Section(title=f"{found.model} on a mesh of {_mesh(found)}, layout {found.layout}{where}", lines=found.notes)
 
 
+def _chosen(found: LayoutFigures, chosen: Chosen, beside: LayoutFigures) -> Section:
+    """What every operation divides, and what that moves beside what would have followed."""
+    divided = [
+        (block.kind, op.label, ", ".join(f"{dim.name} on {axis}" for axis, dim in op.derived.along.items()))
+        for block in found.blocks
+        for op in block.ops
+    ]
+    rows = [("given", name, _lies(on)) for name, on in chosen.given.items() if on]
+    rows += [row for row in divided if row[2]]
+    idle = sum(not on for _, _, on in divided)
+    both, below = (found.totals(), beside.totals()), [f"{idle} operations divide nothing"] if idle else []
+    for what, key, unit in (
+        ("sent by a rank forward", "sent_forward_bytes", "B"),
+        ("sent by a rank backward", "sent_backward_bytes", "B"),
+        ("weights of a rank", "weight_bytes", "B"),
+        ("work of a rank forward", "flops", "FLOP"),
+        *([("one after the other", "seconds", "s")] if found.cluster else []),
+    ):
+        below.append(f"{what}: {show(both[0][key], unit)}, as propagated {show(both[1][key], unit)}")
+    boxing = f"{show(found.boxing_bytes, 'B')}, as propagated {show(beside.boxing_bytes, 'B')}"
+    return Section(
+        title="chosen operation by operation, by what has to be moved least",
+        table=Table(headings=("", "", "divides"), rows=tuple(rows), left=(0, 1, 2)),
+        below=(f"moved over all ranks forward: {boxing}", *below),
+    )
+
+
+def _lies(on: Mapping[str, str]) -> str:
+    return ", ".join(f"{dim} on {axis}" for axis, dim in on.items())
+
+
 def _inferred(found: Inferred) -> Section:
     rows = tuple(
-        (name, ", ".join(f"{dim} on {axis}" for axis, dim in on.items()), how)
+        (name, _lies(on), how)
         for how, some in (("given", found.given), ("follows", found.found))
         for name, on in some.items()
         if on

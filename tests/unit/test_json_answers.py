@@ -36,6 +36,7 @@ ASKED = {
         ("gpt2_124m", "--mesh", "rows=2,cols=2", "--map", "batch=rows", "--map", "ffn=cols"),
         ("gpt2_124m", "--mesh", "cols=4", "--map", "heads=cols", "--cluster", "dgx_a100"),
         ("gpt2_124m", "--mesh", "cols=4", "--map", "heads=cols", "--propagate"),
+        ("gpt2_124m", "--mesh", "cols=4", "--map", "heads=cols", "--choose"),
     ],
     "layouts": [("layout", "gpt2_124m", "--mesh", "tensor=2", "--compare", "megatron,whole_vocabulary")],
     "collectives": [("collective", "all_reduce", "--sizes", "1MiB:4MiB", "--cluster", "dgx_h100", "--ranks", "8")],

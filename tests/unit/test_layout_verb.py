@@ -96,6 +96,40 @@ def test_it_prints_operation_by_operation(dtsim: Dtsim) -> None:
         assert words in text
 
 
+def test_megatron_is_chosen_from_its_weights_and_stands_beside_what_propagates(dtsim: Dtsim) -> None:
+    by_hand = answer(dtsim, *CONTRACT)
+    found = answer(dtsim, *CONTRACT, "--choose")
+    assert by_hand["totals"] == found["totals"] == found["chosen"]["propagated"]["totals"]
+    assert by_hand["ops"] == found["ops"]
+    assert {"cols": "ffn"} == found["chosen"]["given"]["mlp up weight"]
+    assert {"rows": "batch"} == found["chosen"]["found"]["attention residual output"]
+    # 64 ranks: in each of 8 columns' groups 2 (8-1) bytes of an all_reduce per byte, twice a layer and once behind the embedding
+    stream = 8 * 2048 * 5120 * 2
+    assert (2 * 40 + 1) * 2 * 7 * stream == found["chosen"]["boxing_bytes"]
+
+
+def test_one_weight_is_enough_to_choose_from(dtsim: Dtsim) -> None:
+    few = ("gpt2_124m", "--mesh", "rows=2,cols=2", "--map", "batch=rows", "--map", "mlp up weight.ffn=cols", "--choose")
+    found = answer(dtsim, *few)
+    assert {"rows": "batch", "cols": "ffn"} == op(found, "mlp down")["along"]
+    assert {"ffn": 3072, "hidden": 768} == op(found, "mlp down")["operands"][1]["local_shape"]  # not given: whole
+    code, text, _ = dtsim("layout", *few)
+    assert 0 == code
+    assert "moved over all ranks forward: 72 MiB, as propagated 72 MiB" in text
+    alone = answer(dtsim, "gpt2_124m", "--mesh", "cols=2", "--choose")
+    assert (0.0, {}) == (alone["chosen"]["boxing_bytes"], alone["chosen"]["found"])
+
+
+def test_experts_are_chosen_to_meet_their_rows_where_they_are(dtsim: Dtsim) -> None:
+    found = answer(
+        dtsim, "mixtral_8x7b", "--mesh", "rows=2,cols=4", "--map", "batch=rows", "--map", "experts=cols", "--choose"
+    )
+    assert {"rows": "expert_rows", "cols": "expert_rows"} == op(found, "expert up")["along"]
+    kinds = {(c["kind"], *c["axes"]) for one in found["ops"] for c in one["collectives"] if c["direction"] == "forward"}
+    assert ("all_to_all", "cols") in kinds
+    assert found["chosen"]["boxing_bytes"] < found["chosen"]["propagated"]["boxing_bytes"]
+
+
 def test_a_config_of_another_program_is_a_model(dtsim: Dtsim, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(
@@ -140,6 +174,10 @@ def test_a_config_of_another_program_is_a_model(dtsim: Dtsim, tmp_path: Path) ->
         ("--mesh cols=2 --batch 0", "--batch: expected a whole number"),
         ("--mesh cols=2 --map ffn=cols --cluster no_such", "no_such"),
         ("--mesh cols=4096 --map batch=cols --cluster dgx_a100", "4096 ranks"),
+        ("--mesh cols=2 --map ffn=cols --choose --propagate", "--choose stands beside what --propagate finds"),
+        ("--mesh tensor=2 --compare megatron,summa_2d --choose", "takes neither --propagate nor --compare"),
+        ("--mesh tensor=2 --layout megatron --choose", "says what every operation divides"),
+        ("--mesh cols=5 --map heads=cols --choose", "Nearest: 4 ranks"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_message(dtsim: Dtsim, words: str, said: str) -> None:
