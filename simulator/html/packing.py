@@ -30,10 +30,10 @@ def ticks(seconds: NDArray[np.float64], whole: float) -> NDArray[np.uint32]:
 def numbers(values: NDArray[Any]) -> NDArray[np.uint32]:
     """Return whole numbers as a page has them: those below zero, which mean nothing, as the largest there is.
 
-    >>> numbers(np.array([-1, 7])).tolist()
+    >>> numbers(np.array([-1, 7], np.int32)).tolist()
     [4294967295, 7]
     """
-    return np.where(values < 0, 2**32 - 1, values).astype(np.uint32)
+    return np.where(values < 0, 2**32 - 1, values.astype(np.int64)).astype(np.uint32)
 
 
 def pack(columns: Mapping[str, NDArray[Any]], level: int = 6) -> dict[str, Any]:
