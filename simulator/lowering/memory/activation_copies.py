@@ -139,8 +139,8 @@ def _layers(state: State, wanted: np.ndarray) -> np.ndarray:
                         what = np.full(len(actions), kinds.index(chunk.kinds[layer]))
                         rows = state.first_row[actions] + place
                         found.append(np.stack([actions, rows, what, np.full(len(actions), layer)], axis=1))
-    table: NDArray[np.int64] = np.concatenate(found) if found else np.zeros((0, 4), np.int64)
-    in_order: NDArray[np.int64] = table[np.argsort(table[:, 1], kind="stable")]
+    table: np.ndarray = np.concatenate(found) if found else np.zeros((0, 4), np.int64)
+    in_order: np.ndarray = table[np.argsort(table[:, 1], kind="stable")]
     return in_order
 
 
