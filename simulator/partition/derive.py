@@ -6,6 +6,7 @@
     einsum           einsum of slices                 all_reduce of the result where it divides a contracted dimension
     look-up          rows of its part of the table    all_reduce of the result where it divides the table's rows
     attention        its queries, its heads           keys and values gathered where it divides the sequence
+    window           its rows and its neighbours'     send_recv of the rows at the border where it divides the window's dimension
     exchange of rows -                                all_to_all where it divides the experts
 
 Around them stand moves of what lies otherwise than it is needed (`operands.py`), and so collectives (`exchanges.py`).
@@ -19,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulator.partition.exchanges import Collective, collectives_of
+from simulator.partition.halos import Halo, halos_of
 from simulator.partition.layout import Layout
 from simulator.partition.operands import Operand, experts_axes, operands_of, reduced_axes, same_dimension
 from simulator.partition.placements import LaidOut, lay_out
@@ -35,6 +37,7 @@ from simulator.workload.graph import (
     count,
     einsum,
 )
+from simulator.workload.windows import Windowed
 
 __all__ = ["DerivedOp", "derive"]
 
@@ -52,6 +55,7 @@ class DerivedOp:
         flops, backward_flops: of a rank [FLOP].
         bytes, backward_bytes: that a rank reads and writes [B].
         collectives: all of them, in the order in which they run.
+        halos: rows that it reads of its neighbours, kept for the backward as the input is.
     """
 
     op: Op
@@ -64,19 +68,23 @@ class DerivedOp:
     bytes: float
     backward_bytes: float
     collectives: tuple[Collective, ...]
+    halos: tuple[Halo, ...] = ()
 
     def part(self, role: str) -> tuple[Operand, ...]:
         """Its operands of one role."""
         return tuple(o for o in self.operands if o.role == role)
 
 
-def derive(graph: LayerGraph, layout: Layout | LaidOut, gathers_again: bool | None = None) -> tuple[DerivedOp, ...]:
+def derive(
+    graph: LayerGraph, layout: Layout | LaidOut, gathers_again: bool | None = None, halos: bool = True
+) -> tuple[DerivedOp, ...]:
     """Return the operations of a graph as one rank runs them.
 
     Args:
         layout: rules, or where each tensor lies.
         gathers_again: whether operands that were gathered are not kept, but gathered once more for the backward; None = as the
             layout says.
+        halos: whether neighbours may send each other the rows at their borders; Mesh-TensorFlow's rules have none.
 
     Raises:
         LayoutError: a tensor cannot lie so.
@@ -96,7 +104,9 @@ def derive(graph: LayerGraph, layout: Layout | LaidOut, gathers_again: bool | No
     laid = lay_out(graph, layout) if isinstance(layout, Layout) else layout
     dealt = experts_axes(graph, laid)
     again = not laid.keeps_gathered if gathers_again is None else gathers_again
-    return tuple(_derived(op, along, laid, dealt, again) for op, along in zip(graph.ops, laid.along, strict=True))
+    return tuple(
+        _derived(op, along, laid, dealt, again, halos) for op, along in zip(graph.ops, laid.along, strict=True)
+    )
 
 
 def _derived(
@@ -105,9 +115,11 @@ def _derived(
     laid: LaidOut,
     dealt: frozenset[str],
     gathers_again: bool,
+    halos: bool,
 ) -> DerivedOp:
     operands = operands_of(op, along, laid, dealt, gathers_again)
     reduces = reduced_axes(op, along)
+    borders = tuple(halos_of(op, operands, laid, halos))
     flops, backward, shapes = _flops(op, operands)
     moved, moved_back = _bytes(op, operands, along, laid)
     return DerivedOp(
@@ -120,7 +132,8 @@ def _derived(
         backward_flops=backward,
         bytes=moved,
         backward_bytes=moved_back,
-        collectives=tuple(collectives_of(op, operands, reduces, laid)),
+        collectives=tuple(collectives_of(op, operands, reduces, laid, borders)),
+        halos=borders,
     )
 
 
@@ -135,6 +148,9 @@ def _flops(op: Op, operands: tuple[Operand, ...]) -> tuple[float, float, tuple[t
         q, v = local[op.inputs[0]], local[op.inputs[2]]
         flops = 2.0 * count(q.dims[:-1]) * op.keys * (q.dims[-1].size + v.dims[-1].size)
         return flops, 2.5 * flops, ()
+    if isinstance(op, Windowed) and op.weights:
+        flops = 2.0 * count(local[op.outputs[0]].dims) * count(local[op.weights[0]].dims[:-1])
+        return flops, 2.0 * flops, ()
     return 0.0, 0.0, ()
 
 

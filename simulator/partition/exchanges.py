@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from simulator.partition.halos import Halo
 from simulator.partition.layout import Shard
 from simulator.partition.operands import Operand
 from simulator.partition.placements import LaidOut, Placements
@@ -42,17 +43,20 @@ class Collective:
 
 
 def collectives_of(
-    op: Op, operands: tuple[Operand, ...], reduces: tuple[str, ...], laid: LaidOut
+    op: Op, operands: tuple[Operand, ...], reduces: tuple[str, ...], laid: LaidOut, halos: tuple[Halo, ...] = ()
 ) -> Iterator[Collective]:
     """Yield all collectives of an operation; weights, and results, that go the same way go together."""
     before = [o for o in operands if o.role != "output"]
     after = [o for o in operands if o.role == "output"]
     yield from _together((o, _moves(o, o.forward, o.held, laid, "forward")) for o in before)
+    yield from (Collective("send_recv", h.axes, h.bytes, "forward", h.tensor, h.bytes, h.ranks) for h in halos)
     yield from _statistics(op, operands, reduces, laid, "forward")
     yield from _together((o, _moves(o, o.forward, o.used, laid, "forward")) for o in after)
     yield from _together((o, _moves(o, o.backward, o.held, laid, "backward", "gradient of ")) for o in after)
     yield from _statistics(op, operands, reduces, laid, "backward")
     yield from _together((o, _moves(o, o.again, o.held, laid, "backward")) for o in before)
+    for h in reversed(halos):
+        yield Collective("send_recv", h.axes, h.bytes, "backward", f"gradient of {h.tensor}", h.bytes, h.ranks)
     starts = [(o, {**o.used, **{m.axis: m.held for m in o.backward}}) for o in before]
     yield from _together((o, _moves(o, o.backward, start, laid, "backward", "gradient of ")) for o, start in starts)
     yield from _shared(before, laid)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from simulator.errors import LayoutError, UnknownNameError
 from simulator.partition.exchanges import collectives_of
+from simulator.partition.halos import halos_of
 from simulator.partition.layout import Shard
 from simulator.partition.operands import experts_axes, operands_of, reduced_axes, same_dimension
 from simulator.partition.placements import LaidOut, local_dims, running_dims, tensors_of
@@ -285,6 +286,7 @@ def _candidates(op: Op, axis: str, running: tuple[Dim, ...], laid: LaidOut) -> I
 def _sent(op: Op, along: Mapping[str, Dim], laid: LaidOut, dealt: frozenset[str]) -> float:
     try:
         operands = operands_of(op, along, laid, dealt, True)
+        halos = tuple(halos_of(op, operands, laid))
     except LayoutError:
         return math.inf
-    return sum(c.sent for c in collectives_of(op, operands, reduced_axes(op, along), laid))
+    return sum(c.sent for c in collectives_of(op, operands, reduced_axes(op, along), laid, halos))

@@ -14,6 +14,7 @@ from simulator.errors import LayoutError
 from simulator.partition.layout import Layout, Placement, Shard, kind_of
 from simulator.partition.propagate import product_dims
 from simulator.workload.graph import Attention, Dim, Exchange, HostWait, Kernel, LayerGraph, Lookup, Op, Product, Tensor
+from simulator.workload.windows import Windowed
 
 __all__ = ["LaidOut", "Placements", "lay_out", "local_dims", "one_family", "running_dims", "tensors_of"]
 
@@ -106,6 +107,8 @@ def running_dims(op: Op) -> tuple[Dim, ...]:
         return tuple(found)
     if isinstance(op, Product):
         return product_dims(*(t for pair in op.pairs for t in pair))
+    if isinstance(op, Windowed):
+        return product_dims(*op.inputs, *(w.view(*w.dims[len(op.windows) :]) for w in op.weights), *op.outputs)
     read = op.inputs[:1] if isinstance(op, Lookup) else op.inputs
     return product_dims(*read, *(w for w in op.weights if w.role == "weight"), *op.outputs)
 

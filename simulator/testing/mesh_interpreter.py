@@ -3,6 +3,7 @@
 Operations mean, whatever they are called:
 
     product          the einsum of its operands; what is added (biases) is added where the result lies
+    window           the sum over its taps of the einsum of what it reads there; of a shift what it reads there
     look-up          one-hot rows times the table
     any kernel       the sum over what its output lacks of the product of tanh of its operands, p
     one that reduces p times the sum of p over the dimensions that it reduces; where the output lacks them, that sum
@@ -22,7 +23,9 @@ from simulator.partition.layout import Shard
 from simulator.partition.operands import Operand
 from simulator.partition.placements import LaidOut
 from simulator.testing.simulated_ranks import Array, Parts, SimulatedRanks
+from simulator.testing.window_arithmetic import window_backward, window_forward
 from simulator.workload.graph import Dim, Kernel, LayerGraph, Lookup, Product, Tensor
+from simulator.workload.windows import Windowed
 
 __all__ = ["MeshInterpreter", "differences"]
 
@@ -130,6 +133,10 @@ class MeshInterpreter:
 
     def _forward(self, op: DerivedOp) -> dict[str, Parts]:
         read = self._read(op)
+        if isinstance(op.op, Windowed):
+            o = op.part("output")[0]
+            self.values[o.tensor.name] = self._moved(o, window_forward(self.ranks, op, op.op, read), True)
+            return read
         for number, o in enumerate(op.part("output")):
             factors, maps = self._factors(op, number)
             parts = self._product(factors, read, maps, o.tensor.dims)
@@ -154,6 +161,9 @@ class MeshInterpreter:
         for number, o in enumerate(op.part("output")):
             gradient = self.gradients.get(o.tensor.name)
             if gradient is None:
+                continue
+            if isinstance(op.op, Windowed):
+                found = window_backward(self.ranks, op, op.op, read, self._moved(o, gradient, False))
                 continue
             for bias in self._biases(op, number):
                 found[bias.name] = {at: _times((g,), (o.tensor.dims,), bias.dims) for at, g in gradient.items()}

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.partition.halos import Halo
 from simulator.partition.layout import PARTIAL, Placement, Shard
 from simulator.partition.redistribute import Move
 from simulator.workload.graph import Dim
@@ -64,6 +65,44 @@ class SimulatedRanks:
             parts = changed
         return parts
 
+    def with_halo(self, parts: Parts, dims: tuple[Dim, ...], halo: Halo) -> Parts:
+        """Return a tensor with rows of the neighbours before and behind, and zeros where there is none."""
+        where, out = _axis(dims, halo.dim), {}
+        for at, mine in parts.items():
+            before, behind = (parts.get(other) if other else None for other in self._neighbours(at, halo.axes))
+            first = _rows(mine, where, 0, halo.before) * 0 if before is None else before
+            last = _rows(mine, where, 0, halo.after) * 0 if behind is None else behind
+            size = first.shape[where]
+            out[at] = np.concatenate(
+                [_rows(first, where, size - halo.before, size), mine, _rows(last, where, 0, halo.after)], where
+            )
+        return out
+
+    def without_halo(self, parts: Parts, dims: tuple[Dim, ...], halo: Halo) -> Parts:
+        """Return the gradient of a tensor from that of it `with_halo`: neighbours' rows go back to them and are added."""
+        where, out = _axis(dims, halo.dim), {}
+        end = {at: part.shape[where] - halo.after for at, part in parts.items()}
+        for at, part in parts.items():
+            mine = np.array(_rows(part, where, halo.before, end[at]))
+            before, behind = self._neighbours(at, halo.axes)
+            size = mine.shape[where]
+            if before:
+                _rows(mine, where, 0, halo.after)[...] += _rows(parts[before], where, end[before], None)
+            if behind:
+                _rows(mine, where, size - halo.before, size)[...] += _rows(parts[behind], where, 0, halo.before)
+            out[at] = mine
+        return out
+
+    def _neighbours(self, at: tuple[int, ...], axes: tuple[str, ...]) -> list[tuple[int, ...] | None]:
+        """The ranks before and behind one along a dimension that these axes cut."""
+        places = [[axis for axis, _ in self.mesh].index(axis) for axis in axes]
+        row = list(itertools.product(*(range(self.mesh[place][1]) for place in places)))
+        number, found = row.index(tuple(at[place] for place in places)), []
+        for other in (number - 1, number + 1):
+            there = dict(zip(places, row[other], strict=True)) if 0 <= other < len(row) else None
+            found.append(None if there is None else tuple(there.get(i, mine) for i, mine in enumerate(at)))
+        return found
+
     def einsum(self, first: Parts, second: Parts, dims: tuple[tuple[Dim, ...], ...]) -> Parts:
         """Multiply on every rank what lies there.
 
@@ -101,6 +140,11 @@ def _ended(move: Move, group: list[Array], mine: Array, dims: tuple[Dim, ...], s
 
 def _part(whole: Array, dims: tuple[Dim, ...], name: str, size: int, index: int) -> Array:
     return np.split(whole, size, axis=_axis(dims, name))[index]
+
+
+def _rows(array: Array, where: int, first: int, end: int | None) -> Array:
+    """Some rows of an axis, as a view."""
+    return array[(slice(None),) * where + (slice(first, end),)]
 
 
 def _axis(dims: tuple[Dim, ...], name: str) -> int:

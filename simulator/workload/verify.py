@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from simulator.errors import GraphError
 from simulator.workload.graph import Dim, LayerGraph, Op, Product, Tensor
+from simulator.workload.windows import Windowed
 
 __all__ = ["verify"]
 
@@ -65,16 +66,19 @@ def _same_sizes(graph: LayerGraph, op: Op, made: Tensor, seen: Tensor) -> None:
 
 
 def _agree(graph: LayerGraph, op: Op) -> None:
-    """Dimensions of one name have one size in all tensors of an operation."""
+    """Dimensions of one name have one size in all tensors of an operation; of outputs of windows as many rows as their stride leaves."""
+    strides = {w.dim: w.stride for w in op.windows} if isinstance(op, Windowed) else {}
     sizes: dict[str, tuple[Dim, Tensor]] = {}
     for tensor in (*op.inputs, *op.outputs):
         for dim in tensor.dims:
             first, other = sizes.setdefault(dim.name, (dim, tensor))
-            if first.size != dim.size:
+            stride = strides[dim.name] if dim.name in strides and tensor in op.outputs else 1
+            if first.size != dim.size * stride:
+                behind = f" behind a stride of {stride}" if stride > 1 else ""
                 raise _error(
                     graph,
                     op,
-                    f"joins {other.name!r} with {dim.name} = {first.size} and {tensor.name!r} with {dim.name} = {dim.size}",
+                    f"joins {other.name!r} with {dim.name} = {first.size} and {tensor.name!r} with {dim.name} = {dim.size}{behind}",
                 )
 
 
