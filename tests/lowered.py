@@ -6,14 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from simulator.lowering import lower
+from simulator.lowering import ResolvedPlan, lower
+from simulator.lowering.layers.expand import in_decoder
 from simulator.plan.plan import Plan
 from simulator.program.program import Link, Program
 from simulator.program.spec import verify
+from simulator.workload.families import FAMILIES
+from simulator.workload.graph import LayerGraph
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 
-__all__ = ["links", "lowered", "workload"]
+__all__ = ["graph_of", "links", "lowered", "workload"]
 
 
 def workload(name: str = "gpt3_175b", batch: int = 16, length: int = 2048, precision: str = "bf16") -> Workload:
@@ -24,6 +27,14 @@ def lowered(work: Workload, world: int, **plan: Any) -> Program:
     program = lower(work, Plan(**plan), world)
     verify(program)
     return program
+
+
+def graph_of(work: Workload, resolved: ResolvedPlan, kind: str, sequences: int) -> LayerGraph:
+    """A kind of layer of a microbatch of so many sequences, as a plan lays it out."""
+    length = work.decoder_length if in_decoder(kind) and work.decoder_length else work.sequence_length
+    far = work.sequence_length if work.decoder_length else 0
+    family, style = FAMILIES.get(work.model.architecture), resolved.style
+    return family.graph(work.model, kind, sequences, length, work.numbers, style, resolved.vocabulary, source=far)
 
 
 def links(program: Program, collective: str) -> list[tuple[Link, int]]:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
 from simulator.errors import PlanError
 from simulator.lowering import ResolvedPlan, resolve
-from simulator.lowering.layers.expand import in_decoder, layer_costs, layer_kinds
+from simulator.lowering.layers.expand import layer_costs, layer_kinds
 from simulator.partition.compose import compose
 from simulator.partition.derive import derive
 from simulator.plan.plan import Plan
 from simulator.program.program import COLLECTIVE, OperatorTable
 from simulator.specs import names
 from simulator.workload.counts import model_graph
-from simulator.workload.families import FAMILIES
 from simulator.workload.graph import Kernel, LayerGraph, Product
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
+from tests.lowered import graph_of
 
 DENSE = [name for name in names("models") if not load_model(name).experts]
 Found = Counter[tuple[str, str, float]]
@@ -53,22 +54,12 @@ def of_layout(graph: LayerGraph, resolved: ResolvedPlan) -> Found:
 
 
 def graphs(work: Workload, resolved: ResolvedPlan) -> dict[str, LayerGraph]:
-    model, out = work.model, {}
-    for kind in layer_kinds(model):
-        length = work.decoder_length if in_decoder(kind) and work.decoder_length else work.sequence_length
-        far = work.sequence_length if work.decoder_length else 0
-        family = FAMILIES.get(model.architecture)
-        out[kind] = family.graph(model, kind, 2, length, work.numbers, resolved.style, resolved.vocabulary, source=far)
-    return out
+    """Each kind of layer for microbatches of two sequences."""
+    return {kind: graph_of(work, resolved, kind, 2) for kind in layer_kinds(work.model)}
 
 
-FIRST_TOKEN = {("bert_base", "head"), ("bert_large", "head")}
-"""With tokens divided the first one of every sequence is on one rank: rows let it stay there, derive() gathers it (3 kB)."""
-
-
-@pytest.mark.parametrize("first", "abcdefghijklmnopqrstuvwxyz")
-def test_a_layout_exchanges_what_the_rows_of_a_plan_do(first: str) -> None:
-    seen = 0
+def accepted(first: str) -> Iterator[tuple[str, bool, int, Workload, ResolvedPlan]]:
+    """(model, whether tokens are divided, ranks, workload, plan) of dense models with this initial, where a plan may be so."""
     for name in (name for name in DENSE if name.startswith(first)):
         model = load_model(name)
         work = Workload(model=model, sequence_length=model.sequence_length, global_batch_size=4)
@@ -78,11 +69,22 @@ def test_a_layout_exchanges_what_the_rows_of_a_plan_do(first: str) -> None:
                 resolved = resolve(work, plan, ranks)
             except PlanError:  # 71 heads, 197 tokens, ...
                 continue
-            rows = of_rows(work, resolved)
-            for kind, graph in graphs(work, resolved).items():
-                if not (tokens and (name, kind) in FIRST_TOKEN):
-                    assert rows[kind] == of_layout(graph, resolved), f"{name}, {kind}, {ranks} ranks, tokens {tokens}"
-                    seen += 1
+            yield name, tokens, ranks, work, resolved
+
+
+FIRST_TOKEN = {("bert_base", "head"), ("bert_large", "head")}
+"""With tokens divided the first one of every sequence is on one rank: rows let it stay there, derive() gathers it (3 kB)."""
+
+
+@pytest.mark.parametrize("first", "abcdefghijklmnopqrstuvwxyz")
+def test_a_layout_exchanges_what_the_rows_of_a_plan_do(first: str) -> None:
+    seen = 0
+    for name, tokens, ranks, work, resolved in accepted(first):
+        rows = of_rows(work, resolved)
+        for kind, graph in graphs(work, resolved).items():
+            if not (tokens and (name, kind) in FIRST_TOKEN):
+                assert rows[kind] == of_layout(graph, resolved), f"{name}, {kind}, {ranks} ranks, tokens {tokens}"
+                seen += 1
     assert seen or all(not name.startswith(first) or name in ("falcon_7b",) for name in DENSE)
 
 
@@ -92,28 +94,17 @@ LOOKED_UP = ("embedding", "decoder embedding")
 
 @pytest.mark.parametrize("first", "abcdefghijklmnopqrstuvwxyz")
 def test_a_rank_does_the_work_of_the_rows_of_a_plan(first: str) -> None:
-    for name in (name for name in DENSE if name.startswith(first)):
-        model = load_model(name)
-        work = Workload(model=model, sequence_length=model.sequence_length, global_batch_size=4)
-        for ranks, tokens in ((2, False), (4, True)):
-            try:
-                plan = Plan(tensor_parallel=ranks, sequence_parallel=tokens, microbatch_size=2)
-                resolved = resolve(work, plan, ranks)
-            except PlanError:
+    for name, tokens, _, work, resolved in accepted(first):
+        costs = layer_costs(work, resolved)
+        for kind, graph in graphs(work, resolved).items():
+            if tokens and (kind in LOOKED_UP or (name, kind) in FIRST_TOKEN):
                 continue
-            costs = layer_costs(work, resolved)
-            for kind, graph in graphs(work, resolved).items():
-                if tokens and (kind in LOOKED_UP or (name, kind) in FIRST_TOKEN):
-                    continue
-                ops, rows = derive(graph, resolved.layout), costs[kind]
-                products = [op for op in ops if isinstance(op.op, Product)]
-                assert gemm_flops(rows.forward) == pytest.approx(sum(op.flops for op in products)), (name, kind)
-                assert gemm_flops(rows.backward) == pytest.approx(sum(op.backward_flops for op in products)), (
-                    name,
-                    kind,
-                )
-                moved = sum(op.bytes for op in ops if isinstance(op.op, Kernel))
-                assert moved_bytes(rows.forward) == pytest.approx(moved), (name, kind)
+            ops, rows = derive(graph, resolved.layout), costs[kind]
+            products = [op for op in ops if isinstance(op.op, Product)]
+            assert gemm_flops(rows.forward) == pytest.approx(sum(op.flops for op in products)), (name, kind)
+            assert gemm_flops(rows.backward) == pytest.approx(sum(op.backward_flops for op in products)), (name, kind)
+            moved = sum(op.bytes for op in ops if isinstance(op.op, Kernel))
+            assert moved_bytes(rows.forward) == pytest.approx(moved), (name, kind)
 
 
 def gemm_flops(table: OperatorTable) -> float:

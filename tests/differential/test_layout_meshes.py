@@ -7,13 +7,13 @@ from collections import Counter
 import pytest
 
 from simulator.lowering import resolve
-from simulator.lowering.layers.expand import in_decoder, layer_costs
+from simulator.lowering.layers.expand import layer_costs
 from simulator.partition.derive import derive
 from simulator.plan.plan import Plan
 from simulator.program.program import COLLECTIVE
-from simulator.workload.families import FAMILIES
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
+from tests.lowered import graph_of
 
 AT_ONCE = {"broadcast": "all_gather", "reduce": "reduce_scatter"}
 """What panels, one after the other, are together."""
@@ -48,10 +48,7 @@ def test_the_rows_of_a_plan_exchange_what_its_layout_does(layout: str, ranks: in
             if table.kind[i] == COLLECTIVE:
                 at_once = AT_ONCE.get(table.work[i], table.work[i])
                 rows[direction, at_once, table.group[i][0]] += round(float(table.message[i]))
-    family = FAMILIES.get(model.architecture)
-    length = work.decoder_length if in_decoder(kind) and work.decoder_length else work.sequence_length
-    far = work.sequence_length if work.decoder_length else 0
-    graph = family.graph(model, kind, sequences, length, work.numbers, resolved.style, resolved.vocabulary, source=far)
+    graph = graph_of(work, resolved, kind, sequences)
     weights = {w.name for w in graph.weights}
     derived: Found = Counter()
     for op in derive(graph, resolved.layout):

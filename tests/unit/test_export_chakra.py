@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2
 
 from simulator.costs.price import price
 from simulator.errors import PlanError, SpecError
@@ -21,6 +21,7 @@ from simulator.importers.write_chakra import write_chakra
 from simulator.job import job_from_names
 from simulator.lowering import lower
 from simulator.program.program import COLLECTIVE, TRANSFER, Link, Program
+from tests.protobuf_schema import messages
 
 SMALL = ("cluster.gpus=8", "model.layers=4", "workload.global_batch_size=8", "workload.sequence_length=512")
 
@@ -28,7 +29,6 @@ SMALL = ("cluster.gpus=8", "model.layers=4", "workload.global_batch_size=8", "wo
 def schema() -> tuple[Any, Any]:
     """GlobalMetadata and Node of the schema, as far as the traces use it (mlcommons/chakra, et_def.proto)."""
     kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="et.proto", package="c", syntax="proto3")
     fields = {
         "Attribute": [("name", 1, kinds.TYPE_STRING, 1),
                       ("int32_val", 7, kinds.TYPE_INT32, 1), ("int64_val", 9, kinds.TYPE_INT64, 1),
@@ -38,17 +38,8 @@ def schema() -> tuple[Any, Any]:
         "Node": [("id", 1, kinds.TYPE_UINT64, 1), ("name", 2, kinds.TYPE_STRING, 1), ("type", 3, kinds.TYPE_UINT32, 1),
                  ("data_deps", 5, kinds.TYPE_UINT64, 3), ("duration_micros", 7, kinds.TYPE_UINT64, 1), ("attr", 10, kinds.TYPE_MESSAGE, 3)],
     }  # fmt: skip
-    for name, found in fields.items():
-        message = file.message_type.add(name=name)
-        for field, number, kind, label in found:
-            one = message.field.add(name=field, number=number, type=kind, label=label)
-            if kind == kinds.TYPE_MESSAGE:
-                one.type_name = ".c.Attribute"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    made = message_factory.GetMessages([file], pool=pool) if hasattr(message_factory, "GetMessages") else {}
-    get = message_factory.GetMessageClass
-    return tuple(made.get(f"c.{n}") or get(pool.FindMessageTypeByName(f"c.{n}")) for n in ("GlobalMetadata", "Node"))  # type: ignore[return-value]
+    metadata, node = messages("proto3", fields, "GlobalMetadata", "Node")
+    return metadata, node
 
 
 METADATA, NODE = schema()

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2
 
 from simulator.errors import SpecError
 from simulator.importers import chakra_wire as wire
 from simulator.importers.jobs import import_file, import_files
+from tests.protobuf_schema import messages
 
 Dtsim = Callable[..., tuple[int, str, str]]
 DATA = Path(__file__).parents[1] / "data" / "imports"
@@ -42,7 +43,6 @@ def test_a_trace_of_a_gpu() -> None:
 def old_schema() -> Any:
     """Node of the schema before October 2023 (mlcommons/chakra, et_def.proto at 0.0.3)."""
     kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="old.proto", package="o", syntax="proto2")
     fields = {
         "Attribute": [("name", 1, kinds.TYPE_STRING, 2), ("type", 2, kinds.TYPE_UINT32, 2), ("b", 4, kinds.TYPE_BOOL, 1),
                       ("f", 5, kinds.TYPE_FLOAT, 1), ("u", 6, kinds.TYPE_UINT64, 1), ("i", 7, kinds.TYPE_INT64, 1),
@@ -51,15 +51,7 @@ def old_schema() -> Any:
                  ("parent", 4, kinds.TYPE_UINT64, 3), ("inputs", 5, kinds.TYPE_STRING, 1),
                  ("output_types", 10, kinds.TYPE_STRING, 1), ("attribute", 11, kinds.TYPE_MESSAGE, 3)],
     }  # fmt: skip
-    for name, found in fields.items():
-        message = file.message_type.add(name=name)
-        for field, number, kind, label in found:
-            one = message.field.add(name=field, number=number, type=kind, label=label)
-            if kind == kinds.TYPE_MESSAGE:
-                one.type_name = ".o.Attribute"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("o.Node"))
+    return messages("proto2", fields, "Node")[0]
 
 
 def test_the_schema_before_october_2023(tmp_path: Path) -> None:
