@@ -9,6 +9,7 @@ The verbs read options and print; what they print is computed in `studies` and `
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib
@@ -18,7 +19,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -148,7 +149,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGINT, before)
         sys.unraisablehook = hook
+    if _STOPPED and arguments is None:
+        _leave(code)
     sys.exit(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End this process as Python would, but for what destroys modules: a library stopped while it was loaded may abort there."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 _STOPPED: list[int] = []
