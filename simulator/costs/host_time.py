@@ -5,6 +5,7 @@ A framework's thread runs through Python, dispatches every operator and launches
     kernel      launch_time                                         each
     operator    operator_time       each kernel that no module of a library starts; a weight's gradient twice: its place in the graph
                                     of gradients, and the hook that notes it for its bucket
+    fetch       fetch_time          hooks around a module whose weights are sharded (`FETCHED`), forward, made again and backward
     module      module_time         a linear layer or attention, forward or backward; rows in another order; a collective.
                                     A linear layer that quantises counts twice
 
@@ -46,12 +47,13 @@ _QUANTISING_MODULES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTimes:
-    """Seconds of the host per kernel launch, per operator, per module; `blocked`: what the GPU waits for each launch where these
-    do not queue (0 = they do); `synchronised`: what it waits after each synchronised layer."""
+    """Seconds of the host per kernel launch, per operator, per module, per linear layer whose weights hooks `fetch`; `blocked`: what the
+    GPU waits for each launch where these do not queue (0 = they do); `synchronised`: what it waits after each synchronised layer."""
 
     launch: float = 0.0
     operator: float = 0.0
     module: float = 0.0
+    fetch: float = 0.0
     blocked: float = 0.0
     synchronised: float = 0.0
 
@@ -83,6 +85,7 @@ def host_times(framework: Framework, kind: str, pace: float) -> HostTimes:
         launch=framework.launch_time / factor,
         operator=framework.operator_time / busy,
         module=framework.module_time / busy,
+        fetch=framework.fetch_time / factor,
         blocked=framework.launch_wait / factor,
         synchronised=framework.layer_wait / factor,
     )
@@ -134,6 +137,8 @@ def host_rows(table: OperatorTable, times: HostTimes) -> NDArray[np.float64]:
     for i, (launches, captured) in enumerate(zip(table.launches.tolist(), table.captured.tolist(), strict=True)):
         if captured == IN_LAYER_GRAPH and before != IN_LAYER_GRAPH:
             out[i] = times.launch + times.module
+        elif waits(table.call[i], "hooks"):
+            out[i] = launches * times.fetch
         elif captured == EAGER and launches:
             out[i] = launches * times.launch + _python(table, i, launches, times)
         before = captured

@@ -54,8 +54,9 @@ class Framework(ExtendingSpec):
     on to its next turn, by a copy of each); casts_gathered (narrow copies of gathered weights are made after every gather, not
     once per step); keeps_tensors_below (tensors of fewer weights are not dropped at all, and gathered after the update);
     slice_time (gathers and reductions go through a list of tensors, one per rank: what the host takes to make each of them and
-    to start its copy from or to the flat message; 0 = no list); reshards_after_forward (if not, weights are gathered once per
-    step and kept).
+    to start its copy from or to the flat message; 0 = no list); fetch_time (hooks in Python fetch and release the weights of every
+    module: what the host takes for a linear layer, forward, made again and backward); reshards_after_forward (if not, weights are
+    gathered once per step and kept).
     gathers_logits: every tensor-parallel rank gathers all logits and computes the whole loss (else each its part of it).
     Memory habits: gathers_rotary (every layer gathers its tokens' cosines and sines from a table, and keeps them);
     copies_attention_output (attention kernels of batch-first tensors in a sequence-first layer: the output
@@ -187,6 +188,7 @@ class Framework(ExtendingSpec):
     carries_gathered: bool = False
     casts_gathered: bool = False
     slice_time: Seconds = 0.0
+    fetch_time: Seconds = 0.0
 
     @model_validator(mode="after")
     def _check(self) -> Framework:

@@ -17,6 +17,7 @@ __all__ = [
     "ACCESSES",
     "AWAITED",
     "CALLS",
+    "FETCHED",
     "MASKS",
     "ORDERS",
     "STREAM",
@@ -41,7 +42,7 @@ ACCESSES = (
 """How a kernel walks memory: long passes, a layer's small kernels (slower backward), rows in another order, the separate operations of a
 cross-entropy, sums over tokens, copies that only FlashAttention's kernels need, a fused softmax over scores in memory (slower backward),
 narrow copies of operands, stacks of a loop's layers, transposed narrow copies."""
-_HOST = ("", "end", "layer")
+_HOST = ("", "end", "layer", "hooks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,9 @@ class Traffic:
 
     Args:
         access: one of `ACCESSES`.
-        host: "" (the host runs ahead), "end" (it waits for the end of this row) or "layer" (the row moves nothing: here the host
-            waits for the GPU, and the GPU for what the host does next).
+        host: "" (the host runs ahead), "end" (it waits for the end of this row), "layer" (the row moves nothing: here the host
+            waits for the GPU, and the GPU for what the host does next) or "hooks" (the row moves nothing: here the host works through
+            as many hooks as the row has launches, which fetch and release the weights of modules).
     """
 
     access: str = "stream"
@@ -103,10 +105,11 @@ CALLS: dict[str, type] = {"gemm": Product, "attention": AttentionCall, "memory_b
 STREAM = Traffic()
 AWAITED = Traffic(host="end")
 SYNCHRONISED = Traffic(host="layer")
+FETCHED = Traffic(host="hooks")
 
 
 def waits(call: Call, host: str) -> bool:
-    """Return whether the host waits so at a row: "end" or "layer".
+    """Return whether the host does so at a row: "end", "layer" or "hooks".
 
     >>> waits(AWAITED, "end"), waits(STREAM, "end"), waits(None, "layer")
     (True, False, False)
@@ -156,5 +159,6 @@ def read_call(word: str, what: str) -> Call:
         return Traffic(access.replace("_", " "), host)
     raise ValueError(
         f"{what} is -, {', '.join(ORDERS)}, attention(kernel,mask,window,kv_heads,keys), once_per_node(copies,reach) or an access "
-        f"({', '.join(a.replace(' ', '_') for a in ACCESSES)}; +end or +layer where the host waits), got {word[:60]!r}"
+        f"({', '.join(a.replace(' ', '_') for a in ACCESSES)}; +end or +layer where the host waits, +hooks where it fetches weights), "
+        f"got {word[:60]!r}"
     )

@@ -98,6 +98,7 @@ def test_a_framework_profile_cannot_scale_a_time() -> None:
 
     assert {} == bad
     assert {
+        "fetch_time",
         "launch_time",
         "launch_wait",
         "layer_wait",

@@ -140,6 +140,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "carries_gathered": switch(FSDP),
     "casts_gathered": switch({**FSDP, "precision": "fp8"}),
     "keeps_tensors_below": ({**FSDP, "profile": {"gathers_by_tensor": "true"}}, "0", "100000"),
+    "fetch_time": ({**FSDP, "length": 128}, '"0 us"', '"300 us"'),
     "slice_time": (FSDP, '"0 us"', '"7 us"'),
 }
 """Field -> a job in which it matters (profile: other keys of the profile), and two values in TOML words."""

@@ -62,6 +62,22 @@ def test_a_quantising_layer_keeps_the_host_twice_as_long() -> None:
     assert 100e-6 == pytest.approx(of[1] - of[0])
 
 
+def test_hooks_fetch_the_weights_of_every_linear_layer() -> None:
+    """DeepSpeed's ZeRO-3: once each forward, made again and backward; a smaller stage has no such hooks."""
+    profile = "hugging_face_deepspeed"
+    times = HostTimes(fetch=1.0)
+
+    def fetched(name: str, model: str = "llama3_8b", **plan: Any) -> float:
+        return float(host_rows(table(program_of(model, framework=profile, **plan), name), times).sum())
+
+    assert 7 == fetched("layer forward", zero_stage=3) == fetched("layer backward", zero_stage=3, recompute="none")
+    assert 14 == fetched("layer backward", zero_stage=3, recompute="full")
+    assert 1 == fetched("head forward", zero_stage=3)
+    assert 0 == fetched("layer forward", zero_stage=2)
+    experts = fetched("moe layer forward", "mixtral_8x7b", zero_stage=3)
+    assert 4 + 1 + 2 * 8 == experts  # attention, the router, and two products of each expert
+
+
 def test_the_gpu_waits_where_the_host_waits_for_counts() -> None:
     """Rows behind the wait cannot be started while the GPU still computes what stands before it."""
     found = table(program_of("mixtral_8x7b", expert_parallel=8), "moe layer forward")

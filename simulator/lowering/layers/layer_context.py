@@ -50,6 +50,7 @@ class LayerContext:
         overlaps: whether tensor-parallel collectives run beside products where the framework can.
         splits: pieces in which products are cut for that.
         gradient_bytes: of a gradient as it is kept.
+        fetches: whether hooks fetch the weights of every module.
         attended: keys that a query may see, where sequences are packed documents: those of its own; 0 = all.
     """
 
@@ -65,6 +66,7 @@ class LayerContext:
     overlaps: bool = False
     splits: int = 1
     gradient_bytes: float = 4.0
+    fetches: bool = False
     attended: float = 0.0
     _divisions: dict[tuple[int, tuple[int, int, int, int]], tuple[Operator, Division]] = field(
         default_factory=dict, compare=False

@@ -17,7 +17,7 @@ from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.overlapped_gemm import write_in_pieces
 from simulator.lowering.layers.panels import in_panels, input_gradient_panels, product_panels, weight_gradient_panels
 from simulator.lowering.layers.ring_scores import goes_round, round_backward, round_forward
-from simulator.lowering.layers.rows import Rows
+from simulator.lowering.layers.rows import Rows, fetch
 from simulator.units import BYTES_PER_ELEMENT
 from simulator.workload.blocks.experts import LAUNCHES_PER_EXPERT
 from simulator.workload.graph import Product
@@ -29,6 +29,7 @@ __all__ = ["product_backward", "product_forward"]
 def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, phase: str) -> None:
     """Write a product, what brings its input together and what sums its output."""
     d = ctx.division(o)
+    _fetch(ctx, rows, o, d, phase)
     if goes_round(ctx, o, op):
         round_forward(ctx, rows, o, op, d.shape, phase)
         return
@@ -77,6 +78,12 @@ def product_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
     ctx.product(rows, f"{o.label} gradient", (b, n, k, m), "NT", "backward", part="input")
 
 
+def _fetch(ctx: LayerContext, rows: Rows, o: Operator, d: Division, phase: str) -> None:
+    """Have the hooks of a product's modules run: one module per weight, and per expert."""
+    if ctx.fetches and o.has_weight:
+        fetch(rows, o.label, len(o.widths) * (d.shape[0] if d.around.experts else 1), phase)
+
+
 def _piecewise(ctx: LayerContext, op: Product, d: Division) -> bool:
     """Whether a product is cut in pieces, beside which its collectives run; Megatron-LM leaves the vocabulary's out."""
     return ctx.splits > 1 and bool(d.around.gathers or d.around.sums) and op.outputs[0].role != "logits"
@@ -122,6 +129,7 @@ def _quantise(
 def _linear_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) -> None:
     """Input gradient (NN), weight gradient (NT, added into the gradient buffer), bias gradient; of each product."""
     d = ctx.division(o)
+    _fetch(ctx, rows, o, d, "backward")
     b, m, _, k = d.shape
     piecewise = _piecewise(ctx, op, d) and bool(d.around.gathers_back)
     panels, around = in_panels(ctx, d), d.around

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from simulator.program.calls import STREAM, SYNCHRONISED
+from simulator.program.calls import FETCHED, STREAM, SYNCHRONISED
 from simulator.program.program import COMPUTE, EAGER, OperatorTable
 
-__all__ = ["Rows", "synchronise"]
+__all__ = ["Rows", "fetch", "synchronise"]
 
 
 class Rows:
@@ -80,4 +80,11 @@ def synchronise(rows: Rows, phase: str) -> None:
         part=part,
         launches=0,
         dtype="fp32",
+    )
+
+
+def fetch(rows: Rows, label: str, modules: int, phase: str) -> None:
+    """Let the host fetch the weights of modules here, before it starts what they compute."""
+    rows.add(
+        label=f"{label} weights fetched", work="memory_bound", call=FETCHED, phase=phase, launches=modules, dtype="fp32"
     )
