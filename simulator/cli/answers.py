@@ -162,7 +162,7 @@ ANSWERS = {
             "job": _JOB,
             "objective": Key("text", "what was made least"),
             "fit_probability": Key("number", "with which plans must fit"),
-            "strategy": Key("text", "exact, grid, random or annealing"),
+            "strategy": Key("text", "its name"),
             "space": Key(
                 "table",
                 "`plans`: how many; `ranges`: values by field; `left_out`: those that the framework does not run",

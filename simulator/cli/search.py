@@ -44,7 +44,7 @@ def command(
         typer.Option("--fix", metavar="FIELD=V", help="A value for all plans; its field leaves the default space."),
     ] = None,
     strategy: Annotated[
-        str | None, typer.Option(help="exact (default), grid, descent, random, annealing or bayesian.")
+        str | None, typer.Option(help="exact (default), dp, grid, descent, random, annealing or bayesian.")
     ] = None,
     objective: Annotated[str | None, typer.Option(help="step_time (default), cost, memory or energy.")] = None,
     fit_probability: Annotated[

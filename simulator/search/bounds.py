@@ -45,7 +45,7 @@ from simulator.lowering.steps.update import weight_gathers
 from simulator.program.program import Tensor
 from simulator.remembered import Remembered
 
-__all__ = ["least_bytes", "least_seconds", "least_spread"]
+__all__ = ["held_bytes", "least_bytes", "least_seconds", "least_spread"]
 
 
 def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
@@ -159,14 +159,19 @@ def least_bytes(job: Job, state: State, enough: float = math.inf) -> float:
         state: of the job, as `lowering.begin` returns it.
         enough: bytes of the states alone from which on nothing else is counted.
     """
+    return float(held_bytes(job, state, enough).max()) * (1.0 - _ROUNDING)
+
+
+def held_bytes(job: Job, state: State, enough: float = math.inf) -> np.ndarray:
+    """Return, as `least_bytes`, [ranks] bytes of each pipeline rank."""
     if job.cluster.parts:
-        return 0.0
+        return np.zeros(state.ranks)
     resident = resident_tensors(state)
     sizes = {number: _size(tensors) for number, tensors in {id(some): some for some in resident}.items()}
     stands = np.array([sizes[id(tensors)] for tensors in resident])
     if stands.max() <= enough and _one_after_another(state) and not state.structure.sizes:
         stands += _in_flight(state)
-    return float(stands.max()) * (1.0 - _ROUNDING)
+    return stands
 
 
 def least_spread(state: State) -> float:

@@ -21,12 +21,13 @@ from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.job import Job, parse_value
 from simulator.plan.plan import Plan
 from simulator.search.defaults import offered_ranges
-from simulator.search.split import BALANCED, TIMED, timed_split
+from simulator.search.fitted import fitted_split
+from simulator.search.split import BALANCED, FITTED, TIMED, timed_split
 from simulator.specs import validate_spec
 from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.precision import precision_named
 
-__all__ = ["DEGREES", "MOST_PLANS", "Point", "Space", "make_space", "read_ranges", "table_ranges"]
+__all__ = ["DEGREES", "MOST_PLANS", "SPLIT", "Point", "Space", "make_space", "read_ranges", "table_ranges"]
 
 MOST_PLANS = 10_000_000
 """Plans of the largest space that is searched."""
@@ -35,7 +36,11 @@ DEGREES = ("plan.tensor_parallel", "plan.context_parallel", "plan.pipeline_paral
 _WORKLOAD = ("global_batch_size", "precision", "optimizer", "sequence_length")
 _GPUS = "cluster.gpus"
 _CLUSTER = "cluster.name"
-_SPLIT = "plan.layer_split"
+SPLIT = "plan.layer_split"
+
+
+_SPLITS = {TIMED: timed_split, FITTED: fitted_split}
+"""Splits that depend on the plan, by their word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +58,9 @@ class Point:
 
     def settings_of(self, job: Job) -> list[str]:
         """As `--set` arguments that any verb takes, for the job that this plan is."""
-        if self.values.get(_SPLIT) != TIMED:
+        if self.values.get(SPLIT) not in _SPLITS:
             return self.settings
-        return Point(self.number, {**self.values, _SPLIT: job.plan.layer_split}).settings
+        return Point(self.number, {**self.values, SPLIT: job.plan.layer_split}).settings
 
 
 def setting_value(value: Any) -> str:
@@ -131,7 +136,7 @@ class Space:
             else:
                 (plan if table == "plan" else workload)[key] = value
         split = plan.get("layer_split")
-        if split in (BALANCED, TIMED):
+        if split in (BALANCED, *_SPLITS):
             plan["layer_split"] = None
         made = replace(
             self.job,
@@ -139,8 +144,8 @@ class Space:
             workload=replace(self.job.workload, **workload) if workload else self.job.workload,
             cluster=cluster,
         )
-        if split == TIMED:
-            return replace(made, plan=made.plan.model_copy(update={"layer_split": timed_split(made)}))
+        if split in _SPLITS:
+            return replace(made, plan=made.plan.model_copy(update={"layer_split": _SPLITS[split](made)}))
         return made
 
 
@@ -288,7 +293,7 @@ def _moves(job: Job, ranges: Mapping[str, Any], fixed: Mapping[str, Any]) -> boo
 def _check(field: str, value: Any) -> None:
     """Refuse a value that its field cannot have, whatever the others are."""
     table, _, key = field.partition(".")
-    if field == _SPLIT and value in (BALANCED, TIMED):
+    if field == SPLIT and value in (BALANCED, *_SPLITS):
         return
     if table == "plan":
         validate_spec({key: value}, Plan, f"{field} = {setting_value(value)}")
