@@ -18,7 +18,7 @@ from simulator.job import Job
 from simulator.lowering import begin, resolve
 from simulator.lowering.resolve.framework_rules import beyond_framework
 from simulator.report.prediction import QUANTILE, Prediction
-from simulator.search.bounds import least_bytes, least_seconds, least_spread
+from simulator.search.bounds import ROUNDING, lasting, least_bytes, least_seconds
 from simulator.search.space import Point, Space
 from simulator.simulation import simulate_job
 
@@ -180,15 +180,19 @@ def look(space: Space, point: Point, objective: str, probability: float | None =
         resolved = resolve(job.workload, job.plan, cluster.world_size, f"cluster {cluster.name!r}")
         if space.by_framework and (beyond := beyond_framework(resolved, job.plan)):
             return Looked(point=point, job=None, refusal=f"{beyond}. Way out: --any-framework")
-        state = begin(job.workload, resolved)
         room, unseen = cluster.gpu.usable_memory, "code" in unseen_of(job, resolved.framework.name)
         most = math.inf if probability is None else fullest_that_fits(probability, unseen)
-        held = least_bytes(job, state, most * room)
-        if probability and most * room >= held > 0:
-            most = min(most, fullest_that_fits(probability, unseen, least_spread(state) / held))
-        large = held > most * room
-        timed = not large and objective != "memory"
-        seconds = least_seconds(job, state, cut / _least(job, 1.0, objective)) if timed else 0.0
+        stands = lasting(job.workload, resolved) if probability is not None and not cluster.parts else None
+        held = float(stands.bytes.max()) * (1.0 - ROUNDING) if stands else 0.0
+        large, seconds = held > most * room, 0.0
+        if not large:
+            state = begin(job.workload, resolved)
+            held = least_bytes(job, state, most * room)
+            if probability and stands and most * room >= held > 0:
+                most = min(most, fullest_that_fits(probability, unseen, stands.spread / held))
+            large = held > most * room
+            if not large and objective != "memory":
+                seconds = least_seconds(job, state, cut / _least(job, 1.0, objective))
     except SimulatorError as refusal:
         return Looked(point=point, job=None, refusal=str(refusal))
     return Looked(
