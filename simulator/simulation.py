@@ -17,6 +17,7 @@ from simulator.hardware.parts import Part
 from simulator.job import Job
 from simulator.lowering import ResolvedPlan, lower_resolved, resolve
 from simulator.lowering.layers.expand import layer_costs
+from simulator.lowering.resolve.framework_rules import beyond_framework
 from simulator.lowering.steps.bucket_parts import is_cut
 from simulator.plan.plan import Plan
 from simulator.program.program import Program
@@ -63,9 +64,13 @@ def simulate(
     verify(program)
     priced = price_ranks(program, cluster, fold)
     trace = run(priced.program, priced.prices, engine)
-    facts = _provenance(
-        resolved, priced.cluster, (*assumptions, *_small_bucket(workload, resolved, plan)), cluster.parts
+    beyond = beyond_framework(resolved, plan)
+    noted = (
+        *assumptions,
+        *_small_bucket(workload, resolved, plan),
+        *([f"{beyond}: predicted as if it did"] if beyond else []),
     )
+    facts = _provenance(resolved, priced.cluster, noted, cluster.parts)
     return measure(trace, priced.program, priced.prices, workload, priced.cluster, facts, priced.ranks)
 
 

@@ -162,8 +162,11 @@ ANSWERS = {
             "job": _JOB,
             "objective": Key("text", "what was made least"),
             "fit_probability": Key("number", "with which plans must fit"),
-            "strategy": Key("text", "exact, grid, random or annealing"),
-            "space": Key("table", "`plans`: how many; `ranges`: values by field"),
+            "strategy": Key("text", "its name"),
+            "space": Key(
+                "table",
+                "`plans`: how many; `ranges`: values by field; `left_out`: those that the framework does not run",
+            ),
             "disposed": Key("table", "plans by what became of them"),
             "proven": Key("truth", "whether no plan of the space is better"),
             "gap": Key("number?", "how much better another plan may be at most"),

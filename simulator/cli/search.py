@@ -44,7 +44,7 @@ def command(
         typer.Option("--fix", metavar="FIELD=V", help="A value for all plans; its field leaves the default space."),
     ] = None,
     strategy: Annotated[
-        str | None, typer.Option(help="exact (default), grid, descent, random, annealing or bayesian.")
+        str | None, typer.Option(help="exact (default), dp, grid, descent, random, annealing or bayesian.")
     ] = None,
     objective: Annotated[str | None, typer.Option(help="step_time (default), cost, memory or energy.")] = None,
     fit_probability: Annotated[
@@ -56,6 +56,9 @@ def command(
     gpus: Annotated[
         tuple[str, int] | None, typer.Option(metavar="at-most N", help="Choose the number of GPUs too, up to N.")
     ] = None,
+    any_framework: Annotated[
+        bool, typer.Option("--any-framework", help="Try what the framework's code does not run, too.")
+    ] = False,
     like: Annotated[
         str | None,
         typer.Option("--from", metavar="JOB", help="Among ties take the smallest change from this job's plan."),
@@ -90,9 +93,10 @@ def command(
     """Find the best plan: every plan of a space refused, bounded or simulated, the best ones with their bands, what each choice costs."""
     from simulator.job import SearchChoice
     from simulator.report.frames import ENDINGS
+    from simulator.search.defaults import worlds
     from simulator.search.job_text import unwritten
     from simulator.search.search import search
-    from simulator.search.space import make_space, read_ranges, table_ranges, worlds
+    from simulator.search.space import make_space, read_ranges, table_ranges
 
     claim(force, output, plot, holds)
     the_job = read_job(job, model, cluster, settings)
@@ -119,9 +123,8 @@ def command(
             )
         if "cluster.gpus" in asked:
             raise SpecError("--gpus at-most and --range cluster.gpus say the same. Give one of them")
-    space = make_space(the_job, asked, held)
-    if gpus is not None:
-        space = make_space(the_job, {**space.ranges, "cluster.gpus": worlds(the_job, gpus[1])}, held)
+    sizes = {} if gpus is None else {"cluster.gpus": worlds(the_job, gpus[1])}
+    space = make_space(the_job, asked, held, any_framework, sizes)
     wanted = (
         {f: getattr(_plan_of(like), f.partition(".")[2]) for f in space.ranges if f.startswith("plan.")} if like else {}
     )

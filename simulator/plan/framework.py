@@ -7,15 +7,19 @@ a release its predecessor, a fork what it came from.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from simulator.errors import SpecError
+from simulator.plan.plan import Plan
 from simulator.plan.values import Attention, Exchange, Messages, RecomputeKind
-from simulator.specs import ExtendingSpec, load_named
+from simulator.specs import ExtendingSpec, Listed, load_named, validate_spec
 from simulator.units import Bytes, Seconds
 
 __all__ = ["Framework", "load_framework"]
+
+_Kinds = Annotated[tuple[dict[str, Annotated[tuple[bool | int | str, ...], Listed]], ...], Listed]
 
 
 class Framework(ExtendingSpec):
@@ -91,6 +95,9 @@ class Framework(ExtendingSpec):
     Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries),
     grouped_workspace (the same for the grouped products of experts, one per stream they run on), communicator (buffers
     of one communicator).
+    What it can do: supports, kinds of plans, each a table of a plan's fields and the values that they may have ([] = only left
+    out); a field that is not in it may have any, and a plan needs to be of one kind only.  () = nobody looked it up.  It refuses
+    nothing: a search leaves out of the space that it makes up itself what the code cannot do, and a prediction says so.
     """
 
     attention: Attention
@@ -189,6 +196,7 @@ class Framework(ExtendingSpec):
     casts_gathered: bool = False
     slice_time: Seconds = 0.0
     fetch_time: Seconds = 0.0
+    supports: _Kinds = ()
 
     @model_validator(mode="after")
     def _check(self) -> Framework:
@@ -200,7 +208,36 @@ class Framework(ExtendingSpec):
                     f"{name} is about weight tensors that are gathered one by one, but {name} = {getattr(self, name)} and "
                     "gathers_by_tensor = false; leave it out"
                 )
+        for kind in self.supports:
+            for field, values in kind.items():
+                if field not in Plan.model_fields:
+                    raise ValueError(f"supports: {field[:40]!r} is no field of a plan")
+                for value in values:
+                    try:
+                        validate_spec({field: value}, Plan, f"supports {field}")
+                    except SpecError as error:
+                        raise ValueError(str(error)) from None
         return self
+
+    def lacks(self, plan: Plan, schedule: str | None = None) -> dict[str, Any]:
+        """Return the choices of a plan that keep it from being one that the code runs; {} = it runs it, or nobody looked it up.
+
+        Args:
+            schedule: by its own name; None where there is none, or it is the user's own.
+        """
+        found: dict[str, Any] = {}
+        for kind in self.supports:
+            chosen = {field: schedule if field == "schedule" else getattr(plan, field) for field in kind}
+            beyond = {field: value for field, value in chosen.items() if value is not None and value not in kind[field]}
+            if not beyond:
+                return {}
+            found |= beyond
+        return found
+
+    def can(self, field: str, value: Any) -> bool:
+        """Return whether the code runs any plan in which a field has this value."""
+        allowed = [kind.get(field) for kind in self.supports]
+        return not allowed or value is None or any(values is None or value in values for values in allowed)
 
 
 def load_framework(name: str) -> Framework:

@@ -184,6 +184,7 @@ class Answer(Tabular):
             "space": {
                 "plans": self.space.size,
                 "ranges": {field: list(values) for field, values in self.space.ranges.items()},
+                "left_out": {field: list(values) for field, values in self.space.left_out.items()},
             },
             "disposed": self.disposed,
             "proven": self.proven,
@@ -236,8 +237,18 @@ class Answer(Tabular):
                     f"{field}: {', '.join(setting_value(v) for v in values)}"
                     for field, values in self.space.ranges.items()
                 ),
+                *self._left_out(),
             ),
         )
+
+    def _left_out(self) -> list[str]:
+        """What the space would have if the framework ran it."""
+        some = [
+            f"{field} {', '.join(setting_value(v) for v in values[:_SHOWN])}{', ...' if len(values) > _SHOWN else ''}"
+            for field, values in self.space.left_out.items()
+        ]
+        framework = self.space.job.plan.framework
+        return [f"left out, since {framework} does not run it (--any-framework): {'; '.join(some)}"] if some else []
 
     def _bests(self) -> list[Section]:
         if not self.best:
@@ -276,6 +287,7 @@ class Answer(Tabular):
         below = (
             f"within the band of the best, so not to be told apart: {len(self.ties)} of these; chosen: {told}",
             trust,
+            *first.notes,
             "run it: dtsim run JOB " + " ".join(f"--set {setting}" for setting in first.settings),
         )
         return [Section(title="the best", table=Table(headings=heads, rows=rows), below=below)]
@@ -298,6 +310,8 @@ class Answer(Tabular):
         return [Section(title="what each choice costs", table=Table(headings=heads, rows=rows, left=(0, 5)))]
 
 
+_SHOWN = 6
+"""Values of a field that are named when they are left out."""
 _WORDS = {
     "refused": "refused",
     "memory": "too large",

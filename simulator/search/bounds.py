@@ -22,9 +22,11 @@ differ - less is counted: of seconds none, of bytes the states alone.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
+import operator
 from typing import NamedTuple
 
 import numpy as np
@@ -33,8 +35,10 @@ from simulator.costs.items import Desk, desk_of, price_item
 from simulator.costs.tables import price_table
 from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.job import Job
+from simulator.lowering import begin
 from simulator.lowering.layers.expand import LayerCost
 from simulator.lowering.memory.remember import largest_mark, resident_tensors, saved_by
+from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk, classes_of
 from simulator.lowering.steps.connect import message_links
 from simulator.lowering.steps.hops import links_of
@@ -44,8 +48,9 @@ from simulator.lowering.steps.structure import Structure
 from simulator.lowering.steps.update import weight_gathers
 from simulator.program.program import Tensor
 from simulator.remembered import Remembered
+from simulator.workload.workload import Workload
 
-__all__ = ["least_bytes", "least_seconds", "least_spread"]
+__all__ = ["ROUNDING", "Lasting", "held_bytes", "lasting", "least_bytes", "least_seconds"]
 
 
 def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
@@ -67,7 +72,7 @@ def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
     busy = resolved.microbatches * np.bincount(way.rank_of, forward + backward, ranks)
     fill = _before(forward)[way.first]
     drain = np.zeros(ranks) if resolved.schedule.splits_backward else _before(backward)[way.first]
-    kernels = float((fill + busy + drain).max()) * (1.0 - _ROUNDING)
+    kernels = float((fill + busy + drain).max()) * (1.0 - ROUNDING)
     if kernels > enough:
         return kernels
     messages = [price_item(link, desk) for link in message_links(state)]
@@ -82,7 +87,7 @@ def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
     reduced, gathered = np.array([exchanged[rank] for rank in alike]).T
     behind = reduced if not resolved.overlap_gradients and resolved.zero_stage < 2 else 0.0
     whole = np.maximum(fill + busy + np.maximum(drain, behind + gathered), reduced + gathered)
-    return float(max(sent.max(initial=0.0), whole.max())) * (1.0 - _ROUNDING)
+    return float(max(sent.max(initial=0.0), whole.max())) * (1.0 - ROUNDING)
 
 
 class _Route(NamedTuple):
@@ -119,7 +124,7 @@ def _one_after_another(state: State) -> bool:
     return not (framework.fuses_pairs and (state.order.pair >= 0).any())
 
 
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 """Sums are made in another order here than in a step."""
 
 
@@ -159,20 +164,58 @@ def least_bytes(job: Job, state: State, enough: float = math.inf) -> float:
         state: of the job, as `lowering.begin` returns it.
         enough: bytes of the states alone from which on nothing else is counted.
     """
+    return float(held_bytes(job, state, enough).max()) * (1.0 - ROUNDING)
+
+
+def held_bytes(job: Job, state: State, enough: float = math.inf) -> np.ndarray:
+    """Return, as `least_bytes`, [ranks] bytes of each pipeline rank."""
     if job.cluster.parts:
-        return 0.0
-    resident = resident_tensors(state)
-    sizes = {number: _size(tensors) for number, tensors in {id(some): some for some in resident}.items()}
-    stands = np.array([sizes[id(tensors)] for tensors in resident])
+        return np.zeros(state.ranks)
+    stands = lasting(job.workload, state.resolved, state).bytes
     if stands.max() <= enough and _one_after_another(state) and not state.structure.sizes:
-        stands += _in_flight(state)
-    return float(stands.max()) * (1.0 - _ROUNDING)
+        return np.asarray(stands + _in_flight(state))
+    return stands
 
 
-def least_spread(state: State) -> float:
-    """Return the log spread of the fullest rank's peak, times the peak's bytes, at least: that of what stands through the whole step."""
-    found = {id(tensors): tensors for tensors in resident_tensors(state)}
-    return min(_spread([t for t in tensors if t.category != "fragmentation"]) for tensors in found.values())
+class Lasting(NamedTuple):
+    """What stands through the whole step.
+
+    Args:
+        bytes: [ranks].
+        spread: log spread of the fullest rank's peak, times the peak's bytes, at least.
+    """
+
+    bytes: np.ndarray
+    spread: float
+
+
+def lasting(workload: Workload, resolved: ResolvedPlan, state: State | None = None) -> Lasting:
+    """Return what stands through the whole step; plans that differ in what they keep from forward to backward alone share it.
+
+    Args:
+        state: of the plan, where it is there already.
+    """
+    one = resolved.microbatches == 1
+    with_activations = (
+        resolved.framework.receives_ahead or resolved.framework.states_break_places or not resolved.schedule.flush
+    )
+    key = workload, _states_choices(resolved), one, _activation_choices(resolved) if with_activations else ()
+    return _LASTING.get(key, lambda: _lasting(state or begin(workload, resolved)))
+
+
+_ACTIVATIONS = ("microbatch_size", "microbatches", "recomputes", "cuda_graphs")
+"""Choices of a resolved plan that what stands through the whole step does not depend on, unless a framework makes it."""
+_activation_choices = operator.attrgetter(*_ACTIVATIONS)
+_states_choices = operator.attrgetter(*(f.name for f in dataclasses.fields(ResolvedPlan) if f.name not in _ACTIVATIONS))
+_LASTING: Remembered[Lasting] = Remembered(2**24, lambda found: 4096 + found.bytes.nbytes)
+
+
+def _lasting(state: State) -> Lasting:
+    resident = resident_tensors(state)
+    different = {id(tensors): [t for t in tensors if t.category != "fragmentation"] for tensors in resident}
+    sizes = {number: _size(tensors) for number, tensors in different.items()}
+    spread = min(_spread(tensors) for tensors in different.values())
+    return Lasting(np.array([sizes[id(tensors)] for tensors in resident]), spread)
 
 
 def _spread(tensors: list[Tensor]) -> float:

@@ -16,8 +16,9 @@ from simulator.hardware.power import load_power_coefficients
 from simulator.hardware.run_residuals import load_run_residuals
 from simulator.job import Job
 from simulator.lowering import begin, resolve
+from simulator.lowering.resolve.framework_rules import beyond_framework
 from simulator.report.prediction import QUANTILE, Prediction
-from simulator.search.bounds import least_bytes, least_seconds, least_spread
+from simulator.search.bounds import ROUNDING, lasting, least_bytes, least_seconds
 from simulator.search.space import Point, Space
 from simulator.simulation import simulate_job
 
@@ -46,6 +47,7 @@ class Candidate:
         tokens_per_second: of the whole job.
         breakdown: seconds by account.
         kind: of run; `runs`, `sources`, `median_error` say on what such runs were validated.
+        notes: what its prediction says of the plan, such as that its framework does not run it.
     """
 
     point: Point
@@ -67,6 +69,7 @@ class Candidate:
     runs: int
     sources: int
     median_error: float
+    notes: tuple[str, ...] = ()
 
     def value(self, objective: str) -> float:
         """Return what is made least."""
@@ -120,6 +123,7 @@ class Candidate:
             "energy_j_per_step": self.energy,
             "tokens_per_second": self.tokens_per_second,
             "breakdown_s": dict(self.breakdown),
+            "notes": list(self.notes),
             "validated_on": {
                 "kind": self.kind,
                 "runs": self.runs,
@@ -174,15 +178,21 @@ def look(space: Space, point: Point, objective: str, probability: float | None =
         job = space.job_of(point)
         cluster = job.cluster
         resolved = resolve(job.workload, job.plan, cluster.world_size, f"cluster {cluster.name!r}")
-        state = begin(job.workload, resolved)
+        if space.by_framework and (beyond := beyond_framework(resolved, job.plan)):
+            return Looked(point=point, job=None, refusal=f"{beyond}. Way out: --any-framework")
         room, unseen = cluster.gpu.usable_memory, "code" in unseen_of(job, resolved.framework.name)
         most = math.inf if probability is None else fullest_that_fits(probability, unseen)
-        held = least_bytes(job, state, most * room)
-        if probability and most * room >= held > 0:
-            most = min(most, fullest_that_fits(probability, unseen, least_spread(state) / held))
-        large = held > most * room
-        timed = not large and objective != "memory"
-        seconds = least_seconds(job, state, cut / _least(job, 1.0, objective)) if timed else 0.0
+        stands = lasting(job.workload, resolved) if probability is not None and not cluster.parts else None
+        held = float(stands.bytes.max()) * (1.0 - ROUNDING) if stands else 0.0
+        large, seconds = held > most * room, 0.0
+        if not large:
+            state = begin(job.workload, resolved)
+            held = least_bytes(job, state, most * room)
+            if probability and stands and most * room >= held > 0:
+                most = min(most, fullest_that_fits(probability, unseen, stands.spread / held))
+            large = held > most * room
+            if not large and objective != "memory":
+                seconds = least_seconds(job, state, cut / _least(job, 1.0, objective))
     except SimulatorError as refusal:
         return Looked(point=point, job=None, refusal=str(refusal))
     return Looked(
@@ -285,4 +295,5 @@ def _candidate(point: Point, job: Job, p: Prediction, objective: str) -> Candida
         runs=facts["n"],
         sources=facts["sources"],
         median_error=facts["median_error"],
+        notes=tuple(text for text in p.provenance["assumptions"] if text not in job.assumptions),
     )

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.job import Job
-from simulator.search.space import Space, default_ranges, make_space
+from simulator.search.defaults import default_ranges
+from simulator.search.space import Space, make_space
 
 __all__ = ["FAMILIES", "Family"]
 

@@ -17,9 +17,10 @@ from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, percent
 from simulator.search.answer import Answer
 from simulator.search.candidate import Candidate, look
+from simulator.search.defaults import default_ranges, worlds
 from simulator.search.growth import GROWTHS, Grown, Growth
 from simulator.search.search import search
-from simulator.search.space import Point, Space, default_ranges, make_space, worlds
+from simulator.search.space import Point, Space, make_space
 from simulator.units import show
 
 __all__ = ["Fit", "fewest_gpus", "largest"]

@@ -7,8 +7,9 @@ from typing import Any
 from simulator.job import Job
 from simulator.search.answer import Answer
 from simulator.search.candidate import Candidate
+from simulator.search.defaults import offered_ranges
 from simulator.search.search import search
-from simulator.search.space import Space, default_ranges, make_space
+from simulator.search.space import Space, make_space
 
 __all__ = ["changed_fields", "proposed", "quick_search", "quick_space"]
 
@@ -24,7 +25,7 @@ _RANGES = {
 
 def quick_space(job: Job) -> Space:
     """Return the plans that are tried for a job, its framework and kernels kept: degrees, tensor parallelism within a node."""
-    offered = default_ranges(job)
+    offered, _ = offered_ranges(job, any_framework=False)
     ranges: dict[str, tuple[Any, ...]] = {}
     for field, values in offered.items():
         chosen = _RANGES.get(field, values)

@@ -73,6 +73,7 @@ def search(
         )
     if tries is not None and tries < 1:
         raise SpecError(f"tries are 1 or more, got {tries}")
+    space = method.prepared(space)
     started = time.monotonic()
     pool: Any = _helpers(processes) if processes > 1 else nullcontext()
     run = Run(

@@ -7,6 +7,7 @@ Replicas are what a plan's degrees leave of the world, unless `plan.data_paralle
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -15,16 +16,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.aliases import explained, renamed
-from simulator.errors import SimulatorError, SpecError, UnknownNameError
+from simulator.errors import SpecError, UnknownNameError
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.job import Job, parse_value
 from simulator.plan.plan import Plan
-from simulator.search.split import BALANCED, TIMED, timed_split
+from simulator.search.defaults import offered_ranges
+from simulator.search.fitted import fitted_split
+from simulator.search.split import BALANCED, FITTED, TIMED, timed_split
 from simulator.specs import validate_spec
 from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.precision import precision_named
 
-__all__ = ["DEGREES", "MOST_PLANS", "Point", "Space", "default_ranges", "make_space", "read_ranges", "table_ranges"]
+__all__ = ["DEGREES", "MOST_PLANS", "SPLIT", "Point", "Space", "make_space", "read_ranges", "table_ranges"]
 
 MOST_PLANS = 10_000_000
 """Plans of the largest space that is searched."""
@@ -33,8 +36,11 @@ DEGREES = ("plan.tensor_parallel", "plan.context_parallel", "plan.pipeline_paral
 _WORKLOAD = ("global_batch_size", "precision", "optimizer", "sequence_length")
 _GPUS = "cluster.gpus"
 _CLUSTER = "cluster.name"
-_SPLIT = "plan.layer_split"
-_LARGEST_DEFAULT_DEGREE = 64
+SPLIT = "plan.layer_split"
+
+
+_SPLITS = {TIMED: timed_split, FITTED: fitted_split}
+"""Splits that depend on the plan, by their word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +58,9 @@ class Point:
 
     def settings_of(self, job: Job) -> list[str]:
         """As `--set` arguments that any verb takes, for the job that this plan is."""
-        if self.values.get(_SPLIT) != TIMED:
+        if self.values.get(SPLIT) not in _SPLITS:
             return self.settings
-        return Point(self.number, {**self.values, _SPLIT: job.plan.layer_split}).settings
+        return Point(self.number, {**self.values, SPLIT: job.plan.layer_split}).settings
 
 
 def setting_value(value: Any) -> str:
@@ -74,11 +80,15 @@ class Space:
         job: everything that is neither ranged nor fixed, with what is fixed applied.
         ranges: field -> its values, in the order in which they were given.
         moves: whether replicas are counted anew for every plan.
+        by_framework: whether plans that the job's framework does not run are refused.
+        left_out: field -> values that would be in the ranges if the framework ran them.
     """
 
     job: Job
     ranges: Mapping[str, tuple[Any, ...]]
     moves: bool
+    by_framework: bool = False
+    left_out: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -126,7 +136,7 @@ class Space:
             else:
                 (plan if table == "plan" else workload)[key] = value
         split = plan.get("layer_split")
-        if split in (BALANCED, TIMED):
+        if split in (BALANCED, *_SPLITS):
             plan["layer_split"] = None
         made = replace(
             self.job,
@@ -134,8 +144,8 @@ class Space:
             workload=replace(self.job.workload, **workload) if workload else self.job.workload,
             cluster=cluster,
         )
-        if split == TIMED:
-            return replace(made, plan=made.plan.model_copy(update={"layer_split": timed_split(made)}))
+        if split in _SPLITS:
+            return replace(made, plan=made.plan.model_copy(update={"layer_split": _SPLITS[split](made)}))
         return made
 
 
@@ -226,31 +236,47 @@ def _field(name: str) -> str:
     return wanted
 
 
-def make_space(job: Job, ranges: Mapping[str, tuple[Any, ...]], fixed: Mapping[str, tuple[Any, ...]]) -> Space:
+def make_space(
+    job: Job,
+    ranges: Mapping[str, tuple[Any, ...]],
+    fixed: Mapping[str, tuple[Any, ...]],
+    any_framework: bool = False,
+    also: Mapping[str, tuple[Any, ...]] | None = None,
+) -> Space:
     """Return a space, each value checked by itself.
 
     Args:
         job: everything else.
-        ranges: as `read_ranges` has them; empty = `default_ranges` of the job, less what is fixed.
+        ranges: as `read_ranges` has them, taken as given; empty = `offered_ranges` of the job, less what is fixed.
         fixed: field -> its one value.
+        any_framework: whether ranges that are made here have what the job's framework does not run, too.
+        also: ranges beside those given, or made.
 
     Raises:
         SpecError: a value that its field cannot have, a field both ranged and fixed, a fixed field with several values, or too many
             plans.
     """
-    both = sorted(set(ranges) & set(fixed))
+    both = sorted({*ranges, *(also or ())} & set(fixed))
     if both:
         raise SpecError(f"{both[0]} is both ranged and fixed. Way out: leave out --fix {both[0]}, or its --range")
     several = sorted(field for field, values in fixed.items() if len(values) != 1)
     if several:
         raise SpecError(f"--fix {several[0]} takes one value, got {len(fixed[several[0]])}. Way out: --range")
     pinned = Space(job=job, ranges=fixed, moves=_moves(job, fixed, fixed))
-    for field, values in {**ranges, **fixed}.items():
+    also = also or {}
+    for name, values in {**ranges, **fixed, **also}.items():
         for value in values:
-            _check(field, value)
+            _check(name, value)
     base = pinned.job_of(Point(0, {field: values[0] for field, values in fixed.items()})) if fixed else job
-    chosen = dict(ranges) or {f: v for f, v in default_ranges(base).items() if f not in fixed}
-    space = Space(job=base, ranges=chosen, moves=_moves(base, chosen, fixed))
+    offered, left_out = ({}, {}) if ranges else offered_ranges(base, any_framework)
+    chosen = (dict(ranges) or {f: values for f, values in offered.items() if f not in fixed}) | dict(also)
+    space = Space(
+        job=base,
+        ranges=chosen,
+        moves=_moves(base, chosen, fixed),
+        by_framework=not ranges and not any_framework,
+        left_out={f: values for f, values in left_out.items() if f not in fixed},
+    )
     if space.size > MOST_PLANS:
         raise SpecError(
             f"a space has at most {MOST_PLANS:,} plans, but the ranges combine to {space.size:,}. Way out: shorter ranges"
@@ -267,7 +293,7 @@ def _moves(job: Job, ranges: Mapping[str, Any], fixed: Mapping[str, Any]) -> boo
 def _check(field: str, value: Any) -> None:
     """Refuse a value that its field cannot have, whatever the others are."""
     table, _, key = field.partition(".")
-    if field == _SPLIT and value in (BALANCED, TIMED):
+    if field == SPLIT and value in (BALANCED, *_SPLITS):
         return
     if table == "plan":
         validate_spec({key: value}, Plan, f"{field} = {setting_value(value)}")
@@ -281,63 +307,7 @@ def _check(field: str, value: Any) -> None:
         raise SpecError(f"{field} takes whole numbers above zero, got {setting_value(value)[:40]!r}")
 
 
-def default_ranges(job: Job) -> dict[str, tuple[Any, ...]]:
-    """Return the ranges of a search that names none: the degrees, how batches are cut, what is sharded and recomputed.
-
-    Tensor parallelism goes to twice the node; layers are dealt out evenly or by time; context parallelism is there from 16,384 tokens
-    on, expert parallelism for models with experts.
-    """
-    model, world, node = job.workload.model, job.cluster.world_size, job.cluster.gpus_per_node
-    length = job.workload.sequence_length
-    tensor = tuple(t for t in _powers(min(2 * node, world)) if model.heads % t == 0)
-    ranges: dict[str, tuple[Any, ...]] = {
-        "plan.tensor_parallel": tensor,
-        "plan.sequence_parallel": (False, True) if len(tensor) > 1 else (False,),
-        "plan.pipeline_parallel": tuple(p for p in _powers(min(model.depth, world, _LARGEST_DEFAULT_DEGREE))),
-        "plan.chunks_per_rank": (1, 2, 4),
-        "plan.microbatch_size": (1, 2, 4),
-        "plan.zero_stage": (0, 1, 3),
-        "plan.recompute": ("none", "selective", "full"),
-    }
-    if length >= 2**14:
-        ranges["plan.context_parallel"] = tuple(c for c in _powers(min(16, world)) if length % (2 * c) == 0)
-    if len(ranges["plan.pipeline_parallel"]) > 1 and not model.encoder_layers:
-        ranges[_SPLIT] = (BALANCED, TIMED)
-    if model.experts:
-        ranges["plan.expert_parallel"] = tuple(
-            e for e in _powers(min(model.experts, world, 64)) if model.experts % e == 0
-        )
-    return {field: values for field, values in ranges.items() if len(values) > 1}
-
-
 @functools.lru_cache(maxsize=256)
 def load_sized(name: str, gpus: int) -> Cluster:
     """Return a cluster by name with so many GPUs."""
     return load_cluster(name, gpus)
-
-
-def _powers(limit: int) -> Iterator[int]:
-    value = 1
-    while value <= limit:
-        yield value
-        value *= 2
-
-
-def worlds(job: Job, most: int) -> tuple[int, ...]:
-    """Return the numbers of GPUs up to `most` that a search may choose: parts of a node by powers of two, then nodes by powers of two.
-
-    Raises:
-        SpecError: fewer than one.
-    """
-    if most < 1:
-        raise SpecError(f"--gpus at-most takes a number above zero, got {most}")
-    node = job.cluster.gpus_per_node
-    found = []
-    for gpus in (*(g for g in _powers(node) if node % g == 0), *(node * n for n in _powers(max(1, most // node)))):
-        try:
-            job.cluster.resized(gpus)
-        except SimulatorError:
-            continue
-        if gpus <= most:
-            found.append(gpus)
-    return tuple(dict.fromkeys(found))

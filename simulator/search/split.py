@@ -6,6 +6,8 @@ move from the busiest rank to others as long as that helps.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,12 +15,13 @@ from simulator.costs.tables import machine_of, price_table
 from simulator.errors import PlanError
 from simulator.job import Job
 from simulator.lowering import begin, resolve
+from simulator.lowering.steps.state import State
 from simulator.workload.layer_kind import is_layer
 
-__all__ = ["BALANCED", "TIMED", "timed_split"]
+__all__ = ["BALANCED", "FITTED", "TIMED", "Seconds", "Work", "timed_split", "work_of"]
 
-BALANCED, TIMED = "balanced", "timed"
-"""Words that a space may have for values of `plan.layer_split`: left out, and by time."""
+BALANCED, TIMED, FITTED = "balanced", "timed", "fitted"
+"""Words that a space may have for values of `plan.layer_split`: left out, by time, and by dynamic programming (`search/fitted.py`)."""
 _HALVINGS = 60
 Seconds = NDArray[np.float64]
 
@@ -34,34 +37,65 @@ def timed_split(job: Job) -> tuple[int, ...]:
     """
     cluster = job.cluster
     resolved = resolve(job.workload, job.plan, cluster.world_size, f"cluster {cluster.name!r}")
-    state, machine = begin(job.workload, resolved), machine_of(cluster)
+    work = work_of(job, begin(job.workload, resolved))
+    seconds, fixed = work.layers.sum(axis=0), work.fixed.sum(axis=0)
+    found = _least(seconds, fixed) if work.alone else _moved(seconds, fixed, work.rank_of, np.array(work.balanced))
+    if found == work.balanced:
+        raise PlanError("layers dealt out by time are as the balanced split has them. Way out: leave layer_split out")
+    return found
+
+
+class Work(NamedTuple):
+    """Kernels of a model's layers, and who runs its chunks.
+
+    Args:
+        layers: [2, layers] seconds of each layer's forward and backward, in the model's order.
+        fixed: [2, chunks] of what stays where it is: embedding, head.
+        rank_of: [chunks].
+        balanced: layers per chunk of the balanced split.
+    """
+
+    layers: Seconds
+    fixed: Seconds
+    rank_of: NDArray[np.int64]
+    balanced: tuple[int, ...]
+
+    @property
+    def alone(self) -> bool:
+        """Whether every rank has one chunk."""
+        return len(set(self.rank_of.tolist())) == len(self.rank_of)
+
+
+def work_of(job: Job, state: State) -> Work:
+    """Return what there is to deal out.
+
+    Args:
+        state: of the job, as `lowering.begin` returns it, with a plan that leaves `layer_split` open.
+
+    Raises:
+        PlanError: there is one chunk, or the model has more than one stack of layers.
+    """
+    machine = machine_of(job.cluster, state.resolved.framework.backend)
     if len(state.chunks) < 2:
         raise PlanError("layers are dealt out by time over the chunks of pipeline ranks, but there is 1 chunk")
     each = {
-        kind: sum(price_table(table, machine, resolved.axes).seconds for table in (cost.forward, cost.backward))
+        kind: [price_table(table, machine, state.resolved.axes).seconds for table in (cost.forward, cost.backward)]
         for kind, cost in state.costs.items()
     }
-    layers: list[float] = []
-    fixed = np.zeros(len(state.chunks))
+    layers: list[list[float]] = []
+    fixed = np.zeros((2, len(state.chunks)))
     for number, chunk in enumerate(state.chunks):
         for place, kind in enumerate(chunk.kinds):
-            inside = place - chunk.embedding < chunk.layers and is_layer(kind)
-            if inside:
+            if place - chunk.embedding < chunk.layers and is_layer(kind):
                 layers.append(each[kind])
             else:
-                fixed[number] += each[kind]
+                fixed[:, number] += each[kind]
     balanced = tuple(chunk.layers for chunk in state.chunks)
-    seconds = np.array(layers)
-    if len(seconds) != sum(balanced):
+    if len(layers) != sum(balanced):
         raise PlanError(
             f"layers of model {job.workload.model.name!r} are not dealt out by time: it has more than one stack"
         )
-    rank_of = state.placement.rank_of[0]
-    alone = len(set(rank_of.tolist())) == len(rank_of)
-    found = _least(seconds, fixed) if alone else _moved(seconds, fixed, rank_of, np.array(balanced))
-    if found == balanced:
-        raise PlanError("layers dealt out by time are as the balanced split has them. Way out: leave layer_split out")
-    return found
+    return Work(np.array(layers).T, fixed, state.placement.rank_of[0], balanced)
 
 
 def _least(seconds: Seconds, fixed: Seconds) -> tuple[int, ...]:

@@ -83,6 +83,9 @@ def parts(annotation: object) -> Iterator[object]:
     elif typing.get_origin(annotation) in (typing.Union, types.UnionType):
         for inner in typing.get_args(annotation):
             yield from parts(inner)
+    elif typing.get_origin(annotation) in (tuple, dict):
+        for inner in typing.get_args(annotation):
+            yield from () if inner is Ellipsis else parts(inner)
     elif typing.get_origin(annotation) is typing.Literal:
         yield from {type(value) for value in typing.get_args(annotation)}
     else:

@@ -19,8 +19,9 @@ _SAMPLE = 150
 def searched(model: str, cluster: str, gpus: str, batch: str, tokens: str) -> dict[str, Any]:
     """Return CPU seconds, what was found, and a sample of the space's plans, refused ones too."""
     from simulator.job import job_from_names
+    from simulator.search.defaults import default_ranges
     from simulator.search.search import search
-    from simulator.search.space import default_ranges, make_space
+    from simulator.search.space import make_space
     from simulator.simulation import simulate_job
 
     simulate_job(job_from_names("gpt3_1_3b", "h100_x8", ["plan.pipeline_parallel=2"]))  # compiled

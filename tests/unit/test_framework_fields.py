@@ -172,7 +172,8 @@ def test_every_field_of_a_profile_has_an_effect(field: str, tmp_path: Path, monk
 
 
 def test_the_list_of_fields_of_a_profile_is_complete() -> None:
-    assert set(Framework.model_fields) - set(ExtendingSpec.model_fields) == set(FIELDS)
+    """`supports` is told, and changes no figure (`test_framework_supports.py`)."""
+    assert set(Framework.model_fields) - set(ExtendingSpec.model_fields) - {"supports"} == set(FIELDS)
 
 
 def test_the_name_alone_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

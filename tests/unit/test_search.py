@@ -13,9 +13,10 @@ from simulator.job import Job, job_from_names, load_job
 from simulator.search import candidate
 from simulator.search.answer import Answer
 from simulator.search.candidate import fit_probability, look
+from simulator.search.defaults import default_ranges
 from simulator.search.quick import quick_search, quick_space
 from simulator.search.search import search
-from simulator.search.space import Space, default_ranges, make_space, read_ranges
+from simulator.search.space import Space, make_space, read_ranges
 from simulator.simulation import simulate_job
 
 SMALL = [

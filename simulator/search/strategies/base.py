@@ -6,6 +6,7 @@ import abc
 from typing import ClassVar
 
 from simulator.search.run import Run
+from simulator.search.space import Space
 
 __all__ = ["Strategy"]
 
@@ -28,6 +29,14 @@ class Strategy(abc.ABC):
     proves: ClassVar[str]
     exact: ClassVar[bool] = False
     draws: ClassVar[bool] = False
+
+    def prepared(self, space: Space) -> Space:
+        """Return the space that is searched where a user asks for one: the same, unless the strategy adds choices of its own.
+
+        Raises:
+            SpecError: the space leaves it none.
+        """
+        return space
 
     @abc.abstractmethod
     def search(self, run: Run, tries: int, seed: int) -> None:

@@ -7,6 +7,7 @@ last of the best plans asked for, all plans behind it are too, and the answer is
 from __future__ import annotations
 
 import itertools
+from typing import ClassVar
 
 from simulator.search.candidate import Looked
 from simulator.search.run import BATCH, Run
@@ -26,7 +27,7 @@ class Exact(Strategy):
     """Best first, by bounds."""
 
     name = "exact"
-    aliases = ("best_first", "branch_and_bound")
+    aliases: ClassVar[tuple[str, ...]] = ("best_first", "branch_and_bound")
     source = "Land and Doig 1960, branch and bound, with plans as leaves"
     proves = "no plan of the space that fits is better"
     exact = True
