@@ -80,7 +80,7 @@ def simulate_program(
     """Return the prediction of a step that is a program already, such as one that was recorded.
 
     Raises:
-        ProgramError: it breaks a rule, or is made for another number of ranks than the cluster has.
+        ProgramError: it breaks a rule, is made for another number of ranks than the cluster has, or nothing in it takes time.
         SpecError: the cluster's GPU cannot compute in its number formats.
     """
     from simulator import __version__
@@ -103,7 +103,12 @@ def simulate_program(
         "assumptions": list(assumptions),
     }
     trained = trained_by(priced.program)
-    return measure(trace, priced.program, priced.prices, trained, priced.cluster, facts, priced.ranks)
+    prediction = measure(trace, priced.program, priced.prices, trained, priced.cluster, facts, priced.ranks)
+    if not prediction.step_time:
+        raise ProgramError(
+            f"a step takes time, but nothing of program {program.name!r} does. Way out: operators in its segments, or messages with bytes"
+        )
+    return prediction
 
 
 def simulate_job(job: Job, engine: str = "compiled", fold: bool = True) -> Prediction:

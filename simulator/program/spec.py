@@ -291,6 +291,10 @@ def _amounts_are_finite(program: Program) -> None:
                     f"a link is a transfer, a collective with its name, or a copy: {item.name!r} has kind "
                     f"{item.kind} and collective {item.collective!r}"
                 )
+            if item.kind == TRANSFER and len(item.pipeline_ranks) != 2:
+                raise ProgramError(
+                    f"a transfer goes from one pipeline rank to another: {item.name!r} names {list(item.pipeline_ranks)}"
+                )
             if item.blocks and item.kind != TRANSFER:
                 raise ProgramError(f"only a transfer blocks: {item.name!r} has kind {item.kind}")
             if not (math.isfinite(item.message) and item.message >= 0):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.errors import ProgramError
 from simulator.program.program import COMPUTE, Program
 from simulator.program.trace import Trace
 
@@ -46,6 +47,9 @@ class StepWindow:
 def step_window(program: Program, trace: Trace) -> StepWindow:
     """Return the window of one step.
 
+    Raises:
+        ProgramError: a program of several steps, written by hand, in which these do not follow each other alike.
+
     >>> from simulator.program.builder import ProgramBuilder
     >>> step_window(ProgramBuilder().build(), Trace(start=np.zeros(0), end=np.zeros(0), engine="given"))
     StepWindow(low=0.0, high=0.0, steps=1.0, whole=True)
@@ -54,15 +58,33 @@ def step_window(program: Program, trace: Trace) -> StepWindow:
     if steps == 1:
         return StepWindow(0.0, trace.makespan)
     own = np.flatnonzero((program.kind == COMPUTE) & (program.rank == 0) & (program.action != _UPDATE))
-    ends = np.zeros(int(program.microbatch[own].max()) + 1)
+    ends = np.zeros(int(program.microbatch[own].max(initial=-1)) + 1)
     np.maximum.at(ends, program.microbatch[own], trace.end[own])
-    each = len(ends) // steps
+    each, rest = divmod(len(ends), steps)
+    if not each or rest:
+        raise _unlike(f"rank 0 computes {len(ends)} microbatches in {steps} steps")
     first = steps // 2 * each - 1
     ranks = dict(program.axes).get("pp", program.ranks)
+    held = each  # microbatches in the window
     if each >= ranks or (np.diff(program.step[own]) >= 0).all():
         ends = np.repeat(ends.reshape(steps, each).max(axis=1), each)  # a step's last backward, whichever it is of
-        return StepWindow(float(ends[first]), float(ends[first + each]), whole=False)
-    return StepWindow(float(ends[first]), float(ends[first + ranks]), ranks / each, whole=False)
+    else:
+        held = ranks
+    if first + held >= len(ends):
+        raise _unlike(f"{steps} steps of {each} hold fewer microbatches than the pattern of {ranks} ranks repeats in")
+    low, high = float(ends[first]), float(ends[first + held])
+    if high <= low > 0.0:
+        raise _unlike(
+            f"microbatch {first + held} ends at {high:.6g} s, microbatch {first} of an earlier step at {low:.6g} s"
+        )
+    return StepWindow(low, high, held / each, whole=False)
+
+
+def _unlike(what: str) -> ProgramError:
+    return ProgramError(
+        f"steps of one program follow each other on rank 0, with as many microbatches in each, but {what}. "
+        "Way out: number microbatches on from step to step, or write one step"
+    )
 
 
 def cut_trace(program: Program, trace: Trace) -> Trace:

@@ -10,7 +10,7 @@ import pytest
 
 from simulator.errors import ProgramError
 from simulator.program.builder import ProgramBuilder, collective_link, plain_segment, transfer_link
-from simulator.program.program import Effect, FusedSegment, Program, Segment, Tensor
+from simulator.program.program import TRANSFER, Effect, FusedSegment, Link, Program, Segment, Tensor
 from simulator.program.spec import RULES, find_deadlock, verify
 from simulator.program.text import parse_text
 
@@ -325,3 +325,14 @@ def test_a_long_ring_is_shortened() -> None:
     told = find_deadlock(ring({rank: [(rank + 1) % 40] for rank in range(40)}))
     assert "... 28 more ..." in told
     assert len(told) < 1000
+
+
+def test_a_transfer_has_two_ends() -> None:
+    build = ProgramBuilder()
+    stream = build.add_stream(build.add_rank())
+    one_end = Link(
+        name="act", kind=TRANSFER, message=1.0, dtype="bf16", group=("pp",), pipeline_ranks=(0,), account="pp"
+    )
+    build.add_row(build.add_item(one_end), stream)
+    with pytest.raises(ProgramError, match=r"from one pipeline rank to another: 'act' names \[0\]"):
+        verify(build.build())
