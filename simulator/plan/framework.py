@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from simulator.errors import SpecError
 from simulator.plan.plan import Plan
-from simulator.plan.values import Attention, Exchange, Messages, RecomputeKind
+from simulator.plan.values import Attention, Exchange, Messages, RecomputeExtent, RecomputeKind
 from simulator.specs import ExtendingSpec, Listed, load_named, validate_spec
 from simulator.units import Bytes, Seconds
 
@@ -27,7 +27,8 @@ class Framework(ExtendingSpec):
 
     Kernels: attention, fused_*, norms_in_fp32, norm_sums_apart, measures_accuracy, splits_qkv, packs_qkv, softmax_by_reductions,
     stacks_saved, embeds_by_product, dropout, joined_gate, joined_qkv, plain_gate, casts_apart as in `KernelStyle`.
-    Recompute: prunes_recompute (a compiler drops what no backward reads from a forward that runs again).
+    Recompute: recompute_extent (how much of a forward runs again: "layer", all of it; "until_kept", as far as the last operator that
+    keeps something for its backward; "needed", what some backward reads, as a compiler drops the rest).
     Communication: backend (the library: "nccl" and its ports, or "gloo", through host memory);
     gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
     they are kept); reduces_whole (ZeRO-1 and 2 sum all gradients on all replicas, though each keeps its shard only);
@@ -113,7 +114,7 @@ class Framework(ExtendingSpec):
     softmax_by_reductions: bool = False
     stacks_saved: bool = False
     embeds_by_product: bool = False
-    prunes_recompute: bool = False
+    recompute_extent: RecomputeExtent = "layer"
     fused_cross_entropy: bool
     in_place_cross_entropy: bool
     fused_wgrad_accumulation: bool

@@ -20,6 +20,7 @@ __all__ = [
     "Messages",
     "Module",
     "Part",
+    "RecomputeExtent",
     "RecomputeKind",
     "graphs",
 ]
@@ -35,6 +36,7 @@ Attention = Literal["unfused", "flash1", "flash2", "flash3", "te", "te_2024", "s
 Exchange = Literal["all_to_all", "once_per_node", "einsum"]
 Messages = Literal["latency", "blocking"]
 RecomputeKind = Literal["none", "selective", "operators", "full"]
+RecomputeExtent = Literal["layer", "until_kept", "needed"]
 Module = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"]
 
 GRAPH_PARTS = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")

@@ -64,6 +64,15 @@ def hides_input_gradients(capture: Capture) -> bool:
     return any(events[n + 1].work == "gemm" and n not in events[n + 1].after for n in sent if n + 1 < len(events))
 
 
+def extent_of_recompute(capture: Capture) -> str:
+    """How much of a layer runs again, by its products: all of them, or all but the last, which nothing of the layer reads."""
+    run = {
+        phase: sum(e.work == "gemm" and "layers" in e.path for e in capture.events if e.phase == phase)
+        for phase in ("forward", "recompute")
+    }
+    return {run["forward"]: "layer", run["forward"] - 4: "until_kept"}[run["recompute"]]
+
+
 WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
     ("pytorch_ddp", "gradients_overlap"): (TORCH, lambda: overlaps(ddp())),
     ("pytorch_ddp", "gradient_dtype"): (TORCH, lambda: reduced_in(ddp())),
@@ -73,6 +82,10 @@ WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
     ("pytorch_ddp", "in_place_cross_entropy"): (
         TORCH,
         lambda: not any(e.name == "aten._log_softmax" for e in ddp().events),
+    ),
+    ("pytorch_fsdp", "recompute_extent"): (
+        TORCH,
+        lambda: extent_of_recompute(recorded("parallel.py:step", 8, "--data fsdp2 --recompute")),
     ),
     ("megatron_core", "tensor_parallel_overlap"): (MEGATRON, lambda: hides_input_gradients(megatron())),
     ("megatron_core", "drops_gradients"): (MEGATRON, lambda: fresh_gradients(megatron())),

@@ -51,7 +51,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "softmax_by_reductions": switch({"profile": {"attention": '"unfused"', "fused_softmax": "true"}}),
     "stacks_saved": switch({}),
     "embeds_by_product": switch({}),
-    "prunes_recompute": switch({"plan": {"recompute": "full"}}),
+    "recompute_extent": ({"plan": {"recompute": "full"}}, '"layer"', '"until_kept"'),
     "splits_qkv": switch({"profile": {"attention": '"flash2"'}}),
     "fused_cross_entropy": switch({}),
     "in_place_cross_entropy": switch({}),

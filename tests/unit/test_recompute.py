@@ -196,7 +196,7 @@ def test_a_compiler_drops_the_last_product_of_a_forward_that_runs_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names = (profile(tmp_path, "whole", "maxtext", prunes_recompute="false"), "maxtext")
+    names = (profile(tmp_path, "whole", "maxtext", recompute_extent='"layer"'), "maxtext")
     whole, pruned = (lowered(recompute="full", zero_stage=3, framework=name) for name in names)
     assert {"mlp down", "mlp residual"} == set(labels(whole)) - set(labels(pruned))
     assert kept(whole) == kept(pruned)
@@ -257,3 +257,23 @@ def test_kept_products_of_experts_are_their_rows(split: int, parts: int) -> None
     rows = 128 * 2 * 2.0
     assert rows * 2 * 64 / 4 == kept["expert up output"]
     assert rows * model.hidden / parts == kept["expert down output"]
+
+
+def test_a_checkpoint_that_stops_early_leaves_out_what_comes_after_the_last_tensor_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last product only reads what is kept, so it does not run again, nor do its collective and the sum behind it."""
+    monkeypatch.chdir(tmp_path)
+    name = profile(tmp_path, "whole", "torchtitan_eager", recompute_extent='"layer"')
+    plan = {"tensor_parallel": 2, "sequence_parallel": True, "zero_stage": 3}
+    whole, early = (lowered(**plan, recompute="full", framework=f) for f in (name, "torchtitan_eager"))
+    assert {"mlp down", "mlp down reduce_scatter", "mlp residual"} == set(labels(whole)) - set(labels(early))
+    assert kept(whole) == kept(early)
+    whole, early = (lowered(**plan, recompute="operators", framework=f) for f in (name, "torchtitan_eager"))
+    assert {"mlp residual"} == set(labels(whole)) - set(labels(early))
+
+
+def test_an_operator_that_keeps_what_it_made_runs_again_to_the_end_of_a_layer() -> None:
+    """A norm at the end of a layer keeps what it made of the last product."""
+    with_norm = Workload(model=load_model("gemma2_9b"), sequence_length=4096, global_batch_size=8)
+    assert "mlp down" in labels(lowered(with_norm, recompute="full", zero_stage=3, framework="torchtitan_eager"))

@@ -13,6 +13,12 @@ Which layers (`recompute_method` with n = `recompute_layers`):
 
 Modules are those of Megatron-LM's --recompute-modules: core_attn, mlp, moe and shared_experts keep their input and run again as a
 whole; layernorm, moe_act and mla_up_proj keep their input and make again what the next product would have kept.
+
+How much of a layer runs again, where all of it may (`Framework.recompute_extent`):
+
+    layer        all of it: the layer is called a second time to its end (Megatron-LM, DeepSpeed, reentrant torch.utils.checkpoint)
+    until_kept   as far as the last operator that keeps something for its backward (torch.utils.checkpoint without reentry stops there)
+    needed       what the backward reads, and what that takes (a compiler drops the rest)
 """
 
 from __future__ import annotations
@@ -46,7 +52,7 @@ class Recompute:
         kind: none, selective, operators, policy or full.
         modules: of "selective"; () = the attention core.
         policy, saves: name of a policy and the values that it keeps.
-        prunes: whether "full" makes again only what the backward pass needs, as "policy" does.
+        extent: how much of a layer runs again: layer, until_kept or needed.
         method, layers: which layers; "" = all, each from its own input.
     """
 
@@ -56,7 +62,7 @@ class Recompute:
     layers: int = 0
     policy: str = ""
     saves: tuple[str, ...] = ()
-    prunes: bool = False
+    extent: str = "layer"
 
     @property
     def text(self) -> str:
@@ -104,13 +110,13 @@ def policy_named(ending: str, recompute: Recompute) -> Recompute:
 
 def runs_again(part: LayerPart, recompute: Recompute) -> list[Operator]:
     """Return the operators that run again before the backward of a layer, forward order."""
-    if recompute.kind == "policy" or recompute.prunes:
+    if recompute.kind == "policy" or (recompute.kind == "full" and recompute.extent == "needed"):
         chosen = repeated(part, recompute.saves)
         return [o for i, o in enumerate(part.operators) if i in chosen]
-    if recompute.kind == "full":
-        return list(part.operators)
-    if recompute.kind == "operators":
-        return [_part_of(o) for o in part.operators if o.again]
+    if recompute.kind in ("full", "operators"):
+        end = _kept_end(part) if recompute.extent == "until_kept" else len(part.operators)
+        operators = part.operators[:end]
+        return list(operators) if recompute.kind == "full" else [_part_of(o) for o in operators if o.again]
     if recompute.kind != "selective":
         return []
     chosen = _chosen(part, recompute.modules or ("core_attn",))
@@ -151,6 +157,17 @@ def _drops(part: LayerPart, module: str, saved: list[tuple[int, int]]) -> set[tu
 def _chosen(part: LayerPart, modules: tuple[str, ...]) -> set[int]:
     """Numbers of the operators that belong to any of these modules."""
     return {i for i, o in enumerate(part.operators) if set(modules) & set(o.modules)}
+
+
+def _kept_end(part: LayerPart) -> int:
+    """How many operators have run when all that backwards of the layer read is there: a product keeps what it is given, any other
+    operator also what it made."""
+    for i, o in reversed(tuple(enumerate(part.operators))):
+        if o.work == "gemm":
+            return i
+        if o.work == "attention" or any(not saved.idle for saved in o.saved):
+            return i + 1
+    return 0
 
 
 def _part_of(operator: Operator) -> Operator:

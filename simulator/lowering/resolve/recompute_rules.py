@@ -36,7 +36,7 @@ def resolve_recompute(workload: Workload, plan: Plan, framework: Framework, slic
         plan.recompute_layers or 0,
         policy.name if policy else "",
         policy.saves if policy else (),
-        kind == "full" and framework.prunes_recompute and plan.recompute_method != "uniform",
+        "layer" if plan.recompute_method == "uniform" else framework.recompute_extent,
     )
     chunks = plan.pipeline_parallel * (1 if slices else plan.chunks_per_rank)
     largest = max(plan.layer_split) if plan.layer_split else -(-workload.model.layers // chunks)
