@@ -127,6 +127,7 @@ class Job:
         neighbours: other jobs on the same cluster (`simulator.studies.neighbours`).
         unknown: what of code, plan and machine was assumed; each widens the band of the step time.
         search: what `dtsim search` is to do; None = its options say all.
+        batch_follows: whether the global batch follows from the replicas: what it was read from says sequences per replica.
     """
 
     name: str
@@ -144,6 +145,7 @@ class Job:
     neighbours: tuple[Neighbour, ...] = ()
     unknown: frozenset[Unknown] = frozenset()
     search: SearchChoice | None = None
+    batch_follows: bool = False
 
 
 def load_job(name: str | Path, settings: Iterable[str] = ()) -> Job:

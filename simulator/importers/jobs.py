@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,8 @@ def load_any_job(
                 f"{error}\nWay out: --set model.KEY=VALUE for what the file leaves to other files"
             ) from None
         raise
-    return made
+    name = "workload.global_batch_size"
+    return replace(made, batch_follows=name not in changes and any(a.field == name for a in imported.assumed))
 
 
 _COUNTS = (

@@ -27,7 +27,17 @@ from simulator.specs import validate_spec
 from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.precision import precision_named
 
-__all__ = ["DEGREES", "MOST_PLANS", "SPLIT", "Point", "Space", "make_space", "read_ranges", "table_ranges"]
+__all__ = [
+    "DEGREES",
+    "MOST_PLANS",
+    "SPLIT",
+    "Point",
+    "Space",
+    "make_space",
+    "read_ranges",
+    "table_ranges",
+    "with_batch",
+]
 
 MOST_PLANS = 10_000_000
 """Plans of the largest space that is searched."""
@@ -36,6 +46,7 @@ DEGREES = ("plan.tensor_parallel", "plan.context_parallel", "plan.pipeline_paral
 _WORKLOAD = ("global_batch_size", "precision", "optimizer", "sequence_length")
 _GPUS = "cluster.gpus"
 _CLUSTER = "cluster.name"
+_BATCH = "workload.global_batch_size"
 SPLIT = "plan.layer_split"
 
 
@@ -58,9 +69,16 @@ class Point:
 
     def settings_of(self, job: Job) -> list[str]:
         """As `--set` arguments that any verb takes, for the job that this plan is."""
-        if self.values.get(SPLIT) not in _SPLITS:
-            return self.settings
-        return Point(self.number, {**self.values, SPLIT: job.plan.layer_split}).settings
+        point = Point(self.number, {**self.values, SPLIT: job.plan.layer_split})
+        return with_batch(job, (point if self.values.get(SPLIT) in _SPLITS else self).settings)
+
+
+def with_batch(job: Job, settings: list[str]) -> list[str]:
+    """Return settings that leave a job its global batch, also where that follows from the replicas and they change those."""
+    fields = {setting.partition("=")[0] for setting in settings}
+    if not job.batch_follows or _BATCH in fields or not fields & {*DEGREES, "plan.data_parallel", _GPUS}:
+        return settings
+    return [*settings, f"{_BATCH}={job.workload.global_batch_size}"]
 
 
 def setting_value(value: Any) -> str:

@@ -9,6 +9,7 @@ from simulator.job import Job
 from simulator.report.prediction import Prediction
 from simulator.report.table import Section, percent
 from simulator.search.quick import changed_fields, proposed, quick_search
+from simulator.search.space import with_batch
 from simulator.studies.changes import Change, Outcome, Trial
 from simulator.units import show
 
@@ -28,15 +29,18 @@ class PlanInstead:
         plans: of the space that was searched.
         step_time: of the plan that came [s].
         trial: a plan that fits and is quicker; None = the search found none.
+        settings: that make it of the files.
     """
 
     plans: int
     step_time: float
     trial: Trial | None
+    settings: list[str]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the value of the key `plan_instead` of `dtsim run --json`."""
-        return {"plans": self.plans, "found": None if self.trial is None else self.trial.to_dict()}
+        found = None if self.trial is None else self.trial.to_dict() | {"settings": self.settings}
+        return {"plans": self.plans, "found": found}
 
     def section(self) -> Section:
         """Return it to read."""
@@ -45,7 +49,7 @@ class PlanInstead:
             return Section(title="this plan instead: none", lines=(line,))
         found = self.trial.outcome
         gain = percent(self.step_time / found.step_time - 1.0, signed=True)
-        settings = " ".join(f"--set {setting}" for setting in self.trial.change.settings)
+        settings = " ".join(f"--set {setting}" for setting in self.settings)
         return Section(
             title=f"this plan instead: {show(found.step_time, 's')} per step ({gain} speed), {show(found.peak_memory, 'B')}, fits",
             lines=(settings, f"by a quick search of {self.plans:,} plans; dtsim search proves the best"),
@@ -60,7 +64,8 @@ def plan_instead(job: Job, prediction: Prediction) -> PlanInstead | None:
     quicker = prediction.step_time * (1.0 - _NOTICEABLE)
     if trial is not None and (trial.outcome is None or trial.outcome.step_time > quicker):
         trial = None
-    return PlanInstead(plans=plans, step_time=prediction.step_time, trial=trial)
+    settings = with_batch(job, trial.change.settings) if trial is not None else []
+    return PlanInstead(plans=plans, step_time=prediction.step_time, trial=trial, settings=settings)
 
 
 def other_plan(job: Job, tries: int | None = None) -> tuple[int, Trial | None]:

@@ -103,10 +103,14 @@ def test_json_is_whole_and_finite(case: tuple[Any, Prediction]) -> None:
 
 
 def test_mfu_counts_model_flops_and_hfu_adds_recompute() -> None:
-    plain = predict("llama2_7b", "a100_x8", 8, 8, 4096, zero_stage=3, framework="pytorch_fsdp", recompute="none")
-    full = predict("llama2_7b", "a100_x8", 8, 8, 4096, zero_stage=3, framework="pytorch_fsdp", recompute="full")
+    """Megatron's checkpoints run a whole layer again; PyTorch's stop before its last product."""
+    plain, full, stops = (
+        predict("llama2_7b", "a100_x8", 8, 8, 4096, zero_stage=3, framework=framework, recompute=recompute)
+        for framework, recompute in (("megatron_core", "none"), ("megatron_core", "full"), ("pytorch_fsdp", "full"))
+    )
     assert plain.mfu == pytest.approx(plain.hfu)
     assert full.hfu / full.mfu == pytest.approx(4 / 3, rel=0.05)
+    assert 1.2 < stops.hfu / stops.mfu < full.hfu / full.mfu
     assert full.mfu < plain.mfu
 
 
