@@ -106,6 +106,7 @@ class Framework(ExtendingSpec):
     fused_bias_activation: bool
     fused_residual: bool
     fused_rotary: bool
+    scales_rotary: bool = True
     fused_norm: bool
     norms_in_fp32: bool = False
     measures_accuracy: bool = False

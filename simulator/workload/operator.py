@@ -150,6 +150,7 @@ class KernelStyle:
         fused_bias_activation: bias and activation function in one kernel.
         fused_residual: bias, dropout and residual addition in one kernel.
         fused_rotary: rotary embedding in one kernel.
+        scales_rotary: that kernel takes cosines and sines that are scaled; else such a model's embedding is plain operations.
         fused_norm: normalisation in one kernel.
         norms_in_fp32: the residual stream is cast to fp32 before every norm, and its gradient back; the norm itself is one kernel.
         measures_accuracy: accuracy and perplexity of every microbatch are computed from its logits, beside the loss.
@@ -196,6 +197,7 @@ class KernelStyle:
     fused_bias_activation: bool = True
     fused_residual: bool = True
     fused_rotary: bool = True
+    scales_rotary: bool = True
     fused_norm: bool = True
     norms_in_fp32: bool = False
     measures_accuracy: bool = False

@@ -45,6 +45,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "fused_bias_activation": switch({}),
     "fused_residual": switch(DROPOUT),
     "fused_rotary": switch(LLAMA),
+    "scales_rotary": switch({"model": "gpt_oss_20b"}),
     "fused_norm": switch(LLAMA),
     "norms_in_fp32": switch({}),
     "measures_accuracy": switch({}),
