@@ -176,6 +176,7 @@ class KernelStyle:
         fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
         exchange_permutes: the exchange of rows between experts makes the copies of tokens and sums them itself.
         exchange_sorts: it also delivers rows sorted by expert, and takes them so.
+        pads_expert_rows: each expert's rows are copied to places whose number products in 8 bits take, and back.
         ring_in_fp32: partial results of ring attention are joined by plain fp32 operations.
         ring_traced: the ring is part of a compiled graph, which waits for every exchange where it starts.
         casts_apart: operands are quantised by kernels of their own, the transposed copy from the narrow one.
@@ -223,6 +224,7 @@ class KernelStyle:
     fuses_experts: bool = False
     exchange_permutes: bool = False
     exchange_sorts: bool = False
+    pads_expert_rows: bool = False
     gathers_logits: bool = False
     gathers_rotary: bool = False
     copies_attention_output: bool = False
