@@ -4,7 +4,8 @@ A framework's thread runs through Python, dispatches every operator and launches
 
     kernel      launch_time                                         each
     operator    operator_time       each kernel that no module of a library starts; a weight's gradient twice: its place in the graph
-                                    of gradients, and the hook that notes it for its bucket
+                                    of gradients, and the hook that notes it for its bucket; what quantises an operand once,
+                                    however many kernels do it
     fetch       fetch_time          hooks around a module whose weights are sharded (`FETCHED`), forward, made again and backward
     module      module_time         a linear layer or attention, forward or backward; rows in another order; a collective.
                                     A linear layer that quantises counts twice
@@ -39,6 +40,7 @@ __all__ = ["NO_HOST", "HostTimes", "TableTime", "host_rows", "host_times", "inte
 _PER_WEIGHT = 2
 """Operators for each weight tensor whose gradient is done (Megatron-LM, distributed_data_parallel.py: a hook per parameter)."""
 _GATHER = Traffic("gather")
+_CAST = Traffic("cast")
 _NARROW = 2.0
 """Bytes of an element below which a product's operands were quantised."""
 _QUANTISING_MODULES = 2
@@ -150,7 +152,8 @@ def _python(table: OperatorTable, i: int, launches: int, times: HostTimes) -> fl
     if table.kind[i] == COLLECTIVE:
         return times.module
     if table.work[i] not in ("gemm", "attention"):
-        return times.module if table.call[i] == _GATHER else launches * times.operator
+        calls = 1 if table.call[i] == _CAST else launches
+        return times.module if table.call[i] == _GATHER else calls * times.operator
     if table.part[i] == "weight":
         weights = int(table.shape[i, 0]) if launches > 1 and table.work[i] == "gemm" else 1
         return _PER_WEIGHT * weights * times.operator

@@ -121,8 +121,18 @@ def _quantise(
     if not (ctx.style.fuses_experts and d.around.experts and between):
         part = "input" if phase == "backward" else ""
         shards = math.prod(hop.ranks for hop in gathers)
+        experts = d.shape[0] if d.around.experts else 1
         add_casts(
-            rows, label, elements, ctx.precision, after_norm, shards, ctx.style.casts_apart, phase=phase, part=part
+            rows,
+            label,
+            elements,
+            ctx.precision,
+            after_norm,
+            shards,
+            ctx.style.casts_apart,
+            experts,
+            phase=phase,
+            part=part,
         )
 
 
