@@ -4,6 +4,9 @@
     fp8            x once                  a copy, and a transposed one where products of 8 bits take one layout only
     fp8_current    x for its maximum,      the same
                    x again
+    fp8_rowwise    x by rows once, by      a copy by rows and one by columns, whose scales differ
+                   columns for maxima,
+                   and again
     fp8_block      x once                  a copy by rows and one by columns, whose blocks differ
     mxfp8          x once                  the same
     nvfp4          x for its maximum,      the same
@@ -18,7 +21,7 @@ TransformerEngine quantization.py, reduce_and_update_fp8_tensors, over Megatron-
 Of grouped products each expert's operand is quantised by itself, but with fp8, for which one kernel does it for all
 (csrc/extensions/cast.cpp, multi_tensor_quantize_impl).
 
-Under sequence parallelism each rank quantises the tokens it has, and what is gathered is narrow.
+Under sequence parallelism each rank quantises the tokens it has, and what is gathered is narrow (of fp8_rowwise it is wide).
 
 Source: NVIDIA TransformerEngine, docs/features/low_precision_training (fp8_current_scaling, mxfp8, nvfp4: passes over the tensor and
 handling of transposes) and transformer_engine/pytorch/csrc/extensions/normalization.cpp (which norms are fused);
