@@ -2,7 +2,12 @@
 
 A token that k experts want, dealt out evenly over x places, goes to x (1 - (1 - 1/x)^k) of them.  By plain all_to_all it is
 sent k times; DeepEP (deepseek-ai/DeepEP) and HybridEP send it once to every node that wants it and hand it on there to every
-rank that wants it, in small pieces, so that most of the quicker of the two is hidden.
+rank that wants it.  That is a pipeline of two stages that n nodes' shares go through one after the other:
+
+    seconds = slower + quicker / n
+
+Nine published times of HybridEP's kernels on 16, 32 and 64 H100 (branch hybrid-ep of deepseek-ai/DeepEP, docs/README_Hybrid-EP.md) are
+met to 7 % in the median and 12 at most; the slower stage alone would be 9 to 34 % short.
 """
 
 from __future__ import annotations
@@ -13,12 +18,6 @@ from simulator.collectives import CollectiveTime, collective_seconds
 from simulator.hardware.fabric import Fabric, GroupPlacement
 
 __all__ = ["once_per_node", "places_reached"]
-
-EXPOSED = 0.5
-"""Part of the quicker of both ways that the slower one does not hide.  Fitted to nine published times of HybridEP's kernels (deepseek-ai/
-DeepEP, branch hybrid-ep, docs/README_Hybrid-EP.md: 16, 32 and 64 H100, 4,096 tokens of 7,168 values, 8 experts of each, 16
-multiprocessors, dispatch of 1 and 2 bytes and combine), of which it misses none by more than 7 %; without it they took 1.1 to 1.5 times
-as long as priced."""
 
 
 def places_reached(places: float, copies: int, reach: float = 1.0) -> float:
@@ -62,5 +61,5 @@ def once_per_node(
         )
         other = collective_seconds("all_to_all", one * places_reached(place.nodes, copies, reach), across, fabric)
         quick, slow = sorted((time, other), key=lambda t: t.seconds)
-        time = replace(slow, seconds=slow.seconds + EXPOSED * quick.seconds)
+        time = replace(slow, seconds=slow.seconds + quick.seconds / place.nodes)
     return replace(time, calibrated=False)
