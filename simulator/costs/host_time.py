@@ -7,6 +7,7 @@ A framework's thread runs through Python, dispatches every operator and launches
                                     of gradients, and the hook that notes it for its bucket; what quantises an operand once,
                                     however many kernels do it
     fetch       fetch_time          hooks around a module whose weights are sharded (`FETCHED`), forward, made again and backward
+    group       launch_time         each product of grouped ones beside its launch: the library's own code
     module      module_time         a linear layer or attention, forward or backward; rows in another order; a collective.
                                     A linear layer that quantises counts twice
 
@@ -50,7 +51,8 @@ _QUANTISING_MODULES = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTimes:
     """Seconds of the host per kernel launch, per operator, per module, per linear layer whose weights hooks `fetch`; `blocked`: what the
-    GPU waits for each launch where these do not queue (0 = they do); `synchronised`: what it waits after each synchronised layer."""
+    GPU waits for each launch where these do not queue (0 = they do); `synchronised`: what it waits after each synchronised layer; `slowed`:
+    how many times as long the code of libraries takes in a training step as in a loop (launches take as long)."""
 
     launch: float = 0.0
     operator: float = 0.0
@@ -58,6 +60,7 @@ class HostTimes:
     fetch: float = 0.0
     blocked: float = 0.0
     synchronised: float = 0.0
+    slowed: float = 1.0
 
 
 NO_HOST = HostTimes()
@@ -90,6 +93,7 @@ def host_times(framework: Framework, kind: str, pace: float) -> HostTimes:
         fetch=framework.fetch_time / factor,
         blocked=framework.launch_wait / factor,
         synchronised=framework.layer_wait / factor,
+        slowed=1.0 / load_host_coefficients().training_pace,
     )
 
 
@@ -142,7 +146,7 @@ def host_rows(table: OperatorTable, times: HostTimes) -> NDArray[np.float64]:
         elif waits(table.call[i], "hooks"):
             out[i] = launches * times.fetch
         elif captured == EAGER and launches:
-            out[i] = launches * times.launch + _python(table, i, launches, times)
+            out[i] = launches * times.launch + _python(table, i, launches, times) + _grouped(table, i, launches, times)
         before = captured
     return np.array(out)
 
@@ -158,3 +162,10 @@ def _python(table: OperatorTable, i: int, launches: int, times: HostTimes) -> fl
         weights = int(table.shape[i, 0]) if launches > 1 and table.work[i] == "gemm" else 1
         return _PER_WEIGHT * weights * times.operator
     return (_QUANTISING_MODULES if BYTES_PER_ELEMENT[table.dtype[i]] < _NARROW else 1) * times.module
+
+
+def _grouped(table: OperatorTable, i: int, launches: int, times: HostTimes) -> float:
+    """What the library's own code for each of grouped products takes longer than in the loop that its launches stand for."""
+    if table.work[i] != "gemm" or launches < 2:
+        return 0.0
+    return int(table.shape[i, 0]) * (times.slowed - 1.0) * times.launch

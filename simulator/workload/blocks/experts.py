@@ -28,7 +28,7 @@ __all__ = ["LAUNCHES_PER_EXPERT", "experts"]
 LAUNCHES_PER_EXPERT = 2
 """Host work for one expert's share of a product, in launches: frameworks hand each expert's product to the library by itself,
 on one of several streams.  MooreThreads/SimuMax, configs/system/b200_*.json: products of 40 to 160 groups take at least 8.6 to
-9.2 us per group whatever their size, twice a launch of 4 us."""
+9.2 us per group whatever their size, twice a launch of 4 us: one launch, and as long again in the library's own code."""
 
 _COUNT_KERNELS = 12
 """Kernels and copies between the choice of experts and the moment at which the host knows how many rows each expert has."""
