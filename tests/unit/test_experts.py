@@ -250,16 +250,16 @@ def test_a_fused_pair_hides_the_exchange_under_compute() -> None:
     assert fused.breakdown["ep"] < plain.breakdown["ep"]
 
 
-@pytest.mark.parametrize(("exchange", "measured"), [(None, 41.25 / 31.31), ("once_per_node", 24.71 / 20.99)])
-def test_the_gain_of_exchanges_beside_another_microbatch_is_the_measured_one(
-    exchange: str | None, measured: float
-) -> None:
+@pytest.mark.parametrize(
+    ("framework", "measured"), [("megatron_bridge", 41.25 / 31.31), ("megatron_bridge_hybridep", 24.71 / 20.99)]
+)
+def test_the_gain_of_exchanges_beside_another_microbatch_is_the_measured_one(framework: str, measured: float) -> None:
     """Qwen3-30B-A3B on 16 H100: 41.25 s become 31.31 s by all_to_all, 24.71 s become 20.99 s by HybridEP.
 
     Source: NVIDIA-NeMo/Megatron-Bridge skills/nemo-mbridge-perf-expert-parallel-overlap/SKILL.md.
     """
     work = Workload(model=load_model("qwen3_30b_a3b"), sequence_length=4096, global_batch_size=256)
-    cluster, plan = load_cluster("dgx_h100", 16), {"zero_stage": 1, "expert_parallel": 16, "expert_exchange": exchange}
+    cluster, plan = load_cluster("dgx_h100", 16), {"zero_stage": 1, "expert_parallel": 16, "framework": framework}
     plain, beside = (simulate(work, Plan(**plan, schedule=s), cluster) for s in (None, "combined_1f1b"))
     assert measured == pytest.approx(plain.step_time / beside.step_time, rel=0.07)
     spared, waits = (
@@ -267,7 +267,7 @@ def test_the_gain_of_exchanges_beside_another_microbatch_is_the_measured_one(
         (beside.breakdown["host"] - plain.breakdown["host"]),
     )
     assert spared - waits == pytest.approx(plain.step_time - beside.step_time, rel=0.01)
-    assert -1e-9 < waits < 0.2 * spared  # less to do for the GPU, as much as before for the host
+    assert -1e-9 < waits < 0.4 * spared  # less to do for the GPU, as much as before for the host
 
 
 def test_combined_1f1b_has_one_more_forward_in_flight_and_costs_no_bubble() -> None:
@@ -296,8 +296,8 @@ def test_fused_experts_and_a_sorting_exchange_have_fewer_kernels() -> None:
         "unpermute",
         "sort by expert",
         "sort back",
-        "rows padded",
-        "padding removed",
+        "expert rows padded",
+        "expert padding removed",
         "expert clamp",
         "expert swiglu",
         "expert weighted biases",
@@ -316,7 +316,7 @@ def test_rows_of_experts_in_8_bits_are_padded_where_the_exchange_does_not() -> N
     narrow, wide = (
         Workload(model=model, sequence_length=4096, global_batch_size=64, precision=p) for p in ("fp8_block", "bf16")
     )
-    rows = ("rows padded", "padding removed")
+    rows = ("expert rows padded", "expert padding removed")
 
     def bytes_of(work: Workload, framework: str, way: str) -> list[float]:
         t = table(lowered(work, 8, expert_parallel=8, framework=framework), f"moe layer {way}")

@@ -54,12 +54,12 @@ def experts(g: LayerBuilder, x: Tensor) -> Tensor:
             there = g.moves("sort by expert", there, "sorted rows", access="gather", after_exchange=True)
         pads = style.pads_expert_rows and g.quantises and not m.capacity_factor
         if pads:
-            there = g.moves("rows padded", there, "padded rows", access="stream", absorbed="exchange")
+            there = g.moves("expert rows padded", there, "padded rows", access="stream", absorbed="exchange")
         out = mlp(g, "expert", there, Dim("expert_ffn", m.expert_ffn), expert=True)
         if m.linear_bias and style.weights_in_experts:
             out = _weighted_biases(g, out)
         if pads:
-            out = g.moves("padding removed", out, "rows without padding", access="stream", absorbed="exchange")
+            out = g.moves("expert padding removed", out, "rows without padding", access="stream", absorbed="exchange")
         if not by_product:
             out = g.moves("sort back", out, "rows sorted back", access="gather", after_exchange=True)
         back = g.tensor("combined rows", *mine.dims)
