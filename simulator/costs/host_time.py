@@ -4,8 +4,10 @@ A framework's thread runs through Python, dispatches every operator and launches
 
     kernel      launch_time                                         each
     operator    operator_time       each kernel that no module of a library starts; a weight's gradient twice: its place in the graph
-                                    of gradients, and the hook that notes it for its bucket
+                                    of gradients, and the hook that notes it for its bucket; what quantises an operand once,
+                                    however many kernels do it
     fetch       fetch_time          hooks around a module whose weights are sharded (`FETCHED`), forward, made again and backward
+    group       launch_time         each product of grouped ones beside its launch: the library's own code
     module      module_time         a linear layer or attention, forward or backward; rows in another order; a collective.
                                     A linear layer that quantises counts twice
 
@@ -39,6 +41,7 @@ __all__ = ["NO_HOST", "HostTimes", "TableTime", "host_rows", "host_times", "inte
 _PER_WEIGHT = 2
 """Operators for each weight tensor whose gradient is done (Megatron-LM, distributed_data_parallel.py: a hook per parameter)."""
 _GATHER = Traffic("gather")
+_CAST = Traffic("cast")
 _NARROW = 2.0
 """Bytes of an element below which a product's operands were quantised."""
 _QUANTISING_MODULES = 2
@@ -48,7 +51,8 @@ _QUANTISING_MODULES = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTimes:
     """Seconds of the host per kernel launch, per operator, per module, per linear layer whose weights hooks `fetch`; `blocked`: what the
-    GPU waits for each launch where these do not queue (0 = they do); `synchronised`: what it waits after each synchronised layer."""
+    GPU waits for each launch where these do not queue (0 = they do); `synchronised`: what it waits after each synchronised layer; `slowed`:
+    how many times as long the code of libraries takes in a training step as in a loop (launches take as long)."""
 
     launch: float = 0.0
     operator: float = 0.0
@@ -56,6 +60,7 @@ class HostTimes:
     fetch: float = 0.0
     blocked: float = 0.0
     synchronised: float = 0.0
+    slowed: float = 1.0
 
 
 NO_HOST = HostTimes()
@@ -88,6 +93,7 @@ def host_times(framework: Framework, kind: str, pace: float) -> HostTimes:
         fetch=framework.fetch_time / factor,
         blocked=framework.launch_wait / factor,
         synchronised=framework.layer_wait / factor,
+        slowed=1.0 / load_host_coefficients().training_pace,
     )
 
 
@@ -140,7 +146,7 @@ def host_rows(table: OperatorTable, times: HostTimes) -> NDArray[np.float64]:
         elif waits(table.call[i], "hooks"):
             out[i] = launches * times.fetch
         elif captured == EAGER and launches:
-            out[i] = launches * times.launch + _python(table, i, launches, times)
+            out[i] = launches * times.launch + _python(table, i, launches, times) + _grouped(table, i, launches, times)
         before = captured
     return np.array(out)
 
@@ -150,8 +156,16 @@ def _python(table: OperatorTable, i: int, launches: int, times: HostTimes) -> fl
     if table.kind[i] == COLLECTIVE:
         return times.module
     if table.work[i] not in ("gemm", "attention"):
-        return times.module if table.call[i] == _GATHER else launches * times.operator
+        calls = 1 if table.call[i] == _CAST else launches
+        return times.module if table.call[i] == _GATHER else calls * times.operator
     if table.part[i] == "weight":
         weights = int(table.shape[i, 0]) if launches > 1 and table.work[i] == "gemm" else 1
         return _PER_WEIGHT * weights * times.operator
     return (_QUANTISING_MODULES if BYTES_PER_ELEMENT[table.dtype[i]] < _NARROW else 1) * times.module
+
+
+def _grouped(table: OperatorTable, i: int, launches: int, times: HostTimes) -> float:
+    """What the library's own code for each of grouped products takes longer than in the loop that its launches stand for."""
+    if table.work[i] != "gemm" or launches < 2:
+        return 0.0
+    return int(table.shape[i, 0]) * (times.slowed - 1.0) * times.launch

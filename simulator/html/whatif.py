@@ -113,7 +113,18 @@ def _choices() -> dict[str, Any]:
         "schedules": schedules,
         "recompute": literals("recompute"),
         "attention": literals("attention"),
-        "precision": ["bf16", "fp16", "fp32", "tf32", "fp8", "fp8_current", "fp8_block", "mxfp8", "nvfp4"],
+        "precision": [
+            "bf16",
+            "fp16",
+            "fp32",
+            "tf32",
+            "fp8",
+            "fp8_current",
+            "fp8_rowwise",
+            "fp8_block",
+            "mxfp8",
+            "nvfp4",
+        ],
         "start": Controls().model_dump(),
     }
 

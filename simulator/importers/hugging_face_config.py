@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,3 +90,33 @@ class Config:
         if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
             raise SpecError(f"{self.path}: {key}: expected a list of words, got {str(value)[:40]}")
         return value
+
+    def rotary_scale(self) -> dict[str, float]:
+        """Return what YaRN multiplies cosines and sines by (arXiv 2309.00071, section 3.4), as a field of the model; {} without it.
+
+        Raises:
+            SpecError: its factor or a scale is no number above zero.
+        """
+        stated = self.get("rope_parameters") or self.get("rope_scaling")
+        if not isinstance(stated, dict) or stated.get("rope_type", stated.get("type")) != "yarn":
+            return {}
+        said = {
+            name: self._positive(stated, name) for name in ("attention_factor", "factor", "mscale", "mscale_all_dim")
+        }
+        grown = 0.1 * math.log(max(1.0, said["factor"]))
+        own = (
+            (1.0 + said["mscale"] * grown) / (1.0 + said["mscale_all_dim"] * grown)
+            if said["mscale_all_dim"]
+            else 1.0 + grown
+        )
+        scale = round(said["attention_factor"] or own, 4)
+        return {} if scale == 1.0 else {"rotary_scale": scale}
+
+    def _positive(self, table: dict[str, Any], key: str) -> float:
+        """A number above zero; 0 when absent."""
+        value = table.get(key)
+        if value is None:
+            return 0.0
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise SpecError(f"{self.path}: rope_scaling: {key}: expected a number above 0, got {str(value)[:40]}")
+        return float(value)

@@ -89,7 +89,7 @@ def _llama(c: Config) -> Table:
         table["rotary_share"] = c.share("partial_rotary_factor")
     if c.kind in NORMED_HEADS or c.flag("use_qk_norm", False) or c.flag("qk_layernorm", False):
         table["qk_norm"] = c.kind != "llama4_text"
-    return table | TRAITS.get(c.kind, {}) | _windows(c, table["layers"])
+    return table | TRAITS.get(c.kind, {}) | _windows(c, table["layers"]) | c.rotary_scale()
 
 
 def _windows(c: Config, layers: int) -> Table:

@@ -138,10 +138,11 @@ def _precision(settings: Settings, findings: Findings) -> None:
         settings.put("workload.precision", converters, "mxfp8")
     elif "float8" in words and converters is not None:
         word = word_of(recipe) if recipe is not None else "tensorwise"
-        if word == "tensorwise":
-            settings.put("workload.precision", converters, "fp8_current")
+        known = {"tensorwise": "fp8_current", "rowwise": "fp8_rowwise"}
+        if word in known:
+            settings.put("workload.precision", converters, known[word])
         elif recipe is not None:
-            settings.refuse(recipe, "only tensorwise scales are modelled")
+            settings.refuse(recipe, "only tensorwise and rowwise scales are modelled")
 
 
 def _degrees(settings: Settings, findings: Findings) -> None:

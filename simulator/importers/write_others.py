@@ -24,9 +24,11 @@ _DTYPES = {
     "bf16": "bfloat16",
     "fp32": "float32",
     "fp8_current": "bfloat16",
+    "fp8_rowwise": "bfloat16",
     "mxfp8": "bfloat16",
     "bf16_true": "bfloat16",
 }
+_CONVERTERS = {"fp8_current": "float8", "fp8_rowwise": "float8", "mxfp8": "mx"}
 
 
 def torchtitan_toml(job: Job) -> str:
@@ -76,8 +78,10 @@ def torchtitan_toml(job: Job) -> str:
         tables["compile"]["components"] = ["model"]
     if w.precision == "bf16_true":
         tables["training"]["dtype"] = "bfloat16"
-    if w.precision in ("fp8_current", "mxfp8"):
-        tables["model"]["converters"] = ["float8" if w.precision == "fp8_current" else "mx"]
+    if w.precision in _CONVERTERS:
+        tables["model"]["converters"] = [_CONVERTERS[w.precision]]
+    if w.precision == "fp8_rowwise":
+        tables["quantize.linear.float8"] = {"recipe_name": "rowwise"}
     parallel = tables["parallelism"]
     if p.pipeline_parallel > 1:
         parallel["pipeline_parallel_schedule"] = _PYTORCH[s.schedule.name]

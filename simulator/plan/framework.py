@@ -44,7 +44,8 @@ class Framework(ExtendingSpec):
     ring_traced (the ring is part of a compiled graph: fp32 results are joined by one kernel, and every exchange is waited for
     where it starts).
     Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange makes the copies of a token and sums
-    them itself); exchange_sorts (and delivers them sorted by expert, without a kernel of its own); fuses_experts
+    them itself); exchange_sorts (and delivers them sorted by expert, without a kernel of its own); pads_expert_rows (else, and
+    where products are in 8 bits, rows are copied once more to pad each expert's, and back); fuses_experts
     (the grouped products apply the activation function and write narrow results themselves).
     CUDA graphs: cuda_graphs, as in `Plan`, wherever a plan allows it.
     Loss: loss_metrics (training metrics that evaluate it again of every microbatch's logits, each by plain torch).
@@ -106,6 +107,7 @@ class Framework(ExtendingSpec):
     fused_bias_activation: bool
     fused_residual: bool
     fused_rotary: bool
+    scales_rotary: bool = True
     fused_norm: bool
     norms_in_fp32: bool = False
     measures_accuracy: bool = False
@@ -127,6 +129,7 @@ class Framework(ExtendingSpec):
     expert_exchange: Exchange = "all_to_all"
     exchange_permutes: bool = False
     exchange_sorts: bool = False
+    pads_expert_rows: bool = False
     fuses_experts: bool = False
     gradient_dtype: Literal["fp32", "bf16", "fp16", "compute"]
     gradients_overlap: bool

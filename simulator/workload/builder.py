@@ -37,6 +37,7 @@ class LayerBuilder:
         m = model
         self.m, self.style, self.kind, self.peers = m, style, kind or LayerKind(), peers
         self.e, self.kept = float(precision.element), precision.quantised_element
+        self.quantises = precision.quantises
         self.batch, self.sequence = Dim("batch", sequences), Dim("sequence", length)
         self.source = Dim("source_sequence", source)
         self.keys = (context + length) * peers

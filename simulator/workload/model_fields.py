@@ -85,7 +85,8 @@ class ModelFields(NamedSpec):
     2.2.2): it reaches fewer places where tokens cross the network once per node.
     `capacity_factor`: rows that an expert takes, in shares of an even distribution; fuller ones drop tokens, emptier ones are padded
     (GShard, arXiv 2006.16668); 0 = no token is dropped.
-    `rotary_share`: part of each head that the rotary embedding turns (GPT-NeoX, arXiv 2204.06745, section 2.1.1).
+    `rotary_share`: part of each head that the rotary embedding turns (GPT-NeoX, arXiv 2204.06745, section 2.1.1); `rotary_scale`: what
+    its cosines and sines are multiplied by (YaRN, arXiv 2309.00071, section 3.4), for which some kernels have no place.
     `positions` "relative_bias": a learned bias per distance and head (T5); "transformer_xl": sinusoids of the distance, projected
     once a layer and multiplied with the queries (Transformer-XL, arXiv 1901.02860).
     Encoder: `token_types` rows of a second embedding, `head_transform`: a dense layer and norm before the output, `pooler`: a dense
@@ -106,6 +107,7 @@ class ModelFields(NamedSpec):
     norm: Literal["layer_norm", "rms_norm"]
     positions: Literal["learned", "rotary", "alibi", "relative_bias", "transformer_xl", "none"]
     rotary_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    rotary_scale: Annotated[float, Field(gt=0, le=100)] = 1.0
     tied_embeddings: bool
     vocabulary: Annotated[int, Field(ge=1, le=10**7)]
     sequence_length: Annotated[int, Field(ge=1, le=10**8)]
@@ -175,6 +177,10 @@ class ModelFields(NamedSpec):
         if self.rotary_share < 1.0 and (self.positions != "rotary" or self.attention == "latent"):
             raise ValueError(
                 f'rotary_share = {self.rotary_share} belongs to positions = "rotary" of standard attention; leave it out'
+            )
+        if self.rotary_scale != 1.0 and self.positions != "rotary":
+            raise ValueError(
+                f'rotary_scale = {self.rotary_scale} belongs to positions = "rotary", but positions = {self.positions!r}; leave it out'
             )
         self._check_experts()
         self._check_blocks()

@@ -150,6 +150,7 @@ class KernelStyle:
         fused_bias_activation: bias and activation function in one kernel.
         fused_residual: bias, dropout and residual addition in one kernel.
         fused_rotary: rotary embedding in one kernel.
+        scales_rotary: that kernel takes cosines and sines that are scaled; else such a model's embedding is plain operations.
         fused_norm: normalisation in one kernel.
         norms_in_fp32: the residual stream is cast to fp32 before every norm, and its gradient back; the norm itself is one kernel.
         measures_accuracy: accuracy and perplexity of every microbatch are computed from its logits, beside the loss.
@@ -175,6 +176,7 @@ class KernelStyle:
         fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
         exchange_permutes: the exchange of rows between experts makes the copies of tokens and sums them itself.
         exchange_sorts: it also delivers rows sorted by expert, and takes them so.
+        pads_expert_rows: each expert's rows are copied to places whose number products in 8 bits take, and back.
         ring_in_fp32: partial results of ring attention are joined by plain fp32 operations.
         ring_traced: the ring is part of a compiled graph, which waits for every exchange where it starts.
         casts_apart: operands are quantised by kernels of their own, the transposed copy from the narrow one.
@@ -196,6 +198,7 @@ class KernelStyle:
     fused_bias_activation: bool = True
     fused_residual: bool = True
     fused_rotary: bool = True
+    scales_rotary: bool = True
     fused_norm: bool = True
     norms_in_fp32: bool = False
     measures_accuracy: bool = False
@@ -221,6 +224,7 @@ class KernelStyle:
     fuses_experts: bool = False
     exchange_permutes: bool = False
     exchange_sorts: bool = False
+    pads_expert_rows: bool = False
     gathers_logits: bool = False
     gathers_rotary: bool = False
     copies_attention_output: bool = False

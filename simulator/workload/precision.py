@@ -22,6 +22,8 @@ class Precision:
         cast_reads: times that a tensor is read to quantise it: 2 where its maximum is found first.
         norm_helps: whether a norm in front of a product saves one of these reads.
         copies_alike: whether the operand of the weight gradient is the same numbers transposed (one scale per tensor).
+        gathers_narrow: whether operands that ranks gather are quantised before.
+        rescales: whether gradients' products know no scales of rows and columns, and are multiplied by them in kernels of their own.
         master_weights: whether an fp32 copy of the weights is kept beside the compute weights.
         loss_scaling: whether gradients are checked for overflow each step (fp16).
     """
@@ -35,6 +37,8 @@ class Precision:
     copies_alike: bool
     master_weights: bool
     loss_scaling: bool
+    gathers_narrow: bool = True
+    rescales: bool = False
 
     @property
     def element(self) -> int:
@@ -93,15 +97,21 @@ PRECISIONS = {
     "bf16_true": replace(_plain("bf16", False), name="bf16_true"),
     "fp8": _narrow("fp8", "fp8", 0.0, 1, True),
     "fp8_current": _narrow("fp8_current", "fp8", 0.0, 2, True),
+    "fp8_rowwise": replace(
+        _narrow("fp8_rowwise", "fp8", 0.0, 3, False), copies_alike=False, gathers_narrow=False, rescales=True
+    ),
     "fp8_block": _narrow("fp8_block", "fp8_scaled", 4.0 / 128, 1, False),
     "mxfp8": _narrow("mxfp8", "fp8_scaled", 1.0 / 32, 1, False),
     "nvfp4": _narrow("nvfp4", "fp4", 1.0 / 16, 2, False),
 }
 """What runs can be trained in.  bf16_true keeps nothing wider than 16 bits: weights, gradients and the optimizer's moments are
-bf16 (PyTorch Lightning's bf16-true, torchtune's and Hugging Face's models loaded in bf16).  The last five run their linear
+bf16 (PyTorch Lightning's bf16-true, torchtune's and Hugging Face's models loaded in bf16).  The last six run their linear
 layers in 8 or 4 bits on bf16 activations: fp8 with one scale per tensor from earlier steps (delayed scaling), fp8_current
-with one from the tensor itself, fp8_block with one per 128 (fp32), mxfp8 per 32 (1 byte), nvfp4 per 16 (1 byte).  Source:
-NVIDIA TransformerEngine, docs/features/low_precision_training; OCP Microscaling Formats specification for blocks of 32."""
+with one from the tensor itself, fp8_block with one per 128 (fp32), mxfp8 per 32 (1 byte), nvfp4 per 16 (1 byte).  fp8_rowwise is
+TorchAO's: a scale per row of the left and per column of the right operand, so that each tensor is quantised by rows and by columns.
+Source: NVIDIA TransformerEngine, docs/features/low_precision_training; OCP Microscaling Formats specification for blocks of 32;
+pytorch/ao, torchao/float8: float8_linear.py (what is quantised how), pull request 1325 and issue 2184 (without fast accumulation, as of
+gradients, the product has one scale and a kernel multiplies its result), float8_tensor_parallel.py (one scale is gathered narrow)."""
 
 
 def precision_named(name: str) -> Precision:

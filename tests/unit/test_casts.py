@@ -8,7 +8,7 @@ from simulator.lowering import lower
 from simulator.lowering.layers.casts import CAST, TRANSPOSED, add_casts
 from simulator.lowering.layers.rows import Rows
 from simulator.plan.plan import Plan
-from simulator.program.program import Segment
+from simulator.program.program import OperatorTable, Segment
 from simulator.workload.model import load_model
 from simulator.workload.precision import PRECISIONS, precision_named
 from simulator.workload.workload import Workload
@@ -40,6 +40,7 @@ def test_wide_precisions_cast_nothing(name: str) -> None:
     [
         ("fp8", [(CAST, 2.0, 1.0), (TRANSPOSED, 0.0, 1.0)]),
         ("fp8_current", [(CAST, 4.0, 1.0), (TRANSPOSED, 0.0, 1.0)]),
+        ("fp8_rowwise", [(CAST, 6.0, 2.0)]),
         ("fp8_block", [(CAST, 2.0, 2.0 * (1 + 4 / 128))]),
         ("mxfp8", [(CAST, 2.0, 2.0 * (1 + 1 / 32))]),
         ("nvfp4", [(CAST, 4.0, 2.0 * (0.5 + 1 / 16))]),
@@ -52,7 +53,7 @@ def test_a_recipe_reads_and_writes_what_it_says(name: str, expected: list[tuple[
 def test_a_norm_writes_the_copy_of_one_recipe_and_finds_the_maximum_for_another() -> None:
     assert [(TRANSPOSED, 1.0, 1.0)] == moved("fp8", after_norm=True)
     assert [(CAST, 2.0, 1.0), (TRANSPOSED, 0.0, 1.0)] == moved("fp8_current", after_norm=True)
-    for name in ("fp8_block", "mxfp8", "nvfp4"):
+    for name in ("fp8_rowwise", "fp8_block", "mxfp8", "nvfp4"):
         assert moved(name) == moved(name, after_norm=True)
 
 
@@ -64,7 +65,7 @@ def test_a_kernel_is_launched_per_pass_and_the_second_copy_is_free_of_one() -> N
 
 def test_every_narrow_recipe_is_priced_on_the_16_bit_activations_it_starts_from() -> None:
     narrow = [p for p in PRECISIONS.values() if p.quantises]
-    assert {"fp8", "fp8_current", "fp8_block", "mxfp8", "nvfp4"} == {p.name for p in narrow}
+    assert {"fp8", "fp8_current", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4"} == {p.name for p in narrow}
     assert all(p.compute == "bf16" and p.quantised_element < p.element for p in narrow)
 
 
@@ -119,3 +120,30 @@ def test_one_gpu_agrees_with_itself() -> None:
 def test_the_weight_gradients_of_a_split_backward_find_no_maxima() -> None:
     found = maxima("fp8", pipeline_parallel=2, schedule="zb_h1")
     assert {"F", "B", "I"} >= {action for action, *_ in found} >= {"F", "I"}
+
+
+def test_products_of_gradients_without_scales_of_rows_are_multiplied_by_them_afterwards() -> None:
+    """TorchAO (pull request 1325): 2 bytes of the result read and written, backward alone; and what ranks gather is wide."""
+
+    def layer(precision: str) -> tuple[OperatorTable, OperatorTable]:
+        work = Workload(model=load_model("llama3_8b"), sequence_length=2048, global_batch_size=8, precision=precision)
+        plan = Plan(framework="torchtitan", tensor_parallel=4, sequence_parallel=True)
+        tables = {t.name: t for i in lower(work, plan, 8).items if isinstance(i, Segment) for t, _ in i.pieces}
+        return tables["layer forward"], tables["layer backward"]
+
+    forward, backward = layer("fp8_rowwise")
+    done = {
+        label: (backward.read[i], backward.written[i])
+        for i, label in enumerate(backward.label)
+        if label.endswith("rescaled")
+    }
+    assert done["mlp down weight gradient rescaled"] == (2 * 4096 * 14336 / 4,) * 2
+    assert done["mlp down input gradient rescaled"] == (2 * 2048 * 14336 / 4,) * 2
+    assert len(done) == 8
+    assert not [label for label in forward.label if label.endswith("rescaled")]
+    whole, _ = layer("fp8_current")
+    gathered = [
+        t.message[t.label.index("mlp up all_gather")] if "mlp up all_gather" in t.label else 0.0
+        for t in (forward, whole)
+    ]
+    assert gathered[0] == 2 * gathered[1] > 0

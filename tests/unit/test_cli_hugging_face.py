@@ -208,3 +208,23 @@ def test_a_directory_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none.json"):
         with pytest.raises(SpecError, match=str(path)):
             model_from_config(path)
+
+
+@pytest.mark.parametrize(
+    ("stated", "scale"),
+    [
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 32.0}}, 1.3466),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 32.0, "attention_factor": 1.25}}, 1.25),
+        ({"rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0}}, 1.0),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 1.0),
+        ({}, 1.0),
+    ],
+)
+def test_yarn_scales_the_rotary_embedding(tmp_path: Path, stated: dict[str, object], scale: float) -> None:
+    """transformers, modeling_rope_utils.py: 0.1 ln factor + 1, unless the file says how much, or scales both parts alike."""
+    assert scale == read(tmp_path, GPT_OSS | stated).rotary_scale
+
+
+def test_a_factor_of_yarn_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="factor: expected a number above 0, got many"):
+        read(tmp_path, GPT_OSS | {"rope_scaling": {"rope_type": "yarn", "factor": "many"}})

@@ -202,6 +202,32 @@ def test_a_token_sent_once_per_node_spares_the_network() -> None:
     assert 0 < once_per_node(message, 1, alone, fabric).seconds
 
 
+@pytest.mark.parametrize(
+    ("ranks", "narrow", "wide", "back"),
+    [(16, 68.48, 71.71, 62.95), (32, 55.35, 57.69, 57.46), (64, 46.52, 49.97, 49.77)],
+)
+def test_an_exchange_over_nodes_takes_as_long_as_hybridep_on_h100(
+    ranks: int, narrow: float, wide: float, back: float
+) -> None:
+    """GB/s of HybridEP's kernels with 16 multiprocessors, of the bytes that reach a node, its own included; 4,096 tokens of 7,168
+    values, 8 experts of each.  Source: deepseek-ai/DeepEP, branch hybrid-ep, docs/README_Hybrid-EP.md."""
+    fabric = fabric_of(load_cluster("dgx_h100", ranks))
+    place = place_group((("ep", ranks),), ("ep",), fabric)
+    for element, rate in ((1, narrow), (2, wide), (2, back)):
+        size = 4096.0 * 7168 * element
+        seconds = size * places_reached(ranks // 8, 8) / (rate * 1e9)
+        assert seconds == pytest.approx(once_per_node(8 * size, 8, place, fabric).seconds, rel=0.14)
+
+
+def test_an_exchange_over_nodes_takes_as_long_as_deepep_on_h800() -> None:
+    """Dispatch in 8 bits over 8 nodes, of which a token may use 4: 51 GB/s.  Source: deepseek-ai/DeepEP, docs/legacy.md."""
+    fabric = fabric_of(load_cluster("hgx_h800", 64))
+    place = place_group((("ep", 64),), ("ep",), fabric)
+    size = 4096.0 * 7168
+    measured = size * places_reached(8, 8, 0.5) / 51e9
+    assert measured == pytest.approx(once_per_node(8 * size, 8, place, fabric, 0.5).seconds, rel=0.05)
+
+
 def test_the_gain_of_sending_once_per_node_is_the_measured_one() -> None:
     """Qwen3-30B-A3B on 16 H100, experts over both nodes: 41.25 s by all_to_all, 24.71 s by HybridEP.
 
@@ -210,8 +236,8 @@ def test_the_gain_of_sending_once_per_node_is_the_measured_one() -> None:
     work = Workload(model=load_model("qwen3_30b_a3b"), sequence_length=4096, global_batch_size=1024)
     cluster = load_cluster("dgx_h100", 16)
     plain, spared = (
-        simulate(work, Plan(zero_stage=1, expert_parallel=16, expert_exchange=x), cluster).step_time
-        for x in (None, "once_per_node")
+        simulate(work, Plan(zero_stage=1, expert_parallel=16, framework=name), cluster).step_time
+        for name in ("megatron_bridge", "megatron_bridge_hybridep")
     )
     assert 41.25 / 24.71 == pytest.approx(plain / spared, rel=0.1)
 
@@ -224,16 +250,16 @@ def test_a_fused_pair_hides_the_exchange_under_compute() -> None:
     assert fused.breakdown["ep"] < plain.breakdown["ep"]
 
 
-@pytest.mark.parametrize(("exchange", "measured"), [(None, 41.25 / 31.31), ("once_per_node", 24.71 / 20.99)])
-def test_the_gain_of_exchanges_beside_another_microbatch_is_the_measured_one(
-    exchange: str | None, measured: float
-) -> None:
+@pytest.mark.parametrize(
+    ("framework", "measured"), [("megatron_bridge", 41.25 / 31.31), ("megatron_bridge_hybridep", 24.71 / 20.99)]
+)
+def test_the_gain_of_exchanges_beside_another_microbatch_is_the_measured_one(framework: str, measured: float) -> None:
     """Qwen3-30B-A3B on 16 H100: 41.25 s become 31.31 s by all_to_all, 24.71 s become 20.99 s by HybridEP.
 
     Source: NVIDIA-NeMo/Megatron-Bridge skills/nemo-mbridge-perf-expert-parallel-overlap/SKILL.md.
     """
     work = Workload(model=load_model("qwen3_30b_a3b"), sequence_length=4096, global_batch_size=256)
-    cluster, plan = load_cluster("dgx_h100", 16), {"zero_stage": 1, "expert_parallel": 16, "expert_exchange": exchange}
+    cluster, plan = load_cluster("dgx_h100", 16), {"zero_stage": 1, "expert_parallel": 16, "framework": framework}
     plain, beside = (simulate(work, Plan(**plan, schedule=s), cluster) for s in (None, "combined_1f1b"))
     assert measured == pytest.approx(plain.step_time / beside.step_time, rel=0.07)
     spared, waits = (
@@ -241,7 +267,7 @@ def test_the_gain_of_exchanges_beside_another_microbatch_is_the_measured_one(
         (beside.breakdown["host"] - plain.breakdown["host"]),
     )
     assert spared - waits == pytest.approx(plain.step_time - beside.step_time, rel=0.01)
-    assert -1e-9 < waits < 0.2 * spared  # less to do for the GPU, as much as before for the host
+    assert -1e-9 < waits < 0.4 * spared  # less to do for the GPU, as much as before for the host
 
 
 def test_combined_1f1b_has_one_more_forward_in_flight_and_costs_no_bubble() -> None:
@@ -270,6 +296,8 @@ def test_fused_experts_and_a_sorting_exchange_have_fewer_kernels() -> None:
         "unpermute",
         "sort by expert",
         "sort back",
+        "expert rows padded",
+        "expert padding removed",
         "expert clamp",
         "expert swiglu",
         "expert weighted biases",
@@ -280,6 +308,37 @@ def test_fused_experts_and_a_sorting_exchange_have_fewer_kernels() -> None:
     assert products[0] == products[1]
     alone = table(lowered(work, 64, framework="megatron_bridge_26_06"), "moe layer forward")
     assert "permute" in alone.label
+
+
+def test_rows_of_experts_in_8_bits_are_padded_where_the_exchange_does_not() -> None:
+    """Megatron-Core, TEGroupedMLP: 2 T k h bytes read and written before both products and behind them, each way."""
+    model = load_model("mixtral_8x7b")
+    narrow, wide = (
+        Workload(model=model, sequence_length=4096, global_batch_size=64, precision=p) for p in ("fp8_block", "bf16")
+    )
+    rows = ("expert rows padded", "expert padding removed")
+
+    def bytes_of(work: Workload, framework: str, way: str) -> list[float]:
+        t = table(lowered(work, 8, expert_parallel=8, framework=framework), f"moe layer {way}")
+        return [t.read[i] + t.written[i] for i, label in enumerate(t.label) if label in rows]
+
+    for way in ("forward", "backward"):
+        assert bytes_of(narrow, "megatron_core", way) == [2 * 2 * 4096 * 2 * 4096.0] * 2
+        assert bytes_of(wide, "megatron_core", way) == []
+        assert bytes_of(narrow, "megatron_bridge_hybridep", way) == []
+        assert bytes_of(narrow, "torchtitan", way) == []
+
+
+def test_each_expert_s_operand_is_quantised_by_kernels_of_its_own() -> None:
+    """Transformer Engine, multi_tensor_quantize_impl: one kernel for all where scales are known before."""
+    model = load_model("mixtral_8x7b")
+    for precision, each in (("fp8_current", 2), ("mxfp8", 1), ("fp8", 0)):
+        work = Workload(model=model, sequence_length=4096, global_batch_size=64, precision=precision)
+        for degree in (1, 4):
+            program = lowered(work, 8, expert_parallel=degree, framework="megatron_core")
+            t = table(program, "moe layer forward")
+            label = f"expert up cast to {precision}"
+            assert max(1, each * 8 // degree) == t.launches[t.label.index(label)]
 
 
 def test_biases_of_experts_are_added_where_the_routers_weights_are_inside() -> None:

@@ -53,6 +53,7 @@ def test_megatron(tmp_path: Path, model: str, settings: tuple[str, ...]) -> None
         ("llama3_8b", ("plan.zero_stage=3", "plan.framework=torchtitan_2025")),
         ("llama3_8b", ("tp=2", "plan.sequence_parallel=true", "plan.zero_stage=3", "plan.framework=torchtitan", "plan.recompute=full")),
         ("llama3_8b", ("plan.zero_stage=3", "plan.shard_size=4", "plan.framework=torchtitan_eager", "workload.precision=fp8_current")),
+        ("llama3_8b", ("plan.zero_stage=3", "plan.framework=torchtitan_2025", "workload.precision=fp8_rowwise")),
         ("llama3_70b", ("tp=4", "pp=2", "plan.sequence_parallel=true", "plan.layer_split=[40,40]", "plan.framework=torchtitan")),
         ("qwen3_30b_a3b", ("ep=4", "plan.zero_stage=3", "plan.framework=torchtitan_2025", "plan.reshard_after_forward=false")),
     ],

@@ -54,6 +54,16 @@ def test_the_price_of_a_row_is_its_launches_and_its_python() -> None:
     assert launches["attention norm"] * 11e-6 == pytest.approx(rows["attention norm"])  # plain operators
 
 
+def test_what_quantises_an_operand_is_one_call_whatever_kernels_it_starts() -> None:
+    work = Workload(
+        model=load_model("mixtral_8x7b"), sequence_length=1024, global_batch_size=16, precision="fp8_current"
+    )
+    layer = table(lower(work, Plan(framework="megatron_core", expert_parallel=4), 8), "moe layer forward")
+    i = layer.label.index("expert up cast to fp8_current")
+    assert layer.launches[i] == 4
+    assert 4 * 1e-6 + 10e-6 == pytest.approx(host_rows(layer, TIMES)[i])
+
+
 def test_a_quantising_layer_keeps_the_host_twice_as_long() -> None:
     work = Workload(model=load_model("gpt3_1_3b"), sequence_length=1024, global_batch_size=16, precision="fp8")
     narrow = table(lower(work, Plan(framework="megatron_core"), 8), "layer forward")

@@ -38,6 +38,7 @@ FIELDS: dict[str, tuple[str, dict[str, Any], Any, Any, dict[str, Any]]] = {
     "norm": (GPT, {}, "layer_norm", "rms_norm", {}),
     "positions": (LLAMA, {}, "rotary", "alibi", {}),
     "rotary_share": (LLAMA, {}, 1.0, 0.25, {"framework": "pytorch_fsdp"}),
+    "rotary_scale": (LLAMA, {}, 1.0, 1.35, {"framework": "megatron_core"}),
     "tied_embeddings": (GPT, {}, True, False, {}),
     "vocabulary": (GPT, {}, 50257, 32000, {}),
     "sequence_length": (GPT, {}, 1024, 2048, {}),
@@ -116,6 +117,11 @@ def test_fields_of_standard_attention_are_refused_with_latent(field: str) -> Non
 def test_a_share_of_rotary_positions_is_refused_where_there_are_none(name: str) -> None:
     with pytest.raises(ValidationError, match=r"rotary_share = 0\.5 belongs to"):
         Model.model_validate(load_model(name).model_dump() | {"rotary_share": 0.5})
+
+
+def test_scaled_rotary_positions_are_refused_where_there_are_none() -> None:
+    with pytest.raises(ValidationError, match=r"rotary_scale = 1\.3 belongs to"):
+        Model.model_validate(load_model(GPT).model_dump() | {"rotary_scale": 1.3})
 
 
 @pytest.mark.parametrize(("linear", "queries"), [(False, True), (True, False)])

@@ -47,7 +47,7 @@ QWEN = {
 @pytest.mark.parametrize(
     ("version", "profile", "graphs"),
     [
-        ("26.02", "megatron_bridge", None),
+        ("26.02", "megatron_bridge", ("moe_router", "moe_preprocess")),
         ("26.02.01", "megatron_bridge_hybridep", ("attn", "moe_router", "moe_preprocess")),
         ("26.04.01", "megatron_bridge_hybridep", ("attn", "moe_router", "moe_preprocess")),
         ("26.06", "megatron_bridge_26_06", None),
@@ -57,7 +57,23 @@ QWEN = {
 def test_recipes_say_what_tables_do_not_print(version: str, profile: str, graphs: tuple[str, ...] | None) -> None:
     row = row_simulation({**QWEN, "version": version})
     assert (profile, graphs) == (row.fields["framework"], row.fields.get("cuda_graphs"))
-    assert (graphs is not None) == ("qwen3_workload_base_configs.py" in "; ".join(row.assumed))
+    assert bool(version) == ("qwen3_workload_base_configs.py" in "; ".join(row.assumed))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "plan", "schedule"),
+    [
+        ("B200-SXM", "26.06", {}, "combined_1f1b"),
+        ("B200-SXM", "26.04", {}, None),
+        ("H100-80GB-SXM", "26.02", {"pp": "2", "vp": "12", "n_gpus": "16", "precision": "fp8"}, "combined_1f1b"),
+        ("H100-80GB-SXM", "26.04", {"pp": "2", "vp": "12", "n_gpus": "16", "precision": "fp8"}, "interleaved_1f1b"),
+    ],
+)
+def test_recipes_say_whether_exchanges_run_beside_another_microbatch(
+    gpu: str, version: str, plan: dict[str, str], schedule: str | None
+) -> None:
+    row = row_simulation({**QWEN, **plan, "gpu": gpu, "version": version})
+    assert schedule == row.fields.get("schedule")
 
 
 def test_runs_that_drop_tokens_give_experts_equal_rows() -> None:

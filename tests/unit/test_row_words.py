@@ -74,6 +74,8 @@ def test_the_name_of_megatron_lm_means_its_core_on_later_gpus_and_in_later_years
         ("float8", "fp8"),
         ("FP8 (delayed scaling)", "fp8"),
         ("FP8 (block-wise)", "fp8_block"),
+        ("float8 rowwise", "fp8_rowwise"),
+        ("fp8 rowwise", "fp8_rowwise"),
         ("bf16 mixed", "bf16"),
         ("AMP fp16", "fp16"),
         ("MXFP8", "mxfp8"),

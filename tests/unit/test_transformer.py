@@ -8,7 +8,7 @@ import pytest
 
 from simulator.workload.families import FAMILIES
 from simulator.workload.model import Model, load_model
-from simulator.workload.operator import KernelStyle, LayerPart
+from simulator.workload.operator import KernelStyle, LayerPart, Operator
 from simulator.workload.precision import precision_named
 from simulator.workload.workload import Workload
 
@@ -200,6 +200,21 @@ def test_a_rotary_embedding_of_a_quarter_of_each_head_joins_it_with_the_rest() -
     rotary = next(o for o in part(model, "layer", KernelStyle(fused_rotary=False)).operators if o.label == "rotary")
     assert (rotary.read / moved, rotary.written / moved) == (2.375, 2.125)
     assert (rotary.backward_read / moved, rotary.backward_written / moved) == (4.875, 5.875)
+
+
+def test_a_kernel_without_a_place_for_scales_leaves_a_scaled_rotary_embedding_to_plain_operations() -> None:
+    """Megatron-Core, rope_utils.py: YaRN's factor is not for Transformer Engine's kernel; the whole head is then joined with nothing."""
+    scaled, plain = load_model("gpt_oss_20b"), load_model("qwen3_30b_a3b")
+    moved = 2.0 * 2048 * 64 * (scaled.heads + scaled.kv_heads)
+
+    def turned(model: Model, **style: bool) -> Operator:
+        return next(o for o in part(model, "moe layer", KernelStyle(**style)).operators if o.label == "rotary")
+
+    apart = turned(scaled, scales_rotary=False)
+    assert (apart.read / moved, apart.written / moved) == (6.5, 5.5)
+    assert (apart.backward_read / moved, apart.backward_written / moved) == (10.5, 11.5)
+    assert turned(scaled).read / moved == 1.0
+    assert turned(plain, scales_rotary=False) == turned(plain)
 
 
 def test_transformer_engine_copies_operands_around_flash_attention_alone() -> None:

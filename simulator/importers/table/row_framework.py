@@ -140,6 +140,8 @@ def recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:
         out["cuda_graphs"] = scopes if len(scopes) > 1 else scopes[0]
     if found.recompute_modules:
         out["recompute_modules"] = tuple(name.strip() for name in found.recompute_modules.split(","))
+    if found.schedule:
+        out["schedule"] = found.schedule
     words = ", ".join(f"{name} = {value}" for name, value in out.items())
     assumed.append(f"{words} ({found.source})")
     return out

@@ -173,6 +173,8 @@ def _defaults(style: Model | None, experts: int, length: int, assumed: list[str]
     out: dict[str, Any] = {name: True for name in ("qk_norm", "post_norms", "clamped_gate") if getattr(style, name)}
     if style.rotary_share < 1.0:
         out["rotary_share"] = style.rotary_share
+    if style.rotary_scale != 1.0:
+        out["rotary_scale"] = style.rotary_scale
     if style.expert_groups and style.experts == experts:
         out |= {"expert_groups": style.expert_groups, "groups_per_token": style.groups_per_token}
     if style.window:

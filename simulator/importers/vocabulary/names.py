@@ -51,6 +51,7 @@ class Recipe(Spec):
         profile: the framework's profile that holds; "" = its usual one.
         cuda_graphs: as in `Plan`, scopes divided by commas; "" = the profile's habit.
         recompute_modules: as in `Plan`, divided by commas; "" = none.
+        schedule: as in `Plan`; "" = what the row says.
         source: where that was read.
     """
 
@@ -63,6 +64,7 @@ class Recipe(Spec):
     profile: str = ""
     cuda_graphs: str = ""
     recompute_modules: str = ""
+    schedule: str = ""
     source: Name
 
     def holds(self, framework: str, row: tuple[str, str, str, str]) -> bool:

@@ -4,6 +4,9 @@
     fp8            x once                  a copy, and a transposed one where products of 8 bits take one layout only
     fp8_current    x for its maximum,      the same
                    x again
+    fp8_rowwise    x by rows once, by      a copy by rows and one by columns, whose scales differ
+                   columns for maxima,
+                   and again
     fp8_block      x once                  a copy by rows and one by columns, whose blocks differ
     mxfp8          x once                  the same
     nvfp4          x for its maximum,      the same
@@ -15,7 +18,10 @@ With fp8 (delayed scaling) the maxima of a pass over a chunk are reduced over al
 TransformerEngine quantization.py, reduce_and_update_fp8_tensors, over Megatron-Core's group of tensor, context and data parallelism
 (parallel_state.get_amax_reduction_group).  A small message, but one that all replicas wait for in every microbatch.
 
-Under sequence parallelism each rank quantises the tokens it has, and what is gathered is narrow.
+Of grouped products each expert's operand is quantised by itself, but with fp8, for which one kernel does it for all
+(csrc/extensions/cast.cpp, multi_tensor_quantize_impl).
+
+Under sequence parallelism each rank quantises the tokens it has, and what is gathered is narrow (of fp8_rowwise it is wide).
 
 Source: NVIDIA TransformerEngine, docs/features/low_precision_training (fp8_current_scaling, mxfp8, nvfp4: passes over the tensor and
 handling of transposes) and transformer_engine/pytorch/csrc/extensions/normalization.cpp (which norms are fused);
@@ -47,6 +53,7 @@ def add_casts(
     after_norm: bool = False,
     shards: int = 1,
     apart: bool = False,
+    experts: int = 1,
     **common: Any,
 ) -> None:
     """Add the rows that quantise one operand; none in a precision that does not quantise.
@@ -57,6 +64,7 @@ def add_casts(
         after_norm: a norm writes it.
         shards: GPUs that hold a part each, quantise it and gather the narrow copies, which are transposed where they arrive.
         apart: operands are quantised by kernels of their own and no norm writes copies; what ran before has found the maximum.
+        experts: tensors that it is made of, each quantised by kernels of its own unless their scales are known before.
         common: other columns of the rows, such as phase.
     """
     if not precision.quantises:
@@ -75,7 +83,7 @@ def add_casts(
             call=CAST,
             read=passes * wide * elements / shards,
             written=copies * narrow * elements / shards,
-            **{"launches": passes, **common},
+            **{"launches": passes * (1 if precision.shares_maxima else experts), **common},
         )
     if precision.copies_alike:
         # a kernel of its own behind a norm that has written the copy, and of what was gathered

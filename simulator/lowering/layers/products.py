@@ -91,14 +91,14 @@ def _piecewise(ctx: LayerContext, op: Product, d: Division) -> bool:
 
 def _matrix(ctx: LayerContext, o: Operator, op: Product, i: int) -> float:
     """Bytes of the i-th weight as it is gathered."""
-    narrow = op.quantised and BYTES_PER_ELEMENT[ctx.precision.gemm] == 1
+    narrow = op.quantised and BYTES_PER_ELEMENT[ctx.precision.gemm] == 1 and ctx.precision.gathers_narrow
     return o.shape[3] * o.widths[i] * (ctx.precision.quantised_element if narrow else ctx.e)
 
 
 def _gathered(ctx: LayerContext, o: Operator, op: Product, width: int) -> float:
     """Bytes of all rows of `width` values as a product's operand is gathered: quantised first where it is in 8 bits
     (Transformer Engine, distributed.py: gather_along_first_dim of quantised tensors)."""
-    narrow = op.quantised and BYTES_PER_ELEMENT[ctx.precision.gemm] == 1
+    narrow = op.quantised and BYTES_PER_ELEMENT[ctx.precision.gemm] == 1 and ctx.precision.gathers_narrow
     return o.shape[1] * width * (ctx.precision.quantised_element if narrow else ctx.e)
 
 
@@ -120,9 +120,19 @@ def _quantise(
     between = d.around.columns if phase == "backward" else d.around.rows
     if not (ctx.style.fuses_experts and d.around.experts and between):
         part = "input" if phase == "backward" else ""
-        shards = math.prod(hop.ranks for hop in gathers)
+        shards = math.prod(hop.ranks for hop in gathers) if ctx.precision.gathers_narrow else 1
+        experts = d.shape[0] if d.around.experts else 1
         add_casts(
-            rows, label, elements, ctx.precision, after_norm, shards, ctx.style.casts_apart, phase=phase, part=part
+            rows,
+            label,
+            elements,
+            ctx.precision,
+            after_norm,
+            shards,
+            ctx.style.casts_apart,
+            experts,
+            phase=phase,
+            part=part,
         )
 
 
@@ -214,6 +224,8 @@ def _gradients(
         write_in_pieces(ctx, rows, name, (b, m, k, n), "NN", "backward", gathered, 0.0, part="input", narrow=narrow)
     else:
         dgrad = ctx.product(rows, name, (b, m, k, n), "NN", "backward", part="input", narrow=narrow, launches=launches)
+    if narrow:
+        _rescale(ctx, rows, name, float(b * m * k), "input")
     if place == 0 and not ctx.style.keeps_gathered_inputs:
         again = _gathered(ctx, o, op, o.shape[3])
         ctx.move(rows, _again(ctx, d.around.gathers), again, "backward", f"{o.label} input", beside=dgrad)
@@ -229,6 +241,8 @@ def _gradients(
         narrow=narrow,
         launches=launches,
     )
+    if narrow:
+        _rescale(ctx, rows, f"{o.label} weight gradient", float(b * n * k), "weight")
     ctx.move(
         rows,
         d.around.scatters,
@@ -240,6 +254,21 @@ def _gradients(
     if not fused:
         _accumulate(ctx, rows, o, float(b * n * k), d.around.scatters)
     return wgrad
+
+
+def _rescale(ctx: LayerContext, rows: Rows, label: str, elements: float, part: str) -> None:
+    """Multiply a product by the scales of its rows and columns, where it is made without them."""
+    if ctx.precision.rescales:
+        moved = ctx.e * elements
+        rows.add(
+            label=f"{label} rescaled",
+            work="memory_bound",
+            dtype=ctx.dtype,
+            read=moved,
+            written=moved,
+            phase="backward",
+            part=part,
+        )
 
 
 def _accumulate(ctx: LayerContext, rows: Rows, o: Operator, elements: float, scatters: Hops) -> None:

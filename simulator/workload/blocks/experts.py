@@ -5,6 +5,7 @@ For T tokens, hidden h, E experts of inner width f_e, k per token:
     router [h -> E] - choice of k - token counts - permute (T -> k T rows) - dispatch - sort - up [h -> f_e or 2 f_e] - activation
            - down [f_e -> h] - sort back - combine - unpermute (k T -> T rows, weighted)      beside it: shared expert
 
+In 8 bits some codes copy the rows once more, before up and after down, so that each expert has a number of them that its products take.
 Dispatch and combine are the exchanges between the ranks that share the experts.  Bytes kept per token (16 bits): k (4 h + 6 f_e) for the
 experts, k (2 h + 6 f_e) where the router's weights scale the inner activation, 2 h for the router's input and 12 E for logits, weights
 and choice.
@@ -27,7 +28,7 @@ __all__ = ["LAUNCHES_PER_EXPERT", "experts"]
 LAUNCHES_PER_EXPERT = 2
 """Host work for one expert's share of a product, in launches: frameworks hand each expert's product to the library by itself,
 on one of several streams.  MooreThreads/SimuMax, configs/system/b200_*.json: products of 40 to 160 groups take at least 8.6 to
-9.2 us per group whatever their size, twice a launch of 4 us."""
+9.2 us per group whatever their size, twice a launch of 4 us: one launch, and as long again in the library's own code."""
 
 _COUNT_KERNELS = 12
 """Kernels and copies between the choice of experts and the moment at which the host knows how many rows each expert has."""
@@ -51,9 +52,14 @@ def experts(g: LayerBuilder, x: Tensor) -> Tensor:
         g.add(_exchange("dispatch", mine, there, True, m.experts_per_token, reach))
         if not by_product:
             there = g.moves("sort by expert", there, "sorted rows", access="gather", after_exchange=True)
+        pads = style.pads_expert_rows and g.quantises and not m.capacity_factor
+        if pads:
+            there = g.moves("expert rows padded", there, "padded rows", access="stream", absorbed="exchange")
         out = mlp(g, "expert", there, Dim("expert_ffn", m.expert_ffn), expert=True)
         if m.linear_bias and style.weights_in_experts:
             out = _weighted_biases(g, out)
+        if pads:
+            out = g.moves("expert padding removed", out, "rows without padding", access="stream", absorbed="exchange")
         if not by_product:
             out = g.moves("sort back", out, "rows sorted back", access="gather", after_exchange=True)
         back = g.tensor("combined rows", *mine.dims)

@@ -7,7 +7,8 @@ Plain, in reads and writes of the rotated tensors (x cos + half-swapped x sin; h
               times cos 1, 1; sum of both ways 2, 1                                            = 7.5, 7.5
 
 Of a part of each head alone that share of them; then it is joined with the rest (1, 1), and backward both parts are set into zeros and
-summed (3, 4).  Source: Su et al., arXiv 2104.09864.
+summed (3, 4).  So it is of the whole head where a kernel that takes no scaled cosines leaves a scaled model to plain operations
+(Megatron-Core, rope_utils.py: the rest is empty, but joined).  Source: Su et al., arXiv 2104.09864.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def rotary(
         given: queries, keys (and a part of the keys that all heads share).
         read, written: dimensions of all that is read and of all that is written.
     """
-    e, fused, share = g.e, g.style.fused_rotary, g.m.rotary_share
-    part = share < 1.0
+    e, share = g.e, g.m.rotary_share
+    without = g.style.fused_rotary and g.m.rotary_scale != 1.0 and not g.style.scales_rotary
+    fused, part = g.style.fused_rotary and not without, share < 1.0 or without
     forward = (1.0, 1.0) if fused else (5.5 * share + part, 4.5 * share + part)
     backward = (1.0, 1.0) if fused else (7.5 * share + 3 * part, 7.5 * share + 4 * part)
     q, k = (replace(t, name=f"{t.name}, turned") for t in given[:2])
