@@ -32,3 +32,34 @@ def test_a_network_that_is_not_named_is_that_of_the_middle_machine() -> None:
     assert "the middle one of 13 published machines" in "; ".join(blank.assumed)
     assert "machine" in blank.unknown
     assert "published machines" not in rules(inter_gbps_per_gpu="", n_gpus="8", dp="2"), "no network takes part"
+
+
+def test_an_encoder_of_hugging_face_keeps_its_scores_in_memory() -> None:
+    row = {
+        "seq_len": "512",
+        "tp": "1",
+        "pp": "1",
+        "dp": "16",
+        "schedule": "",
+        "framework": "Hugging Face Trainer + DDP",
+    }
+    for name in ("esm2-650m", "bert-large"):
+        assert "unfused" == placed(**row, model=name).fields["attention"]
+        assert "attention = unfused (huggingface/transformers" in rules(**row, model=name)
+    assert "attention" not in placed(**row, model="bert-large", version="24.07").fields, "a kernel since"
+    assert "flash2" == placed(**row, model="esm2-650m", attn_kernel="flash_attention_2").fields["attention"], "as said"
+    assert "attention" not in placed(**row, model="gpt-1.3b").fields
+    assert "attention" not in placed(**row | {"framework": "PyTorch DDP"}, model="esm2-650m").fields
+
+
+def test_more_layers_to_compute_again_than_a_chunk_has_are_all_of_them() -> None:
+    row = {"recompute": "full", "recompute_detail": "--recompute-method block --recompute-num-layers "}
+    for told, expected in (("4", 4), ("24", 12)):
+        found = placed(**row | {"recompute_detail": row["recompute_detail"] + told}).fields
+        assert ("block", expected) == (found["recompute_method"], found["recompute_layers"])
+
+
+def test_the_format_of_gradients_is_read_in_either_order_of_words() -> None:
+    for words in ("bf16 main gradients", "weights and gradients in bf16, moments in fp32", "gradients are in bf16"):
+        assert "bf16" == placed(quality_note=words).fields["gradient_dtype"]
+    assert "gradient_dtype" not in placed(quality_note="gradients are clipped; moments in fp32").fields

@@ -14,7 +14,7 @@ __all__ = ["letters", "special_model"]
 
 FAMILIES = (
     (("t5", "mt5", "flant5", "byt5", "ul2"), "t5_large"),
-    (("bert", "roberta", "electra", "albert", "deberta"), "bert_large"),
+    (("bert", "roberta", "electra", "albert", "deberta", "esm"), "bert_large"),
 )
 """Beginnings of a model's name -> our model whose structure the family has."""
 OF_TARGETS = 4

@@ -12,13 +12,13 @@ from simulator.importers.vocabulary.words import kernel_by_words, precision_by_w
 from simulator.plan.framework import load_framework
 
 __all__ = [
-    "attention_before_flash",
     "named_framework",
     "profile_of_run",
     "recipe",
     "row_attention",
     "row_precision",
     "stands_in",
+    "unsaid_attention",
 ]
 
 _BEFORE_FLASH = ("kepler", "pascal", "volta", "turing")
@@ -120,8 +120,12 @@ def row_attention(row: Row, assumed: list[str]) -> dict[str, Any]:
     return {"attention": found} if found else {}
 
 
-def attention_before_flash(row: Row, profile: str, assumed: list[str]) -> dict[str, Any]:
-    """Return plain attention where a profile's habit is a kernel that the row's GPU came too early for; else {}."""
+def unsaid_attention(row: Row, profile: str, assumed: list[str]) -> dict[str, Any]:
+    """Return the attention of a row that names none: its model's, or plain where the GPU came before the profile's; else {}."""
+    known = load_names().attention_of(text(row, "model"), text(row, "framework"), text(row, "version"))
+    if known is not None and known.attention is not None:
+        assumed.append(f"attention = {known.attention} ({known.source})")
+        return {"attention": known.attention}
     if row_gpu(row)[0].architecture not in _BEFORE_FLASH or load_framework(profile).attention in ("unfused", "sdpa"):
         return {}
     assumed.append("attention = unfused (FlashAttention and Transformer Engine start with Ampere)")

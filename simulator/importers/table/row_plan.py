@@ -7,12 +7,12 @@ from typing import Any
 
 from simulator.errors import PlanError
 from simulator.importers.table.row_framework import (
-    attention_before_flash,
     named_framework,
     profile_of_run,
     recipe,
     row_attention,
     row_precision,
+    unsaid_attention,
 )
 from simulator.importers.table.rows import CannotPlace, Row, count, flag, text
 from simulator.importers.vocabulary.name_specs import release_of
@@ -108,7 +108,7 @@ def row_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, t
     named = fields["framework"]
     fields["framework"] = profile_of_run(row, named, assumed)
     if "attention" not in fields:
-        fields |= attention_before_flash(row, fields["framework"], assumed)
+        fields |= unsaid_attention(row, fields["framework"], assumed)
     fields |= recipe(row, named, assumed)
     if fields.get("attention") == "te" and load_framework(fields["framework"]).attention.startswith("te"):
         fields.pop("attention")  # the library by its name: the profile knows its year
@@ -120,7 +120,7 @@ def row_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, t
     recompute = _recompute(row, assumed)
     if fields.get("recompute_modules"):
         recompute = "selective"
-    fields |= _recompute_detail(row, recompute)
+    fields |= _recompute_detail(row, recompute, -(-model.depth // (pipeline * fields.get("chunks_per_rank", 1))))
     policy = recompute_policy(f"{text(row, 'recompute')} {text(row, 'recompute_detail')}")
     if policy is not None:
         recompute, fields["recompute_policy"] = "policy", policy
@@ -292,10 +292,11 @@ def _layout(row: Row) -> tuple[int, ...] | None:
 
 def _gradient_dtype(row: Row) -> dict[str, Any]:
     """Return the number format in which the row's notes say that gradients are added up; nothing where they say or choose none."""
-    found = re.search(r"(fp32|bf16|fp16) (?:main )?grad", text(row, "quality_note").lower())
+    words = text(row, "quality_note").lower()
+    found = re.search(r"(fp32|bf16|fp16) (?:main )?grad|\bgrad(?:ient)?s (?:are )?in (fp32|bf16|fp16)", words)
     if not found or not precision_named(row_precision(row)[0]).master_weights:
         return {}
-    return {"gradient_dtype": found.group(1)}
+    return {"gradient_dtype": found.group(1) or found.group(2)}
 
 
 def _chunks(schedule: str, pipeline: int, microbatches: int, assumed: list[str]) -> int:
@@ -378,8 +379,11 @@ def _overlap_off(row: Row) -> bool:
     return words == "off" or words.startswith(("none", "no gradient"))
 
 
-def _recompute_detail(row: Row, recompute: str | None) -> dict[str, Any]:
-    """Return the modules or layers that a row's own words name, in Megatron-LM's flags."""
+def _recompute_detail(row: Row, recompute: str | None, layers_of_chunk: int) -> dict[str, Any]:
+    """Return the modules or layers that a row's own words name, in Megatron-LM's flags.
+
+    More layers than a chunk has are all of them (megatron/core/transformer/transformer_block.py, _checkpointed_forward).
+    """
     words = text(row, "recompute_detail")
     modules = re.search(r"recompute-modules\W+([a-z_ ]+)", words)
     if recompute == "selective" and modules:
@@ -387,7 +391,7 @@ def _recompute_detail(row: Row, recompute: str | None) -> dict[str, Any]:
     method = re.search(r"recompute-method\W+(uniform|block)", words)
     layers = re.search(r"recompute-num-layers\W+(\d+)", words)
     if recompute == "full" and method and layers:
-        return {"recompute_method": method.group(1), "recompute_layers": int(layers.group(1))}
+        return {"recompute_method": method.group(1), "recompute_layers": min(int(layers.group(1)), layers_of_chunk)}
     return {}
 
 

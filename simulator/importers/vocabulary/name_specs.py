@@ -11,9 +11,9 @@ from simulator.specs import Name, Names, Spec
 from simulator.units import BytesPerSecond
 
 __all__ = [
-    "DropoutOfModel",
     "FrameworkOfRelease",
     "FrameworkOfTime",
+    "HabitOfModel",
     "SourceFact",
     "UsualNetwork",
     "month_of",
@@ -153,11 +153,16 @@ class FrameworkOfRelease(Spec):
         return self.architecture in ("", architecture) and late and early
 
 
-class DropoutOfModel(Spec):
-    """Words of codes that build a model from its published configuration, which trains with dropout, and where that was read."""
+class HabitOfModel(Spec):
+    """Words of codes that build a model as its publisher wrote it, what it is like then (dropout, a kernel), and where that was read.
+
+    `until` is the release, year.month, with which it was over.
+    """
 
     builders: Name
     source: Name
+    attention: Name | None = None
+    until: str = ""
 
 
 def years_of(text: str) -> list[str]:

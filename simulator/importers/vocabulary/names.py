@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -16,9 +16,9 @@ from pydantic import Field
 
 from simulator.hardware.gpu import Gpu
 from simulator.importers.vocabulary.name_specs import (
-    DropoutOfModel,
     FrameworkOfRelease,
     FrameworkOfTime,
+    HabitOfModel,
     SourceFact,
     UsualNetwork,
     month_of,
@@ -98,7 +98,8 @@ class NameTable(Spec):
     sequence_parallel_habit: dict[str, Name] = Field(default_factory=dict)
     usual_networks: dict[str, UsualNetwork] = Field(default_factory=dict)
     overlaps_when_asked: dict[str, Name] = Field(default_factory=dict)
-    dropout_of_model: dict[str, DropoutOfModel] = Field(default_factory=dict)
+    dropout_of_model: dict[str, HabitOfModel] = Field(default_factory=dict)
+    attention_of_model: dict[str, HabitOfModel] = Field(default_factory=dict)
     source_facts: Annotated[tuple[SourceFact, ...], Listed] = ()
     recipes: dict[str, Recipe] = Field(default_factory=dict)
 
@@ -218,15 +219,23 @@ class NameTable(Spec):
         """Return the recipe that a row (source, model, GPU, release) was made with, if it is known."""
         return next((recipe for recipe in self.recipes.values() if recipe.holds(framework, row)), None)
 
-    def dropout_of(self, model: str, framework: str) -> DropoutOfModel | None:
+    def dropout_of(self, model: str, framework: str) -> HabitOfModel | None:
         """Return why a model of this name trains with dropout under a code of this name; None where nothing says so."""
-        known = next((d for begin, d in self.dropout_of_model.items() if _plain(model).startswith(_plain(begin))), None)
-        if known is None or not set(words_of(known.builders)) & set(words_of(framework)):
-            return None
-        return known
+        return _habit(self.dropout_of_model, model, framework)
+
+    def attention_of(self, model: str, framework: str, version: str) -> HabitOfModel | None:
+        """Return the attention kernel that a model of this name has under a code of this name and release; None where nothing says so."""
+        known = _habit(self.attention_of_model, model, framework)
+        return known if known is None or not known.until or release_of(version) < release_of(known.until) else None
 
     def __hash__(self) -> int:
         return id(self)
+
+
+def _habit(habits: Mapping[str, HabitOfModel], model: str, framework: str) -> HabitOfModel | None:
+    """The first habit whose key begins the model's name, where the framework's words hold one of its builders."""
+    known = next((habit for begin, habit in habits.items() if _plain(model).startswith(_plain(begin))), None)
+    return known if known is not None and set(words_of(known.builders)) & set(words_of(framework)) else None
 
 
 @functools.lru_cache(maxsize=2)
