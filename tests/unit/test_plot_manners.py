@@ -30,7 +30,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     def keep(figure: Figure, path: Any, **more: Any) -> None:
         figure.draw_without_rendering()
         figures.append(figure)
-        Path(path).touch()
 
     monkeypatch.setattr(Figure, "savefig", keep)
     return figures
