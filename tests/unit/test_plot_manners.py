@@ -150,3 +150,12 @@ def test_bars_of_a_comparison_are_as_long_as_the_figures_that_they_show(drawn: l
             sum(bar.get_width() for bar in bars if round(bar.get_y() + bar.get_height() / 2) == row) for row in (0, 1)
         ]
         assert figures == pytest.approx(length)
+
+
+def test_the_legend_of_a_layout_is_its_mesh(drawn: list[Figure], dtsim: Any, tmp_path: Path) -> None:
+    mesh = ("--mesh", "rows=2,cols=4", "--map", "batch=rows", "--map", "ffn=cols")
+    assert 0 == dtsim("layout", "gpt2_124m", *mesh, "--plot", str(tmp_path / "p.png"))[0]
+    (legend,) = (axis for axis in drawn[0].axes if axis.get_ylabel() == "rows 2")
+    assert ("cols 4", (0, 4), (2, 0)) == (legend.get_xlabel(), legend.get_xlim(), legend.get_ylim())
+    places = {patch.get_xy() for patch in legend.patches if patch.get_fill()}
+    assert places == {(column, row) for column in range(4) for row in range(2)}
