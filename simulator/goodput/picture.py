@@ -12,8 +12,9 @@ from simulator.errors import SpecError
 from simulator.goodput.answer import Goodput
 from simulator.goodput.readable import Phase, trace_run
 from simulator.html.page import page_html, picture_html
+from simulator.report.save_picture import save_picture
 from simulator.report.table import percent, sections_html
-from simulator.specs import replacing, write_text
+from simulator.specs import write_text
 from simulator.units import in_unit
 
 __all__ = ["plot_goodput", "write_goodput_page"]
@@ -58,9 +59,7 @@ def plot_goodput(found: Goodput, path: str | Path) -> Path:
         f"{found.job.name}: goodput {percent(float(good.mean()))}, mean of {len(found.runs):,} runs", x=0.01, ha="left",
         fontsize=11, weight="bold",
     )  # fmt: skip
-    with replacing(path) as beside:
-        figure.savefig(beside, facecolor="white")
-    return Path(path)
+    return save_picture(figure, path)
 
 
 def write_goodput_page(found: Goodput, path: str | Path) -> Path:

@@ -28,7 +28,7 @@ __all__ = [
 AXES = ("tp", "cp", "dp", "pp")
 """Mesh axes, innermost (consecutive ranks) first: the order Megatron-LM uses."""
 
-Degree = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+Degree = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
 MeshShape = Annotated[tuple[Degree, ...] | None, Listed]
 Layers = Annotated[int, Field(strict=True, ge=0, le=100_000)]
 Part = Annotated[float, Field(ge=0, le=1)]

@@ -17,7 +17,7 @@ from simulator.program.trace import Trace
 from simulator.report.comparison_plot import check_format
 from simulator.report.memory import memory_peaks, memory_timeline
 from simulator.report.plots import band_height, draw_timeline, legend_under
-from simulator.specs import replacing
+from simulator.report.save_picture import save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,9 +55,7 @@ def plot_abstract(runs: Sequence[tuple[str, Program, Trace]], path: str | Path) 
         axis.set_xlabel("")
     _draw_memory(axes[-1], runs, longest)
     legend_under(figure, axes[-2], list(told.values()), 8.0)
-    with replacing(path) as beside:
-        figure.savefig(beside, facecolor="white")
-    return Path(path)
+    return save_picture(figure, path)
 
 
 def _draw_memory(axis: Axes, runs: Sequence[tuple[str, Program, Trace]], longest: float) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.report.log_axis import label_log_axis
-from simulator.specs import replacing
+from simulator.report.save_picture import save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,9 +58,7 @@ def plot_accuracy(
     colours = [_COLOURS[place[g] % len(_COLOURS)] if g in place else "#808080" for g in groups]
     _draw_scatter(scatter, x, y, colours, quantity)
     _draw_errors(errors, rows, groups, y / x - 1.0)
-    with replacing(path) as beside:
-        figure.savefig(beside, facecolor="white")
-    return Path(path)
+    return save_picture(figure, path)
 
 
 def _draw_scatter(axis: Axes, measured: Any, predicted: Any, colours: Sequence[str], quantity: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from simulator.errors import SpecError
 from simulator.report.log_axis import label_log_axis
-from simulator.specs import replacing
+from simulator.report.save_picture import save_picture
 from simulator.units import in_unit, show
 
 __all__ = ["plot_collective"]
@@ -71,6 +71,4 @@ def plot_collective(
     bus.set_ylim(bottom=0.0)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
-    with replacing(path) as beside:
-        figure.savefig(beside, facecolor="white")
-    return Path(path)
+    return save_picture(figure, path)

@@ -10,7 +10,7 @@ from simulator.errors import SpecError
 from simulator.program.program import CATEGORIES
 from simulator.report.bars import COLOURS
 from simulator.report.prediction import Prediction
-from simulator.specs import replacing
+from simulator.report.save_picture import save_picture
 from simulator.units import GIB, show
 
 if TYPE_CHECKING:
@@ -78,9 +78,7 @@ def plot_comparison(named: Sequence[tuple[str, Prediction]], path: str | Path, t
     time.invert_yaxis()
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, weight="bold")
-    with replacing(path) as beside:
-        figure.savefig(beside, facecolor="white")
-    return Path(path)
+    return save_picture(figure, path)
 
 
 def short_name(name: str) -> str:
@@ -142,9 +140,7 @@ def plot_latency_sweep(
     outside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "fontsize": 8, "frameon": False}
     axis.legend([handles[n] for n in by_end], [labels[n] for n in by_end], **outside)
     axis.spines[["top", "right"]].set_visible(False)
-    with replacing(path) as beside:
-        figure.savefig(beside, facecolor="white")
-    return Path(path)
+    return save_picture(figure, path)
 
 
 def check_format(figure: Figure, path: str | Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import SpecError
-from simulator.specs import replacing
+from simulator.report.save_picture import save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,9 +92,7 @@ def plot_layout(
     inch = 1.0 / figure.get_size_inches()[0]
     _legend(figure.add_axes((0.985 - 1.5 * inch, 1.0 - 0.62 / height, 1.5 * inch, 0.5 / height)), mesh)
     figure.text(0.01, 1.0 - 0.28 / height, title, fontsize=12, weight="bold", va="center")
-    with replacing(path) as beside:
-        figure.savefig(beside, facecolor="white")
-    return Path(path)
+    return save_picture(figure, path)
 
 
 def _words(axes: Axes, text: str, bold: bool = False) -> None:

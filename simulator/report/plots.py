@@ -36,9 +36,9 @@ from simulator.report.bars import (
 )
 from simulator.report.breakdown import breakdown, mean_breakdown
 from simulator.report.memory import memory_timeline
+from simulator.report.save_picture import save_picture
 from simulator.report.table import percent
 from simulator.report.window import cut_trace, step_window
-from simulator.specs import replacing
 from simulator.units import GIB, show
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def plot_prediction(
         top.set_xlabel("")
     legend_under(figure, top, handles, 8.0 if remembers else 34.0)
     _draw_breakdown(axes[-1], mean_breakdown(program, table))
-    return _save(figure, path)
+    return save_picture(figure, path)
 
 
 def plot_timelines(runs: Iterable[tuple[str, Program, Trace]], path: str | Path) -> Path:
@@ -117,7 +117,7 @@ def plot_timelines(runs: Iterable[tuple[str, Program, Trace]], path: str | Path)
         axis.tick_params(labelbottom=False)
         axis.set_xlabel("")
     legend_under(figure, axes[-1], list(told.values()), 34.0)
-    return _save(figure, path)
+    return save_picture(figure, path)
 
 
 def band_height(program: Program) -> float:
@@ -139,12 +139,6 @@ def _figure(heights: Sequence[float], path: str | Path, legends: int = 1) -> tup
         )
     grid = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": list(heights)})
     return figure, grid[:, 0]
-
-
-def _save(figure: Figure, path: str | Path) -> Path:
-    with replacing(path) as beside:
-        figure.savefig(beside, facecolor="white")
-    return Path(path)
 
 
 def draw_timeline(

@@ -20,7 +20,7 @@ from simulator.report.bars import (
 from simulator.report.comparison_plot import check_format, cut_at, short_name
 from simulator.report.log_axis import label_log_axis
 from simulator.report.prediction import Prediction
-from simulator.specs import replacing
+from simulator.report.save_picture import save_picture
 from simulator.units import GIB, show
 
 if TYPE_CHECKING:
@@ -83,9 +83,7 @@ def plot_schedules(named: Sequence[tuple[str, Prediction]], path: str | Path, ti
     _draw_scatter(scatter, named)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
-    with replacing(path) as unfinished:
-        figure.savefig(unfinished, facecolor="white")
-    return Path(path)
+    return save_picture(figure, path)
 
 
 def _draw_timeline(axis: Axes, p: Prediction, limit: float, width: float) -> tuple[set[int], bool]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from simulator.errors import SpecError
 from simulator.report.log_axis import label_log_axis
-from simulator.specs import replacing
+from simulator.report.save_picture import save_picture
 from simulator.units import in_unit
 
 __all__ = ["plot_search"]
@@ -80,6 +80,4 @@ def plot_search(
     figure.legend(loc="outside lower left", ncols=4, fontsize=8, frameon=False)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
-    with replacing(path) as beside:
-        figure.savefig(beside, format=Path(path).suffix[1:])
-    return Path(path)
+    return save_picture(figure, path)

@@ -8,7 +8,7 @@ from typing import Any
 
 from simulator.errors import SpecError
 from simulator.report.log_axis import label_log_axis
-from simulator.specs import replacing
+from simulator.report.save_picture import save_picture
 
 __all__ = ["plot_sweep"]
 
@@ -66,6 +66,4 @@ def plot_sweep(rows: Sequence[Mapping[str, Any]], fields: Sequence[str], path: s
         figure.legend(loc="outside lower left", ncols=4, fontsize=8, frameon=False)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
-    with replacing(path) as beside:
-        figure.savefig(beside, format=Path(path).suffix[1:])
-    return Path(path)
+    return save_picture(figure, path)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simulator.errors import SpecError
+from simulator.report.save_picture import save_picture
 from simulator.report.table import percent
-from simulator.specs import replacing
 
 __all__ = ["plot_tornado"]
 
@@ -55,6 +55,4 @@ def plot_tornado(
     axis.spines[["top", "right", "left"]].set_visible(False)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
-    with replacing(path) as beside:
-        figure.savefig(beside, format=Path(path).suffix[1:])
-    return Path(path)
+    return save_picture(figure, path)

@@ -34,6 +34,8 @@ _MOST_SAMPLES = 100_000
 _EXACT_ROWS, _WIDE_STEP = 10_000_000, 50_000
 """Rows of all steps together up to which interference is simulated anew in every step (a few seconds); in a step of the second
 size a row costs twice as much, for the streams of a wide world do not fit the caches."""
+_MOST_CELLS = 80_000_000
+"""Rows of all replicas of a step that noise is drawn for: two GB of them."""
 _SELDOM = 10
 """Steps for which the rows of one count, where nothing slows anything without noise: interference is then the exception."""
 _SHOWN = 5
@@ -145,7 +147,7 @@ def vary(
         say: told the progress.
 
     Raises:
-        SpecError: the job describes no noise, or the number of samples or the seed cannot be.
+        SpecError: the job describes no noise, the number of samples or the seed cannot be, or a step has more rows than memory holds.
         PlanError: noise is described of what the plan does not have.
     """
     jitter = described_noise(job, samples, seed)
@@ -158,6 +160,11 @@ def vary(
         raise PlanError(f"jitter.{cause} varies {_ACTS_ON[cause]}. Way out: leave jitter.{cause} out")
     causes = [*jitter.causes, *(["parts"] if priced.unfolded else [])]
     size = program.size * step.mesh.count
+    if size > _MOST_CELLS:
+        raise SpecError(
+            f"noise is drawn for every row of every replica, {_MOST_CELLS:,} of them at most, but a step has {program.size:,} rows in "
+            f"{step.mesh.count:,} replicas. Way out: fewer GPUs, or fewer microbatches of a replica"
+        )
     stretch = priced.stretch(trace)
     steps = samples * (1 + len(causes)) if (stretch > 1.0).any() else _SELDOM
     exact = engine != "compiled" or size * steps * (1.0 + size / _WIDE_STEP) <= _EXACT_ROWS

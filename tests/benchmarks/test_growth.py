@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from simulator.accuracy.validate import load_table
-from simulator.job import load_job
+from simulator.job import job_from_names, load_job
 from simulator.simulation import simulate_job
 from simulator.studies.schedule_figures import schedule_figures
 from simulator.studies.variation import vary
@@ -45,9 +45,27 @@ GROWS: dict[str, tuple[tuple[int, ...], Callable[[int, Path], Any]]] = {
         lambda n, _: run("gpt3_175b", f"cluster.gpus={n}", f"workload.global_batch_size={n // 4}"),
     ),
     "GPUs, Llama-3 8B under ZeRO-3": (
-        (64, 1024, 16384),
+        (64, 16384, 1048576),
         lambda n, _: run("llama3_8b_fsdp_8xh100", "cluster.name=dgx_h100", f"cluster.gpus={n}", f"plan.data_parallel={n}",
                       f"workload.global_batch_size={n}"),
+    ),
+    "GPUs, Mixtral with experts on 8": (
+        (64, 16384, 1048576),
+        lambda n, _: simulate_job(job_from_names("mixtral_8x7b", "dgx_h100", [
+            f"cluster.gpus={n}", f"workload.global_batch_size={n}", "plan.expert_parallel=8", "plan.zero_stage=1",
+        ])),
+    ),
+    "GPUs with noise, 4 samples": (
+        (1024, 16384, 262144),
+        lambda n, _: vary(load_job("gpt3_175b", [
+            f"cluster.gpus={n}", f"workload.global_batch_size={n // 4}", "jitter.compute=0.02",
+        ]), 4),
+    ),
+    "experts of a layer": (
+        (8, 128, 2048),
+        lambda n, _: simulate_job(job_from_names("mixtral_8x7b", "dgx_h100", [
+            "cluster.gpus=64", "workload.global_batch_size=64", "plan.expert_parallel=8", "plan.zero_stage=1", f"model.experts={n}",
+        ])),
     ),
     "microbatches, p = 8": (
         (64, 512, 4096, 32768),

@@ -9,7 +9,8 @@ import pytest
 
 from simulator.collectives import ALGORITHMS
 from simulator.collectives.base import Collective
-from simulator.collectives.rounds import turned
+from simulator.collectives.rounds import Pattern, turned
+from simulator.engine.flow_clock import FlowClock
 from simulator.engine.shared_links import simulate_collective
 from simulator.errors import PlanError, UnknownNameError
 from simulator.hardware.cluster import load_cluster
@@ -58,6 +59,16 @@ def test_a_ring_takes_what_the_textbook_says() -> None:
     narrowest = min(graph.port_bandwidth, 8 * graph.card_bandwidth)
     assert 62 * graph.outer_latency + 62 / 32 * 1e9 / narrowest == pytest.approx(found.seconds, rel=1e-9)
     assert (62, 1, 1.0) == (found.rounds, found.solved, pytest.approx(found.slowdown))
+
+
+def test_groups_in_step_end_each_with_its_own_last_round() -> None:
+    """Rounds that begin and end together are played many at once, as many as the group that is done first has left."""
+    clock, pattern = FlowClock(h100(2)), Pattern.pairs(np.array([0]), np.array([1]), 1.0)
+    for first, rounds in ((0, 3), (8, 5)):
+        clock.add(np.array([first, first + 1]), [(pattern, rounds)], MESSAGE)
+    short, long = clock.run()
+    assert 5 / 3 == pytest.approx(long / short, rel=1e-9)
+    assert 8 == clock.rounds
 
 
 def test_two_groups_that_cross_an_oversubscribed_spine_get_half_each() -> None:

@@ -164,8 +164,11 @@ def studies(draw: Random) -> Input:
     files = {"study.toml": toml_text(mutated(draw, base, StudyFile) if draw.random() < 0.6 else base)}
     words = ("sweep", "study.toml", "--processes", "1", "-o", "out.csv", "--json")
     if draw.random() < 0.3:
-        line = json.dumps(["a", {"step_time_s": 1.0}]) + "\n"
-        files["out.csv.jsonl"] = mutated_text(draw, line * 2)
+        line = (
+            json.dumps(["a7e915b754ee0acfa20fbe2df78716ab", {"status": "ok", "reason": None, "step_time_s": 0.03}])
+            + "\n"
+        )
+        files["out.results.jsonl"] = mutated_text(draw, line * 2)
         words += ("--resume",)
     return Input(files, words)
 

@@ -87,6 +87,13 @@ def test_the_halves_of_a_split_backward_look_different() -> None:
     assert expected == render_timeline(*pipeline(["F0 F1 I0 W0 I1 W1", "F0 I0 F1 I1 W0 W1"]))
 
 
+def test_names_of_ranks_are_as_wide_as_the_last_one() -> None:
+    for ranks, last in ((10, "rank 9 |"), (11, "rank 10 |")):
+        lines = render_timeline(*pipeline(["F0 B0"] * ranks)).splitlines()
+        assert lines[-1].startswith(last)
+        assert {line.index("|") for line in lines} == {len(last) - 1}
+
+
 def test_a_given_unit_stretches_the_picture() -> None:
     expected = picture("""
         rank 0 |00......aaaa|

@@ -5,9 +5,9 @@
     python -m tests.mutate simulator/collectives         of some files
     python -m tests.mutate --record                      run the tests once to learn which functions each of them enters
 
-A mutant is judged by `--cases` of the predictions that tests/replay records, then by the tests that enter its function, quickest
-first, at last by eight times as many predictions.  What reads as equivalent stands in equivalent.csv with its reason and is not
-counted.  Prints every survivor with its line; leaves 1 when fewer than --least of the mutants are killed.
+A mutant is judged by recorded predictions (tests/replay) and tests that enter its function, some of each first.  What reads as
+equivalent stands in equivalent.csv with its reason and is not counted.  Prints every survivor with its line; leaves 1 when fewer than
+--least of the mutants are killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 
 from tests.mutate.covering import covering, record
-from tests.mutate.judging import ROOT, judged, predicts, survives
+from tests.mutate.judging import ROOT, survives
 from tests.mutate.mutants import Mutant, mutants_of
 
 ROOMS = tuple(f"simulator/{room}" for room in ("lowering", "costs", "engine", "collectives", "schedules", "report"))
@@ -66,11 +66,14 @@ def _warm() -> None:
 
     import simulator
     import tests.replay.cases
-    import tests.replay.recorder  # noqa: F401
+    import tests.replay.recorder
 
     for found in pkgutil.walk_packages(simulator.__path__, "simulator."):
         if not found.name.endswith("__main__") and ".cli." not in found.name:
             importlib.import_module(found.name)
+    for name in ("pytest", "hypothesis", "xdist.plugin", "random_order.plugin", "simulator.cli.app", "tests.conftest"):
+        importlib.import_module(name)
+    dict(tests.replay.cases.cases())
 
 
 def _arguments() -> argparse.Namespace:
@@ -81,7 +84,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="of the drawn mutants, to go on where a run was stopped")
     parser.add_argument("--only", type=int, nargs="+", help="numbers of drawn mutants, to judge these again")
-    parser.add_argument("--cases", type=int, default=150, help="recorded predictions that are looked at first")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="of tests that are asked about a mutant, quickest first"
+    )
     parser.add_argument("--record", action="store_true", help="learn anew which functions each test enters")
     parser.add_argument("--least", type=float, default=0.95)
     return parser.parse_args()
@@ -112,9 +117,6 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "tree")
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", "build", ".mypy_cache", ".venv"))
-        if not judged(lambda: predicts(arguments.cases), 600):
-            print("the predictions of the replay are not those recorded without any mutant: mend that first")
-            return 2
         for number, mutant in chosen:
             plain = (ROOT / mutant.path).read_text(encoding="utf-8")
             line, begun = mutant.line(plain), time.monotonic()
@@ -123,7 +125,7 @@ def main() -> int:
                 equivalent += 1
                 print(f"{number} equivalent: {said} ({reason})", flush=True)
                 continue
-            lives = survives(copy, mutant, arguments.cases, entered)
+            lives = survives(copy, mutant, arguments.seconds, entered)
             killed += not lives
             print(
                 f"{number} {'survived' if lives else 'killed'} in {time.monotonic() - begun:.0f} s: {said}", flush=True

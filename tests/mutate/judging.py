@@ -20,16 +20,14 @@ from types import CodeType, FunctionType
 
 import pytest
 
-from tests.mutate.covering import functions_at
+from tests.mutate.covering import PREDICTION, functions_at
 from tests.mutate.mutants import Mutant
 
 __all__ = ["ROOT", "judged", "predicts", "survives"]
 
 ROOT = Path(__file__).resolve().parents[2]
-ENOUGH = 60.0
-"""Seconds of tests that are asked about a mutant, quickest first."""
 FIRST = 20
-"""Tests in the first of two rounds: most mutants are killed there, before many files of tests are read."""
+"""Predictions and tests in the first round: most mutants are killed there, before many files of tests are read."""
 Map = dict[str, list[tuple[float, str]]]
 
 
@@ -87,17 +85,14 @@ def _alike(old: CodeType, new: CodeType, bodies: dict[CodeType, CodeType]) -> bo
     return True
 
 
-def predicts(most: int | None = None) -> bool:
-    """Whether the predictions of the replay are those recorded, to seven digits: jobs first, then others in an order drawn once."""
+def predicts(wanted: list[str]) -> bool:
+    """Whether these predictions of the replay are those recorded, to seven digits."""
     from tests.replay.cases import cases
     from tests.replay.figures import differing, read_figures
     from tests.replay.recorder import Recorder
 
     work, recorder, recorded = dict(cases()), Recorder(), read_figures()
-    wanted = list(recorded)
-    random.Random(1).shuffle(wanted)
-    wanted.sort(key=lambda name: not name.startswith("job "))
-    return not any(differing(recorded[name], recorder.digest(work[name])) for name in wanted[:most])
+    return not any(differing(recorded[name], recorder.digest(work[name])) for name in wanted if name in recorded)
 
 
 class _Ordered:
@@ -120,17 +115,21 @@ def _passes(tests: list[str]) -> bool:
     )
 
 
-def _asked(mutant: Mutant, plain: str, entered: Map) -> list[str]:
-    """The tests that enter the function of the mutant; where none is known, its file; of what is compiled the files that import it."""
+def _asked(mutant: Mutant, plain: str, entered: Map) -> list[tuple[float, str]]:
+    """Who enters the function of the mutant; where nobody is known to, its file; of what is compiled the files that import it."""
     function = next(iter(functions_at(mutant.path, plain, mutant.begin[0])), "")
     within = [] if "numba" in plain else entered.get(function) or _of_files([mutant.path], entered)
-    within = within or _of_files(_importers(mutant.path), entered)
-    seconds, asked = 0.0, []
-    for took, test in within:
+    return within or _of_files(_importers(mutant.path), entered)
+
+
+def _some(asked: list[tuple[float, str]], most: float) -> list[str]:
+    """As many as fit into some seconds."""
+    seconds, found = 0.0, []
+    for took, name in asked:
         seconds += took
-        if seconds < ENOUGH:
-            asked.append(test)
-    return asked
+        if seconds < most:
+            found.append(name)
+    return found
 
 
 def _of_files(paths: list[Path], entered: Map) -> list[tuple[float, str]]:
@@ -170,8 +169,8 @@ def _fresh(copy: Path, mutant: Mutant, source: str, work: Callable[[], bool]) ->
     return judge
 
 
-def survives(copy: Path, mutant: Mutant, cases: int, entered: Map) -> bool:
-    """Whether neither some recorded predictions, nor the tests that enter its function, nor more predictions notice a mutant."""
+def survives(copy: Path, mutant: Mutant, seconds: float, entered: Map) -> bool:
+    """Whether neither predictions nor tests that enter its function notice a mutant."""
     plain = (ROOT / mutant.path).read_text(encoding="utf-8")
     source = mutant.applied(plain)
 
@@ -180,11 +179,14 @@ def survives(copy: Path, mutant: Mutant, cases: int, entered: Map) -> bool:
 
     swaps = not judged(lambda: not _swapped(mutant.path, source), 60)
     asked = _asked(mutant, plain, entered)
+    tests = _some([one for one in asked if not one[1].startswith(PREDICTION)], seconds)
+    cases = [name.removeprefix(PREDICTION) for _, name in asked if name.startswith(PREDICTION)]
+    random.Random(1).shuffle(cases)
     steps: tuple[tuple[Callable[[], bool], int], ...] = (
-        (lambda: predicts(cases), 300),
-        (lambda: _passes(asked[:FIRST]), 300),
-        (lambda: _passes(asked[FIRST:]), 1200),
-        (lambda: predicts(8 * cases), 1200),
+        (lambda: predicts(cases[:FIRST]), 300),
+        (lambda: _passes(tests[:FIRST]), 300),
+        (lambda: predicts(cases[FIRST : 10 * FIRST]), 600),
+        (lambda: _passes(tests[FIRST:]), 1200),
     )
     try:
         return all(judged(with_swap(w) if swaps else _fresh(copy, mutant, source, w), limit) for w, limit in steps)

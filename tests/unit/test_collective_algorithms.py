@@ -194,6 +194,28 @@ def test_a_collective_holds_as_many_multiprocessors_as_nccl_opens_channels() -> 
     assert [24, 32] == [multiprocessors("all_reduce", 2.0**30, p, b200, "nvls_tree") for p in GROUPS[1:3]]
 
 
+def test_byteps_asks_for_half_as_many_spare_machines_as_nodes() -> None:
+    assert [1, 2, 2, 3, 3, 4] == [Byteps().split(nodes)[0] for nodes in range(2, 8)]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "protocol", "threads", "least"),
+    [
+        ("ring", "simple", 512, 64),
+        ("ring", "ll128", 640, 8),
+        ("tree", "simple", 640, 64),
+        ("tree", "ll", 640, 8),
+        ("pat", "ll128", 640, 8),
+    ],
+)
+def test_a_second_channel_opens_when_all_threads_of_two_have_enough(
+    algorithm: str, protocol: str, threads: int, least: int
+) -> None:
+    enough = 2 * threads * least
+    held = [multiprocessors("all_gather", m, GROUPS[1], H100, algorithm, protocol) for m in (enough - 1, enough)]
+    assert [1, 2] == held
+
+
 def test_small_messages_hold_fewer_multiprocessors() -> None:
     for kind, name in (
         ("all_reduce", "ring"),

@@ -115,3 +115,20 @@ def test_quantities(dtsim: Dtsim) -> None:
         ("collective", "all_reduce", "--size", "1e300GiB", "--cluster", "dgx_h100", "--ranks", "8"),
     ):
         refused(dtsim(*words))
+
+
+def test_what_a_refusal_calls_nearest_is_accepted(dtsim: Dtsim) -> None:
+    words = (
+        "run",
+        "llama3_8b_fsdp_8xh100",
+        "--set",
+        "cluster.name=dgx_h100",
+        "--set",
+        "cluster.gpus=2097152",
+        "--json",
+    )
+    words += ("--set", "workload.global_batch_size=2097152")
+    said = refused(dtsim(*words))
+    assert "Nearest: data_parallel = 2097152" in said
+    code, _, error = dtsim(*words, "--set", "plan.data_parallel=2097152")
+    assert 0 == code, error

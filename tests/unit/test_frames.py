@@ -107,6 +107,20 @@ def test_text_from_a_file_is_shown_as_text() -> None:
     assert "&lt;script&gt;" in shown
 
 
+def test_numbers_are_shown_with_their_units_and_what_is_no_number_as_it_is() -> None:
+    row = {
+        "step_time_s": 0.25,
+        "mfu": 0.5,
+        "gpus": 1024,
+        "peak_memory_bytes": 2.0**30,
+        "fits": True,
+        "low_s": float("inf"),
+    }
+    shown = str(records_table([row, row]))
+    for words in ("250 ms", "50.0 %", "1,024", "1 GiB", "yes", "inf"):
+        assert words in shown, (words, shown)
+
+
 def test_missing_whole_numbers_stay_whole() -> None:
     frame = validation().to_frame()
     assert (str(frame["rank"].dtype), frame["rank"][1]) == ("Int64", 3)

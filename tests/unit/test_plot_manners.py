@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from simulator.job import load_job
 from simulator.program.prices import Prices
 from simulator.report.accuracy_plot import plot_accuracy
 from simulator.report.bars import COLOURS, colour_of
 from simulator.report.collective_plot import plot_collective
-from simulator.report.comparison_plot import plot_latency_sweep
+from simulator.report.comparison_plot import plot_comparison, plot_latency_sweep
 from simulator.report.plots import plot_prediction, plot_timelines
 from simulator.report.scaling_plot import plot_scaling
 from simulator.report.search_plot import plot_search
 from simulator.report.sweep_plot import plot_sweep
+from simulator.simulation import simulate_job
 from simulator.studies.schedule_figures import schedule_figures
 
 
@@ -30,7 +32,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     def keep(figure: Figure, path: Any, **more: Any) -> None:
         figure.draw_without_rendering()
         figures.append(figure)
-        Path(path).touch()
 
     monkeypatch.setattr(Figure, "savefig", keep)
     return figures
@@ -132,3 +133,29 @@ def test_the_second_direction_of_a_pipeline_has_a_colour_of_its_own(drawn: list[
     assert {COLOURS["forward"], COLOURS["backward"]} == colours(one_way)
     assert colours(both) == {colour_of(kind, way) for kind in ("forward", "backward") for way in (0, 1)}
     assert "darker" in " ".join(text.get_text() for text in both.get_legend().get_texts())
+
+
+def test_bars_of_a_comparison_are_as_long_as_the_figures_that_they_show(drawn: list[Figure], tmp_path: Path) -> None:
+    named = [(str(z), simulate_job(load_job("gpt2_124m_2gpu", [f"plan.zero_stage={z}"]))) for z in (0, 1)]
+    plot_comparison(named, tmp_path / "p.png")
+    predictions = [prediction for _, prediction in named]
+    wanted = (
+        [p.step_time for p in predictions],
+        [100.0 * p.bubble_fraction for p in predictions],
+        [p.peak_memory / 2**30 for p in predictions],
+    )
+    for axis, figures in zip(drawn[0].axes, wanted, strict=True):
+        bars = [bar for group in axis.containers for bar in group]
+        length = [
+            sum(bar.get_width() for bar in bars if round(bar.get_y() + bar.get_height() / 2) == row) for row in (0, 1)
+        ]
+        assert figures == pytest.approx(length)
+
+
+def test_the_legend_of_a_layout_is_its_mesh(drawn: list[Figure], dtsim: Any, tmp_path: Path) -> None:
+    mesh = ("--mesh", "rows=2,cols=4", "--map", "batch=rows", "--map", "ffn=cols")
+    assert 0 == dtsim("layout", "gpt2_124m", *mesh, "--plot", str(tmp_path / "p.png"))[0]
+    (legend,) = (axis for axis in drawn[0].axes if axis.get_ylabel() == "rows 2")
+    assert ("cols 4", (0, 4), (2, 0)) == (legend.get_xlabel(), legend.get_xlim(), legend.get_ylim())
+    places = {patch.get_xy() for patch in legend.patches if patch.get_fill()}
+    assert places == {(column, row) for column in range(4) for row in range(2)}

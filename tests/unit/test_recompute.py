@@ -75,11 +75,19 @@ def test_groups_of_layers_keep_one_input_and_hold_all_of_the_group_while_it_runs
     assert again(plain) == again(four)
     tokens = 4096 * 4096 * 2
     assert kept(plain) - kept(four) == pytest.approx(24 * tokens)
-    marks = [max(p.effect_bytes[p.mark_effect[p.mark_effect >= 0]].sum(axis=1)) for p in (plain, four)]
-    assert 2.5 < marks[1] / marks[0] < 4.5
+    two = lowered(recompute="full", recompute_method="uniform", recompute_layers=2, overlap_gradients=False)
+    marks = [max(p.effect_bytes[p.mark_effect[p.mark_effect >= 0]].sum(axis=1)) for p in (plain, two, four)]
+    assert 1.5 < marks[1] / marks[0] < 2.5 < marks[2] / marks[0] < 4.5
     small, large = (predicted(recompute="full", recompute_method="uniform", recompute_layers=n) for n in (2, 16))
     assert small.peak_memory < large.peak_memory
     assert small.step_time == pytest.approx(large.step_time, rel=1e-6)
+
+
+def test_tensor_ranks_keep_a_part_of_a_checkpoint_each_where_the_code_divides_it() -> None:
+    plan = {"framework": "gpt_neox", "recompute": "full", "overlap_gradients": False}
+    one, two, four = (kept(lowered(**plan, tensor_parallel=ranks)) for ranks in (1, 2, 4))
+    layers = 32 * 4096 * 4096 * 2
+    assert [layers / 2, layers / 4] == pytest.approx([one - two, two - four])
 
 
 def test_a_block_counts_layers_of_every_chunk() -> None:

@@ -107,6 +107,12 @@ def test_what_cannot_vary_is_refused(settings: tuple[str, ...], more: dict[str, 
         varied(*settings, name="gpt2_124m_1gpu", **more)
 
 
+def test_more_rows_than_memory_holds_are_refused_before_they_are_made() -> None:
+    huge = load_job("gpt3_175b", ["cluster.gpus=8388608", "workload.global_batch_size=2097152", "jitter.compute=0.02"])
+    with pytest.raises(SpecError, match=r"noise is drawn for every row .* in 131,072 replicas"):
+        vary(huge, 1)
+
+
 def test_parts_cost_what_the_step_gains_without_them() -> None:
     job = load_job("gpt3_175b", [*SMALL, "cluster.parts=[{replicas=0,clock=0.8},{nodes=5,network=0.3}]"])
     prediction = simulate_job(job)

@@ -17,8 +17,8 @@ from simulator.collectives import bus_factor, collective_seconds, profile_of
 from simulator.errors import SimulatorError, SpecError
 from simulator.hardware.coefficients import SIZE_CLASSES, Profile
 from simulator.report.prediction import QUANTILE
+from simulator.report.save_picture import save_picture
 from simulator.report.table import Section, Table, percent
-from simulator.specs import replacing
 from simulator.units import in_unit, show
 
 __all__ = ["calibration_sections", "fit_figures", "plot_fit"]
@@ -179,9 +179,7 @@ def plot_fit(profiles: Sequence[Profile], logs: Sequence[NcclLog], path: str | P
     below.set_ylabel("error of the time [%]", fontsize=9)
     below.set_xlabel("message [B]")
     below.grid(alpha=0.3)
-    with replacing(path) as beside:
-        figure.savefig(beside, facecolor="white")
-    return Path(path)
+    return save_picture(figure, path)
 
 
 def _draw(above: Any, below: Any, log: NcclLog, profile: Profile, colour: str) -> None:
