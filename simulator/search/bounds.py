@@ -50,7 +50,7 @@ from simulator.program.program import Tensor
 from simulator.remembered import Remembered
 from simulator.workload.workload import Workload
 
-__all__ = ["ROUNDING", "Lasting", "held_bytes", "lasting", "least_bytes", "least_seconds"]
+__all__ = ["ACTIVATION_FIELDS", "ROUNDING", "Lasting", "held_bytes", "lasting", "least_bytes", "least_seconds"]
 
 
 def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
@@ -183,10 +183,12 @@ class Lasting(NamedTuple):
     Args:
         bytes: [ranks].
         spread: log spread of the fullest rank's peak, times the peak's bytes, at least.
+        shared: whether all plans have it that differ in no other field than `ACTIVATION_FIELDS`.
     """
 
     bytes: np.ndarray
     spread: float
+    shared: bool
 
 
 def lasting(workload: Workload, resolved: ResolvedPlan, state: State | None = None) -> Lasting:
@@ -195,14 +197,28 @@ def lasting(workload: Workload, resolved: ResolvedPlan, state: State | None = No
     Args:
         state: of the plan, where it is there already.
     """
-    one = resolved.microbatches == 1
-    with_activations = (
-        resolved.framework.receives_ahead or resolved.framework.states_break_places or not resolved.schedule.flush
-    )
-    key = workload, _states_choices(resolved), one, _activation_choices(resolved) if with_activations else ()
+    key = workload, _states_choices(resolved), () if _shared(resolved) else _activation_choices(resolved)
     return _LASTING.get(key, lambda: _lasting(state or begin(workload, resolved)))
 
 
+def _shared(resolved: ResolvedPlan) -> bool:
+    """Whether what stands through the whole step is the same whatever microbatches keep from forward to backward."""
+    framework = resolved.framework
+    mixed = framework.receives_ahead or framework.states_break_places or framework.drops_gradients
+    return resolved.schedule.flush and not mixed
+
+
+ACTIVATION_FIELDS = frozenset(
+    {
+        "plan.microbatch_size",
+        "plan.recompute",
+        "plan.recompute_modules",
+        "plan.recompute_policy",
+        "plan.recompute_method",
+        "plan.recompute_layers",
+    }
+)
+"""Fields that say how much microbatches keep, and no more."""
 _ACTIVATIONS = ("microbatch_size", "microbatches", "recomputes", "cuda_graphs")
 """Choices of a resolved plan that what stands through the whole step does not depend on, unless a framework makes it."""
 _activation_choices = operator.attrgetter(*_ACTIVATIONS)
@@ -215,7 +231,7 @@ def _lasting(state: State) -> Lasting:
     different = {id(tensors): [t for t in tensors if t.category != "fragmentation"] for tensors in resident}
     sizes = {number: _size(tensors) for number, tensors in different.items()}
     spread = min(_spread(tensors) for tensors in different.values())
-    return Lasting(np.array([sizes[id(tensors)] for tensors in resident]), spread)
+    return Lasting(np.array([sizes[id(tensors)] for tensors in resident]), spread, _shared(state.resolved))
 
 
 def _spread(tensors: list[Tensor]) -> float:
