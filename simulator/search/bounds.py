@@ -12,9 +12,9 @@ A rank's reductions share a stream, and so do all messages from one rank to anot
 **Bytes.** When a rank begins an action, it holds what stands through the whole step, what its forwards saved for backwards that have not
 run, and the temporaries of the action:
 
-    resident | saved by forwards so far, less those whose backwards have ended | mark
+    resident | saved by forwards so far, less those whose backwards have ended | mark | with ZeRO-3, a layer's whole weights and gradients
 
-without what the allocator would give back, and what is gathered or received.
+without what the allocator would give back, and what is received.
 
 Where a rank may skip or hide any of that - chunks in several lanes, slices, steps that run into each other, fused pairs, ranks that
 differ - less is counted: of seconds none, of bytes the states alone.
@@ -42,7 +42,7 @@ from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk, classes_of
 from simulator.lowering.steps.connect import message_links
 from simulator.lowering.steps.hops import links_of
-from simulator.lowering.steps.parameters import first_alike, layer_counts, rank_held
+from simulator.lowering.steps.parameters import first_alike, group_held, layer_counts, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
 from simulator.lowering.steps.update import weight_gathers
@@ -300,7 +300,22 @@ _MOMENTS: Remembered[_Moments] = Remembered(2**24, lambda moments: 4096 + sum(ar
 
 def _mark(state: State, chunk: Chunk, way: str) -> float:
     """Bytes of the largest temporaries of a chunk's layers; a head alone may hold less than it says (`largest_mark`)."""
-    return _size(largest_mark(state, state.costs, _kinds(chunk, way), way))
+    kinds = _kinds(chunk, way)
+    if state.resolved.zero_stage < 3:
+        return _size(largest_mark(state, state.costs, kinds, way))
+    marks = (_size(largest_mark(state, state.costs, (kind,), way)) + _unsharded(state, kind, way) for kind in kinds)
+    return max(marks, default=0.0)
+
+
+def _unsharded(state: State, kind: str, way: str) -> float:
+    """Bytes of a layer's whole weights, and of its whole gradients before they are reduced, while ZeRO-3 runs it."""
+    resolved = state.resolved
+    whole = sum(count for _, count, _ in group_held(state, (kind,)).parts(resolved))
+    gathered = 0.0 if resolved.framework.gathers_by_tensor else resolved.precision.element
+    each_time = (
+        resolved.fsdp_reduce == "microbatch" and not resolved.reduces_once and not resolved.schedule.splits_backward
+    )
+    return float(whole * (gathered + (resolved.gradient_bytes if way == "backward" and each_time else 0.0)))
 
 
 @functools.lru_cache(maxsize=1024)
