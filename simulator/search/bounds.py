@@ -16,8 +16,8 @@ run, and the temporaries of the action:
 
 without what the allocator would give back, and what is received.
 
-Where a rank may skip or hide any of that - chunks in several lanes, slices, steps that run into each other, fused pairs, ranks that
-differ - less is counted: of seconds none, of bytes the states alone.
+Where a rank may skip or hide any of that less is counted: with chunks in several lanes or fused pairs, of seconds the busiest rank's
+kernels alone, without exchanges of experts; with slices, steps that run into each other or ranks that differ none; of bytes the states.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import functools
 import itertools
 import math
 import operator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +47,7 @@ from simulator.lowering.steps.parameters import first_alike, group_held, layer_c
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
 from simulator.lowering.steps.update import weight_gathers
+from simulator.program.prices import ACCOUNTS
 from simulator.program.program import Tensor
 from simulator.remembered import Remembered
 from simulator.workload.workload import Workload
@@ -60,14 +62,13 @@ def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
         state: of the job, as `lowering.begin` returns it.
         enough: seconds of the kernels alone from which on nothing else is counted.
     """
-    if job.cluster.parts or not _one_after_another(state):
+    if job.cluster.parts:
         return 0.0
     resolved, ranks = state.resolved, state.ranks
     desk = desk_of(job.cluster, resolved.axes, resolved.framework)
-    chunks, class_of = classes_of(state.chunks)
-    kinds = {kind: [_kernels(cost, way, desk) for way in ("forward", "backward")] for kind, cost in state.costs.items()}
-    each = [[sum(n * kinds[kind][way] for kind, n in layer_counts(one)) for one in chunks] for way in (0, 1)]
-    forward, backward = np.array(each)[:, class_of]
+    if not _one_after_another(state):
+        return _least_busy(state, desk) * (1.0 - ROUNDING)
+    forward, backward = _of_chunks(state, desk, _kernels)
     way = _ROUTES.get((state.structure,), lambda: _route(state))
     busy = resolved.microbatches * np.bincount(way.rank_of, forward + backward, ranks)
     fill = _before(forward)[way.first]
@@ -88,6 +89,36 @@ def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
     behind = reduced if not resolved.overlap_gradients and resolved.zero_stage < 2 else 0.0
     whole = np.maximum(fill + busy + np.maximum(drain, behind + gathered), reduced + gathered)
     return float(max(sent.max(initial=0.0), whole.max())) * (1.0 - ROUNDING)
+
+
+def _of_chunks(state: State, desk: Desk, seconds: Callable[[LayerCost, str, Desk], float]) -> np.ndarray:
+    """[2, chunks] seconds of every chunk's forward and backward."""
+    chunks, class_of = classes_of(state.chunks)
+    kinds = {kind: [seconds(cost, way, desk) for way in ("forward", "backward")] for kind, cost in state.costs.items()}
+    each = [[sum(n * kinds[kind][way] for kind, n in layer_counts(one)) for one in chunks] for way in (0, 1)]
+    return np.array(each)[:, class_of]
+
+
+def _least_busy(state: State, desk: Desk) -> float:
+    """Seconds of the busiest rank's kernels where chunks lie in several lanes, or exchanges of experts hide in fused pairs; 0 where
+    actions are no whole microbatches, or steps run into each other."""
+    schedule = state.resolved.schedule
+    if schedule.slices or not schedule.flush or state.steps > 1 or state.structure.sizes:
+        return 0.0
+    times = _TIMES.get((state.structure,), lambda: _times(state))
+    return float((times * _of_chunks(state, desk, _computing)).sum(axis=(1, 2)).max())
+
+
+def _times(state: State) -> np.ndarray:
+    """[ranks, 2, chunks] how often a rank runs each chunk forward, and backward to its end."""
+    order, rank = state.order, state.pattern.rank
+    out = np.zeros((state.ranks, 2, len(state.chunks)))
+    for way, mine in enumerate((order.kind == 0, (order.kind == 1) | (order.kind == 3))):
+        np.add.at(out, (rank[mine], way, order.chunk[mine]), 1.0)
+    return out
+
+
+_TIMES: Remembered[np.ndarray] = Remembered(2**22, lambda times: 1024 + times.nbytes)
 
 
 class _Route(NamedTuple):
@@ -131,6 +162,12 @@ ROUNDING = 1e-9
 def _kernels(cost: LayerCost, way: str, desk: Desk) -> float:
     """Kernels of a layer's forward or backward [s]."""
     return price_table(cost.forward if way == "forward" else cost.backward, desk.machine, desk.axes).seconds
+
+
+def _computing(cost: LayerCost, way: str, desk: Desk) -> float:
+    """As `_kernels`, without the exchanges of experts, which a pair may hide."""
+    price = price_table(cost.forward if way == "forward" else cost.backward, desk.machine, desk.axes)
+    return price.seconds - float(price.account[ACCOUNTS.index("ep")])
 
 
 def _exchanged(state: State, rank: int, desk: Desk) -> tuple[float, float]:
