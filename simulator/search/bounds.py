@@ -12,12 +12,12 @@ A rank's reductions share a stream, and so do all messages from one rank to anot
 **Bytes.** When a rank begins an action, it holds what stands through the whole step, what its forwards saved for backwards that have not
 run, and the temporaries of the action:
 
-    resident | saved by forwards so far, less those whose backwards have ended | mark
+    resident | saved by forwards so far, less those whose backwards have ended | mark | with ZeRO-3, a layer's whole weights and gradients
 
-without what the allocator would give back, and what is gathered or received.
+without what the allocator would give back, and what is received.
 
-Where a rank may skip or hide any of that - chunks in several lanes, slices, steps that run into each other, fused pairs, ranks that
-differ - less is counted: of seconds none, of bytes the states alone.
+Where a rank may skip or hide any of that less is counted: with chunks in several lanes or fused pairs, of seconds the busiest rank's
+kernels alone, without exchanges of experts; with slices, steps that run into each other or ranks that differ none; of bytes the states.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import functools
 import itertools
 import math
 import operator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -42,15 +43,16 @@ from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk, classes_of
 from simulator.lowering.steps.connect import message_links
 from simulator.lowering.steps.hops import links_of
-from simulator.lowering.steps.parameters import first_alike, layer_counts, rank_held
+from simulator.lowering.steps.parameters import first_alike, group_held, layer_counts, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
 from simulator.lowering.steps.update import weight_gathers
+from simulator.program.prices import ACCOUNTS
 from simulator.program.program import Tensor
 from simulator.remembered import Remembered
 from simulator.workload.workload import Workload
 
-__all__ = ["ROUNDING", "Lasting", "held_bytes", "lasting", "least_bytes", "least_seconds"]
+__all__ = ["ACTIVATION_FIELDS", "ROUNDING", "Lasting", "held_bytes", "lasting", "least_bytes", "least_seconds"]
 
 
 def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
@@ -60,14 +62,13 @@ def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
         state: of the job, as `lowering.begin` returns it.
         enough: seconds of the kernels alone from which on nothing else is counted.
     """
-    if job.cluster.parts or not _one_after_another(state):
+    if job.cluster.parts:
         return 0.0
     resolved, ranks = state.resolved, state.ranks
     desk = desk_of(job.cluster, resolved.axes, resolved.framework)
-    chunks, class_of = classes_of(state.chunks)
-    kinds = {kind: [_kernels(cost, way, desk) for way in ("forward", "backward")] for kind, cost in state.costs.items()}
-    each = [[sum(n * kinds[kind][way] for kind, n in layer_counts(one)) for one in chunks] for way in (0, 1)]
-    forward, backward = np.array(each)[:, class_of]
+    if not _one_after_another(state):
+        return _least_busy(state, desk) * (1.0 - ROUNDING)
+    forward, backward = _of_chunks(state, desk, _kernels)
     way = _ROUTES.get((state.structure,), lambda: _route(state))
     busy = resolved.microbatches * np.bincount(way.rank_of, forward + backward, ranks)
     fill = _before(forward)[way.first]
@@ -88,6 +89,36 @@ def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
     behind = reduced if not resolved.overlap_gradients and resolved.zero_stage < 2 else 0.0
     whole = np.maximum(fill + busy + np.maximum(drain, behind + gathered), reduced + gathered)
     return float(max(sent.max(initial=0.0), whole.max())) * (1.0 - ROUNDING)
+
+
+def _of_chunks(state: State, desk: Desk, seconds: Callable[[LayerCost, str, Desk], float]) -> np.ndarray:
+    """[2, chunks] seconds of every chunk's forward and backward."""
+    chunks, class_of = classes_of(state.chunks)
+    kinds = {kind: [seconds(cost, way, desk) for way in ("forward", "backward")] for kind, cost in state.costs.items()}
+    each = [[sum(n * kinds[kind][way] for kind, n in layer_counts(one)) for one in chunks] for way in (0, 1)]
+    return np.array(each)[:, class_of]
+
+
+def _least_busy(state: State, desk: Desk) -> float:
+    """Seconds of the busiest rank's kernels where chunks lie in several lanes, or exchanges of experts hide in fused pairs; 0 where
+    actions are no whole microbatches, or steps run into each other."""
+    schedule = state.resolved.schedule
+    if schedule.slices or not schedule.flush or state.steps > 1 or state.structure.sizes:
+        return 0.0
+    times = _TIMES.get((state.structure,), lambda: _times(state))
+    return float((times * _of_chunks(state, desk, _computing)).sum(axis=(1, 2)).max())
+
+
+def _times(state: State) -> np.ndarray:
+    """[ranks, 2, chunks] how often a rank runs each chunk forward, and backward to its end."""
+    order, rank = state.order, state.pattern.rank
+    out = np.zeros((state.ranks, 2, len(state.chunks)))
+    for way, mine in enumerate((order.kind == 0, (order.kind == 1) | (order.kind == 3))):
+        np.add.at(out, (rank[mine], way, order.chunk[mine]), 1.0)
+    return out
+
+
+_TIMES: Remembered[np.ndarray] = Remembered(2**22, lambda times: 1024 + times.nbytes)
 
 
 class _Route(NamedTuple):
@@ -131,6 +162,12 @@ ROUNDING = 1e-9
 def _kernels(cost: LayerCost, way: str, desk: Desk) -> float:
     """Kernels of a layer's forward or backward [s]."""
     return price_table(cost.forward if way == "forward" else cost.backward, desk.machine, desk.axes).seconds
+
+
+def _computing(cost: LayerCost, way: str, desk: Desk) -> float:
+    """As `_kernels`, without the exchanges of experts, which a pair may hide."""
+    price = price_table(cost.forward if way == "forward" else cost.backward, desk.machine, desk.axes)
+    return price.seconds - float(price.account[ACCOUNTS.index("ep")])
 
 
 def _exchanged(state: State, rank: int, desk: Desk) -> tuple[float, float]:
@@ -183,10 +220,12 @@ class Lasting(NamedTuple):
     Args:
         bytes: [ranks].
         spread: log spread of the fullest rank's peak, times the peak's bytes, at least.
+        shared: whether all plans have it that differ in no other field than `ACTIVATION_FIELDS`.
     """
 
     bytes: np.ndarray
     spread: float
+    shared: bool
 
 
 def lasting(workload: Workload, resolved: ResolvedPlan, state: State | None = None) -> Lasting:
@@ -195,14 +234,28 @@ def lasting(workload: Workload, resolved: ResolvedPlan, state: State | None = No
     Args:
         state: of the plan, where it is there already.
     """
-    one = resolved.microbatches == 1
-    with_activations = (
-        resolved.framework.receives_ahead or resolved.framework.states_break_places or not resolved.schedule.flush
-    )
-    key = workload, _states_choices(resolved), one, _activation_choices(resolved) if with_activations else ()
+    key = workload, _states_choices(resolved), () if _shared(resolved) else _activation_choices(resolved)
     return _LASTING.get(key, lambda: _lasting(state or begin(workload, resolved)))
 
 
+def _shared(resolved: ResolvedPlan) -> bool:
+    """Whether what stands through the whole step is the same whatever microbatches keep from forward to backward."""
+    framework = resolved.framework
+    mixed = framework.receives_ahead or framework.states_break_places or framework.drops_gradients
+    return resolved.schedule.flush and not mixed
+
+
+ACTIVATION_FIELDS = frozenset(
+    {
+        "plan.microbatch_size",
+        "plan.recompute",
+        "plan.recompute_modules",
+        "plan.recompute_policy",
+        "plan.recompute_method",
+        "plan.recompute_layers",
+    }
+)
+"""Fields that say how much microbatches keep, and no more."""
 _ACTIVATIONS = ("microbatch_size", "microbatches", "recomputes", "cuda_graphs")
 """Choices of a resolved plan that what stands through the whole step does not depend on, unless a framework makes it."""
 _activation_choices = operator.attrgetter(*_ACTIVATIONS)
@@ -215,7 +268,7 @@ def _lasting(state: State) -> Lasting:
     different = {id(tensors): [t for t in tensors if t.category != "fragmentation"] for tensors in resident}
     sizes = {number: _size(tensors) for number, tensors in different.items()}
     spread = min(_spread(tensors) for tensors in different.values())
-    return Lasting(np.array([sizes[id(tensors)] for tensors in resident]), spread)
+    return Lasting(np.array([sizes[id(tensors)] for tensors in resident]), spread, _shared(state.resolved))
 
 
 def _spread(tensors: list[Tensor]) -> float:
@@ -284,7 +337,22 @@ _MOMENTS: Remembered[_Moments] = Remembered(2**24, lambda moments: 4096 + sum(ar
 
 def _mark(state: State, chunk: Chunk, way: str) -> float:
     """Bytes of the largest temporaries of a chunk's layers; a head alone may hold less than it says (`largest_mark`)."""
-    return _size(largest_mark(state, state.costs, _kinds(chunk, way), way))
+    kinds = _kinds(chunk, way)
+    if state.resolved.zero_stage < 3:
+        return _size(largest_mark(state, state.costs, kinds, way))
+    marks = (_size(largest_mark(state, state.costs, (kind,), way)) + _unsharded(state, kind, way) for kind in kinds)
+    return max(marks, default=0.0)
+
+
+def _unsharded(state: State, kind: str, way: str) -> float:
+    """Bytes of a layer's whole weights, and of its whole gradients before they are reduced, while ZeRO-3 runs it."""
+    resolved = state.resolved
+    whole = sum(count for _, count, _ in group_held(state, (kind,)).parts(resolved))
+    gathered = 0.0 if resolved.framework.gathers_by_tensor else resolved.precision.element
+    each_time = (
+        resolved.fsdp_reduce == "microbatch" and not resolved.reduces_once and not resolved.schedule.splits_backward
+    )
+    return float(whole * (gathered + (resolved.gradient_bytes if way == "backward" and each_time else 0.0)))
 
 
 @functools.lru_cache(maxsize=1024)

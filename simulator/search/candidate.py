@@ -143,7 +143,7 @@ class Looked:
         refusal: why it cannot be.
         bound: of its objective, never above what `simulate()` says.
         full: bytes of its fullest rank over those of the GPU, never above what `simulate()` says.
-        too_large: whether it cannot fit as surely as asked for.
+        too_large: whether it cannot fit as surely as asked for; `by_states`: nor any that differs in `ACTIVATION_FIELDS` alone.
         objective: what is made least.
     """
 
@@ -153,6 +153,7 @@ class Looked:
     bound: float = 0.0
     full: float = 0.0
     too_large: bool = False
+    by_states: bool = False
     objective: str = "step_time"
 
     def simulated(self) -> Candidate | str:
@@ -184,7 +185,8 @@ def look(space: Space, point: Point, objective: str, probability: float | None =
         most = math.inf if probability is None else fullest_that_fits(probability, unseen)
         stands = lasting(job.workload, resolved) if probability is not None and not cluster.parts else None
         held = float(stands.bytes.max()) * (1.0 - ROUNDING) if stands else 0.0
-        large, seconds = held > most * room, 0.0
+        large = by_states = held > most * room
+        seconds = 0.0
         if not large:
             state = begin(job.workload, resolved)
             held = least_bytes(job, state, most * room)
@@ -201,6 +203,7 @@ def look(space: Space, point: Point, objective: str, probability: float | None =
         bound=held if objective == "memory" else _least(job, seconds, objective),
         full=held / room,
         too_large=large,
+        by_states=bool(by_states and stands and stands.shared),
         objective=objective,
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from simulator.search.bounds import ACTIVATION_FIELDS
 from simulator.search.candidate import Candidate, Looked, look
 from simulator.search.space import Point, Space
 
@@ -55,6 +56,7 @@ class Run:
         self.used = 0.0
         self._told = 0.0
         self._said: dict[str, str] = {}  # reasons: plans have few different ones
+        self._too_large: dict[int, float] = {}  # families whose states do not fit: what they fill of the GPU
         self._best: list[Candidate] = []
 
     @property
@@ -77,6 +79,12 @@ class Run:
                 return
             if any(point.number in known for known in (self.refused, self.candidates, self.large)):
                 continue
+            family = self.space.family(point.number, ACTIVATION_FIELDS)
+            full = self._too_large.get(family)
+            if full is not None:
+                self.large[point.number] = full
+                self._progress()
+                continue
             started = self._clock()
             cut = math.inf if self.cut is None else self.cut
             found = look(self.space, point, self.objective, None if every else self.probability, cut)
@@ -87,6 +95,8 @@ class Run:
                 continue
             if found.too_large:
                 self.large[point.number] = found.full
+                if found.by_states:
+                    self._too_large[family] = found.full
                 continue
             self.bounds[point.number] = found.bound
             yield found

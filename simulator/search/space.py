@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -133,6 +133,16 @@ class Space:
         number = 0
         for name, many in self.ranges.items():
             number = number * len(many) + many.index(values[name])
+        return number
+
+    def family(self, number: int, fields: Collection[str]) -> int:
+        """Return the number of the plan that differs from this one in these fields alone, and has their first values."""
+        stride = 1
+        for name in list(self.ranges)[::-1]:
+            count = len(self.ranges[name])
+            if name in fields:
+                number -= number // stride % count * stride
+            stride *= count
         return number
 
     def job_of(self, point: Point) -> Job:
