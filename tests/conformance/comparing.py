@@ -6,6 +6,7 @@ Scripts are recorded once per session; where torch is missing their tests are sk
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def llama_job(framework: str, gpus: int, model: dict[str, Any] | None = None, **
         "model": MODEL | (model or {}),
         "workload": {
             "sequence_length": 2048,
-            "global_batch_size": gpus // int(plan.get("tensor_parallel", 1)),
+            "global_batch_size": gpus // int(plan.get("tensor_parallel", 1)) // int(plan.get("context_parallel", 1)),
             "precision": "bf16",
             "optimizer": "adam",
         },
@@ -93,6 +94,15 @@ def products_of(program: Program, phase: str) -> Counter[tuple[Any, ...]]:
         if table.phase[row] == phase and table.kind[row] == COMPUTE and table.work[row] in ("gemm", "attention"):
             out[(table.work[row], *map(int, table.shape[row]), str(table.call[row]))] += times
     return out
+
+
+def scores_of(program: Program, phase: str) -> float:
+    """Return how many scores the attention kernels of a phase touch: queries x keys of every head."""
+    return sum(
+        times * math.prod(map(int, table.shape[row][:3])) * float(table.call[row].keys)
+        for table, row, times in _operators(program)
+        if table.phase[row] == phase and table.work[row] == "attention"
+    )
 
 
 def messages_of(program: Program) -> Counter[tuple[str, str, float, str]]:
