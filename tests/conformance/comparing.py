@@ -105,17 +105,56 @@ def scores_of(program: Program, phase: str) -> float:
     )
 
 
-def messages_of(program: Program) -> Counter[tuple[str, str, float, str]]:
-    """Return messages by kind, axes, bytes and number format, with how often each is sent; not that of the norm of the gradients."""
-    out: Counter[tuple[str, str, float, str]] = Counter()
-    size = dict(program.axes)
-    for number, times in Counter(program.item.tolist()).items():
+Message = tuple[str, str, float, str]
+"""Kind, axes, bytes and number format."""
+
+
+def messages_of(program: Program, axes: dict[str, str] | None = None) -> Counter[Message]:
+    """Return messages with how often each is sent; not that of the norm of the gradients.
+
+    Args:
+        axes: names of axes -> those to tell instead.
+    """
+    return Counter(message for message, _ in sent_by(program, axes))
+
+
+def sent_by(program: Program, axes: dict[str, str] | None = None) -> list[tuple[Message, bool]]:
+    """Return messages in the order of the program, and of each whether it is sent within a layer (else units, buckets and stages)."""
+    out: list[tuple[Message, bool]] = []
+    names = {name: (axes or {}).get(name, name) for name, size in program.axes if size > 1}
+    within = {number: _within(item, names) for number, item in enumerate(program.items) if not isinstance(item, Link)}
+    for number in program.item.tolist():
         item = program.items[number]
-        if isinstance(item, Link) and item.collective and "gradient norm" not in item.name:
-            axes = "+".join(a for a in item.group if size[a] > 1)
-            out[(item.collective, axes, item.message, item.dtype)] += times
-    for table, row, times in _operators(program):
-        if table.kind[row] == COLLECTIVE:
-            axes = "+".join(a for a in table.group[row] if size[a] > 1)
-            out[(table.work[row], axes, float(table.message[row]), table.dtype[row])] += times
+        if not isinstance(item, Link):
+            out += within[number]
+        elif item.collective and "gradient norm" not in item.name:
+            out.append(((item.collective, _shown(item.group, names), item.message, item.dtype), False))
     return out
+
+
+def _within(item: Any, names: dict[str, str]) -> list[tuple[Message, bool]]:
+    return [
+        ((table.work[row], _shown(table.group[row], names), float(table.message[row]), table.dtype[row]), True)
+        for table, count in item.pieces
+        for row in list(range(len(table))) * count
+        if table.kind[row] == COLLECTIVE
+    ]
+
+
+def _shown(group: tuple[str, ...], names: dict[str, str]) -> str:
+    return "+".join(names[a] for a in group if a in names)
+
+
+def in_the_same_order(
+    theirs: list[tuple[Message, bool]], ours: list[tuple[Message, bool]], different: set[Message]
+) -> bool:
+    """Whether what both send over the same axes they send in the same order: within layers, and between them.
+
+    Args:
+        different: messages that one of them sends more often.
+    """
+    for place in {(within, message[1]) for message, within in ours}:
+        sent = [message for message, within in ours if (within, message[1]) == place and message not in different]
+        if [message for message, _ in theirs if message in set(sent)] != sent:
+            return False
+    return True
