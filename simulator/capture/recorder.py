@@ -38,6 +38,18 @@ _ONE = 1.0
 """What a number read from the device is taken to be."""
 
 
+class Unseen:
+    """While it is entered, operators are run and not recorded."""
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.depth -= 1
+
+
 class Recorder:
     """Writes down what a step does.
 
@@ -64,6 +76,7 @@ class Recorder:
         self.module_stack: list[str] = []
         self.after_backward = False
         self.in_optimizer = False
+        self.unseen = Unseen()
         self._sequence: list[tuple[int, str]] = []
         self._stream_of: dict[tuple[int, str, int], int] = {}
         self._formats = {
@@ -420,6 +433,8 @@ def dispatch_mode(recorder: Recorder) -> Any:
         def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
             if any(kind not in plain for kind in types):
                 return NotImplemented
+            if recorder.unseen.depth:
+                return function(*arguments, **(options or {}))
             return recorder.operator(function, tuple(arguments), options or {})
 
     return Mode()

@@ -93,6 +93,7 @@ class Sandbox:
         dist.destroy_process_group = already
         self.data_parallel = DataParallel(self.recorder)
         self._meshes(dist)
+        self._layouts()
         self._shards()
 
     def _meshes(self, dist: Any) -> None:
@@ -119,6 +120,12 @@ class Sandbox:
                     stage._inference_mode = schedules.InferenceMode.DYNAMIC
 
             base._warmup_p2p = told
+
+    def _layouts(self) -> None:
+        """DTensor tries operators on tensors without data to know the shapes of what they make: that runs nowhere."""
+        from torch.distributed.tensor import _sharding_prop
+
+        _sharding_prop.ShardingPropagator._fake_mode_lock = self.recorder.unseen
 
     def _shards(self) -> None:
         from torch.distributed.fsdp._fully_shard import _fsdp_param

@@ -6,6 +6,7 @@ Scripts are recorded once per session; where torch is missing their tests are sk
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def llama_job(framework: str, gpus: int, model: dict[str, Any] | None = None, **
         "model": MODEL | (model or {}),
         "workload": {
             "sequence_length": 2048,
-            "global_batch_size": gpus // int(plan.get("tensor_parallel", 1)),
+            "global_batch_size": gpus // int(plan.get("tensor_parallel", 1)) // int(plan.get("context_parallel", 1)),
             "precision": "bf16",
             "optimizer": "adam",
         },
@@ -95,17 +96,65 @@ def products_of(program: Program, phase: str) -> Counter[tuple[Any, ...]]:
     return out
 
 
-def messages_of(program: Program) -> Counter[tuple[str, str, float, str]]:
-    """Return messages by kind, axes, bytes and number format, with how often each is sent; not that of the norm of the gradients."""
-    out: Counter[tuple[str, str, float, str]] = Counter()
-    size = dict(program.axes)
-    for number, times in Counter(program.item.tolist()).items():
+def scores_of(program: Program, phase: str) -> float:
+    """Return how many scores the attention kernels of a phase touch: queries x keys of every head."""
+    return sum(
+        times * math.prod(map(int, table.shape[row][:3])) * float(table.call[row].keys)
+        for table, row, times in _operators(program)
+        if table.phase[row] == phase and table.work[row] == "attention"
+    )
+
+
+Message = tuple[str, str, float, str]
+"""Kind, axes, bytes and number format."""
+
+
+def messages_of(program: Program, axes: dict[str, str] | None = None) -> Counter[Message]:
+    """Return messages with how often each is sent; not that of the norm of the gradients.
+
+    Args:
+        axes: names of axes -> those to tell instead.
+    """
+    return Counter(message for message, _ in sent_by(program, axes))
+
+
+def sent_by(program: Program, axes: dict[str, str] | None = None) -> list[tuple[Message, bool]]:
+    """Return messages in the order of the program, and of each whether it is sent within a layer (else units, buckets and stages)."""
+    out: list[tuple[Message, bool]] = []
+    names = {name: (axes or {}).get(name, name) for name, size in program.axes if size > 1}
+    within = {number: _within(item, names) for number, item in enumerate(program.items) if not isinstance(item, Link)}
+    for number in program.item.tolist():
         item = program.items[number]
-        if isinstance(item, Link) and item.collective and "gradient norm" not in item.name:
-            axes = "+".join(a for a in item.group if size[a] > 1)
-            out[(item.collective, axes, item.message, item.dtype)] += times
-    for table, row, times in _operators(program):
-        if table.kind[row] == COLLECTIVE:
-            axes = "+".join(a for a in table.group[row] if size[a] > 1)
-            out[(table.work[row], axes, float(table.message[row]), table.dtype[row])] += times
+        if not isinstance(item, Link):
+            out += within[number]
+        elif item.collective and "gradient norm" not in item.name:
+            out.append(((item.collective, _shown(item.group, names), item.message, item.dtype), False))
     return out
+
+
+def _within(item: Any, names: dict[str, str]) -> list[tuple[Message, bool]]:
+    return [
+        ((table.work[row], _shown(table.group[row], names), float(table.message[row]), table.dtype[row]), True)
+        for table, count in item.pieces
+        for row in list(range(len(table))) * count
+        if table.kind[row] == COLLECTIVE
+    ]
+
+
+def _shown(group: tuple[str, ...], names: dict[str, str]) -> str:
+    return "+".join(names[a] for a in group if a in names)
+
+
+def in_the_same_order(
+    theirs: list[tuple[Message, bool]], ours: list[tuple[Message, bool]], different: set[Message]
+) -> bool:
+    """Whether what both send over the same axes they send in the same order: within layers, and between them.
+
+    Args:
+        different: messages that one of them sends more often.
+    """
+    for place in {(within, message[1]) for message, within in ours}:
+        sent = [message for message, within in ours if (within, message[1]) == place and message not in different]
+        if [message for message, _ in theirs if message in set(sent)] != sent:
+            return False
+    return True

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.comparing import captured, flops_of, llama_job, lowered, messages_of, products_of
+from tests.conformance.comparing import (
+    captured,
+    flops_of,
+    in_the_same_order,
+    llama_job,
+    lowered,
+    messages_of,
+    products_of,
+    sent_by,
+)
 
 pytest.importorskip("megatron.core", reason="the witness is megatron-core: nox -s capture")
 pytestmark = pytest.mark.slow
@@ -46,6 +55,8 @@ def test_megatron_core_does_what_its_profile_says(name: str) -> None:
         assert flops_of(ours, phase) == pytest.approx(flops_of(theirs, phase), rel=1e-9)
         assert orderless(products_of(theirs, phase)) == orderless(products_of(ours, phase))
     assert by_axes(theirs) == by_axes(ours)
+    left, right = messages_of(theirs), messages_of(ours)
+    assert in_the_same_order(sent_by(theirs), sent_by(ours), {key for key in left | right if left[key] != right[key]})
 
 
 def by_axes(program: Any) -> dict[tuple[str, str], float]:

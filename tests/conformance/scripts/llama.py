@@ -75,8 +75,8 @@ class Llama(nn.Module):
         return self.output(self.norm(x))
 
 
-def loss_of(model, sequences=1, tokens=TOKENS, vocabulary=VOCABULARY):
-    batch = torch.randint(0, vocabulary, (sequences, tokens))
+def loss_of(model, batch=None):
+    batch = torch.randint(0, VOCABULARY, (1, TOKENS)) if batch is None else batch
     return F.cross_entropy(model(batch).float().flatten(0, 1), batch.flatten())
 
 

@@ -1,4 +1,4 @@
-"""The Llama of this folder under PyTorch's own ways to split it; `--data`, `--tensor`, `--sequence`, `--recompute` choose."""
+"""The Llama of this folder under PyTorch's own ways to split it; `--data`, `--tensor`, `--sequence`, `--context`, `--recompute` choose."""
 
 import argparse
 import contextlib
@@ -6,10 +6,12 @@ import functools
 
 import torch
 import torch.distributed as dist
-from llama import Block, Llama, loss_of
+import torch.nn.functional as F
+from llama import TOKENS, VOCABULARY, Block, Llama, loss_of
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -23,6 +25,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--data", choices=("none", "ddp", "fsdp1", "fsdp2", "hsdp"), default="none")
 parser.add_argument("--tensor", type=int, default=1)
 parser.add_argument("--sequence", action="store_true")
+parser.add_argument("--context", type=int, default=1)
 parser.add_argument("--copies", type=int, default=1)
 parser.add_argument("--recompute", action="store_true")
 parser.add_argument("--half", action="store_true")
@@ -31,9 +34,15 @@ parser.add_argument("--whole-logits", action="store_true")
 words = parser.parse_args()
 
 world = dist.get_world_size()
-data = world // words.tensor
+data = world // words.tensor // words.context
 shards = data // words.copies
-mesh = init_device_mesh("cpu", (words.copies, shards, words.tensor), mesh_dim_names=("dp_replicate", "dp_shard", "tp"))
+mesh = init_device_mesh(
+    "cpu",
+    (words.copies, shards, words.context, words.tensor),
+    mesh_dim_names=("dp_replicate", "dp_shard", "cp", "tp"),
+)
+if words.context > 1:
+    mesh["dp_shard", "cp"]._flatten("dp_shard_cp")
 model = Llama()
 if words.half:
     model = model.bfloat16()
@@ -96,7 +105,9 @@ def shard_states():
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         options = {
-            "mesh": mesh["dp_replicate", "dp_shard"] if words.data == "hsdp" else mesh["dp_shard"],
+            "mesh": mesh["dp_replicate", "dp_shard"]
+            if words.data == "hsdp"
+            else mesh["dp_shard_cp" if words.context > 1 else "dp_shard"],
             "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
         }
         if words.ends_apart:
@@ -124,9 +135,25 @@ mixed = words.tensor > 1 and not words.sequence  # plain norms beside split tens
 optimizer = torch.optim.AdamW(model.parameters(), foreach=False if mixed else None)
 
 
+def scaled_dot_product_attention(query, key, value, is_causal=False):
+    """What PyTorch's function of this name calls on a GPU: context parallelism knows no kernel of a CPU."""
+    return torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, 0.0, is_causal)[0]
+
+
+def shared_sequences(tokens):
+    """Each rank keeps its two pieces of every sequence, and attention goes round them."""
+    F.scaled_dot_product_attention = scaled_dot_product_attention
+    return context_parallel(mesh["cp"], buffers=[tokens], buffer_seq_dims=[1], no_restore_buffers={tokens})
+
+
 def step():
     whole = words.tensor == 1 or words.whole_logits
-    with contextlib.nullcontext() if whole else loss_parallel():
-        loss_of(model).backward()
+    tokens = torch.randint(0, VOCABULARY, (1, TOKENS))
+    with contextlib.ExitStack() as around:
+        if words.context > 1:
+            around.enter_context(shared_sequences(tokens))
+        if not whole:
+            around.enter_context(loss_parallel())
+        loss_of(model, tokens).backward()
     optimizer.step()
     optimizer.zero_grad()
