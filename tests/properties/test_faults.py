@@ -315,34 +315,6 @@ def test_killed_at_any_moment_a_file_is_whole_or_not_there(what: str, folder: Pa
             assert not [path.name for path in folder.iterdir() if path.name.startswith(".out")]
 
 
-HALF_LOADED = """
-import atexit, os, signal, sys, simulator.cli, simulator.cli.app
-
-class Half:  # what a library leaves behind that Ctrl-C stopped while it was loaded
-    def __del__(self, abort=os.abort):
-        abort()
-
-def stopped(words):
-    os.kill(os.getpid(), signal.SIGINT)
-
-half, simulator.cli.app._run = Half(), stopped
-atexit.register(print, "cleaned up")
-simulator.cli.main()
-"""
-
-
-def test_a_stopped_program_ends_before_half_loaded_libraries_are_taken_down(tmp_path: Path) -> None:
-    left = subprocess.run(
-        [sys.executable, "-c", HALF_LOADED],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (130, "") == (left.returncode, left.stderr)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are looked up in /proc")
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
