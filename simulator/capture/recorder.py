@@ -5,6 +5,7 @@ operator --dispatch--> Recorder.operator() --> Event       storages by `storages
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from collections import Counter
@@ -64,6 +65,7 @@ class Recorder:
         self.module_stack: list[str] = []
         self.after_backward = False
         self.in_optimizer = False
+        self.looks_away = False
         self._sequence: list[tuple[int, str]] = []
         self._stream_of: dict[tuple[int, str, int], int] = {}
         self._formats = {
@@ -80,6 +82,15 @@ class Recorder:
         self.tokens.clear()
         self.assumed.clear()
         self.after_backward = False
+
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Run what a library only asks shapes of: nothing of it is written down."""
+        before, self.looks_away = self.looks_away, True
+        try:
+            yield
+        finally:
+            self.looks_away = before
 
     # ---- where we are ----
 
@@ -420,6 +431,8 @@ def dispatch_mode(recorder: Recorder) -> Any:
         def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
             if any(kind not in plain for kind in types):
                 return NotImplemented
+            if recorder.looks_away:
+                return function(*arguments, **(options or {}))
             return recorder.operator(function, tuple(arguments), options or {})
 
     return Mode()

@@ -121,9 +121,19 @@ class Sandbox:
             base._warmup_p2p = told
 
     def _shards(self) -> None:
+        """Shards are views of nothing; the whole tensors by which DTensor finds shapes are none of the step."""
         from torch.distributed.fsdp._fully_shard import _fsdp_param
+        from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
         _fsdp_param._chunk_with_empty = Chunks
+        name = "_propagate_tensor_meta_non_cached"
+        propagate, recorder = getattr(ShardingPropagator, name), self.recorder
+
+        def unseen(propagator: Any, schema: Any) -> Any:
+            with recorder.unseen():
+                return propagate(propagator, schema)
+
+        setattr(ShardingPropagator, name, unseen)
 
     # ---- device ----
 
