@@ -6,7 +6,7 @@ import functools
 
 import torch
 import torch.distributed as dist
-from llama import Block, Llama, loss_of
+from llama import LAYERS, VOCABULARY, Block, Llama, loss_of
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
@@ -28,13 +28,15 @@ parser.add_argument("--recompute", action="store_true")
 parser.add_argument("--half", action="store_true")
 parser.add_argument("--ends-apart", action="store_true")
 parser.add_argument("--whole-logits", action="store_true")
+parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
+parser.add_argument("--layers", type=int, default=LAYERS)
 words = parser.parse_args()
 
 world = dist.get_world_size()
 data = world // words.tensor
 shards = data // words.copies
 mesh = init_device_mesh("cpu", (words.copies, shards, words.tensor), mesh_dim_names=("dp_replicate", "dp_shard", "tp"))
-model = Llama()
+model = Llama(vocabulary=words.vocabulary, layers=words.layers)
 if words.half:
     model = model.bfloat16()
 
@@ -127,6 +129,6 @@ optimizer = torch.optim.AdamW(model.parameters(), foreach=False if mixed else No
 def step():
     whole = words.tensor == 1 or words.whole_logits
     with contextlib.nullcontext() if whole else loss_parallel():
-        loss_of(model).backward()
+        loss_of(model, vocabulary=words.vocabulary).backward()
     optimizer.step()
     optimizer.zero_grad()
