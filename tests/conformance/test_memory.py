@@ -21,7 +21,10 @@ from tests.profiles import profile
 
 pytestmark = pytest.mark.slow
 
-PLAIN = {"fused_norm": "false", "fused_softmax": "false", "fused_bias_activation": "false", "repeats_keys": "true"}
+PLAIN = {
+    key: "false" if key.startswith("fused") else "true"
+    for key in ("fused_norm", "fused_softmax", "fused_bias_activation", "repeats_keys", "gathers_rotary")
+}
 """What megatron-core's local layers run without Apex and CUDA: plain operations; it repeats keys where scores stand in memory."""
 LOCAL = {"attention": "unfused", "sequence_parallel": False, "recompute": "none", "framework": "local_layers"}
 SPLIT_LOCAL = LOCAL | {"tensor_parallel": 2}

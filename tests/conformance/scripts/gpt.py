@@ -31,8 +31,6 @@ words = parser.parse_args()
 
 # one kernel on a GPU, which on a CPU keeps more than plain operations do
 torch.nn.RMSNorm = lambda normalized_shape, eps: RMSNorm(normalized_shape)
-    normalized_shape
-)  # one kernel on a GPU; on a CPU it keeps more than plain operations do
 torch.cuda.current_device = lambda: "cpu"
 torch.Tensor.cuda = lambda tensor, *rest, **options: tensor
 for name in ("Stream", "Event", "current_stream", "stream"):
