@@ -160,7 +160,7 @@ class Op:
         weights: what it owns of the model.
         keeps: what its backward reads.
         again: names of the outputs that per-operator recompute makes again; the others are kept by those who read them.
-        role: what it is to others: "norm", "residual", "projection", "mlp_up", "mlp_down", "loss".
+        role: what it is to others: "norm", "softmax", "residual", "projection", "mlp_up", "mlp_down", "loss".
         modules: modules of selective recompute that it is part of (Megatron-LM's --recompute-modules; "core_attn").
         captured: the part of a layer with which a CUDA graph captures it: attn, mlp, moe_router, moe_preprocess or moe.
         absorbed: the kernel that does its work where a framework has it: "exchange" (of rows), "grouped" (products of experts).

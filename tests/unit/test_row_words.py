@@ -303,3 +303,16 @@ def test_a_blank_precision_is_one_that_the_gpu_has(gpu: str, expected: str) -> N
     row = placed(**blank, gpu=gpu)
     assert expected == row.workload.precision
     assert f"precision = {expected}" in row.assumed
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"recompute": "selective", "recompute_detail": "every 2nd layer"}, ("full", "every", 2)),
+        ({"recompute": "selective (every third layer)"}, ("full", "every", 3)),
+        ({"recompute": "full", "recompute_detail": "every layer"}, ("full", None, None)),
+    ],
+)
+def test_a_row_may_say_which_layers_run_again(changes: dict[str, str], expected: tuple[object, ...]) -> None:
+    row = placed(framework="torchtitan (FSDP2), eager", zero_stage="3", **changes)
+    assert expected == (row.recompute, row.fields.get("recompute_method"), row.fields.get("recompute_layers"))

@@ -21,7 +21,7 @@ def outcomes() -> list[Outcome]:
 
 
 def test_the_errors_are_those_that_the_documents_state(outcomes: list[Outcome]) -> None:
-    """docs/held_out.md, peaks nobody tuned on: 3.7 % over 79 peaks, 3.5 % over 18 sources, no bias."""
+    """docs/held_out.md, peaks nobody tuned on: 3.6 % over 79 peaks, 3.8 % over 18 sources, no bias."""
     peaks = [o for o in outcomes if o.quantity != OUT_OF_MEMORY and o.measured is not None]
     assert [] == [(o.case_id, o.reason) for o in peaks if o.predicted is None]
     medians = [s.median_ape for s in scores_by_group(peaks).values() if s.median_ape is not None]
@@ -35,8 +35,8 @@ def test_the_errors_are_those_that_the_documents_state(outcomes: list[Outcome]) 
 def test_what_fits_and_what_does_not_is_told(outcomes: list[Outcome]) -> None:
     said = [(o.measured, o.predicted) for o in outcomes if o.quantity == OUT_OF_MEMORY and o.predicted is not None]
     assert len(said) >= 118
-    assert [said.count((1.0, 0.0)), said.count((0.0, 1.0))] <= [2, 1]
-    assert said.count((1.0, 1.0)) >= 24
+    assert [said.count((1.0, 0.0)), said.count((0.0, 1.0))] <= [4, 0]
+    assert said.count((1.0, 1.0)) >= 22
 
 
 def test_every_row_says_where_it_was_read() -> None:

@@ -55,6 +55,7 @@ _REPLICATED = {
     "hugging_face_liger": "pytorch_ddp_compiled",
 }
 """Profiles of codes that shard, and what they are where the states of all replicas are whole."""
+_ORDINALS = {"second": 2, "third": 3, "fourth": 4}
 NEAR_BATCH = 0.05
 """How far a batch may lie from a multiple of its microbatches to be taken for it [1]."""
 
@@ -121,6 +122,8 @@ def row_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, t
     if fields.get("recompute_modules"):
         recompute = "selective"
     fields |= _recompute_detail(row, recompute, -(-model.depth // (pipeline * fields.get("chunks_per_rank", 1))))
+    if fields.get("recompute_method") == "every":
+        recompute = "full"  # of those layers, whatever the row calls it
     policy = recompute_policy(f"{text(row, 'recompute')} {text(row, 'recompute_detail')}")
     if policy is not None:
         recompute, fields["recompute_policy"] = "policy", policy
@@ -380,11 +383,16 @@ def _overlap_off(row: Row) -> bool:
 
 
 def _recompute_detail(row: Row, recompute: str | None, layers_of_chunk: int) -> dict[str, Any]:
-    """Return the modules or layers that a row's own words name, in Megatron-LM's flags.
+    """Return the modules or layers that a row's own words name, in Megatron-LM's flags or as every so manieth layer.
 
     More layers than a chunk has are all of them (megatron/core/transformer/transformer_block.py, _checkpointed_forward).
     """
     words = text(row, "recompute_detail")
+    every = re.search(
+        r"every (?:(\d+)(?:nd|rd|th)|(second|third|fourth)) layer", f"{text(row, 'recompute')} {words}".lower()
+    )
+    if every:
+        return {"recompute_method": "every", "recompute_layers": int(every.group(1) or _ORDINALS[every.group(2)])}
     modules = re.search(r"recompute-modules\W+([a-z_ ]+)", words)
     if recompute == "selective" and modules:
         return {"recompute_modules": tuple(modules.group(1).split())}

@@ -22,9 +22,9 @@ from simulator.lowering.layers.joins import gather_pieces
 from simulator.lowering.layers.layer_context import ExpertExchange, LayerContext
 from simulator.lowering.layers.loss_memory import loss_marks
 from simulator.lowering.layers.recompute import Recompute, dropped, policies_of, policy_named, runs_again
-from simulator.lowering.layers.ring_scores import goes_round
 from simulator.lowering.layers.rows import Rows, synchronise
 from simulator.lowering.layers.saved_values import kept_values
+from simulator.lowering.layers.temporaries import backward_temporaries
 from simulator.lowering.layers.write import write_backward, write_forward
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.partition.layout import MATRICES
@@ -32,7 +32,7 @@ from simulator.partition.strategies.experts import EXPERT
 from simulator.program.calls import Traffic
 from simulator.program.program import OperatorTable, Tensor
 from simulator.workload.families import FAMILIES
-from simulator.workload.graph import Dim, Product
+from simulator.workload.graph import Dim
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
 from simulator.workload.model import Model
 from simulator.workload.operator import LayerPart, Operator
@@ -227,7 +227,10 @@ def _layer_cost(
         gradient = precision.element * model.hidden * vocabulary / held
         forward_mark, backward_mark = loss_marks(style, logits, words, precision.element, gradient)
     else:
-        out, grad = _widest(ctx, part, stream, not style.fused_norm and model.norm != "layer_norm")
+        out = _widest(ctx, part, stream)
+        grad = backward_temporaries(
+            ctx, part, part.input_bytes / stream, not style.fused_norm and model.norm != "layer_norm"
+        )
         if len(layout.tensor) > 1:
             there, back = gathered_bytes(ctx, part)
             out, grad = out + there, grad + back
@@ -301,27 +304,14 @@ def _stream_ways(ctx: LayerContext, part: LayerPart) -> float:
     return ctx.ways((Dim("batch", 1), Dim("sequence", ctx.tokens), Dim("hidden", ctx.hidden)))
 
 
-def _widest(ctx: LayerContext, part: LayerPart, stream: float, plain_norm: bool) -> tuple[float, float]:
-    """Bytes of the largest output of an operator, and of the gradients in and out of it.
-
-    A weight gradient that is not added into its buffer by its product stands beside them for a moment, so does that of all keys where it
-    is summed whole; a norm in plain operations has its output's gradient beside three fp32 numbers per element.
-
-    Args:
-        stream: how many ways the layer's input is divided.
-    """
-    widest, gradient, e = 0.0, 0.0, ctx.e
+def _widest(ctx: LayerContext, part: LayerPart, stream: float) -> float:
+    """Bytes of the largest output of an operator; `stream`: how many ways the layer's input is divided."""
+    widest = part.input_bytes / (stream if len(ctx.layout.tensor) > 1 else 1.0)
     for o in part.operators:
         if o.work == "gemm":
-            b, m, n, k = ctx.division(o).shape
-            widest = max(widest, b * m * n * e)
-            if isinstance(o.op, Product) and goes_round(ctx, o, o.op):
-                gradient = max(gradient, b * n * k * e)
-            if o.has_weight and not ctx.style.fused_wgrad_accumulation:
-                gradient = max(gradient, n * k * e)
-    widest = max(widest, part.input_bytes / (stream if len(ctx.layout.tensor) > 1 else 1.0))
-    norm = part.input_bytes / stream * (1.0 + 12.0 / e) if plain_norm else 0.0
-    return widest, max(2 * widest + gradient, norm)
+            b, m, n, _ = ctx.division(o).shape
+            widest = max(widest, b * m * n * ctx.e)
+    return widest
 
 
 def _stack(rows: Rows, saved: tuple[Tensor, ...], dtype: str) -> None:

@@ -156,10 +156,8 @@ def _fsdp_pools(state: State, held: Held) -> list[Tensor]:
     whole = [state.costs[kind].parameters for kind in ends]
     sizes.append(sum(whole) if resolved.framework.fsdp_root_unit and resolved.pipeline_parallel == 1 else max(whole))
     gathered = max(max(sizes), (1 + resolved.fsdp_prefetch) * max(sizes[:-1])) * resolved.precision.element
-    reducing = max(sizes) * resolved.gradient_bytes
-    if gradients_dropped(resolved):
-        # shards of gradients come from the stream that reduces
-        reducing += held.sharded(resolved) * kept_gradient(state)
+    # what is reduced is copied in the compute stream (PyTorch 2.5); shards of gradients come from the stream that reduces
+    reducing = held.sharded(resolved) * kept_gradient(state) if gradients_dropped(resolved) else 0.0
     return [
         Tensor(name="buffers of the gathering stream", category="fragmentation", bytes=gathered),
         Tensor(name="buffers of the reducing stream", category="fragmentation", bytes=reducing),

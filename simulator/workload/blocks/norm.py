@@ -75,7 +75,8 @@ def norms(
         backward_written=back_written,
         sums_read=e + (cast or e) if fused and style.norm_sums_apart else 0.0,
     )
-    kept = [Keep(tensor=given[0].view(*dims), name=f"{label} input", element=cast or e, cheap=cheap)]
+    # plain operations read its input once: their backward needs the fp32 copy, and the 16-bit result that the weight scales
+    kept = [Keep(tensor=given[0].view(*dims), name=f"{label} input", element=cast or e, cheap=cheap, idle=not fused)]
     outputs = tuple(replace(t, name=f"{label} output of {t.name}") for t in given)
     inner = () if fused else (g.tensor(f"{label} in fp32", *given[0].dims, element=4 + e),)
     again = tuple(t.name for t in (*outputs, *inner))

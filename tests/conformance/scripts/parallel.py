@@ -7,7 +7,7 @@ import functools
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from llama import TOKENS, VOCABULARY, Block, Llama, loss_of
+from llama import LAYERS, TOKENS, VOCABULARY, Block, Llama, loss_of
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
@@ -31,6 +31,8 @@ parser.add_argument("--recompute", action="store_true")
 parser.add_argument("--half", action="store_true")
 parser.add_argument("--ends-apart", action="store_true")
 parser.add_argument("--whole-logits", action="store_true")
+parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
+parser.add_argument("--layers", type=int, default=LAYERS)
 words = parser.parse_args()
 
 world = dist.get_world_size()
@@ -43,7 +45,7 @@ mesh = init_device_mesh(
 )
 if words.context > 1:
     mesh["dp_shard", "cp"]._flatten("dp_shard_cp")
-model = Llama()
+model = Llama(vocabulary=words.vocabulary, layers=words.layers)
 if words.half:
     model = model.bfloat16()
 
@@ -148,7 +150,7 @@ def shared_sequences(tokens):
 
 def step():
     whole = words.tensor == 1 or words.whole_logits
-    tokens = torch.randint(0, VOCABULARY, (1, TOKENS))
+    tokens = torch.randint(0, words.vocabulary, (1, TOKENS))
     with contextlib.ExitStack() as around:
         if words.context > 1:
             around.enter_context(shared_sequences(tokens))

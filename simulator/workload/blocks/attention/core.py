@@ -163,6 +163,7 @@ def _repeated(g: LayerBuilder, k: Tensor, v: Tensor, label: str) -> list[Tensor]
             label="repeated keys and values",
             inputs=few,
             outputs=tuple(many),
+            keeps=(Keep(tensor=v, name=f"{label}values, not repeated", cheap=False, idle=True),),
             again=tuple(t.name for t in many),
             moves=(
                 *(Moves(dims=t.dims, read=e, backward_written=e) for t in few),

@@ -7,6 +7,7 @@ A softmax that is not fused works in fp32; bytes per score, e = bytes of an elem
 
 Backward of the transposition: gradients of queries, keys and values joined, 3 passes; those of the first two times the scale
 of the scores (the derivative of torch.baddbmm is a product and a multiplication), 2.
+It keeps its fp32 output for its backward, and the 16-bit copy for the product's.
 A fused one keeps the format of the products: forward e, e; backward 2 e, e.  By reductions (XLA's fusions end where a sum over
 a row does) it is three kernels forward and two backward: 3 e, e; backward 4 e, e.
 """
@@ -62,7 +63,7 @@ def unfused(
             label=f"{label}attention context",
             inputs=(weights, v.view(g.batch, far, *v.dims[2:])),
             outputs=(out,),
-            keeps=operands[2:],
+            keeps=(*operands[2:], *(() if g.style.fused_softmax or g.style.dropout else (Keep(tensor=weights),))),
             reads_keys=True,
             backward_launches=2,
         )
@@ -85,6 +86,7 @@ def _softmax(g: LayerBuilder, scores: Tensor, label: str) -> Tensor:
     passes = 3 if fused and g.style.softmax_by_reductions else 1
     kernels = (passes, 2 if passes > 1 else 1) if fused else (4, 4)
     out = replace(scores, name=f"{label}softmax output")
+    wide = () if fused else (replace(scores, name=f"{label}softmax output in fp32", element=4.0),)
     moved = Moves(
         dims=scores.dims,
         read=passes * e if fused else e + 13,
@@ -96,8 +98,9 @@ def _softmax(g: LayerBuilder, scores: Tensor, label: str) -> Tensor:
         Kernel(
             label=f"{label}softmax",
             inputs=(scores,),
-            outputs=(out,),
-            keeps=(Keep(tensor=out),),
+            outputs=(out, *wide),
+            keeps=tuple(Keep(tensor=t) for t in wide or (out,)),
+            role="softmax",
             moves=(moved,),
             reduces=(scores.dims[-1],),
             access="scores" if fused and passes == 1 else "",

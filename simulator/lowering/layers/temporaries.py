@@ -1,0 +1,124 @@
+"""What a layer's backward pass holds beside what was saved for it: gradients of activations on their way, operation by operation.
+
+The operations of a layer run backward one by one.  While one runs there stand the gradient of what it made, those of what it read, and
+those that wait for an operation further on (the residual stream's); when it has run, the gradient of what it made goes, and so does what
+was saved for it.  The temporaries are the most that this comes to, above all that was saved.
+
+    sums                 hand the gradient of their output on: both operands' are the same tensor
+    products             their output's gradient gathered, their input's whole before it is scattered, and, where the product does not add
+                         it into its buffer, the weight's
+    norms, softmax       in plain operations: three, two fp32 numbers per element
+    fused attention      the gradient of queries is added up in fp32 (Dao-AILab/flash-attention csrc/flash_attn/flash_api.cpp: dq_accum)
+
+Source: the order of autograd, as recordings of eager codes show it (tests/conformance/test_memory.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from simulator.lowering.layers.layer_context import LayerContext
+from simulator.lowering.layers.ring_scores import goes_round
+from simulator.workload.graph import Attention, Lookup, Product, Tensor
+from simulator.workload.operator import LayerPart, Operator
+
+__all__ = ["backward_temporaries"]
+
+_FP32 = 4.0
+_NO_GRADIENT = ("mask", "statistics")
+_PLAIN_NORM, _PLAIN_SOFTMAX = 3.0, 2.0
+"""Numbers in fp32 per element."""
+
+
+def backward_temporaries(ctx: LayerContext, part: LayerPart, stream: float, plain_norm: bool) -> float:
+    """Return the most that stands beside what was saved [B].
+
+    Args:
+        stream: bytes of the gradient that arrives, and of the one that leaves.
+        plain_norm: whether norms run as plain operations.
+    """
+    gradients = _Gradients()
+    last = next((o for o in reversed(part.operators) if o.op.outputs), None)
+    if last is None:
+        return stream
+    gradients.add(last.op.outputs[0].name, stream)
+    most = stream
+    for o in reversed(part.operators):
+        made = [t.name for t in o.op.outputs if gradients.has(t.name)]
+        if not made:
+            continue
+        if o.role == "residual" and not ctx.style.dropout:
+            gradients.alias(made[0], (t.name for t in o.op.inputs))
+            gradients.freed += _saved(ctx, o)
+            continue
+        given = () if isinstance(o.op, Lookup) else o.sources
+        read = {t.name: t.bytes / ctx.ways(t.dims) for t in given if t.role not in _NO_GRADIENT}
+        in_place = o.role == "norm" and plain_norm
+        new = _PLAIN_NORM * _FP32 * sum(_elements(ctx, t) for t in o.sources) if in_place else sum(read.values())
+        most = max(most, gradients.level + new + _scratch(ctx, o))
+        gradients.drop(made)
+        gradients.freed += _saved(ctx, o)
+        for name, size in read.items():
+            gradients.add(name, size)
+    return most
+
+
+class _Gradients:
+    """Gradients by the names of their tensors; several names may mean one tensor."""
+
+    def __init__(self) -> None:
+        self.freed = 0.0
+        """Bytes that were saved and are gone."""
+        self._size: list[float] = []
+        self._of: dict[str, int] = {}
+
+    @property
+    def level(self) -> float:
+        """Bytes that stand, less those that are gone."""
+        return sum(self._size[number] for number in set(self._of.values())) - self.freed
+
+    def has(self, name: str) -> bool:
+        return name in self._of
+
+    def add(self, name: str, size: float) -> None:
+        """Note a gradient; one that is there already is added to."""
+        if name not in self._of:
+            self._of[name] = len(self._size)
+            self._size.append(size)
+
+    def alias(self, name: str, others: Iterable[str]) -> None:
+        """Let what a sum read have the gradient of what it made."""
+        number = self._of.pop(name)
+        for other in others:
+            self._of.setdefault(other, number)
+
+    def drop(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._of.pop(name)
+
+
+def _saved(ctx: LayerContext, o: Operator) -> float:
+    return sum(s.bytes / ctx.ways(s.dims) for s in o.saved if not s.idle)
+
+
+def _elements(ctx: LayerContext, tensor: Tensor) -> float:
+    return float(tensor.elements) / ctx.ways(tensor.dims)
+
+
+def _scratch(ctx: LayerContext, o: Operator) -> float:
+    """Bytes that an operation's backward needs for itself."""
+    op = o.op
+    if isinstance(op, Product):
+        d = ctx.division(o)
+        b, m, n, k = d.shape
+        one_axis = len(ctx.layout.tensor) <= 1  # on meshes of several `gathered_bytes` has what is put together
+        size = b * m * n * ctx.e if d.around.gathers_back and one_axis else 0.0
+        size += b * m * k * ctx.e if d.around.gathers and one_axis else 0.0
+        if goes_round(ctx, o, op):
+            size += b * n * k * ctx.e
+        return size + (n * k * ctx.e if o.has_weight and not ctx.style.fused_wgrad_accumulation else 0.0)
+    if isinstance(op, Attention):
+        return _FP32 * _elements(ctx, o.sources[0])
+    if op.role == "softmax" and not ctx.style.fused_softmax:
+        return _PLAIN_SOFTMAX * _FP32 * _elements(ctx, op.outputs[0])
+    return 0.0
