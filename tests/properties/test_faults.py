@@ -12,17 +12,21 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from simulator.cli.app import main
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = [sys.executable, "-m", "simulator"]
 JOB = "gpt2_124m_2gpu"
 SEED = os.environ.get("SEED", "")
-"""Draws the moments of signals; other moments with another (SEED=7 pytest -m slow tests/properties/test_faults.py)."""
+FORKS = int(os.environ.get("FORKS", "6"))
+"""What draws the moments of signals, and how many for each verb that writes: SEED=7 FORKS=60 pytest -m slow tests/properties/..."""
 WRITERS = {
     "trace": ("run", JOB, "--trace", "out.json"),
     "packed trace": ("run", JOB, "--trace", "out.json.gz"),
@@ -283,36 +287,86 @@ def test_a_damaged_compile_cache_is_told_with_a_way_out(tmp_path: Path) -> None:
             assert "Way out: delete" in left.stderr
 
 
+def _rows(left: bytes, full: bytes) -> bool:
+    return full.startswith(left) and left.endswith(b"\n")
+
+
 KEPT: dict[str, Callable[[bytes, bytes], bool]] = {
-    "rows": lambda left, full: full.startswith(left) and left.endswith(b"\n"),
+    "rows": _rows,
     "errors": lambda left, full: left.endswith(b"</html>\n"),
+    "spread of errors": lambda left, full: left.endswith(b"\n"),
+    "study": _rows,
+    "study drawn": lambda left, full: left.endswith(b"IEND\xaeB`\x82"),
 }
-"""What a validation that is stopped keeps: the rows it has, as a table and as a page."""
+"""What a validation or a sweep that is stopped keeps: the rows it has, as a table, a page or a picture."""
+
+
+@contextlib.contextmanager
+def begun_fork(folder: Path, *arguments: str) -> Iterator[int]:
+    """The command in a copy of this process, which has imported and compiled what it needs: all its time goes to the work."""
+    with (folder / "said").open("w") as said:
+        child = os.fork()
+        if not child:
+            code: object = 1
+            try:
+                os.chdir(folder)
+                for stream in (1, 2):
+                    os.dup2(said.fileno(), stream)
+                sys.stdout = sys.stderr = said
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                main(arguments)
+            except SystemExit as left:
+                code = left.code or 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                said.flush()
+                os._exit(int(str(code)))
+        yield child
+    (folder / "said").unlink()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", WRITERS)
 def test_killed_at_any_moment_a_file_is_whole_or_not_there(what: str, folder: Path) -> None:
+    """Once each as a program of its own, then in copies of this process."""
+    whole, draw = output_of(what, folder), random.Random(f"{what} {SEED}")
     begun = time.monotonic()
     assert 0 == call(*WRITERS[what], where=folder).returncode
-    took = time.monotonic() - begun
-    whole = output_of(what, folder)
-    full = whole.read_bytes()
-    draw = random.Random(f"{what} {SEED}")
-    for attempt in range(6):
+    took, full = time.monotonic() - begun, whole.read_bytes()
+    for kind in (signal.SIGKILL, signal.SIGINT):
         clear(folder)
-        kind = signal.SIGKILL if attempt % 2 else signal.SIGINT
         process = begun_program(folder, *WRITERS[what])
         time.sleep(draw.random() * took)
         process.send_signal(kind)
         said = process.communicate(timeout=300)[1]
-        left = whole.read_bytes() if whole.exists() else full
-        stopped = kind == signal.SIGINT and KEPT.get(what, lambda one, other: False)(left, full)
-        assert len(left) == len(full) or stopped
-        if kind == signal.SIGINT:
-            assert process.returncode in (0, 130, -signal.SIGINT), said
-            assert "Traceback" not in said, said
-            assert not [path.name for path in folder.iterdir() if path.name.startswith(".out")]
+        check_stopped(what, folder, kind, process.returncode, said, full)
+    for _ in range(2):  # the second time all is imported and compiled
+        clear(folder)
+        begun = time.monotonic()
+        with contextlib.chdir(folder), contextlib.suppress(SystemExit):
+            main(WRITERS[what])
+        took = time.monotonic() - begun
+    for attempt in range(FORKS):
+        clear(folder)
+        kind = signal.SIGKILL if attempt % 2 else signal.SIGINT
+        with begun_fork(folder, *WRITERS[what]) as child:
+            time.sleep(draw.random() * took)
+            os.kill(child, kind)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            said = (folder / "said").read_text()
+        check_stopped(what, folder, kind, code, said, full)
+
+
+def check_stopped(what: str, folder: Path, kind: int, code: int, said: str, full: bytes) -> None:
+    whole = output_of(what, folder)
+    left = whole.read_bytes() if whole.exists() else full
+    stopped = kind == signal.SIGINT and KEPT.get(what, lambda one, other: False)(left, full)
+    assert len(left) == len(full) or stopped
+    if kind == signal.SIGINT:
+        assert code in (0, 130, -signal.SIGINT), said
+        assert "Traceback" not in said, said
+        assert not [path.name for path in folder.iterdir() if path.name.startswith(".out")]
 
 
 HALF_LOADED = """
@@ -346,8 +400,15 @@ def test_a_stopped_program_ends_before_half_loaded_libraries_are_taken_down(tmp_
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are looked up in /proc")
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_helpers_do_not_outlive_a_search(kind: signal.Signals, tmp_path: Path) -> None:
-    process = begun_program(tmp_path, "search", "gpt3_175b", "--processes", "2", "--deadline", "120s")
+@pytest.mark.parametrize(
+    "arguments",
+    [("search", "gpt3_175b", "--processes", "2", "--deadline", "120s"), ("sweep", "many.toml", "--processes", "2")],
+    ids=" ".join,
+)
+def test_helpers_do_not_outlive_who_asked(arguments: tuple[str, ...], kind: signal.Signals, tmp_path: Path) -> None:
+    many = 'job = "gpt3_175b"\n[vary]\n"workload.global_batch_size" = ['
+    (tmp_path / "many.toml").write_text(many + ", ".join(str(256 * n) for n in range(1, 2000)) + "]\n")
+    process = begun_program(tmp_path, *arguments)
     try:
         helpers = patiently(lambda: children(process.pid) if len(children(process.pid)) == 2 else [])
         process.send_signal(kind)
