@@ -49,8 +49,9 @@ def command(
     )
     with Journal(results, fresh=force and not resume) as journal:
         found = run_sweep(the_study, journal, crew, note)
-        save_table(found, str(path))
-        if plot:
+        if found.counts:
+            save_table(found, str(path))
+        if plot and (found.counts.get("ok") or not found.stopped):
             from simulator.report.sweep_plot import plot_sweep
 
             wrote(plot_sweep(found.records(), [field for field, _ in the_study.vary], plot, the_study.name))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from simulator.errors import SpecError
+from simulator.processes import processes_of
 from simulator.search.answer import Answer, choices_of
 from simulator.search.candidate import OBJECTIVES, look
 from simulator.search.run import Run
@@ -75,7 +73,7 @@ def search(
         raise SpecError(f"tries are 1 or more, got {tries}")
     space = method.prepared(space)
     started = time.monotonic()
-    pool: Any = _helpers(processes) if processes > 1 else nullcontext()
+    pool: Any = processes_of(processes) if processes > 1 else nullcontext()
     run = Run(
         space=space,
         objective=objective,
@@ -133,29 +131,6 @@ def _undisturbed() -> Iterator[None]:
     finally:
         if own:
             gc.unfreeze()
-
-
-def _helpers(count: int) -> ProcessPoolExecutor:
-    """Processes that simulate for this one.  A Ctrl-C that comes while they are forked would be lost: it waits until they are there."""
-    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        pool = ProcessPoolExecutor(count, initializer=_helps, initargs=(os.getpid(),))
-        pool.submit(os.getpid)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-    return pool
-
-
-def _helps(parent: int) -> None:
-    """Begin a process that simulates for another: Ctrl-C is for that one, and without it nobody wants an answer."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
-
-
-def _leave_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
 
 
 def _gap(run: Run) -> float | None:

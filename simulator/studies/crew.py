@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from typing import Any
 
 from simulator.errors import SpecError
+from simulator.processes import processes_of
 
 __all__ = ["Crew", "cluster_crew", "local_crew"]
 
@@ -106,7 +107,7 @@ def local_crew(processes: int) -> Crew:
         raise SpecError(f"--processes: expected 1 or more, got {processes}")
 
     def start() -> tuple[Executor, Callable[[], Any]]:
-        pool = ProcessPoolExecutor(processes)
+        pool = processes_of(processes)
         return pool, lambda: pool.shutdown(wait=True, cancel_futures=True)
 
     return Crew(start, processes)

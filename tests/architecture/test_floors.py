@@ -18,7 +18,7 @@ from tests.package_sources import package_sources
 FLOORS = (
     ("units", "errors"),
     ("aliases",),
-    ("specs", "registry", "options", "remembered"),
+    ("specs", "registry", "options", "remembered", "processes"),
     ("workload", "hardware", "plan", "schedules", "program"),
     ("collectives", "partition"),
     ("lowering", "job"),

@@ -1,95 +1,20 @@
-"""What the machine does to us: full disks, closed outputs, deleted folders, pipes for files, signals at any moment."""
+"""What the machine does to us: full disks, closed outputs, deleted folders, pipes for files, damaged caches, two first runs."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import random
 import resource
-import shutil
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = [sys.executable, "-m", "simulator"]
-JOB = "gpt2_124m_2gpu"
-SEED = os.environ.get("SEED", "")
-"""Draws the moments of signals; other moments with another (SEED=7 pytest -m slow tests/properties/test_faults.py)."""
-WRITERS = {
-    "trace": ("run", JOB, "--trace", "out.json"),
-    "packed trace": ("run", JOB, "--trace", "out.json.gz"),
-    "picture": ("run", JOB, "--plot", "out.png"),
-    "page": ("run", JOB, "--report", "out.html"),
-    "comparison": ("compare", JOB, "--zero", "0,1", "--plot", "out.png"),
-    "order": ("schedule", "1f1b", "-p", "4", "-m", "80", "--output", "out.txt"),
-    "found order": ("schedule", "auto", "-p", "4", "-m", "8", "--output", "out.txt"),
-    "timeline": ("schedule", "gpipe", "-p", "2", "-m", "2", "--format", "png", "--output", "out.png"),
-    "sizes": ("collective", "all_reduce", "--sizes", "1KiB:1GiB", "--cluster", "dgx_h100", "--ranks", "8", "--plot", "out.png"),
-    "exported trace": ("export", "chrome", JOB, "--output", "out.json"),
-    "exported order": ("export", "torch-csv", "gpt3_175b", "--output", "out.csv"),
-    "job": ("init", "--model", "gpt2_124m", "--output", "out.toml"),
-    "profile": ("calibrate", "gemm", "products.csv", "--output", "out.toml"),
-    "rows": ("validate", "table.csv", "--output", "out.csv"),
-    "table of a step": ("run", JOB, "--output", "out.csv"),
-    "columns of a step": ("run", JOB, "--output", "out.parquet"),
-    "compared": ("compare", JOB, "--zero", "0,1", "--output", "out.csv"),
-    "timelines": ("compare", JOB, "--zero", "0,1", "--timelines", "out.png"),
-    "sizes as a table": ("collective", "all_reduce", "--sizes", "1KiB:1GiB", "--cluster", "dgx_h100", "--ranks", "8", "-o", "out.csv"),
-    "schedules": ("schedule", "1f1b,gpipe", "-p", "4", "-m", "8", "--format", "table", "-o", "out.csv"),
-    "launch script": ("export", "megatron", "gpt3_175b", "--output", "out.sh"),
-    "settings": ("export", "deepspeed", "llama_7b_4x4090", "--output", "out.json"),
-    "imported": ("import", "deepspeed.json", "--cluster", "dgx_h100", "--output", "out.toml"),
-    "chosen plan": ("search", JOB, "--range", "plan.zero_stage=0,1", "--output", "out.toml"),
-    "plans": ("search", JOB, "--range", "plan.zero_stage=0,1", "--plot", "out.png"),
-    "plans by helpers": ("search", JOB, "--range", "plan.zero_stage=0,1", "--processes", "2", "-o", "out.toml"),
-    "fewest": ("fit", "gpt2_124m", "--cluster", "a100_x8", "--fewest", "gpus", "--output", "out.toml"),
-    "weeks": ("goodput", JOB, "--samples", "5", "--report", "out.html"),
-    "weeks drawn": ("goodput", JOB, "--samples", "5", "--plot", "out.png"),
-    "errors": ("validate", "runs.csv", "--kind", "runs", "--report", "out.html"),
-    "spread of errors": ("validate", "runs.csv", "--kind", "runs", "--residuals", "out.toml"),
-    "layout drawn": ("layout", "gpt2_124m", "--mesh", "rows=2,cols=2", "--map", "batch=rows", "--plot", "out.png"),
-    "study": ("sweep", "study.toml", "--processes", "1", "-o", "out.csv"),
-    "study drawn": ("sweep", "study.toml", "--processes", "2", "-o", "out.csv", "--plot", "out.png"),
-    "with other networks": ("search", JOB, "--range", "plan.zero_stage=0,1", "--sensitivity", "out.png"),
-    "figure": ("compare", JOB, "--zero", "0,1", "--figure", "out.pdf"),
-}  # fmt: skip
-"""Every verb that writes, and what."""
+from tests.properties.writers import BESIDE, INPUTS, JOB, PROGRAM, WRITERS, call, environment, folder, output_of
 
-
-def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), **more}
-
-
-def call(*arguments: str, where: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    options = {"stdout": subprocess.PIPE, "env": environment(), **options}
-    return subprocess.run([*PROGRAM, *arguments], cwd=where, stderr=subprocess.PIPE, text=True, timeout=300, **options)
-
-
-BEGIN = "import simulator.cli, sys; print('begun', file=sys.stderr, flush=True); simulator.cli.main()"
-
-
-def begun_program(where: Path, *arguments: str) -> subprocess.Popen[str]:
-    """The command as a process in which Python itself has started: until then Ctrl-C is Python's own affair."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", BEGIN, *arguments],
-        cwd=where,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
-    )
-    assert process.stderr is not None
-    assert "begun\n" == process.stderr.readline()
-    return process
+__all__ = ["folder"]
 
 
 def check_refused(left: subprocess.CompletedProcess[str]) -> None:
@@ -98,36 +23,6 @@ def check_refused(left: subprocess.CompletedProcess[str]) -> None:
     assert "Traceback" not in left.stderr
     assert "internal error" not in left.stderr
     assert left.stderr.startswith("error: ")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    lines = (ROOT / "tests" / "data" / "held_out_kernels.csv").read_text(encoding="utf-8").splitlines(keepends=True)
-    (tmp_path / "table.csv").write_text("".join(lines[:40]))
-    products = (ROOT / "tests" / "data" / "gemm_sample.csv").read_text(encoding="utf-8").splitlines(keepends=True)
-    (tmp_path / "products.csv").write_text(
-        "".join(p for p in products if "h100" in p or p.startswith(("#", "op", "gpu")))
-    )
-    shutil.copy(ROOT / "tests" / "data" / "measured_runs.csv", tmp_path / "runs.csv")
-    shutil.copy(ROOT / "tests" / "data" / "imports" / "deepspeed.json", tmp_path)
-    study = 'model = "gpt2_124m"\ncluster = "h100_x8"\n[vary]\n"plan.zero_stage" = [0, 1]\n'
-    (tmp_path / "study.toml").write_text(study)
-    return tmp_path
-
-
-INPUTS = {"deepspeed.json", "products.csv", "runs.csv", "study.toml", "table.csv"}
-BESIDE = {"study": {"out.results.jsonl"}, "study drawn": {"out.csv", "out.results.jsonl"}}
-"""What else a verb leaves: a sweep's results are kept point by point."""
-
-
-def output_of(what: str, folder: Path) -> Path:
-    return folder / [word for word in WRITERS[what] if word.startswith("out.")][-1]
-
-
-def clear(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.name not in INPUTS:
-            path.unlink()
 
 
 @pytest.mark.parametrize("what", WRITERS)
@@ -283,103 +178,6 @@ def test_a_damaged_compile_cache_is_told_with_a_way_out(tmp_path: Path) -> None:
             assert "Way out: delete" in left.stderr
 
 
-KEPT: dict[str, Callable[[bytes, bytes], bool]] = {
-    "rows": lambda left, full: full.startswith(left) and left.endswith(b"\n"),
-    "errors": lambda left, full: left.endswith(b"</html>\n"),
-}
-"""What a validation that is stopped keeps: the rows it has, as a table and as a page."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("what", WRITERS)
-def test_killed_at_any_moment_a_file_is_whole_or_not_there(what: str, folder: Path) -> None:
-    begun = time.monotonic()
-    assert 0 == call(*WRITERS[what], where=folder).returncode
-    took = time.monotonic() - begun
-    whole = output_of(what, folder)
-    full = whole.read_bytes()
-    draw = random.Random(f"{what} {SEED}")
-    for attempt in range(6):
-        clear(folder)
-        kind = signal.SIGKILL if attempt % 2 else signal.SIGINT
-        process = begun_program(folder, *WRITERS[what])
-        time.sleep(draw.random() * took)
-        process.send_signal(kind)
-        said = process.communicate(timeout=300)[1]
-        left = whole.read_bytes() if whole.exists() else full
-        stopped = kind == signal.SIGINT and KEPT.get(what, lambda one, other: False)(left, full)
-        assert len(left) == len(full) or stopped
-        if kind == signal.SIGINT:
-            assert process.returncode in (0, 130, -signal.SIGINT), said
-            assert "Traceback" not in said, said
-            assert not [path.name for path in folder.iterdir() if path.name.startswith(".out")]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are looked up in /proc")
-@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_helpers_do_not_outlive_a_search(kind: signal.Signals, tmp_path: Path) -> None:
-    process = begun_program(tmp_path, "search", "gpt3_175b", "--processes", "2", "--deadline", "120s")
-    try:
-        helpers = patiently(lambda: children(process.pid) if len(children(process.pid)) == 2 else [])
-        process.send_signal(kind)
-        said = process.communicate(timeout=300)[1]
-        assert "Traceback" not in said, said
-        assert [True] == patiently(lambda: [True] if not any(Path(f"/proc/{pid}").exists() for pid in helpers) else [])
-    finally:
-        process.kill()
-
-
-def children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
-
-
-def patiently(look: Callable[[], list[Any]]) -> list[Any]:
-    """What `look` finds, within two minutes: the machine may be busy."""
-    for _ in range(1200):
-        if found := look():
-            return found
-        time.sleep(0.1)
-    return []
-
-
-def test_ctrl_c_inside_a_library_that_says_something_else(
-    dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def swallow(name: str) -> None:
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        raise ValueError("Error building a validator")
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    try:
-        monkeypatch.setattr("simulator.cli.app._verb", swallow)
-        assert (130, "", "") == dtsim("list", "gpus")
-    finally:
-        signal.signal(signal.SIGINT, before)
-    monkeypatch.setattr("simulator.cli.app._verb", lambda name: 1 / 0)
-    assert dtsim("list", "gpus")[0] == 1  # without Ctrl-C it is our fault
-
-
-def test_ctrl_c_inside_a_callback_of_compiled_code_is_not_lost(
-    dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def compiled(name: str) -> None:
-        ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
-        time.sleep(10)
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    begun = time.monotonic()
-    try:
-        monkeypatch.setattr("simulator.cli.app._verb", compiled)
-        assert (130, "", "") == dtsim("list", "gpus")
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert time.monotonic() - begun < 5
-
-
 @pytest.mark.slow
 def test_two_first_runs_at_once(tmp_path: Path) -> None:
     env = environment(NUMBA_CACHE_DIR=str(tmp_path))
@@ -400,22 +198,6 @@ def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
     if left.returncode:
         check_refused(left)
         assert "NUMBA_CACHE_DIR" in left.stderr
-
-
-def test_ctrl_c_while_the_answer_is_written_out(
-    dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(code: int) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("simulator.cli.app._flushed", interrupted)
-    monkeypatch.setattr("simulator.cli.app._drop_output", lambda: None)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        assert 130 == dtsim("list", "gpus")[0]
-        assert signal.default_int_handler is signal.getsignal(signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def test_nothing_is_left_when_writing_is_broken_off(tmp_path: Path) -> None:

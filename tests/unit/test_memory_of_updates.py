@@ -43,6 +43,18 @@ def test_bf16_alone_holds_weights_gradients_and_moments_in_two_bytes() -> None:
     assert np.isclose(held(found, "workspace"), 2.0, atol=0.1)
 
 
+def test_what_the_host_updates_makes_no_results_on_the_gpu() -> None:
+    work = Workload(model=MODEL, sequence_length=2048, global_batch_size=1, precision="bf16_true")
+    cluster, found = row_cluster({"gpu": "A100-80GB-SXM", "n_gpus": "1"})[0], []
+    for part in (0.0, 0.25, 1.0):
+        program = simulate(
+            work, Plan(framework="pytorch_fsdp", recompute="full", optimizer_offload=part), cluster
+        ).program
+        results = [t.bytes for effect in program.effects for t in effect.tensors if t.name == "results of the update"]
+        found.append(sum(results) / MODEL.parameters)
+    assert np.allclose(found, [2.0, 1.5, 0.0])
+
+
 def test_moments_in_8_bits_take_a_quarter_of_fp32_ones() -> None:
     saved = held(run("bf16", 1), "optimizer_states") - held(run("bf16", 1, optimizer="adam_8bit"), "optimizer_states")
     assert np.isclose(saved, 8.0 - 2.0 - 8.0 / 256, rtol=0.01)

@@ -273,6 +273,20 @@ def test_a_scheduler_may_be_restarted(study: str, rows: list[dict[str, Any]], tm
         dask.stop()
 
 
+def test_stopped_before_the_first_point_it_leaves_no_empty_table(
+    dtsim: Any, study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> Iterator[Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Crew, "run", stopped)
+    table, picture = tmp_path / "out.csv", tmp_path / "out.png"
+    code, _, error = dtsim("sweep", study, "-o", str(table), "--plot", str(picture))
+    assert (130, "") == (code, error)
+    assert not table.exists()
+    assert not picture.exists()
+
+
 def test_two_sweeps_do_not_write_to_one_file(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
     with Journal(file), pytest.raises(SpecError, match="another sweep"), Journal(file):

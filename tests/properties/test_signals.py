@@ -1,0 +1,225 @@
+"""Signals at any moment: files are whole or not there, nobody outlives the program, Ctrl-C is answered and never lost."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.cli.app import main
+from tests.properties.writers import WRITERS, begun_program, call, clear, environment, folder, output_of
+
+__all__ = ["folder"]
+
+SEED = os.environ.get("SEED", "")
+FORKS = int(os.environ.get("FORKS", "6"))
+"""Draws the moments of signals, and how many for each verb: SEED=7 FORKS=60 pytest -m slow tests/properties/test_signals.py"""
+
+
+def _rows(left: bytes, full: bytes) -> bool:
+    return full.startswith(left) and left.endswith(b"\n")
+
+
+KEPT: dict[str, Callable[[bytes, bytes], bool]] = {
+    "rows": _rows,
+    "errors": lambda left, full: left.endswith(b"</html>\n"),
+    "spread of errors": lambda left, full: left.endswith(b"\n"),
+    "study": _rows,
+    "study drawn": lambda left, full: left.endswith(b"IEND\xaeB`\x82"),
+}
+"""What a validation or a sweep that is stopped keeps: the rows it has, as a table, a page or a picture."""
+
+
+@contextlib.contextmanager
+def begun_fork(folder: Path, *arguments: str) -> Iterator[int]:
+    """The command in a copy of this process, which has imported and compiled what it needs: all its time goes to the work."""
+    with (folder / "said").open("w") as said:
+        child = os.fork()
+        if not child:
+            code: object = 1
+            try:
+                os.chdir(folder)
+                for stream in (1, 2):
+                    os.dup2(said.fileno(), stream)
+                sys.stdout = sys.stderr = said
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                main(arguments)
+            except SystemExit as left:
+                code = left.code or 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                said.flush()
+                os._exit(int(str(code)))
+        yield child
+    (folder / "said").unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", WRITERS)
+def test_killed_at_any_moment_a_file_is_whole_or_not_there(what: str, folder: Path) -> None:
+    """Once each as a program of its own, then in copies of this process."""
+    whole, draw = output_of(what, folder), random.Random(f"{what} {SEED}")
+    begun = time.monotonic()
+    assert 0 == call(*WRITERS[what], where=folder).returncode
+    took, full = time.monotonic() - begun, whole.read_bytes()
+    for kind in (signal.SIGKILL, signal.SIGINT):
+        clear(folder)
+        process = begun_program(folder, *WRITERS[what])
+        time.sleep(draw.random() * took)
+        process.send_signal(kind)
+        said = process.communicate(timeout=300)[1]
+        check_stopped(what, folder, kind, process.returncode, said, full)
+    for _ in range(2):  # the second time all is imported and compiled
+        clear(folder)
+        begun = time.monotonic()
+        with contextlib.chdir(folder), contextlib.suppress(SystemExit):
+            main(WRITERS[what])
+        took = time.monotonic() - begun
+    for attempt in range(FORKS):
+        clear(folder)
+        kind = signal.SIGKILL if attempt % 2 else signal.SIGINT
+        with begun_fork(folder, *WRITERS[what]) as child:
+            time.sleep(draw.random() * took)
+            os.kill(child, kind)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            said = (folder / "said").read_text()
+        check_stopped(what, folder, kind, code, said, full)
+
+
+def check_stopped(what: str, folder: Path, kind: int, code: int, said: str, full: bytes) -> None:
+    whole = output_of(what, folder)
+    left = whole.read_bytes() if whole.exists() else full
+    stopped = kind == signal.SIGINT and KEPT.get(what, lambda one, other: False)(left, full)
+    assert len(left) == len(full) or stopped
+    if kind == signal.SIGINT:
+        assert code in (0, 130, -signal.SIGINT), said
+        assert "Traceback" not in said, said
+        assert not [path.name for path in folder.iterdir() if path.name.startswith(".out")]
+
+
+HALF_LOADED = """
+import atexit, os, signal, sys, simulator.cli, simulator.cli.app
+
+class Half:  # what a library leaves behind that Ctrl-C stopped while it was loaded
+    def __del__(self, abort=os.abort):
+        abort()
+
+def stopped(words):
+    os.kill(os.getpid(), signal.SIGINT)
+
+half, simulator.cli.app._run = Half(), stopped
+atexit.register(print, "cleaned up")
+simulator.cli.main()
+"""
+
+
+def test_a_stopped_program_ends_before_half_loaded_libraries_are_taken_down(tmp_path: Path) -> None:
+    left = subprocess.run(
+        [sys.executable, "-c", HALF_LOADED],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (130, "") == (left.returncode, left.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are looked up in /proc")
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "arguments",
+    [("search", "gpt3_175b", "--processes", "2", "--deadline", "120s"), ("sweep", "many.toml", "--processes", "2")],
+    ids=" ".join,
+)
+def test_helpers_do_not_outlive_who_asked(arguments: tuple[str, ...], kind: signal.Signals, tmp_path: Path) -> None:
+    many = 'job = "gpt3_175b"\n[vary]\n"workload.global_batch_size" = ['
+    (tmp_path / "many.toml").write_text(many + ", ".join(str(256 * n) for n in range(1, 2000)) + "]\n")
+    process = begun_program(tmp_path, *arguments)
+    try:
+        helpers = patiently(lambda: children(process.pid) if len(children(process.pid)) == 2 else [])
+        process.send_signal(kind)
+        said = process.communicate(timeout=300)[1]
+        assert "Traceback" not in said, said
+        assert [True] == patiently(lambda: [True] if not any(Path(f"/proc/{pid}").exists() for pid in helpers) else [])
+    finally:
+        process.kill()
+
+
+def children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def patiently(look: Callable[[], list[Any]]) -> list[Any]:
+    """What `look` finds, within two minutes: the machine may be busy."""
+    for _ in range(1200):
+        if found := look():
+            return found
+        time.sleep(0.1)
+    return []
+
+
+def test_ctrl_c_inside_a_library_that_says_something_else(
+    dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def swallow(name: str) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise ValueError("Error building a validator")
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        monkeypatch.setattr("simulator.cli.app._verb", swallow)
+        assert (130, "", "") == dtsim("list", "gpus")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    monkeypatch.setattr("simulator.cli.app._verb", lambda name: 1 / 0)
+    assert dtsim("list", "gpus")[0] == 1  # without Ctrl-C it is our fault
+
+
+def test_ctrl_c_inside_a_callback_of_compiled_code_is_not_lost(
+    dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(name: str) -> None:
+        ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
+        time.sleep(10)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    begun = time.monotonic()
+    try:
+        monkeypatch.setattr("simulator.cli.app._verb", compiled)
+        assert (130, "", "") == dtsim("list", "gpus")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - begun < 5
+
+
+def test_ctrl_c_while_the_answer_is_written_out(
+    dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(code: int) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simulator.cli.app._flushed", interrupted)
+    monkeypatch.setattr("simulator.cli.app._drop_output", lambda: None)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert 130 == dtsim("list", "gpus")[0]
+        assert signal.default_int_handler is signal.getsignal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
