@@ -70,7 +70,7 @@ class Point:
     def settings_of(self, job: Job) -> list[str]:
         """As `--set` arguments that any verb takes, for the job that this plan is."""
         point = Point(self.number, {**self.values, SPLIT: job.plan.layer_split})
-        return with_batch(job, (point if self.values.get(SPLIT) in _SPLITS else self).settings)
+        return with_batch(job, (point if self.values.get(SPLIT) in tuple(_SPLITS) else self).settings)
 
 
 def with_batch(job: Job, settings: list[str]) -> list[str]:
@@ -176,7 +176,7 @@ class Space:
             workload=replace(self.job.workload, **workload) if workload else self.job.workload,
             cluster=cluster,
         )
-        if split in _SPLITS:
+        if split in tuple(_SPLITS):
             return replace(made, plan=made.plan.model_copy(update={"layer_split": _SPLITS[split](made)}))
         return made
 
