@@ -165,7 +165,7 @@ ANSWERS = {
             "strategy": Key("text", "its name"),
             "space": Key(
                 "table",
-                "`plans`: how many; `ranges`: values by field; `left_out`: those that the framework does not run",
+                "`plans`; `ranges`: values by field; `left_out`: what the framework does not run; `untried`: what makes it too large",
             ),
             "disposed": Key("table", "plans by what became of them"),
             "proven": Key("truth", "whether no plan of the space is better"),

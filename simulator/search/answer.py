@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,6 +186,7 @@ class Answer(Tabular):
                 "plans": self.space.size,
                 "ranges": {field: list(values) for field, values in self.space.ranges.items()},
                 "left_out": {field: list(values) for field, values in self.space.left_out.items()},
+                "untried": {field: list(values) for field, values in self.space.untried.items()},
             },
             "disposed": self.disposed,
             "proven": self.proven,
@@ -234,7 +236,7 @@ class Answer(Tabular):
                 counts,
                 proof,
                 *(
-                    f"{field}: {', '.join(setting_value(v) for v in values)}"
+                    f"{field}: {', '.join('-' if v is None else setting_value(v) for v in values)}"
                     for field, values in self.space.ranges.items()
                 ),
                 *self._left_out(),
@@ -242,13 +244,13 @@ class Answer(Tabular):
         )
 
     def _left_out(self) -> list[str]:
-        """What the space would have if the framework ran it."""
-        some = [
-            f"{field} {', '.join(setting_value(v) for v in values[:_SHOWN])}{', ...' if len(values) > _SHOWN else ''}"
-            for field, values in self.space.left_out.items()
-        ]
+        """What the space would have if the framework ran it, or if it were not too large then."""
         framework = self.space.job.plan.framework
-        return [f"left out, since {framework} does not run it (--any-framework): {'; '.join(some)}"] if some else []
+        reasons = {
+            f"left out, since {framework} does not run it (--any-framework)": self.space.left_out,
+            "not tried, since the space would be too large (--range)": self.space.untried,
+        }
+        return [f"{why}: {_named(ranges)}" for why, ranges in reasons.items() if ranges]
 
     def _bests(self) -> list[Section]:
         if not self.best:
@@ -288,7 +290,7 @@ class Answer(Tabular):
             f"within the band of the best, so not to be told apart: {len(self.ties)} of these; chosen: {told}",
             trust,
             *first.notes,
-            "run it: dtsim run JOB " + " ".join(f"--set {setting}" for setting in first.settings),
+            "run it: dtsim run JOB " + " ".join(f"--set {shlex.quote(setting)}" for setting in first.settings),
         )
         return [Section(title="the best", table=Table(headings=heads, rows=rows), below=below)]
 
@@ -298,7 +300,7 @@ class Answer(Tabular):
         rows = tuple(
             (
                 c.field.partition(".")[2],
-                setting_value(c.value),
+                "-" if c.value is None else setting_value(c.value),
                 f"{c.plans:,}",
                 f"{c.refused:,}",
                 f"{c.memory:,}",
@@ -308,6 +310,14 @@ class Answer(Tabular):
         )
         heads = ("choice", "", "plans", "refused", "too large", "costs")
         return [Section(title="what each choice costs", table=Table(headings=heads, rows=rows, left=(0, 5)))]
+
+
+def _named(ranges: Mapping[str, Sequence[Any]]) -> str:
+    """The first values of some fields."""
+    return "; ".join(
+        f"{field} {', '.join(setting_value(v) for v in values[:_SHOWN] if v is not None)}{', ...' if len(values) > _SHOWN else ''}"
+        for field, values in ranges.items()
+    )
 
 
 _SHOWN = 6

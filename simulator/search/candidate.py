@@ -19,6 +19,7 @@ from simulator.lowering import begin, resolve
 from simulator.lowering.resolve.framework_rules import beyond_framework
 from simulator.report.prediction import QUANTILE, Prediction
 from simulator.search.bounds import ROUNDING, lasting, least_bytes, least_seconds
+from simulator.search.defaults import repeated
 from simulator.search.space import Point, Space
 from simulator.simulation import simulate_job
 
@@ -175,6 +176,8 @@ def look(space: Space, point: Point, objective: str, probability: float | None =
             None = whether it fits does not matter.
         cut: of the objective: a bound that is above need not be closer.
     """
+    if space.offered and (reason := repeated(point.values)):
+        return Looked(point=point, job=None, refusal=reason)
     try:
         job = space.job_of(point)
         cluster = job.cluster

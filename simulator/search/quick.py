@@ -25,10 +25,10 @@ _RANGES = {
 
 def quick_space(job: Job) -> Space:
     """Return the plans that are tried for a job, its framework and kernels kept: degrees, tensor parallelism within a node."""
-    offered, _ = offered_ranges(job, any_framework=False)
+    offered = offered_ranges(job, any_framework=False, whole=False).ranges
     ranges: dict[str, tuple[Any, ...]] = {}
     for field, values in offered.items():
-        chosen = _RANGES.get(field, values)
+        chosen: tuple[Any, ...] = _RANGES.get(field, values)
         if field == "plan.tensor_parallel":
             chosen = tuple(degree for degree in values if degree <= job.cluster.node.gpus)
         if field == "plan.zero_stage" and job.cluster.world_size == 1:

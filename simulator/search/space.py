@@ -20,7 +20,7 @@ from simulator.errors import SpecError, UnknownNameError
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.job import Job, parse_value
 from simulator.plan.plan import Plan
-from simulator.search.defaults import offered_ranges
+from simulator.search.defaults import Offered, offered_ranges
 from simulator.search.fitted import fitted_split
 from simulator.search.split import BALANCED, FITTED, TIMED, timed_split
 from simulator.specs import validate_spec
@@ -70,7 +70,7 @@ class Point:
     def settings_of(self, job: Job) -> list[str]:
         """As `--set` arguments that any verb takes, for the job that this plan is."""
         point = Point(self.number, {**self.values, SPLIT: job.plan.layer_split})
-        return with_batch(job, (point if self.values.get(SPLIT) in _SPLITS else self).settings)
+        return with_batch(job, (point if self.values.get(SPLIT) in tuple(_SPLITS) else self).settings)
 
 
 def with_batch(job: Job, settings: list[str]) -> list[str]:
@@ -98,15 +98,19 @@ class Space:
         job: everything that is neither ranged nor fixed, with what is fixed applied.
         ranges: field -> its values, in the order in which they were given.
         moves: whether replicas are counted anew for every plan.
+        offered: whether the ranges were made here: plans that are there twice are refused once.
         by_framework: whether plans that the job's framework does not run are refused.
         left_out: field -> values that would be in the ranges if the framework ran them.
+        untried: field -> values that would be there if the space were not too large then.
     """
 
     job: Job
     ranges: Mapping[str, tuple[Any, ...]]
     moves: bool
+    offered: bool = False
     by_framework: bool = False
     left_out: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    untried: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -172,7 +176,7 @@ class Space:
             workload=replace(self.job.workload, **workload) if workload else self.job.workload,
             cluster=cluster,
         )
-        if split in _SPLITS:
+        if split in tuple(_SPLITS):
             return replace(made, plan=made.plan.model_copy(update={"layer_split": _SPLITS[split](made)}))
         return made
 
@@ -296,14 +300,16 @@ def make_space(
         for value in values:
             _check(name, value)
     base = pinned.job_of(Point(0, {field: values[0] for field, values in fixed.items()})) if fixed else job
-    offered, left_out = ({}, {}) if ranges else offered_ranges(base, any_framework)
-    chosen = (dict(ranges) or {f: values for f, values in offered.items() if f not in fixed}) | dict(also)
+    offered, left_out, untried = Offered({}, {}, {}) if ranges else offered_ranges(base, any_framework, fixed)
+    chosen = (dict(ranges) or offered) | dict(also)
     space = Space(
         job=base,
         ranges=chosen,
         moves=_moves(base, chosen, fixed),
+        offered=not ranges,
         by_framework=not ranges and not any_framework,
-        left_out={f: values for f, values in left_out.items() if f not in fixed},
+        left_out=left_out,
+        untried=untried,
     )
     if space.size > MOST_PLANS:
         raise SpecError(

@@ -17,6 +17,7 @@ from simulator.lowering.resolve.framework_rules import beyond_framework
 from simulator.plan.framework import load_framework
 from simulator.plan.plan import Plan
 from simulator.schedules import SCHEDULES
+from simulator.search.search import search
 from simulator.search.space import make_space, read_ranges
 from simulator.simulation import simulate_job
 from simulator.specs import names
@@ -136,8 +137,6 @@ def test_ranges_are_taken_as_given_and_what_is_beyond_the_framework_is_said(dtsi
 def test_combinations_that_the_framework_does_not_run_are_refused_in_such_a_space() -> None:
     job = job_from_names(JOB[0], JOB[1], [*JOB[2], "plan.framework=megatron_deepspeed"])
     space = make_space(job, {}, read_ranges(["recompute=full", "tensor_parallel=2"], "--fix"))
-    from simulator.search.search import search
-
     answer = search(space, top=3)
     assert any("zero_stage = 3 with pipeline_parallel = 2" in reason for reason in answer.refused.values())
     assert sum(answer.disposed.values()) == space.size
@@ -145,3 +144,27 @@ def test_combinations_that_the_framework_does_not_run_are_refused_in_such_a_spac
         one.point.values["plan.zero_stage"] < 2 or one.point.values["plan.pipeline_parallel"] == 1
         for one in answer.best
     )
+
+
+def test_the_space_that_is_made_has_what_matters_beside_the_usual_fields() -> None:
+    job = job_from_names("gpt3_1_3b", "dgx_h100", ["cluster.gpus=16", "workload.global_batch_size=32"])
+    fixed = read_ranges(
+        ["tensor_parallel=1", "microbatch_size=1", "chunks_per_rank=1", "layer_split=balanced"], "--fix"
+    )
+    space = make_space(job, {}, fixed)
+    assert space.ranges["plan.recompute_modules"] == (None, ["layernorm"], ["mlp"])
+    assert space.ranges["plan.shard_size"] == (None, 8)
+    assert "plan.optimizer_offload" not in space.ranges
+    answer = search(space, "grid")
+    for one in answer.candidates.values():
+        values = one.point.values
+        assert values["plan.recompute_modules"] is None or values["plan.recompute"] == "selective"
+        assert values["plan.shard_size"] is None or values["plan.zero_stage"] == 3
+    assert any("tried beside recompute = selective" in reason for reason in answer.refused.values())
+    wider = make_space(job, {}, fixed, any_framework=True)
+    assert {"zb_h1", "chimera"} <= set(wider.ranges["plan.schedule"])
+    assert "operators" in wider.ranges["plan.recompute"]
+    large = job_from_names("deepseek_v3", "hgx_h800", ["cluster.gpus=256", "workload.global_batch_size=256"])
+    assert make_space(large, {}, {}).untried
+    tight = job_from_names("gpt3_13b", "dgx_a100", ["cluster.gpus=8", "workload.global_batch_size=32"])
+    assert make_space(tight, {}, fixed).ranges["plan.optimizer_offload"] == (0.0, 1.0)

@@ -88,6 +88,27 @@ def test_the_plan_found_is_written_with_its_layers(dtsim: Any, tmp_path: Path) -
     assert simulate_job(again).step_time == chosen["step_time_s"]
 
 
+def test_lists_of_layers_may_be_fixed_and_ranged(dtsim: Any) -> None:
+    words = (
+        "search",
+        "--model",
+        "llama3_8b",
+        "--cluster",
+        "h100_x8",
+        "--set",
+        SETTINGS[0],
+        "--fix",
+        "pipeline_parallel=2",
+        "--json",
+    )
+    code, out, _ = dtsim(*words, "--range", "layer_split=[16,16],[17,15],balanced", "--fix", "tensor_parallel=4")
+    assert code == 0
+    assert json.loads(out)["space"]["plans"] == 3
+    code, out, _ = dtsim(*words, "--fix", "layer_split=[17,15]", "--range", "tensor_parallel=2,4")
+    assert code == 0
+    assert json.loads(out)["best"]
+
+
 def test_other_words_are_refused(dtsim: Any) -> None:
     code, _, error = dtsim("search", "--model", "llama3_8b", "--cluster", "h100_x8", "--range", "layer_split=fair")
     assert code == 2
