@@ -6,7 +6,7 @@ What is not the same is written down here, with which of the two is right; a dif
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -35,7 +35,9 @@ class Case:
     """A way to split.
 
     Args:
-        words: of scripts/parallel.py.
+        words: of the script.
+        script: scripts/parallel.py, or scripts/titan.py: torchtitan's own models and functions.
+        model: what is other than in the scripts' Llama.
         plan: the same for us.
         world: ranks.
         messages: message (kind, axes, bytes, format) -> how often (theirs, ours), where that is not the same.
@@ -55,6 +57,8 @@ class Case:
     ring: bool = False
     axes: dict[str, str] = field(default_factory=dict)
     ordered: bool = True
+    script: str = "parallel.py:step"
+    model: dict[str, Any] = field(default_factory=dict)
 
 
 def root(
@@ -152,14 +156,54 @@ CASES = {
         },
     ),
 }
+RELEASE = {"framework": "torchtitan_2026_eager", "recompute": "none", "zero_stage": 3}
+EMBEDDING = ("all_gather", "dp", 65536000.0, "bf16")
+CASES |= {
+    f"torchtitan{name}": replace(case, script="titan.py:step", plan=RELEASE | case.plan, ordered=False)
+    for name, case in {
+        "": Case(words="", plan={}, messages={EMBEDDING: (2, 1)}),
+        ", hybrid shard": Case(words="--copies 2", plan={"shard_size": 4}, messages={EMBEDDING: (2, 1)}),
+        ", recompute": Case(words="--recompute full", plan={"recompute": "full"}, messages={EMBEDDING: (2, 1)}),
+        ", tensor": Case(
+            words="--tensor 2",
+            plan={"tensor_parallel": 2, "sequence_parallel": True},
+            messages=LOSS | NORMS | {("all_gather", "dp", 32768000.0, "bf16"): (2, 1)},
+        ),
+        ", context": Case(
+            words="--context 2",
+            plan={"context_parallel": 2, "context_parallel_kind": "ring"},
+            ring=True,
+            messages={
+                ("all_gather", "cp+dp", 65536000.0, "bf16"): (2, 1),
+                ("all_to_all", "cp", 2097152.0, "fp32"): (8, 0),
+                ("reduce_scatter", "cp", 2 * 2 * 2097152.0, "bf16"): (0, 4),
+            },
+        ),
+        "'s Qwen3": Case(
+            words="--model qwen3 --tensor 2",
+            plan={"tensor_parallel": 2, "sequence_parallel": True},
+            model={"qk_norm": True},
+            messages=LOSS
+            | {
+                ("all_reduce", "tp", 2048.0, "bf16"): (9, 0),
+                ("all_reduce", "tp", 128.0, "bf16"): (8, 0),
+                ("all_reduce", "tp", 38912.0, "fp32"): (0, 1),
+                ("all_gather", "dp", 32768000.0, "bf16"): (2, 1),
+            },
+        ),
+    }.items()
+}
+"""torchtitan's own code: it gathers the embedding's unit before its backward, too, so that what is prefetched comes a unit earlier."""
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_recorded_step_does_what_ours_does(name: str) -> None:
     case = CASES[name]
+    if case.script == "titan.py:step":
+        pytest.importorskip("torchtitan", reason="the witness is torchtitan: nox -s capture")
     theirs, ours = (
-        captured("parallel.py:step", case.world, case.words),
-        lowered(llama_job(gpus=case.world, **case.plan)),
+        captured(case.script, case.world, case.words),
+        lowered(llama_job(gpus=case.world, model=case.model, **case.plan)),
     )
 
     for phase in ("forward", "recompute", "backward"):

@@ -13,10 +13,10 @@ import pytest
 
 from simulator.capture.record import BEFORE, Capture
 from simulator.plan.framework import load_framework
-from tests.conformance.comparing import recorded
+from tests.conformance.comparing import captured, products_of, recorded
 from tests.package_sources import ROOT
 
-TORCH, MEGATRON = "torch 2.13.0", "megatron-core 0.16.1"
+TORCH, MEGATRON, TITAN = "torch 2.13.0", "megatron-core 0.16.1", "torchtitan 0.3.0"
 
 
 def ddp() -> Capture:
@@ -25,6 +25,16 @@ def ddp() -> Capture:
 
 def megatron() -> Capture:
     return recorded("gpt.py:step", 8, "--tensor 2")
+
+
+def titan(words: str = "") -> Capture:
+    return recorded("titan.py:step", 8, words)
+
+
+def repeats_keys(script: str, words: str) -> bool:
+    """Whether attention sees as many keys and values as queries."""
+    kernels = [key for key in products_of(captured(script, 8, words), "forward") if key[0] == "attention"]
+    return all("kv_heads=16" in str(key[-1]) for key in kernels)
 
 
 def overlaps(capture: Capture) -> bool:
@@ -87,6 +97,12 @@ WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
         TORCH,
         lambda: extent_of_recompute(recorded("parallel.py:step", 8, "--data fsdp2 --recompute")),
     ),
+    ("torchtitan_2026_eager", "joined_qkv"): (
+        TITAN,
+        lambda: any(e.shape[2] == 1536 for e in titan().events if e.work == "gemm" and e.phase == "forward"),
+    ),
+    ("torchtitan_2026_eager", "repeats_keys"): (TITAN, lambda: repeats_keys("titan.py:step", "")),
+    ("torchtitan_2026_eager", "recompute_extent"): (TITAN, lambda: extent_of_recompute(titan("--recompute full"))),
     ("megatron_core", "tensor_parallel_overlap"): (MEGATRON, lambda: hides_input_gradients(megatron())),
     ("megatron_core", "drops_gradients"): (MEGATRON, lambda: fresh_gradients(megatron())),
     ("megatron_core", "keeps_buckets"): (MEGATRON, lambda: standing_gradients(megatron()) > 1.5),
@@ -100,8 +116,9 @@ WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
 def test_a_switch_is_what_the_code_does(switch: tuple[str, str]) -> None:
     code, seen = WITNESSES[switch]
     pytest.importorskip("torch", reason="a witness is recorded with torch: nox -s capture")
-    if code == MEGATRON:
-        pytest.importorskip("megatron.core", reason="the witness is megatron-core: nox -s capture")
+    if code != TORCH:
+        library = {MEGATRON: "megatron.core", TITAN: "torchtitan"}[code]
+        pytest.importorskip(library, reason=f"the witness is {code}: nox -s capture")
 
     assert getattr(load_framework(switch[0]), switch[1]) == seen()
 
