@@ -139,6 +139,9 @@ def test_more_recompute_means_less_memory_and_more_work(drawn: tuple[Workload, d
     lowered(drawn)
     cluster = cluster_for(world)
     assume(cluster.world_size == world)
+    assume(
+        not plan.get("parameter_offload")
+    )  # weights come from the host as time allows: how many stand at once is its affair
     plan = {**plan, "recompute_method": None, "recompute_layers": None}
     none, full = (simulate(work, Plan(**{**plan, "recompute": r}), cluster) for r in ("none", "full"))
     assert none.memory.total.max() >= full.memory.total.max() * (1 - 1e-12)
