@@ -64,9 +64,11 @@ def test_recipes_say_what_tables_do_not_print(version: str, profile: str, graphs
     ("gpu", "version", "plan", "schedule"),
     [
         ("B200-SXM", "26.06", {}, "combined_1f1b"),
+        ("B200-SXM", "26.06", {"precision": "bf16"}, None),  # the recipe is that of FP8_MX
         ("B200-SXM", "26.04", {}, None),
         ("H100-80GB-SXM", "26.02", {"pp": "2", "vp": "12", "n_gpus": "16", "precision": "fp8"}, "combined_1f1b"),
         ("H100-80GB-SXM", "26.04", {"pp": "2", "vp": "12", "n_gpus": "16", "precision": "fp8"}, "interleaved_1f1b"),
+        ("B200-SXM", "26.06", {"pp": "2", "n_gpus": "16"}, "one_f_one_b"),  # it has no form with one chunk per rank
     ],
 )
 def test_recipes_say_whether_exchanges_run_beside_another_microbatch(

@@ -134,7 +134,7 @@ def unsaid_attention(row: Row, profile: str, assumed: list[str]) -> dict[str, An
 
 def recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:
     """Return what the framework's recipe for this model and GPU sets, where results do not print it."""
-    said = (text(row, "source"), text(row, "model"), text(row, "gpu"), text(row, "version"))
+    said = (text(row, "source"), text(row, "model"), text(row, "gpu"), text(row, "version"), row_precision(row)[0])
     found = load_names().recipe_of(framework, said)
     if found is None:
         return {}

@@ -110,7 +110,7 @@ def row_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, t
     fields["framework"] = profile_of_run(row, named, assumed)
     if "attention" not in fields:
         fields |= unsaid_attention(row, fields["framework"], assumed)
-    fields |= recipe(row, named, assumed)
+    fields |= _recipe(row, named, fields, batch // (replicas * microbatch), assumed)
     if fields.get("attention") == "te" and load_framework(fields["framework"]).attention.startswith("te"):
         fields.pop("attention")  # the library by its name: the profile knows its year
     fields |= _pieces(row, fields, assumed)
@@ -300,6 +300,22 @@ def _gradient_dtype(row: Row) -> dict[str, Any]:
     if not found or not precision_named(row_precision(row)[0]).master_weights:
         return {}
     return {"gradient_dtype": found.group(1) or found.group(2)}
+
+
+def _recipe(row: Row, named: str, fields: dict[str, Any], microbatches: int, assumed: list[str]) -> dict[str, Any]:
+    """Return what the framework's recipe sets, less a schedule that has no form for the pipeline of the row."""
+    found = recipe(row, named, assumed)
+    pipeline, chunks = fields["pipeline_parallel"], fields.get("chunks_per_rank", 1)
+    if "schedule" not in found:
+        return found
+    try:
+        SCHEDULES.get(found["schedule"]).check(Shape(pipeline, microbatches, chunks))
+    except PlanError:
+        name = found.pop("schedule")
+        assumed.append(
+            f"not {name} of the recipe (no form for {pipeline} ranks, {chunks} chunks, {microbatches} microbatches)"
+        )
+    return found
 
 
 def _chunks(schedule: str, pipeline: int, microbatches: int, assumed: list[str]) -> int:

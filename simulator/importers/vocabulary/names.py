@@ -48,6 +48,7 @@ class Recipe(Spec):
         gpus: words, each the beginning of a GPU's name.
         table: a part of the name of the table of results; "" = any.
         since, until: releases, year.month.patch, both inclusive; "" = any.
+        precision: ours; "" = any.
         profile: the framework's profile that holds; "" = its usual one.
         cuda_graphs: as in `Plan`, scopes divided by commas; "" = the profile's habit.
         recompute_modules: as in `Plan`, divided by commas; "" = none.
@@ -61,19 +62,24 @@ class Recipe(Spec):
     table: str = ""
     since: str = ""
     until: str = ""
+    precision: str = ""
     profile: str = ""
     cuda_graphs: str = ""
     recompute_modules: str = ""
     schedule: str = ""
     source: Name
 
-    def holds(self, framework: str, row: tuple[str, str, str, str]) -> bool:
-        """Return whether a row is meant: our name of its framework, and what it says of source, model, GPU and release."""
-        source, model, gpu, version = row
+    def holds(self, framework: str, row: tuple[str, str, str, str, str]) -> bool:
+        """Return whether a row is meant: our name of its framework; what it says of source, model, GPU and release; its precision."""
+        source, model, gpu, version, precision = row
         release, known = release_of(version), {words_of(word) for word in self.gpus.split(",")}
         begins = _plain(model).startswith(_plain(self.model)) and words_of(gpu)[:1] in known
         late = not self.since or (bool(release) and release >= release_of(self.since))
-        meant = self.framework in ("", framework) and self.table.lower() in source.lower()
+        meant = (
+            self.framework in ("", framework)
+            and self.precision in ("", precision)
+            and self.table.lower() in source.lower()
+        )
         return meant and begins and late and (not self.until or release <= release_of(self.until))
 
 
@@ -215,8 +221,8 @@ class NameTable(Spec):
             return None
         return known.frameworks[framework], known.source
 
-    def recipe_of(self, framework: str, row: tuple[str, str, str, str]) -> Recipe | None:
-        """Return the recipe that a row (source, model, GPU, release) was made with, if it is known."""
+    def recipe_of(self, framework: str, row: tuple[str, str, str, str, str]) -> Recipe | None:
+        """Return the recipe that a row (source, model, GPU, release, precision) was made with, if it is known."""
         return next((recipe for recipe in self.recipes.values() if recipe.holds(framework, row)), None)
 
     def dropout_of(self, model: str, framework: str) -> HabitOfModel | None:
