@@ -13,7 +13,7 @@ from simulator.calibration.files import csv_rows
 from simulator.collectives import collective_seconds, profile_of
 from simulator.errors import CalibrationError, SimulatorError, SpecError
 from simulator.hardware.coefficients import Profile
-from simulator.importers.table.rows import Row, flag, text
+from simulator.importers.table.rows import CannotPlace, Row, flag, text
 from simulator.report.prediction import QUANTILE
 from simulator.units import in_unit, plain_number
 
@@ -41,7 +41,10 @@ def _log_outcomes(row: Row, index: Path, everything: bool) -> list[Outcome]:
     name = text(row, "log_id")
     path = index.parent / f"{name}.csv"
     lines = _lines(path)
-    counts = flag(row, "healthy") is not False or everything
+    try:
+        counts = flag(row, "healthy") is not False or everything
+    except CannotPlace as why:
+        return [_row(name, i, line, None, 0.0, why.reason, why.counts) for i, line in lines]
     if not counts:
         return [
             _row(name, i, line, None, 0.0, "the log is marked unhealthy (--all predicts it)", False)

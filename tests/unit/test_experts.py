@@ -416,3 +416,10 @@ def test_clamps_of_a_gate_are_kernels_and_the_host_waits_behind_them() -> None:
     assert "expert clamp" not in compiled.label
     fused = table(lowered(clamped, 64, expert_parallel=64, framework="megatron_bridge_26_06"), "moe layer forward")
     assert not {"expert clamp", "expert gate offset"} & set(fused.label)
+
+
+def test_work_that_differs_is_refused_where_a_capacity_makes_it_equal() -> None:
+    model = workload().model.model_copy(update={"capacity_factor": 1.25})
+    work = Workload(model=model, sequence_length=1024, global_batch_size=16)
+    with pytest.raises(PlanError, match=r"expert_imbalance .* fills or drops up to a capacity of 1\.25"):
+        lower(work, Plan(expert_imbalance=1.5, expert_parallel=8), 8)

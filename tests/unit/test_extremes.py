@@ -132,3 +132,14 @@ def test_what_a_refusal_calls_nearest_is_accepted(dtsim: Dtsim) -> None:
     assert "Nearest: data_parallel = 2097152" in said
     code, _, error = dtsim(*words, "--set", "plan.data_parallel=2097152")
     assert 0 == code, error
+
+
+def test_a_log_that_is_neither_healthy_nor_not_is_left_out_with_the_reason(dtsim: Dtsim, tmp_path: Path) -> None:
+    folder = Path(__file__).parents[1] / "data" / "nccl_logs"
+    for name in ("index.csv", "h100_1x8_dgxc_all_reduce.csv"):
+        (tmp_path / name).write_text((folder / name).read_text())
+    lines = (tmp_path / "index.csv").read_text().splitlines()
+    mine = next(line for line in lines if line.startswith("h100_1x8_dgxc_all_reduce"))
+    (tmp_path / "index.csv").write_text("\n".join((lines[0], mine, mine.replace(",true,", ",3,"))) + "\n")
+    code, out, error = dtsim("validate", str(tmp_path / "index.csv"), "--kind", "nccl", "--json")
+    assert (0, True) == (code, "healthy must be 0 or 1" in out), error

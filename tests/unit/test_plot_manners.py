@@ -159,3 +159,15 @@ def test_the_legend_of_a_layout_is_its_mesh(drawn: list[Figure], dtsim: Any, tmp
     assert ("cols 4", (0, 4), (2, 0)) == (legend.get_xlabel(), legend.get_xlim(), legend.get_ylim())
     places = {patch.get_xy() for patch in legend.patches if patch.get_fill()}
     assert places == {(column, row) for column in range(4) for row in range(2)}
+
+
+def test_the_legend_of_a_layout_says_what_the_third_axis_is(drawn: list[Figure], dtsim: Any, tmp_path: Path) -> None:
+    for mesh, words in (("a=2,b=2,c=4", "saturation: c 4"), ("a=2,b=2,c=4,d=2", "not in colour: d 2")):
+        assert (
+            0
+            == dtsim(
+                "layout", "gpt2_124m", "--mesh", mesh, "--map", "batch=a", "--plot", str(tmp_path / f"{mesh}.png")
+            )[0]
+        )
+        texts = [text.get_text() for axis in drawn[-1].axes for text in axis.texts]
+        assert any(words in text for text in texts), texts

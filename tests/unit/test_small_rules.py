@@ -16,18 +16,22 @@ from simulator.collectives.pat import Pat
 from simulator.collectives.wires import channels
 from simulator.costs import fused_pairs
 from simulator.engine.noise import draw, step_times
+from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.coefficients import load_cost_table
 from simulator.hardware.fabric import describe_group, fabric_of
 from simulator.job import load_job
+from simulator.lowering import lower
 from simulator.lowering.layers.graphs import started_by
 from simulator.lowering.steps.parameters import Held
+from simulator.plan.plan import Plan
 from simulator.program.prices import RESOURCE_KINDS
 from simulator.program.program import EAGER, IN_LAYER_GRAPH
 from simulator.report.summary import memory_section
 from simulator.simulation import simulate_job
 from simulator.workload.counts import model_graph
 from simulator.workload.model import load_model
+from simulator.workload.workload import Workload
 from tests.unit.test_noise import jitter, step_of
 
 H100 = fabric_of(load_cluster("dgx_h100", 4096))
@@ -143,3 +147,10 @@ def test_a_table_of_many_ranks_leaves_some_out_and_says_so(ranks: int) -> None:
     assert math.isclose(ranks, len(shown)) == (ranks == 16)
     text = table.text()
     assert len(text.splitlines()) == len(shown) + 1
+
+
+def test_a_sequence_that_ranks_do_not_divide_is_told_by_how_many() -> None:
+    work = Workload(model=load_model("llama3_8b"), sequence_length=1028, global_batch_size=8)
+    plan = Plan(tensor_parallel=4, context_parallel=2, sequence_parallel=True)
+    with pytest.raises(PlanError, match=r"1028 / 8 is no whole number\. Nearest: sequence_length = 1024\."):
+        lower(work, plan, 8)
