@@ -140,6 +140,13 @@ class Answer(Tabular):
         most = (1.0 + part) * self.best[0].value(self.objective) if self.best else 0.0
         return self._simplest([one for one in self.best if one.value(self.objective) <= most])
 
+    def settings(self, one: Candidate) -> list[str]:
+        """Return what a plan changes in the job that was searched, as `--set` arguments: fixed choices, its own, the batch."""
+        held = {field: value for field, value in self.space.fixed.items() if value is not None and value != BALANCED}
+        said = [*(f"{field}={setting_value(value)}" for field, value in held.items()), *one.settings]
+        batch = f"workload.global_batch_size={self.space.job_of(one.point).workload.global_batch_size}"
+        return said if batch in said else [*said, batch]  # one that nobody gave would be counted anew for the plan
+
     @property
     def nearest(self) -> Candidate | None:
         """Of the plans simulated, the one whose peak is the least part of the GPU."""
@@ -290,7 +297,7 @@ class Answer(Tabular):
             f"within the band of the best, so not to be told apart: {len(self.ties)} of these; chosen: {told}",
             trust,
             *first.notes,
-            "run it: dtsim run JOB " + " ".join(f"--set {shlex.quote(setting)}" for setting in first.settings),
+            "run it: dtsim run JOB " + " ".join(f"--set {shlex.quote(setting)}" for setting in self.settings(first)),
         )
         return [Section(title="the best", table=Table(headings=heads, rows=rows), below=below)]
 

@@ -98,6 +98,7 @@ class Space:
         job: everything that is neither ranged nor fixed, with what is fixed applied.
         ranges: field -> its values, in the order in which they were given.
         moves: whether replicas are counted anew for every plan.
+        fixed: field -> value of what is fixed, as the job has it.
         offered: whether the ranges were made here: plans that are there twice are refused once.
         by_framework: whether plans that the job's framework does not run are refused.
         left_out: field -> values that would be in the ranges if the framework ran them.
@@ -107,6 +108,7 @@ class Space:
     job: Job
     ranges: Mapping[str, tuple[Any, ...]]
     moves: bool
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     offered: bool = False
     by_framework: bool = False
     left_out: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
@@ -306,6 +308,7 @@ def make_space(
         job=base,
         ranges=chosen,
         moves=_moves(base, chosen, fixed),
+        fixed={f: values[0] for f, values in fixed.items()},
         offered=not ranges,
         by_framework=not ranges and not any_framework,
         left_out=left_out,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,16 @@ def test_where_nothing_fits_the_nearest_plan_is_told(dtsim: Any) -> None:
     assert code == 0
     assert "no plan fits" in out
     assert "nearest: plan.tensor_parallel=8" in out
+
+
+def test_the_command_that_runs_the_winner_has_what_was_fixed_too(dtsim: Any) -> None:
+    job = ("--model", "gpt3_1_3b", "--cluster", "h100_x8")
+    words = ("--fix", "zero_stage=1", "--fix", "pipeline_parallel=2", "--range", "tensor_parallel=1,2")
+    code, out, _ = dtsim("search", *job, *words, "--top", "1")
+    (line,) = [line for line in out.splitlines() if "run it:" in line]
+    settings = shlex.split(line.partition("dtsim run JOB ")[2])
+    assert code == 0
+    assert "plan.zero_stage=1" in settings
+    _, searched, _ = dtsim("search", *job, *words, "--json")
+    _, again, _ = dtsim("run", *job, *settings, "--json")
+    assert json.loads(again)["step_time_s"]["value"] == json.loads(searched)["chosen"]["step_time_s"]
