@@ -92,6 +92,18 @@ def parts(annotation: object) -> Iterator[object]:
         yield annotation
 
 
+def test_most_switches_of_profiles_name_where_they_were_read() -> None:
+    """At most 8 in 100 are from memory."""
+    stated = [
+        data["sources"].get(key, data["sources"].get("*", ""))
+        for path in sorted((ROOT / "hardware_specs" / "frameworks").glob("*.toml"))
+        for data in [tomllib.loads(path.read_text())]
+        for key in data.keys() - set(NamedSpec.model_fields) - {"extends", "sources"}
+    ]
+    assert len(stated) > 400
+    assert sum("unverified" in source for source in stated) <= 0.08 * len(stated)
+
+
 def test_a_framework_profile_cannot_scale_a_time() -> None:
     """Allowed: yes or no, a name, a count, a size in bytes, a dtype, seconds of the host.  No other number."""
     hints = typing.get_type_hints(Framework, include_extras=True)

@@ -36,14 +36,14 @@ class Case:
 
     Args:
         words: of the script.
-        script: scripts/parallel.py, or scripts/titan.py: torchtitan's own models and functions.
+        script: scripts/parallel.py, or a library's own models and functions: torchtitan's (titan.py), transformers' (library.py).
         model: what is other than in the scripts' Llama.
         plan: the same for us.
         world: ranks.
         messages: message (kind, axes, bytes, format) -> how often (theirs, ours), where that is not the same.
         products: whether products are made with the same shapes: a profile may join what the script's model keeps apart.
         total: whether only the bytes of all messages together are the same.
-        ring: whether attention goes round block by block, of which only scores are compared.
+        scores: whether of attention only scores are compared: it goes round block by block, or repeats keys for every head.
         axes: their name of an axis -> ours.
         ordered: whether messages over the same axes come in the same order.
     """
@@ -54,7 +54,7 @@ class Case:
     messages: dict[tuple[str, str, float, str], tuple[int, int]] = field(default_factory=dict)
     products: bool = True
     total: bool = False
-    ring: bool = False
+    scores: bool = False
     axes: dict[str, str] = field(default_factory=dict)
     ordered: bool = True
     script: str = "parallel.py:step"
@@ -147,7 +147,7 @@ CASES = {
         words="--data fsdp2 --context 4",
         plan=SHARDED | {"context_parallel": 4, "context_parallel_kind": "ring"},
         world=4,
-        ring=True,
+        scores=True,
         axes={"ep": "cp"},
         messages=root(ENDS, 4, axis="cp")
         | {
@@ -172,7 +172,7 @@ CASES |= {
         ", context": Case(
             words="--context 2",
             plan={"context_parallel": 2, "context_parallel_kind": "ring"},
-            ring=True,
+            scores=True,
             messages={
                 ("all_gather", "cp+dp", 65536000.0, "bf16"): (2, 1),
                 ("all_to_all", "cp", 2097152.0, "fp32"): (8, 0),
@@ -195,12 +195,24 @@ CASES |= {
 }
 """torchtitan's own code: it gathers the embedding's unit before its backward, too, so that what is prefetched comes a unit earlier."""
 
+LIBRARY = SHARDED | {"framework": "pytorch_fsdp", "fsdp_prefetch": 0}
+CASES |= {
+    f"transformers{name}": replace(case, script="library.py:step", plan=LIBRARY | case.plan, scores=True)
+    for name, case in {
+        "": Case(words="", plan={}, messages=root(ENDS, 2, "bf16")),
+        ", recompute": Case(words="--recompute", plan={"recompute": "full"}, messages=root(ENDS, 2, "bf16")),
+        ", fsdp2": Case(words="--version 2", plan={}, messages={EMBEDDING: (2, 1)}, ordered=False),
+        "' Qwen3": Case(words="--model qwen3", plan={}, model={"qk_norm": True}, messages=root(ENDS, 2, "bf16")),
+    }.items()
+}
+"""Models of transformers, made ready by accelerate, under whose defaults FSDP1 prefetches nothing in the backward."""
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_recorded_step_does_what_ours_does(name: str) -> None:
     case = CASES[name]
-    if case.script == "titan.py:step":
-        pytest.importorskip("torchtitan", reason="the witness is torchtitan: nox -s capture")
+    library = {"titan.py:step": "torchtitan", "library.py:step": "accelerate"}.get(case.script, "torch")
+    pytest.importorskip(library, reason=f"the witness is {library}: nox -s capture")
     theirs, ours = (
         captured(case.script, case.world, case.words),
         lowered(llama_job(gpus=case.world, model=case.model, **case.plan)),
@@ -208,7 +220,7 @@ def test_a_recorded_step_does_what_ours_does(name: str) -> None:
 
     for phase in ("forward", "recompute", "backward"):
         left, right = products_of(theirs, phase), products_of(ours, phase)
-        if case.ring:
+        if case.scores:
             assert scores_of(ours, phase) == scores_of(theirs, phase)
             left, right = (Counter({k: n for k, n in made.items() if k[0] == "gemm"}) for made in (left, right))
         else:
