@@ -139,9 +139,9 @@ def memory_peaks(
 ) -> MemoryReport:
     """Return the peak of every rank within the step, or within a window (start, end) [s] of it.
 
-    Freed memory that the allocator keeps (resident, category fragmentation) is given back when the device is full, so it stands
-    only as far as there is room: of a rank that would exceed its `capacity` [B] the peak is that of all else, and such memory fills
-    up what is left.
+    Freed memory that the allocator keeps (category fragmentation, but that of a moment, a mark) is given back when the device is full, so
+    it stands only as far as there is room: of a rank that would exceed its `capacity` [B] the peak is that of all else, and such memory
+    fills up what is left.
 
     Raises:
         ProgramError: a row changes the memory of a rank none of whose streams it holds.
@@ -162,12 +162,20 @@ def memory_peaks(
     full = by_category.sum(axis=1) > capacity
     if full.any():
         kept = CATEGORIES.index("fragmentation")
-        tight = resident.copy()
+        tight, less = resident.copy(), sizes.copy()
         tight[:, kept] = 0.0
-        when, least = _walk(program, trace, window, tight, sizes)
-        least[:, kept] += np.minimum(resident[:, kept], np.maximum(0.0, capacity - least.sum(axis=1)))
+        less[_stood(program), kept] = 0.0
+        when, least = _walk(program, trace, window, tight, less)
+        most = np.maximum(0.0, by_category[:, kept] - least[:, kept])
+        least[:, kept] += np.minimum(most, np.maximum(0.0, capacity - least.sum(axis=1)))
         time[full], by_category[full] = when[full], least[full]
     return MemoryReport(time=time, by_category=by_category, program=program, trace=trace)
+
+
+def _stood(program: Program) -> NDArray[np.int64]:
+    """Numbers of the effects of rows that allocate or free, those of marks left out."""
+    numbers: NDArray[np.int64] = np.unique(np.concatenate([program.start_effect, program.end_effect]))
+    return numbers[numbers >= 0]
 
 
 def _walk(
@@ -241,8 +249,13 @@ def memory_timeline(
         change[:, category] += np.bincount(slot[1:], weights=delta[:, category], minlength=len(moments))
     levels = np.cumsum(change, axis=0)
     kept = CATEGORIES.index("fragmentation")
-    room = np.maximum(0.0, capacity - (levels.sum(axis=1) - base[kept]))
-    levels[:, kept] -= np.maximum(0.0, base[kept] - room)
+    stood = _stood(program)
+    lasting = np.bincount(
+        slot[1:], weights=delta[:, kept] * np.isin(np.concatenate(effects), stood), minlength=len(moments)
+    )
+    idle = base[kept] + np.cumsum(lasting)
+    room = np.maximum(0.0, capacity - (levels.sum(axis=1) - idle))
+    levels[:, kept] -= np.maximum(0.0, idle - room)
     return moments, levels
 
 

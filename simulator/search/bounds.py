@@ -46,6 +46,7 @@ from simulator.lowering.steps.hops import links_of
 from simulator.lowering.steps.parameters import first_alike, group_held, layer_counts, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
+from simulator.lowering.steps.unit_parts import gradient_made
 from simulator.lowering.steps.update import weight_gathers
 from simulator.program.prices import ACCOUNTS
 from simulator.program.program import Tensor
@@ -336,12 +337,19 @@ _MOMENTS: Remembered[_Moments] = Remembered(2**24, lambda moments: 4096 + sum(ar
 
 
 def _mark(state: State, chunk: Chunk, way: str) -> float:
-    """Bytes of the largest temporaries of a chunk's layers; a head alone may hold less than it says (`largest_mark`)."""
+    """Bytes of the largest temporaries of a chunk's layers; a head alone may hold less than it says (`largest_mark`).
+
+    Under ZeRO-3 a backward lets go of what it has used unit by unit: those of its first layer, less what the head behind it had kept.
+    """
     kinds = _kinds(chunk, way)
     if state.resolved.zero_stage < 3:
         return _size(largest_mark(state, state.costs, kinds, way))
+    gone = 0.0
+    if way == "backward":
+        kinds = tuple(kind for kind in chunk.kinds if kind != "head")[-1:]
+        gone = _size(state.costs["head"].saved) if chunk.head else 0.0
     marks = (_size(largest_mark(state, state.costs, (kind,), way)) + _unsharded(state, kind, way) for kind in kinds)
-    return max(marks, default=0.0)
+    return max(marks, default=0.0) - gone
 
 
 def _unsharded(state: State, kind: str, way: str) -> float:
@@ -352,7 +360,7 @@ def _unsharded(state: State, kind: str, way: str) -> float:
     each_time = (
         resolved.fsdp_reduce == "microbatch" and not resolved.reduces_once and not resolved.schedule.splits_backward
     )
-    return float(whole * (gathered + (resolved.gradient_bytes if way == "backward" and each_time else 0.0)))
+    return float(whole * (gathered + (gradient_made(resolved) if way == "backward" and each_time else 0.0)))
 
 
 @functools.lru_cache(maxsize=1024)

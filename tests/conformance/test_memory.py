@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.capture.answer import saved_of
-from simulator.program.program import Program
+from simulator.capture.answer import peak_of, saved_of
+from simulator.program.program import CATEGORIES, Program
+from simulator.simulation import simulate_job
 from tests.conformance.comparing import llama_job, lowered, recorded
 from tests.conformance.test_plans import SHARDED, SPLIT
 from tests.profiles import profile
@@ -107,6 +108,42 @@ def test_a_code_keeps_what_ours_keeps(name: str, tmp_path: Path, monkeypatch: py
 
     assert ours + case.beside == pytest.approx(theirs, rel=0.01)
     assert case.beside < 0.07 * theirs
+
+
+PEAKS = {
+    "fsdp2": CASES["fsdp2, more layers"],
+    "fsdp2, recompute": Case(
+        words="--data fsdp2 --recompute --vocabulary 1024 --layers 8", plan=SHARDED | {"recompute": "full"}, model=MANY
+    ),
+    "fsdp2, tensor, sequence": CASES["fsdp2, tensor, sequence, more layers"],
+}
+GROUPS = {
+    "states": ("weights", "optimizer_states"),
+    "activations": ("activations", "logits", "workspace"),
+    "gathered": ("gathered",),
+    "gradients": ("gradients", "communication"),
+}
+"""What is compared: what runs again is workspace there, activations here; contexts, libraries and idle places do not count."""
+
+
+@pytest.mark.parametrize("name", PEAKS)
+def test_the_peak_of_a_code_is_ours(name: str) -> None:
+    """Within 3 % by category and 3.5 % in all.  Of gradients ours has a whole unit's from its start (they: as they are made), and of
+    weights the next unit's from when its gather can start (they: when it is issued), which comes later where a reduction is on the way;
+    so with recompute the fullest moment is another layer's, and its categories are not compared."""
+    case = PEAKS[name]
+    theirs = peak_of(recorded(f"{case.script}:step", case.world, case.words))
+    peak = simulate_job(llama_job(gpus=case.world, model=case.model, **case.plan)).memory
+    ours = dict(zip(CATEGORIES, peak.by_category[0].tolist(), strict=True))
+    library = next(line.bytes for line in peak.live(0) if line.name == "GEMM workspace")
+    ours["workspace"] -= library
+
+    def summed(found: dict[str, float], group: str) -> float:
+        return sum(found.get(category, 0.0) for category in GROUPS[group])
+
+    for group in ("states", "activations", "gathered") if name != "fsdp2, recompute" else ("states",):
+        assert summed(ours, group) == pytest.approx(summed(theirs, group), rel=0.03), group
+    assert sum(summed(ours, group) for group in GROUPS) == pytest.approx(theirs["total"], rel=0.035)
 
 
 def test_whole_tensors_by_which_dtensor_finds_shapes_are_no_memory() -> None:

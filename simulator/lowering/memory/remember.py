@@ -18,10 +18,11 @@ from simulator.lowering.memory.offload import device_bytes, host_tensors
 from simulator.lowering.memory.resident_memory import beside_states
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk
-from simulator.lowering.steps.instances import offloaded
+from simulator.lowering.steps.instances import UNITS, offloaded
 from simulator.lowering.steps.parameters import Held, first_alike, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
+from simulator.lowering.steps.unit_parts import gradient_made
 from simulator.lowering.steps.update import gradients_dropped, optimizer_bytes
 from simulator.plan.zero import model_states
 from simulator.program.program import Tensor
@@ -36,7 +37,7 @@ def add_memory(state: State) -> None:
     for number, chunk in enumerate(classes):
         for scale, costs in enumerate(state.scales):
             saved = state.effect(saved_by(state, costs, chunk))
-            marks = []
+            marks, frees = [], []
             for direction, word in enumerate(("forward", "backward")):
                 for variant in state.occurring(number, direction, scale):
                     groups = state.pieces[(chunk, word, variant)]
@@ -44,30 +45,39 @@ def add_memory(state: State) -> None:
                         group: state.effect(largest_mark(state, costs, group, word)) for group in dict.fromkeys(groups)
                     }
                     marks.append((direction, variant, tuple([effect[group] for group in groups])))
-            found.append(_Stand(number, scale, saved, tuple(marks)))
+                    if direction and variant == UNITS:
+                        freed = _freed_by(state, costs, chunk, groups)
+                        frees.append((variant, tuple([state.effect(tensors) for tensors in freed])))
+            found.append(_Stand(number, scale, saved, tuple(marks), tuple(frees)))
     state.stand(_stand, tuple(classes.index(c) for c in state.chunks), tuple(found))
     resident_tensors(state)
     state.host = [_on_host(state, rank) for rank in range(state.ranks)]
 
 
 class _Stand(NamedTuple):
-    """Effects of the actions on a kind of chunk at one size of them: what they keep from forward to backward, and, by direction
-    (0 forward, 1 backward) and variant, what stands during each of their segments."""
+    """Effects of the actions on a kind of chunk at one size of them: what they keep from forward to backward; by direction (0 forward,
+    1 backward) and variant, what stands during each of their segments; by variant, what each segment of a backward lets go of it."""
 
     chunk: int
     scale: int
     saved: int
     marks: tuple[tuple[int, int, tuple[int, ...]], ...]
+    frees: tuple[tuple[int, tuple[int, ...]], ...]
 
 
 def _stand(rows: Structure, class_of: tuple[int, ...], found: tuple[_Stand, ...]) -> None:
     """Give the compute rows their effects; `class_of`: per chunk: its number among the different ones."""
     kind, chunk = rows.order.kind, np.array(class_of, np.int64)[rows.order.chunk]
-    frees = (kind == 1) | (kind == 3)
-    for number, scale, saved, marks in found:
+    done = (kind == 1) | (kind == 3)
+    for number, scale, saved, marks, frees in found:
         mine = (chunk == number) & (rows.scale == scale)
         rows.touch("start", rows.first_row[mine & (kind == 0)], saved)
-        rows.touch("end", rows.last_row[mine & frees], saved)
+        by_segment = np.isin(rows.variant, [variant for variant, _ in frees])
+        rows.touch("end", rows.last_row[mine & done & ~by_segment], saved)
+        for variant, effects in frees:
+            actions = np.flatnonzero(mine & done & (rows.variant == variant))
+            segments = rows.first_row[actions][:, None] + np.arange(len(effects))
+            rows.touch("end", segments.reshape(-1), np.tile(effects, len(actions)))
         for direction, variant, effects in marks:
             actions = np.flatnonzero(mine & ((kind > 0) == bool(direction)) & (rows.variant == variant))
             segments = rows.first_row[actions][:, None] + np.arange(len(effects))
@@ -76,21 +86,39 @@ def _stand(rows: Structure, class_of: tuple[int, ...], found: tuple[_Stand, ...]
 
 def saved_by(state: State, costs: dict[str, LayerCost], chunk: Chunk) -> tuple[Tensor, ...]:
     """Return what a chunk keeps from forward to backward on the GPU."""
+    away = offloaded(chunk, state.resolved.activation_offload)
+    here = tuple(kind for kind, goes in zip(chunk.kinds, away, strict=True) if not goes)
+    return _saved_by(tuple(costs), tuple(costs.values()), here, _output(state, costs, chunk))
+
+
+def _freed_by(
+    state: State, costs: dict[str, LayerCost], chunk: Chunk, groups: tuple[tuple[str, ...], ...]
+) -> tuple[tuple[Tensor, ...], ...]:
+    """What a chunk keeps, by the segments of its backward that let it go; its output goes with the last."""
+    away = iter(offloaded(chunk, state.resolved.activation_offload)[::-1])
+    here = [tuple([kind for kind in group if not next(away)]) for group in groups]
+    outputs = [0.0] * (len(groups) - 1) + [_output(state, costs, chunk)]
+    known = tuple(costs), tuple(costs.values())
+    return tuple(_saved_by(*known, kinds, output) for kinds, output in zip(here, outputs, strict=True))
+
+
+def _output(state: State, costs: dict[str, LayerCost], chunk: Chunk) -> float:
+    """Bytes of the output that a chunk keeps; 0 = none."""
     keeps = state.resolved.framework.keeps_outputs and not chunk.head and bool(chunk.layers)
-    return _saved_by(tuple(costs), tuple(costs.values()), chunk, keeps, state.resolved.activation_offload)
+    return costs[chunk.kinds[-1]].input_bytes if keeps else 0.0
 
 
 @functools.lru_cache(maxsize=4096)
 def _saved_by(
-    names: tuple[str, ...], layers: tuple[LayerCost, ...], chunk: Chunk, keeps: bool, offloads: int
+    names: tuple[str, ...], layers: tuple[LayerCost, ...], kinds: tuple[str, ...], output: float
 ) -> tuple[Tensor, ...]:
-    """The chunk's output, if it is kept, and what its layers save that do not go to the host, added up by name and category."""
+    """What layers save, added up by name and category, and an output of so many bytes."""
     costs = dict(zip(names, layers, strict=True))
     total: dict[tuple[str, str], float] = {}
-    if keeps:
-        total[("chunk output", "activations")] = 0.0 + costs[chunk.kinds[-1]].input_bytes
-    for kind, away in zip(chunk.kinds, offloaded(chunk, offloads), strict=True):
-        for tensor in () if away else costs[kind].saved:
+    if output:
+        total[("chunk output", "activations")] = output
+    for kind in kinds:
+        for tensor in costs[kind].saved:
             key = (tensor.name, tensor.category)
             total[key] = total.get(key, 0) + tensor.bytes
     return tuple(Tensor(name=n, category=c, bytes=float(b)) for (n, c), b in total.items())
@@ -101,7 +129,7 @@ def largest_mark(
 ) -> tuple[Tensor, ...]:
     """Return the largest set of temporaries among the layers of a segment."""
     if group == ("head",) and direction == "backward" and state.resolved.zero_stage == 3:
-        return _less(costs["head"].backward_mark, costs["head"].parameters * state.resolved.gradient_bytes)
+        return _less(costs["head"].backward_mark, costs["head"].parameters * gradient_made(state.resolved))
     return _largest(tuple([costs[kind] for kind in dict.fromkeys(group)]), direction)
 
 

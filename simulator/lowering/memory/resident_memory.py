@@ -10,7 +10,7 @@ from simulator.lowering.resolve.mesh_rules import MESH_AXES
 from simulator.lowering.steps.parameters import Held, rank_chunks, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.unit_parts import kept_tensors
-from simulator.lowering.steps.update import gradients_dropped, kept_gradient, listed_results, optimizer_bytes
+from simulator.lowering.steps.update import listed_results, optimizer_bytes
 from simulator.program.program import Tensor
 from simulator.workload.graph import Dim
 
@@ -146,7 +146,10 @@ def _broken_places(state: State, rank: int, held: Held) -> list[Tensor]:
 
 
 def _fsdp_pools(state: State, held: Held) -> list[Tensor]:
-    """What the streams that gather and reduce keep for themselves: the allocator hands no block of one stream to another."""
+    """What the stream that gathers keeps for itself: the allocator hands no block of one stream to another.
+
+    What is reduced is copied in the compute stream (PyTorch 2.5); the place of gradients' shards is `unit_parts`'.
+    """
     resolved = state.resolved
     if not resolved.framework.copies_gathered:
         return []
@@ -156,9 +159,4 @@ def _fsdp_pools(state: State, held: Held) -> list[Tensor]:
     whole = [state.costs[kind].parameters for kind in ends]
     sizes.append(sum(whole) if resolved.framework.fsdp_root_unit and resolved.pipeline_parallel == 1 else max(whole))
     gathered = max(max(sizes), (1 + resolved.fsdp_prefetch) * max(sizes[:-1])) * resolved.precision.element
-    # what is reduced is copied in the compute stream (PyTorch 2.5); shards of gradients come from the stream that reduces
-    reducing = held.sharded(resolved) * kept_gradient(state) if gradients_dropped(resolved) else 0.0
-    return [
-        Tensor(name="buffers of the gathering stream", category="fragmentation", bytes=gathered),
-        Tensor(name="buffers of the reducing stream", category="fragmentation", bytes=reducing),
-    ]
+    return [Tensor(name="buffers of the gathering stream", category="fragmentation", bytes=gathered)]

@@ -24,7 +24,8 @@ from simulator.lowering.steps.instances import UNITS
 from simulator.lowering.steps.parameters import group_held, words
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
-from simulator.lowering.steps.unit_parts import gather_link, unit_parts
+from simulator.lowering.steps.unit_parts import UnitPart, gather_link, unit_parts
+from simulator.lowering.steps.update import gradients_dropped, kept_gradient
 from simulator.lowering.steps.windows import Windowing, find_windows, windowing
 from simulator.program.program import COLLECTIVE
 
@@ -97,10 +98,12 @@ def _add_buckets(
 
 
 class _Unit(NamedTuple):
-    """A unit: whether it stays gathered between a forward and a backward that follows at once, and whether layers are in it."""
+    """A unit: whether it stays gathered between a forward and a backward that follows at once, whether layers are in it, and whether it
+    is part of one that begins and ends the pass (FSDP's root), so that its weights and gradients stand until then."""
 
     root: bool
     layers: bool
+    together: bool
 
 
 class _Part(NamedTuple):
@@ -113,6 +116,9 @@ class _Part(NamedTuple):
     reduce: tuple[int, ...]
     weights: int
     gradients: int
+    reducing: int
+    shards: int
+    idle: int
 
 
 Cuts = tuple[tuple[tuple[int, ...] | None, tuple[int, ...] | None], ...]
@@ -134,7 +140,7 @@ def _fsdp(state: State, plan: Windowing) -> None:
         )
     class_of = tuple(classes.index(c) for c in state.chunks)
     wholes = tuple(units.setdefault(tuple(state.chunks[c].kinds), len(units)) for c in state.build(_paired_chunks))
-    parts = unit_parts(state, list(units))
+    parts = unit_parts(state, list(units), kept_gradient(state))
     # the head stays from its forward to a backward that follows at once; with it, in one unit, the embedding
     ends = {"head", "embedding"} if resolved.framework.fsdp_root_unit else {"head"}
     stays = resolved.reshard_after_forward and resolved.fsdp_gather == "microbatch"
@@ -143,7 +149,14 @@ def _fsdp(state: State, plan: Windowing) -> None:
         _shard,
         plan,
         (class_of, tuple(cuts), wholes),
-        tuple(_Unit(stays and bool(ends & set(kinds)), bool(set(kinds) - {"head", "embedding"})) for kinds in units),
+        tuple(
+            _Unit(
+                stays and bool(ends & set(kinds)),
+                bool(set(kinds) - {"head", "embedding"}),
+                stays and "embedding" in ends and set(kinds) <= ends,
+            )
+            for kinds in units
+        ),
         tuple(_Part(*(getattr(part, name) for name in _Part._fields)) for part in parts),
         resolved.fsdp_prefetch,
         resolved.framework.separate_communicators,
@@ -162,9 +175,7 @@ def _fsdp(state: State, plan: Windowing) -> None:
         _stand,
         added,
         tuple(part.weights for part in parts),
-        ()
-        if resolved.reduces_once
-        else tuple(part.gradients for part in parts),  # else whole gradients stand all the time
+        () if resolved.reduces_once else tuple(_gradients(part, gradients_dropped(resolved)) for part in parts),
     )
 
 
@@ -202,8 +213,8 @@ def _check_visits(state: State, gathers: bool, reduces: bool) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Added:
     """Gathers and reductions: their rows, and of each its part, its action and the row at whose end what it gathered is dropped
-    (since whose start its gradients stand).  `gate`: the row that a gather waits for, -1 = none; `fresh`: whether it was not fetched a
-    moment ago."""
+    (since whose start its gradients stand, and `made` at whose end they are there).  `gate`: the row that a gather waits for, -1 = none;
+    `fresh`: whether it was not fetched a moment ago."""
 
     gathers: Ints
     g_part: Ints
@@ -214,6 +225,7 @@ class _Added:
     hops: Hops
     r_part: Ints
     stands: Ints
+    made: Ints
 
 
 def _shard(
@@ -252,6 +264,7 @@ def _shard(
     rows.check_size(len(g_of) + len(r_of))
     gate, g_action, g_row = gate[g_of], action[gathers][g_of], row[gathers][g_of]
     r_action, r_row = action[completes][r_of], row[completes][r_of]
+    together = np.array([u.together for u in units])
     gather_rows, reduce_rows = _add(rows, parts, (g_part, g_row, g_action, gate), (r_part, r_row, r_action), apart)
     drop = np.where(stays[gathers][g_of], g_action + 1, windows.until[g_action])
     return _Added(
@@ -259,24 +272,51 @@ def _shard(
         g_part=g_part,
         g_action=g_action,
         gate=gate,
-        dropped=_same_unit(rows, g_action, g_row, drop, at_end=True),
+        dropped=np.where(
+            together[unit[gathers][g_of]], rows.last_row[drop], _same_unit(rows, g_action, g_row, drop, at_end=True)
+        ),
         fresh=(np.diff(g_of, prepend=-1) != 0) | (np.diff(g_part, prepend=-1) != 0),
         hops=Hops(reduce_rows, rows.pattern.rank[r_action]),
         r_part=r_part,
         stands=_same_unit(rows, r_action, r_row, windows.since[r_action], at_end=False),
+        made=np.where(together[unit[completes][r_of]], rows.last_row[r_action], r_row),
     )
 
 
-def _stand(rows: Structure, added: _Added, weights: tuple[int, ...], gradients: tuple[int, ...]) -> None:
-    """Let what is gathered, and gradients before they are reduced, stand: their effects by part."""
+def _gradients(part: UnitPart, dropped: bool) -> tuple[int, int, int, int]:
+    """Effects of a part's gradients: as they are made, as they are reduced, what is left of them, and where that will be.
+
+    Args:
+        dropped: whether they stand from their reduction to the update; else their buffers stand all the time.
+    """
+    return part.gradients, part.reducing, part.shards if dropped else -1, part.idle if dropped else -1
+
+
+def _stand(
+    rows: Structure, added: _Added, weights: tuple[int, ...], gradients: tuple[tuple[int, int, int, int], ...]
+) -> None:
+    """Let what is gathered, and gradients before, while and after they are reduced, stand: their effects by part.
+
+    Gradients that are copied into another format for it stand until they are all there, the copy while it is reduced.
+    """
     fresh = added.fresh
     held = np.array(weights, np.int64)[added.g_part][fresh]
     rows.touch("start", added.gathers[fresh], held)
     _touch_each(rows, "end", added.dropped[fresh], held)
-    if gradients:
-        made = np.array(gradients, np.int64)[added.r_part]
-        _touch_each(rows, "start", added.stands, made)
-        rows.touch("end", added.hops.rows, made)
+    if not gradients:  # whole ones stand all the time
+        return
+    made, reducing, shards, idle = np.array(gradients, np.int64)[added.r_part].T
+    copied = reducing >= 0
+    _touch_each(rows, "start", added.stands, made)
+    _touch_each(rows, "end", added.made[copied], made[copied])
+    rows.touch("end", added.hops.rows[~copied], made[~copied])
+    rows.touch("mark", added.hops.rows, reducing)
+    rows.touch("start", added.hops.rows, shards)
+    if (idle >= 0).any():
+        _touch_each(rows, "start", rows.first_row[rows.order.rank_offsets[added.hops.rank]], idle)
+        rows.touch("end", added.hops.rows, idle)
+    if len(rows.updated):
+        _touch_each(rows, "end", rows.updated[added.hops.rank], shards)
 
 
 def _units(rows: Structure, class_of: tuple[int, ...], cuts: Cuts, wholes: tuple[int, ...]) -> tuple[Ints, Ints, Ints]:

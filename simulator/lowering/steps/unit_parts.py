@@ -27,7 +27,7 @@ from simulator.lowering.steps.state import State
 from simulator.program.program import COLLECTIVE, Link, OperatorTable, Tensor
 from simulator.units import BYTES_PER_ELEMENT
 
-__all__ = ["UnitPart", "gather_link", "kept_tensors", "listed", "quantising", "unit_parts"]
+__all__ = ["UnitPart", "gather_link", "gradient_made", "kept_tensors", "listed", "quantising", "unit_parts"]
 
 WEIGHT_BYTES, GRADIENT_BYTES = 1.0, 0.5
 """Bytes of a quantised weight and gradient on the wire."""
@@ -43,7 +43,9 @@ class UnitPart:
         twice: whether its backward gathers it twice, for the forward that is run again and for itself.
         name: what is gathered; `shard`: a rank's share of it [count].
         reduce: items of the reduction, hop by hop.
-        weights, gradients: effects of standing unsharded.
+        weights, gradients: effects of standing unsharded; `reducing`: of the copy in the format in which gradients are added, -1 where
+            they are made in it; `shards`: of the gradients that are left on a rank; `idle`: of the
+            place that those of the last step have left in the memory of the stream that reduces, -1 = none.
     """
 
     unit: int
@@ -55,6 +57,9 @@ class UnitPart:
     reduce: Chain
     weights: int
     gradients: int
+    reducing: int
+    shards: int
+    idle: int
 
 
 def gather_link(
@@ -82,8 +87,20 @@ def listed(resolved: ResolvedPlan, group: tuple[str, ...]) -> int:
     return math.prod(sizes[axis] for axis in group) if resolved.framework.slice_time else 0
 
 
-def unit_parts(state: State, units: list[tuple[str, ...]]) -> list[UnitPart]:
-    """Return the parts of every unit, in order; each part of `units` is a unit's layers."""
+def gradient_made(resolved: ResolvedPlan) -> float:
+    """Bytes of a weight's gradient before it is reduced: the format of the product that makes it, unless that adds it into a buffer of
+    a wider one, or several are added up before (PyTorch FSDPParam.to_accumulated_grad_if_needed)."""
+    if resolved.style.fused_wgrad_accumulation or resolved.fsdp_reduce != "microbatch":
+        return float(resolved.gradient_bytes)
+    return float(min(resolved.precision.element, resolved.gradient_bytes))
+
+
+def unit_parts(state: State, units: list[tuple[str, ...]], kept: float) -> list[UnitPart]:
+    """Return the parts of every unit, in order; each part of `units` is a unit's layers.
+
+    Args:
+        kept: bytes of a gradient on the rank that keeps it.
+    """
     resolved, found = state.resolved, []
     for unit, kinds in enumerate(units):
         whole = kinds[0] if len(kinds) == 1 else words(kinds)
@@ -93,7 +110,8 @@ def unit_parts(state: State, units: list[tuple[str, ...]]) -> list[UnitPart]:
             stays = bool(piece) and held.all < resolved.framework.keeps_tensors_below
             for number, (what, count, group) in enumerate(held.parts(resolved)):
                 gather, again = (-1, -1) if stays else _gathers(state, f"weights of {name}{what}", count, group)
-                weights, gradients = count * resolved.precision.element, count * resolved.gradient_bytes
+                weights, wide = count * resolved.precision.element, count * resolved.gradient_bytes
+                made, share = gradient_made(resolved), resolved.expert_shard_size if what else resolved.shard_size
                 found.append(
                     UnitPart(
                         unit=unit,
@@ -101,10 +119,17 @@ def unit_parts(state: State, units: list[tuple[str, ...]]) -> list[UnitPart]:
                         gather_again=again,
                         twice=twice,
                         name=f"weights of {name}{what}",
-                        shard=count / (resolved.expert_shard_size if what else resolved.shard_size),
+                        shard=count / share,
                         reduce=chains[number],
                         weights=_stands(state, f"gathered weights of {name}{what}", "gathered", weights),
-                        gradients=_stands(state, f"unsharded gradients of {name}{what}", "gradients", gradients),
+                        gradients=_stands(state, f"unsharded gradients of {name}{what}", "gradients", count * made),
+                        reducing=_stands(state, f"gradients of {name}{what} to reduce", "communication", wide)
+                        if made < resolved.gradient_bytes
+                        else -1,
+                        shards=_stands(state, "gradients", "gradients", count / share * kept),
+                        idle=_stands(state, "shards of gradients, place idle", "fragmentation", count / share * kept)
+                        if resolved.framework.copies_gathered
+                        else -1,
                     )
                 )
     return found
