@@ -119,6 +119,7 @@ class Half:  # what a library leaves behind that Ctrl-C stopped while it was loa
 def stopped(words):
     os.kill(os.getpid(), signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 half, simulator.cli.app._run = Half(), stopped
 atexit.register(print, "cleaned up")
 simulator.cli.main()
