@@ -192,7 +192,7 @@ def _run(arguments: list[str]) -> int:
         return _flushed(error.code if isinstance(error.code, int) else int(error.code is not None))
     except SimulatorError as error:
         note(f"error: {error}")
-        return _flushed(2)
+        return _flushed(INTERRUPTED if _STOPPED else 2)  # what Ctrl-C left may be too little to write
     except BrokenPipeError:
         return _hung_up()
     except KeyboardInterrupt:

@@ -282,7 +282,7 @@ def _shape(name: str, ranks: int | None, microbatches: int | None, chunks: int |
     """Return the shape that the options name, or the one of the file."""
     from simulator.schedules.base import Shape
     from simulator.schedules.own_schedule import is_order_file, read_schedule
-    from simulator.studies.sizes import MOST_SCHEDULE_ACTIONS
+    from simulator.studies.sizes import check_actions
 
     if is_order_file(name):
         own = read_schedule(name)[1]
@@ -299,12 +299,7 @@ def _shape(name: str, ranks: int | None, microbatches: int | None, chunks: int |
             "ends in .csv and needs neither"
         )
     chunks = 1 if chunks is None else chunks
-    actions = 2 * max(ranks, 1) * max(microbatches, 1) * max(chunks, 1)
-    if actions > MOST_SCHEDULE_ACTIONS:
-        raise PlanError(
-            f"a schedule may have at most {MOST_SCHEDULE_ACTIONS} actions, but 2 x {ranks} ranks x {microbatches} "
-            f"microbatches x {chunks} chunks = {actions}. Use fewer of them"
-        )
+    check_actions(ranks, microbatches, chunks)
     return Shape(ranks, microbatches, chunks)
 
 

@@ -26,6 +26,7 @@ from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.order_times import time_order
+from simulator.studies.sizes import check_actions
 from simulator.units import sane
 
 __all__ = ["ScheduleFigures", "Times", "action_records", "check_times", "makespan_and_bubble", "schedule_figures"]
@@ -190,6 +191,7 @@ def schedule_figures(
     schedule = SCHEDULES.get(name)
     shape = Shape(ranks, microbatches, chunks_per_rank)
     check_times({"forward": forward, "input_grad": input_grad, "weight_grad": weight_grad, "transfer": transfer})
+    check_actions(ranks, microbatches, chunks_per_rank)
     steps = _steps(schedule, shape)
     placement, order, pattern = ordered(schedule, shape, steps)
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from simulator.cli.app import main
+from simulator.errors import SpecError
 from tests.properties.writers import WRITERS, begun_program, call, clear, environment, folder, output_of
 
 __all__ = ["folder"]
@@ -53,7 +54,7 @@ def begun_fork(folder: Path, *arguments: str) -> Iterator[int]:
                 for stream in (1, 2):
                     os.dup2(said.fileno(), stream)
                 sys.stdout = sys.stderr = said
-                signal.signal(signal.SIGINT, signal.default_int_handler)
+                signal.signal(signal.SIGINT, signal.SIG_DFL)  # as the program itself has it around the verb
                 main(arguments)
             except SystemExit as left:
                 code = left.code or 0
@@ -191,6 +192,22 @@ def test_ctrl_c_inside_a_library_that_says_something_else(
         signal.signal(signal.SIGINT, before)
     monkeypatch.setattr("simulator.cli.app._verb", lambda name: 1 / 0)
     assert dtsim("list", "gpus")[0] == 1  # without Ctrl-C it is our fault
+
+
+def test_ctrl_c_that_leaves_too_little_to_write_is_still_ctrl_c(
+    dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(name: str) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise SpecError("a picture shows plans that were simulated, but none was")
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        monkeypatch.setattr("simulator.cli.app._verb", stopped)
+        assert (130, True) == (dtsim("list", "gpus")[0], "none was" in dtsim("list", "gpus")[2])
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_ctrl_c_inside_a_callback_of_compiled_code_is_not_lost(

@@ -180,3 +180,8 @@ def test_files_that_are_no_code_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.py").mkdir()
     with pytest.raises(SimulatorError, match="directory"):
         run_schedule_file(str(tmp_path / "folder.py"))
+
+
+def test_a_schedule_of_billions_of_ranks_is_refused_before_it_is_made() -> None:
+    with pytest.raises(PlanError, match="at most 1000000 actions"):
+        schedule_figures("gpipe", 4_000_000_000, 2)
