@@ -136,12 +136,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         or threading.current_thread() is not threading.main_thread()
     ):
         sys.exit(_run(words))
-    signal.signal(signal.SIGINT, _stop)
     hook = sys.unraisablehook
-    sys.unraisablehook = lambda what: _comes_again() if what.exc_type is KeyboardInterrupt else hook(what)
     try:
+        sys.unraisablehook = lambda what: _comes_again() if what.exc_type is KeyboardInterrupt else hook(what)
+        signal.signal(signal.SIGINT, _stop)
         code = _run(words)
-    except KeyboardInterrupt:  # between the answer and its last byte
+        signal.signal(signal.SIGINT, _noted)
+    except KeyboardInterrupt:  # before the first byte of the answer, or between it and its last one
+        signal.signal(signal.SIGINT, _noted)
         _drop_output()
         code = INTERRUPTED
     finally:
@@ -168,8 +170,13 @@ _STOPPED: list[int] = []
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    _STOPPED.append(number)
+    _noted(number, frame)
     signal.default_int_handler(number, frame)
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C when all is said."""
+    _STOPPED.append(number)
 
 
 _AGAIN = 0.01

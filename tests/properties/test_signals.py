@@ -44,8 +44,12 @@ KEPT: dict[str, Callable[[bytes, bytes], bool]] = {
 
 @contextlib.contextmanager
 def begun_fork(folder: Path, *arguments: str) -> Iterator[int]:
-    """The command in a copy of this process, which has imported and compiled what it needs: all its time goes to the work."""
+    """The command in a copy of this process, which has imported and compiled what it needs: all its time goes to the work.
+
+    No signal reaches the copy before it stands as a program of its own: here pytest would take it for its user's Ctrl-C.
+    """
     with (folder / "said").open("w") as said:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         child = os.fork()
         if not child:
             code: object = 1
@@ -55,6 +59,7 @@ def begun_fork(folder: Path, *arguments: str) -> Iterator[int]:
                     os.dup2(said.fileno(), stream)
                 sys.stdout = sys.stderr = said
                 signal.signal(signal.SIGINT, signal.SIG_DFL)  # as the program itself has it around the verb
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
                 main(arguments)
             except SystemExit as left:
                 code = left.code or 0
@@ -63,6 +68,7 @@ def begun_fork(folder: Path, *arguments: str) -> Iterator[int]:
             finally:
                 said.flush()
                 os._exit(int(str(code)))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         yield child
     (folder / "said").unlink()
 
@@ -176,20 +182,33 @@ def patiently(look: Callable[[], list[Any]]) -> list[Any]:
     return []
 
 
+def swallowing(error: Exception) -> Callable[[str], None]:
+    """What is stopped by Ctrl-C and raises an error of its own instead."""
+
+    def stopped(name: str) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise error
+
+    return stopped
+
+
+@contextlib.contextmanager
+def heeded_ctrl_c() -> Iterator[None]:
+    """As in a terminal: a shell's background jobs ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_ctrl_c_inside_a_library_that_says_something_else(
     dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def swallow(name: str) -> None:
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        raise ValueError("Error building a validator")
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    try:
-        monkeypatch.setattr("simulator.cli.app._verb", swallow)
+    monkeypatch.setattr("simulator.cli.app._verb", swallowing(ValueError("Error building a validator")))
+    with heeded_ctrl_c():
         assert (130, "", "") == dtsim("list", "gpus")
-    finally:
-        signal.signal(signal.SIGINT, before)
     monkeypatch.setattr("simulator.cli.app._verb", lambda name: 1 / 0)
     assert dtsim("list", "gpus")[0] == 1  # without Ctrl-C it is our fault
 
@@ -197,17 +216,11 @@ def test_ctrl_c_inside_a_library_that_says_something_else(
 def test_ctrl_c_that_leaves_too_little_to_write_is_still_ctrl_c(
     dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(name: str) -> None:
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        raise SpecError("a picture shows plans that were simulated, but none was")
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    try:
-        monkeypatch.setattr("simulator.cli.app._verb", stopped)
-        assert (130, True) == (dtsim("list", "gpus")[0], "none was" in dtsim("list", "gpus")[2])
-    finally:
-        signal.signal(signal.SIGINT, before)
+    error = SpecError("a picture shows plans that were simulated, but none was")
+    monkeypatch.setattr("simulator.cli.app._verb", swallowing(error))
+    with heeded_ctrl_c():
+        code, _, said = dtsim("list", "gpus")
+    assert (130, True) == (code, "none was" in said)
 
 
 def test_ctrl_c_inside_a_callback_of_compiled_code_is_not_lost(
@@ -217,14 +230,27 @@ def test_ctrl_c_inside_a_callback_of_compiled_code_is_not_lost(
         ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
         time.sleep(10)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr("simulator.cli.app._verb", compiled)
     begun = time.monotonic()
-    try:
-        monkeypatch.setattr("simulator.cli.app._verb", compiled)
+    with heeded_ctrl_c():
         assert (130, "", "") == dtsim("list", "gpus")
-    finally:
-        signal.signal(signal.SIGINT, before)
     assert time.monotonic() - begun < 5
+
+
+def test_ctrl_c_at_the_moment_it_is_first_heeded(
+    dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heed = signal.signal
+
+    def heeded(number: int, handler: Any) -> Any:
+        before = heed(number, handler)
+        if getattr(handler, "__name__", "") == "_stop":
+            signal.raise_signal(signal.SIGINT)
+        return before
+
+    with heeded_ctrl_c():
+        monkeypatch.setattr(signal, "signal", heeded)
+        assert (130, "", "") == dtsim("list", "gpus")
 
 
 def test_ctrl_c_while_the_answer_is_written_out(
@@ -235,9 +261,6 @@ def test_ctrl_c_while_the_answer_is_written_out(
 
     monkeypatch.setattr("simulator.cli.app._flushed", interrupted)
     monkeypatch.setattr("simulator.cli.app._drop_output", lambda: None)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+    with heeded_ctrl_c():
         assert 130 == dtsim("list", "gpus")[0]
         assert signal.default_int_handler is signal.getsignal(signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, before)
