@@ -15,7 +15,7 @@ from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table, percent
 from simulator.search.candidate import Candidate
 from simulator.search.run import Run
-from simulator.search.space import Space, setting_value
+from simulator.search.space import Space, setting_value, with_batch
 from simulator.search.split import BALANCED
 from simulator.units import show
 
@@ -144,8 +144,7 @@ class Answer(Tabular):
         """Return what a plan changes in the job that was searched, as `--set` arguments: fixed choices, its own, the batch."""
         held = {field: value for field, value in self.space.fixed.items() if value is not None and value != BALANCED}
         said = [*(f"{field}={setting_value(value)}" for field, value in held.items()), *one.settings]
-        batch = f"workload.global_batch_size={self.space.job_of(one.point).workload.global_batch_size}"
-        return said if batch in said else [*said, batch]  # one that nobody gave would be counted anew for the plan
+        return with_batch(self.space.job_of(one.point), said)  # one that nobody gave would be counted anew for the plan
 
     @property
     def nearest(self) -> Candidate | None:

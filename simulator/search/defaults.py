@@ -14,12 +14,11 @@ from simulator.errors import SimulatorError, SpecError
 from simulator.job import Job
 from simulator.plan.framework import load_framework
 from simulator.schedules import SCHEDULES
-from simulator.search.split import BALANCED, TIMED
+from simulator.search.split import BALANCED, SPLIT, TIMED
 
 __all__ = ["default_ranges", "offered_ranges", "repeated", "worlds"]
 
 Ranges = dict[str, tuple[Any, ...]]
-_SPLIT = "plan.layer_split"
 _LARGEST_DEFAULT_DEGREE = 64
 _MOST, _MOST_OF_ANY = 100_000, 2_000_000
 """Plans up to which a space takes in what is not usual: a quarter of a minute, or minutes for what no framework runs."""
@@ -41,7 +40,7 @@ class Offered(NamedTuple):
 
 _DEPENDENTS = {
     "plan.tensor_parallel": ("plan.sequence_parallel",),
-    "plan.pipeline_parallel": ("plan.chunks_per_rank", "plan.schedule", _SPLIT),
+    "plan.pipeline_parallel": ("plan.chunks_per_rank", "plan.schedule", SPLIT),
 }
 """Degree -> what it alone gives a meaning to."""
 
@@ -143,7 +142,7 @@ def default_ranges(job: Job) -> Ranges:
     if length >= 2**14:
         ranges["plan.context_parallel"] = tuple(c for c in _powers(min(16, world)) if length % (2 * c) == 0)
     if len(ranges["plan.pipeline_parallel"]) > 1 and not model.encoder_layers:
-        ranges[_SPLIT] = (BALANCED, TIMED)
+        ranges[SPLIT] = (BALANCED, TIMED)
     if model.experts:
         ranges["plan.expert_parallel"] = tuple(
             e for e in _powers(min(model.experts, world, 64)) if model.experts % e == 0

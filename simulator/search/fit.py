@@ -21,6 +21,7 @@ from simulator.search.defaults import default_ranges, worlds
 from simulator.search.growth import GROWTHS, Grown, Growth
 from simulator.search.search import search
 from simulator.search.space import Point, Space, make_space
+from simulator.search.split import SPLIT
 from simulator.units import show
 
 __all__ = ["Fit", "fewest_gpus", "largest"]
@@ -168,7 +169,7 @@ def largest(
     chosen = dict(ranges) or {
         field: values
         for field, values in default_ranges(make_space(job, {}, fixed).job).items()
-        if field not in (*growth.unranged, *fixed, "plan.microbatch_size", "plan.layer_split")
+        if field not in (*growth.unranged, *fixed, "plan.microbatch_size", SPLIT)
     }
     space = make_space(job, chosen or {"plan.zero_stage": (job.plan.zero_stage,)}, fixed)
     climb = _Climb(space, growth, probability)

@@ -10,6 +10,7 @@ from simulator.search.candidate import Candidate
 from simulator.search.defaults import offered_ranges
 from simulator.search.search import search
 from simulator.search.space import Space, make_space
+from simulator.search.split import SPLIT
 
 __all__ = ["changed_fields", "proposed", "quick_search", "quick_space"]
 
@@ -34,8 +35,8 @@ def quick_space(job: Job) -> Space:
         if field == "plan.zero_stage" and job.cluster.world_size == 1:
             chosen = (0,)
         ranges[field] = chosen
-    ranges.pop("plan.layer_split", None)
-    plain = {"plan.schedule": (None,), "plan.layer_split": (None,), "plan.data_parallel": (None,)}
+    ranges.pop(SPLIT, None)
+    plain = {"plan.schedule": (None,), SPLIT: (None,), "plan.data_parallel": (None,)}
     return make_space(job, ranges, plain)
 
 

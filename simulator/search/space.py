@@ -22,7 +22,7 @@ from simulator.job import Job, parse_value
 from simulator.plan.plan import Plan
 from simulator.search.defaults import Offered, offered_ranges
 from simulator.search.fitted import fitted_split
-from simulator.search.split import BALANCED, FITTED, TIMED, timed_split
+from simulator.search.split import BALANCED, FITTED, SPLIT, TIMED, timed_split
 from simulator.specs import validate_spec
 from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.precision import precision_named
@@ -30,12 +30,12 @@ from simulator.workload.precision import precision_named
 __all__ = [
     "DEGREES",
     "MOST_PLANS",
-    "SPLIT",
     "Point",
     "Space",
     "make_space",
     "read_ranges",
     "table_ranges",
+    "that_keep_batch",
     "with_batch",
 ]
 
@@ -47,7 +47,6 @@ _WORKLOAD = ("global_batch_size", "precision", "optimizer", "sequence_length")
 _GPUS = "cluster.gpus"
 _CLUSTER = "cluster.name"
 _BATCH = "workload.global_batch_size"
-SPLIT = "plan.layer_split"
 
 
 _SPLITS = {TIMED: timed_split, FITTED: fitted_split}
@@ -70,15 +69,19 @@ class Point:
     def settings_of(self, job: Job) -> list[str]:
         """As `--set` arguments that any verb takes, for the job that this plan is."""
         point = Point(self.number, {**self.values, SPLIT: job.plan.layer_split})
-        return with_batch(job, (point if self.values.get(SPLIT) in tuple(_SPLITS) else self).settings)
+        return that_keep_batch(job, (point if self.values.get(SPLIT) in tuple(_SPLITS) else self).settings)
+
+
+def that_keep_batch(job: Job, settings: list[str]) -> list[str]:
+    """Return settings that leave a job its global batch, also where that follows from the replicas and they change those."""
+    moves = {*DEGREES, "plan.data_parallel", _GPUS} & {setting.partition("=")[0] for setting in settings}
+    return with_batch(job, settings) if job.batch_follows and moves else settings
 
 
 def with_batch(job: Job, settings: list[str]) -> list[str]:
-    """Return settings that leave a job its global batch, also where that follows from the replicas and they change those."""
-    fields = {setting.partition("=")[0] for setting in settings}
-    if not job.batch_follows or _BATCH in fields or not fields & {*DEGREES, "plan.data_parallel", _GPUS}:
-        return settings
-    return [*settings, f"{_BATCH}={job.workload.global_batch_size}"]
+    """Return settings that say a job's global batch."""
+    said = f"{_BATCH}={job.workload.global_batch_size}"
+    return settings if any(setting.startswith(f"{_BATCH}=") for setting in settings) else [*settings, said]
 
 
 def setting_value(value: Any) -> str:

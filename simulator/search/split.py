@@ -18,8 +18,9 @@ from simulator.lowering import begin, resolve
 from simulator.lowering.steps.state import State
 from simulator.workload.layer_kind import is_layer
 
-__all__ = ["BALANCED", "FITTED", "TIMED", "Seconds", "Work", "timed_split", "work_of"]
+__all__ = ["BALANCED", "FITTED", "SPLIT", "TIMED", "Seconds", "Work", "timed_split", "work_of"]
 
+SPLIT = "plan.layer_split"
 BALANCED, TIMED, FITTED = "balanced", "timed", "fitted"
 """Words that a space may have for values of `plan.layer_split`: left out, by time, and by dynamic programming (`search/fitted.py`)."""
 _HALVINGS = 60

@@ -9,7 +9,7 @@ from simulator.job import Job
 from simulator.report.prediction import Prediction
 from simulator.report.table import Section, percent
 from simulator.search.quick import changed_fields, proposed, quick_search
-from simulator.search.space import with_batch
+from simulator.search.space import that_keep_batch
 from simulator.studies.changes import Change, Outcome, Trial
 from simulator.units import show
 
@@ -64,7 +64,7 @@ def plan_instead(job: Job, prediction: Prediction) -> PlanInstead | None:
     quicker = prediction.step_time * (1.0 - _NOTICEABLE)
     if trial is not None and (trial.outcome is None or trial.outcome.step_time > quicker):
         trial = None
-    settings = with_batch(job, trial.change.settings) if trial is not None else []
+    settings = that_keep_batch(job, trial.change.settings) if trial is not None else []
     return PlanInstead(plans=plans, step_time=prediction.step_time, trial=trial, settings=settings)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,28 +26,7 @@ from simulator.program.program import (
 )
 from simulator.program.text import parse_text, render_text
 
-EXAMPLE = """\
-program "two ranks" axes=tp=8,pp=2
-rank 0 weight=8
-rank 1 weight=8
-resident 0 weights "layers" 64MiB
-resident 1 weights "layers" 1000B
-stream 0 0:compute
-stream 1 0:pp>1
-stream 2 1:compute
-stream 3 1:pp<0
-stream 4 0:dp
-item 0 segment "forward of a layer" phase=forward
-item 1 transfer "act" message=64MiB dtype=bf16 group=pp ranks=0,1 account=pp
-item 2 collective all_reduce "bucket 0" message=100B dtype=bf16 group=cp+dp ranks=0 account=dp
-effect 0
-tensor 0 activations "input" 2MiB
-tensor 0 activations "mask" 0.5B
-0 compute 0F0 item=0 start_effect=0 end_effect=0 on 0:compute  # forward of a layer
-1 transfer message=64MiB group=pp item=1 on 0:pp>1,1:pp<0 after 0  # act
-2 compute 1F0 item=0 mark_effect=0 on 1:compute after 1  # forward of a layer
-3 collective all_reduce message=100B group=cp+dp item=2 step=1 on 0:dp after 0,2  # bucket 0
-"""
+EXAMPLE = (Path(__file__).parents[1] / "data" / "two_ranks.program").read_text(encoding="utf-8")
 
 
 def operators() -> OperatorTable:

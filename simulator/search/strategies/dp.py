@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 from simulator.errors import SpecError
-from simulator.search.space import SPLIT, Space
-from simulator.search.split import BALANCED, FITTED
+from simulator.search.space import Space
+from simulator.search.split import BALANCED, FITTED, SPLIT
 from simulator.search.strategies.exact import Exact
 
 __all__ = ["DynamicProgram"]
