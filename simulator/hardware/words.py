@@ -13,13 +13,16 @@ from simulator.specs import Name, Spec, data_roots, load_spec
 
 __all__ = ["Words", "generation_in", "load_words"]
 
-Section = Literal["generations", "generations_of_links", "without_nccl", "inside", "bridged", "networks", "cards"]
+Section = Literal[
+    "generations", "vendors", "generations_of_links", "without_nccl", "inside", "bridged", "networks", "cards"
+]
 
 
 class Words(Spec):
     """The content of hardware_specs/words.toml: regular expression -> what is meant; the first that matches counts."""
 
     generations: dict[str, Name]
+    vendors: dict[str, Name]
     generations_of_links: dict[str, Name]
     without_nccl: dict[str, Name]
     inside: dict[str, Name]

@@ -90,14 +90,14 @@ def test_a_table_of_peaks_needs_no_batch_and_takes_fine_tuning_of_all_weights() 
 def test_an_unknown_gpu_of_a_table_of_peaks_needs_its_memory_alone() -> None:
     row = {
         **ROW,
-        "gpu": "Titan RTX",
-        "gpu_mem_gb": "24",
+        "gpu": "Titan Xp",
+        "gpu_mem_gb": "12",
         "gpu_peak_bf16_tflops": "",
         "intra_link": "",
         "step_time_s": "",
     }
     assert (
-        24e9 == row_simulation({**row, "peak_mem": "20", "mem_unit": "GB", "mem_kind": "nvidia-smi"}).cluster.gpu.memory
+        12e9 == row_simulation({**row, "peak_mem": "10", "mem_unit": "GB", "mem_kind": "nvidia-smi"}).cluster.gpu.memory
     )
     with pytest.raises(CannotPlace, match="not known"):
         row_simulation({**row, "step_time_s": "3"})

@@ -11,7 +11,7 @@ from simulator.errors import SimulatorError
 from simulator.hardware.cluster import Cluster, ClusterSpec, Node, load_cluster, load_node
 from simulator.hardware.gpu import Gpu, load_gpu
 from simulator.hardware.link import Link, load_link
-from simulator.hardware.words import generation_in
+from simulator.hardware.words import generation_in, load_words
 from simulator.importers.table.rows import CannotPlace, Row, count, number, text
 from simulator.importers.vocabulary.names import find_gpu, load_names
 from simulator.specs import load_all, names
@@ -158,7 +158,7 @@ def knows_machine(row: Row) -> bool:
 
 def _like(row: Row, name: str) -> list[Gpu]:
     """Our GPUs of the generation that a name means, else of the vendor that a row's words mean."""
-    vendor = "amd" if re.search(r"amd|instinct|mi\d{3}|xgmi", (name + text(row, "intra_link")).lower()) else "nvidia"
+    vendor = load_words().find("vendors", f"{name} {text(row, 'intra_link')}") or "nvidia"
     everyone, generation = load_all("gpus", Gpu).values(), generation_in(name)
     return [g for g in everyone if g.architecture == generation] or [g for g in everyone if g.vendor == vendor]
 

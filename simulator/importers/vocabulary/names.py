@@ -32,7 +32,7 @@ __all__ = ["NameTable", "find_gpu", "load_names", "words_of"]
 
 _VENDORS = ("nvidia", "amd", "intel", "google", "huawei", "geforce", "tesla", "instinct", "quadro", "cloud")
 """Words of a GPU's name that say nothing of which one it is."""
-_MARKS = {"500w", "sxm3"}
+_MARKS = {"500w", "sxm3", "ada", "quadro"}
 """Words that tell two cards of one chip and memory apart: a text has all of a card\'s, and no other."""
 _NEAR = 0.01
 """Memories that are nearer to each other than this are the same."""
@@ -306,11 +306,11 @@ def find_gpu(table: NameTable, text: str, memory: float | None) -> FoundGpu | No
 def _generation(stem: str) -> str:
     """The part of a file's name that says which generation it is, as one word.
 
-    >>> _generation("h100_80gb_sxm"), _generation("rtx_2080_ti"), _generation("tpu_v4")
-    ('h100', '2080ti', 'tpuv4')
+    >>> _generation("h100_80gb_sxm"), _generation("rtx_2080_ti"), _generation("tpu_v4"), _generation("quadro_rtx_8000")
+    ('h100', '2080ti', 'tpuv4', '8000')
     """
-    parts = re.sub(r"^rtx_", "", stem).split("_")
-    joined = len(parts) > 1 and (parts[0] in ("tpu", "ascend") or parts[1] == "ti")
+    parts = re.sub(r"^(quadro_)?rtx_", "", stem).split("_")
+    joined = len(parts) > 1 and (parts[0] in ("tpu", "ascend", "titan") or parts[1] == "ti")
     return parts[0] + parts[1] if joined else parts[0]
 
 
