@@ -150,6 +150,7 @@ def _resolved(placement: Placement) -> ResolvedPlan:
         fsdp_prefetch=0,
         reshard_after_forward=False,
         clip_gradients=False,
+        optimizer_in_backward=False,
         axes=(("pp", placement.ranks),),
         style=KernelStyle(),
         precision=precision_named("bf16"),

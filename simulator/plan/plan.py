@@ -6,12 +6,12 @@ Every choice is declared once, here: type, bounds and default, what it says, its
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from simulator.options.option import FrameworkDefault, Group, check_needs, given, more_than, one_of
+from simulator.plan.needs import BY_GATHER, COPIES, EXPERT_CHOICE, GATHERS, IN_BACKWARD, SHARED_EXPERTS, UNITS
 from simulator.plan.values import (
     Attention,
     Degree,
@@ -33,35 +33,6 @@ DEGREES, TENSOR, CONTEXT = Group("degrees"), Group("tensor parallelism"), Group(
 EXPERTS, PIPELINE, STATES = Group("experts"), Group("pipeline"), Group("what is sharded")
 FSDP, GRADIENTS, RECOMPUTE = Group("FSDP (ZeRO-3)"), Group("gradients and weights"), Group("recompute")
 HOST, KERNELS = Group("host memory"), Group("kernels")
-
-_EXPERTS = more_than(
-    "model.experts",
-    0,
-    "{name} is about a mixture of experts",
-    values="model {model.name!r} is dense",
-    way="leave {name} out, or a model with experts",
-)
-_SHARED = more_than(
-    "expert_parallel",
-    1,
-    "{name} is between ranks that share experts",
-    values="{name} = {value} and expert_parallel = 1",
-)
-_BY_GATHER = replace(_SHARED, when=("all_to_all", "once_per_node"))
-_COPIES = more_than(
-    "copies",
-    1,
-    "gradients are reduced only between replicas",
-    values="data_parallel = 1",
-    way="leave out overlap_gradients, bucket_size",
-)
-_UNITS = one_of("zero_stage", (3,), "{name} is about the gathered units of zero_stage 3")
-_GATHERS = one_of(
-    "zero_stage",
-    (3,),
-    "fsdp_prefetch and reshard_after_forward belong to zero_stage 3",
-    way="leave them out, or zero_stage = 3",
-)
 
 
 class Plan(Spec):
@@ -95,21 +66,21 @@ class Plan(Spec):
     """Pipeline ranks, each with a part of the layers."""
     data_parallel: Annotated[Degree | None, DEGREES] = None
     """Replicas; left out: what remains of the world size."""
-    expert_parallel: Annotated[Degree, DEGREES, _EXPERTS] = 1
+    expert_parallel: Annotated[Degree, DEGREES, EXPERT_CHOICE] = 1
     """Ranks, consecutive inside data_parallel x context_parallel (and tensor_parallel, where experts are not split by
     it), over which the experts of a layer are dealt out."""
-    expert_tensor_parallel: Annotated[Degree | None, DEGREES, _EXPERTS] = None
+    expert_tensor_parallel: Annotated[Degree | None, DEGREES, EXPERT_CHOICE] = None
     """Ranks that split each expert: 1, or tensor_parallel (left out)."""
-    expert_exchange: Annotated[Exchange | None, EXPERTS, FrameworkDefault("expert_exchange"), _EXPERTS, _BY_GATHER] = (
-        None
-    )
+    expert_exchange: Annotated[
+        Exchange | None, EXPERTS, FrameworkDefault("expert_exchange"), EXPERT_CHOICE, BY_GATHER
+    ] = None
     """How tokens reach their experts: "all_to_all" (a row per expert), "once_per_node" (a row per node that has
     some of them, handed on inside it, as DeepEP and HybridEP do) or "einsum" (rows are made and summed up by products with
     one-hot masks around an all_to_all, as in GShard and Mesh-TensorFlow; the model has a capacity_factor)."""
     expert_group_size: Annotated[
         Degree | None,
         EXPERTS,
-        _EXPERTS,
+        EXPERT_CHOICE,
         one_of(
             "expert_exchange",
             ("einsum",),
@@ -120,7 +91,7 @@ class Plan(Spec):
     ] = None
     """Tokens of a group, at most, of a rank's microbatch, which is cut into equal ones; left out: 1,024, as in
     Mesh-TensorFlow."""
-    expert_imbalance: Annotated[float, Field(ge=1, le=1000), EXPERTS, _EXPERTS, _SHARED] = 1.0
+    expert_imbalance: Annotated[float, Field(ge=1, le=1000), EXPERTS, EXPERT_CHOICE, SHARED_EXPERTS] = 1.0
     """Rows of the rank with the most popular experts over the mean of all."""
     sequence_parallel: Annotated[
         bool,
@@ -233,7 +204,7 @@ class Plan(Spec):
         bool | Literal["bubbles"] | None,
         GRADIENTS,
         FrameworkDefault("gradients_overlap"),
-        _COPIES,
+        COPIES,
         more_than(
             "schedule.replicas",
             1,
@@ -274,7 +245,7 @@ class Plan(Spec):
         more_than("tensor_parallel", 1, "overlap_tensor_parallel is about collectives of the tensor-parallel group"),
     ] = None
     """Run the tensor-parallel collective of an input gradient beside the weight-gradient GEMM."""
-    bucket_size: Annotated[Bytes | None, GRADIENTS, FrameworkDefault("bucket_size"), _COPIES] = None
+    bucket_size: Annotated[Bytes | None, GRADIENTS, FrameworkDefault("bucket_size"), COPIES] = None
     """Gradient bytes reduced at once."""
     gradient_dtype: Annotated[
         Literal["fp32", "bf16", "fp16"] | None,
@@ -323,15 +294,15 @@ class Plan(Spec):
         ),
     ] = None
     """Layers per chunk, in order of the global chunk number; left out: balanced."""
-    fsdp_unit: Annotated[Literal["chunk"] | Degree | None, FSDP, _UNITS] = None
+    fsdp_unit: Annotated[Literal["chunk"] | Degree | None, FSDP, UNITS] = None
     """Layers gathered together, or "chunk" for all of a chunk; left out: 1."""
-    fsdp_gather: Annotated[Literal["microbatch", "visit"] | None, FSDP, _UNITS] = None
+    fsdp_gather: Annotated[Literal["microbatch", "visit"] | None, FSDP, UNITS] = None
     """Weights are gathered for every microbatch (left out) or once per "visit": a run of microbatches through one
     chunk."""
     fsdp_reduce: Annotated[
         Literal["microbatch", "visit", "step"] | None,
         FSDP,
-        _UNITS,
+        UNITS,
         more_than(
             "microbatches",
             1,
@@ -344,17 +315,17 @@ class Plan(Spec):
     """Gradients are added after every "microbatch", every "visit", or once per "step"; left out: as weights are
     gathered."""
     fsdp_prefetch: Annotated[
-        Annotated[int, Field(strict=True, ge=0, le=16)] | None, FSDP, FrameworkDefault("fsdp_prefetch"), _GATHERS
+        Annotated[int, Field(strict=True, ge=0, le=16)] | None, FSDP, FrameworkDefault("fsdp_prefetch"), GATHERS
     ] = None
     """Units gathered ahead of the one that computes."""
-    reshard_after_forward: Annotated[bool | None, FSDP, FrameworkDefault("reshards_after_forward"), _GATHERS] = None
+    reshard_after_forward: Annotated[bool | None, FSDP, FrameworkDefault("reshards_after_forward"), GATHERS] = None
     """Whether gathered weights are dropped between forward and backward."""
-    quantized_weights: Annotated[bool, FSDP, _UNITS] = False
+    quantized_weights: Annotated[bool, FSDP, UNITS] = False
     """Weights are gathered as 8-bit integers (ZeRO++ qwZ)."""
     quantized_gradients: Annotated[
         bool,
         FSDP,
-        _UNITS,
+        UNITS,
         given(
             "secondary_shard_size",
             "quantised gradients are added inside a node first, and secondary_shard_size says how many ranks that is",
@@ -396,6 +367,14 @@ class Plan(Spec):
     gather."""
     clip_gradients: Annotated[bool | None, GRADIENTS, FrameworkDefault("clips_gradients")] = None
     """Global gradient norm before the update."""
+    optimizer_in_backward: Annotated[
+        bool,
+        GRADIENTS,
+        *IN_BACKWARD,
+    ] = False
+    """Each weight is updated in the backward pass, as soon as its gradient is there, which is then freed (torchtune's
+    optimizer_in_bwd; Lv et al., arXiv 2306.09782): gradients never stand together, and are not clipped. The kernels, one
+    set per tensor, take as long as at the end of the step, where they are counted."""
     post_validation: Annotated[
         bool | None,
         PIPELINE,

@@ -199,6 +199,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "fsdp_gather": ({"zero_stage": 3, "pipeline_parallel": 2, "schedule": "gpipe"}, None, "visit"),
     "fsdp_reduce": ({"zero_stage": 3}, None, "step"),
     "quantized_weights": ({"zero_stage": 3}, False, True),
+    "optimizer_in_backward": ({"microbatch_size": 4}, False, True),
     "quantized_gradients": ({"zero_stage": 3, "secondary_shard_size": 4}, False, True),
     "context_parallel_inner": ({"context_parallel": 8, "context_parallel_kind": "hybrid"}, 2, 4),
     "layout": ({"tensor_parallel": 2}, "megatron", "whole_vocabulary"),

@@ -79,6 +79,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "plan.activation_offload": (1, 2),
     "plan.parameter_offload": (0.5,),
     "plan.clip_gradients": (True, False),
+    "plan.optimizer_in_backward": (True,),
     "plan.post_validation": (True,),
     "plan.dropout": (True, False),
     "plan.cuda_graphs": ("none", "full_iteration", ["attn"], ["attn", "moe_router"], ["mlp"]),
@@ -119,6 +120,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "plan.fsdp_prefetch": {"plan.zero_stage": 3},
     "plan.reshard_after_forward": {"plan.zero_stage": 3},
     "plan.quantized_weights": {"plan.zero_stage": 3},
+    "plan.optimizer_in_backward": {"plan.clip_gradients": False},
     "plan.quantized_gradients": {"plan.zero_stage": 3, "plan.secondary_shard_size": 2, "nodes": 2},
     "plan.optimizer_offload_overlap": {"plan.optimizer_offload": 1.0},
     "plan.parameter_offload": {"plan.zero_stage": 3},
@@ -155,7 +157,7 @@ def shaped(case: dict[str, Any]) -> dict[str, Any]:
     plan = out["plan"]
     gpus = {"rtx_4090_x4": 4, "gb200_nvl72": 72, "alps": 4, "tpu_v4_pod": 4}.get(out["cluster"], 8) * out["nodes"]
     inner = plan.get("tensor_parallel", 1) * plan.get("context_parallel", 1) * plan.get("pipeline_parallel", 1)
-    microbatches = 2 * plan.get("pipeline_parallel", 1)
+    microbatches = 1 if "optimizer_in_backward" in plan else 2 * plan.get("pipeline_parallel", 1)
     batch = max(1, gpus // inner) * plan.get("microbatch_size", 1) * microbatches
     old = out["cluster"] in ("v100_dgx1", "p100_dgx1")
     out["workload"] = {

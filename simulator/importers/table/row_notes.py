@@ -10,7 +10,7 @@ from simulator.importers.table.rows import Row, text
 from simulator.importers.vocabulary.names import load_names
 from simulator.workload.model import Model
 
-__all__ = ["keeps_16_bits", "row_dropout", "row_loss", "row_optimizer", "words_said"]
+__all__ = ["keeps_16_bits", "row_dropout", "row_loss", "row_optimizer", "updates_in_backward", "words_said"]
 
 _WORDS = ("framework", "optimizer", "recompute_detail", "zero_stage", "overlap", "quality_note", "task")
 _OPTIMIZERS = (
@@ -51,6 +51,15 @@ def row_optimizer(row: Row) -> tuple[str, tuple[str, ...]]:
     """
     found = next((name for pattern, name in _OPTIMIZERS if re.search(pattern, words_said(row))), None)
     return (found, (f"optimizer {found} (the row's own words)",)) if found else ("adam", ())
+
+
+def updates_in_backward(row: Row) -> bool:
+    """Whether a row's words say that weights are updated in the backward pass.
+
+    >>> updates_in_backward({"framework": "torchtune, optimizer in backward"})
+    True
+    """
+    return bool(re.search(r"(optim\w*|update|step)[ _-](fused )?(in|into)[ _-](the )?(backward|bwd)", words_said(row)))
 
 
 def row_dropout(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -14,6 +14,7 @@ from simulator.importers.table.row_framework import (
     row_precision,
     unsaid_attention,
 )
+from simulator.importers.table.row_notes import updates_in_backward
 from simulator.importers.table.rows import CannotPlace, Row, count, flag, text
 from simulator.importers.vocabulary.name_specs import release_of
 from simulator.importers.vocabulary.names import load_names
@@ -105,6 +106,9 @@ def row_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, t
     fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
     fields["framework"] = _replicated(fields, replicas * context, assumed)
     fields |= _gradient_dtype(row)
+    if updates_in_backward(row) and batch == replicas * microbatch and fields["zero_stage"] in (0, 3):
+        fields["optimizer_in_backward"] = True
+        assumed.append("optimizer_in_backward (the row's own words)")
     fields |= row_attention(row, assumed)
     named = fields["framework"]
     fields["framework"] = profile_of_run(row, named, assumed)

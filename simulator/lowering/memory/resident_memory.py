@@ -87,7 +87,11 @@ def _beside_compute(state: State, held: Held) -> list[Tensor]:
         return [Tensor(name="unsharded gradients", category="gradients", bytes=held.all * resolved.gradient_bytes)]
     if resolved.framework.keeps_buckets and resolved.zero_stage == 0 and resolved.reduces:
         return [Tensor(name="buckets of gradients", category="gradients", bytes=held.all * resolved.gradient_bytes)]
-    if resolved.framework.keeps_compute_gradients and resolved.gradient_bytes > element:
+    if (
+        resolved.framework.keeps_compute_gradients
+        and resolved.gradient_bytes > element
+        and not resolved.optimizer_in_backward
+    ):
         return [Tensor(name="gradients in the compute dtype", category="gradients", bytes=held.all * element)]
     return []
 

@@ -58,5 +58,13 @@ def check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Sch
             f"overlap_gradients = {str(overlaps).lower()}, zero_stage = {plan.zero_stage}",
             "leave bucket_size out",
         )
-    plan.check_needs("zero_stage", "overlap_gradients", "overlap_parameters", "fsdp_prefetch", "reshard_after_forward")
+    plan.check_needs(
+        "zero_stage",
+        "overlap_gradients",
+        "overlap_parameters",
+        "fsdp_prefetch",
+        "reshard_after_forward",
+        "optimizer_in_backward",
+    )
+    plan.check_needs("clip_gradients", "optimizer_in_backward")
     plan.check_needs("pipeline_parallel", "p2p")

@@ -20,7 +20,7 @@ def check_offload(plan: Plan) -> None:
     Raises:
         PlanError: with the rule, the values and a way out.
     """
-    plan.check_needs("optimizer_offload", "optimizer_offload_overlap")
+    plan.check_needs("optimizer_offload", "optimizer_offload_overlap", "optimizer_in_backward")
     plan.check_needs("zero_stage", "parameter_offload")
     if plan.activation_offload and plan.zero_stage == 3 and plan.fsdp_unit not in (None, 1):
         raise PlanError(

@@ -77,6 +77,7 @@ class ResolvedPlan:
     fsdp_prefetch: int
     reshard_after_forward: bool
     clip_gradients: bool
+    optimizer_in_backward: bool
     axes: tuple[tuple[str, int], ...]
     style: KernelStyle
     precision: Precision
@@ -288,6 +289,7 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
     axes, groups = with_tensor_mesh(axes, groups, layout)
     axes, groups = with_shared_heads(axes, groups, plan, layout.shared((keys,), TENSOR))
     plan.check_needs("precision.master_weights", "gradient_dtype", precision=numbers)
+    plan.check_needs("precision.loss_scaling", "optimizer_in_backward", precision=numbers)
     gradient: str = said("gradient_dtype")
     if gradient == "compute" or not numbers.master_weights:
         gradient = numbers.compute
@@ -328,7 +330,8 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
         post_validation=post_validates,
         reshard_after_forward=reshards,
         reduces_once=unsharded and reduce == "step",
-        clip_gradients=said("clip_gradients", schedule.flush),
+        clip_gradients=said("clip_gradients", schedule.flush and not plan.optimizer_in_backward),
+        optimizer_in_backward=plan.optimizer_in_backward,
         axes=axes,
         groups=groups,
         secondary_shard_size=plan.secondary_shard_size or 0,
@@ -411,5 +414,5 @@ def _schedule(plan: Plan, microbatches: int) -> Schedule:
     schedule = SCHEDULES.get(name)
     schedule.check(Shape(plan.pipeline_parallel, microbatches, plan.chunks_per_rank))
     plan.check_needs("pipeline_parallel", "schedule")
-    plan.check_needs("turns", "schedule", turns=microbatches * plan.pipeline_parallel)
+    plan.check_needs("turns", "schedule", "optimizer_in_backward", turns=microbatches * plan.pipeline_parallel)
     return schedule

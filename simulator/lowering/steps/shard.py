@@ -171,11 +171,12 @@ def _fsdp(state: State, plan: Windowing) -> None:
         named, shards = [parts[n].name for n in some], np.array([p.shard for p in parts])[some]
         rank = state.pattern.rank[added.g_action[fetched]]
         add_shard_copies(state, added.gathers[fetched], added.gate[fetched], rank, named, shards)
+    stay = gradients_dropped(resolved) and not resolved.optimizer_in_backward
     state.stand(
         _stand,
         added,
         tuple(part.weights for part in parts),
-        () if resolved.reduces_once else tuple(_gradients(part, gradients_dropped(resolved)) for part in parts),
+        () if resolved.reduces_once else tuple(_gradients(part, stay) for part in parts),
     )
 
 

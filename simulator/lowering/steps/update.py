@@ -226,8 +226,10 @@ def _stands_in_update(state: State, rank: int) -> tuple[Tensor, ...]:
     """Gradients that stand beside activations in no step, and what an update over lists of tensors makes on its way."""
     found = [("results of the update", "workspace", listed_results(state, rank))]
     if (
-        gradients_dropped(state.resolved) and state.resolved.zero_stage < 3
-    ):  # shards of units stand since their reductions
+        gradients_dropped(state.resolved)
+        and state.resolved.zero_stage < 3  # shards of units stand since their reductions
+        and not state.resolved.optimizer_in_backward
+    ):
         found.append(("gradients", "gradients", _mine(state, rank_held(state, rank), 2) * kept_gradient(state)))
     return tuple(Tensor(name=name, category=category, bytes=size) for name, category, size in found if size)
 
@@ -241,18 +243,22 @@ def listed_results(state: State, rank: int) -> float:
     if not resolved.framework.updates_in_lists:
         return 0.0
     mine = _mine(state, rank_held(state, rank)) * (1.0 - resolved.optimizer_offload)
+    if resolved.optimizer_in_backward:  # of a list of one tensor
+        mine = min(mine, max(size for cost in state.costs.values() for size in (*cost.tensors, 0.0)))
     times = OPTIMIZERS.get(state.workload.optimizer).listed_results
     return times * mine * (4.0 if numbers.master_weights else float(numbers.element))
 
 
 def gradients_dropped(resolved: ResolvedPlan) -> bool:
-    """Whether gradients stand during the update only: freed by it, and made while the activations of the one microbatch go.
+    """Whether gradients stand during the update only: freed by it, and made while the activations of the one microbatch go; or,
+    where each is used up as soon as it is there, not even then.
 
     Of the layers whose gradients stand the activations are gone, so the peak lies at one end of the backward: all activations, or
     all gradients.  With more microbatches those of the first stand beside the activations of the next.
     """
     alone = resolved.microbatches == 1 and resolved.pipeline_parallel == 1
-    return resolved.framework.drops_gradients and alone and resolved.optimizer_offload == 0.0
+    frees = resolved.framework.drops_gradients and alone and resolved.optimizer_offload == 0.0
+    return frees or resolved.optimizer_in_backward
 
 
 def _gather(state: State, hosts: np.ndarray, back: np.ndarray) -> None:

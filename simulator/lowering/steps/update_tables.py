@@ -46,6 +46,8 @@ class UpdateFacts:
     casts_gathered: bool
     flattens: bool
     reduces_whole: bool
+    one_by_one: bool
+    """Each tensor is updated by kernels of its own, and its gradient freed."""
 
 
 def update_facts(state: State) -> UpdateFacts:
@@ -71,6 +73,7 @@ def update_facts(state: State) -> UpdateFacts:
         casts_gathered=framework.casts_gathered,
         flattens=framework.flattens_gradients,
         reduces_whole=framework.reduces_whole,
+        one_by_one=resolved.optimizer_in_backward,
     )
 
 
@@ -114,7 +117,8 @@ def optimizer_table(
     """The optimizer's traffic on this rank's shard, and clearing the gradients; arguments as of `norm_table`."""
     cost = facts.cost
     updated = mine * (1.0 - facts.offloaded)
-    launches = max(cost.fused_launches, round(tensors / TENSORS_PER_LAUNCH)) if facts.fused else int(12 * tensors)
+    batch = 1 if facts.one_by_one else TENSORS_PER_LAUNCH
+    launches = max(cost.fused_launches, round(tensors / batch)) if facts.fused else int(12 * tensors)
     rows = Rows("optimizer")
     rows.add(
         label=facts.optimizer,
