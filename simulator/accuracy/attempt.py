@@ -69,7 +69,7 @@ def how_predicted(prediction: Prediction | None) -> dict[str, Any]:
     if prediction is None:
         return {}
     return {
-        "unknown": tuple(sorted(prediction.unseen)),
+        "unknown": tuple(sorted(prediction.unknown)),
         "priced": math.hypot(*prediction.sigma_classes.values()),
         "code": str(prediction.made.get("framework", "")),
         "gpu": prediction.cluster.gpu.name,

@@ -45,7 +45,7 @@ class Outcome:
         assumed: what was filled in to place the row, in words.
         rank: of a list with one value per rank; None else.
         sweep: rows with equal text vary only in their plan.
-        kind: of the run (`run_kind`), "" else; `unknown`: what of its code, plan and machine had to be assumed.
+        kind: of the run (`run_kind`), "" else; `unknown`: what of its code, plan and machine its row does not tell.
         priced: log spread of a step time that its prices explain.
         code, gpu: framework profile and GPU that it was predicted with.
         first: whether it was predicted before anybody had looked at its source's errors, as a table of kept predictions says.

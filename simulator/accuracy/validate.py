@@ -21,6 +21,7 @@ from simulator.accuracy.scores import Outcome, Scores, band_scores, score, score
 from simulator.calibration.runs.peak_memory import PeakError, fit_memory_residuals
 from simulator.calibration.runs.step_time import RunError, fit_run_residuals
 from simulator.errors import SpecError, UnknownNameError
+from simulator.hardware.run_residuals import load_run_residuals
 from simulator.importers.table.rows import Row, read_rows, told_kind
 from simulator.report.frames import Records, Tabular
 from simulator.report.prediction import QUANTILE
@@ -191,10 +192,15 @@ def run_errors(outcomes: Sequence[Outcome]) -> list[RunError]:
 def peak_errors(outcomes: Sequence[Outcome]) -> list[PeakError]:
     """Return the peaks of memory that were both measured and predicted, for the residuals of memory."""
     return [
-        PeakError(source=o.group, measured=o.measured, by_category=dict(o.terms), unseen="code" in o.unknown)
+        PeakError(source=o.group, measured=o.measured, by_category=dict(o.terms), unseen=_unseen_code(o))
         for o in outcomes
         if o.quantity == PEAK and o.counts and o.measured and o.predicted
     ]
+
+
+def _unseen_code(o: Outcome) -> bool:
+    """Whether no measured run stands behind the code of a peak."""
+    return "code" in {*o.unknown, *load_run_residuals().unseen(o.code, o.gpu)}
 
 
 def _peaks_without_own_source(outcomes: Sequence[Outcome], peaks: Sequence[PeakError]) -> list[Outcome]:
@@ -204,7 +210,7 @@ def _peaks_without_own_source(outcomes: Sequence[Outcome], peaks: Sequence[PeakE
     out = []
     for o in outcomes:
         if o.group in others and o.predicted is not None and o.quantity == PEAK:
-            width = QUANTILE * others[o.group].sigma(dict(o.terms), "code" in o.unknown)
+            width = QUANTILE * others[o.group].sigma(dict(o.terms), _unseen_code(o))
             o = replace(o, low=o.predicted * math.exp(-width), high=o.predicted * math.exp(width))
         out.append(o)
     return out
@@ -212,6 +218,8 @@ def _peaks_without_own_source(outcomes: Sequence[Outcome], peaks: Sequence[PeakE
 
 def without_own_source(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
     """Return the outcomes with bands made without their own group: residuals are refitted to the other groups in turn.
+
+    Left out is what the group's errors add to a width, not that its code was read on its GPU.
 
     Raises:
         SpecError: there are no two groups of runs, or of peaks of memory.
@@ -226,12 +234,13 @@ def without_own_source(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
             "Way out: a table with two sources or more"
         )
     others = {group: fit_run_residuals(run for run in runs if run.source != group) for group in groups}
+    whole = fit_run_residuals(runs)
     out = []
     for o in outcomes:
         if o.group not in others or o.predicted is None or o.low is None or not o.kind:
             out.append(o)
             continue
-        refitted = others[o.group].of(o.kind, o.unknown)
+        refitted = others[o.group].of(o.kind, {*o.unknown, *whole.unseen(o.code, o.gpu)})
         down = QUANTILE * math.hypot(o.priced, refitted.sigma_faster)
         up = QUANTILE * math.hypot(o.priced, refitted.sigma_slower)
         out.append(replace(o, low=o.predicted * math.exp(-down), high=o.predicted * math.exp(up)))

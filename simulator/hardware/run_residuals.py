@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
 from simulator.specs import Listed, NamedSpec, Spec, load_named
 
-__all__ = ["UNKNOWNS", "KindResidual", "RunResiduals", "Unknown", "load_run_residuals", "run_kind"]
+__all__ = ["UNKNOWNS", "KindResidual", "RunResiduals", "Unknown", "load_run_residuals", "run_kind", "unseen_of"]
 
 Unknown = Literal["code", "plan", "machine"]
-"""What somebody had to assume: the code's own profile (another stands for it); a part of the plan; the GPU or its network."""
+"""What somebody had to assume: the code's own profile (another stands for it); a part of the plan; the GPU, or its network."""
 UNKNOWNS: tuple[Unknown, ...] = get_args(Unknown)
 
 
@@ -42,18 +42,16 @@ class RunResiduals(NamedSpec):
     Args:
         kind: residuals of runs of which nothing had to be assumed, by kind.
         unknown: what each assumption adds.
-        codes, gpus: framework profiles and GPUs that measured runs stand behind; () = not told.
+        measured: framework profile -> GPUs on which runs of that code were measured; {} = not told.
     """
 
     kind: dict[str, KindResidual]
     unknown: dict[Unknown, KindResidual] = Field(default_factory=dict)
-    codes: Annotated[tuple[str, ...], Listed] = ()
-    gpus: Annotated[tuple[str, ...], Listed] = ()
+    measured: dict[str, Annotated[tuple[str, ...], Listed]] = Field(default_factory=dict)
 
     def unseen(self, code: str, gpu: str) -> frozenset[Unknown]:
-        """Return what of a profile and a GPU no measured run stands behind."""
-        found: set[Unknown] = {"code"} if self.codes and code not in self.codes else set()
-        return frozenset(found | ({"machine"} if self.gpus and gpu not in self.gpus else set()))
+        """Return what of a profile and a GPU no measured run stands behind: the code, or the GPU under this code."""
+        return unseen_of(self.measured, code, gpu)
 
     def of(self, kind: str, unknown: Iterable[Unknown] = ()) -> KindResidual:
         """Return the residual of a kind ("any" for one without runs of its own), wider by what each assumption was found to be worth."""
@@ -67,6 +65,20 @@ class RunResiduals(NamedSpec):
                 "sigma_faster": math.hypot(own.sigma_faster, *(m.sigma_faster for m in more)),
             }
         )
+
+
+def unseen_of(measured: Mapping[str, Collection[str]], code: str, gpu: str) -> frozenset[Unknown]:
+    """Return what of a code and a GPU is in none of the runs that were measured; of a code nobody measured, any run of the GPU counts.
+
+    >>> sorted(unseen_of({"a": ["h100"], "b": ["h200"]}, "a", "h200")), sorted(unseen_of({"a": ["h100"]}, "c", "h100"))
+    (['machine'], ['code'])
+    """
+    if not measured:
+        return frozenset()
+    own = measured.get(code)
+    gpus = own if own is not None else {name for listed in measured.values() for name in listed}
+    found: set[Unknown] = {"code"} if own is None else set()
+    return frozenset(found | ({"machine"} if gpu not in gpus else set()))
 
 
 @functools.lru_cache(maxsize=4)

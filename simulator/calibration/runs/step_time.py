@@ -10,8 +10,9 @@ on the first tries, which count as `LENT_SOURCES` more: few sources of one kind 
 of one than the next will.  Where no run is a first try, all stand for them.
 
 What had to be assumed of a run (its code, its plan, its machine) widens the band besides: the kinds are fitted to runs of which all
-was told, and each assumption to the first tries that have it, as the spread that is left beside their kind and what else was assumed.
-What was assumed of a source that was looked up since is no measure: its code was read, its profile written.
+was told, and each assumption to the runs that have it, as the spread that is left beside their kind and what else was assumed.
+Of codes and machines the first tries alone count: a source that was looked up since is no measure, its code was read, its profile
+written.  A code is known on the GPUs on which looked-up runs of it were measured, by rows that name both.
 
 No price is fitted here: a run only widens or narrows the band of predictions of its kind.
 """
@@ -22,13 +23,13 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from simulator.errors import CalibrationError
-from simulator.hardware.run_residuals import UNKNOWNS, KindResidual, RunResiduals, Unknown
+from simulator.hardware.run_residuals import UNKNOWNS, KindResidual, RunResiduals, Unknown, unseen_of
 from simulator.report.prediction import QUANTILE
 from simulator.specs import write_text
 
@@ -40,6 +41,8 @@ FEWEST_RUNS = 8
 """A kind with fewer runs than these shares the residuals of all runs."""
 LENT_SOURCES = 4.0
 """Sources as which the first tries together count beside the runs of a kind."""
+LOOKED_UP: tuple[Unknown, ...] = ("code", "machine")
+"""What looking up a source mends; a part of the plan that nobody told stays untold."""
 SMALLEST_SIGMA = 0.01
 _BELOW = 0.9
 _LARGEST = 3.0
@@ -52,7 +55,7 @@ class RunError:
     Args:
         kind: from `run_kind`.
         priced: log spread that its prices explain.
-        unknown: what had to be assumed of it.
+        unknown: what had to be assumed, as its row tells less.
         code, gpu: framework profile and GPU that it was predicted with.
         first: whether it was predicted before anybody had looked at its source's errors.
     """
@@ -79,11 +82,13 @@ def fit_run_residuals(runs: Iterable[RunError]) -> RunResiduals:
     >>> round(residual.sigma_faster, 3), residual.sigma_slower
     (0.074, 0.01)
     """
-    everything = list(runs)
-    if not everything:
+    listed = list(runs)
+    if not listed:
         raise CalibrationError(
             "residuals of whole runs need at least one run that was measured and predicted, got none"
         )
+    measured = _measured(listed)
+    everything = [_with_unseen(run, measured) for run in listed]
     told = [run for run in everything if not run.unknown] or everything
     first = [run for run in told if run.first]
     kinds = {ANY: _residual(told, first)}
@@ -94,16 +99,30 @@ def fit_run_residuals(runs: Iterable[RunError]) -> RunResiduals:
     found = RunResiduals(
         name="run_residuals",
         kind=kinds,
-        codes=tuple(sorted({run.code for run in everything if run.code and "code" not in run.unknown})),
-        gpus=tuple(sorted({run.gpu for run in everything if run.gpu and "machine" not in run.unknown})),
+        measured=measured,
     )
     for name in UNKNOWNS:
         own = [run for run in everything if name in run.unknown]
-        tried = [run for run in own if run.first]
+        tried = [run for run in own if run.first and name in LOOKED_UP]
         own = tried if len(tried) >= FEWEST_RUNS else own
         if len(own) >= FEWEST_RUNS and told is not everything:
             found = found.model_copy(update={"unknown": {**found.unknown, name: _residual(own, [], found)}})
     return found
+
+
+def _measured(runs: list[RunError]) -> dict[str, tuple[str, ...]]:
+    """Code -> the GPUs on which it was measured, by runs that were looked up and whose rows tell both."""
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        if run.code and run.gpu and not run.first and not {"code", "machine"} & set(run.unknown):
+            found.setdefault(run.code, set()).add(run.gpu)
+    return {code: tuple(sorted(found[code])) for code in sorted(found)}
+
+
+def _with_unseen(run: RunError, measured: dict[str, tuple[str, ...]]) -> RunError:
+    """A run with what no measured run stands behind beside what its row leaves open."""
+    more = unseen_of(measured, run.code, run.gpu) if run.code and run.gpu else frozenset()
+    return replace(run, unknown=tuple(sorted({*run.unknown, *more})))
 
 
 def _residual(runs: list[RunError], lent: list[RunError], known: RunResiduals | None = None) -> KindResidual:
@@ -159,8 +178,9 @@ def export_run_residuals(residuals: RunResiduals, sources: Iterable[str], path: 
     lines = [
         "# Written by simulator.calibration.runs; do not edit.  How far whole predictions were from measured runs.",
         'name = "run_residuals"',
-        f"codes = {json.dumps(residuals.codes)}",
-        f"gpus = {json.dumps(residuals.gpus)}",
+        "",
+        "[measured]",
+        *(f"{code} = {json.dumps(gpus)}" for code, gpus in residuals.measured.items()),
     ]
     for table, entries in (("kind", residuals.kind), ("unknown", residuals.unknown)):
         for name, residual in entries.items():

@@ -34,6 +34,11 @@ _VENDORS = ("nvidia", "amd", "intel", "google", "huawei", "geforce", "tesla", "i
 """Words of a GPU's name that say nothing of which one it is."""
 _MARKS = {"500w", "sxm3", "ada", "quadro"}
 """Words that tell two cards of one chip and memory apart: a text has all of a card\'s, and no other."""
+_OF_TIME = (
+    r"v?\d+|(?=[a-f]*\d)[0-9a-f]{7,}|jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|oct(ober)?"
+    r"|nov(ember)?|dec(ember)?"
+)
+"""A word that tells a release, a commit or a month."""
 _NEAR = 0.01
 """Memories that are nearer to each other than this are the same."""
 MEMORY_TOLERANCE = 0.06
@@ -91,6 +96,7 @@ class NameTable(Spec):
     frameworks: dict[str, Name]
     framework_words: dict[str, Name]
     framework_stand_ins: Annotated[tuple[Name, ...], Listed] = ()
+    framework_parts: Annotated[tuple[Name, ...], Listed] = ()
     framework_variants: dict[str, Name] = Field(default_factory=dict)
     framework_of_time: Annotated[tuple[FrameworkOfTime, ...], Listed] = ()
     framework_of_release: Annotated[tuple[FrameworkOfRelease, ...], Listed] = ()
@@ -127,16 +133,23 @@ class NameTable(Spec):
         return None if entry is None else self.framework_words[entry]
 
     def framework_stands_in(self, text: str) -> bool:
-        """Whether a code has no profile of its own: another's stands for it, or none is known.
+        """Whether a profile stands for a code that is not its own: a text names a profile's code only if it says nothing beside its name.
+
+        Beside it may stand releases, dates and words of `framework_parts`; any other is of a fork, a library on top or a prototype.
 
         >>> names = load_names()
-        >>> names.framework_stands_in("nanotron"), names.framework_stands_in("Megatron-LM"), names.framework_stands_in("XYZ")
-        (True, False, True)
+        >>> names.framework_stands_in("Megatron-LM (May 2021)"), names.framework_stands_in("Megatron-LLaMA (Megatron-LM fork, 2023)")
+        (False, True)
+        >>> names.framework_stands_in("nanotron"), names.framework_stands_in("XYZ")
+        (True, True)
         """
         if text and self.find("frameworks", text) is not None:
             return False
-        entry = self._entry_said(text)
-        return entry is None or entry in self.framework_stand_ins
+        said = _bare_words(text)
+        own = (name for name in (*self.frameworks, *self.framework_words) if name not in self.framework_stand_ins)
+        return not any(
+            (words := _bare_words(name)) and words <= said <= words | {*self.framework_parts} for name in own
+        )
 
     def _entry_said(self, text: str) -> str | None:
         words, plain = words_of(text), text.lower()
@@ -261,6 +274,11 @@ def words_of(text: str) -> tuple[str, ...]:
     ('nvidia', 'a100', 'sxm4', '80gb')
     """
     return tuple(re.findall(r"[a-z0-9]+", text.lower()))
+
+
+def _bare_words(text: str) -> frozenset[str]:
+    """The words of a text without releases, commits and months."""
+    return frozenset(word for word in words_of(text) if not re.fullmatch(_OF_TIME, word))
 
 
 @dataclass(frozen=True, slots=True)
