@@ -72,7 +72,7 @@ def how_predicted(prediction: Prediction | None) -> dict[str, Any]:
         "unknown": tuple(sorted(prediction.unknown)),
         "priced": math.hypot(*prediction.sigma_classes.values()),
         "code": str(prediction.made.get("framework", "")),
-        "gpu": prediction.cluster.gpu.name,
+        "gpu": prediction.cluster.machine,
     }
 
 

@@ -47,7 +47,7 @@ class Outcome:
         sweep: rows with equal text vary only in their plan.
         kind: of the run (`run_kind`), "" else; `unknown`: what of its code, plan and machine its row does not tell.
         priced: log spread of a step time that its prices explain.
-        code, gpu: framework profile and GPU that it was predicted with.
+        code, gpu: framework profile and machine (`Cluster.machine`) that it was predicted with.
         first: whether it was predicted before anybody had looked at its source's errors, as a table of kept predictions says.
         band_of: for what the band was made, where that differs between rows; "" else.
         terms: seconds by account, where a step was simulated; of a peak of memory the bytes by category.

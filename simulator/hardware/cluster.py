@@ -195,6 +195,14 @@ class Cluster:
         return min(self.node.gpus, self.world_size)
 
     @property
+    def machine(self) -> str:
+        """What runs on it count as measured on: its GPU and, beyond one node, the kind of its network (RoCE has InfiniBand's cards)."""
+        if self.network is None or self.world_size <= self.node.gpus * self.spec.nodes_per_rack:
+            return self.gpu.name
+        kind = "infiniband" if self.network.technology == "roce" else self.network.technology
+        return f"{self.gpu.name} {kind}"
+
+    @property
     def gpu_spread(self) -> float:
         """Standard deviation of the speed of its GPUs, relative to their mean."""
         own = self.spec.gpu_spread

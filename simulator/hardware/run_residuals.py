@@ -42,16 +42,16 @@ class RunResiduals(NamedSpec):
     Args:
         kind: residuals of runs of which nothing had to be assumed, by kind.
         unknown: what each assumption adds.
-        measured: framework profile -> GPUs on which runs of that code were measured; {} = not told.
+        measured: framework profile -> machines (`Cluster.machine`) on which runs of that code were measured; {} = not told.
     """
 
     kind: dict[str, KindResidual]
     unknown: dict[Unknown, KindResidual] = Field(default_factory=dict)
     measured: dict[str, Annotated[tuple[str, ...], Listed]] = Field(default_factory=dict)
 
-    def unseen(self, code: str, gpu: str) -> frozenset[Unknown]:
-        """Return what of a profile and a GPU no measured run stands behind: the code, or the GPU under this code."""
-        return unseen_of(self.measured, code, gpu)
+    def unseen(self, code: str, machine: str) -> frozenset[Unknown]:
+        """Return what of a profile and a machine no measured run stands behind: the code, or the machine under this code."""
+        return unseen_of(self.measured, code, machine)
 
     def of(self, kind: str, unknown: Iterable[Unknown] = ()) -> KindResidual:
         """Return the residual of a kind ("any" for one without runs of its own), wider by what each assumption was found to be worth."""
@@ -67,18 +67,21 @@ class RunResiduals(NamedSpec):
         )
 
 
-def unseen_of(measured: Mapping[str, Collection[str]], code: str, gpu: str) -> frozenset[Unknown]:
-    """Return what of a code and a GPU is in none of the runs that were measured; of a code nobody measured, any run of the GPU counts.
+def unseen_of(measured: Mapping[str, Collection[str]], code: str, machine: str) -> frozenset[Unknown]:
+    """Return what of a code and a machine is in none of the runs that were measured.
 
-    >>> sorted(unseen_of({"a": ["h100"], "b": ["h200"]}, "a", "h200")), sorted(unseen_of({"a": ["h100"]}, "c", "h100"))
+    Of a code that nobody measured, any run of the machine counts.  A GPU that was measured over a network is known inside a node, too.
+
+    >>> sorted(unseen_of({"a": ["h100 efa"], "b": ["h200"]}, "a", "h200")), sorted(unseen_of({"a": ["h100 efa"]}, "c", "h100"))
     (['machine'], ['code'])
     """
     if not measured:
         return frozenset()
     own = measured.get(code)
-    gpus = own if own is not None else {name for listed in measured.values() for name in listed}
+    machines = own if own is not None else {name for listed in measured.values() for name in listed}
     found: set[Unknown] = {"code"} if own is None else set()
-    return frozenset(found | ({"machine"} if gpu not in gpus else set()))
+    known = any(name == machine or name.startswith(machine + " ") for name in machines)
+    return frozenset(found if known else found | {"machine"})
 
 
 @functools.lru_cache(maxsize=4)

@@ -111,9 +111,8 @@ class Prediction(Tabular):
 
     @property
     def unseen(self) -> frozenset[Unknown]:
-        """What had to be assumed, and whether no measured run stands behind the code's profile or the GPU."""
-        code, gpu = str(self.made.get("framework", "")), self.cluster.gpu.name
-        return self.unknown | load_run_residuals().unseen(code, gpu)
+        """What had to be assumed, and whether no measured run stands behind the code's profile or the machine."""
+        return self.unknown | load_run_residuals().unseen(str(self.made.get("framework", "")), self.cluster.machine)
 
     @property
     def whole_runs(self) -> KindResidual:

@@ -213,7 +213,7 @@ def look(space: Space, point: Point, objective: str, probability: float | None =
 
 def unseen_of(job: Job, framework: str) -> frozenset[str]:
     """What had to be assumed of a job, as `Prediction.unseen`."""
-    return frozenset(job.unknown) | load_run_residuals().unseen(framework, job.cluster.gpu.name)
+    return frozenset(job.unknown) | load_run_residuals().unseen(framework, job.cluster.machine)
 
 
 def _least(job: Job, seconds: float, objective: str) -> float:

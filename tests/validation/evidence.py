@@ -27,7 +27,7 @@ from simulator.importers.table.rows import CannotPlace, Row, read_rows
 
 DATA = Path(__file__).parents[1] / "data"
 WRITTEN = Path(__file__).parents[2] / "hardware_specs" / "calibrations"
-ROUNDS = ("blind", "blind2")
+ROUNDS = ("blind", "blind2", "blind3")
 """The blind sets, in the order of their making."""
 
 
@@ -35,7 +35,7 @@ def first(table: str) -> list[Outcome]:
     """The first predictions of a blind table, with what its rows leave open as they are read today."""
     rows = {row["case_id"]: row for row in read_rows(DATA / f"{table}.csv")}
     kept = (o for some in prediction_outcomes(read_rows(DATA / f"{table}_first.csv")) for o in some)
-    return [replace(o, unknown=_open(rows[o.case_id], o.unknown)) for o in kept if o.quantity != "out_of_memory"]
+    return [_as_read_today(rows[o.case_id], o) for o in kept if o.quantity != "out_of_memory"]
 
 
 @functools.cache
@@ -86,11 +86,12 @@ def _line(words: str, outcomes: list[Outcome]) -> str:
     return f"| {' | '.join(cells)} | {score(outcomes).band_width:.1f} |"
 
 
-def _open(row: Row, kept: tuple[str, ...]) -> tuple[str, ...]:
+def _as_read_today(row: Row, o: Outcome) -> Outcome:
     try:
-        return tuple(sorted(row_simulation(row).unknown))
+        placed = row_simulation(row)
     except CannotPlace:
-        return kept
+        return o
+    return replace(o, unknown=tuple(sorted(placed.unknown)), gpu=placed.cluster.machine)
 
 
 def main() -> None:

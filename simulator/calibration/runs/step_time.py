@@ -6,13 +6,13 @@
 q encloses 80 % of a normal distribution, 10 % on each side of it; `priced` is the spread that the prices of that run explain
 already.  The two sides differ because their causes do: what nobody modelled makes a run slower more often than faster.  A source counts
 with the square root of its runs: neither does one sweep of hundreds decide, nor a single run as much as a sweep.  A kind leans
-on the first tries, which count as `LENT_SOURCES` more: few sources of one kind are no spread, and sources that were looked up show less
-of one than the next will.  Where no run is a first try, all stand for them.
+on its first tries, which count as `LENT_SOURCES` more: few sources of one kind are no spread, and sources that were looked up show less
+of one than the next will.  Kinds with too few of them lean on theirs together; where there are none, all runs stand for them.
 
 What had to be assumed of a run (its code, its plan, its machine) widens the band besides: the kinds are fitted to runs of which all
 was told, and each assumption to the runs that have it, as the spread that is left beside their kind and what else was assumed.
 Of codes and machines the first tries alone count: a source that was looked up since is no measure, its code was read, its profile
-written.  A code is known on the GPUs on which looked-up runs of it were measured, by rows that name both.
+written.  A code is known on the machines on which looked-up runs of it were measured, by rows that name both.
 
 No price is fitted here: a run only widens or narrows the band of predictions of its kind.
 """
@@ -56,7 +56,7 @@ class RunError:
         kind: from `run_kind`.
         priced: log spread that its prices explain.
         unknown: what had to be assumed, as its row tells less.
-        code, gpu: framework profile and GPU that it was predicted with.
+        code, gpu: framework profile and machine (`Cluster.machine`) that it was predicted with.
         first: whether it was predicted before anybody had looked at its source's errors.
     """
 
@@ -91,11 +91,14 @@ def fit_run_residuals(runs: Iterable[RunError]) -> RunResiduals:
     everything = [_with_unseen(run, measured) for run in listed]
     told = [run for run in everything if not run.unknown] or everything
     first = [run for run in told if run.first]
+    tries = Counter(run.kind for run in first)
+    few = [run for run in first if tries[run.kind] < FEWEST_RUNS]
     kinds = {ANY: _residual(told, first)}
     for kind in sorted({run.kind for run in told}):
         own = [run for run in told if run.kind == kind]
+        lent = few if tries[kind] < FEWEST_RUNS else [run for run in first if run.kind == kind]
         if len(own) >= FEWEST_RUNS:
-            kinds[kind] = _residual(own, first or told)
+            kinds[kind] = _residual(own, lent or told)
     found = RunResiduals(
         name="run_residuals",
         kind=kinds,
@@ -111,7 +114,7 @@ def fit_run_residuals(runs: Iterable[RunError]) -> RunResiduals:
 
 
 def _measured(runs: list[RunError]) -> dict[str, tuple[str, ...]]:
-    """Code -> the GPUs on which it was measured, by runs that were looked up and whose rows tell both."""
+    """Code -> the machines on which it was measured, by runs that were looked up and whose rows tell both."""
     found: dict[str, set[str]] = {}
     for run in runs:
         if run.code and run.gpu and not run.first and not {"code", "machine"} & set(run.unknown):

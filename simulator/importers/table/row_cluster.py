@@ -21,6 +21,8 @@ __all__ = ["knows_machine", "row_cluster", "row_gpu"]
 
 _SAME_RATE = 0.05
 _NETWORKS = ("infiniband", "roce", "ethernet", "tcpx", "tcpxo", "efa", "omnipath", "slingshot", "aries", "ici")
+_KINDS_OF_NETWORK = r"\b(efa|tcpxo|tcpx|roce|slingshot)\b"
+"""Networks that are not InfiniBand, which is taken where a row's words name none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,10 @@ def row_cluster(row: Row) -> tuple[Cluster, tuple[str, ...]]:
     link, more = _inner_link(row, gpu, ours)
     assumed += more
     fabric = load_names().fact(text(row, "source"), "network")
-    technology = fabric.network if fabric else ""
     needs = world > per_node
+    words = f"{text(row, 'intra_link')} {text(row, 'quality_note')}".lower()
+    said_kind = re.search(_KINDS_OF_NETWORK, words) if needs and fabric is None else None
+    technology = fabric.network if fabric else said_kind.group(0) if said_kind else ""
     said = number(row, "inter_gbps_per_gpu")
     rate = parse(f"{said} Gb/s", "B/s") if said and said > 0 else None
     usual = load_names().usual_networks.get(gpu.name)
@@ -64,6 +68,8 @@ def row_cluster(row: Row) -> tuple[Cluster, tuple[str, ...]]:
         assumed += (f"network of {show(rate, 'B/s')} per GPU ({usual.source})",)
     if needs and fabric:
         assumed += (f"network {technology} ({fabric.source})",)
+    elif technology:
+        assumed += (f"network {technology} (the row's own words)",)
     wanted = _Wanted(
         gpu,
         per_node,
