@@ -15,8 +15,10 @@ __all__ = ["Crew", "cluster_crew", "local_crew"]
 
 _TIMES = 3
 """How often a block that took its worker down is tried before it is given up."""
+_AWAY = 60.0
+"""Seconds that a scheduler may be away."""
 _PATIENCE = 60.0
-"""Seconds that a scheduler may be away, and that blocks beside a lost one may say nothing."""
+"""Seconds that blocks beside a lost one may say nothing."""
 
 
 class Crew:
@@ -141,8 +143,8 @@ def cluster_crew(address: str, patience: float = 0.0) -> Crew:
                 time.sleep(0.5)
 
     def start() -> tuple[Executor, Callable[[], Any]]:
-        client = connect(_PATIENCE)
-        client.wait_for_workers(1, timeout=_PATIENCE)
+        client = connect(_AWAY)
+        client.wait_for_workers(1, timeout=_AWAY)
         return client.get_executor(pure=False), lambda: client.close(timeout=2)
 
     first = connect(patience)
