@@ -362,3 +362,18 @@ def test_bad_words_end_with_2_and_say_why(
     code, out, error = dtsim("sweep", study, *words)
     assert (code, out) == (2, "")
     assert told in error
+
+
+def _takes_an_hour(context: object, block: list[int]) -> None:
+    time.sleep(3600)
+
+
+def test_who_stops_a_sweep_does_not_wait_for_points_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simulator.studies.crew.wait", interrupted)
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        list(local_crew(2).run(_takes_an_hour, None, [[0], [1], [2]], lambda point, why: None))
+    assert time.monotonic() - begun < 1800
