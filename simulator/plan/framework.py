@@ -45,7 +45,7 @@ class Framework(ExtendingSpec):
     ring_traced (the ring is part of a compiled graph: fp32 results are joined by one kernel, and every exchange is waited for
     where it starts).
     Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange makes the copies of a token and sums
-    them itself); exchange_sorts (and delivers them sorted by expert, without a kernel of its own); pads_expert_rows (else, and
+    them itself); exchange_sorts (and sorts them by expert and back, by kernels on its own stream); pads_expert_rows (else, and
     where products are in 8 bits, rows are copied once more to pad each expert's, and back); fuses_experts
     (the grouped products apply the activation function and write narrow results themselves).
     CUDA graphs: cuda_graphs, as in `Plan`, wherever a plan allows it.

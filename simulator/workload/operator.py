@@ -178,7 +178,7 @@ class KernelStyle:
         repeats_keys: keys and values are repeated for every query head before attention.
         fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
         exchange_permutes: the exchange of rows between experts makes the copies of tokens and sums them itself.
-        exchange_sorts: it also delivers rows sorted by expert, and takes them so.
+        exchange_sorts: it also sorts rows by expert and back, by kernels on its own stream.
         pads_expert_rows: each expert's rows are copied to places whose number products in 8 bits take, and back.
         ring_in_fp32: partial results of ring attention are joined by plain fp32 operations.
         ring_traced: the ring is part of a compiled graph, which waits for every exchange where it starts.
