@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
-import time
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.connection import Connection
 
-__all__ = ["processes_of"]
+__all__ = ["Helpers", "processes_of"]
 
 
-def processes_of(count: int) -> ProcessPoolExecutor:
+class Helpers(ProcessPoolExecutor):
+    """Processes that may be told to leave in the middle of their work."""
+
+    def __init__(self, count: int) -> None:
+        told, self._tell = multiprocessing.Pipe(duplex=False)
+        super().__init__(count, initializer=_helps, initargs=(os.getpid(), told))
+
+    def leave(self) -> None:
+        """End them at once: nobody waits for what they compute."""
+        self._tell.send_bytes(b"leave")
+        self.shutdown(wait=True, cancel_futures=True)
+
+
+def processes_of(count: int) -> Helpers:
     """Return so many of them.  A Ctrl-C that comes while they are forked would be lost: it waits until they are there."""
     masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        pool = ProcessPoolExecutor(count, initializer=_helps, initargs=(os.getpid(),))
+        pool = Helpers(count)
         pool.submit(os.getpid)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, masked)
     return pool
 
 
-def _helps(parent: int) -> None:
+def _helps(parent: int, told: Connection) -> None:
     """Begin a process that computes for another: Ctrl-C is for that one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_leave_with, args=(parent, told), daemon=True).start()
 
 
-def _leave_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1.0)
+def _leave_with(parent: int, told: Connection) -> None:
+    """Leave when the parent is gone, or says so: one word that nobody takes away is for all of them."""
+    while os.getppid() == parent and not told.poll(1.0):
+        pass
     os._exit(1)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from simulator.cli.app import main
 
 # How long a machine takes is no property of what is tested. A change is judged by the same inputs everywhere;
 # `nox -s explore` draws others.
-settings.register_profile("same", deadline=None, derandomize=True)
-settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
+HOWEVER_SLOW: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("same", derandomize=True, **HOWEVER_SLOW)
+settings.register_profile("explore", max_examples=1000, print_blob=True, **HOWEVER_SLOW)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 collect_ignore = ["validation/torch_stages.py"]

@@ -239,6 +239,7 @@ _KERNELS = {
 """Kernels of attention by the name of their operator: those of PyTorch, of flash_attn (2 and 3) as custom operators."""
 _QUERY = {"flash_attn": "q", "flash_attn_3": "q"}
 _KEY = {"query": "key", "q": "k"}
+_VALUE = {"query": "value", "q": "v"}
 _HEADS_SECOND = {"query"}
 """Kernels that take (sequences, heads, tokens, width); others have tokens before heads."""
 BACKWARD_FLOP = 2.5
@@ -250,11 +251,12 @@ def _direction(space: str, short: str) -> str:
 
 
 def _attention(arguments: Mapping[str, Any], query_name: str, direction: str, moved: Moved) -> Work:
-    """FLOP of full attention: what a mask leaves out is the kernel's to know."""
+    """FLOP of full attention: what a mask leaves out is the kernel's to know; its width that of keys and of values in the mean."""
     query, key = arguments[query_name], arguments[_KEY[query_name]]
+    value = arguments.get(_VALUE[query_name], key)
     heads_at, length_at = (1, 2) if query_name in _HEADS_SECOND else (2, 1)
     sequences, heads, length = query.shape[0], query.shape[heads_at], query.shape[length_at]
-    width, kv_heads, keys = query.shape[3], key.shape[heads_at], key.shape[length_at]
+    width, kv_heads, keys = (query.shape[3] + value.shape[3]) // 2, key.shape[heads_at], key.shape[length_at]
     causal = bool(arguments.get("is_causal", arguments.get("causal", False)))
     mask = "causal" if causal or isinstance(arguments.get("attn_mask"), Facts) else "full"
     flops = 4.0 * sequences * heads * length * keys * width

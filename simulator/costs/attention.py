@@ -5,6 +5,7 @@
 Each thread block owns a tile of queries (backward: of keys) and loops over the other side.  Under a causal mask tiles
 see half of it on average, but the longest loop, which the last tiles wait for, stays whole: with few heads per GPU the
 tail is what costs.  A sliding window ends every loop at its width, and masks half a tile more at its far edge.
+A kernel whose backward pass knows no windows computes all scores under the mask there.
 Heads of a width that a kernel was not compiled for are padded to the next one that it was.
 The softmax is work that does not grow with the head dimension, so short heads are slower; it takes the cycles of other units, as the start
 of a loop does, so slower tensor cores make both cheaper beside them.  Its exponentials draw power too: a
@@ -89,8 +90,10 @@ def attention_seconds(
         if value.size and value.min() < 1:
             raise ProgramError(f"attention's {label} is at least 1, got {value.min():g}")
     chosen = coefficients.kernel(kernel)
-    numbers = getattr(chosen, direction)
+    numbers, dtype = getattr(chosen, direction), chosen.operands or dtype
     peak = gpu.peak(dtype)
+    if direction == "backward" and not chosen.skips_windows_backward:
+        window, chunked = 0, False
 
     # Scores that the mask leaves: all, or those of queries lined up with the last keys.
     span = np.where(np.asarray(window) > 0, np.asarray(window, np.float64), np.inf)

@@ -7,7 +7,8 @@ The kernels of one microbatch run one after the other; an exchange runs beside w
 exchange that is longer than the part of a layer beside it stays exposed, however much compute there is elsewhere.
 
 Source: Megatron-LM core/pipeline_parallel/combined_1f1b.py and core/models/common/model_chunk_schedule_plan.py: a layer is cut at
-its exchanges, and the parts of a forward and of a backward alternate on two streams.
+its exchanges, and the parts of a forward and of a backward alternate on two streams (gpt/fine_grained_callables.py: what the
+dispatcher does in token_dispatch and token_combine is on the exchanges' stream, which is where HybridEP sorts).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import functools
 import numpy as np
 
 from simulator.costs.tables import Machine, price_table
-from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, account_of
+from simulator.program.calls import EXCHANGED
+from simulator.program.prices import RESOURCE_KINDS, account_of
 from simulator.program.program import COLLECTIVE, OperatorTable
 
 __all__ = ["hidden_seconds"]
@@ -50,13 +52,13 @@ def _chain(pieces: Pieces, machine: Machine, axes: tuple[tuple[str, int], ...]) 
 
 @functools.lru_cache(maxsize=4096)
 def _nodes(table: OperatorTable, machine: Machine, axes: tuple[tuple[str, int], ...]) -> tuple[Node, ...]:
-    """The parts of a layer: cut at the exchanges of experts' rows, each with its weights; all other collectives belong to the
-    compute they interrupt."""
+    """The parts of a layer: cut at the exchanges of experts' rows, each with its weights and with kernels of its own that sort rows;
+    all other collectives belong to the compute they interrupt."""
     seconds = price_table(table, machine, axes).rows
     out: list[Node] = []
     for i, value in enumerate(np.asarray(seconds).tolist()):
         rows = bool(table.kind[i] == COLLECTIVE) and table.work[i] == "all_to_all"
-        exchange = rows and account_of(table.group[i]) == ACCOUNTS[ACCOUNTS.index("ep")]
+        exchange = table.call[i] == EXCHANGED or (rows and account_of(table.group[i]) == "ep")
         if out and exchange == out[-1][0]:
             out[-1] = (exchange, out[-1][1] + value)
         else:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from simulator.costs.tables import Machine, TablePrice, price_table
 from simulator.hardware.host import host_pace, load_host_coefficients
 from simulator.plan.framework import Framework
-from simulator.program.calls import Traffic, waits
+from simulator.program.calls import EXCHANGED, Traffic, waits
 from simulator.program.program import COLLECTIVE, EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH, OperatorTable
 from simulator.units import BYTES_PER_ELEMENT
 
@@ -157,7 +157,7 @@ def _python(table: OperatorTable, i: int, launches: int, times: HostTimes) -> fl
         return times.module
     if table.work[i] not in ("gemm", "attention"):
         calls = 1 if table.call[i] == _CAST else launches
-        return times.module if table.call[i] == _GATHER else calls * times.operator
+        return times.module if table.call[i] in (_GATHER, EXCHANGED) else calls * times.operator
     if table.part[i] == "weight":
         weights = int(table.shape[i, 0]) if launches > 1 and table.work[i] == "gemm" else 1
         return _PER_WEIGHT * weights * times.operator

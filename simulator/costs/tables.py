@@ -38,7 +38,7 @@ from simulator.hardware.fabric import Backend, Fabric, GroupPlacement, fabric_of
 from simulator.hardware.gpu import Gpu
 from simulator.hardware.interference import load_interference
 from simulator.hardware.parts import NORMAL, Pace
-from simulator.program.calls import AttentionCall, Call, NodeExchange, Product, Traffic
+from simulator.program.calls import EXCHANGED, AttentionCall, Call, NodeExchange, Product, Traffic
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, account_of
 from simulator.program.program import COLLECTIVE, COMPUTE, OperatorTable
 from simulator.units import BYTES_PER_ELEMENT
@@ -234,9 +234,10 @@ def _kernel_prices(
         for value, name, sigma, good in zip(values.tolist(), names, sigmas.tolist(), known.tolist(), strict=True):
             classes[name].add(value, sigma, good)
     account, resource = [], []
-    for kind, work, group, phase in zip(table.kind.tolist(), table.work, table.group, table.phase, strict=True):
+    for i, (kind, work, group) in enumerate(zip(table.kind.tolist(), table.work, table.group, strict=True)):
         communicates = kind == COLLECTIVE
-        account.append(ACCOUNTS.index(account_of(group) if communicates else phase))
+        own = "ep" if table.call[i] == EXCHANGED else table.phase[i]
+        account.append(ACCOUNTS.index(account_of(group) if communicates else own))
         used = "tp" if communicates else "gemm" if work in ("gemm", "attention") else "memory"
         resource.append(RESOURCE_KINDS.index(used))
     return seconds, dict(classes), int(table.launches.sum()), np.array(account, np.int64), np.array(resource, np.int64)

@@ -197,9 +197,13 @@ class AttentionKernel(Spec):
         power_share: part of the clock's full_clock_power that the kernel draws at full clock however few of its cycles are
             products, since exponentials and the traffic of tiles fill the others; 0 = in proportion to its products.
         head_dims: widths of heads that it was compiled for; others are padded to the next one.  () = any.
+        operands: number format of its products, whatever the activations are in; "" = theirs.
+        skips_windows_backward: whether the backward pass leaves out what lies beyond a window.
     """
 
     measured: bool
+    operands: str = ""
+    skips_windows_backward: bool = True
     instruction_share: Fraction = 1.0
     head_dims: Counts = ()
     power_share: NotNegative = 0.0
@@ -211,9 +215,9 @@ class AttentionCoefficients(_Calibration):
     """Numbers of the attention model (see `costs/attention.py`): one entry per kernel name.
 
     Args:
-        kernels: by name (flash1, flash2, flash2_torch, flash3, cudnn, cudnn_2024).
+        kernels: by name (flash1, flash2, flash2_torch, flash3, cudnn, cudnn_2024, cudnn_mxfp8).
         libraries: what a library takes on this architecture: te (Transformer Engine), te_2024 (with the cuDNN of that year),
-            sdpa (PyTorch) -> a kernel.
+            te_mxfp8 (of operands in 8 bits), sdpa (PyTorch) -> a kernel.
         bandwidth_fraction: achievable share of the memory bandwidth.
         start: fixed time of a kernel on the device.
         fitted_shortest, fitted_longest: range of sequence lengths measured.
@@ -275,9 +279,10 @@ class MemoryBoundCoefficients(_Calibration):
 
     def fraction(self, access: str) -> float:
         """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "layer backward", "gather",
-        "loss", "norm sums", "flash layout", "scores", "scores backward", "cast", "stack" or "transposed"."""
+        "exchange", "loss", "norm sums", "flash layout", "scores", "scores backward", "cast", "stack" or "transposed"."""
         shares = {
             "gather": self.gather_share,
+            "exchange": self.gather_share,
             "layer": self.layer_share,
             "layer backward": self.layer_backward_share or self.layer_share,
             "norm sums": self.layer_share,

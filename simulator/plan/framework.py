@@ -26,7 +26,8 @@ class Framework(ExtendingSpec):
     """How a training framework behaves.
 
     Kernels: attention, fused_*, norms_in_fp32, norm_sums_apart, measures_accuracy, splits_qkv, packs_qkv, softmax_by_reductions,
-    stacks_saved, embeds_by_product, dropout, joined_gate, joined_qkv, plain_gate, casts_apart as in `KernelStyle`.
+    stacks_saved, embeds_by_product, dropout, joined_gate, joined_expert_gate, joined_qkv,
+    keeps_values_in_place, plain_gate, casts_apart as in `KernelStyle`.
     Recompute: recompute_extent (how much of a forward runs again: "layer", all of it; "until_kept", as far as the last operator that
     keeps something for its backward; "needed", what some backward reads, as a compiler drops the rest).
     Communication: backend (the library: "nccl" and its ports, or "gloo", through host memory);
@@ -44,7 +45,7 @@ class Framework(ExtendingSpec):
     ring_traced (the ring is part of a compiled graph: fp32 results are joined by one kernel, and every exchange is waited for
     where it starts).
     Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange makes the copies of a token and sums
-    them itself); exchange_sorts (and delivers them sorted by expert, without a kernel of its own); pads_expert_rows (else, and
+    them itself); exchange_sorts (and sorts them by expert and back, by kernels on its own stream); pads_expert_rows (else, and
     where products are in 8 bits, rows are copied once more to pad each expert's, and back); fuses_experts
     (the grouped products apply the activation function and write narrow results themselves).
     CUDA graphs: cuda_graphs, as in `Plan`, wherever a plan allows it.
@@ -79,7 +80,8 @@ class Framework(ExtendingSpec):
     flattens_gradients (the optimizer step copies its gradients into flat tensors, and reduces through a flat buffer of
     bucket_size); makes_gradients (gradients are tensors that the first backward makes and that stay, not parts of a buffer
     made before); weights_in_experts (the router's weights scale the experts' inner activation, so their outputs need not be
-    kept); updates_in_lists (the optimizer runs one operation after the other over the list of all tensors, as torch's "foreach"
+    kept); weighs_rows_in_fp32 (else they scale the outputs in fp32, by plain operations, and the wide copy is kept);
+    updates_in_lists (the optimizer runs one operation after the other over the list of all tensors, as torch's "foreach"
     form does, so that a result as large as all weights stands during the update); keeps_buckets (gradients stand beside the
     buckets in which replicas add them, as under DistributedDataParallel); drops_gradients (an update frees the gradients, and
     the first backward of the next step makes them anew while activations go, so that a step of one microbatch holds one or the
@@ -112,6 +114,7 @@ class Framework(ExtendingSpec):
     norms_in_fp32: bool = False
     measures_accuracy: bool = False
     splits_qkv: bool = False
+    keeps_values_in_place: bool = False
     packs_qkv: bool = False
     softmax_by_reductions: bool = False
     stacks_saved: bool = False
@@ -164,6 +167,7 @@ class Framework(ExtendingSpec):
     flattens_gradients: bool
     makes_gradients: bool
     weights_in_experts: bool
+    weighs_rows_in_fp32: bool = False
     updates_in_lists: bool = False
     keeps_buckets: bool = False
     drops_gradients: bool = False
@@ -184,6 +188,7 @@ class Framework(ExtendingSpec):
     grouped_workspace: Bytes
     communicator: Bytes
     joined_gate: bool = True
+    joined_expert_gate: bool = True
     joined_qkv: bool = True
     norm_sums_apart: bool = False
     plain_gate: bool = False
@@ -206,6 +211,16 @@ class Framework(ExtendingSpec):
     def _check(self) -> Framework:
         if self.gather_bucket and self.gathers_by_tensor:
             raise ValueError("gather_bucket puts tensors together, but gathers_by_tensor = true; leave one of them out")
+        if self.fuses_experts and not self.joined_expert_gate:
+            raise ValueError(
+                "fuses_experts applies the activation function to the one product of gate and up projection, but "
+                "joined_expert_gate = false; leave one of them out"
+            )
+        if self.weights_in_experts and self.weighs_rows_in_fp32:
+            raise ValueError(
+                "the router's weights scale either the experts' inner activation (weights_in_experts) or their outputs "
+                "(weighs_rows_in_fp32), but both are true; leave one of them out"
+            )
         for name in ("reuse_distance", "keeps_tensors_below"):
             if getattr(self, name) and not self.gathers_by_tensor:
                 raise ValueError(

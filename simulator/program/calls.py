@@ -17,6 +17,7 @@ __all__ = [
     "ACCESSES",
     "AWAITED",
     "CALLS",
+    "EXCHANGED",
     "FETCHED",
     "MASKS",
     "ORDERS",
@@ -36,12 +37,13 @@ ORDERS = ("TN", "NN", "NT")
 """Operands of a GEMM: TN forward, NN input gradient (and products of two activations), NT weight gradient."""
 MASKS = ("causal", "full", "window", "chunk")
 ACCESSES = (
-    "stream", "layer", "layer backward", "gather", "loss", "norm sums", "flash layout", "scores", "scores backward", "cast", "stack",
-    "transposed",
+    "stream", "layer", "layer backward", "gather", "exchange", "loss", "norm sums", "flash layout", "scores", "scores backward", "cast",
+    "stack", "transposed",
 )  # fmt: skip
-"""How a kernel walks memory: long passes, a layer's small kernels (slower backward), rows in another order, the separate operations of a
-cross-entropy, sums over tokens, copies that only FlashAttention's kernels need, a fused softmax over scores in memory (slower backward),
-narrow copies of operands, stacks of a loop's layers, transposed narrow copies."""
+"""How a kernel walks memory: long passes, a layer's small kernels (slower backward), rows in another order, the same in an exchange
+between experts (by its library, on its stream), the separate operations of a cross-entropy, sums over tokens, copies that only
+FlashAttention's kernels need, a fused softmax over scores in memory (slower backward), narrow copies of operands, stacks of a loop's
+layers, transposed narrow copies."""
 _HOST = ("", "end", "layer", "hooks")
 
 
@@ -104,6 +106,7 @@ CALLS: dict[str, type] = {"gemm": Product, "attention": AttentionCall, "memory_b
 """Work of a compute row -> what it calls; other work calls nothing."""
 STREAM = Traffic()
 AWAITED = Traffic(host="end")
+EXCHANGED = Traffic("exchange")
 SYNCHRONISED = Traffic(host="layer")
 FETCHED = Traffic(host="hooks")
 

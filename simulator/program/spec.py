@@ -166,6 +166,12 @@ def _weights_count_ranks(program: Program) -> None:
         raise ProgramError(f"a rank stands for one or more real ranks, but rank {rank} has {program.rank_weight[rank]}")
 
 
+def _axes_have_ranks(program: Program) -> None:
+    for name, size in program.axes:
+        if size < 1:
+            raise ProgramError(f"a mesh axis has one or more ranks, but {name} has {size}")
+
+
 def _indices_are_in_range(program: Program, effects: bool = False) -> None:
     """With `effects` those alone."""
     streams = len(program.stream_rank)
@@ -399,6 +405,7 @@ _LOOKS_AT: dict[Callable[[Program], None], str] = {
     _indices_are_in_range: _FORM,
     _streams_have_names_of_their_own: _LANES,
     _weights_count_ranks: _AMOUNTS,
+    _axes_have_ranks: _FORM,
     _rows_do_not_wait_for_themselves: _ROWS,
     _rows_hold_streams_once: _ROWS,
     _rows_belong_to_a_rank_they_hold: _ROWS,

@@ -15,19 +15,22 @@ __all__ = ["Crew", "cluster_crew", "local_crew"]
 
 _TIMES = 3
 """How often a block that took its worker down is tried before it is given up."""
+_AWAY = 60.0
+"""Seconds that a scheduler may be away."""
 _PATIENCE = 60.0
-"""Seconds that a scheduler may be away, and that blocks beside a lost one may say nothing."""
+"""Seconds that blocks beside a lost one may say nothing."""
 
 
 class Crew:
     """Workers that may be lost.
 
     Args:
-        start: returns an executor and what closes it; called again when the one before is broken.
+        start: returns an executor and what closes it, in the middle of its work where told so; called again when the one before is
+            broken.
         size: how many blocks run side by side.
     """
 
-    def __init__(self, start: Callable[[], tuple[Executor, Callable[[], Any]]], size: int) -> None:
+    def __init__(self, start: Callable[[], tuple[Executor, Callable[[bool], Any]]], size: int) -> None:
         self._start, self.size = start, size
 
     def run(
@@ -72,21 +75,21 @@ class Crew:
 class _Hands:
     """The executor at work; a new one once the last block of a broken one is back."""
 
-    def __init__(self, start: Callable[[], tuple[Executor, Callable[[], Any]]]) -> None:
+    def __init__(self, start: Callable[[], tuple[Executor, Callable[[bool], Any]]]) -> None:
         self._start, self.broken = start, False
         self._executor: Executor | None = None
-        self._close: Callable[[], Any] = lambda: None
+        self._close: Callable[[bool], Any] = lambda at_once: None
 
     def __enter__(self) -> _Hands:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._close()
+    def __exit__(self, kind: object, *error: object) -> None:
+        self._close(kind is not None)
 
     def submit(self, work: Callable[[Any, list[int]], Any], context: Any, block: list[int]) -> Future[Any]:
         """Hand out a block; of an executor that takes none, a future that says so."""
         if self._executor is None or self.broken:
-            self._close()
+            self._close(True)
             self._executor, self._close = self._start()
             self.broken = False
         try:
@@ -106,9 +109,9 @@ def local_crew(processes: int) -> Crew:
     if processes < 1:
         raise SpecError(f"--processes: expected 1 or more, got {processes}")
 
-    def start() -> tuple[Executor, Callable[[], Any]]:
+    def start() -> tuple[Executor, Callable[[bool], Any]]:
         pool = processes_of(processes)
-        return pool, lambda: pool.shutdown(wait=True, cancel_futures=True)
+        return pool, lambda at_once: pool.leave() if at_once else pool.shutdown(cancel_futures=True)
 
     return Crew(start, processes)
 
@@ -140,10 +143,10 @@ def cluster_crew(address: str, patience: float = 0.0) -> Crew:
                     ) from None
                 time.sleep(0.5)
 
-    def start() -> tuple[Executor, Callable[[], Any]]:
-        client = connect(_PATIENCE)
-        client.wait_for_workers(1, timeout=_PATIENCE)
-        return client.get_executor(pure=False), lambda: client.close(timeout=2)
+    def start() -> tuple[Executor, Callable[[bool], Any]]:
+        client = connect(_AWAY)
+        client.wait_for_workers(1, timeout=_AWAY)
+        return client.get_executor(pure=False), lambda at_once: client.close(timeout=2)
 
     first = connect(patience)
     threads = sum(first.nthreads().values())

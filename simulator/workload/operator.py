@@ -156,6 +156,8 @@ class KernelStyle:
         measures_accuracy: accuracy and perplexity of every microbatch are computed from its logits, beside the loss.
         splits_qkv: queries, keys and values are parts of one tensor; their gradients are copied into one (attention that keeps
             its scores does so everywhere).
+        keeps_values_in_place: latent attention keeps its values where the up projection made them, beside keys that nothing reads
+            again; else they are copied out.
         packs_qkv: before a fused kernel queries, keys and values are each put in batch-first order and then packed into one tensor.
         softmax_by_reductions: a fused softmax is three kernels: the maximum, the sum, and the quotient, each of which reads the scores.
         stacks_saved: layers are turns of one loop, and what each keeps is copied into stacks of all layers.
@@ -168,6 +170,7 @@ class KernelStyle:
         fused_wgrad_accumulation: weight gradients are added into the gradient buffer by the GEMM itself.
         dropout: whether dropout masks are made and kept.
         joined_gate: gate and up projection of a gated MLP are one product; else two, each with its own gradient of the input.
+        joined_expert_gate: so it is of experts: one grouped product; else two.
         joined_qkv: queries, keys and values are one product; else three, as in codes of Llama (models of learned positions stay with
             GPT-2's one).
         norm_sums_apart: the sums over tokens of a LayerNorm's backward are a kernel of their own, which reads both operands again.
@@ -175,7 +178,7 @@ class KernelStyle:
         repeats_keys: keys and values are repeated for every query head before attention.
         fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
         exchange_permutes: the exchange of rows between experts makes the copies of tokens and sums them itself.
-        exchange_sorts: it also delivers rows sorted by expert, and takes them so.
+        exchange_sorts: it also sorts rows by expert and back, by kernels on its own stream.
         pads_expert_rows: each expert's rows are copied to places whose number products in 8 bits take, and back.
         ring_in_fp32: partial results of ring attention are joined by plain fp32 operations.
         ring_traced: the ring is part of a compiled graph, which waits for every exchange where it starts.
@@ -184,6 +187,7 @@ class KernelStyle:
         gathers_rotary: each layer keeps its tokens' cosines and sines, for queries and for keys.
         copies_attention_output: attention kernels of batch-first tensors in a sequence-first layer: their output is kept twice.
         makes_gradients: weight gradients are made by the first backward, in places that the freed logits leave.
+        weighs_rows_in_fp32: the router's weights scale the experts' outputs in fp32, by plain operations, and the wide copy is kept.
         weights_in_experts: the router's weights scale the experts' inner activation, not their outputs.
         keeps_gathered_inputs: the gathered input of a column-split product is kept, not gathered again in backward.
         divides_checkpoints: of a recomputed layer's input each tensor-parallel rank keeps its part, and gathers it before the backward.
@@ -203,6 +207,7 @@ class KernelStyle:
     norms_in_fp32: bool = False
     measures_accuracy: bool = False
     splits_qkv: bool = False
+    keeps_values_in_place: bool = False
     packs_qkv: bool = False
     softmax_by_reductions: bool = False
     stacks_saved: bool = False
@@ -214,6 +219,7 @@ class KernelStyle:
     fused_wgrad_accumulation: bool = True
     dropout: bool = False
     joined_gate: bool = True
+    joined_expert_gate: bool = True
     joined_qkv: bool = True
     norm_sums_apart: bool = False
     plain_gate: bool = False
@@ -229,6 +235,7 @@ class KernelStyle:
     gathers_rotary: bool = False
     copies_attention_output: bool = False
     makes_gradients: bool = False
+    weighs_rows_in_fp32: bool = False
     weights_in_experts: bool = False
     keeps_gathered_inputs: bool = False
     divides_checkpoints: bool = False

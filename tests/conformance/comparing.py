@@ -48,9 +48,9 @@ def pipeline(script: str, world: int, arguments: str = "") -> Program:
 
 
 def llama_job(framework: str, gpus: int, model: dict[str, Any] | None = None, **plan: Any) -> Job:
-    """Return the job that the scripts' model is under a plan."""
+    """Return the job that the scripts' model is under a plan; a field of the model that is None is left out."""
     data = {
-        "model": MODEL | (model or {}),
+        "model": {key: value for key, value in (MODEL | (model or {})).items() if value is not None},
         "workload": {
             "sequence_length": 2048,
             "global_batch_size": gpus // int(plan.get("tensor_parallel", 1)) // int(plan.get("context_parallel", 1)),
@@ -142,7 +142,7 @@ def _within(item: Any, names: dict[str, str]) -> list[tuple[Message, bool]]:
 
 
 def _shown(group: tuple[str, ...], names: dict[str, str]) -> str:
-    return "+".join(names[a] for a in group if a in names)
+    return "+".join(sorted(names[a] for a in group if a in names))
 
 
 def in_the_same_order(

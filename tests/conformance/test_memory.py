@@ -17,7 +17,7 @@ from simulator.capture.answer import peak_of, saved_of
 from simulator.program.program import CATEGORIES, Program
 from simulator.simulation import simulate_job
 from tests.conformance.comparing import llama_job, lowered, recorded
-from tests.conformance.test_plans import SHARDED, SPLIT
+from tests.conformance.test_plans import DEEPSEEK, RELEASE, SHARDED, SPLIT
 from tests.profiles import profile
 
 pytestmark = pytest.mark.slow
@@ -27,6 +27,9 @@ PLAIN = {
     for key in ("fused_norm", "fused_softmax", "fused_bias_activation", "repeats_keys", "gathers_rotary")
 }
 """What megatron-core's local layers run without Apex and CUDA: plain operations; it repeats keys where scores stand in memory."""
+PLAIN_NORM = {"fused_norm": "false"}
+"""A norm is one kernel on a GPU, plain operations on a CPU."""
+TITAN = RELEASE | {"framework": "torchtitan_on_cpu"}
 LOCAL = {"attention": "unfused", "sequence_parallel": False, "recompute": "none", "framework": "local_layers"}
 SPLIT_LOCAL = LOCAL | {"tensor_parallel": 2}
 ROTARY = {"positions": "rotary"}
@@ -79,6 +82,21 @@ CASES = {
         plan=SPLIT | {"zero_stage": 3, "sequence_parallel": True},
         model=MANY,
     ),
+    "torchtitan": Case(script="titan.py", words="", plan=TITAN, model=ROTARY),
+    "torchtitan, tensor": Case(
+        script="titan.py",
+        words="--tensor 2",
+        plan=TITAN | {"tensor_parallel": 2, "sequence_parallel": True},
+        model=ROTARY,
+    ),
+    "torchtitan's Qwen3": Case(script="titan.py", words="--model qwen3", plan=TITAN, model=ROTARY | {"qk_norm": True}),
+    "torchtitan's DeepSeek-V3": Case(script="titan.py", words="--model deepseek_v3", plan=TITAN, model=DEEPSEEK),
+    "torchtitan's DeepSeek-V3, experts": Case(
+        script="titan.py",
+        words="--model deepseek_v3 --expert-ranks 4",
+        plan=TITAN | {"expert_parallel": 4},
+        model=DEEPSEEK,
+    ),
     "megatron": local("", LOCAL, HALVES),
     "megatron, tensor": local("--tensor 2", SPLIT_LOCAL, HALVES / 2),
     "megatron, full recompute": local("--tensor 2 --recompute full", SPLIT_LOCAL | {"recompute": "full"}, 0.0),
@@ -90,19 +108,21 @@ CASES = {
 
 
 def kept(program: Program) -> float:
-    """Return the bytes that the first forward of rank 0 keeps for its backward."""
+    """Return the bytes that the first forward of rank 0 keeps for its backward; idle places are no tensors."""
     starts = (program.rank == 0) & (program.action == 0) & (program.start_effect >= 0)
     first = int(np.flatnonzero(starts)[0])
-    return sum(tensor.bytes for tensor in program.effects[program.start_effect[first]].tensors)
+    tensors = program.effects[program.start_effect[first]].tensors
+    return sum(tensor.bytes for tensor in tensors if tensor.category != "fragmentation")
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_code_keeps_what_ours_keeps(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES[name]
-    if case.script == "gpt.py":
-        pytest.importorskip("megatron.core", reason="the witness is megatron-core: nox -s capture")
+    library = {"gpt.py": "megatron.core", "titan.py": "torchtitan"}.get(case.script, "torch")
+    pytest.importorskip(library, reason=f"the witness is {library}: nox -s capture")
     theirs = sum(saved_of(recorded(f"{case.script}:step", case.world, case.words)).values())
     profile(tmp_path, "local_layers", "megatron_core", **PLAIN)
+    profile(tmp_path, "torchtitan_on_cpu", "torchtitan_2026_eager", **PLAIN_NORM)
     monkeypatch.chdir(tmp_path)
     ours = kept(lowered(llama_job(gpus=case.world, model=case.model, **case.plan)))
 

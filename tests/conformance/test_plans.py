@@ -156,6 +156,15 @@ CASES = {
         },
     ),
 }
+DEEPSEEK = {
+    "family": "deepseek", "attention": "latent", "kv_heads": None, "q_lora_rank": 384, "kv_lora_rank": 256, "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32, "v_head_dim": 64, "experts": 16, "experts_per_token": 4, "expert_ffn": 512, "shared_expert_ffn": 512,
+    "dense_layers": 1, "positions": "rotary",
+}  # fmt: skip
+COUNTS = {
+    ("all_to_all", "ep", 128.0, "fp32"): (3, 0),  # how many rows each expert gets, rank by rank, in 8 bytes a number
+    ("all_gather", "ep", 512.0, "bf16"): (0, 3),  # Megatron-LM's way: those of all
+}
 RELEASE = {"framework": "torchtitan_2026_eager", "recompute": "none", "zero_stage": 3}
 EMBEDDING = ("all_gather", "dp", 65536000.0, "bf16")
 CASES |= {
@@ -190,6 +199,19 @@ CASES |= {
                 ("all_reduce", "tp", 38912.0, "fp32"): (0, 1),
                 ("all_gather", "dp", 32768000.0, "bf16"): (2, 1),
             },
+        ),
+        "'s DeepSeek-V3": Case(words="--model deepseek_v3", plan={}, model=DEEPSEEK, messages={EMBEDDING: (2, 1)}),
+        "'s DeepSeek-V3, recompute": Case(
+            words="--model deepseek_v3 --recompute full",
+            plan={"recompute": "full"},
+            model=DEEPSEEK,
+            messages={EMBEDDING: (2, 1)},
+        ),
+        "'s DeepSeek-V3, experts": Case(
+            words="--model deepseek_v3 --expert-ranks 4",
+            plan={"expert_parallel": 4},
+            model=DEEPSEEK,
+            messages=COUNTS | {("all_gather", "dp+ep", 65536000.0, "bf16"): (2, 1)},
         ),
     }.items()
 }

@@ -16,6 +16,7 @@ from simulator.plan.framework import load_framework
 from tests.conformance.comparing import captured, products_of, recorded
 from tests.package_sources import ROOT
 
+DEEPSEEK = "--model deepseek_v3 --expert-ranks 4"
 TORCH, MEGATRON, TITAN = "torch 2.13.0", "megatron-core 0.16.1", "torchtitan 0.3.0"
 
 
@@ -74,6 +75,17 @@ def hides_input_gradients(capture: Capture) -> bool:
     return any(events[n + 1].work == "gemm" and n not in events[n + 1].after for n in sent if n + 1 < len(events))
 
 
+def grouped_products(capture: Capture) -> int:
+    """Grouped products of the forward of a layer with experts."""
+    return sum("layers.1." in e.path and e.name == "aten._grouped_mm" for e in capture.events if e.phase == "forward")
+
+
+def kept_by(capture: Capture, path: str) -> set[tuple[str, float]]:
+    """What operators of a module of the second layer make and a backward reads: (operator, bytes)."""
+    made = [(capture.events[s.born], s.bytes) for s in capture.storages if s.category == "activations" and s.born >= 0]
+    return {(e.name, size) for e, size in made if e.path == f"layers.1.{path}"}
+
+
 def extent_of_recompute(capture: Capture) -> str:
     """How much of a layer runs again, by its products: all of them, or all but the last, which nothing of the layer reads."""
     run = {
@@ -102,6 +114,15 @@ WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
         lambda: any(e.shape[2] == 1536 for e in titan().events if e.work == "gemm" and e.phase == "forward"),
     ),
     ("torchtitan_2026_eager", "repeats_keys"): (TITAN, lambda: repeats_keys("titan.py:step", "")),
+    ("torchtitan_eager", "joined_expert_gate"): (TITAN, lambda: grouped_products(titan(DEEPSEEK)) == 2),
+    ("torchtitan_eager", "keeps_values_in_place"): (
+        TITAN,
+        lambda: ("aten.mm", 2 * 2048 * 16 * (64 + 64)) in kept_by(titan(DEEPSEEK), "attention.wkv_b"),
+    ),
+    ("torchtitan_2026_eager", "weighs_rows_in_fp32"): (
+        TITAN,
+        lambda: ("aten._to_copy", 4 * 2048 * 4 * 1024) in kept_by(titan(DEEPSEEK), "moe.routed_experts"),
+    ),
     ("torchtitan_2026_eager", "recompute_extent"): (TITAN, lambda: extent_of_recompute(titan("--recompute full"))),
     ("megatron_core", "tensor_parallel_overlap"): (MEGATRON, lambda: hides_input_gradients(megatron())),
     ("megatron_core", "drops_gradients"): (MEGATRON, lambda: fresh_gradients(megatron())),

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.pages.patience import PATIENCE
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -36,6 +38,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
 
     def visit(address: str, width: int = 1280, height: int = 900, scheme: str = "light", **more: Any) -> Any:
         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **more)
+        context.set_default_timeout(1e3 * PATIENCE)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: said.append(message.text))
@@ -45,7 +48,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
             lambda request: None if request.url.startswith(address.split("#")[0]) else said.append(request.url),
         )
         page.goto(address)
-        page.wait_for_selector("html[data-ready]", timeout=120_000)
+        page.wait_for_selector("html[data-ready]")
         return page
 
     yield visit

@@ -11,6 +11,7 @@ import pytest
 from simulator.html.report import write_report
 from simulator.job import job_from_names
 from simulator.simulation import simulate_job
+from tests.pages.patience import drawn, until
 
 pytestmark = pytest.mark.slow
 PLAN = ["cluster.gpus=64", "plan.tensor_parallel=8", "plan.pipeline_parallel=4", "plan.data_parallel=2"]
@@ -32,14 +33,27 @@ def at(page: Any, selector: str, across: float, down: float) -> tuple[float, flo
 
 def view(page: Any) -> tuple[float, float]:
     """What part of the step the timeline shows."""
-    page.wait_for_timeout(100)
+    drawn(page)
     low, high = page.locator("#timeline canvas").get_attribute("data-view").split()
     return float(low), float(high)
 
 
-def tip(page: Any) -> str:
-    page.wait_for_timeout(50)
-    return page.locator("#tip.on").inner_text()
+def tells(page: Any, *words: str) -> Callable[[], bool]:
+    """Whether the tip is there and has these words."""
+
+    def told() -> bool:
+        shown = page.locator("#tip.on")
+        return shown.count() > 0 and all(word in shown.inner_text() for word in words)
+
+    return told
+
+
+def hovered(page: Any, place: str, told: str) -> bool:
+    """Hover anew and look: a page that scrolls puts the tip away."""
+    page.mouse.move(0, 0)
+    page.locator(place).hover()
+    drawn(page)
+    return tells(page, told)()
 
 
 def test_every_part_is_there(report: str, visit: Callable[..., Any]) -> None:
@@ -54,19 +68,14 @@ def test_every_part_is_there(report: str, visit: Callable[..., Any]) -> None:
 def test_hovering_tells_operation_microbatch_times_and_bytes(report: str, visit: Callable[..., Any]) -> None:
     page = visit(report)
     page.mouse.move(*at(page, "#timeline canvas", 0.061, 0.2))
-    said = tip(page)
-    for word in ("0F0", "forward", "microbatch", "from", "lasts", "reads, writes", "allocates"):
-        assert word in said
+    until(page, tells(page, "0F0", "forward", "microbatch", "from", "lasts", "reads, writes", "allocates"))
     page.mouse.move(*at(page, "#memory canvas", 0.5, 0.5))
-    assert "GiB" in tip(page)
+    until(page, tells(page, "GiB"))
     for place, told in (
         ("#roofline circle >> nth=-1", "of its roof"),
         ("#breakdown [data-part=backward] >> nth=0", "of the step"),
     ):
-        page.locator(place).scroll_into_view_if_needed()
-        page.wait_for_timeout(200)  # a page that scrolls puts the tip away
-        page.locator(place).hover()
-        assert told in tip(page)
+        until(page, lambda place=place, told=told: hovered(page, place, told))  # type: ignore[misc]
 
 
 def test_zoom_pan_and_back_by_wheel_drag_keys_and_buttons(report: str, visit: Callable[..., Any]) -> None:
@@ -76,6 +85,7 @@ def test_zoom_pan_and_back_by_wheel_drag_keys_and_buttons(report: str, visit: Ca
     page.keyboard.down("Control")
     page.mouse.wheel(0, -120)
     page.keyboard.up("Control")
+    until(page, lambda: view(page) != (0.0, 1.0))
     zoomed = view(page)
     assert 0.0 < zoomed[0] < zoomed[1] < 1.0
     x, y = at(page, "#timeline canvas", 0.6, 0.3)
@@ -97,22 +107,22 @@ def test_zoom_pan_and_back_by_wheel_drag_keys_and_buttons(report: str, visit: Ca
 def test_a_click_opens_a_bar_and_the_chain_is_marked(report: str, visit: Callable[..., Any]) -> None:
     page = visit(report)
     page.mouse.click(*at(page, "#timeline canvas", 0.061, 0.2))
-    assert "priced by" in page.locator("#chosen").inner_text()
+    until(page, lambda: "priced by" in page.locator("#chosen").inner_text())
     before = page.locator("#timeline canvas").screenshot()
     button = page.get_by_label("show the chain of work")
     button.click()
-    assert "true" == button.get_attribute("aria-pressed")
+    until(page, lambda: "true" == button.get_attribute("aria-pressed"))
+    drawn(page)
     assert before != page.locator("#timeline canvas").screenshot()
 
 
 def test_memory_of_one_rank_by_category_and_its_peak(report: str, visit: Callable[..., Any]) -> None:
     page = visit(report)
     page.locator("#memory select").select_option("3")
-    said = page.locator("#memory").inner_text()
-    assert "optimizer states" in said
-    assert "rank 3" in said
+    until(page, lambda: "rank 3" in page.locator("#memory").inner_text())
+    assert "optimizer states" in page.locator("#memory").inner_text()
     page.mouse.move(*at(page, "#memory canvas", 0.5, 0.5))
-    assert "activations" in tip(page)
+    until(page, tells(page, "activations"))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -130,15 +140,19 @@ def test_nothing_leaves_the_screen(
 def test_a_finger_taps_and_two_zoom(report: str, visit: Callable[..., Any]) -> None:
     page = visit(report, 390, 844, has_touch=True, is_mobile=True)
     page.touchscreen.tap(*at(page, "#timeline canvas", 0.5, 0.2))
-    assert "rank" in page.locator("#chosen").inner_text()
+    until(page, lambda: "rank" in page.locator("#chosen").inner_text())
     x, y = at(page, "#timeline canvas", 0.5, 0.3)
     fingers = page.context.new_cdp_session(page)
     for kind, spread in (("touchStart", 20), ("touchMove", 60), ("touchMove", 110)):
         points = [{"x": x - spread, "y": y, "id": 0}, {"x": x + spread, "y": y, "id": 1}]
         fingers.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
     fingers.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
-    low, high = view(page)
-    assert high - low < 0.5
+
+    def part() -> float:
+        low, high = view(page)
+        return high - low
+
+    until(page, lambda: part() < 0.5)
 
 
 def test_two_hundred_thousand_bars_are_drawn_and_told_how_fast(

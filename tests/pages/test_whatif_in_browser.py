@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from simulator.html.server import Server
+from tests.pages.patience import PATIENCE, until
 
 pytestmark = pytest.mark.slow
 
@@ -21,19 +22,10 @@ def address() -> Iterator[str]:
     server, ready = Server(port=0), threading.Event()
     thread = threading.Thread(target=server.run, args=(ready.set,))
     thread.start()
-    assert ready.wait(60)
+    assert ready.wait(PATIENCE)
     yield server.address
     server.stop()
-    thread.join(60)
-
-
-def until(page: Any, what: Callable[[], bool]) -> None:
-    """Wait for something to be so; the page forbids the driver to do that by itself."""
-    for _ in range(600):
-        if what():
-            return
-        page.wait_for_timeout(25)
-    raise AssertionError("it never became so")
+    thread.join(PATIENCE)
 
 
 def answers(page: Any) -> int:
@@ -90,12 +82,14 @@ def test_two_settings_side_by_side_on_one_scale(address: str, visit: Callable[..
     page.get_by_label("schedule", exact=True).select_option("zb_h1")
     until(page, lambda: tile(page, "bubble", "B") != tile(page, "bubble", "A"))
     assert "against A" in page.locator('[data-setting="B"]').inner_text()
-    views = [
-        page.locator(f'[data-setting="{s}"] canvas[aria-label^="timeline"]').get_attribute("data-view") for s in "AB"
-    ]
-    ends = [float(view.split()[1]) for view in views]
-    assert min(ends) == pytest.approx(1.0)
-    assert max(ends) > 1.001
+
+    def ends() -> list[float]:
+        """What part of its own step each timeline shows."""
+        drawings = (page.locator(f'[data-setting="{s}"] canvas[aria-label^="timeline"]') for s in "AB")
+        return [float((drawing.get_attribute("data-view") or "0 0").split()[1]) for drawing in drawings]
+
+    until(page, lambda: max(ends()) > 1.001)
+    assert min(ends()) == pytest.approx(1.0)
     page.locator("#compare").click()
     until(page, lambda: 1 == page.locator(".setting").count())
 
@@ -125,17 +119,18 @@ def test_files_are_taken_and_refused(address: str, visit: Callable[..., Any], tm
 def test_what_is_copied_is_the_setting(address: str, visit: Callable[..., Any], dtsim: Any) -> None:
     page = visit(address, permissions=["clipboard-read", "clipboard-write"])
     after(page, slide(page, "microbatches", 9))
-    page.get_by_role("button", name="link").click()
-    page.wait_for_timeout(100)
-    link = page.evaluate("navigator.clipboard.readText()")
-    again = visit(link)
+
+    def copied(name: str, begin: str) -> str:
+        """What a button copies, once it is there."""
+        page.get_by_role("button", name=name, exact=True).click()
+        until(page, lambda: page.evaluate("navigator.clipboard.readText()").startswith(begin))
+        return str(page.evaluate("navigator.clipboard.readText()"))
+
+    again = visit(copied("link", "http"))
     assert tile(page, "one step") == tile(again, "one step")
-    page.get_by_role("button", name="command line").click()
-    page.wait_for_timeout(100)
-    assert page.evaluate("navigator.clipboard.readText()").startswith("dtsim run --model llama3_70b --cluster dgx_h100")
-    page.get_by_role("button", name="TOML", exact=True).click()
-    page.wait_for_timeout(100)
-    assert "global_batch_size = 20" in page.evaluate("navigator.clipboard.readText()")
+    page.bring_to_front()
+    copied("command line", "dtsim run --model llama3_70b --cluster dgx_h100")
+    assert "global_batch_size = 20" in copied("TOML", "name = ")
 
 
 def test_money_appears_with_a_price(address: str, visit: Callable[..., Any]) -> None:
@@ -146,10 +141,10 @@ def test_money_appears_with_a_price(address: str, visit: Callable[..., Any]) -> 
         page.get_by_label(label).fill(text)
         page.get_by_label(label).blur()
 
-    after(page, lambda: give("$ per GPU-hour", "2"))
-    assert tile(page, "a billion tokens").endswith("$")
-    after(page, lambda: give("tokens to train on", "1T"))
-    assert re.search(r"\d", tile(page, "to train"))
+    give("$ per GPU-hour", "2")
+    until(page, lambda: tile(page, "a billion tokens").endswith("$"))
+    give("tokens to train on", "1T")
+    until(page, lambda: bool(re.search(r"\d", tile(page, "to train"))))
 
 
 def test_an_action_dragged_changes_the_bubble_and_one_that_cannot_run_is_told(
@@ -157,27 +152,34 @@ def test_an_action_dragged_changes_the_bubble_and_one_that_cannot_run_is_told(
 ) -> None:
     page = visit(address)
     page.locator("#tab-lab").click()
-    until(page, lambda: page.locator("#lab .tile .value").count() == 3)
+    page.wait_for_selector("html[data-lab]")
     bubble = page.locator("#lab .tile .value").first
+
+    def turn() -> str | None:
+        """Which answer the page shows; one that refuses an order leaves it."""
+        return page.locator("html").get_attribute("data-lab")
+
+    assert 3 == page.locator("#lab .tile .value").count()
 
     def drag(rank: int, begin: float, end: float) -> None:
         box = page.locator("#lab canvas").bounding_box()
         wide, y = box["width"] - 58, box["y"] + 22 + (rank + 0.4) * 46
-        turn = page.locator("html").get_attribute("data-lab")
         page.mouse.move(box["x"] + 58 + begin / 33 * wide, y)
         page.mouse.down()
         page.mouse.move(box["x"] + 58 + end / 33 * wide, y, steps=6)
         page.mouse.up()
-        page.wait_for_timeout(400)
-        assert turn is not None
 
     assert "27.3 %" == bubble.inner_text()
+    before = turn()
     drag(0, 11, 15.5)  # the backward of microbatch 0 behind the next forward
+    until(page, lambda: before != turn())
     assert "27.3 %" != bubble.inner_text()
+    before = turn()
     page.get_by_role("button", name="the schedule's own order").click()
-    until(page, lambda: "27.3 %" == bubble.inner_text())
+    until(page, lambda: before != turn())
+    assert "27.3 %" == bubble.inner_text()
     drag(3, 5, 2.6)  # a backward before its forward
-    assert "backward" in page.locator("#lab [role=alert]").inner_text()
+    until(page, lambda: "backward" in page.locator("#lab [role=alert]").inner_text())
     assert "27.3 %" == bubble.inner_text()
 
 
@@ -196,10 +198,6 @@ def test_nothing_leaves_the_screen(
 def test_the_best_plan_by_one_button(address: str, visit: Callable[..., Any]) -> None:
     page = visit(address)
     page.locator("#best").click()
-    for _ in range(6):  # a search takes longer than what `until` waits for
-        if page.locator(".setting").count() == 2:
-            break
-        page.wait_for_timeout(10_000)
     until(page, lambda: page.locator('[data-setting="B"] .tile').count() > 0)
     assert "plans:" in page.locator("#found").inner_text()
     assert "against A" in page.locator('[data-setting="B"]').inner_text()

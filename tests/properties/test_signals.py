@@ -19,7 +19,7 @@ import pytest
 
 from simulator.cli.app import main
 from simulator.errors import SpecError
-from tests.properties.writers import WRITERS, begun_program, call, clear, environment, folder, output_of
+from tests.properties.writers import PATIENCE, WRITERS, begun_program, call, clear, environment, folder, output_of
 
 __all__ = ["folder"]
 
@@ -65,9 +65,10 @@ def begun_fork(folder: Path, *arguments: str) -> Iterator[int]:
                 code = left.code or 0
             except BaseException:
                 traceback.print_exc()
-            finally:
-                said.flush()
-                os._exit(int(str(code)))
+            finally:  # whatever happens, this copy must not go on as pytest
+                with contextlib.suppress(BaseException):
+                    said.flush()
+                os._exit(code if isinstance(code, int) else 1)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         yield child
     (folder / "said").unlink()
@@ -86,7 +87,7 @@ def test_killed_at_any_moment_a_file_is_whole_or_not_there(what: str, folder: Pa
         process = begun_program(folder, *WRITERS[what])
         time.sleep(draw.random() * took)
         process.send_signal(kind)
-        said = process.communicate(timeout=300)[1]
+        said = process.communicate(timeout=PATIENCE)[1]
         check_stopped(what, folder, kind, process.returncode, said, full)
     for _ in range(2):  # the second time all is imported and compiled
         clear(folder)
@@ -158,11 +159,12 @@ def test_helpers_do_not_outlive_who_asked(arguments: tuple[str, ...], kind: sign
     (tmp_path / "many.toml").write_text(many + ", ".join(str(256 * n) for n in range(1, 2000)) + "]\n")
     process = begun_program(tmp_path, *arguments)
     try:
-        helpers = patiently(lambda: children(process.pid) if len(children(process.pid)) == 2 else [])
+        helpers = patiently(lambda: found if len(found := children(process.pid)) == 2 else [])
+        assert helpers
         process.send_signal(kind)
-        said = process.communicate(timeout=300)[1]
+        said = process.communicate(timeout=PATIENCE)[1]
         assert "Traceback" not in said, said
-        assert [True] == patiently(lambda: [True] if not any(Path(f"/proc/{pid}").exists() for pid in helpers) else [])
+        assert [True] == patiently(lambda: [True] if not any(map(runs, helpers)) else [])
     finally:
         process.kill()
 
@@ -173,9 +175,17 @@ def children(pid: int) -> list[int]:
     return []
 
 
+def runs(pid: int) -> bool:
+    """Whether a process is there; one that has ended may stay in the table for as long as nobody asks for its exit code."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
 def patiently(look: Callable[[], list[Any]]) -> list[Any]:
-    """What `look` finds, within two minutes: the machine may be busy."""
-    for _ in range(1200):
+    """What `look` finds; the machine may be busy."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
         if found := look():
             return found
         time.sleep(0.1)
@@ -228,13 +238,13 @@ def test_ctrl_c_inside_a_callback_of_compiled_code_is_not_lost(
 ) -> None:
     def compiled(name: str) -> None:
         ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
-        time.sleep(10)
+        time.sleep(600)
 
     monkeypatch.setattr("simulator.cli.app._verb", compiled)
     begun = time.monotonic()
     with heeded_ctrl_c():
         assert (130, "", "") == dtsim("list", "gpus")
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 300
 
 
 def test_ctrl_c_at_the_moment_it_is_first_heeded(

@@ -54,6 +54,8 @@ WRITERS = {
     "figure": ("compare", JOB, "--zero", "0,1", "--figure", "out.pdf"),
 }  # fmt: skip
 """Every verb that writes, and what."""
+PATIENCE = 1800
+"""Seconds after which a command is taken to hang: a machine may be slow, and busy with other tests."""
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -62,10 +64,17 @@ def environment(**more: str) -> dict[str, str]:
 
 def call(*arguments: str, where: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     options = {"stdout": subprocess.PIPE, "env": environment(), **options}
-    return subprocess.run([*PROGRAM, *arguments], cwd=where, stderr=subprocess.PIPE, text=True, timeout=300, **options)
+    return subprocess.run(
+        [*PROGRAM, *arguments], cwd=where, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, **options
+    )
 
 
-BEGIN = "import simulator.cli, sys; print('begun', file=sys.stderr, flush=True); simulator.cli.main()"
+BEGIN = """
+import signal, sys, simulator.cli
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first that main does: no Ctrl-C may come between it and the word that we have begun
+print("begun", file=sys.stderr, flush=True)
+simulator.cli.main()
+"""
 
 
 def begun_program(where: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -11,10 +11,10 @@ from simulator.hardware.compute_coefficients import load_attention_coefficients
 from simulator.hardware.gpu import load_gpu
 
 
-def seconds(shape, causal=True, direction="forward", kernel="flash2", gpu="a100_80gb_sxm", dtype="bf16"):
+def seconds(shape, causal=True, direction="forward", kernel="flash2", gpu="a100_80gb_sxm", dtype="bf16", **more):
     device = load_gpu(gpu)
     numbers = load_attention_coefficients(device)
-    return attention_seconds(*shape, causal, direction, kernel, dtype, device, numbers)
+    return attention_seconds(*shape, causal, direction, kernel, dtype, device, numbers, **more)
 
 
 def tflops(shape, causal, kernel, gpu, directions=("forward", "backward")):
@@ -199,3 +199,28 @@ def test_published_speeds_of_cudnn_are_met(gpu, length, causal, forward, backwar
     rel = 0.1 if gpu.startswith("h200") else 0.2  # Blackwell's numbers lie between two versions of cuDNN
     assert forward == pytest.approx(tflops(shape, causal, "cudnn", gpu, ("forward",)), rel=rel)
     assert backward == pytest.approx(tflops(shape, causal, "cudnn", gpu, ("backward",)), rel=rel)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "direction", "window", "published"),
+    [
+        # NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training/results/gpt_oss of April 2026 [ms], operands in MXFP8.
+        ("gb200", "forward", 128, 0.417),
+        ("gb200", "backward", 128, 7.427),
+        ("gb300", "forward", 128, 0.342),
+        ("gb300", "backward", 128, 6.648),
+    ],
+)
+def test_attention_in_8_bits_skips_nothing_beyond_its_window_backward(gpu, direction, window, published):
+    shape = (2, 128, 128, 8192, 8192, 64)
+    found, whole = (
+        float(seconds(shape, kernel="te_mxfp8", gpu=gpu, direction=direction, window=w, repeats=10))
+        for w in (window, 0)
+    )
+    assert 1e-3 * published == pytest.approx(found, rel=0.11)
+    assert (found == whole) == (direction == "backward")
+
+
+def test_attention_in_8_bits_is_known_where_it_was_measured_only():
+    with pytest.raises(UnknownNameError, match="te_mxfp8"):
+        seconds((2, 32, 8, 4096, 4096, 128), kernel="te_mxfp8", gpu="h100_80gb_sxm")

@@ -166,6 +166,16 @@ def test_attention_of_another_librarys_kernel_is_known_by_its_name() -> None:
     assert 4.0 * 2 * 16 * 128 * 128 * 64 == work.flops
 
 
+def test_attention_whose_values_are_narrower_than_its_keys_counts_both_widths() -> None:
+    keys = Facts((2, 16, 128, 96), (196608, 12288, 96, 1), "bf16", 2)
+    values = Facts((2, 16, 128, 64), (131072, 8192, 64, 1), "bf16", 2)
+    given = {"query": keys, "key": keys, "value": values, "is_causal": True}
+    work = describe("aten._scaled_dot_product_cudnn_attention", given, [values])
+
+    assert (2, 16, 128, 80) == work.shape
+    assert 2.0 * 2 * 16 * 128 * 128 * (96 + 64) == work.flops
+
+
 def test_a_kernel_of_no_known_kind_is_memory_traffic_and_said_to_be_unknown() -> None:
     one = matrix(4, 4)
     work = describe("mylib.fused_thing", {"x": one}, [one])

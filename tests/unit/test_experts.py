@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from simulator.simulation import simulate
 from simulator.studies.schedule_figures import schedule_figures
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
+from tests.profiles import profile
 
 PLAIN: dict[str, Any] = {"framework": "pytorch_ddp", "attention": "unfused"}  # pads no vocabulary, repeats no product
 
@@ -267,7 +269,7 @@ def test_the_gain_of_exchanges_beside_another_microbatch_is_the_measured_one(fra
         (beside.breakdown["host"] - plain.breakdown["host"]),
     )
     assert spared - waits == pytest.approx(plain.step_time - beside.step_time, rel=0.01)
-    assert -1e-9 < waits < 0.4 * spared  # less to do for the GPU, as much as before for the host
+    assert -1e-9 < waits < 0.45 * spared  # less to do for the GPU, as much as before for the host
 
 
 def test_combined_1f1b_has_one_more_forward_in_flight_and_costs_no_bubble() -> None:
@@ -283,7 +285,7 @@ def test_combined_1f1b_has_one_more_forward_in_flight_and_costs_no_bubble() -> N
         simulate(work, Plan(schedule="combined_1f1b", pipeline_parallel=2, expert_parallel=8), cluster)
 
 
-def test_fused_experts_and_a_sorting_exchange_have_fewer_kernels() -> None:
+def test_fused_experts_and_an_exchange_that_permutes_have_fewer_kernels() -> None:
     work = workload("gpt_oss_120b", 64, 4096)
     narrow = Workload(model=work.model, sequence_length=4096, global_batch_size=64, precision="mxfp8")
     plain, fused = (
@@ -294,8 +296,6 @@ def test_fused_experts_and_a_sorting_exchange_have_fewer_kernels() -> None:
     assert {
         "permute",
         "unpermute",
-        "sort by expert",
-        "sort back",
         "expert rows padded",
         "expert padding removed",
         "expert clamp",
@@ -306,8 +306,27 @@ def test_fused_experts_and_a_sorting_exchange_have_fewer_kernels() -> None:
     } == gone
     products = [[s.tolist() for s, w in zip(t.shape, t.work, strict=True) if w == "gemm"] for t in (plain, fused)]
     assert products[0] == products[1]
+    sorts = [[c.access for c, o in zip(t.call, t.label, strict=True) if o.startswith("sort")] for t in (plain, fused)]
+    assert [["gather"] * 2, ["exchange"] * 2] == sorts
     alone = table(lowered(work, 64, framework="megatron_bridge_26_06"), "moe layer forward")
     assert "permute" in alone.label
+
+
+def test_an_exchange_that_sorts_does_so_beside_the_compute_of_another_microbatch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What HybridEP does in a dispatch is on the stream of exchanges, so a fused pair hides it; Megatron-Core's own sort is not."""
+    for name, sorts in (("within", "true"), ("behind", "false")):
+        profile(tmp_path, name, "megatron_bridge_26_06", exchange_sorts=sorts)
+    work, cluster = workload("qwen3_30b_a3b", 32, 4096), load_cluster("gb200_nvl72", 8)
+
+    def step(framework: str, schedule: str) -> float:
+        plan = Plan(expert_parallel=8, microbatch_size=1, framework=framework, schedule=schedule)
+        return simulate(work, plan, cluster).step_time
+
+    monkeypatch.chdir(tmp_path)
+    assert step("within", "one_f_one_b") == pytest.approx(step("behind", "one_f_one_b"), rel=1e-3)
+    assert step("within", "combined_1f1b") < 0.98 * step("behind", "combined_1f1b")
 
 
 def test_rows_of_experts_in_8_bits_are_padded_where_the_exchange_does_not() -> None:

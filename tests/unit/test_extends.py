@@ -118,6 +118,11 @@ def test_a_file_given_by_its_path_extends_one_beside_it(here: Path) -> None:
             'line 3: recompte = "full": unknown key. Did you mean recompute?',
         ),
         ('extends = "megatron_core"\nsources = "a book"', 'line 3: sources = "a book": expected a table'),
+        (
+            'extends = "megatron_core"\nfuses_experts = true\njoined_expert_gate = false',
+            "mine.toml: fuses_experts applies",
+        ),
+        ('extends = "megatron_core"\nweighs_rows_in_fp32 = true', "mine.toml: the router's weights scale either"),
         ('extends = "megatron_core"\nreuse_distance = 8', "mine.toml: reuse_distance is about weight tensors"),
     ],
 )

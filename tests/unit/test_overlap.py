@@ -87,6 +87,7 @@ def test_noise_below_one_is_no_speedup_and_is_noticed(tmp_path: Path) -> None:
         ({"beside_s": "nan"}, "above zero"),
         ({"beside_s": "fast"}, "must be numbers"),
         ({"beside_s": "16"}, "below 100"),
+        ({"alone_s": "1e308"}, "above 0.01"),
     ],
 )
 def test_values_that_cannot_be_are_refused_with_their_line(tmp_path: Path, change: dict[str, str], why: str) -> None:

@@ -289,6 +289,12 @@ def test_segments_with_broken_operators_are_named(values: str, message: str) -> 
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("size", [0, -2])
+def test_an_axis_without_ranks_is_refused(size: int) -> None:
+    with pytest.raises(ProgramError, match=f"a mesh axis has one or more ranks, but pp has {size}"):
+        verify(replace(pipeline(), axes=(("tp", 2), ("pp", size))))
+
+
 def test_every_rule_has_a_name_of_its_own() -> None:
     assert len(RULES) == len({rule.__name__ for rule in RULES})
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from simulator.importers.table.rows import CannotPlace
 from tests.rows import placed
 
 
@@ -63,3 +66,19 @@ def test_the_format_of_gradients_is_read_in_either_order_of_words() -> None:
     for words in ("bf16 main gradients", "weights and gradients in bf16, moments in fp32", "gradients are in bf16"):
         assert "bf16" == placed(quality_note=words).fields["gradient_dtype"]
     assert "gradient_dtype" not in placed(quality_note="gradients are clipped; moments in fp32").fields
+
+
+@pytest.mark.parametrize(
+    ("column", "told"),
+    [
+        ("inter_gbps_per_gpu", "1e30"),
+        ("gpu_mem_gb", "1e30"),
+        ("gpu_peak_bf16_tflops", "1e30"),
+        ("intra_link", "NVLink 1.2.3 GB/s"),
+    ],
+)
+def test_numbers_beyond_what_anything_has_are_no_numbers(column: str, told: str) -> None:
+    unknown = {"gpu": "Some Card", "gpu_mem_gb": "80", "gpu_peak_bf16_tflops": "300"}
+    with pytest.raises(CannotPlace) as caught:
+        placed(**(unknown | {column: told}))
+    assert caught.value.reason.startswith(f"{column}: ")

@@ -21,6 +21,8 @@ from simulator.html.whatif import answer
 
 SMALL = {"model": "gpt2_124m", "cluster": "dgx_a100", "gpus": 8, "tensor_parallel": 1, "pipeline_parallel": 2}
 SMALL |= {"sequence_length": 1024, "microbatches": 4}
+PATIENCE = 600.0
+"""Seconds after which something is taken to hang: a machine may be slow, and busy with other tests."""
 
 
 class Here(AnsweringProcess):
@@ -42,17 +44,17 @@ def running(server: Server) -> Iterator[Server]:
     ready = threading.Event()
     thread = threading.Thread(target=server.run, args=(ready.set,))
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(PATIENCE)
     yield server
     server.stop()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
 
 
 def call(
     server: Server, method: str, path: str, body: bytes | None = None, **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
     told = {name.replace("_", "-"): value for name, value in headers.items()}
     try:
         connection.request(method, path, body, told)
@@ -309,7 +311,7 @@ def test_other_addresses_other_sites_other_methods(
 
 
 def test_a_body_larger_than_any_job_is_refused_before_it_is_read(server: Server) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as line:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as line:
         line.sendall(
             b"POST /api/step HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 10000000000\r\n\r\n"
         )
@@ -318,7 +320,7 @@ def test_a_body_larger_than_any_job_is_refused_before_it_is_read(server: Server)
 
 def test_slow_and_silent_clients_do_not_hold_up_others(server: Server) -> None:
     half = b"POST /api/step HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n"
-    lines = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(60)]
+    lines = [socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) for _ in range(60)]
     try:
         for number, line in enumerate(lines):
             line.sendall((b"", half, half + b"\r\n{")[number % 3])
@@ -333,7 +335,7 @@ def test_too_many_questions_at_once_are_told_to_wait() -> None:
 
     class Held(Here):
         def ask(self, question: str, data: Any) -> tuple[int, dict[str, Any]]:
-            hold.wait(30)
+            hold.wait(PATIENCE)
             return 200, {}
 
     for server in running(Server(port=0, answering=Held())):
@@ -371,7 +373,7 @@ def test_without_tornado_the_way_out_is_told(dtsim: Any, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_a_question_that_takes_too_long_is_ended_and_the_next_is_answered() -> None:
-    answering = AnsweringProcess(limit=3.0)
+    answering = AnsweringProcess(limit=PATIENCE)
     try:
         huge = SMALL | {"microbatches": 30_000, "pipeline_parallel": 1, "gpus": 1, "zero_stage": 0}
         answering.start()
@@ -381,7 +383,7 @@ def test_a_question_that_takes_too_long_is_ended_and_the_next_is_answered() -> N
         status, said = answering.ask("step", huge)
         assert 413 == status
         assert "too long for a page" in said["error"]
-        answering._limit = 60.0
+        answering._limit = PATIENCE
         assert 200 == answering.ask("step", SMALL)[0]
         assert first != answering._process.pid
     finally:
@@ -416,16 +418,16 @@ def test_a_search_holds_up_nothing_and_a_second_one_waits_for_none() -> None:
     class Slow(Here):
         def ask(self, question: str, data: Any) -> tuple[int, dict[str, Any]]:
             begun.set()
-            assert go_on.wait(60)
+            assert go_on.wait(PATIENCE)
             return 200, {"found": "it"}
 
     begun, go_on, first = threading.Event(), threading.Event(), []
     with contextlib.contextmanager(running)(Server(port=0, answering=Here(), searching=Slow())) as server:
         thread = threading.Thread(target=lambda: first.append(ask(server, "best", SMALL)))
         thread.start()
-        assert begun.wait(30)
+        assert begun.wait(PATIENCE)
         assert 200 == ask(server, "step", SMALL)[0]
         assert 429 == ask(server, "best", SMALL)[0]
         go_on.set()
-        thread.join(30)
+        thread.join(PATIENCE)
     assert [(200, {"found": "it"})] == first

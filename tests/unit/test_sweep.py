@@ -143,27 +143,37 @@ def test_a_point_that_takes_its_worker_down_does_not_end_the_others(
     assert (bad["workload.global_batch_size"], bad["plan.zero_stage"], bad["plan.tensor_parallel"]) == (16, 1, 2)
 
 
-def sweeping(study: str, out: Path, *more: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "simulator", "sweep", study, "-o", str(out), "--processes", "1", *more]
-    return subprocess.Popen(
-        command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+KILLED = """
+import os, signal, sys
+from simulator.cli import main
+from simulator.studies.journal import Journal
+
+def append(self, results, kept=Journal.append):
+    kept(self, results)
+    os.killpg(0, signal.SIGKILL)
+
+if "--resume" not in sys.argv:
+    Journal.append = append
+main()
+"""
+"""A sweep that is killed, with its processes, when its first results are kept; what resumes it is left alone."""
+
+
+def sweeping(study: str, out: Path, *more: str) -> int:
+    """The exit code of it."""
+    command = [sys.executable, "-c", KILLED, "sweep", study, "-o", str(out), "--processes", "1", *more]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, start_new_session=True).returncode
 
 
 @pytest.mark.slow
 def test_a_sweep_that_is_killed_goes_on(study: str, rows: list[dict[str, Any]], tmp_path: Path) -> None:
     out, results = tmp_path / "killed.csv", tmp_path / "killed.results.jsonl"
-    running = sweeping(study, out)
-    until = time.monotonic() + 120
-    while (not results.exists() or not results.stat().st_size) and time.monotonic() < until:
-        time.sleep(0.002)
-    os.killpg(running.pid, signal.SIGKILL)
-    running.wait()
+    assert -signal.SIGKILL == sweeping(study, out)
     there = results.read_bytes()
     whole = there[: there.rindex(b"\n") + 1]
     assert 0 < whole.count(b"\n") < 36
     assert not out.exists()
-    assert sweeping(study, out, "--resume").wait() == 0
+    assert 0 == sweeping(study, out, "--resume")
     assert results.read_bytes().startswith(whole)
     keys = [json.loads(line)[0] for line in results.read_bytes().splitlines()]
     assert len(keys) == len(set(keys)) == 36
@@ -216,7 +226,7 @@ class _Dask:
     def __init__(self, port: int, folder: Path) -> None:
         self.port, self.folder = port, folder
         self.worker = self._start(
-            "worker", f"tcp://127.0.0.1:{port}", "--nthreads", "1", "--no-nanny", "--death-timeout", "60"
+            "worker", f"tcp://127.0.0.1:{port}", "--nthreads", "1", "--no-nanny", "--death-timeout", "900"
         )
         self.scheduler = self._scheduler()
 
@@ -245,8 +255,11 @@ class _Dask:
 
 
 @pytest.mark.slow
-def test_a_scheduler_may_be_restarted(study: str, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_scheduler_may_be_restarted(
+    study: str, rows: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("distributed")
+    monkeypatch.setattr("simulator.studies.crew._AWAY", 900.0)  # it starts as slowly as the machine is busy
     import socket
 
     with socket.socket() as free:
@@ -263,7 +276,7 @@ def test_a_scheduler_may_be_restarted(study: str, rows: list[dict[str, Any]], tm
                     restarts.append(time.monotonic())
                     dask.restart()
 
-        crew = Crew(cluster_crew(f"tcp://127.0.0.1:{port}", patience=60)._start, 1)
+        crew = Crew(cluster_crew(f"tcp://127.0.0.1:{port}", patience=900)._start, 1)
         with Watched(tmp_path / "restarted.jsonl") as journal:
             found = run_sweep(load_study(study), journal, crew)
         assert restarts
@@ -349,3 +362,18 @@ def test_bad_words_end_with_2_and_say_why(
     code, out, error = dtsim("sweep", study, *words)
     assert (code, out) == (2, "")
     assert told in error
+
+
+def _takes_an_hour(context: object, block: list[int]) -> None:
+    time.sleep(3600)
+
+
+def test_who_stops_a_sweep_does_not_wait_for_points_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simulator.studies.crew.wait", interrupted)
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        list(local_crew(2).run(_takes_an_hour, None, [[0], [1], [2]], lambda point, why: None))
+    assert time.monotonic() - begun < 1800

@@ -1,7 +1,8 @@
 """Measured attention kernels -> the numbers of the attention model: read a table, fit, judge with shapes left out, write.
 
 The table is a CSV with the columns gpu, seq_len, heads, head_dim, causal, direction (fwd, bwd, fwd+bwd), dtype and time_ms;
-optional ones are op (rows other than attention are passed over), batch, kv_heads and v_head_dim.  Where there is no
+optional ones are op (rows other than attention are passed over), batch, kv_heads, v_head_dim and window (keys that a query sees at
+most).  Where there is no
 time_ms, tflops are taken, with masked scores not counted (FlashAttention's convention).
 """
 
@@ -70,6 +71,7 @@ class AttentionMeasurement:
         dtype: number format.
         seconds: measured time [s].
         repeats: how many a benchmark ran in a row.
+        window: keys that a query sees at most; 0 = all before it.
     """
 
     gpu: str
@@ -79,6 +81,7 @@ class AttentionMeasurement:
     dtype: str
     seconds: float
     repeats: float = BENCHMARK_REPEATS
+    window: float = 0.0
 
 
 def read_attention_csv(path: Path | str, gpus: Sequence[str] | None = None) -> list[AttentionMeasurement]:
@@ -127,6 +130,7 @@ def _measurement(row: Mapping[str, str]) -> AttentionMeasurement:
         causal=causal,
         dtype=row["dtype"],
         seconds=seconds,
+        window=plain_number(row.get("window") or 0),
     )
 
 
@@ -150,9 +154,12 @@ def attention_errors(
         batch, heads, kv_heads, length, width = np.array([measurements[i].shape for i in rows]).T
         causal = np.array([measurements[i].causal for i in rows])
         repeats = np.array([measurements[i].repeats for i in rows])
+        window = np.array([measurements[i].window for i in rows])
         for one in _PASSES[key[2]]:
             shape = (batch, heads, kv_heads, length, length, width, causal)
-            total[rows] += attention_seconds(*shape, one, _KERNEL, key[1], gpus[key[0]], coefficients, repeats=repeats)
+            total[rows] += attention_seconds(
+                *shape, one, _KERNEL, key[1], gpus[key[0]], coefficients, window=window, repeats=repeats
+            )
     return np.asarray(np.log(total / np.array([x.seconds for x in measurements])))
 
 
@@ -163,6 +170,7 @@ def fit_attention(
     tiles: tuple[int, int] = (128, 128),
     scale: float = 0.05,
     fastest: float = LIMITS["rate"][1],
+    longest: float = LIMITS["overhead"][1],
 ) -> AttentionKernel:
     """Return the kernel that agrees best with the measurements (soft L1 in log time).
 
@@ -172,6 +180,7 @@ def fit_attention(
         tiles: rows of a block, forward and backward.
         scale: log error above which a measurement counts linearly, no longer with its square.
         fastest: upper limit of the rate.
+        longest: upper limit of the overhead; windows tell start and end of a loop apart from its products.
 
     Raises:
         CalibrationError: fewer measurements than numbers to fit.
@@ -184,7 +193,7 @@ def fit_attention(
         raise CalibrationError(f"a fit of {len(free)} numbers needs as many kernels at least, got {len(measurements)}")
     from scipy.optimize import least_squares
 
-    limits = LIMITS | {"rate": (LIMITS["rate"][0], fastest)}
+    limits = LIMITS | {"rate": (LIMITS["rate"][0], fastest), "overhead": (LIMITS["overhead"][0], longest)}
     low, high = (np.array([limits[name][side] for _, name in free]) for side in (0, 1))
     first = np.clip((np.array([_START[name] for _, name in free]) - low) / (high - low), 0.02, 0.98)
 
@@ -248,6 +257,8 @@ def attention_toml(coefficients: AttentionCoefficients, header: str) -> str:
         lines += [f"instruction_share = {kernel.instruction_share!r}"] if kernel.instruction_share < 1.0 else []
         lines += [f"power_share = {kernel.power_share!r}"] if kernel.power_share else []
         lines += [f"head_dims = {list(kernel.head_dims)}"] if kernel.head_dims else []
+        lines += [f"operands = {toml_value(kernel.operands)}"] if kernel.operands else []
+        lines += [] if kernel.skips_windows_backward else ["skips_windows_backward = false"]
         for direction in ("forward", "backward"):
             numbers = getattr(kernel, direction).model_dump()
             lines += ["", f"[kernels.{name}.{direction}]"]

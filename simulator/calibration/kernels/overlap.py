@@ -130,10 +130,10 @@ def _row(row: dict[str, str], where: str) -> OverlapMeasurement:
         alone, beside = float(row["alone_s"]), float(row["beside_s"])
     except (TypeError, ValueError):
         raise CalibrationError(f"{where}: alone_s and beside_s must be numbers, got {row}") from None
-    if not (0 < alone < math.inf and 0 < beside < math.inf and beside / alone < _MOST):
+    if not (0 < alone < math.inf and 0 < beside < math.inf and 1 / _MOST < beside / alone < _MOST):
         raise CalibrationError(
-            f"{where}: seconds must be above zero and the slowdown below {_MOST:g}, got {alone} s alone and {beside} s "
-            f"beside"
+            f"{where}: seconds must be above zero and the slowdown below {_MOST:g} and above {1 / _MOST:g}, got {alone} s alone "
+            f"and {beside} s beside"
         )
     return OverlapMeasurement(
         gpu=row["gpu"], kind=row["kind"], held=int(held.group(1)) if held else None, slowdown=beside / alone

@@ -12,10 +12,10 @@ from simulator.hardware.cluster import Cluster, ClusterSpec, Node, load_cluster,
 from simulator.hardware.gpu import Gpu, load_gpu
 from simulator.hardware.link import Link, load_link
 from simulator.hardware.words import generation_in, load_words
-from simulator.importers.table.rows import CannotPlace, Row, count, number, text
+from simulator.importers.table.rows import CannotPlace, Row, count, number, quantity, text
 from simulator.importers.vocabulary.names import find_gpu, load_names
 from simulator.specs import load_all, names
-from simulator.units import parse, show
+from simulator.units import show
 
 __all__ = ["knows_machine", "row_cluster", "row_gpu"]
 
@@ -61,7 +61,7 @@ def row_cluster(row: Row) -> tuple[Cluster, tuple[str, ...]]:
     said_kind = re.search(_KINDS_OF_NETWORK, words) if needs and fabric is None else None
     technology = fabric.network if fabric else said_kind.group(0) if said_kind else ""
     said = number(row, "inter_gbps_per_gpu")
-    rate = parse(f"{said} Gb/s", "B/s") if said and said > 0 else None
+    rate = quantity("inter_gbps_per_gpu", f"{said} Gb/s", "B/s") if said and said > 0 else None
     usual = load_names().usual_networks.get(gpu.name)
     if rate is None and needs and usual is not None:
         rate = usual.rate
@@ -122,8 +122,8 @@ def row_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]]:
         raise CannotPlace(
             f"GPU {name[:60]!r} is not known, and the row gives no gpu_peak_bf16_tflops and gpu_mem_gb for it"
         )
-    flops = parse(f"{peak} TFLOP/s", "FLOP/s")
-    memory = parse(f"{gigabytes} GB", "B")
+    flops = quantity("gpu_peak_bf16_tflops", f"{peak} TFLOP/s", "FLOP/s")
+    memory = quantity("gpu_mem_gb", f"{gigabytes} GB", "B")
     pattern = min(
         _like(row, name), key=lambda g: (abs(math.log(_half(g) / flops)) + abs(math.log(g.memory / memory)), g.name)
     )
@@ -142,15 +142,15 @@ def row_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]]:
 def _named_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]] | None:
     """Return (GPU of ours that a row names, what was assumed); None where no name is known or the row's peak is another card's."""
     name, peak = text(row, "gpu"), number(row, "gpu_peak_bf16_tflops")
-    found = find_gpu(load_names(), name, number(row, "gpu_mem_gb"))
+    gigabytes = number(row, "gpu_mem_gb")
+    if gigabytes is not None:
+        quantity("gpu_mem_gb", f"{gigabytes} GB", "B")
+    found = find_gpu(load_names(), name, gigabytes)
     if found is None:
         return None
     gpu = load_gpu(found.name)
-    try:
-        wrong = peak is not None and abs(parse(f"{peak} TFLOP/s", "FLOP/s") / _half(gpu) - 1) > _SAME_RATE
-    except ValueError as error:
-        raise CannotPlace(f"gpu_peak_bf16_tflops: {error}") from None
-    if wrong and not found.exact:
+    told = None if peak is None else quantity("gpu_peak_bf16_tflops", f"{peak} TFLOP/s", "FLOP/s")
+    if told is not None and abs(told / _half(gpu) - 1) > _SAME_RATE and not found.exact:
         return None
     return gpu, () if found.exact else (f"GPU {name!r} taken for {found.name}",)
 
@@ -171,7 +171,7 @@ def _like(row: Row, name: str) -> list[Gpu]:
 
 def _of_memory(row: Row, name: str, gigabytes: float) -> tuple[Gpu, tuple[str, ...]]:
     """An unknown GPU of a table of peaks, where no speed is asked for: the one with the nearest memory, with the row's."""
-    memory = parse(f"{gigabytes} GB", "B")
+    memory = quantity("gpu_mem_gb", f"{gigabytes} GB", "B")
     pattern = min(_like(row, name), key=lambda g: (abs(g.memory - memory), g.name))
     gpu = pattern.model_copy(update={"name": name or "unnamed GPU", "aliases": (), "memory": memory})
     return gpu, (f"GPU {name!r} is not known: memory of the row, the rest of {pattern.name}; uncalibrated",)
@@ -213,7 +213,7 @@ def _inner_link(row: Row, gpu: Gpu, ours: tuple[Node, ...]) -> tuple[Link, tuple
         return load_link(known), ()
     kind = re.search(r"(nvlink|pcie|xgmi|infinity ?fabric|hccs|ici|c2c)\D{0,6}(\d)?", name.lower())
     rate = re.search(r"([\d.]+)\s*GB/s", name)
-    both = parse(f"{rate.group(1)} GB/s", "B/s") if rate else None
+    both = quantity("intra_link", f"{rate.group(1)} GB/s", "B/s") if rate else None
     if kind:
         technology = _FAMILIES.get(kind.group(1).replace(" ", ""), kind.group(1))
         own = [load_link(node.link) for node in ours]

@@ -144,8 +144,7 @@ def recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:
         out["cuda_graphs"] = scopes if len(scopes) > 1 else scopes[0]
     if found.recompute_modules:
         out["recompute_modules"] = tuple(name.strip() for name in found.recompute_modules.split(","))
-    if found.schedule:
-        out["schedule"] = found.schedule
+    out |= {name: value for name in ("schedule", "attention") if (value := getattr(found, name))}
     words = ", ".join(f"{name} = {value}" for name, value in out.items())
     assumed.append(f"{words} ({found.source})")
     return out

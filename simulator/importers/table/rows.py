@@ -8,9 +8,9 @@ from pathlib import Path
 
 from simulator.errors import SpecError
 from simulator.specs import CsvRows, read_bytes
-from simulator.units import sane
+from simulator.units import parse, sane
 
-__all__ = ["CannotPlace", "Row", "count", "flag", "number", "read_rows", "text", "told_kind"]
+__all__ = ["CannotPlace", "Row", "count", "flag", "number", "quantity", "read_rows", "text", "told_kind"]
 
 Row = Mapping[str, str]
 LARGEST_TABLE = 2**28
@@ -125,6 +125,18 @@ def number(row: Row, column: str) -> float | None:
     if not sane(value):
         raise CannotPlace(f"{column} must be a number, but it is {word[:40]!r}", counts=False)
     return value
+
+
+def quantity(column: str, said: str, symbol: str) -> float:
+    """Return what a column says with its unit, such as "80 GB", in SI units.
+
+    Raises:
+        CannotPlace: it is none, or beyond all magnitudes.
+    """
+    try:
+        return parse(said, symbol)
+    except ValueError as error:
+        raise CannotPlace(f"{column}: {error}", counts=False) from None
 
 
 def count(row: Row, column: str) -> int | None:

@@ -58,6 +58,7 @@ class Recipe(Spec):
         cuda_graphs: as in `Plan`, scopes divided by commas; "" = the profile's habit.
         recompute_modules: as in `Plan`, divided by commas; "" = none.
         schedule: as in `Plan`; "" = what the row says.
+        attention: as in `Plan`; "" = the profile's habit.
         source: where that was read.
     """
 
@@ -72,6 +73,7 @@ class Recipe(Spec):
     cuda_graphs: str = ""
     recompute_modules: str = ""
     schedule: str = ""
+    attention: str = ""
     source: Name
 
     def holds(self, framework: str, row: tuple[str, str, str, str, str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from simulator.errors import LayoutError
+from simulator.lowering.layers.casts import add_casts
 from simulator.lowering.layers.context import ring_attention, swap_heads
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
@@ -14,8 +15,12 @@ from simulator.program.calls import AttentionCall
 from simulator.program.program import COLLECTIVE
 from simulator.workload.graph import Attention, Dim
 from simulator.workload.operator import Operator
+from simulator.workload.precision import precision_named
 
 __all__ = ["attention", "exchange_keys", "heads_held"]
+
+_QUANTISES = {"te_mxfp8": precision_named("mxfp8")}
+"""Kernels that take operands narrower than the activations -> as which precision quantises them."""
 
 
 def attention(ctx: LayerContext, rows: Rows, o: Operator, op: Attention, phase: str) -> None:
@@ -23,7 +28,8 @@ def attention(ctx: LayerContext, rows: Rows, o: Operator, op: Attention, phase: 
 
     Under context parallelism every rank has equal work: with a causal mask its queries see half of the keys on average
     (a ring: context.py).  With a window keys are gathered first: the rings of frameworks know no windows (Transformer Engine).
-    Packed documents are sequences of their own; they share the tokens evenly.
+    Packed documents are sequences of their own; they share the tokens evenly.  A kernel of narrow operands has queries, keys and values
+    quantised before it, and before its backward pass the gradient of its output (Transformer Engine, mxfp8_quantize_fast_path).
     """
     factor, launches = (10.0, o.backward_launches) if phase == "backward" else (4.0, o.launches)
     _, heads, length, width = o.shape
@@ -51,6 +57,10 @@ def attention(ctx: LayerContext, rows: Rows, o: Operator, op: Attention, phase: 
     kv = own * op.keys * groups * width * ctx.e
     if o.peers > 1 and ctx.inner > 1:
         swap_heads(ctx, rows, o, phase, *mine)
+    if op.kernel in _QUANTISES:
+        given = moved if phase == "backward" else moved + 2 * kv
+        part = "input" if phase == "backward" else ""
+        add_casts(rows, o.label, given / ctx.e, _QUANTISES[op.kernel], phase=phase, part=part)
     if ring:
         core = {"work": "attention", "shape": (sequences, heads, length, width), "dtype": ctx.dtype}
         ring_attention(ctx, rows, {**core, "phase": phase, "launches": launches}, o, op, max(1, mine[1] // ctx.inner))

@@ -1,7 +1,7 @@
 """Which operators of a layer with experts have no kernel of their own, because others do their work.
 
 Where the exchange between ranks that share experts copies tokens and sums them on the way back (HybridEP), there is nothing to permute
-in front of it; where it also delivers rows sorted by expert, nothing to sort behind it.  Where the grouped products apply the
+in front of it.  Where the grouped products apply the
 activation function and write narrow results themselves, both ways (cuDNN's fused grouped MLP), the activation function, weighted
 biases and the casts of what lies between the two products are gone.  What is kept for backward stays the same.
 """
@@ -21,11 +21,9 @@ def with_kernels(operators: Sequence[Operator], style: KernelStyle, shared: bool
     Args:
         shared: whether ranks share the experts, so that rows are exchanged.
     """
-    copied, sorted_too = style.exchange_permutes and shared, style.exchange_sorts and shared
+    copied = style.exchange_permutes and shared
     return tuple(
         o
         for o in operators
-        if not (style.fuses_experts and o.op.absorbed == "grouped")
-        and not (copied and o.op.absorbed == "exchange")
-        and not (sorted_too and o.work == "sort")
+        if not (style.fuses_experts and o.op.absorbed == "grouped") and not (copied and o.op.absorbed == "exchange")
     )

@@ -189,6 +189,8 @@ def _row(
     """Add a kernel; `fields`: what it reads and writes."""
     read, written = (_moved(ctx, o, op, name) for name in fields)
     access = access or ("scores backward" if op.access == "scores" and phase == "backward" else op.access or "layer")
+    if op.after_exchange and ctx.style.exchange_sorts:
+        access = "exchange"
     looped = op.per_expert * (ctx.experts.count // ctx.layout.ranks(EXPERT)) * (2 if phase == "backward" else 1)
     rows.add(
         label=label or o.label,

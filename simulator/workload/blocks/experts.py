@@ -64,6 +64,8 @@ def experts(g: LayerBuilder, x: Tensor) -> Tensor:
             out = g.moves("sort back", out, "rows sorted back", access="gather", after_exchange=True)
         back = g.tensor("combined rows", *mine.dims)
         g.add(_exchange("combine", out, back, False, m.experts_per_token, reach))
+        if style.weighs_rows_in_fp32 and not by_product:
+            back = _weighted_rows(g, back, chosen)
         made = combine(g, x, back, weights) if by_product else _unpermuted(g, x, back, chosen)
         return _shared(g, x, made) if m.shared_expert_ffn else made
 
@@ -84,6 +86,7 @@ def _permuted(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
 def _unpermuted(g: LayerBuilder, x: Tensor, back: Tensor, chosen: Tensor) -> Tensor:
     """The weighted sum of each token's rows."""
     e = g.e
+    weighted_before = g.style.weights_in_experts or g.style.weighs_rows_in_fp32
     made = g.tensor("experts' output", *x.dims)
     moved = (
         Moves(dims=back.dims, read=e, backward_read=e, backward_written=e),
@@ -94,13 +97,39 @@ def _unpermuted(g: LayerBuilder, x: Tensor, back: Tensor, chosen: Tensor) -> Ten
             label="unpermute",
             inputs=(back, chosen),
             outputs=(made,),
-            keeps=() if g.style.weights_in_experts else (Keep(tensor=back, name="expert output"),),
+            keeps=() if weighted_before else (Keep(tensor=back, name="expert output"),),
             absorbed="exchange",
             moves=moved,
             access="gather",
         )
     )
     return made
+
+
+def _weighted_rows(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
+    """Each row times the router's weight of it, in fp32 and by plain operations (torchtitan 0.3.0, token_dispatcher.py, combine), for
+    n values of e bytes; what is kept is the wide copy:
+
+        forward   widening, product, cast                          reads (e + 8) n     writes (e + 8) n
+        backward  widening, two products, sum over a row, cast     reads (e + 20) n    writes (e + 12) n
+    """
+    e = g.e
+    out = g.tensor("weighted rows", *x.dims)
+    moved = Moves(dims=x.dims, read=e + 8, written=e + 8, backward_read=e + 20, backward_written=e + 12)
+    g.add(
+        Kernel(
+            label="expert rows weighted",
+            inputs=(x, chosen),
+            outputs=(out,),
+            keeps=(Keep(tensor=x, name="expert output in fp32", element=4.0),),
+            absorbed="exchange",
+            moves=(moved,),
+            access="stream",
+            launches=3,
+            backward_launches=5,
+        )
+    )
+    return out
 
 
 def _exchange(label: str, given: Tensor, made: Tensor, outward: bool, copies: int, reach: float) -> Exchange:

@@ -29,7 +29,7 @@ def mlp(g: LayerBuilder, name: str, x: Tensor, width: Dim, expert: bool = False,
     layer = not expert and keeps_input  # the layer's own MLP, not one of its experts
     first = f"{before}{'gate output' if m.gated_mlp else 'activation function input'}"
     made = [g.tensor(first, *rows, width)] + ([g.tensor(f"{before}up output", *rows, width)] if m.gated_mlp else [])
-    apart = m.gated_mlp and not style.joined_gate and not expert
+    apart = m.gated_mlp and not _joined(g, expert)
     whole = style.keeps_gathered_inputs and not expert
     kept = Keep(tensor=x, name=f"{name} input", element=g.kept, whole=whole)
     each = (g.experts,) if expert else ()
@@ -64,6 +64,11 @@ def mlp(g: LayerBuilder, name: str, x: Tensor, width: Dim, expert: bool = False,
         each=each,
         role="mlp_down" if layer else "",
     )[0]
+
+
+def _joined(g: LayerBuilder, expert: bool) -> bool:
+    """Whether gate and up projection are one product."""
+    return g.style.joined_expert_gate if expert else g.style.joined_gate
 
 
 def _clamps(g: LayerBuilder, name: str, given: tuple[Tensor, ...], expert: bool) -> tuple[Tensor, ...]:
@@ -118,7 +123,7 @@ def _activation(g: LayerBuilder, before: str, given: tuple[Tensor, ...], expert:
     traffic = [halves * passes, passes, (halves + 1) * passes, halves * passes]
     plain = m.gated_mlp and passes > 1
     if plain:
-        joined, biases = 2 if style.joined_gate or expert else 0, 2 if m.linear_bias else 0
+        joined, biases = 2 if _joined(g, expert) else 0, 2 if m.linear_bias else 0
         traffic = [3 + biases, 2 + biases, 6 + joined, 3 + joined]
     read, written, back_read, back_written = (e * n for n in traffic)
     dims = given[0].dims

@@ -15,7 +15,7 @@ WITHOUT_WINDOWS = ("flash1",)
 """Kernels that know no sliding window and compute all scores (FlashAttention has windows since version 2.3); so does attention
 that keeps its scores in memory, where a window is only a mask."""
 _FLASH = ("flash1", "flash2")
-_TE = ("te", "te_2024")
+_TE = ("te", "te_2024", "te_mxfp8")
 
 
 def core(
