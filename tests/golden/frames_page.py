@@ -35,7 +35,7 @@ Every answer has tables. `to_frame()` gives the first as a pandas frame, `to_fra
 >>> prediction = simulator.simulate_job(simulator.load_job("gpt3_175b"))
 >>> prediction.to_frame()[["step_time_s", "low_s", "high_s", "mfu"]].round(2)
    step_time_s  low_s  high_s   mfu
-0        21.91  20.48    25.2  0.48
+0        21.91  20.48    25.1  0.48
 >>> memory = prediction.to_frame("memory")
 >>> memory.attrs["units"]["weights_bytes"], memory.peak_memory_bytes.idxmax()
 ('B', 0)
