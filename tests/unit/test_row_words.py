@@ -332,6 +332,7 @@ EXPERTS |= {"ep": "8", "tp": "1", "pp": "1", "dp": "16"}
         ),
         ("all-to-all dispatcher", {"expert_exchange": "all_to_all"}),
         ("1F1B overlap of the exchange", {"schedule": "combined_1f1b"}),
+        ("no exchange overlap", {}),
         ("as published", {}),
     ],
 )

@@ -11,13 +11,14 @@ from simulator.workload.model import Model
 
 __all__ = ["overlaps_exchange", "row_experts"]
 
-_ONCE = r"\b(deep|hybrid|uccl)[- ]?ep\b"
-"""Libraries that send a row once to every node (deepseek-ai/DeepEP and its branch hybrid-ep, uccl-project/uccl)."""
+_ONCE = r"\b(deep|hybrid)[- ]?ep\b"
+"""Libraries that send a row once to every node (deepseek-ai/DeepEP and its branch hybrid-ep)."""
 _COPIES = r"\ball[- ]?to[- ]?all (token )?dispatcher\b"
 _OVERLAPPED = (
     r"\bexchange( is)? overlap(ped)?\b|\boverlap of (the )?(expert )?exchange\b|\b(ep|moe)[ _-](a2a|all-?to-?all)[ _-]overlap"
     r"|\bmoe_a2a_overlap\b|\boverlap[-_]moe[-_]expert[-_]parallel[-_]comm\b"
 )
+_NOT = r"\b(no|without) (expert )?exchange overlap"
 
 
 def overlaps_exchange(row: Row) -> bool:
@@ -26,7 +27,8 @@ def overlaps_exchange(row: Row) -> bool:
     >>> overlaps_exchange({"overlap": "expert exchange overlap"}), overlaps_exchange({"overlap": "DP overlap"})
     (True, False)
     """
-    return bool(re.search(_OVERLAPPED, words_said(row)))
+    said = words_said(row)
+    return bool(re.search(_OVERLAPPED, said)) and not re.search(_NOT, said)
 
 
 def _exchange(row: Row, expert: int) -> dict[str, Any]:
