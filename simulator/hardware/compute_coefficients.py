@@ -260,6 +260,8 @@ class MemoryBoundCoefficients(_Calibration):
         loss_share: the same for a cross-entropy made of separate tensor operations.
         scores_backward_share: the same for the backward pass of a softmax over scores in memory.  It stands for the products
             around it too, whose reading of transposed scores is slower than their other traffic.
+        plain_share: the same for a norm written in plain tensor operations: casts, reductions and products with a number of each row.
+        strided_share: the same for plain operations on parts of tensors (halves of heads or of a gate's input, joined again).
         stack_share: the same for copies into a slice of a larger array, as XLA's kernel for it makes them: a number at a time.
         start: fixed time of a kernel on the device.
         ramp: time in which a kernel's traffic comes up to speed and dies away again.
@@ -274,12 +276,15 @@ class MemoryBoundCoefficients(_Calibration):
     scores_backward_share: Fraction
     cast_share: Fraction = 1.0
     stack_share: Fraction = 1.0
+    plain_share: Fraction = 1.0
+    strided_share: Fraction = 1.0
     start: Seconds
     ramp: Seconds
 
     def fraction(self, access: str) -> float:
         """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "layer backward", "gather",
-        "exchange", "loss", "norm sums", "flash layout", "scores", "scores backward", "cast", "stack" or "transposed"."""
+        "exchange", "loss", "norm sums", "flash layout", "scores", "scores backward", "cast", "stack", "plain", "strided" or
+        "transposed"."""
         shares = {
             "gather": self.gather_share,
             "exchange": self.gather_share,
@@ -290,6 +295,8 @@ class MemoryBoundCoefficients(_Calibration):
             "loss": self.loss_share,
             "cast": self.cast_share,
             "stack": self.stack_share,
+            "plain": self.plain_share,
+            "strided": self.strided_share,
             "transposed": self.cast_share,
             "scores": self.layer_share,
             "scores backward": self.scores_backward_share,

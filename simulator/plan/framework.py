@@ -25,8 +25,8 @@ _Kinds = Annotated[tuple[dict[str, Annotated[tuple[bool | int | str, ...], Liste
 class Framework(ExtendingSpec):
     """How a training framework behaves.
 
-    Kernels: attention, fused_*, norms_in_fp32, norm_sums_apart, measures_accuracy, splits_qkv, packs_qkv, softmax_by_reductions,
-    stacks_saved, embeds_by_product, dropout, joined_gate, joined_expert_gate, joined_qkv,
+    Kernels: attention, fused_*, complex_rotary, norms_in_fp32, norm_sums_apart, measures_accuracy, splits_qkv, packs_qkv,
+    softmax_by_reductions, stacks_saved, embeds_by_product, dropout, joined_gate, joined_expert_gate, joined_qkv,
     keeps_values_in_place, plain_gate, casts_apart as in `KernelStyle`.
     Recompute: recompute_extent (how much of a forward runs again: "layer", all of it; "until_kept", as far as the last operator that
     keeps something for its backward; "needed", what some backward reads, as a compiler drops the rest).
@@ -70,12 +70,12 @@ class Framework(ExtendingSpec):
     kept for its backward, not gathered again); divides_checkpoints (of a recomputed layer's input each tensor-parallel rank keeps its
     part, and gathers it before the backward); keeps_idle_products (per-operator recompute also keeps a layer's last product,
     which nothing reads); copies_gathered (FSDP gathers and reduces through buffers of streams of their own, whose memory the
-    allocator keeps apart); keeps_outputs (a pipeline rank keeps the output of every microbatch in
-    flight until its backward); receives_ahead (receive buffers of all microbatches of a step stand through it, and so do the
-    outputs of the last chunk); fsdp_root_unit (embedding, final norm and head are one FSDP unit, gathered from the first
-    forward to the last backward); pipeline_keeps_unsharded (under pipeline parallelism FSDP gathers once per step and reduces
-    once, so that whole weights and gradients stand in between); keeps_compute_gradients (gradients in the compute dtype stand
-    beside wider gradient buffers until the end of a microbatch's backward, and are cast and added to them in two passes);
+    allocator keeps apart; the compute stream copies weights out of them and gradients into them); keeps_outputs (a pipeline rank
+    keeps the output of every microbatch in flight until its backward); receives_ahead (receive buffers of all microbatches of a step
+    stand through it, and so do the outputs of the last chunk); fsdp_root_unit (embedding, final norm and head are one FSDP unit,
+    gathered from the first forward to the last backward); pipeline_keeps_unsharded (under pipeline parallelism FSDP gathers once per
+    step and reduces once, so that whole weights and gradients stand in between); keeps_compute_gradients (gradients in the compute
+    dtype stand beside wider gradient buffers until the end of a microbatch's backward, and are cast and added to them in two passes);
     flattens_gradients (the optimizer step copies its gradients into flat tensors, and reduces through a flat buffer of
     bucket_size); makes_gradients (gradients are tensors that the first backward makes and that stay, not parts of a buffer
     made before); weights_in_experts (the router's weights scale the experts' inner activation, so their outputs need not be
@@ -109,6 +109,7 @@ class Framework(ExtendingSpec):
     fused_residual: bool
     fused_rotary: bool
     scales_rotary: bool = True
+    complex_rotary: bool = False
     fused_norm: bool
     norms_in_fp32: bool = False
     measures_accuracy: bool = False

@@ -38,12 +38,12 @@ ORDERS = ("TN", "NN", "NT")
 MASKS = ("causal", "full", "window", "chunk")
 ACCESSES = (
     "stream", "layer", "layer backward", "gather", "exchange", "loss", "norm sums", "flash layout", "scores", "scores backward", "cast",
-    "stack", "transposed",
+    "stack", "transposed", "plain", "strided",
 )  # fmt: skip
 """How a kernel walks memory: long passes, a layer's small kernels (slower backward), rows in another order, the same in an exchange
 between experts (by its library, on its stream), the separate operations of a cross-entropy, sums over tokens, copies that only
 FlashAttention's kernels need, a fused softmax over scores in memory (slower backward), narrow copies of operands, stacks of a loop's
-layers, transposed narrow copies."""
+layers, transposed narrow copies, norms in plain tensor operations, plain operations on parts of tensors."""
 _HOST = ("", "end", "layer", "hooks")
 
 

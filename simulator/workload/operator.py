@@ -151,6 +151,7 @@ class KernelStyle:
         fused_residual: bias, dropout and residual addition in one kernel.
         fused_rotary: rotary embedding in one kernel.
         scales_rotary: that kernel takes cosines and sines that are scaled; else such a model's embedding is plain operations.
+        complex_rotary: rotary embedding as a product of complex numbers, for which no compiler makes a fused kernel.
         fused_norm: normalisation in one kernel.
         norms_in_fp32: the residual stream is cast to fp32 before every norm, and its gradient back; the norm itself is one kernel.
         measures_accuracy: accuracy and perplexity of every microbatch are computed from its logits, beside the loss.
@@ -202,6 +203,7 @@ class KernelStyle:
     fused_residual: bool = True
     fused_rotary: bool = True
     scales_rotary: bool = True
+    complex_rotary: bool = False
     fused_norm: bool = True
     norms_in_fp32: bool = False
     measures_accuracy: bool = False

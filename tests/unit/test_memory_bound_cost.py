@@ -138,3 +138,23 @@ def test_attention_with_scores_in_memory_goes_backward_in_the_measured_time(gpu,
     maps = 16384 // tokens * 32
     measured = 2.5 * 4.0 * 64 * maps * tokens**2 / (teraflops * 1e12)
     assert core_backward_seconds(gpu, maps, tokens, 64) == pytest.approx(measured, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "access", "numbers", "moved", "milliseconds"),
+    [
+        ("a100_80gb_sxm", "plain", 2048 * 32768, 146, 6.91),
+        ("h100_80gb_sxm", "plain", 2048 * 32768, 132, 3.63),
+        ("a100_80gb_sxm", "strided", 40 * 256 * 16384, 50, 8.37),
+        ("h100_80gb_sxm", "strided", 40 * 256 * 16384, 40, 2.93),
+        ("h100_80gb_sxm", "strided", 8192 * 32768, 36, 4.57),
+        ("t4_16gb", "plain", 4 * 4096 * 4096, 128, 36.3),
+    ],
+)
+def test_plain_operations_take_the_published_time(name, access, numbers, moved, milliseconds):
+    """Liger-Kernel, benchmark/data/all_benchmark_data.csv: RMSNorm, rotary embedding and SwiGLU without kernels of their own, both
+    directions, by the bytes that their operations move for each number; the last by The-School-of-AI/LLM, pull request 514."""
+    gpu = load_gpu(name)
+    size = float(numbers * moved)
+    found = float(memory_bound_seconds([size], [0.0], gpu, load_memory_bound_coefficients(gpu), [access])[0])
+    assert found == pytest.approx(milliseconds / 1e3, rel=0.15)

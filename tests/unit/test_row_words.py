@@ -25,7 +25,7 @@ from tests.rows import ROW, placed
         ("torchtitan (FSDP2), eager", "3", "torchtitan_eager"),
         ("Hugging Face transformers with Transformer Engine layers", "3", "pytorch_fsdp_fused"),
         ("HAI-LLM", "1", "hai_llm"),
-        ("OLMo-core", "3", "torchtitan"),
+        ("OLMo-core", "3", "olmo_core"),
         ("Primus (Megatron)", "1", "megatron_core"),
         ("Primus / torchtitan", "3", "torchtitan"),
         ("MindSpeed-LLM", "1", "megatron_core"),

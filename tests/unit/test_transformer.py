@@ -137,6 +137,17 @@ def test_a_rotary_embedding_in_plain_operations_passes_over_its_tensors_ten_and_
     assert ((2, 2), (10, 15)) == (passes(True), passes(False))
 
 
+def test_a_rotary_embedding_of_complex_numbers_is_three_kernels_in_fp32_whatever_else_is_fused() -> None:
+    """Widening 2 + 4 bytes of a number, product 4 + 4, narrowing 4 + 2, each way (torchtitan, apply_rotary_emb)."""
+    model = load_model("llama3_8b")
+    numbers = 2048 * (model.heads + model.kv_heads) * model.head_dim
+    for fused in (True, False):
+        style = KernelStyle(fused_rotary=fused, complex_rotary=True)
+        o = next(o for o in part(model, "layer", style).operators if o.label == "rotary")
+        assert (10 * numbers,) * 4 == (o.read, o.written, o.backward_read, o.backward_written)
+        assert (6, 6) == (o.launches, o.backward_launches)
+
+
 def test_a_softmax_that_is_not_fused_works_in_fp32() -> None:
     model = load_model("gpt3_175b")
     scores = model.heads * 2048.0**2

@@ -77,3 +77,25 @@ def test_all_reduces_between_copies_are_joined_up_to_a_bucket(tmp_path: Path, mo
     totals = [sum(size * n for size, n in links_) for links_ in found.values()]
     assert totals == [pytest.approx(totals[0])] * 3
     assert max(size for size, _ in found["2 GB"]) <= 2e9
+
+
+def test_fsdp2_copies_gathered_weights_out_and_gradients_to_where_they_are_reduced_from() -> None:
+    """FSDP2: 2 + 2 bytes of a weight before a layer's forward and again before its backward; 2 + 4 of its gradient, in place of a sum."""
+
+    def moved(framework: str, **plan: Any) -> dict[str, list[float]]:
+        program = lowered(workload(batch=16), 8, zero_stage=3, framework=framework, recompute="none", **plan)
+        found: dict[str, list[float]] = {}
+        for item in program.items:
+            for table, count in getattr(item, "pieces", ()):
+                for i, label in enumerate(table.label):
+                    found.setdefault(label, []).append(count * (float(table.read[i]) + float(table.written[i])))
+        return found
+
+    both, forward = moved("torchtitan_eager"), moved("torchtitan_eager", reshard_after_forward=False)
+    matrix = 12288.0**2
+    copies = both["gathered weights copied out"]
+    assert len(copies) > len(forward["gathered weights copied out"])
+    assert max(copies[1:-1]) == pytest.approx(4 * 12 * matrix, rel=0.001)
+    assert 6 * 4 * matrix == max(both["mlp down gradient copied to be reduced"])
+    assert not {"gathered weights copied out", "mlp down gradient copied to be reduced"} & set(moved("pytorch_fsdp"))
+    assert "mlp down gradient accumulation" in moved("torchtitan_eager", fsdp_reduce="step")

@@ -116,6 +116,8 @@ def memory_bound_toml(coefficients: MemoryBoundCoefficients, header: str) -> str
         "cast_share",
         "scores_backward_share",
         "stack_share",
+        "plain_share",
+        "strided_share",
         "sums_in_layer",
     ):
         lines.append(f"{key} = {toml_value(getattr(c, key))}")

@@ -156,6 +156,9 @@ def _context(resolved: ResolvedPlan, workload: Workload, tokens: int) -> LayerCo
         overlaps=resolved.overlap_tensor_parallel,
         splits=resolved.tensor_parallel_splits if divided else 1,
         gradient_bytes=float(resolved.gradient_bytes),
+        copies_to_reduce=resolved.framework.copies_gathered
+        and resolved.zero_stage == 3
+        and resolved.fsdp_reduce == "microbatch",
         fetches=resolved.framework.fetch_time > 0 and resolved.zero_stage == 3,
         attended=0.0 if workload.document_length is None else workload.attended,
     )

@@ -50,6 +50,7 @@ class LayerContext:
         overlaps: whether tensor-parallel collectives run beside products where the framework can.
         splits: pieces in which products are cut for that.
         gradient_bytes: of a gradient as it is kept.
+        copies_to_reduce: whether every microbatch's gradients are copied to where they are reduced from, not added up before.
         fetches: whether hooks fetch the weights of every module.
         attended: keys that a query may see, where sequences are packed documents: those of its own; 0 = all.
     """
@@ -66,6 +67,7 @@ class LayerContext:
     overlaps: bool = False
     splits: int = 1
     gradient_bytes: float = 4.0
+    copies_to_reduce: bool = False
     fetches: bool = False
     attended: float = 0.0
     _divisions: dict[tuple[int, tuple[int, int, int, int]], tuple[Operator, Division]] = field(

@@ -274,17 +274,20 @@ def _rescale(ctx: LayerContext, rows: Rows, label: str, elements: float, part: s
 def _accumulate(ctx: LayerContext, rows: Rows, o: Operator, elements: float, scatters: Hops) -> None:
     """Add a weight's gradient into its buffer; it is copied to the wider format first where the narrow one stands beside it.
 
+    What is reduced after every microbatch is copied to where it is reduced from instead.
+
     Args:
         elements: before what scatters it.
     """
     elements /= math.prod(hop.ranks for hop in scatters)
     wide = ctx.gradient_bytes
     copied = wide if ctx.style.keeps_compute_gradients and wide > ctx.e else 0.0
+    before = 0.0 if ctx.copies_to_reduce else wide
     rows.add(
-        label=f"{o.label} gradient accumulation",
+        label=f"{o.label} gradient {'copied to be reduced' if ctx.copies_to_reduce else 'accumulation'}",
         work="memory_bound",
         dtype=ctx.dtype,
-        read=(ctx.e + wide + copied) * elements,
+        read=(ctx.e + before + copied) * elements,
         written=(wide + copied) * elements,
         phase="backward",
         part="weight",

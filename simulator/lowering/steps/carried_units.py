@@ -1,4 +1,8 @@
-"""What is done to the weights of an FSDP unit around its segment: copies from turn to turn of a loop, and narrow copies.
+"""What is done to the weights of an FSDP unit around its segment: copies of what was gathered, and narrow ones.
+
+PyTorch's FSDP2 gathers into a buffer of its own and copies each weight from there before the unit runs, forward and, where it was
+dropped, backward; the copies run in the compute stream.  So do those of its gradients to where they are reduced from, which
+`layers/products.py` has in place of their accumulation.
 
 Where layers are turns of one loop and collectives run a turn ahead or behind, what they take or give is carried by the loop: the
 gathered weights of a layer, and a layer's gradients before their reduction.  A loop keeps what it carries in one place, so each is
@@ -7,8 +11,10 @@ copied there once per turn, unless the compiler unrolls the loop by two.
 Narrow copies of the weights of 8-bit products are made once per step where the weights stay.  A compiled loop that gathers them
 anew for the backward pass makes its narrow copies anew too.
 
-Source: openxla/xla xla/service/gpu/gpu_compiler.cc, AddDoubleBufferingPasses: loops with collectives are unrolled mostly to get rid
-of copies on the device.
+Sources: PyTorch torch/distributed/fsdp/_fully_shard, _fsdp_param_group.py (wait_for_unshard) and _fsdp_collectives.py
+(foreach_all_gather_copy_out, foreach_reduce: its copy comes before the stream of reductions waits); openxla/xla
+xla/service/gpu/gpu_compiler.cc, AddDoubleBufferingPasses: loops with collectives are unrolled mostly to get rid of copies on the
+device.
 """
 
 from __future__ import annotations
@@ -28,28 +34,36 @@ _BACKWARD, _WEIGHTS_APART = (1, 2), (1, 3)
 
 
 def carried(state: State, group: tuple[str, ...], kind: int) -> tuple[OperatorTable | None, OperatorTable | None]:
-    """Return what runs before and after a unit's segment; nothing in frameworks whose loops carry nothing, or outside loops.
+    """Return what runs before and after a unit's segment; nothing in frameworks that copy nothing; what a loop carries, inside loops only.
 
     Args:
         group: the unit's layers.
         kind: of the action: 0 F, 1 B, 2 I, 3 W.
     """
     resolved, habits = state.resolved, state.resolved.framework
-    if {"head", "embedding"} & set(group) or not (habits.carries_gathered or habits.casts_gathered):
+    ends = bool({"head", "embedding"} & set(group))
+    in_loop = not ends and (habits.carries_gathered or habits.casts_gathered)
+    if not (in_loop or habits.copies_gathered):
         return None, None
-    count = group_held(state, group).all
+    held = group_held(state, group)
+    dtype, element, count = resolved.precision.compute, resolved.precision.element, held.all
     part = ("", "input", "input", "weight")[kind]
     common: dict[str, Any] = {"phase": "backward" if kind else "forward", "part": part}
-    before, after = Rows("weights of a turn"), Rows("gradients of a turn")
-    if kind == 0 or (kind in _BACKWARD and resolved.reshard_after_forward):
+    before, after = Rows("weights of a unit"), Rows("gradients of a unit")
+    again = kind in _BACKWARD and resolved.reshard_after_forward
+    if habits.copies_gathered and (kind == 0 or (again and not (ends and habits.fsdp_root_unit))):
+        gathered = sum(size for _, size, _ in held.parts(resolved))
+        if gathered:
+            _copy(before, "gathered weights copied out", element * gathered, dtype, common)
+    if in_loop and (kind == 0 or again):
         if habits.carries_gathered:
-            _copy(before, "gathered weights", resolved.precision.element * count, resolved.precision.compute, common)
+            _copy(before, "gathered weights to the next turn", element * count, dtype, common)
         if habits.casts_gathered:
             add_casts(before, "weights", count, resolved.precision, **common)
-    if kind in _WEIGHTS_APART and habits.carries_gathered:
-        _copy(after, "gradients", resolved.gradient_bytes * count, resolved.gradient_dtype, common)
+    if in_loop and kind in _WEIGHTS_APART and habits.carries_gathered:
+        _copy(after, "gradients to the next turn", resolved.gradient_bytes * count, resolved.gradient_dtype, common)
     return before.table() if before.rows else None, after.table() if after.rows else None
 
 
 def _copy(rows: Rows, what: str, size: float, dtype: str, common: dict[str, Any]) -> None:
-    rows.add(label=f"{what} to the next turn", work="memory_bound", dtype=dtype, read=size, written=size, **common)
+    rows.add(label=what, work="memory_bound", dtype=dtype, read=size, written=size, **common)

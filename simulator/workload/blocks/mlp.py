@@ -121,7 +121,7 @@ def _activation(g: LayerBuilder, before: str, given: tuple[Tensor, ...], expert:
     passes = 1 if fused or not (m.linear_bias or m.gated_mlp) else 2
     halves = len(given)
     traffic = [halves * passes, passes, (halves + 1) * passes, halves * passes]
-    plain = m.gated_mlp and passes > 1
+    plain, joined = m.gated_mlp and passes > 1, 0
     if plain:
         joined, biases = 2 if _joined(g, expert) else 0, 2 if m.linear_bias else 0
         traffic = [3 + biases, 2 + biases, 6 + joined, 3 + joined]
@@ -148,7 +148,9 @@ def _activation(g: LayerBuilder, before: str, given: tuple[Tensor, ...], expert:
             moves=(
                 Moves(dims=dims, read=read, written=written, backward_read=back_read, backward_written=back_written),
             ),
-            access="stream" if plain else "",  # an error function takes longer than its bytes
+            access=("strided" if joined else "stream")
+            if plain
+            else "",  # an error function takes longer than its bytes
             launches=passes,
             backward_launches=passes,
         )

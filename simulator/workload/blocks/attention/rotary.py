@@ -1,4 +1,4 @@
-"""Rotary embedding of queries and keys: one kernel that reads and writes them once, or plain tensor operations.
+"""Rotary embedding of queries and keys: one kernel that reads and writes them once, plain tensor operations, or complex numbers.
 
 Plain, in reads and writes of the rotated tensors (x cos + half-swapped x sin; half = one of the two halves):
 
@@ -9,6 +9,9 @@ Plain, in reads and writes of the rotated tensors (x cos + half-swapped x sin; h
 Of a part of each head alone that share of them; then it is joined with the rest (1, 1), and backward both parts are set into zeros and
 summed (3, 4).  So it is of the whole head where a kernel that takes no scaled cosines leaves a scaled model to plain operations
 (Megatron-Core, rope_utils.py: the rest is empty, but joined).  Source: Su et al., arXiv 2104.09864.
+
+Complex: queries and keys are widened to fp32, pairs of numbers multiplied by complex ones, and the product is narrowed again; three
+kernels each way, of which inductor, which has no complex numbers, joins none (pytorch/torchtitan issue 15).
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from simulator.workload.builder import LayerBuilder
 from simulator.workload.graph import Dim, Keep, Kernel, Moves, Tensor
 
 __all__ = ["rotary"]
+
+_FP32 = 4.0
 
 
 def rotary(
@@ -32,9 +37,12 @@ def rotary(
     """
     e, share = g.e, g.m.rotary_share
     without = g.style.fused_rotary and g.m.rotary_scale != 1.0 and not g.style.scales_rotary
-    fused, part = g.style.fused_rotary and not without, share < 1.0 or without
+    turned = g.style.complex_rotary
+    fused, part = g.style.fused_rotary and not without and not turned, share < 1.0 or without
     forward = (1.0, 1.0) if fused else (5.5 * share + part, 4.5 * share + part)
     backward = (1.0, 1.0) if fused else (7.5 * share + 3 * part, 7.5 * share + 4 * part)
+    if turned:
+        forward = backward = (1.0 + 2.0 * _FP32 / e, 1.0 + 2.0 * _FP32 / e)
     q, k = (replace(t, name=f"{t.name}, turned") for t in given[:2])
     tables = g.tensor("cosines and sines", *g.tokens, Dim("tables", 4), g.head_dim)
     gathers = g.style.gathers_rotary
@@ -49,9 +57,9 @@ def rotary(
                 Moves(dims=read, read=e * forward[0], backward_written=e * backward[1]),
                 Moves(dims=written, written=e * forward[1], backward_read=e * backward[0]),
             ),
-            access="" if fused else "stream",
-            launches=2 if fused else 10 + 2 * part,
-            backward_launches=2 if fused else 18 + 10 * part,
+            access="" if fused else "strided",
+            launches=6 if turned else 2 if fused else 10 + 2 * part,
+            backward_launches=6 if turned else 2 if fused else 18 + 10 * part,
         )
     )
     return q, k
