@@ -327,10 +327,11 @@ EXPERTS |= {"ep": "8", "tp": "1", "pp": "1", "dp": "16"}
     [
         ("DeepEP", {"expert_exchange": "once_per_node"}),
         (
-            "HybridEP; CUDA graphs of attention and router",
-            {"expert_exchange": "once_per_node", "cuda_graphs": ("attn", "moe_router")},
+            "HybridEP; CUDA graphs of attention, router and preprocessing",
+            {"expert_exchange": "once_per_node", "cuda_graphs": ("attn", "moe_router", "moe_preprocess")},
         ),
         ("all-to-all dispatcher", {"expert_exchange": "all_to_all"}),
+        ("exchanges overlapped", {"schedule": "combined_1f1b"}),
         ("1F1B overlap of the exchange", {"schedule": "combined_1f1b"}),
         ("no exchange overlap", {}),
         ("as published", {}),
@@ -345,3 +346,9 @@ def test_words_for_the_exchange_of_experts(note: str, expected: dict[str, object
 def test_words_for_the_exchange_say_nothing_of_experts_that_are_not_dealt_out() -> None:
     fields = placed(**{**EXPERTS, "ep": "1"}, quality_note="DeepEP; exchange overlapped").fields
     assert not {"expert_exchange", "schedule"} & set(fields)
+
+
+def test_attention_in_8_bits_is_read_where_a_kernel_for_it_is_known() -> None:
+    row = {"framework": "Megatron-Core", "quality_note": "attention in 8 bits", "precision": "mxfp8"}
+    assert "te_mxfp8" == placed(**row, gpu="GB200-NVL72", gpus_per_node="4").fields["attention"]
+    assert "te_mxfp8" != placed(**row, gpu="H100-80GB-SXM").fields.get("attention")

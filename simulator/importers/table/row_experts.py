@@ -15,7 +15,7 @@ _ONCE = r"\b(deep|hybrid)[- ]?ep\b"
 """Libraries that send a row once to every node (deepseek-ai/DeepEP and its branch hybrid-ep)."""
 _COPIES = r"\ball[- ]?to[- ]?all (token )?dispatcher\b"
 _OVERLAPPED = (
-    r"\bexchange( is)? overlap(ped)?\b|\boverlap of (the )?(expert )?exchange\b|\b(ep|moe)[ _-](a2a|all-?to-?all)[ _-]overlap"
+    r"\bexchanges?( is| are)? overlap(ped)?\b|\boverlap of (the )?(expert )?exchange\b|\b(ep|moe)[ _-](a2a|all-?to-?all)[ _-]overlap"
     r"|\bmoe_a2a_overlap\b|\boverlap[-_]moe[-_]expert[-_]parallel[-_]comm\b"
 )
 _NOT = r"\b(no|without) (expert )?exchange overlap"

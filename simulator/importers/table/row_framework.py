@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from simulator.importers.table.row_cluster import row_gpu
-from simulator.importers.table.row_notes import keeps_16_bits
+from simulator.importers.table.row_notes import keeps_16_bits, words_said
 from simulator.importers.table.rows import CannotPlace, Row, number, text
 from simulator.importers.vocabulary.names import load_names
 from simulator.importers.vocabulary.words import kernel_by_words, precision_by_words
@@ -23,6 +24,7 @@ __all__ = [
 
 _BEFORE_FLASH = ("kepler", "pascal", "volta", "turing")
 """Architectures that FlashAttention (Dao-AILab/flash-attention README: 2 needs Ampere) and Transformer Engine leave out."""
+_IN_8_BITS = r"\battention (is |runs )?in (8 bits|8-bit|mxfp8)\b|\bfp8[-_]dot[-_]product[-_]attention\b"
 
 
 def row_precision(row: Row) -> tuple[str, tuple[str, ...]]:
@@ -104,6 +106,8 @@ def profile_of_run(row: Row, named: str, assumed: list[str]) -> str:
 def row_attention(row: Row, assumed: list[str]) -> dict[str, Any]:
     """Return the attention kernel that a row names, as a field of the plan; {} leaves it to the framework."""
     names, kernel = load_names(), text(row, "attn_kernel")
+    if re.search(_IN_8_BITS, words_said(row)) and row_precision(row)[0] == "mxfp8" and _blackwell(row):
+        return {"attention": "te_mxfp8"}
     if not kernel:
         return {}
     own = names.meant_by(text(row, "source"), "attention", kernel)
@@ -118,6 +122,11 @@ def row_attention(row: Row, assumed: list[str]) -> dict[str, Any]:
     if note:
         assumed.append(f"attention {kernel!r}: {note}")
     return {"attention": found} if found else {}
+
+
+def _blackwell(row: Row) -> bool:
+    """Whether the GPU is one for which Transformer Engine has attention in MXFP8 (compute capability 10)."""
+    return row_gpu(row)[0].architecture == "blackwell"
 
 
 def unsaid_attention(row: Row, profile: str, assumed: list[str]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ _STATES = (
 _WEIGHTS = r"weights, gradients and moments on the host|offload[-_]params?\b|param\w*[-_ ]offload"
 """Words for shards of weights that live there, too."""
 _ACTIVATIONS = r"offload[-_]activations=(1|true)|activations? (are )?(offload\w*|move to the host)|activation offload"
-_GRAPHED = {"attention": "attn", "mlp": "mlp", "router": "moe_router"}
+_GRAPHED = {"attention": "attn", "mlp": "mlp", "router": "moe_router", "preprocess": "moe_preprocess"}
 """Words for parts of layers that CUDA graphs start."""
 _NOT = r"\b(no|without) (cpu )?offload"
 
