@@ -82,3 +82,34 @@ def test_numbers_beyond_what_anything_has_are_no_numbers(column: str, told: str)
     with pytest.raises(CannotPlace) as caught:
         placed(**(unknown | {column: told}))
     assert caught.value.reason.startswith(f"{column}: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "machine"),
+    [
+        ("", "16", "a100_80gb_sxm infiniband"),
+        ("RoCE", "16", "a100_80gb_sxm infiniband"),
+        ("over EFA, as its owner says", "16", "a100_80gb_sxm efa"),
+        ("over EFA, as its owner says", "8", "a100_80gb_sxm"),
+    ],
+)
+def test_words_tell_the_kind_of_network_and_with_it_the_machine(words: str, gpus: str, machine: str) -> None:
+    row = placed(quality_note=words, n_gpus=gpus, dp=str(int(gpus) // 4))
+    assert row.cluster.machine == machine
+    assert ("the row's own words" in "; ".join(row.assumed)) is (words != "" and gpus == "16")
+
+
+@pytest.mark.parametrize(
+    ("framework", "known"),
+    [
+        ("Megatron-LM (May 2021)", True),
+        ("Megatron-LM (be85fc5d, 2026)", True),
+        ("torchtitan (FSDP2) + torch.compile + float8 rowwise", True),
+        ("Megatron-LM fork of our lab", False),
+        ("torchtitan (FSDP2), eager, float8nocompile", False),
+        ("PyTorch FSDP", False),
+        ("XYZ", False),
+    ],
+)
+def test_a_code_is_known_whose_name_says_nothing_beside_it(framework: str, known: bool) -> None:
+    assert ("code" not in placed(framework=framework).unknown) is known

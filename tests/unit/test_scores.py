@@ -254,3 +254,17 @@ def test_kept_predictions_are_scored_again(tmp_path) -> None:  # type: ignore[no
     (again,) = [o for some in read.outcomes() for o in some]
     assert read.kind == "predictions"
     assert again == kept
+
+
+def test_a_kind_with_enough_first_tries_leans_on_its_own() -> None:
+    """Experts that come out far too fast at first widen no pipeline's band."""
+
+    def some(kind: str, measured: float, first: bool) -> list[RunError]:
+        return [
+            RunError(kind=kind, source=f"{kind}{i}", measured=measured, predicted=1.0, first=first) for i in range(10)
+        ]
+
+    calm = [*some("pipeline", 1.02, False), *some("pipeline", 1.03, True)]
+    rough = [*some("experts", 1.05, False), *some("experts", 2.5, True)]
+    assert fit_run_residuals(calm + rough).kind["pipeline"] == fit_run_residuals(calm).kind["pipeline"]
+    assert fit_run_residuals(calm + rough).kind["experts"].sigma_slower > 0.5
