@@ -96,9 +96,17 @@ def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
 def _of_chunks(state: State, desk: Desk, seconds: Callable[[LayerCost, str, Desk], float]) -> np.ndarray:
     """[2, chunks] seconds of every chunk's forward and backward."""
     chunks, class_of = classes_of(state.chunks)
-    kinds = {kind: [seconds(cost, way, desk) for way in ("forward", "backward")] for kind, cost in state.costs.items()}
+    kinds = dict(zip(state.costs, _of_layers(tuple(state.costs.values()), desk, seconds), strict=True))
     each = [[sum(n * kinds[kind][way] for kind, n in layer_counts(one)) for one in chunks] for way in (0, 1)]
     return np.array(each)[:, class_of]
+
+
+@functools.lru_cache(maxsize=2048)
+def _of_layers(
+    layers: tuple[LayerCost, ...], desk: Desk, seconds: Callable[[LayerCost, str, Desk], float]
+) -> tuple[tuple[float, float], ...]:
+    """Seconds of every layer's forward and backward."""
+    return tuple([(seconds(cost, "forward", desk), seconds(cost, "backward", desk)) for cost in layers])
 
 
 def _least_busy(state: State, desk: Desk) -> float:
@@ -305,10 +313,25 @@ def _in_flight(state: State) -> np.ndarray:
     chunks, class_of = classes_of(state.chunks)
     structure = state.structure
     moments = _MOMENTS.get((structure, class_of), lambda: _moments(structure, class_of))
-    saved = np.array([_size(saved_by(state, state.costs, chunk)) for chunk in chunks])
-    marks = np.array([[_mark(state, chunk, way) for chunk in chunks] for way in ("forward", "backward")])
-    level = moments.held @ saved + marks[moments.way, moments.chunk]
+    shared = tuple(state.costs.values()), _held_choices(state.resolved)
+    found = [_HELD.get((*shared, chunk), functools.partial(_held, state, chunk)) for chunk in chunks]
+    saved, *marks = np.array(found).T
+    level = moments.held @ saved + np.array(marks)[moments.way, moments.chunk]
     return np.asarray(np.maximum.reduceat(level, moments.first))
+
+
+def _held(state: State, chunk: Chunk) -> tuple[float, float, float]:
+    """Bytes that a chunk saves, and of its temporaries forward and backward."""
+    saved = _size(saved_by(state, state.costs, chunk))
+    return saved, _mark(state, chunk, "forward"), _mark(state, chunk, "backward")
+
+
+_held_choices = operator.attrgetter(
+    "framework", "schedule", "zero_stage", "activation_offload", "fsdp_reduce", "reduces_once", "gradient_bytes", "shard_size",
+    "expert_shard_size",
+)  # fmt: skip
+"""What `_held` asks of a plan beside the costs of its layers."""
+_HELD: Remembered[tuple[float, float, float]] = Remembered(2**22, lambda found: 256)
 
 
 class _Moments(NamedTuple):
