@@ -64,7 +64,7 @@ def simulate(
     verify(program)
     priced = price_ranks(program, cluster, fold)
     trace = run(priced.program, priced.prices, engine)
-    beyond = beyond_framework(resolved, plan)
+    beyond = beyond_framework(resolved.framework, resolved.schedule, plan)
     noted = (
         *assumptions,
         *_small_bucket(workload, resolved, plan),

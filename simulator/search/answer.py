@@ -14,6 +14,7 @@ from simulator.report.frames import Records, Tabular
 from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table, percent
 from simulator.search.candidate import Candidate
+from simulator.search.ledger import Ledger, Noted
 from simulator.search.run import Run
 from simulator.search.space import Space, setting_value, with_batch
 from simulator.search.split import BALANCED
@@ -78,8 +79,8 @@ class Answer(Tabular):
         strategy, proves: which strategy, and what it proves when it ends by itself.
         objective: what was made least.
         probability: with which plans must fit.
-        refused, candidates, large, bounded: what became of the plans, by number; those too large were not simulated, but for
-            the nearest where none fits.
+        ledger: what became of the plans; those too large were not simulated, but for the nearest where none fits.
+        candidates: the plans that were simulated, by number.
         best: those that fit, the best first.
         choices: what every value of every field costs.
         proven: whether no plan of the space is better.
@@ -95,10 +96,8 @@ class Answer(Tabular):
     proves: str
     objective: str
     probability: float
-    refused: dict[int, str]
+    ledger: Ledger
     candidates: dict[int, Candidate]
-    large: frozenset[int]
-    bounded: frozenset[int]
     best: tuple[Candidate, ...]
     choices: tuple[Choice, ...]
     proven: bool
@@ -109,12 +108,27 @@ class Answer(Tabular):
     stopped: bool = False
 
     @property
+    def refused(self) -> Noted[str]:
+        """Why plans cannot be."""
+        return self.ledger.refused
+
+    @property
+    def large(self) -> Noted[float]:
+        """Plans without room, and the least part of the GPU that they fill."""
+        return self.ledger.large
+
+    @property
+    def bounded(self) -> Noted[float]:
+        """Plans that their bound disposed of."""
+        return self.ledger.bounded
+
+    @property
     def disposed(self) -> dict[str, int]:
         """Plans by what became of them; with `open`, those that nobody came to, they add up to the space."""
         fits = len(self.best)
         found = {
             "refused": len(self.refused),
-            "memory": len(self.large | set(self.candidates)) - fits,
+            "memory": len(self.large) + sum(number not in self.large for number in self.candidates) - fits,
             "bounded": len(self.bounded),
             "simulated": fits,
         }
@@ -262,8 +276,9 @@ class Answer(Tabular):
         if not self.best:
             near = self.nearest
             if near is None:
-                common = Counter(self.refused.values()).most_common(1)
-                why = f"Every plan is refused; most often: {common[0][0]}" if common else "No plan was looked at."
+                reasons = self.ledger.reasons()
+                common = max(reasons, key=lambda reason: reasons[reason], default="")
+                why = f"Every plan is refused; most often: {common}" if common else "No plan was looked at."
                 return [Section(title="no plan", lines=(why,))]
             lacks = f"{show(near.peak_memory, 'B')} of {show(near.capacity, 'B')}, fits with {percent(near.fit_probability)}"
             return [Section(title="no plan fits", lines=(f"nearest: {_plan(near)}: {lacks}",))]
@@ -373,47 +388,46 @@ def choices_of(run: Run, value_of: Callable[[Candidate], float]) -> tuple[Choice
     """Return what every value of every ranged field costs beside the best plan."""
     if not run.best:
         return ()
-    space, refused, candidates, bounds = run.space, run.refused, run.candidates, run.bounds
+    space, ledger = run.space, run.ledger
     least = value_of(run.best[0])
+    without_room = [number for number in run.candidates if number not in run.large]
     fits = {one.point.number for one in run.best}
+    counts = ledger.counts(run.candidates)
     out = []
-    stride = space.size
     for field, values in space.ranges.items():
-        stride //= len(values)
-        by_place: dict[int, list[int]] = {place: [] for place in range(len(values))}
-        for number in (*refused, *run.large, *bounds):
-            by_place[number // stride % len(values)].append(number)
+        tried = {space.place(number, field) for number in fits}
         for place, value in enumerate(values):
-            mine = set(by_place[place])
-            first = next((one for one in run.best if one.point.number in mine), None)
-            lost = [refused[n] for n in mine if n in refused]
-            large = sum(n in run.large or (n in candidates and n not in fits) for n in mine)
-            unseen = [bounds[n] for n in mine if n in bounds and n not in candidates and n not in refused]
+            mine = counts[field, place]
+            first = None
+            if place in tried:
+                first = next(one for one in run.best if space.place(one.point.number, field) == place)
             over, bounded = None if first is None else value_of(first) / least - 1.0, False
-            lowest = min(unseen, default=None)
-            if first is None and lowest is not None and least:
-                over, bounded = max(0.0, lowest / least - 1.0), True
+            if first is None and mine.least is not None and least:
+                over, bounded = max(0.0, mine.least / least - 1.0), True
+            large = sum(n not in fits and space.place(n, field) == place for n in without_room)
             out.append(
                 Choice(
                     field=field,
                     value=value,
                     plans=space.size // len(values),
-                    refused=len(lost),
-                    memory=large,
+                    refused=mine.refused,
+                    memory=mine.large + large,
                     best=first,
                     over=over,
                     bounded=bounded,
-                    reason=_common(lost) if len(lost) == len(mine) else "",
+                    reason=_common(ledger.reasons(field, place)) if mine.refused == mine.known else "",
                 )
             )
     return tuple(out)
 
 
-def _common(reasons: Sequence[str]) -> str:
+def _common(reasons: Mapping[str, int]) -> str:
     """The rule met most often, numbers aside, in the words of one of those that broke it."""
     if not reasons:
         return ""
-    rules = Counter(re.sub(r"[\d.]+", "#", reason) for reason in reasons)
+    rules: Counter[str] = Counter()
+    for reason, count in reasons.items():
+        rules[re.sub(r"[\d.]+", "#", reason)] += count
     rule = rules.most_common(1)[0][0]
     said = next(reason for reason in reasons if re.sub(r"[\d.]+", "#", reason) == rule)
     return said if len(said) <= 140 else said[:137] + "..."

@@ -43,14 +43,15 @@ from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk, classes_of
 from simulator.lowering.steps.connect import message_links
 from simulator.lowering.steps.hops import links_of
-from simulator.lowering.steps.parameters import first_alike, group_held, layer_counts, rank_held
+from simulator.lowering.steps.parameters import contents, first_alike, group_held, layer_counts, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
-from simulator.lowering.steps.unit_parts import gradient_made
+from simulator.lowering.steps.unit_parts import gather_links, gradient_made
 from simulator.lowering.steps.update import weight_gathers
 from simulator.program.prices import ACCOUNTS
 from simulator.program.program import Tensor
 from simulator.remembered import Remembered
+from simulator.workload.layer_kind import is_layer
 from simulator.workload.workload import Workload
 
 __all__ = ["ACTIVATION_FIELDS", "ROUNDING", "Lasting", "held_bytes", "lasting", "least_bytes", "least_seconds"]
@@ -95,9 +96,17 @@ def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
 def _of_chunks(state: State, desk: Desk, seconds: Callable[[LayerCost, str, Desk], float]) -> np.ndarray:
     """[2, chunks] seconds of every chunk's forward and backward."""
     chunks, class_of = classes_of(state.chunks)
-    kinds = {kind: [seconds(cost, way, desk) for way in ("forward", "backward")] for kind, cost in state.costs.items()}
+    kinds = dict(zip(state.costs, _of_layers(tuple(state.costs.values()), desk, seconds), strict=True))
     each = [[sum(n * kinds[kind][way] for kind, n in layer_counts(one)) for one in chunks] for way in (0, 1)]
     return np.array(each)[:, class_of]
+
+
+@functools.lru_cache(maxsize=2048)
+def _of_layers(
+    layers: tuple[LayerCost, ...], desk: Desk, seconds: Callable[[LayerCost, str, Desk], float]
+) -> tuple[tuple[float, float], ...]:
+    """Seconds of every layer's forward and backward."""
+    return tuple([(seconds(cost, "forward", desk), seconds(cost, "backward", desk)) for cost in layers])
 
 
 def _least_busy(state: State, desk: Desk) -> float:
@@ -182,12 +191,28 @@ def _exchanged(state: State, rank: int, desk: Desk) -> tuple[float, float]:
         return price_item(state.items[item], desk).occupancy
 
     chains = links_of(state, "gradients", rank_held(state, rank))
-    reduced = max(
-        (sum(resolved.reductions * seconds(chain[0]) for chain in chains), *map(seconds, _second_hops(chains)))
-    )
+    first = sum(resolved.reductions * seconds(chain[0]) for chain in chains)
+    if resolved.zero_stage == 3:
+        gathers = _gathered(state, rank, seconds)
+        first = max(first, gathers) if resolved.framework.separate_communicators else first + gathers
+    reduced = max((first, *map(seconds, _second_hops(chains))))
     if resolved.zero_stage not in (1, 2) or resolved.overlap_parameters or resolved.optimizer_offload:
         return reduced, 0.0
     return reduced, sum(map(seconds, weight_gathers(state, rank)))
+
+
+def _gathered(state: State, rank: int, seconds: Callable[[int], float]) -> float:
+    """Seconds in which ZeRO-3 gathers a rank's layers for every microbatch, forward and, where no unit can stay, backward."""
+    resolved, habits = state.resolved, state.resolved.framework
+    by_tensor = habits.gathers_by_tensor or habits.gather_bucket  # some may stay, or come with others
+    if by_tensor or not resolved.reshard_after_forward or resolved.fsdp_gather != "microbatch":
+        return 0.0
+    kinds = [kind for chunk in contents(state, rank) for kind in chunk.kinds if is_layer(kind)]
+    each = 0.0
+    for what, count, group in group_held(state, kinds).parts(resolved):
+        forward, backward = gather_links(state, f"weights{what}", count, group)
+        each += seconds(forward) + (seconds(backward) if resolved.fsdp_unit == 1 else 0.0)
+    return resolved.microbatches * each
 
 
 def _second_hops(chains: list[tuple[int, ...]]) -> list[int]:
@@ -288,10 +313,25 @@ def _in_flight(state: State) -> np.ndarray:
     chunks, class_of = classes_of(state.chunks)
     structure = state.structure
     moments = _MOMENTS.get((structure, class_of), lambda: _moments(structure, class_of))
-    saved = np.array([_size(saved_by(state, state.costs, chunk)) for chunk in chunks])
-    marks = np.array([[_mark(state, chunk, way) for chunk in chunks] for way in ("forward", "backward")])
-    level = moments.held @ saved + marks[moments.way, moments.chunk]
+    shared = tuple(state.costs.values()), _held_choices(state.resolved)
+    found = [_HELD.get((*shared, chunk), functools.partial(_held, state, chunk)) for chunk in chunks]
+    saved, *marks = np.array(found).T
+    level = moments.held @ saved + np.array(marks)[moments.way, moments.chunk]
     return np.asarray(np.maximum.reduceat(level, moments.first))
+
+
+def _held(state: State, chunk: Chunk) -> tuple[float, float, float]:
+    """Bytes that a chunk saves, and of its temporaries forward and backward."""
+    saved = _size(saved_by(state, state.costs, chunk))
+    return saved, _mark(state, chunk, "forward"), _mark(state, chunk, "backward")
+
+
+_held_choices = operator.attrgetter(
+    "framework", "schedule", "zero_stage", "activation_offload", "fsdp_reduce", "reduces_once", "gradient_bytes", "shard_size",
+    "expert_shard_size",
+)  # fmt: skip
+"""What `_held` asks of a plan beside the costs of its layers."""
+_HELD: Remembered[tuple[float, float, float]] = Remembered(2**22, lambda found: 256)
 
 
 class _Moments(NamedTuple):

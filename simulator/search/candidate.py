@@ -182,7 +182,7 @@ def look(space: Space, point: Point, objective: str, probability: float | None =
         job = space.job_of(point)
         cluster = job.cluster
         resolved = resolve(job.workload, job.plan, cluster.world_size, f"cluster {cluster.name!r}")
-        if space.by_framework and (beyond := beyond_framework(resolved, job.plan)):
+        if space.by_framework and (beyond := beyond_framework(resolved.framework, resolved.schedule, job.plan)):
             return Looked(point=point, job=None, refusal=f"{beyond}. Way out: --any-framework")
         room, unseen = cluster.gpu.usable_memory, "code" in unseen_of(job, resolved.framework.name)
         most = math.inf if probability is None else fullest_that_fits(probability, unseen)

@@ -8,9 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simulator.search.bounds import ACTIVATION_FIELDS
 from simulator.search.candidate import Candidate, Looked, look
-from simulator.search.space import Point, Space
+from simulator.search.deciding import deciding_fields
+from simulator.search.ledger import Ledger
+from simulator.search.space import Space
 
 __all__ = ["BATCH", "Run"]
 
@@ -47,16 +52,13 @@ class Run:
     tell: Callable[[str], None] = lambda line: None
 
     def __post_init__(self) -> None:
-        self.refused: dict[int, str] = {}
+        self.ledger = Ledger(self.space)
+        self.refused, self.large, self.bounds = self.ledger.refused, self.ledger.large, self.ledger.bounds
         self.candidates: dict[int, Candidate] = {}
-        self.bounds: dict[int, float] = {}
-        self.large: dict[int, float] = {}
-        self.bounded: set[int] = set()
         self.complete = False
         self.used = 0.0
         self._told = 0.0
-        self._said: dict[str, str] = {}  # reasons: plans have few different ones
-        self._too_large: dict[int, float] = {}  # families whose states do not fit: what they fill of the GPU
+        self._lasting = frozenset(self.space.ranges) - ACTIVATION_FIELDS
         self._best: list[Candidate] = []
 
     @property
@@ -69,37 +71,30 @@ class Run:
         """Processor time, where somebody asks for it: the question itself takes time."""
         return time.process_time() if self.budget is not None else 0.0
 
-    def looks(self, points: Iterable[Point], every: bool = False) -> Iterator[Looked]:
-        """Yield the plans that may be and may fit, with their bounds; the others are written down.
+    def looks(self, numbers: Iterable[int], every: bool = False) -> Iterator[Looked]:
+        """Yield the plans that may be and may fit, with their bounds; the others are written down, those that share what decides with them.
 
         `large` has the plans that cannot fit, with the least part of the GPU that they fill; `every`: these are yielded too.
         """
-        for point in points:
+        for number in numbers:
+            if not self.ledger.is_open(number):
+                continue
             if self.over:
                 return
-            if any(point.number in known for known in (self.refused, self.candidates, self.large)):
-                continue
-            family = self.space.family(point.number, ACTIVATION_FIELDS)
-            full = self._too_large.get(family)
-            if full is not None:
-                self.large[point.number] = full
-                self._progress()
-                continue
             started = self._clock()
+            point = self.space.at(number)
             cut = math.inf if self.cut is None else self.cut
             found = look(self.space, point, self.objective, None if every else self.probability, cut)
+            if found.job is None:
+                self.ledger.refuse(number, found.refusal, deciding_fields(self.space, point, found.refusal))
+            elif found.too_large:
+                self.ledger.too_large(number, found.full, self._lasting if found.by_states else None)
+            else:
+                self.ledger.bound(number, found.bound)
             self.used += self._clock() - started
             self._progress()
-            if found.job is None:
-                self.refused[point.number] = self._said.setdefault(found.refusal, found.refusal)
-                continue
-            if found.too_large:
-                self.large[point.number] = found.full
-                if found.by_states:
-                    self._too_large[family] = found.full
-                continue
-            self.bounds[point.number] = found.bound
-            yield found
+            if found.job is not None and not found.too_large:
+                yield found
 
     def looked(self, number: int) -> Looked:
         """Return a plan that was looked at, to be simulated: of all plans only their bounds are kept."""
@@ -107,18 +102,18 @@ class Run:
         return Looked(point=point, job=self.space.job_of(point), bound=self.bounds[number], objective=self.objective)
 
     @property
-    def points(self) -> Iterator[Point]:
+    def numbers(self) -> Iterable[int]:
         """Every plan: in order, or, where time may be up before all were looked at, spread."""
-        return self.space.points() if self.until is None and self.budget is None else self.spread
+        return range(self.space.size) if self.until is None and self.budget is None else self.spread
 
     @property
-    def spread(self) -> Iterator[Point]:
+    def spread(self) -> Iterator[int]:
         """Every plan, in an order that soon has some of everything."""
         size = self.space.size
         stride = round(size * _GOLDEN)
         while math.gcd(stride, size) > 1:
             stride += 1
-        return (self.space.at(stride * turn % size) for turn in range(size))
+        return (stride * turn % size for turn in range(size))
 
     def simulate(self, looked: Sequence[Looked]) -> list[Candidate]:
         """Simulate plans and write down what comes of them; return those that could be."""
@@ -131,7 +126,7 @@ class Run:
         out = []
         for one, (result, _) in zip(looked, found, strict=True):
             if isinstance(result, str):
-                self.refused[one.point.number] = result
+                self.ledger.refuse(one.point.number, result)
             else:
                 self.candidates[one.point.number] = result
                 out.append(result)
@@ -158,21 +153,24 @@ class Run:
     @property
     def open_bound(self) -> float | None:
         """The least bound of the plans that nobody disposed of; None if there are none, or some have not been looked at."""
-        if len(self.refused) + len(self.large) + len(self.bounds) < self.space.size:
+        if len(self.ledger.open):
             return 0.0
-        left = [
-            b
-            for n, b in self.bounds.items()
-            if n not in self.candidates and n not in self.refused and n not in self.bounded
-        ]
-        return min(left, default=None)
+        left = self.left
+        return float(self.ledger.least(left).min()) if len(left) else None
+
+    @property
+    def left(self) -> NDArray[np.int64]:
+        """The plans that may be and may fit, and were neither simulated nor disposed of by their bound."""
+        known = np.fromiter(self.candidates, np.int64, len(self.candidates))
+        found = np.setdiff1d(self.bounds.numbers, self.ledger.bounded.numbers, assume_unique=True)
+        return np.asarray(np.setdiff1d(found, known, assume_unique=True), np.int64)
 
     def _progress(self) -> None:
         now = time.monotonic()
         if now - self._told < 1.0:
             return
         self._told = now
-        looked = len(self.refused) + len(self.large) + len(self.bounds)
+        looked = self.space.size - len(self.ledger.open)
         best = f", best {self._best[0].value(self.objective):.4g}" if self._best else ""
         self.tell(
             f"{looked:,} of {self.space.size:,} plans looked at, {len(self.refused):,} refused, "

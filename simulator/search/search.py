@@ -96,7 +96,8 @@ def search(
                 raise
             tell("stopped; here is what is known so far")
     if not run.candidates and run.large:  # so that it can be said what is lacking
-        nearest = space.at(min(run.large, key=lambda number: (run.large[number], number)))
+        numbers = run.large.numbers
+        nearest = space.at(int(numbers[run.ledger.least(numbers).argmin()]))
         run.simulate([look(space, nearest, objective)])
     proven = run.complete and method.exact
     return Answer(
@@ -105,10 +106,8 @@ def search(
         proves=method.proves,
         objective=objective,
         probability=fit_probability,
-        refused=run.refused,
+        ledger=run.ledger,
         candidates=run.candidates,
-        large=frozenset(run.large),
-        bounded=frozenset(run.bounded),
         best=tuple(run.best),
         choices=choices_of(run, lambda one: one.value(objective)),
         proven=proven,

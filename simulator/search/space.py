@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -144,15 +144,11 @@ class Space:
             number = number * len(many) + many.index(values[name])
         return number
 
-    def family(self, number: int, fields: Collection[str]) -> int:
-        """Return the number of the plan that differs from this one in these fields alone, and has their first values."""
-        stride = 1
-        for name in list(self.ranges)[::-1]:
-            count = len(self.ranges[name])
-            if name in fields:
-                number -= number // stride % count * stride
-            stride *= count
-        return number
+    def place(self, number: int, field: str) -> int:
+        """Return which of a field's values the plan of this number has."""
+        names = list(self.ranges)
+        stride = math.prod(len(self.ranges[name]) for name in names[names.index(field) + 1 :])
+        return number // stride % len(self.ranges[field])
 
     def job_of(self, point: Point) -> Job:
         """Return a plan as a job.

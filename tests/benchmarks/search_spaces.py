@@ -2,13 +2,13 @@
 JSON.  The loop may run with an older tree on its path, so it uses public names alone.
 
 python search_spaces.py search|loop MODEL CLUSTER GPUS BATCH TOKENS        the loop reads plans from standard input
+python search_spaces.py wide MODEL CLUSTER GPUS BATCH TOKENS               the same, with choices of overlap and of the host
 """
 
 from __future__ import annotations
 
 import json
 import random
-import resource
 import sys
 import time
 from typing import Any
@@ -16,8 +16,26 @@ from typing import Any
 _SAMPLE = 150
 
 
-def searched(model: str, cluster: str, gpus: str, batch: str, tokens: str) -> dict[str, Any]:
-    """Return CPU seconds, what was found, and a sample of the space's plans, refused ones too."""
+def peak_bytes() -> int:
+    """Return the most memory that this process held; `getrusage` would count that of the process which started it, too."""
+    with open("/proc/self/status") as status:
+        return 1024 * next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+
+
+WIDE: dict[str, tuple[Any, ...]] = {
+    "plan.overlap_gradients": (None, False, True),
+    "plan.overlap_parameters": (None, False, True),
+    "plan.overlap_tensor_parallel": (None, True),
+    "plan.optimizer_offload": (0.0, 0.5, 1.0),
+    "plan.activation_offload": (None, 1, 2),
+    "plan.parameter_offload": (0.0, 0.5, 1.0),
+}
+
+
+def searched(
+    model: str, cluster: str, gpus: str, batch: str, tokens: str, more: dict[str, tuple[Any, ...]] | None = None
+) -> dict[str, Any]:
+    """Return CPU seconds, what was found, and a sample of the space's plans, refused ones too; `more`: further ranges."""
     from simulator.job import job_from_names
     from simulator.search.defaults import default_ranges
     from simulator.search.search import search
@@ -28,7 +46,7 @@ def searched(model: str, cluster: str, gpus: str, batch: str, tokens: str) -> di
     sizes = [f"cluster.gpus={gpus}", f"workload.global_batch_size={batch}", f"workload.sequence_length={tokens}"]
     job = job_from_names(model, cluster, sizes)
     ranges = {field: values for field, values in default_ranges(job).items() if field != "plan.layer_split"}
-    space = make_space(job, ranges, {})
+    space = make_space(job, ranges | (more or {}), {})
     started = time.process_time()
     answer = search(space, top=1)
     seconds = time.process_time() - started
@@ -40,7 +58,7 @@ def searched(model: str, cluster: str, gpus: str, batch: str, tokens: str) -> di
         "best": answer.best[0].step_time,
         "proven": answer.proven,
         "disposed": answer.disposed,
-        "bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "bytes": peak_bytes(),
         "sample": [{field.partition(".")[2]: value for field, value in one.items()} for one in values],
     }
 
@@ -65,5 +83,10 @@ def simulated(model: str, cluster: str, gpus: str, batch: str, tokens: str) -> d
     return {"each": (time.process_time() - started) / len(plans)}
 
 
+def widely(*words: str) -> dict[str, Any]:
+    """As `searched`, of the space with `WIDE`."""
+    return searched(*words[:5], WIDE)
+
+
 if __name__ == "__main__":
-    print(json.dumps((searched if sys.argv[1] == "search" else simulated)(*sys.argv[2:])))
+    print(json.dumps({"search": searched, "wide": widely, "loop": simulated}[sys.argv[1]](*sys.argv[2:])))

@@ -43,6 +43,19 @@ def ran(tree: Path, *words: str, given: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.benchmark
+def test_millions_of_plans(capsys: pytest.CaptureFixture[str]) -> None:
+    """22B on 64 A100 with choices of overlap, and of what goes to the host."""
+    found = ran(HERE, "wide", *SPACES["22B on 64 A100"])
+    assert found["proven"]
+    assert sum(found["disposed"].values()) == found["plans"] > 2_000_000
+    with capsys.disabled():
+        print(
+            f"\n{found['plans']:,} plans, proven in {found['seconds']:.0f} CPU-s ({found['plans'] / found['seconds']:,.0f}/s, "
+            f"{found['bytes'] / 2**20:.0f} MiB, {found['disposed']})"
+        )
+
+
+@pytest.mark.benchmark
 @pytest.mark.parametrize("name", SPACES)
 def test_search_beside_a_loop(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = ran(HERE, "search", *SPACES[name])

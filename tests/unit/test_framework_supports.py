@@ -106,7 +106,7 @@ def test_no_measured_run_did_what_its_code_does_not_run() -> None:
             resolved = resolve(placed.workload, plan, placed.cluster.world_size, "its cluster")
         except (SimulatorError, ValueError):
             continue
-        said.append((row.get("case_id"), beyond_framework(resolved, plan)))
+        said.append((row.get("case_id"), beyond_framework(resolved.framework, resolved.schedule, plan)))
     assert len(said) > 500
     assert [] == [pair for pair in said if pair[1]]
 

@@ -27,7 +27,16 @@ from simulator.lowering.steps.state import State
 from simulator.program.program import COLLECTIVE, Link, OperatorTable, Tensor
 from simulator.units import BYTES_PER_ELEMENT
 
-__all__ = ["UnitPart", "gather_link", "gradient_made", "kept_tensors", "listed", "quantising", "unit_parts"]
+__all__ = [
+    "UnitPart",
+    "gather_link",
+    "gather_links",
+    "gradient_made",
+    "kept_tensors",
+    "listed",
+    "quantising",
+    "unit_parts",
+]
 
 WEIGHT_BYTES, GRADIENT_BYTES = 1.0, 0.5
 """Bytes of a quantised weight and gradient on the wire."""
@@ -109,7 +118,7 @@ def unit_parts(state: State, units: list[tuple[str, ...]], kept: float) -> list[
             chains = _reductions(state, name, held)
             stays = bool(piece) and held.all < resolved.framework.keeps_tensors_below
             for number, (what, count, group) in enumerate(held.parts(resolved)):
-                gather, again = (-1, -1) if stays else _gathers(state, f"weights of {name}{what}", count, group)
+                gather, again = (-1, -1) if stays else gather_links(state, f"weights of {name}{what}", count, group)
                 weights, wide = count * resolved.precision.element, count * resolved.gradient_bytes
                 made, share = gradient_made(resolved), resolved.expert_shard_size if what else resolved.shard_size
                 found.append(
@@ -187,8 +196,8 @@ def _stands(state: State, name: str, category: str, size: float) -> int:
     return state.effect((Tensor(name=name, category=category, bytes=size),))
 
 
-def _gathers(state: State, what: str, count: float, group: tuple[str, ...]) -> tuple[int, int]:
-    """Items of the gather before the forward and before the backward."""
+def gather_links(state: State, what: str, count: float, group: tuple[str, ...]) -> tuple[int, int]:
+    """Add the links that gather some weights before a forward and before a backward; returns their items."""
     resolved = state.resolved
     narrow = resolved.quantized_weights
     message = count * (WEIGHT_BYTES if narrow else resolved.precision.element)

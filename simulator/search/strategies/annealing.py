@@ -41,7 +41,7 @@ class Annealing(Strategy):
             step += 1
             point = self._neighbour(run, here.point, chance)
             if point.number not in known:
-                looked = list(run.looks([point]))
+                looked = list(run.looks([point.number]))
                 made = run.simulate(looked) if looked else []
                 known[point.number] = made[0] if made else None
             there = known[point.number]
@@ -56,7 +56,7 @@ class Annealing(Strategy):
         """The first of some drawn plans that can be."""
         size = run.space.size
         for number in chance.sample(range(size), min(size, _STARTS)):
-            looked = list(run.looks([run.space.at(number)]))
+            looked = list(run.looks([number]))
             made = run.simulate(looked) if looked else []
             if made:
                 return made[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from simulator.errors import SpecError
 from simulator.search.run import Run
-from simulator.search.space import Point
 from simulator.search.strategies.base import Strategy
 
 __all__ = ["Bayesian"]
@@ -44,7 +43,7 @@ class Bayesian(Strategy):
             values = {field: run.space.ranges[field][place] for field, place in places.items()}
             number = run.space.number(values)
             if number not in known:
-                known[number] = self._value(run, Point(number, values))
+                known[number] = self._value(run, number)
             found = known[number]
             if found is None:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
@@ -52,9 +51,9 @@ class Bayesian(Strategy):
                 study.tell(trial, found)
         run.complete = not run.over
 
-    def _value(self, run: Run, point: Point) -> float | None:
+    def _value(self, run: Run, number: int) -> float | None:
         """What a plan takes, more where it lacks memory; None where it cannot be."""
-        made = run.simulate(list(run.looks([point])))
+        made = run.simulate(list(run.looks([number])))
         if not made:
             return None
         (one,) = made

@@ -12,7 +12,7 @@ from typing import Any
 
 from simulator.search.candidate import Looked
 from simulator.search.run import Run
-from simulator.search.space import DEGREES, Point, Space
+from simulator.search.space import DEGREES, Space
 from simulator.search.strategies.base import Strategy
 
 __all__ = ["Descent"]
@@ -66,7 +66,7 @@ class Descent(Strategy):
         """The best plan, or the one that lacks least memory."""
         if run.best:
             return run.best[0].point.number
-        lacks = {n: c.peak_memory / c.capacity for n, c in run.candidates.items()} | run.large
+        lacks = {n: c.peak_memory / c.capacity for n, c in run.candidates.items()} | dict(run.large)
         return min(lacks, key=lambda number: (lacks[number], number), default=None)
 
 
@@ -74,7 +74,7 @@ def _order(one: Looked) -> tuple[float, int]:
     return one.bound, one.point.number
 
 
-def _around(space: Space, number: int) -> Iterator[Point]:
+def _around(space: Space, number: int) -> Iterator[int]:
     """Plans that differ in one field, or by a power of two handed from one degree to another; each once."""
     here = space.at(number).values
     changes: list[dict[str, Any]] = [
@@ -87,5 +87,4 @@ def _around(space: Space, number: int) -> Iterator[Point]:
             if up != here[one] and down in space.ranges[other]:
                 changes.append({one: up, other: int(down)})
     for change in changes:
-        values = {**here, **change}
-        yield Point(space.number(values), values)
+        yield space.number({**here, **change})

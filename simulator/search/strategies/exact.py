@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 from typing import ClassVar
 
+import numpy as np
+
 from simulator.search.candidate import Looked
 from simulator.search.run import BATCH, Run
 from simulator.search.strategies.base import Strategy
@@ -35,19 +37,19 @@ class Exact(Strategy):
     def search(self, run: Run, tries: int, seed: int) -> None:
         """See `Strategy.search`."""
         first = itertools.islice(run.spread, _FIRST)  # a good plan to begin with keeps the bounds of others short
-        for points in (first, run.points):
-            looks = run.looks(points)
+        for numbers in (first, run.numbers):
+            looks = run.looks(numbers)
             while some := sorted(itertools.islice(looks, _TOGETHER), key=_order):
                 self._try(run, some[:_EARLY])  # something to go on with, should time run out before all are looked at
         if run.over:
             return
-        known = run.candidates.keys() | run.refused.keys()
-        left = sorted((bound, number) for number, bound in run.bounds.items() if number not in known)
+        left = run.left
+        left = left[np.argsort(run.ledger.least(left), kind="stable")]
         for place in range(0, len(left), BATCH):
             if run.over:
                 return
-            if not self._try(run, [run.looked(number) for _, number in left[place : place + BATCH]]):
-                run.bounded |= {number for _, number in left[place:]}
+            if not self._try(run, [run.looked(number) for number in left[place : place + BATCH].tolist()]):
+                run.ledger.dispose(left[place:])
                 break
         run.complete = True
 

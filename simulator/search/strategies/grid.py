@@ -21,7 +21,7 @@ class Grid(Strategy):
 
     def search(self, run: Run, tries: int, seed: int) -> None:
         """See `Strategy.search`."""
-        looked = run.looks(run.space.points(), every=True)
+        looked = run.looks(range(run.space.size), every=True)
         while some := list(itertools.islice(looked, BATCH)):
             run.simulate(some)
         run.complete = not run.over

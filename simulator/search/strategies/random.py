@@ -27,7 +27,7 @@ class Random(Strategy):
         chance = random.Random(seed)
         size = run.space.size
         numbers = chance.sample(range(size), min(size, tries * _REFUSED))
-        looked = itertools.islice(run.looks(run.space.at(number) for number in numbers), tries)
+        looked = itertools.islice(run.looks(numbers), tries)
         while some := list(itertools.islice(looked, BATCH)):
             run.simulate(some)
         run.complete = not run.over

@@ -1,0 +1,289 @@
+"""What the rules of a plan ask for: facts that follow from it, each made when it is first asked for, and the rules in their order.
+
+A rule is a function of facts alone, so that what decides over a plan can be told: the fields that its facts are made of.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+from simulator.errors import PlanError
+from simulator.lowering.layers.graphs import graphs_of
+from simulator.lowering.layers.recompute import Recompute
+from simulator.lowering.resolve.asynchronous_rules import UNROLLED, check_asynchronous, post_validation
+from simulator.lowering.resolve.context_rules import check_context, with_ring
+from simulator.lowering.resolve.degrees import count_microbatches, count_replicas
+from simulator.lowering.resolve.effect_rules import check_effects
+from simulator.lowering.resolve.expert_rules import BY_MASKS, Groups, check_experts, with_experts
+from simulator.lowering.resolve.head_rules import with_shared_heads
+from simulator.lowering.resolve.mesh_rules import check_mesh, with_tensor_mesh
+from simulator.lowering.resolve.model_rules import check_model
+from simulator.lowering.resolve.offload_rules import check_offload
+from simulator.lowering.resolve.plan_rules import check_reduce_dtype
+from simulator.lowering.resolve.recompute_rules import resolve_recompute
+from simulator.lowering.resolve.shape_rules import check_shapes
+from simulator.lowering.resolve.shard_rules import check_shards, check_units, with_shards
+from simulator.lowering.resolve.workload_rules import check_documents, check_loss
+from simulator.options.option import chosen
+from simulator.partition.compose import compose
+from simulator.partition.layout import Layout
+from simulator.partition.strategies.base import TENSOR
+from simulator.plan.framework import Framework, load_framework
+from simulator.plan.plan import Plan
+from simulator.plan.values import AXES
+from simulator.remembered import kept
+from simulator.schedules import SCHEDULES
+from simulator.schedules.base import Schedule, Shape
+from simulator.workload.blocks.one_hot import GROUP_SIZE
+from simulator.workload.graph import Dim
+from simulator.workload.operator import KernelStyle
+from simulator.workload.workload import Workload
+
+__all__ = ["RULES", "Facts"]
+
+MOST_ACTIONS = 5_000_000
+"""A step with more pipeline actions than this is refused: it would need gigabytes."""
+
+
+class Facts:
+    """What follows from a plan.  Making one may break a rule, too.
+
+    Args:
+        workload, plan: of which.
+        world_size: GPUs of the job.
+        cluster_name: for messages.
+    """
+
+    def __init__(self, workload: Workload, plan: Plan, world_size: int, cluster_name: str) -> None:
+        self.workload, self.plan, self.world_size, self.cluster_name = workload, plan, world_size, cluster_name
+
+    @kept
+    def framework(self) -> Framework:
+        """The profile of the code."""
+        return load_framework(self.plan.framework)
+
+    @kept
+    def replicas(self) -> int:
+        """Data-parallel ones."""
+        return count_replicas(self.plan, self.world_size, self.cluster_name)
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that hold the same weights."""
+        return self.replicas * self.plan.context_parallel
+
+    @kept
+    def exchange(self) -> str:
+        """How tokens reach their experts."""
+        return str(chosen(self.plan, self.framework, "expert_exchange"))
+
+    @kept
+    def microbatches(self) -> int:
+        """Of a step, on each replica."""
+        return count_microbatches(self.workload, self.plan, self.replicas)
+
+    @kept
+    def schedule(self) -> Schedule:
+        """The one named, or the usual one."""
+        plan = self.plan
+        return SCHEDULES.get(plan.schedule or ("interleaved_1f1b" if plan.chunks_per_rank > 1 else "one_f_one_b"))
+
+    @property
+    def shape(self) -> Shape:
+        """What the schedule sees."""
+        return Shape(self.plan.pipeline_parallel, self.microbatches, self.plan.chunks_per_rank)
+
+    @kept
+    def layout(self) -> Layout:
+        """Which dimension lies on which ranks."""
+        plan = self.plan
+        return compose(
+            plan.layout,
+            plan.tensor_parallel,
+            plan.sequence_parallel,
+            plan.expert_parallel,
+            plan.expert_tensor_parallel or plan.tensor_parallel,
+            plan.expert_imbalance,
+            plan.tensor_mesh,
+        )
+
+    @kept
+    def divides_vocabulary(self) -> bool:
+        """Whether ranks have a part of the vocabulary each."""
+        return bool(self.layout.along((Dim("vocabulary", self.workload.model.vocabulary),)))
+
+    @kept
+    def style(self) -> KernelStyle:
+        """The kernels of the code, with what the plan says of them."""
+        plan, framework = self.plan, self.framework
+        said = functools.partial(chosen, plan, framework)
+        style = _style(
+            framework,
+            said("attention"),
+            said("dropout"),
+            not said("vocabulary_parallel_loss") and self.divides_vocabulary,
+            said("fused_cross_entropy"),
+            plan.loss_chunks or 1,
+            (plan.expert_group_size or GROUP_SIZE) if self.exchange == BY_MASKS else 0,
+        )
+        if len(self.layout.tensor) > 1:  # gathered operands are the layout's own affair
+            style = replace(style, keeps_gathered_inputs=False)
+        return style
+
+    @kept
+    def recomputes(self) -> Recompute:
+        """What is computed again."""
+        return resolve_recompute(self.workload, self.plan, self.framework, self.schedule.slices)
+
+    @kept
+    def post_validates(self) -> bool:
+        """Whether every rank ends its steps on its own."""
+        return post_validation(self.plan, self.framework, self.schedule)
+
+    @kept
+    def sizes(self) -> tuple[tuple[str, int], ...]:
+        """Mesh axes before experts, shards and layouts cut them."""
+        return tuple((axis, _size(self.plan, axis, self.replicas)) for axis in _rank_order(self.plan))
+
+    @kept
+    def with_experts(self) -> tuple[tuple[tuple[str, int], ...], Groups]:
+        """Mesh axes and groups, experts dealt out."""
+        return with_experts(self.sizes, self.plan, self.workload.model.experts > 0)
+
+    @kept
+    def mesh(self) -> tuple[tuple[tuple[str, int], ...], Groups]:
+        """Mesh axes and the groups along them."""
+        plan, layout = self.plan, self.layout
+        axes, groups = with_shards(*with_ring(*self.with_experts, plan), plan, self.ranks)
+        keys = Dim("kv_heads", self.workload.model.kv_heads, serves="heads")
+        axes, groups = with_tensor_mesh(axes, groups, layout)
+        return with_shared_heads(axes, groups, plan, layout.shared((keys,), TENSOR))
+
+    @kept
+    def gradient(self) -> str:
+        """Number format of the gradient buffers."""
+        found = str(chosen(self.plan, self.framework, "gradient_dtype"))
+        numbers = self.workload.numbers
+        if found == "compute" or not numbers.master_weights:
+            return numbers.compute
+        return "fp32" if _keeps_wide_gradients(self.framework, self.plan) else found
+
+    @kept
+    def graphs(self) -> tuple[str, ...]:
+        """What CUDA graphs start."""
+        return graphs_of(self.workload, self.plan, self.framework, self.recomputes.kind)
+
+
+def _check_schedule(facts: Facts) -> None:
+    plan, shape = facts.plan, facts.shape
+    facts.schedule.check(shape)
+    plan.check_needs("pipeline_parallel", "schedule")
+    plan.check_needs("turns", "schedule", "optimizer_in_backward", turns=facts.microbatches * plan.pipeline_parallel)
+
+
+def _check_flush(facts: Facts) -> None:
+    if not facts.schedule.flush:
+        check_asynchronous(facts.plan, facts.schedule)
+
+
+def _check_chunks(facts: Facts) -> None:
+    plan, model = facts.plan, facts.workload.model
+    per_rank = 1 if facts.schedule.slices else plan.chunks_per_rank
+    depth = model.depth
+    if depth < plan.pipeline_parallel * per_rank and plan.layer_split is None:
+        raise PlanError(
+            f"every chunk needs a layer, but pipeline_parallel x chunks_per_rank = {plan.pipeline_parallel} x "
+            f"{per_rank} = {plan.pipeline_parallel * per_rank} and model "
+            f"{model.name!r} has {depth} layers. Nearest: pipeline_parallel = {max(1, depth // per_rank)}."
+        )
+
+
+def _check_actions(facts: Facts) -> None:
+    plan, microbatches = facts.plan, facts.microbatches
+    steps = UNROLLED if facts.post_validates else facts.schedule.steps(facts.shape)
+    actions = 2 * microbatches * plan.pipeline_parallel * plan.chunks_per_rank * steps
+    if actions > MOST_ACTIONS:
+        raise PlanError(
+            f"a step may have at most {MOST_ACTIONS} pipeline actions, but {microbatches} microbatches on "
+            f"{plan.pipeline_parallel} x {plan.chunks_per_rank} chunks make {actions}. Way out: a larger microbatch_size, "
+            "more data_parallel or a smaller global_batch_size."
+        )
+
+
+RULES: tuple[Callable[[Facts], object], ...] = (
+    lambda facts: facts.framework,
+    lambda facts: facts.replicas,
+    lambda facts: check_shapes(facts.workload, facts.plan),
+    lambda facts: check_mesh(facts.workload, facts.plan),
+    lambda facts: check_experts(facts.workload.model, facts.plan, facts.exchange),
+    lambda facts: facts.microbatches,
+    _check_schedule,
+    lambda facts: check_units(facts.workload, facts.plan, facts.microbatches),
+    lambda facts: check_offload(facts.plan),
+    lambda facts: check_loss(facts.plan, facts.style),
+    lambda facts: check_context(facts.workload.model, facts.plan, facts.style.attention),
+    lambda facts: check_documents(facts.workload, facts.style, facts.schedule),
+    lambda facts: facts.recomputes,
+    lambda facts: check_shards(facts.workload, facts.plan, facts.ranks, facts.schedule.replicas),
+    lambda facts: check_effects(facts.plan, facts.framework, facts.ranks, facts.schedule),
+    _check_flush,
+    _check_chunks,
+    lambda facts: check_model(facts.workload, facts.plan, facts.schedule),
+    lambda facts: facts.post_validates,
+    _check_actions,
+    lambda facts: facts.plan.check_needs("axes", "rank_order", axes=sum(size > 1 for _, size in facts.sizes)),
+    lambda facts: facts.with_experts,
+    lambda facts: facts.mesh,
+    lambda facts: facts.plan.check_needs(
+        "precision.master_weights", "gradient_dtype", precision=facts.workload.numbers
+    ),
+    lambda facts: facts.plan.check_needs(
+        "precision.loss_scaling", "optimizer_in_backward", precision=facts.workload.numbers
+    ),
+    lambda facts: check_reduce_dtype(facts.plan, facts.gradient, facts.ranks * facts.schedule.replicas),
+    lambda facts: facts.graphs,
+)
+"""In the order in which a plan that breaks several is told; each raises a `PlanError`, as making its facts may."""
+
+
+def _keeps_wide_gradients(framework: Framework, plan: Plan) -> bool:
+    """Whether gradients are as wide as the fp32 weights, as under autocast: narrow reductions are those of FSDP.
+
+    A compiled program that casts gathered weights beside their products adds what the products make, before it is widened.
+    """
+    narrow = framework.casts_gathered or plan.zero_stage == 3 or plan.gradient_dtype is not None
+    return framework.shards_in_master_precision and not narrow
+
+
+def _size(plan: Plan, axis: str, replicas: int) -> int:
+    sizes = {"tp": plan.tensor_parallel, "cp": plan.context_parallel, "dp": replicas, "pp": plan.pipeline_parallel}
+    return sizes[axis]
+
+
+def _rank_order(plan: Plan) -> tuple[str, ...]:
+    """Mesh axes, innermost first; without context parallelism its axis need not be named."""
+    if plan.rank_order is None:
+        return AXES if plan.context_parallel > 1 else tuple(axis for axis in AXES if axis != "cp")
+    wanted = AXES if plan.context_parallel > 1 or "cp" in plan.rank_order else tuple(a for a in AXES if a != "cp")
+    if sorted(plan.rank_order) != sorted(wanted):
+        raise PlanError(
+            f"rank_order must name each of {', '.join(wanted)} once, but it is {list(plan.rank_order)}. "
+            f"Nearest: {list(wanted)}."
+        )
+    return plan.rank_order
+
+
+@functools.lru_cache(maxsize=64)
+def _style(
+    framework: Framework, attention: str, dropout: bool, gathers: bool, fused: bool, chunks: int, group: int
+) -> KernelStyle:
+    """The kernels of a framework's profile, which has a key for every field of the style; what the plan resolved comes on top."""
+    habits = {
+        f.name: getattr(framework, f.name) for f in fields(KernelStyle) if f.name not in ("loss_chunks", "expert_group")
+    }
+    resolved = {"attention": attention, "dropout": dropout, "loss_chunks": chunks, "expert_group": group}
+    if group:  # masks have the router's weights
+        resolved["weights_in_experts"] = False
+    return KernelStyle(**{**habits, **resolved, "gathers_logits": gathers, "fused_cross_entropy": fused})
