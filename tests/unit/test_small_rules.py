@@ -219,3 +219,16 @@ def test_a_bias_gradient_sums_the_ranks_own_part_of_an_output_gradient() -> None
     whole = read()
     assert len(whole) == 4
     assert read(tensor_parallel=4, layout="summa_2d") == {label: bytes_ / 4 for label, bytes_ in whole.items()}
+
+
+def test_what_the_host_updates_makes_no_results_on_the_gpu() -> None:
+    words = ["plan.framework=pytorch_ddp", "workload.global_batch_size=32"]
+
+    def results(share: float) -> float:
+        job = job_from_names("gpt2_124m", "h100_x8", [*words, f"plan.optimizer_offload={share}"])
+        program = simulate_job(job).program
+        tensors = [*program.resident[0].tensors, *(t for effect in program.effects for t in effect.tensors)]
+        return max((t.bytes for t in tensors if t.name == "results of the update"), default=0.0)
+
+    assert results(0.0) > 0
+    assert results(0.5) == pytest.approx(results(0.0) / 2)
