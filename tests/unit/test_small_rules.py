@@ -16,7 +16,7 @@ from simulator.collectives.pat import Pat
 from simulator.collectives.wires import channels
 from simulator.costs import fused_pairs
 from simulator.costs.ranks import price_ranks
-from simulator.engine.noise import draw, step_times
+from simulator.engine.noise import NoisyStep, draw, step_times
 from simulator.engine.sampled import SampledEngine
 from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
@@ -29,8 +29,9 @@ from simulator.lowering.layers.graphs import started_by
 from simulator.lowering.steps.parameters import Held
 from simulator.plan.plan import Plan
 from simulator.program.builder import ProgramBuilder, plain_segment
-from simulator.program.prices import RESOURCE_KINDS
+from simulator.program.prices import RESOURCE_KINDS, Prices
 from simulator.program.program import EAGER, IN_LAYER_GRAPH, Link, Segment
+from simulator.program.replicas import replica_mesh
 from simulator.report.summary import memory_section
 from simulator.report.trained import trained_by
 from simulator.simulation import simulate_job
@@ -196,13 +197,23 @@ def test_copies_of_a_list_take_longer_where_the_memory_is_slower() -> None:
 
 
 def test_the_chain_of_a_rank_alone_is_all_that_it_runs() -> None:
-    step = step_of("gpt2_124m_1gpu")
+    build = ProgramBuilder(axes=(("dp", 2), ("pp", 1)))
+    item, stream = build.add_item(plain_segment("layer")), build.add_stream(build.add_rank())
+    for n in range(4):
+        build.add_row(item, stream, action=0, chunk=0, microbatch=n)
+    program = build.build()
+    mesh, prices = replica_mesh(program), Prices.plain(np.array([1.0]), np.zeros(1))
+    step = NoisyStep(
+        program=program,
+        mesh=mesh,
+        class_of=np.zeros(mesh.count, np.int64),
+        prices=prices,
+        item_of=program.item[None, :].astype(np.int64),
+    )
     engine = SampledEngine(step)
     times = step_times(step, draw(step, jitter(compute=0.1), 1, 0))
-    span = engine.makespan(times)
-    chain = engine.chain(times)
-    takes = [row for row in range(step.program.size) if times.occupancy[row].max() > 0]
-    assert set(takes) <= set(chain.row.tolist())
+    span, chain = engine.makespan(times), engine.chain(times)
+    assert [0, 1, 2, 3] == chain.row.tolist()
     assert span == pytest.approx(chain.seconds.sum())
 
 
