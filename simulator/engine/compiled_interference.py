@@ -20,10 +20,10 @@ from simulator.program.program import Program
 __all__ = ["flow", "run_fluid"]
 
 
-def run_fluid(program: Program, prices: Prices, start: NDArray[np.float64], end: NDArray[np.float64]) -> int:
-    """Fill start and end [s] of each row; return how many rows ran (fewer than all: a deadlock)."""
+def run_fluid(program: Program, prices: Prices, start: NDArray[np.float64], end: NDArray[np.float64]) -> None:
+    """Fill start and end [s] of each row of a program that can run to its end (`settled_order`)."""
     mix = np.arange(len(prices.occupancy), dtype=np.int32)
-    return flow(program, prices.occupancy, prices.latency, mix, prices, start, end)
+    flow(program, prices.occupancy, prices.latency, mix, prices, start, end)
 
 
 def flow(
@@ -34,30 +34,28 @@ def flow(
     prices: Prices,
     start: NDArray[np.float64],
     end: NDArray[np.float64],
-) -> int:
+) -> None:
     """As `run_fluid`, for items with times of their own.
 
     Args:
         occupancy, latency: [items] seconds.
         mix: [items] the item of `prices` whose shares an item has.
     """
-    return int(
-        _flow(
-            _fixed(program.item, np.int32),
-            _fixed(program.stream_offsets, np.int64),
-            _fixed(program.streams, np.int32),
-            _fixed(program.after_offsets, np.int64),
-            _fixed(program.after, np.int32),
-            _fixed(program.stream_rank, np.int32),
-            program.ranks,
-            _fixed(occupancy, np.float64),
-            _fixed(latency, np.float64),
-            _fixed(mix, np.int32),
-            kinds_of_items(prices),
-            longer_beside(prices),
-            start,
-            end,
-        )
+    _flow(
+        _fixed(program.item, np.int32),
+        _fixed(program.stream_offsets, np.int64),
+        _fixed(program.streams, np.int32),
+        _fixed(program.after_offsets, np.int64),
+        _fixed(program.after, np.int32),
+        _fixed(program.stream_rank, np.int32),
+        program.ranks,
+        _fixed(occupancy, np.float64),
+        _fixed(latency, np.float64),
+        _fixed(mix, np.int32),
+        kinds_of_items(prices),
+        longer_beside(prices),
+        start,
+        end,
     )
 
 
@@ -123,7 +121,7 @@ def _flow(  # type: ignore[no-untyped-def]
     tried, tries = np.empty(slots, np.int32), 0  # rows that are first on all their streams, to be looked at now
     begun, begins = np.empty(slots, np.int32), 0  # rows that start now
     ended, ends = np.empty(slots, np.int32), 0  # rows that end now
-    done, now, taken = 0, 0.0, -1
+    now, taken = 0.0, -1
     for stream in range(slots):
         row = first[stream]
         if row >= 0:
@@ -138,7 +136,6 @@ def _flow(  # type: ignore[no-untyped-def]
                 row = ended[ends]
                 slot = streams[stream_offsets[row]]
                 end[row] = now
-                done += 1
                 waiting = parked[row]
                 while waiting >= 0:
                     tried[tries] = waiting
@@ -259,7 +256,7 @@ def _flow(  # type: ignore[no-untyped-def]
             _settle(keys, tree, taken)
             taken = tree[1]
         if keys[taken] == np.inf:
-            return done
+            return
         now = keys[taken]
         keys[taken] = np.inf
         if runs[taken]:

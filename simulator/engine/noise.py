@@ -141,10 +141,13 @@ def draw(step: NoisyStep, jitter: Jitter, seed: int, sample: int) -> Draws:
     links: tuple[Factors, ...] = ()
 
     def some(cause: str, rows: int, columns: int, generator: np.random.Generator, slowest_of: int = 1) -> Factors:
-        uniform = generator.random((rows, columns), np.float32)
-        if slowest_of > 1:
-            np.power(uniform, np.float32(1.0 / slowest_of), out=uniform)
-        return quantile(getattr(jitter, cause), uniform, mean_one=cause == "lengths")
+        out = np.empty((rows, columns), np.float32)
+        for _, place in _blocks(np.arange(rows), columns):
+            uniform = generator.random(out[place].shape, np.float32)
+            if slowest_of > 1:
+                np.power(uniform, np.float32(1.0 / slowest_of), out=uniform)
+            out[place] = quantile(getattr(jitter, cause), uniform, mean_one=cause == "lengths")
+        return out
 
     for cause in jitter.causes:
         generator = np.random.default_rng([seed, sample, CAUSES.index(cause)])
@@ -190,8 +193,11 @@ def _pauses(step: NoisyStep, jitter: Jitter, seed: int, sample: int) -> tuple[In
     replica = np.minimum(np.searchsorted(over, at, side="right"), len(over) - 1)
     own = step.class_of[replica]
     inside = at - (over[replica] - total[own])
-    place = [int(np.searchsorted(until[c], t, side="right")) for c, t in zip(own, inside, strict=True)]
-    rows = np.minimum(np.array(place, np.int64), len(step.compute) - 1)
+    place = np.empty(number, np.int64)
+    turn = np.argsort(own, kind="stable")
+    for some in np.split(turn, np.flatnonzero(np.diff(own[turn])) + 1):
+        place[some] = np.searchsorted(until[own[some[:1]]].reshape(-1), inside[some], side="right")
+    rows = np.minimum(place, len(step.compute) - 1)
     order = np.argsort(rows, kind="stable")
     return rows[order], replica[order].astype(np.int64), np.full(number, jitter.pause or 0.0)
 

@@ -120,6 +120,12 @@ class SampledEngine:
         share = np.where(self._unfolded[0].bar[:, None], 0.0, self.step.prices.share[self._mix])
         return replace(prices, share=share, slowdown=self.step.prices.slowdown)
 
+    def forget(self) -> None:
+        """Let go of the last step: the next one needs its place."""
+        self._ran = None
+        if self.engine == "compiled":
+            self._replicas.forget()
+
     def chain(self, times: StepTimes) -> Chain:
         """Return the longest chain of the step that `makespan` ran last; `times` are its own."""
         if self._ran is None:

@@ -117,7 +117,7 @@ class Plan(Spec):
     ] = None
     """Rows, columns and depth of these ranks, as the layout needs them ([4, 4]); left out: the only shape, or tesseract's deepest."""
     tensor_parallel_splits: Annotated[
-        Degree | None,
+        Annotated[int, Field(strict=True, ge=1, le=1024)] | None,
         TENSOR,
         given(
             "sequence_parallel",

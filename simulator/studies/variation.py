@@ -205,10 +205,14 @@ def _run(
         noisy = step_times(runs[""].step, draws)
         times[sample] = runs[""].makespan(noisy)
         chains.append(runs[""].chain(noisy))
+        del noisy
+        runs[""].forget()
         for cause in causes:
             other = runs.get(cause, runs[""])
             less = step_times(other.step, draws, off=() if cause == "parts" else (cause,))
             without[cause][sample] = other.makespan(less)
+            del less
+            other.forget()
         if say is not None and (sample + 1) % max(1, samples // 10) == 0:
             say(f"{sample + 1} of {samples} steps with noise")
     return times, without, chains

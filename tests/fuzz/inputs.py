@@ -19,6 +19,7 @@ from tests.fuzz.values import as_toml, close_to, field_value, fields_of, garbage
 __all__ = [
     "DATA",
     "Input",
+    "Request",
     "Target",
     "lines_of",
     "mutated",
@@ -36,11 +37,22 @@ _FREE = {"name", "aliases", "sources", "notes", "extends"}
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent to `dtsim serve`."""
+
+    method: str
+    path: str
+    headers: tuple[tuple[str, str], ...]
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
 class Input:
-    """Files to write (path to text) and the command."""
+    """Files to write (path to text) and the command; of `serve` what it is asked."""
 
     files: dict[str, str]
     arguments: tuple[str, ...]
+    request: Request | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ from types import FrameType
 
 from simulator.cli import app
 from simulator.errors import SpecError
-from tests.fuzz.inputs import DATA, Input, Target
+from tests.fuzz.inputs import DATA, Input, Request, Target
+from tests.fuzz.requests import REFUSED, sent
 from tests.fuzz.targets import TARGETS
 
 __all__ = ["LONGEST", "MOST_MEMORY", "Answer", "Tally", "feed", "fuzz", "input_of"]
@@ -135,6 +136,8 @@ def feed(what: Input) -> Answer:
     Raises:
         AssertionError: something came back that must not.
     """
+    if what.request is not None:
+        return _asked(what.request)
     out, err = io.StringIO(), io.StringIO()
     code: object = 0
     before, begun = _memory_at_first(os.getpid()), time.process_time()
@@ -166,6 +169,18 @@ def feed(what: Input) -> Answer:
         more = _most_memory() - before
         assert more < MOST_MEMORY, f"{more >> 20} MiB"
     return Answer(int(code == 2) * 2, code == 0 or not any(isinstance(error, SpecError) for error in errors))
+
+
+def _asked(request: Request) -> Answer:
+    """Send a request; it must be answered, or refused with one sentence, and leave nothing on standard error."""
+    err = io.StringIO()
+    with _limits(), contextlib.redirect_stderr(err):
+        status, said = sent(request)
+    assert status == 200 or status in REFUSED, f"status {status}: {said[:500]}"
+    assert "Traceback" not in said + err.getvalue(), (said + err.getvalue())[-2000:]
+    found = json.loads(said or "{}", parse_constant=_refuse)  # what is no HTTP gets a status alone
+    assert len(str(found.get("error", ""))) < 20_000, said[:300]
+    return Answer(0 if status == 200 else 2, status == 200)
 
 
 def _most_memory() -> int:

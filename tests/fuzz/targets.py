@@ -34,6 +34,7 @@ from tests.fuzz.own_files import (
     studies,
     weeks,
 )
+from tests.fuzz.requests import requests
 
 __all__ = ["TARGETS", "Input", "Target"]
 
@@ -88,4 +89,5 @@ TARGETS = (
     Target("orders", orders),
     Target("collectives", collectives),
     Target("imports", imports),
+    Target("requests", requests),
 )  # fmt: skip

@@ -134,3 +134,14 @@ def test_updates_and_rank_numbers_have_their_place() -> None:
 def test_a_unit_must_be_above_zero(unit: float) -> None:
     with pytest.raises(ProgramError, match="above zero"):
         render_timeline(*pipeline(["F0 B0"]), unit=unit)
+
+
+def test_a_rank_on_which_nothing_lasts_is_idle() -> None:
+    build = ProgramBuilder()
+    streams = [build.add_stream(build.add_rank()) for _ in range(2)]
+    items = [build.add_item(plain_segment(name, "forward")) for name in ("work", "nothing")]
+    for n, (stream, item) in enumerate(zip(streams, items, strict=True)):
+        build.add_row(item, stream, action=0, chunk=n, microbatch=0)
+    program = build.build()
+    trace = run(program, Prices.plain(np.array([3.0, 0.0]), np.zeros(2)))
+    assert ["rank 0 |000|", "rank 1 |...|"] == render_timeline(program, trace, unit=1.0).splitlines()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas
 import pytest
@@ -16,7 +17,7 @@ from simulator.accuracy.validate import Table, Validation
 from simulator.errors import SpecError, UnknownNameError
 from simulator.goodput.study import goodput
 from simulator.report.columns import column_of
-from simulator.report.frames import Stacked, Tabular, records_table, write_table
+from simulator.report.frames import Records, Stacked, Tabular, records_table, write_table
 from simulator.schedules.base import Shape
 from simulator.search.search import search
 from simulator.search.space import make_space, read_ranges
@@ -160,3 +161,19 @@ def test_a_run_without_a_table_needs_no_pandas() -> None:
     )
     found = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
     assert "[]" == found.stderr.strip().splitlines()[-1]
+
+
+class _Mixed(Tabular):
+    """A table with a column of numbers and words, as sweeps of settings have it."""
+
+    def tables(self) -> dict[str, Records]:
+        return {"rows": lambda: [{"group": value} for value in (1, "x", None, [2])]}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {}
+
+
+def test_a_column_of_numbers_and_words_is_words_in_a_file_of_columns(tmp_path: Path) -> None:
+    read = pandas.read_parquet(write_table(_Mixed(), str(tmp_path / "rows.parquet")))["group"]
+    assert ["1", "x", "[2]"] == read.dropna().tolist()
+    assert read.isna().tolist() == [False, False, True, False]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -71,6 +73,15 @@ def test_a_deadlock_is_named() -> None:
 def test_an_order_that_does_not_fit_its_placement_is_refused(text: str, placement: Placement, message: str) -> None:
     with pytest.raises(ProgramError, match=message):
         time_order(PipelineOrder.parse(text), placement)
+
+
+@pytest.mark.parametrize("kind", [-1, 4])
+def test_an_action_of_no_known_kind_is_refused(kind: int) -> None:
+    order = PipelineOrder.parse("0F0,0B0\n1F0,1B0")
+    kinds = order.kind.copy()
+    kinds[1] = kind
+    with pytest.raises(ProgramError, match=r"kind lies in 0..3"):
+        time_order(replace(order, kind=kinds), TWO)
 
 
 @pytest.mark.parametrize("name", ["forward", "input_grad", "weight_grad", "transfer"])

@@ -93,3 +93,11 @@ def test_joining_grows_with_the_blocks_and_plain_operations_move_more() -> None:
     whole = table("layer forward", "megatron_core", 4, context_parallel_kind="all_gather")
     assert label not in whole.label
     assert 1 == np.count_nonzero(whole.kind == COLLECTIVE)
+
+
+def test_no_window_bounds_what_a_rank_sees_of_others() -> None:
+    found = table("layer forward", "megatron_core", 4)
+    (call,) = (
+        found.call[i] for i, work in enumerate(found.work) if work == "attention" and found.call[i].mask == "full"
+    )
+    assert 0 == call.window

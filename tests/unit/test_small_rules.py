@@ -15,20 +15,27 @@ from simulator.collectives.collnet import CollnetDirect
 from simulator.collectives.pat import Pat
 from simulator.collectives.wires import channels
 from simulator.costs import fused_pairs
-from simulator.engine.noise import draw, step_times
+from simulator.costs.ranks import price_ranks
+from simulator.engine.noise import NoisyStep, draw, step_times
+from simulator.engine.sampled import SampledEngine
 from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.coefficients import load_cost_table
 from simulator.hardware.fabric import describe_group, fabric_of
-from simulator.job import load_job
+from simulator.hardware.parts import Part
+from simulator.job import job_from_names, load_job
 from simulator.lowering import lower
 from simulator.lowering.layers.graphs import started_by
 from simulator.lowering.steps.parameters import Held
 from simulator.plan.plan import Plan
-from simulator.program.prices import RESOURCE_KINDS
-from simulator.program.program import EAGER, IN_LAYER_GRAPH
+from simulator.program.builder import ProgramBuilder, plain_segment
+from simulator.program.prices import RESOURCE_KINDS, Prices
+from simulator.program.program import EAGER, IN_LAYER_GRAPH, Link, Segment
+from simulator.program.replicas import replica_mesh
 from simulator.report.summary import memory_section
+from simulator.report.trained import trained_by
 from simulator.simulation import simulate_job
+from simulator.specs import validate_spec
 from simulator.workload.counts import model_graph
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
@@ -154,3 +161,85 @@ def test_a_sequence_that_ranks_do_not_divide_is_told_by_how_many() -> None:
     plan = Plan(tensor_parallel=4, context_parallel=2, sequence_parallel=True)
     with pytest.raises(PlanError, match=r"1028 / 8 is no whole number\. Nearest: sequence_length = 1024\."):
         lower(work, plan, 8)
+
+
+@pytest.mark.parametrize(("experts", "found"), [(1, False), (2, True), (8, True)])
+def test_a_program_has_experts_where_ranks_share_them(experts: int, found: bool) -> None:
+    build = ProgramBuilder(axes=(("ep", experts), ("pp", 1)))
+    build.add_row(build.add_item(plain_segment("layer")), build.add_stream(build.add_rank()))
+    assert found == trained_by(build.build()).sparse
+
+
+def test_what_fsdp_gathers_at_once_is_the_larger_of_embedding_and_head() -> None:
+    """Both hold the tied matrix; the embedding has positions, too."""
+    words = [
+        "plan.framework=torchtitan_eager",
+        "plan.zero_stage=3",
+        "plan.pipeline_parallel=2",
+        "workload.global_batch_size=32",
+    ]
+    found = simulate_job(job_from_names("gpt2_124m", "h100_x8", words))
+    (size,) = {
+        t.bytes for one in found.program.resident for t in one.tensors if t.name == "buffers of the gathering stream"
+    }
+    assert size == 2.0 * (50257 + 1024) * 768
+
+
+def test_copies_of_a_list_take_longer_where_the_memory_is_slower() -> None:
+    work = Workload(model=load_model("gpt3_175b"), sequence_length=2048, global_batch_size=64)
+    program = lower(work, Plan(zero_stage=3, framework="deepspeed_2021"), 8)
+    cluster = load_cluster("dgx_a100", 8)
+    slow = dataclasses.replace(cluster, parts=(validate_spec({"nodes": 0, "memory_bandwidth": 0.02}, Part, "test"),))
+    lists = [r for r in range(program.size) if isinstance(i := program.items[program.item[r]], Link) and i.slices]
+    priced = [price_ranks(program, one) for one in (cluster, slow)]
+    usual, slower = (found.prices.occupancy[found.item_of[:, lists]].max() for found in priced)
+    assert slower > 1.5 * usual
+
+
+def test_the_chain_of_a_rank_alone_is_all_that_it_runs() -> None:
+    build = ProgramBuilder(axes=(("dp", 2), ("pp", 1)))
+    item, stream = build.add_item(plain_segment("layer")), build.add_stream(build.add_rank())
+    for n in range(4):
+        build.add_row(item, stream, action=0, chunk=0, microbatch=n)
+    program = build.build()
+    mesh, prices = replica_mesh(program), Prices.plain(np.array([1.0]), np.zeros(1))
+    step = NoisyStep(
+        program=program,
+        mesh=mesh,
+        class_of=np.zeros(mesh.count, np.int64),
+        prices=prices,
+        item_of=program.item[None, :].astype(np.int64),
+    )
+    engine = SampledEngine(step)
+    times = step_times(step, draw(step, jitter(compute=0.1), 1, 0))
+    span, chain = engine.makespan(times), engine.chain(times)
+    assert [0, 1, 2, 3] == chain.row.tolist()
+    assert span == pytest.approx(chain.seconds.sum())
+
+
+def test_a_bias_gradient_sums_the_ranks_own_part_of_an_output_gradient() -> None:
+    """On a mesh of two by two each rank has a quarter of every product's output, rows and columns."""
+    work = Workload(model=load_model("gpt3_1_3b"), sequence_length=2048, global_batch_size=8)
+
+    def read(**plan: Any) -> dict[str, float]:
+        program = lower(work, Plan(microbatch_size=4, **plan), plan.get("tensor_parallel", 1))
+        tables = {t.name: t for i in program.items if isinstance(i, Segment) for t, _ in i.pieces}
+        table = tables["layer backward"]
+        return {label: size for label, size in zip(table.label, table.read, strict=True) if "bias gradient" in label}
+
+    whole = read()
+    assert len(whole) == 4
+    assert read(tensor_parallel=4, layout="summa_2d") == {label: bytes_ / 4 for label, bytes_ in whole.items()}
+
+
+def test_what_the_host_updates_makes_no_results_on_the_gpu() -> None:
+    words = ["plan.framework=pytorch_ddp", "workload.global_batch_size=32"]
+
+    def results(share: float) -> float:
+        job = job_from_names("gpt2_124m", "h100_x8", [*words, f"plan.optimizer_offload={share}"])
+        program = simulate_job(job).program
+        tensors = [*program.resident[0].tensors, *(t for effect in program.effects for t in effect.tensors)]
+        return max((t.bytes for t in tensors if t.name == "results of the update"), default=0.0)
+
+    assert results(0.0) > 0
+    assert results(0.5) == pytest.approx(results(0.0) / 2)

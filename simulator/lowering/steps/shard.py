@@ -347,14 +347,15 @@ def _units(rows: Structure, class_of: tuple[int, ...], cuts: Cuts, wholes: tuple
 
 def _touch_each(structure: Structure, edge: str, rows: Ints, effects: Ints) -> None:
     """Give rows effects at an edge; one that comes several times (parts of a unit, both halves of a pair) gets them all."""
+    rows, effects = rows[effects >= 0], effects[effects >= 0]
     turn = np.argsort(rows, kind="stable")
     fresh = np.ones(len(rows), bool)
     fresh[1:] = np.diff(rows[turn]) != 0
     first = np.flatnonzero(fresh)
     again = np.empty(len(rows), np.int64)
     again[turn] = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))
-    for number in range(int(again.max(initial=-1)) + 1):
-        structure.touch(edge, rows[again == number], effects[again == number])
+    for some in np.split(np.argsort(again, kind="stable"), np.cumsum(np.bincount(again))[:-1]):
+        structure.touch(edge, rows[some], effects[some])
 
 
 def _add(
