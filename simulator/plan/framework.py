@@ -44,10 +44,9 @@ class Framework(ExtendingSpec):
     all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations);
     ring_traced (the ring is part of a compiled graph: fp32 results are joined by one kernel, and every exchange is waited for
     where it starts).
-    Experts: expert_exchange, as in `Plan`; exchange_permutes (that exchange makes the copies of a token and sums
-    them itself); exchange_sorts (and sorts them by expert and back, by kernels on its own stream); pads_expert_rows (else, and
-    where products are in 8 bits, rows are copied once more to pad each expert's, and back); fuses_experts
-    (the grouped products apply the activation function and write narrow results themselves).
+    Experts: expert_exchange, as in `Plan`; exchange_sorts (once_per_node it also sorts rows by expert and back, by kernels on its own
+    stream); pads_expert_rows (else, and where products are in 8 bits, rows are copied once more to pad each expert's, and back);
+    fuses_experts (the grouped products apply the activation function and write narrow results themselves).
     CUDA graphs: cuda_graphs, as in `Plan`, wherever a plan allows it.
     Loss: loss_metrics (training metrics that evaluate it again of every microbatch's logits, each by plain torch).
     End of a step: clips_gradients by their global norm; post_validates (with a split backward ranks update without waiting
@@ -130,7 +129,6 @@ class Framework(ExtendingSpec):
     ring_traced: bool = False
     casts_apart: bool = False
     expert_exchange: Exchange = "all_to_all"
-    exchange_permutes: bool = False
     exchange_sorts: bool = False
     pads_expert_rows: bool = False
     fuses_experts: bool = False

@@ -177,8 +177,7 @@ class KernelStyle:
         plain_gate: a gate is joined by plain tensor operations, even where bias and activation function are one kernel.
         repeats_keys: keys and values are repeated for every query head before attention.
         fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
-        exchange_permutes: the exchange of rows between experts makes the copies of tokens and sums them itself.
-        exchange_sorts: it also sorts rows by expert and back, by kernels on its own stream.
+        exchange_sorts: an exchange of rows once per node sorts them by expert and back, by kernels on its own stream.
         pads_expert_rows: each expert's rows are copied to places whose number products in 8 bits take, and back.
         ring_in_fp32: partial results of ring attention are joined by plain fp32 operations.
         ring_traced: the ring is part of a compiled graph, which waits for every exchange where it starts.
@@ -228,7 +227,6 @@ class KernelStyle:
     ring_traced: bool = False
     casts_apart: bool = False
     fuses_experts: bool = False
-    exchange_permutes: bool = False
     exchange_sorts: bool = False
     pads_expert_rows: bool = False
     gathers_logits: bool = False

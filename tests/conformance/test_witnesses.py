@@ -18,6 +18,9 @@ from tests.package_sources import ROOT
 
 DEEPSEEK = "--model deepseek_v3 --expert-ranks 4"
 TORCH, MEGATRON, TITAN = "torch 2.13.0", "megatron-core 0.16.1", "torchtitan 0.3.0"
+LIBRARY, DEEPSPEED = "transformers 5.23.0", "deepspeed 0.19.8"
+MODULES = {MEGATRON: "megatron.core", TITAN: "torchtitan", LIBRARY: "accelerate", DEEPSPEED: "deepspeed"}
+"""Code -> what is imported of it."""
 
 
 def ddp() -> Capture:
@@ -75,6 +78,36 @@ def hides_input_gradients(capture: Capture) -> bool:
     return any(events[n + 1].work == "gemm" and n not in events[n + 1].after for n in sent if n + 1 < len(events))
 
 
+def plain() -> Capture:
+    """A model of transformers."""
+    return recorded("library.py:step", 8, "")
+
+
+def run_by(path: str, capture: Capture | None = None) -> list[str]:
+    """Operators of the forward of a module of the second layer, in order, without their namespace."""
+    events = (capture or plain()).events
+    return [e.name.partition(".")[2] for e in events if e.phase == "forward" and e.path.endswith(f"layers.1{path}")]
+
+
+def products(path: str, capture: Capture | None = None) -> int:
+    """Products of the forward of the parts of a module of the second layer."""
+    events = (capture or plain()).events
+    return sum(e.work == "gemm" and f"layers.1.{path}" in e.path for e in events if e.phase == "forward")
+
+
+def drops_out(capture: Capture) -> bool:
+    return any("dropout" in e.name or "bernoulli" in e.name for e in capture.events)
+
+
+def zero(words: str) -> Capture:
+    return recorded("zero.py:step", 8, words)
+
+
+def gathered(capture: Capture) -> list[float]:
+    """Messages of the gathers of a step [B]."""
+    return [e.message for e in capture.events if e.work == "all_gather"]
+
+
 def grouped_products(capture: Capture) -> int:
     """Grouped products of the forward of a layer with experts."""
     return sum("layers.1." in e.path and e.name == "aten._grouped_mm" for e in capture.events if e.phase == "forward")
@@ -124,6 +157,38 @@ WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
         lambda: ("aten._to_copy", 4 * 2048 * 4 * 1024) in kept_by(titan(DEEPSEEK), "moe.routed_experts"),
     ),
     ("torchtitan_2026_eager", "recompute_extent"): (TITAN, lambda: extent_of_recompute(titan("--recompute full"))),
+    ("torchtitan_eager", "joined_gate"): (TITAN, lambda: products("feed_forward", titan()) == 2),
+    **{
+        ("pytorch_fsdp", key): (LIBRARY, seen)
+        for key, seen in {
+            "joined_qkv": lambda: products("self_attn") == 2,
+            "joined_gate": lambda: products("mlp") == 2,
+            "fused_norm": lambda: "rsqrt" not in run_by(".input_layernorm"),
+        }.items()
+    },
+    **{
+        ("hugging_face_deepspeed", key): (LIBRARY, seen)
+        for key, seen in {
+            "joined_qkv": lambda: products("self_attn") == 2,
+            "joined_gate": lambda: products("mlp") == 2,
+            "fused_norm": lambda: "rsqrt" not in run_by(".input_layernorm"),
+            "fused_rotary": lambda: not {"neg", "cat"} <= set(run_by(".self_attn")),
+            "fused_bias_activation": lambda: (run_by(".mlp.act_fn"), run_by(".mlp")) != (["silu"], ["mul"]),
+            "fused_residual": lambda: run_by("").count("add") != 2,
+            "repeats_keys": lambda: repeats_keys("library.py:step", ""),
+            "dropout": lambda: drops_out(plain()),
+            "in_place_cross_entropy": lambda: not any(e.name == "aten._log_softmax" for e in plain().events),
+        }.items()
+    },
+    ("deepspeed", "gathers_by_tensor"): (
+        DEEPSPEED,
+        lambda: gathered(zero("--stage 3 --by-tensor")).count(2097152.0) == 16,
+    ),
+    ("deepspeed", "fsdp_prefetch"): (DEEPSPEED, lambda: int(gathered(zero("--stage 3"))[0] > 65536000.0)),
+    ("deepspeed", "reduces_whole"): (
+        DEEPSPEED,
+        lambda: {e.work for e in zero("--stage 2").events if e.message > 1e6} == {"all_reduce", "all_gather"},
+    ),
     ("megatron_core", "tensor_parallel_overlap"): (MEGATRON, lambda: hides_input_gradients(megatron())),
     ("megatron_core", "drops_gradients"): (MEGATRON, lambda: fresh_gradients(megatron())),
     ("megatron_core", "keeps_buckets"): (MEGATRON, lambda: standing_gradients(megatron()) > 1.5),
@@ -138,8 +203,7 @@ def test_a_switch_is_what_the_code_does(switch: tuple[str, str]) -> None:
     code, seen = WITNESSES[switch]
     pytest.importorskip("torch", reason="a witness is recorded with torch: nox -s capture")
     if code != TORCH:
-        library = {MEGATRON: "megatron.core", TITAN: "torchtitan"}[code]
-        pytest.importorskip(library, reason=f"the witness is {code}: nox -s capture")
+        pytest.importorskip(MODULES[code], reason=f"the witness is {code}: nox -s capture")
 
     assert getattr(load_framework(switch[0]), switch[1]) == seen()
 

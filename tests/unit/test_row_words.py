@@ -316,3 +316,32 @@ def test_a_blank_precision_is_one_that_the_gpu_has(gpu: str, expected: str) -> N
 def test_a_row_may_say_which_layers_run_again(changes: dict[str, str], expected: tuple[object, ...]) -> None:
     row = placed(framework="torchtitan (FSDP2), eager", zero_stage="3", **changes)
     assert expected == (row.recompute, row.fields.get("recompute_method"), row.fields.get("recompute_layers"))
+
+
+EXPERTS = {"moe_experts": "8", "moe_topk": "2", "moe_ffn_hidden": "512", "framework": "Megatron-Core", "schedule": ""}
+EXPERTS |= {"ep": "8", "tp": "1", "pp": "1", "dp": "16"}
+
+
+@pytest.mark.parametrize(
+    ("note", "expected"),
+    [
+        ("DeepEP", {"expert_exchange": "once_per_node"}),
+        (
+            "HybridEP; CUDA graphs of attention and router",
+            {"expert_exchange": "once_per_node", "cuda_graphs": ("attn", "moe_router")},
+        ),
+        ("all-to-all dispatcher", {"expert_exchange": "all_to_all"}),
+        ("1F1B overlap of the exchange", {"schedule": "combined_1f1b"}),
+        ("no exchange overlap", {}),
+        ("as published", {}),
+    ],
+)
+def test_words_for_the_exchange_of_experts(note: str, expected: dict[str, object]) -> None:
+    fields = placed(**EXPERTS, quality_note=note).fields
+    names = ("expert_exchange", "cuda_graphs", "schedule")
+    assert expected == {name: fields[name] for name in names if name in fields}
+
+
+def test_words_for_the_exchange_say_nothing_of_experts_that_are_not_dealt_out() -> None:
+    fields = placed(**{**EXPERTS, "ep": "1"}, quality_note="DeepEP; exchange overlapped").fields
+    assert not {"expert_exchange", "schedule"} & set(fields)

@@ -18,6 +18,8 @@ _STATES = (
 _WEIGHTS = r"weights, gradients and moments on the host|offload[-_]params?\b|param\w*[-_ ]offload"
 """Words for shards of weights that live there, too."""
 _ACTIVATIONS = r"offload[-_]activations=(1|true)|activations? (are )?(offload\w*|move to the host)|activation offload"
+_GRAPHED = {"attention": "attn", "mlp": "mlp", "router": "moe_router"}
+"""Words for parts of layers that CUDA graphs start."""
 _NOT = r"\b(no|without) (cpu )?offload"
 
 
@@ -55,14 +57,16 @@ def row_host(row: Row, layers: int, zero_stage: int) -> tuple[dict[str, Any], tu
 
 
 def row_graphs(row: Row) -> dict[str, Any]:
-    """Return what CUDA graphs start, where the column cuda_graphs tells: none, full_iteration, or parts of layers.
+    """Return what CUDA graphs start, where the column cuda_graphs or the row's words tell: none, full_iteration, or parts of layers.
 
-    >>> row_graphs({"cuda_graphs": "attn, moe_router"}), row_graphs({})
-    ({'cuda_graphs': ('attn', 'moe_router')}, {})
+    >>> row_graphs({"cuda_graphs": "attn, moe_router"}), row_graphs({"quality_note": "CUDA graphs of attention and router"})
+    ({'cuda_graphs': ('attn', 'moe_router')}, {'cuda_graphs': ('attn', 'moe_router')})
     """
     said = text(row, "cuda_graphs").strip().lower()
     if not said:
-        return {}
+        found = re.search(r"cuda graphs? of ([a-z ,]+)", words_said(row))
+        parts = tuple(part for word, part in _GRAPHED.items() if found and word in found.group(1))
+        return {"cuda_graphs": parts} if parts else {}
     parts = tuple(part.strip() for part in said.split(","))
     return {"cuda_graphs": parts if parts not in (("none",), ("full_iteration",)) else said}
 

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from simulator.errors import PlanError
+from simulator.importers.table.row_experts import overlaps_exchange, row_experts
 from simulator.importers.table.row_framework import (
     named_framework,
     profile_of_run,
@@ -56,6 +57,8 @@ _REPLICATED = {
     "hugging_face_liger": "pytorch_ddp_compiled",
 }
 """Profiles of codes that shard, and what they are where the states of all replicas are whole."""
+_OVERLAPS = (None, "one_f_one_b", "interleaved_1f1b")
+"""Schedules that have a form in which forwards go together with backwards, so that each hides the other's exchange of experts."""
 _ORDINALS = {"second": 2, "third": 3, "fourth": 4}
 NEAR_BATCH = 0.05
 """How far a batch may lie from a multiple of its microbatches to be taken for it [1]."""
@@ -101,7 +104,7 @@ def row_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, t
         "framework": named_framework(row, assumed),
     }
     fields["sequence_parallel"] = tensor > 1 and _sequence_parallel(row, fields["framework"], assumed)
-    fields |= _experts(row, model, tensor, replicas * context, assumed)
+    fields |= row_experts(row, model, tensor, replicas * context, assumed)
     fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
     fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
     fields["framework"] = _replicated(fields, replicas * context, assumed)
@@ -171,41 +174,6 @@ def _whole_batch(batch: int, replicas: int, microbatch: int, assumed: list[str])
         raise CannotPlace(f"gbs = {batch} is no multiple of dp x mbs = {replicas} x {microbatch}")
     assumed.append(f"gbs = {nearest}, the nearest multiple of dp x mbs = {replicas} x {microbatch}")
     return nearest
-
-
-def _experts(row: Row, model: Model, tensor: int, replicas: int, assumed: list[str]) -> dict[str, Any]:
-    """Return how experts are dealt out over `replicas` ranks of each tensor-parallel slice; of a dense model nothing."""
-    expert = count(row, "ep") or 1
-    if not model.experts:
-        if expert > 1:
-            raise CannotPlace(f"ep = {expert}, but the row's model has no experts", counts=False)
-        return {}
-    if tensor == 1:
-        return {"expert_parallel": expert}
-    split = count(row, "etp")
-    if split is None:
-        recipe = "bridge" in text(row, "framework").lower()
-        fits = replicas % expert == 0
-        split = 1 if (recipe and expert > 1) or not fits else tensor
-        why = (
-            "as the recipes of Megatron Bridge say"
-            if recipe
-            else "Megatron's habit"
-            if fits
-            else "too few replicas for more"
-        )
-        assumed.append(f"expert_tensor_parallel = {split} ({why})")
-    elif split not in (1, tensor):
-        whole = expert * split
-        expert, split = (whole // tensor, tensor) if whole % tensor == 0 else (whole, 1)
-        assumed.append(
-            f"experts over {expert} ranks and {split} slices: the same part of them as etp = {text(row, 'etp')}"
-        )
-    fields = {"expert_parallel": expert, "expert_tensor_parallel": split}
-    if expert > 1 or split == 1:
-        fields["sequence_parallel"] = True
-        assumed.append("sequence_parallel (experts are dealt out)")
-    return fields
 
 
 def _sequence_parallel(row: Row, framework: str, assumed: list[str]) -> bool:
@@ -307,8 +275,11 @@ def _gradient_dtype(row: Row) -> dict[str, Any]:
 
 
 def _recipe(row: Row, named: str, fields: dict[str, Any], microbatches: int, assumed: list[str]) -> dict[str, Any]:
-    """Return what the framework's recipe sets, less a schedule that has no form for the pipeline of the row."""
+    """Return what the framework's recipe sets, or the row's words for the exchange of experts, less a schedule that has no form for the
+    pipeline of the row."""
     found = recipe(row, named, assumed)
+    if fields.get("expert_parallel", 1) > 1 and fields.get("schedule") in _OVERLAPS and overlaps_exchange(row):
+        found.setdefault("schedule", "combined_1f1b")
     pipeline, chunks = fields["pipeline_parallel"], fields.get("chunks_per_rank", 1)
     if "schedule" not in found:
         return found

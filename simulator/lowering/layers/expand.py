@@ -202,7 +202,7 @@ def _layer_cost(
     kept, again, rows_of_experts = _saved(ctx, part, recompute, ending, input_ways)
     starts = [started_by(o.op, graphs, is_layer(kind)) for o in part.operators]
     saved = kept + graph_inputs(rows_of_experts, starts, part.input_bytes / stream)
-    waits, shared = synchronised and recompute.kind == "full", layout.ranks(EXPERT) > 1
+    waits, once = synchronised and recompute.kind == "full", _once(ctx)
     stacked = kept if style.stacks_saved and is_layer(kind) else ()
     add = functools.partial(_add, ctx, kind, graphs)
 
@@ -210,9 +210,9 @@ def _layer_cost(
         rows = Rows(f"{kind}{ending} backward")
         if kept_in_parts and not ending:
             gather_pieces(rows, "layer input", part.input_bytes, ctx.groups.tensor, precision.compute, "recompute")
-        repeated = with_kernels(runs_again(part, recompute), style, shared)
+        repeated = with_kernels(runs_again(part, recompute), style, once)
         add(rows, repeated, functools.partial(write_forward, phase="recompute"))
-        add(rows, with_kernels(part.operators, style, shared)[::-1], write_backward)
+        add(rows, with_kernels(part.operators, style, once)[::-1], write_backward)
         if waits:
             synchronise(rows, "backward")
         return rows.table(half)
@@ -253,6 +253,11 @@ def _layer_cost(
     )
 
 
+def _once(ctx: LayerContext) -> bool:
+    """Whether ranks exchange rows of experts, and a node gets each of them once."""
+    return ctx.layout.ranks(EXPERT) > 1 and ctx.experts.kind == "once_per_node"
+
+
 def _part(ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary: int) -> LayerPart:
     """The operators of a kind of layer."""
     sequences, length, context, peers, source = sizes
@@ -276,7 +281,7 @@ def _forward(
 ) -> OperatorTable:
     """What a layer runs forward, whatever it makes again; the host waits behind it, or what it keeps is copied to `stacked`."""
     rows, part = Rows(f"{kind}{ending} forward"), _part(ctx, model, kind, sizes, vocabulary)
-    operators = with_kernels(part.operators, ctx.style, ctx.layout.ranks(EXPERT) > 1)
+    operators = with_kernels(part.operators, ctx.style, _once(ctx))
     _add(ctx, kind, graphs, rows, operators, write_forward)
     if waits:
         synchronise(rows, "forward")

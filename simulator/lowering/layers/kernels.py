@@ -189,7 +189,7 @@ def _row(
     """Add a kernel; `fields`: what it reads and writes."""
     read, written = (_moved(ctx, o, op, name) for name in fields)
     access = access or ("scores backward" if op.access == "scores" and phase == "backward" else op.access or "layer")
-    if op.after_exchange and ctx.style.exchange_sorts:
+    if op.after_exchange and ctx.style.exchange_sorts and ctx.experts.kind == "once_per_node":
         access = "exchange"
     looped = op.per_expert * (ctx.experts.count // ctx.layout.ranks(EXPERT)) * (2 if phase == "backward" else 1)
     rows.add(

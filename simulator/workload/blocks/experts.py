@@ -200,12 +200,12 @@ def _weighted_biases(g: LayerBuilder, x: Tensor) -> Tensor:
     """Each expert's output bias times the router's weight of the row, added in fp32, expert by expert (Megatron-Core,
     TEGroupedMLP._apply_bias), for k T h = n values of e bytes:
 
-        forward   product, sum, joining, cast          reads (e + 8) n     writes (e + 12) n
-        backward  casts, joining, sums for bias and weight    reads (2 e + 20) n   writes (2 e + 12) n
+        forward   product, sum, joining, cast          reads (e + 12) n    writes (e + 12) n
+        backward  casts, joining, sums for bias and weight    reads (2 e + 20) n   writes (2 e + 12) n    (recorded with PyTorch)
     """
     e = g.e
     out = g.tensor("rows with weighted biases", *x.dims)
-    moved = Moves(dims=x.dims, read=e + 8, written=e + 12, backward_read=2 * e + 20, backward_written=2 * e + 12)
+    moved = Moves(dims=x.dims, read=e + 12, written=e + 12, backward_read=2 * e + 20, backward_written=2 * e + 12)
     g.add(
         Kernel(
             label="expert weighted biases",

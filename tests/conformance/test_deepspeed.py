@@ -1,0 +1,130 @@
+"""DeepSpeed's ZeRO 1, 2 and 3 beside our lowering under its profile for plain models: FLOP, products and messages.
+
+Its own checks are left out of the comparison: a flag that says whether a gradient is infinite, and the norm of all gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from simulator.program.program import Program
+from tests.conformance.comparing import (
+    Message,
+    captured,
+    flops_of,
+    llama_job,
+    lowered,
+    messages_of,
+    products_of,
+    sent_by,
+)
+
+pytest.importorskip("deepspeed", reason="the witness is DeepSpeed: nox -s capture")
+pytestmark = pytest.mark.slow
+
+CHECKS = {
+    ("all_reduce", "dp", 1.0, "int8"),
+    ("all_reduce", "dp", 4.0, "fp32"),
+    ("all_reduce", "dp", 8.0, "fp64"),
+}
+EMBEDDING = 65536000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A stage.
+
+    Args:
+        words: of the script.
+        stage: of ZeRO.
+        total: whether only the bytes of all messages of a kind are the same.
+        messages: message -> how often (theirs, ours), where that is not the same.
+    """
+
+    words: str
+    stage: int
+    total: bool = False
+    messages: dict[Message, tuple[int, int]] = field(default_factory=dict)
+
+
+CASES = {
+    "replicas": Case(
+        words="--stage 0", stage=0, total=True
+    ),  # our profile's bucket is a layer, theirs half a billion weights
+    "stage 1": Case(words="--stage 1", stage=1),
+    "stage 2": Case(words="--stage 2", stage=2),
+    # buckets are cut behind the tensor that would not fit any more, ours at the end of a layer
+    "stage 2, small buckets": Case(words="--stage 2 --bucket 20000000", stage=2, total=True),
+    "stage 3, tensor by tensor": Case(
+        words="--stage 3 --by-tensor --bucket 1",
+        stage=3,
+        messages={
+            ("all_gather", "dp", EMBEDDING, "bf16"): (4, 3),  # its module has hooks before the backward, too
+            ("all_gather", "dp", 2048.0, "bf16"): (9, 0),  # what stays whole is gathered after the update: one by one
+            ("all_gather", "dp", 18432.0, "bf16"): (0, 1),  # or together
+        },
+    ),
+}
+
+
+def sent(program: Program) -> dict[Message, int]:
+    return {message: times for message, times in messages_of(program).items() if message not in CHECKS}
+
+
+def totals(messages: dict[Message, int]) -> dict[str, float]:
+    """Bytes by kind."""
+    out: dict[str, float] = {}
+    for (kind, _, size, _), times in messages.items():
+        out[kind] = out.get(kind, 0.0) + size * times
+    return out
+
+
+def both(case: Case) -> tuple[Program, Program]:
+    ours = llama_job("hugging_face_deepspeed", 8, zero_stage=case.stage, recompute="none")
+    return captured("zero.py:step", 8, case.words), lowered(ours)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_stage_does_what_ours_does(name: str) -> None:
+    case = CASES[name]
+    theirs, ours = both(case)
+
+    for phase in ("forward", "backward"):
+        assert flops_of(ours, phase) == pytest.approx(flops_of(theirs, phase), rel=1e-9)
+        assert products_of(theirs, phase) == products_of(ours, phase)
+    left, right = sent(theirs), sent(ours)
+    if case.total:
+        assert totals(left) == pytest.approx(totals(right), rel=1e-9)
+        return
+    different = {key for key in left | right if left.get(key, 0) != right.get(key, 0)}
+    assert case.messages == {key: (left.get(key, 0), right.get(key, 0)) for key in different}
+
+
+def test_gradients_of_tensors_leave_in_the_order_of_the_backward() -> None:
+    """Layer by layer from the last; within one they are reduced as they come, ours as they stand in the layer."""
+    theirs, ours = both(CASES["stage 3, tensor by tensor"])
+    sizes = [[m[2] for m, _ in sent_by(p) if m[0] == "reduce_scatter" and m[2] > 2048.0] for p in (theirs, ours)]
+
+    assert [sorted(one) for one in layers(sizes[0])] == [sorted(one) for one in layers(sizes[1])]
+
+
+def layers(sizes: list[float]) -> list[list[float]]:
+    """Tensors of the head, of each layer and of the embedding."""
+    return [sizes[:1], *(sizes[n : n + 7] for n in range(1, len(sizes) - 1, 7)), sizes[-1:]]
+
+
+def test_by_default_stage_3_fetches_ahead_and_keeps_what_is_used_again_soon() -> None:
+    """Two gathers of about 50 million weights bring all of them, once a step: they are used again within a billion."""
+    gathers = {m: n for m, n in sent(captured("zero.py:step", 8, "--stage 3")).items() if m[0] == "all_gather"}
+    large = [size for (_, _, size, _), n in gathers.items() if size > EMBEDDING for _ in range(n)]
+
+    assert 2 == len(large)
+    assert sum(large) + 9 * 2048 == pytest.approx(221267968.0, rel=1e-3)
+
+
+def test_by_default_gradients_are_reduced_by_a_large_bucket() -> None:
+    """All of this model's fit into one of half a billion weights."""
+    found = sent(captured("zero.py:step", 8, "--stage 3"))
+    assert [(size, n) for (kind, _, size, _), n in found.items() if kind == "reduce_scatter"] == [(221267968.0, 1)]
