@@ -183,7 +183,7 @@ def export_run_residuals(residuals: RunResiduals, sources: Iterable[str], path: 
         'name = "run_residuals"',
         "",
         "[measured]",
-        *(f"{code} = {json.dumps(gpus)}" for code, gpus in residuals.measured.items()),
+        *(f"{json.dumps(code)} = {json.dumps(machines)}" for code, machines in residuals.measured.items()),
     ]
     for table, entries in (("kind", residuals.kind), ("unknown", residuals.unknown)):
         for name, residual in entries.items():
