@@ -18,7 +18,7 @@ from simulator.capture.storages import Storages
 from simulator.capture.streams import Streams
 from simulator.program.calls import write_call
 
-__all__ = ["Recorder", "dispatch_mode"]
+__all__ = ["Recorder", "dispatch_mode", "place_in_script"]
 
 _NO_KERNEL = {
     "aten.detach", "aten._unsafe_view", "aten.alias", "aten.lift_fresh", "aten._reshape_alias", "aten.set_", "aten.resize_",

@@ -14,7 +14,7 @@ from typing import Any
 from simulator.capture.data_parallel import DataParallel
 from simulator.capture.letters import Letters
 from simulator.capture.record import Capture, Group
-from simulator.capture.recorder import Recorder
+from simulator.capture.recorder import Recorder, place_in_script
 from simulator.capture.storages import category_of
 from simulator.capture.streams import Streams
 
@@ -22,6 +22,7 @@ __all__ = ["Sandbox"]
 
 _WRAPPERS = ("module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
 """Parts of a module's name that a wrapper puts in: DistributedDataParallel, FSDP, checkpoint_wrapper, torch.compile."""
+_COMPILED = "what torch.compile would fuse runs as in eager code, one kernel for each operator (torch.compile is first called at {})"
 
 
 class Sandbox:
@@ -44,10 +45,12 @@ class Sandbox:
         self._hooked: set[int] = set()
         self._on_step = on_step
         self.saw_backward = False
+        self.compiled = ""
         _environment(world, rank)
         self._process_group(world, rank)
         self._pipelines(letters)
         self._devices()
+        self._compilers()
         self._optimizers()
         self._modules()
 
@@ -73,7 +76,7 @@ class Sandbox:
             storages=recorder.storages.finished(lambda life: category_of(life, events)),
             tokens=recorder.tokens[max(recorder.tokens)] if recorder.tokens else 0,
             parameters=sum(self.parameters.values()),
-            notes=tuple(recorder.assumed),
+            notes=(*recorder.assumed, *((_COMPILED.format(self.compiled),) if self.compiled else ())),
             unknown=dict(recorder.unknown),
         )
 
@@ -147,6 +150,19 @@ class Sandbox:
             return result
 
         self.torch.UntypedStorage.resize_ = resized
+
+    # ---- compiler ----
+
+    def _compilers(self) -> None:
+        """What is compiled runs one operator after the other here: that it was asked for, and where first, is noted."""
+        compiler = self.torch.compile
+
+        @functools.wraps(compiler)
+        def noted(*arguments: Any, **options: Any) -> Any:
+            self.compiled = self.compiled or place_in_script()
+            return compiler(*arguments, **options)
+
+        self.torch.compile = noted
 
     # ---- optimizer ----
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from simulator.program.program import TRANSFER, Link, Program
-from tests.conformance.comparing import flops_of, llama_job, lowered, pipeline, products_of
+from tests.conformance.comparing import flops_of, llama_job, lowered, messages_of, pipeline, products_of
 
 pytestmark = pytest.mark.slow
 
@@ -58,13 +58,13 @@ def transfers(program: Program) -> Counter[tuple[int, int, float]]:
 
 
 def order_of(program: Program) -> list[str]:
-    """Per rank a letter for each attention in the order in which it runs: Forward or Backward; stages have one layer each."""
+    """Per rank a letter for each attention in the order in which it runs: Forward or Backward."""
     out = [""] * program.ranks
     for row in range(program.size):
         item = program.items[program.item[row]]
         if not isinstance(item, Link):
-            for table, _ in item.pieces:
-                out[program.rank[row]] += "".join(
+            for table, count in item.pieces:
+                out[program.rank[row]] += count * "".join(
                     phase[0].upper() for phase, work in zip(table.phase, table.work, strict=True) if work == "attention"
                 )
     return out
@@ -84,6 +84,24 @@ def test_a_recorded_pipeline_does_what_ours_does(name: str) -> None:
         assert flops_of(ours, phase) == pytest.approx(flops_of(theirs, phase), rel=1e-9)
         assert products_of(theirs, phase) == products_of(ours, phase)
     assert transfers(theirs) == transfers(ours)
+    assert order_of(theirs) == order_of(ours)
+
+
+TITAN = "--pipeline 2 --microbatches 4"
+RELEASE = {"framework": "torchtitan_2026_eager", "recompute": "none", "zero_stage": 3}
+
+
+def test_torchtitan_pipes_shards_as_ours_does() -> None:
+    """Two stages of two shards each: weights are gathered and gradients reduced once a step."""
+    pytest.importorskip("torchtitan", reason="the witness is torchtitan: nox -s capture")
+    job = llama_job(gpus=4, **RELEASE, pipeline_parallel=2, schedule="1f1b")
+    ours = lowered(replace(job, workload=replace(job.workload, global_batch_size=8)))
+    theirs = pipeline("titan.py:step", 4, TITAN)
+
+    for phase in ("forward", "backward"):
+        assert products_of(theirs, phase) == products_of(ours, phase)
+    assert transfers(theirs) == transfers(ours)
+    assert messages_of(theirs) == messages_of(ours)
     assert order_of(theirs) == order_of(ours)
 
 

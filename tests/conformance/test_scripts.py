@@ -82,6 +82,14 @@ def test_a_shape_that_depends_on_data_is_named(tmp_path: Path) -> None:
     assert "nonzero" in said
 
 
+def test_a_model_that_is_compiled_is_recorded_as_eager_code_and_says_so(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(MODEL.replace("torch.nn.Linear(64, 64)", "torch.compile(torch.nn.Linear(64, 64))"))
+    notes = capture(f"{script}:step", 1).notes
+
+    assert any("torch.compile" in note and "train.py:3" in note for note in notes)
+
+
 def test_a_script_that_leaves_early_says_so(tmp_path: Path) -> None:
     assert "left with 3" in refusal(tmp_path, "import sys\nsys.exit(3)\n", "")
 

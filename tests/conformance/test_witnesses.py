@@ -13,7 +13,8 @@ import pytest
 
 from simulator.capture.record import BEFORE, Capture
 from simulator.plan.framework import load_framework
-from tests.conformance.comparing import captured, products_of, recorded
+from tests.conformance.comparing import captured, messages_of, pipeline, products_of, recorded
+from tests.conformance.test_pipelines import TITAN as PIPES
 from tests.package_sources import ROOT
 
 DEEPSEEK = "--model deepseek_v3 --expert-ranks 4"
@@ -157,6 +158,10 @@ WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
         lambda: ("aten._to_copy", 4 * 2048 * 4 * 1024) in kept_by(titan(DEEPSEEK), "moe.routed_experts"),
     ),
     ("torchtitan_2026_eager", "recompute_extent"): (TITAN, lambda: extent_of_recompute(titan("--recompute full"))),
+    ("torchtitan_eager", "pipeline_keeps_unsharded"): (
+        TITAN,
+        lambda: messages_of(pipeline("titan.py:step", 4, PIPES))["all_gather", "dp", 22548480.0, "bf16"] == 4,
+    ),
     ("torchtitan_eager", "joined_gate"): (TITAN, lambda: products("feed_forward", titan()) == 2),
     **{
         ("pytorch_fsdp", key): (LIBRARY, seen)
