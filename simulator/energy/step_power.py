@@ -121,7 +121,7 @@ def step_power(prediction: Prediction, cluster: Cluster, power: Power) -> StepPo
     mean = float(program.rank_weight @ joules / program.rank_weight.sum() / step)
     peak = _peak(program.rank_weight[program.rank[rows]], trace.start[rows], trace.end[rows], watts[program.item[rows]],
                  numbers.waiting * limit) / float(program.rank_weight.sum()) + numbers.waiting * limit  # fmt: skip
-    peak = max(peak, mean)
+    peak = min(max(peak, mean), machine.gpu.power)  # sums of many rows may end a digit above
     return StepPower(
         gpu=mean,
         gpu_peak=peak,
