@@ -7,7 +7,6 @@ import random
 import pytest
 
 from simulator.job import job_from_names
-from simulator.plan.framework import load_framework
 from simulator.search.candidate import look
 from simulator.search.space import make_space, read_ranges
 from simulator.specs import names
@@ -38,11 +37,7 @@ def test_a_step_that_gathers_takes_its_bound_at_least(framework: str) -> None:
     chance = random.Random(framework)
     left_out = [text for text in RANGES if text.partition("=")[0] in OPTIONAL and chance.random() < 0.6]
     ranges = [text for text in RANGES if text not in left_out]
-    habits = load_framework(framework)
-    whole = (
-        not habits.gathers_by_tensor and not habits.gather_bucket
-    )  # tensor by tensor, experts that all ranks hold are not gathered
-    model = "mixtral_8x7b" if whole and chance.random() < 0.4 else "llama2_7b"
+    model = "mixtral_8x7b" if chance.random() < 0.4 else "llama2_7b"
     settings = [
         f"plan.framework={framework}",
         "cluster.gpus=32",

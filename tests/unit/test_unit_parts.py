@@ -99,3 +99,16 @@ def test_fsdp2_copies_gathered_weights_out_and_gradients_to_where_they_are_reduc
     assert 6 * 4 * matrix == max(both["mlp down gradient copied to be reduced"])
     assert not {"gathered weights copied out", "mlp down gradient copied to be reduced"} & set(moved("pytorch_fsdp"))
     assert "mlp down gradient accumulation" in moved("torchtitan_eager", fsdp_reduce="step")
+
+
+@pytest.mark.parametrize("framework", ["deepspeed", "paxml_unrolled"])
+def test_experts_that_all_ranks_hold_are_fetched_too(framework: str) -> None:
+    """Whatever comes together, the bytes are those of all weights: of Mixtral 8x7B forty-five of forty-seven billions are experts'."""
+
+    def gathered(name: str) -> float:
+        program = lowered(workload("mixtral_8x7b", batch=8), 8, zero_stage=3, framework=name, recompute="none")
+        return sum(i.message * n for i, n in links(program, "all_gather"))
+
+    whole = gathered("pytorch_fsdp")
+    assert whole > 2 * 45e9
+    assert whole <= gathered(framework) * 1.001 <= 2.002 * whole

@@ -252,7 +252,7 @@ def _layer_cost(
         summed=summed_parameters(ctx, part),
         input_bytes=(part.boundary_bytes or part.input_bytes) / stream,
         expert_parameters=expert_parameters(ctx, part) if experts_apart else 0.0,
-        tensors=weight_tensors(ctx, part, model.norm),
+        tensors=weight_tensors(ctx, part, model.norm, experts_apart),
     )
 
 

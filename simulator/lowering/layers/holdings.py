@@ -53,18 +53,21 @@ def expert_parameters(ctx: LayerContext, part: LayerPart) -> float:
     return sum(_held(ctx, o.op.weights) for o in part.operators if _of_experts(ctx, o))
 
 
-def weight_tensors(ctx: LayerContext, part: LayerPart, norm: str) -> tuple[float, ...]:
-    """Sizes of the weight tensors on one GPU, those of routed experts left out [count].
+def weight_tensors(ctx: LayerContext, part: LayerPart, norm: str, experts_apart: bool) -> tuple[float, ...]:
+    """Sizes of the weight tensors on one GPU [count].
 
     Args:
         norm: kind of norm: a layer norm has two tensors.
+        experts_apart: other sets of ranks hold routed experts than the rest: these are left out; else each of their products is one
+            tensor of all experts.
     """
-    return tuple(size for o in part.operators for size in _tensors(ctx, o, norm))
+    listed = [o for o in part.operators if not (experts_apart and _of_experts(ctx, o))]
+    return tuple(size for o in listed for size in _tensors(ctx, o, norm))
 
 
 def _tensors(ctx: LayerContext, o: Operator, norm: str) -> Iterator[float]:
     """Those of an operator: of each product, and of all that is small together."""
-    if not o.parameters or _of_experts(ctx, o):
+    if not o.parameters:
         return
     matrices = tuple(w for w in o.op.weights if w.role == "weight")
     small = _held(ctx, tuple(w for w in o.op.weights if w.role != "weight"))
