@@ -23,5 +23,5 @@ def save_picture(figure: Figure, path: str | Path) -> Path:
     drawn = io.BytesIO()
     figure.savefig(drawn, format=Path(path).suffix[1:] or None, facecolor="white")
     with replacing(path) as beside:
-        beside.write_bytes(drawn.getbuffer())
+        beside.write_bytes(drawn.getvalue())  # a copy: Python 3.12.1 dies of a buffer whose write failed (gh-111049)
     return Path(path)
