@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from simulator.capture.child import capture
 from simulator.errors import SpecError
+from tests.properties.writers import begun_program, call
 
 pytest.importorskip("torch", reason="recording a script needs torch: nox -s capture")
 pytestmark = pytest.mark.slow
@@ -126,6 +128,26 @@ def test_no_process_outlives_whoever_asked(tmp_path: Path, ending: signal.Signal
 
     assert code == (130 if ending == signal.SIGINT else -signal.SIGKILL)
     _until(lambda: not any(_runs(int(pid)) for pid in told.read_text().split()))
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_a_recording_that_is_stopped_is_written_whole_or_not_at_all(tmp_path: Path, ending: signal.Signals) -> None:
+    (tmp_path / "train.py").write_text(MODEL)
+    words, out = ("capture", "train.py:step", "-o", "out.program"), tmp_path / "out.program"
+    begun = time.monotonic()
+    assert 0 == call(*words, where=tmp_path).returncode
+    took, whole, draw = time.monotonic() - begun, out.read_bytes(), random.Random(7)
+    for _ in range(4):
+        out.unlink(missing_ok=True)
+        asked = begun_program(tmp_path, *words)
+        time.sleep(draw.random() * took)
+        asked.send_signal(ending)
+        said = asked.communicate(timeout=900)[1]
+        assert not out.exists() or whole == out.read_bytes()
+        assert "Traceback" not in said
+        if ending == signal.SIGINT:
+            assert asked.returncode in (0, 130, -signal.SIGINT), said
+            assert {"train.py", "out.program"} >= {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
 
 
 def _until(true) -> None:
