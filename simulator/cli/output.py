@@ -124,7 +124,10 @@ def save_table(answer: Tabular, path: str | None, table: str | None = None) -> N
     if path is not None:
         from simulator.report.frames import write_table
 
-        wrote(write_table(answer, path, table))
+        if write_table(answer, path, table):
+            wrote(path)
+        else:
+            note(f"{path} is not written: its table has no rows")
 
 
 def note(text: str) -> None:

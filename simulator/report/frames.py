@@ -168,12 +168,17 @@ def check_table(path: str) -> None:
 def write_table(answer: Tabular, path: str, table: str | None = None) -> str:
     """Write a table of an answer; the file's ending chooses the format.  Parquet keeps the units with the columns.
 
+    Returns:
+        The path; "" where the table has no rows, and so no columns: nothing is written then.
+
     Raises:
         SpecError: an ending that is none of a table.
         UnknownNameError: the answer has no such table.
     """
     check_table(path)
     frame = answer.to_frame(table)
+    if frame.columns.empty:
+        return ""
     with replacing(path) as beside:
         if Path(path).suffix.lower() == ".csv":
             frame.to_csv(beside, index=False)

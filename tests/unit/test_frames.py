@@ -14,6 +14,7 @@ import pytest
 from simulator import load_job, simulate_job
 from simulator.accuracy.scores import Outcome
 from simulator.accuracy.validate import Table, Validation
+from simulator.cli.output import save_table
 from simulator.errors import SpecError, UnknownNameError
 from simulator.goodput.study import goodput
 from simulator.report.columns import column_of
@@ -177,3 +178,15 @@ def test_a_column_of_numbers_and_words_is_words_in_a_file_of_columns(tmp_path: P
     read = pandas.read_parquet(write_table(_Mixed(), str(tmp_path / "rows.parquet")))["group"]
     assert ["1", "x", "[2]"] == read.dropna().tolist()
     assert read.isna().tolist() == [False, False, True, False]
+
+
+class _Empty(_Mixed):
+    def tables(self) -> dict[str, Records]:
+        return {"rows": list}
+
+
+def test_a_table_without_rows_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A validation that is stopped before its first row has nothing to say, not a file that no reader takes."""
+    save_table(_Empty(), str(tmp_path / "rows.csv"))
+    assert [] == list(tmp_path.iterdir())
+    assert "is not written: its table has no rows" in capsys.readouterr().err
