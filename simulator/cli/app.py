@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(_run(words))
     hook = sys.unraisablehook
     try:
-        sys.unraisablehook = lambda what: _comes_again() if what.exc_type is KeyboardInterrupt else hook(what)
+        sys.unraisablehook = functools.partial(_lost, hook)
         signal.signal(signal.SIGINT, _stop)
         code = _run(words)
         signal.signal(signal.SIGINT, _noted)
@@ -158,6 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _leave(code: int) -> NoReturn:
     """End this process as Python would, but for what destroys modules: a library stopped while it was loaded may abort there."""
+    sys.unraisablehook = functools.partial(_lost, sys.unraisablehook)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -187,6 +188,14 @@ def _comes_again() -> None:
     """A Ctrl-C that falls into a callback from compiled code (a compiler's, a destructor) is lost there: let it come again behind it."""
     signal.signal(signal.SIGALRM, _stop)
     signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+
+
+def _lost(hook: Callable[[Any], object], what: Any) -> None:
+    """Where an error came that nobody can catch: a Ctrl-C comes again; after one, destructors of what is half made complain in vain."""
+    if what.exc_type is KeyboardInterrupt:
+        _comes_again()
+    elif not _STOPPED:
+        hook(what)
 
 
 def _run(arguments: list[str]) -> int:

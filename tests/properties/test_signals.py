@@ -247,6 +247,28 @@ def test_ctrl_c_inside_a_callback_of_compiled_code_is_not_lost(
     assert time.monotonic() - begun < 300
 
 
+def test_what_destructors_say_after_ctrl_c_is_not_shown(
+    dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Half:
+        def __del__(self) -> None:
+            raise AttributeError("half made")
+
+    def stopped(name: str) -> None:
+        half = Half()
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        del half
+        raise KeyboardInterrupt
+
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    monkeypatch.setattr("simulator.cli.app._verb", stopped)
+    with heeded_ctrl_c():
+        assert 130 == dtsim("list", "gpus")[0]
+    assert [] == told
+
+
 def test_ctrl_c_at_the_moment_it_is_first_heeded(
     dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
