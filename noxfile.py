@@ -89,6 +89,9 @@ def notebooks(session: nox.Session) -> None:
 def capture(session: nox.Session) -> None:
     """Real training code beside our lowering of it, in an environment of its own: it has PyTorch (a minute, and a download)."""
     session.install("-e", ".[test]", "-r", "tests/conformance/requirements.txt")
+    folder = os.path.join(session.virtualenv.location, "megatron-core-0.13.1")
+    if not os.path.exists(folder):
+        session.install("--no-deps", "--target", folder, "megatron-core==0.13.1")
     session.run("python", "-m", "pytest", "-n", "0", "-m", "slow", "tests/conformance", *session.posargs)
 
 

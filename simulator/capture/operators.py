@@ -78,7 +78,7 @@ def describe(name: str, arguments: Mapping[str, Any], outputs: Sequence[Facts], 
     if direction and isinstance(arguments.get(_QUERY.get(space, "query")), Facts):
         return _attention(arguments, _QUERY.get(space, "query"), direction, moved)
     launches = _list_kernels(short, arguments) if short.startswith("_foreach_") or short.startswith("_fused_") else 1
-    access = _ACCESS.get(short.rstrip("_"), "stream")
+    access = _ACCESS.get(short.rstrip("_")) or _walk(short, list(tensors_in(arguments)), [*outputs, *written])
     moved = _touched(short, arguments, outputs) or moved
     known = space in _KNOWN_SPACES
     return Work(
@@ -285,12 +285,47 @@ _ACCESS = {
                      "scatter", "scatter_add", "index_copy", "take"), "gather"),
     **dict.fromkeys(("_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward",
                      "nll_loss2d_forward", "nll_loss2d_backward"), "loss"),
-    **dict.fromkeys(("native_layer_norm", "_fused_rms_norm", "native_group_norm"), "layer"),
-    **dict.fromkeys(("native_layer_norm_backward", "_fused_rms_norm_backward", "native_group_norm_backward"), "layer backward"),
+    **dict.fromkeys(("native_layer_norm", "_fused_rms_norm", "native_group_norm"), "norm"),
+    **dict.fromkeys(("native_layer_norm_backward", "_fused_rms_norm_backward", "native_group_norm_backward"),
+                    "norm backward"),
     "_softmax": "scores",
     "_softmax_backward_data": "scores backward",
 }  # fmt: skip
 """Operator -> how it walks memory; the rest are long passes."""
+_PASSES = (*_OVERWRITES, "cat", "stack", "_foreach_", "_fused_", "_amp_", "native_dropout")
+"""Operators that go through each of their tensors by itself."""
+
+
+def _walk(short: str, read: Sequence[Facts], made: Sequence[Facts]) -> str:
+    """How an operation on tensors walks memory: in long passes, unless one of them is a part of a tensor, or lies in another order
+    ("strided"), or formats or sizes differ ("plain": casts, sums over rows, products with a number of each row), where PyTorch's
+    kernels load a number at a time (ATen/native/cuda/CUDALoops.cuh: launch_vectorized_kernel for contiguous tensors of one format)."""
+    if short.startswith(_PASSES) and short != "copy_":
+        return "stream"
+    sized = [t for t in (*made, *read) if math.prod(t.shape) > 1]
+    if not made or len(sized) < 2:
+        return "stream"
+    whole = max(sized, key=lambda t: math.prod(t.shape))
+    if any(t.shape == whole.shape and not _alike(t, whole) for t in sized) or not _dense(whole):
+        return "strided"
+    return (
+        "plain"
+        if any((t.shape, t.dtype, t.element) != (whole.shape, whole.dtype, whole.element) for t in sized)
+        else "stream"
+    )
+
+
+def _alike(one: Facts, other: Facts) -> bool:
+    """Whether two tensors of one shape lie in memory in the same order."""
+    return all(n == 1 or a == b for n, a, b in zip(one.shape, one.stride, other.stride, strict=True))
+
+
+def _dense(tensor: Facts) -> bool:
+    """Whether a tensor has no gaps, in whatever order its dimensions lie."""
+    along = sorted((s, n) for n, s in zip(tensor.shape, tensor.stride, strict=True) if n > 1)
+    return all(s == math.prod(n for _, n in along[:i]) for i, (s, _) in enumerate(along))
+
+
 _MOST_TENSORS = (110, 64, 48, 36, 30)
 """Tensors of one launch by how many lists go in: depth_to_max_tensors of ATen/native/cuda/MultiTensorApply.cuh."""
 _MOST_CHUNKS, _CHUNK = 320, 65536

@@ -24,6 +24,8 @@ _WRAPPERS = ("module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_o
 """Parts of a module's name that a wrapper puts in: DistributedDataParallel, FSDP, checkpoint_wrapper, torch.compile."""
 _COMPILED = "what torch.compile would fuse runs as in eager code, one kernel for each operator (torch.compile is first called at {})"
 
+_TOLD = "other ranks are taken to tell all ranks the objects that this one tells (first at {})"
+
 
 class Sandbox:
     """A pretended world around a recorder.
@@ -45,7 +47,7 @@ class Sandbox:
         self._hooked: set[int] = set()
         self._on_step = on_step
         self.saw_backward = False
-        self.compiled = ""
+        self.compiled = self.told = ""
         _environment(world, rank)
         self._process_group(world, rank)
         self._pipelines(letters)
@@ -76,7 +78,10 @@ class Sandbox:
             storages=recorder.storages.finished(lambda life: category_of(life, events)),
             tokens=recorder.tokens[max(recorder.tokens)] if recorder.tokens else 0,
             parameters=sum(self.parameters.values()),
-            notes=(*recorder.assumed, *((_COMPILED.format(self.compiled),) if self.compiled else ())),
+            notes=(
+                *recorder.assumed,
+                *(text.format(place) for text, place in ((_COMPILED, self.compiled), (_TOLD, self.told)) if place),
+            ),
             unknown=dict(recorder.unknown),
         )
 
@@ -95,9 +100,26 @@ class Sandbox:
         dist.distributed_c10d.init_process_group = already
         dist.destroy_process_group = already
         self.data_parallel = DataParallel(self.recorder)
+        self._objects(dist)
         self._meshes(dist)
         self._layouts()
         self._shards()
+
+    def _objects(self, dist: Any) -> None:
+        """What all ranks of a group tell each other in objects of Python is taken to be what this one tells: they run the same script."""
+
+        def gathered(objects: list[Any], mine: Any, *rest: Any, **options: Any) -> None:
+            objects[:] = [mine] * len(objects)
+            self.told = self.told or place_in_script()
+
+        def collected(mine: Any, objects: list[Any] | None = None, *rest: Any, **options: Any) -> None:
+            gathered(objects or [], mine)
+
+        def kept(objects: list[Any], *rest: Any, **options: Any) -> None:
+            """The one whose objects count tells what this rank has in its list already."""
+
+        for module in (dist, dist.distributed_c10d):
+            module.all_gather_object, module.gather_object, module.broadcast_object_list = gathered, collected, kept
 
     def _meshes(self, dist: Any) -> None:
         """A mesh computes with small tensors of rank numbers, which must have data."""
@@ -142,6 +164,7 @@ class Sandbox:
         cpu.Stream, cpu.Event = streams.Stream, streams.Event
         cpu.current_stream, cpu.stream = streams.current_stream, streams.stream
         cpu.default_stream = streams.current_stream
+        self.torch.Tensor.pin_memory = lambda tensor, device=None: tensor  # memory of the host, which has none here
         resize = self.torch.UntypedStorage.resize_
 
         def resized(storage: Any, size: int) -> Any:
@@ -272,11 +295,13 @@ def with_data(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def converted(module: Any, function: Callable[[Any], Any], recurse: bool = True) -> Any:
-    """Stand in for Module._apply (`model.bfloat16()`, `model.to(...)`): PyTorch swaps tensors in place, which those without data refuse.
+    """Stand in for Module._apply (`model.bfloat16()`, `model.to(...)`): PyTorch swaps tensors without data, which others still know.
 
-    A parameter becomes another one; where several modules share it, they share the other one too.
+    A parameter stays the one that it is and gets other data, as tensors with data do.  One that is in parts (a DTensor) becomes another
+    one; where several modules share it, they share the other one too.
     """
     import torch
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
     if recurse:
         for child in module.children():
@@ -290,6 +315,10 @@ def converted(module: Any, function: Callable[[Any], Any], recurse: bool = True)
                 made = function(old)
                 gradient = None if old.grad is None else function(old.grad)
             if made is old:
+                continue
+            if made.device == old.device and not is_traceable_wrapper_subclass(made):
+                old.grad = None
+                old.data, old.grad = made, gradient
                 continue
             new = torch.nn.Parameter(made, old.requires_grad)
             new.grad, old._became = gradient, new

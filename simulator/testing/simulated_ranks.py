@@ -122,7 +122,7 @@ def einsum(first: Array, second: Array, dims: tuple[tuple[Dim, ...], ...]) -> Ar
     for dim in itertools.chain(*dims):
         letters.setdefault(dim.name, chr(ord("a") + len(letters)))
     a, b, c = ("".join(letters[d.name] for d in each) for each in dims)
-    return np.asarray(np.einsum(f"{a},{b}->{c}", first, second))
+    return np.asarray(np.einsum(f"{a},{b}->{c}", first, second, optimize=True))
 
 
 def _ended(move: Move, group: list[Array], mine: Array, dims: tuple[Dim, ...], size: int, index: int) -> Array:

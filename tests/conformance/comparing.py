@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
+import os
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -29,15 +31,25 @@ MODEL = {
 
 
 @functools.cache
-def recorded(script: str, world: int, arguments: str = "") -> Capture:
-    """Return what a script of this folder does on rank 0."""
+def recorded(script: str, world: int, arguments: str = "", release: str = "") -> Capture:
+    """Return what a script of this folder does on rank 0.
+
+    Args:
+        release: of a library, in a folder of this name in the environment; "" = the environment's own.
+    """
     pytest.importorskip("torch", reason="recording a script needs torch: nox -s capture")
-    return capture(str(SCRIPTS / script), world, 0, arguments.split(), seconds=600.0)
+    folder, path = Path(sys.prefix) / release, os.environ.get("PYTHONPATH", "")
+    if not folder.exists():
+        pytest.skip(f"the witness is {release}: nox -s capture")
+    with pytest.MonkeyPatch.context() as patch:
+        if release:
+            patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(folder), path))))
+        return capture(str(SCRIPTS / script), world, 0, arguments.split(), seconds=600.0)
 
 
-def captured(script: str, world: int, arguments: str = "") -> Program:
+def captured(script: str, world: int, arguments: str = "", release: str = "") -> Program:
     """Return the program of a script."""
-    return captured_program(recorded(script, world, arguments))
+    return captured_program(recorded(script, world, arguments, release))
 
 
 @functools.cache
@@ -143,6 +155,27 @@ def _within(item: Any, names: dict[str, str]) -> list[tuple[Message, bool]]:
 
 def _shown(group: tuple[str, ...], names: dict[str, str]) -> str:
     return "+".join(sorted(names[a] for a in group if a in names))
+
+
+def orderless(products: Any) -> Any:
+    """Products without the order of operands of scores: query x key is TN there; we call products of two activations NN."""
+    out: dict[Any, int] = {}
+    for key, times in products.items():
+        name = key[:5] if key[0] == "gemm" and key[1] > 1 else key
+        out[name] = out.get(name, 0) + times
+    return out
+
+
+def by_axes(program: Any, **names: str) -> Counter[tuple[str, str]]:
+    """Bytes of messages by kind and axes: the norms' buffer and the format of the loss's messages are told apart there only.
+
+    Args:
+        names: of axes -> those to tell instead.
+    """
+    out: Counter[tuple[str, str]] = Counter()
+    for (kind, axes, size, _), times in messages_of(program, names).items():
+        out[(kind, axes)] += size * times
+    return out
 
 
 def in_the_same_order(

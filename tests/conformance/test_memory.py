@@ -6,6 +6,10 @@ program what the first forward allocates until its backward.
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +20,9 @@ import pytest
 from simulator.capture.answer import peak_of, saved_of
 from simulator.program.program import CATEGORIES, Program
 from simulator.simulation import simulate_job
-from tests.conformance.comparing import llama_job, lowered, recorded
+from tests.conformance.comparing import SCRIPTS, llama_job, lowered, recorded
 from tests.conformance.test_plans import DEEPSEEK, RELEASE, SHARDED, SPLIT
+from tests.package_sources import ROOT
 from tests.profiles import profile
 
 pytestmark = pytest.mark.slow
@@ -170,3 +175,48 @@ def test_whole_tensors_by_which_dtensor_finds_shapes_are_no_memory() -> None:
     """A rank of two has half of the logits in fp32; what is only asked for shapes has all of them."""
     capture = recorded("parallel.py:step", 2, "--tensor 2 --sequence --half")
     assert 2048 * 16000 * 4 == max(storage.bytes for storage in capture.storages)
+
+
+TRACKED = {
+    "one GPU": ("", 1),
+    "recompute": ("--recompute", 1),
+    "tensor, sequence": ("--tensor 2 --sequence", 2),
+    "fsdp2": ("--data fsdp2", 8),
+    "fsdp2, recompute": ("--data fsdp2 --recompute", 8),
+    "fsdp2, tensor, sequence": ("--data fsdp2 --tensor 2 --sequence", 8),
+}
+"""Words of parallel.py, and ranks.  The trackers do not run under FSDP1 (views are no leaves) nor DistributedDataParallel (in C++)."""
+THEIRS = {
+    "states": ("Parameter", "Sharded Param", "Optstate", "OptState"),
+    "activations": ("Activation",),
+    "gathered": ("Unsharded Param", "All Gather"),
+    "moment": ("Temp", "Gradient", "Sharded Grad", "Unsharded Grad", "Reduce Scatter"),
+}
+RECORDED = {
+    "states": ("weights", "optimizer_states"),
+    "activations": ("activations",),
+    "gathered": ("gathered",),
+    "moment": ("workspace", "gradients", "communication"),
+}
+"""What PyTorch's trackers call it, and what a recording does."""
+
+
+@pytest.mark.parametrize("name", TRACKED)
+def test_the_peak_of_a_recording_is_that_of_pytorchs_own_trackers(name: str) -> None:
+    """Within 3 % by category and 1 % in all; of recompute and of updates they count what stands for a moment otherwise."""
+    words, world = TRACKED[name]
+    words += " --vocabulary 1024 --layers 8" + ("" if "fsdp2" in words else " --half")
+    peak = peak_of(recorded("parallel.py:step", world, words))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / "tracked.py"), str(world), *words.split()],
+        capture_output=True, text=True, check=True, env=environment,
+    )  # fmt: skip
+    told = {key.removeprefix("cpu "): size for key, size in json.loads(done.stdout.splitlines()[-1]).items()}
+
+    assert peak["total"] == pytest.approx(told["Total"], rel=0.01)
+    for group in () if "recompute" in name else THEIRS:
+        there, here = (
+            sum(found.get(key, 0.0) for key in names[group]) for found, names in ((told, THEIRS), (peak, RECORDED))
+        )
+        assert here == pytest.approx(there, rel=0.03, abs=0.01 * told["Total"]), group

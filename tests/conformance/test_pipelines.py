@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from simulator.program.program import TRANSFER, Link, Program
-from tests.conformance.comparing import flops_of, llama_job, lowered, messages_of, pipeline, products_of
+from tests.conformance.comparing import (
+    by_axes,
+    flops_of,
+    llama_job,
+    lowered,
+    messages_of,
+    orderless,
+    pipeline,
+    products_of,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -57,15 +66,17 @@ def transfers(program: Program) -> Counter[tuple[int, int, float]]:
     return Counter((*link.pipeline_ranks, link.message) for link in links if isinstance(link, Link))
 
 
-def order_of(program: Program) -> list[str]:
-    """Per rank a letter for each attention in the order in which it runs: Forward or Backward."""
+def order_of(program: Program, work: str = "attention") -> list[str]:
+    """Per rank a letter for each attention in the order in which it runs: Forward or Backward; of scores in memory for their products."""
     out = [""] * program.ranks
     for row in range(program.size):
         item = program.items[program.item[row]]
         if not isinstance(item, Link):
             for table, count in item.pieces:
                 out[program.rank[row]] += count * "".join(
-                    phase[0].upper() for phase, work in zip(table.phase, table.work, strict=True) if work == "attention"
+                    phase[0].upper()
+                    for phase, kind, shape in zip(table.phase, table.work, table.shape, strict=True)
+                    if kind == work and (kind == "attention" or int(shape[0]) > 1)
                 )
     return out
 
@@ -119,6 +130,21 @@ def test_megatron_core_pipes_as_its_profile_says() -> None:
     for phase in ("forward", "backward"):
         assert flops_of(ours, phase) == pytest.approx(flops_of(theirs, phase), rel=1e-9)
     assert transfers(theirs) == transfers(ours)
+
+
+def test_megatron_core_interleaves_as_its_profile_says() -> None:
+    """Two chunks of a rank: products, messages, and the order of forwards and backwards."""
+    plan = MEGATRON | {"pipeline_parallel": 2, "schedule": "interleaved", "chunks_per_rank": 2}
+    job = llama_job(gpus=4, **plan)
+    ours = lowered(replace(job, workload=replace(job.workload, global_batch_size=8)))
+    theirs = pipeline("gpt.py:step", 4, "--tensor 2 --pipeline 2 --chunks 2")
+
+    for phase in ("forward", "backward"):
+        assert flops_of(ours, phase) == pytest.approx(flops_of(theirs, phase), rel=1e-9)
+        assert orderless(products_of(theirs, phase)) == orderless(products_of(ours, phase))
+    assert transfers(theirs) == transfers(ours)
+    assert by_axes(theirs) == by_axes(ours)
+    assert order_of(theirs, "gemm") == order_of(ours, "gemm")
 
 
 def test_the_first_and_the_last_stage_of_megatron_core_add_up_their_shared_embedding_as_ours_do() -> None:

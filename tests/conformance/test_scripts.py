@@ -92,6 +92,35 @@ def test_a_model_that_is_compiled_is_recorded_as_eager_code_and_says_so(tmp_path
     assert any("torch.compile" in note and "train.py:3" in note for note in notes)
 
 
+def test_a_parameter_that_is_converted_stays_the_same_parameter(tmp_path: Path) -> None:
+    """As in PyTorch: what a code noted on it stays, and an optimizer made before updates it."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        MODEL.replace("optimizer =", "model.weight.noted = True\noptimizer =").replace("def step", "model.bfloat16()\ndef step", 1)
+        .replace("zeros(8, 64)", "zeros(8, 64, dtype=torch.bfloat16)") + "\nassert model.weight.noted\n"
+    )  # fmt: skip
+    found = capture(f"{script}:step", 1)
+
+    assert {s.bytes for s in found.storages if s.category == "weights"} == {2 * 64 * 64.0, 2 * 64.0}
+    assert any(e.phase == "optimizer" and e.written for e in found.events)
+
+
+def test_what_all_ranks_tell_each_other_in_objects_is_what_this_one_tells(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    said = "import torch.distributed as dist\nfound, run = [None] * 8, ['a name']\ndist.all_gather_object(found, dist.get_rank())\n"
+    told = said + "dist.broadcast_object_list(run, src=0)\nassert (found, run) == ([0] * 8, ['a name'])\n"
+    script.write_text(told + MODEL)
+
+    assert any("train.py:3" in note for note in capture(f"{script}:step", 8).notes)
+
+
+def test_memory_of_the_host_may_be_pinned(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(MODEL.replace("torch.zeros(8, 64)", "torch.zeros(8, 64).pin_memory()"))
+
+    assert 64 * 64 + 64 == capture(f"{script}:step", 1).parameters
+
+
 def test_a_script_that_leaves_early_says_so(tmp_path: Path) -> None:
     assert "left with 3" in refusal(tmp_path, "import sys\nsys.exit(3)\n", "")
 
