@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.options import ClusterOption, JobArgument, JsonOption, ModelOption, SetOption, quantity, read_job
-from simulator.cli.output import note, print_json, print_sections, tell_compiling
+from simulator.cli.output import print_json, print_sections, tell_compiling, telling
 from simulator.errors import SpecError
 
 __all__ = ["command"]
@@ -39,7 +39,8 @@ def command(
             raise SpecError(f"--network: cluster {the_job.cluster.name!r} has no network between its nodes")
         the_job = replace(the_job, cluster=with_network(the_job.cluster, quantity("--network", network, "B/s")))
     tell_compiling()
-    guide = advise(the_job, fit_probability, note)
+    with telling() as tell:
+        guide = advise(the_job, fit_probability, tell)
     if as_json:
         print_json(guide.to_dict(), "advise")
     else:

@@ -174,7 +174,9 @@ ANSWERS = {
             "best": Key("list", "the best plans"),
             "ties": Key("list", "numbers of plans that nobody can tell from the best"),
             "chosen": Key("table?", "the one of them to take"),
-            "pareto": Key("list", "plans that none beats in time, memory and GPUs"),
+            "pareto": Key(
+                "list", "plans that fit, simulated, that none of these beats in time, memory, GPUs and price"
+            ),
             "choices": Key("list", "what every value of every field costs"),
             "sensitivity": _more(
                 "table",

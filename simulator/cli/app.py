@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _leave(code: int) -> NoReturn:
     """End this process as Python would, but for what destroys modules: a library stopped while it was loaded may abort there."""
-    sys.unraisablehook = functools.partial(_lost, sys.unraisablehook)
+    sys.unraisablehook = lambda what: None
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -9,6 +9,7 @@ import typer
 from simulator.cli.options import ForceOption, JsonOption, TableOption, quantity, words
 from simulator.cli.output import claim_table, print_json, print_sections, save_table, wrote
 from simulator.errors import SpecError
+from simulator.report.save_picture import check_picture
 
 if TYPE_CHECKING:
     from simulator.studies.collective_figures import CollectiveFigures
@@ -50,6 +51,7 @@ def command(
     from simulator.studies.collective_figures import collective_table, table_sections
 
     claim_table(force, output, plot)
+    check_picture(plot)
     messages = _messages(size, sizes)
     rows = collective_table(kind, messages, cluster, ranks, nodes, algorithm, protocol, groups, backend)
     whole = Stacked(tuple(rows))

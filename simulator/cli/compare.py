@@ -22,6 +22,7 @@ from simulator.cli.options import (
 )
 from simulator.cli.output import claim_table, print_json, print_sections, save_table, tell_compiling, wrote
 from simulator.errors import SpecError, UnknownNameError
+from simulator.report.save_picture import check_picture
 
 if TYPE_CHECKING:
     from simulator.job import Job
@@ -91,6 +92,7 @@ def command(
     from simulator.studies.variants import variants
 
     claim_table(force, output, plot, timelines, figure)
+    check_picture(plot, figure)
     if only not in (None, "fits"):
         raise UnknownNameError("kind of row for --only", str(only), ["fits"])
     if (sort or only) and (gpus or latencies):

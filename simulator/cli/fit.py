@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.options import ForceOption, JsonOption, SetOption, read_job
-from simulator.cli.output import claim, note, print_json, print_sections, tell_compiling, wrote
+from simulator.cli.output import claim, print_json, print_sections, tell_compiling, telling, wrote
 from simulator.errors import SpecError
 from simulator.specs import write_text
 
@@ -51,10 +51,11 @@ def command(
     job = read_job(None, model, cluster, settings)
     asked, held = read_ranges(ranges or ()), read_ranges(fixed or (), "--fix")
     tell_compiling()
-    if largest is None:
-        found = fewest_gpus(job, asked, held, fit_probability, note)
-    else:
-        found = largest_of(job, largest, asked, held, fit_probability, note)
+    with telling() as tell:
+        if largest is None:
+            found = fewest_gpus(job, asked, held, fit_probability, tell)
+        else:
+            found = largest_of(job, largest, asked, held, fit_probability, tell)
     if as_json:
         print_json(found.to_dict(), "fit")
     else:

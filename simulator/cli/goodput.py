@@ -28,6 +28,7 @@ from simulator.cli.output import (
     wrote,
 )
 from simulator.errors import SpecError
+from simulator.report.save_picture import check_picture
 
 __all__ = ["command"]
 
@@ -59,6 +60,7 @@ def command(
     if tokens is not None and days is not None:
         raise SpecError("--tokens and --days both say when a run ends: give one of them")
     claim_table(force, output, plot, report)
+    check_picture(plot)
     the_job = read_job(job, model, cluster, settings, neighbours=True)
     wanted = None if tokens is None else quantity("--tokens", tokens, "tokens")
     span = None if days is None else days * parse("1 d", "s")

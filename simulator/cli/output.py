@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,6 +134,23 @@ def note(text: str) -> None:
     """Print a line on standard error; where that is closed or full, nobody can be told."""
     with contextlib.suppress(OSError, ValueError):
         print(text, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def telling() -> Iterator[Callable[[str], None]]:
+    """Give what tells how far an answer is on standard error: in one line written over and over on a terminal, else line by line."""
+    if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        yield note
+        return
+
+    def tell(line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            print("\r\033[K" + line[: shutil.get_terminal_size().columns - 1], end="", file=sys.stderr, flush=True)
+
+    try:
+        yield tell
+    finally:
+        tell("")
 
 
 def wrote(path: str | Path) -> None:

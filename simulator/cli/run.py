@@ -23,6 +23,7 @@ from simulator.cli.options import (
 from simulator.cli.output import claim_table, note, print_json, print_sections, save_table, tell_compiling, wrote
 from simulator.cli.run_program import is_program, run_program
 from simulator.errors import SpecError
+from simulator.report.save_picture import check_picture
 
 if TYPE_CHECKING:
     from simulator.importers.imported import Imported
@@ -84,6 +85,7 @@ def command(
     from simulator.studies.training_cost import training_cost
 
     claim_table(force, output, trace, plot, report)
+    check_picture(plot)
     if is_program(job):
         unused = {
             "--model": model, "--set": settings, "--report": report, "--measured": measured, "--samples": samples,

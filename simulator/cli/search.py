@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +18,19 @@ from simulator.cli.options import (
     quantity,
     read_job,
 )
-from simulator.cli.output import INTERRUPTED, claim, note, print_json, print_sections, save_table, tell_compiling, wrote
+from simulator.cli.output import (
+    INTERRUPTED,
+    claim,
+    note,
+    print_json,
+    print_sections,
+    save_table,
+    tell_compiling,
+    telling,
+    wrote,
+)
 from simulator.errors import SimulatorError, SpecError
+from simulator.report.save_picture import check_picture
 from simulator.specs import write_text
 
 if TYPE_CHECKING:
@@ -99,6 +111,7 @@ def command(
     from simulator.search.space import make_space, read_ranges, table_ranges
 
     claim(force, output, plot, holds)
+    check_picture(plot, holds)
     the_job = read_job(job, model, cluster, settings)
     table = output is not None and Path(output).suffix.lower() in ENDINGS
     if output and not table and (lost := unwritten(the_job)):
@@ -129,21 +142,24 @@ def command(
         {f: getattr(_plan_of(like), f.partition(".")[2]) for f in space.ranges if f.startswith("plan.")} if like else {}
     )
     tell_compiling()
-    answer = search(
-        space,
-        strategy=strategy or said.strategy or "exact",
-        objective=objective or said.objective or "step_time",
-        fit_probability=probability,
-        top=top,
-        tries=tries,
-        seed=seed,
-        deadline=None if deadline is None else quantity("--deadline", deadline, "s"),
-        budget=None if budget is None else quantity("--budget", budget, "s"),
-        processes=processes,
-        like=wanted,
-        tell=note,
-        partial=True,
-    )
+    with telling() as tell:
+        answer = search(
+            space,
+            strategy=strategy or said.strategy or "exact",
+            objective=objective or said.objective or "step_time",
+            fit_probability=probability,
+            top=top,
+            tries=tries,
+            seed=seed,
+            deadline=None if deadline is None else quantity("--deadline", deadline, "s"),
+            budget=None if budget is None else quantity("--budget", budget, "s"),
+            processes=processes,
+            like=wanted,
+            tell=tell,
+            partial=True,
+        )
+    if answer.stopped:
+        note("stopped; here is what is known so far")
     if plot:
         from simulator.report.search_plot import plot_search
 
@@ -156,7 +172,9 @@ def command(
     if as_json:
         print_json(answer.to_dict() | ({"sensitivity": told.to_dict()} if told else {}), "search")
     else:
-        print_sections([*answer.sections(), *([told.section()] if told else [])])
+        print_sections(
+            [*answer.sections(_run(job, model, cluster, settings, answer)), *([told.section()] if told else [])]
+        )
     if output and table:
         save_table(answer, output, "plans")
     elif output:
@@ -175,6 +193,20 @@ def command(
         raise typer.Exit(INTERRUPTED)
 
 
+def _run(job: str | None, model: str | None, cluster: str | None, settings: list[str] | None, answer: Answer) -> str:
+    """The command that predicts the job as it was searched, but for what a plan changes."""
+    from simulator.aliases import renamed
+    from simulator.studies.variants import SHORT_KEYS
+
+    changed = {setting.partition("=")[0] for setting in answer.settings(answer.chosen)} if answer.chosen else set()
+    words = ["dtsim", "run", *([job] if job else []), *(["--model", model] if model else [])]
+    words += ["--cluster", cluster] if cluster else []
+    for setting in settings or ():
+        key = renamed(setting).partition("=")[0].strip()
+        words += [] if (SHORT_KEYS.get(key) or key) in changed else ["--set", setting]
+    return shlex.join(words)
+
+
 def _sensitivity(answer: Answer, path: str, probability: float) -> Sensitivity:
     """How the choice holds, with its picture."""
     from simulator.report.tornado_plot import plot_tornado
@@ -182,7 +214,8 @@ def _sensitivity(answer: Answer, path: str, probability: float) -> Sensitivity:
 
     if answer.chosen is None:
         raise SimulatorError(f"{path}: not written, since no plan fits. Way out: wider ranges, or --fit-probability 0")
-    found = sensitivity(answer.space, answer.chosen, probability, note)
+    with telling() as tell:
+        found = sensitivity(answer.space, answer.chosen, probability, tell)
     worlds = [(world.name, world.best.step_time, world.regret) for world in found.worlds if world.best]
     wrote(plot_tornado(worlds, answer.chosen.step_time, path, answer.space.job.name))
     return found

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from simulator.cli.options import ForceOption, JsonOption, TableOption
-from simulator.cli.output import INTERRUPTED, claim_table, note, print_json, print_sections, save_table, wrote
+from simulator.cli.output import INTERRUPTED, claim_table, print_json, print_sections, save_table, telling, wrote
 from simulator.errors import SpecError
+from simulator.report.save_picture import check_picture
 
 __all__ = ["command"]
 
@@ -39,16 +40,18 @@ def command(
     the_study = load_study(study)
     path = Path(output or Path(study).with_suffix(".csv").name)
     results = path.with_suffix(".results.jsonl")
-    claim_table(force or resume, str(path), plot)
     if results.exists() and not (resume or force):
         raise SpecError(f"{results}: results are there already. Way out: --resume takes them over, --force drops them")
+    claim_table(force or resume, str(path), plot)
+    check_picture(plot)
     crew = (
         cluster_crew(scheduler)
         if scheduler
         else local_crew(len(os.sched_getaffinity(0)) if processes is None else processes)
     )
     with Journal(results, fresh=force and not resume) as journal:
-        found = run_sweep(the_study, journal, crew, note)
+        with telling() as tell:
+            found = run_sweep(the_study, journal, crew, tell)
         if found.counts:
             save_table(found, str(path))
         if plot and (found.counts.get("ok") or not found.stopped):

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from simulator.errors import SpecError
 from simulator.goodput.answer import Goodput
 from simulator.goodput.readable import Phase, trace_run
 from simulator.html.page import page_html, picture_html
-from simulator.report.save_picture import save_picture
+from simulator.report.save_picture import check_picture, save_picture
 from simulator.report.table import percent, sections_html
 from simulator.specs import write_text
 from simulator.units import in_unit
@@ -43,11 +42,7 @@ def plot_goodput(found: Goodput, path: str | Path) -> Path:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11.0, 7.4), dpi=130, layout="constrained")
-    formats = figure.canvas.get_supported_filetypes()
-    if Path(path).suffix[1:].lower() not in formats:
-        raise SpecError(
-            f"a picture's file ending names its format, but {str(path)!r} has none of: {', '.join(sorted(formats))}"
-        )
+    check_picture(path)
     wide = bool(found.levers)
     grid = figure.add_gridspec(2, 2 if wide else 1, height_ratios=(1.0, 1.0))
     _draw_run(figure.add_subplot(grid[0, :]), found)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from simulator.errors import SpecError
 from simulator.report.log_axis import label_log_axis
-from simulator.report.save_picture import save_picture
+from simulator.report.save_picture import check_picture, save_picture
 from simulator.units import in_unit, show
 
 __all__ = ["plot_collective"]
@@ -41,11 +40,7 @@ def plot_collective(
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12.0, 4.8), dpi=120, layout="constrained")
-    formats = figure.canvas.get_supported_filetypes()
-    if Path(path).suffix[1:].lower() not in formats:
-        raise SpecError(
-            f"a picture's file ending names its format, but {str(path)!r} has none of: {', '.join(sorted(formats))}"
-        )
+    check_picture(path)
     time, bus = figure.subplots(1, 2)
     time.fill_between(
         messages, [low for low, _ in bands], [high for _, high in bands], color="#d0d0d0", label="80 % band"

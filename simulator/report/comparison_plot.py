@@ -10,7 +10,7 @@ from simulator.errors import SpecError
 from simulator.program.program import CATEGORIES
 from simulator.report.bars import COLOURS
 from simulator.report.prediction import Prediction
-from simulator.report.save_picture import save_picture
+from simulator.report.save_picture import check_picture, save_picture
 from simulator.units import GIB, show
 
 if TYPE_CHECKING:
@@ -149,11 +149,7 @@ def check_format(figure: Figure, path: str | Path) -> None:
     Raises:
         SpecError: it names none.
     """
-    formats = figure.canvas.get_supported_filetypes()
-    if Path(path).suffix[1:].lower() not in formats:
-        raise SpecError(
-            f"a picture's file ending names its format, but {str(path)!r} has none of: {', '.join(sorted(formats))}"
-        )
+    check_picture(path)
 
 
 def _stack(axis: Axes, parts: dict[str, list[float]], colours: dict[str, str]) -> None:

@@ -10,10 +10,12 @@ pandas and pyarrow are imported only when a frame or a file is asked for.
 from __future__ import annotations
 
 import abc
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,8 @@ Record = Mapping[str, Any]
 Records = Callable[[], Iterable[Record]]
 ENDINGS = (".csv", ".parquet")
 """Of files that hold a table."""
+_BATCH = 2048
+"""Rows of a file that are written together: the memory for a table does not grow with it where its rows are made one by one."""
 _MOST_SHOWN = 100
 """Rows that a notebook shows."""
 _SHOWN_UNITS = ("s", "B", "B/s", "FLOP/s", "J")
@@ -57,11 +61,14 @@ class Tabular(abc.ABC):
         Raises:
             UnknownNameError: it has no such table.
         """
+        return list(self._maker(table)())
+
+    def _maker(self, table: str | None) -> Records:
         tables = self.tables()
         name = next(iter(tables)) if table is None else table
         if name not in tables:
             raise UnknownNameError("table", name, tables)
-        return list(tables[name]())
+        return tables[name]
 
     def to_frame(self, table: str | None = None) -> pandas.DataFrame:
         """Return a table as a pandas frame, by default the first; `attrs["units"]` has the unit of every column that has one.
@@ -69,16 +76,8 @@ class Tabular(abc.ABC):
         Raises:
             UnknownNameError: it has no such table.
         """
-        import pandas
-
         records = self.records(table)
-        names = list(dict.fromkeys(name for record in records for name in record))
-        columns = {name: [record.get(name) for record in records] for name in names}
-        frame = pandas.DataFrame(
-            {name: pandas.Series(values, dtype=_dtype(name, values)) for name, values in columns.items()}
-        )
-        frame.attrs["units"] = {name: unit for name in names if (unit := column_of(name).unit)}
-        return frame
+        return _Columns(records).frame(records)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the first table."""
@@ -87,16 +86,55 @@ class Tabular(abc.ABC):
         return records_table(records[:_MOST_SHOWN]).html() + more
 
 
-def _dtype(name: str, values: Sequence[Any]) -> str | None:
-    """How pandas keeps numbers and truths of which some are missing; None = as it finds best."""
-    if None not in values:
-        return None
-    kinds = {type(value) for value in values if value is not None}
-    if not kinds and column_of(name).unit:
-        return "float64"
-    return {frozenset({int}): "Int64", frozenset({bool}): "boolean", frozenset({float}): "float64"}.get(
-        frozenset(kinds)
-    )
+class _Column:
+    """What is to be known of a column before its first row is written: the types of its values, and one of them."""
+
+    def __init__(self) -> None:
+        self.kinds: set[type] = set()
+        self.one: Any = None
+        self.rows = 0
+
+    def add(self, value: Any) -> None:
+        """Look at the value of one more row."""
+        if value is not None:
+            self.kinds.add(float if isinstance(value, float) else type(value))
+            self.one = value if self.one is None else self.one
+            self.rows += 1
+
+    def dtype(self, name: str, rows: int) -> str | None:
+        """How pandas keeps numbers and truths, of which some may be missing in so many rows; None = as it finds best."""
+        if self.kinds == {int, float} or (not self.kinds and column_of(name).unit):
+            return "float64"
+        if self.rows == rows or len(self.kinds) != 1:
+            return None
+        return {int: "Int64", bool: "boolean", float: "float64"}.get(next(iter(self.kinds)))
+
+
+class _Columns:
+    """The columns of records; made in one pass over them."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        found: dict[str, _Column] = {}
+        rows = 0
+        for record in records:
+            rows += 1
+            for name, value in record.items():
+                found.setdefault(name, _Column()).add(value)
+        self.dtypes = {name: column.dtype(name, rows) for name, column in found.items()}
+        self.mixed = [name for name, column in found.items() if len(column.kinds) > 1 and self.dtypes[name] is None]
+        self.sample = {name: column.one for name, column in found.items()}
+
+    def frame(self, records: Sequence[Record]) -> pandas.DataFrame:
+        """Return some of the records as a frame."""
+        import pandas
+
+        series = {
+            name: pandas.Series([record.get(name) for record in records], dtype=dtype)
+            for name, dtype in self.dtypes.items()
+        }
+        frame = pandas.DataFrame(series)
+        frame.attrs["units"] = {name: unit for name in self.dtypes if (unit := column_of(name).unit)}
+        return frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,15 +214,36 @@ def write_table(answer: Tabular, path: str, table: str | None = None) -> str:
         UnknownNameError: the answer has no such table.
     """
     check_table(path)
-    frame = answer.to_frame(table)
-    if frame.columns.empty:
+    make = answer._maker(table)
+    rows = make()
+    columns = _Columns(rows)
+    if not columns.dtypes:
         return ""
+    again = iter(rows if isinstance(rows, Sequence) else make())
     with replacing(path) as beside:
-        if Path(path).suffix.lower() == ".csv":
-            frame.to_csv(beside, index=False)
-        else:
-            for name, column in frame.items():
-                if column.dtype == "object" and len(set(map(type, column.dropna()))) > 1:  # Parquet's have one type
-                    frame[name] = frame[name].map(str, na_action="ignore")
-            frame.to_parquet(beside, index=False)
+        write = _csv if Path(path).suffix.lower() == ".csv" else _parquet
+        write(beside, columns, iter(lambda: list(islice(again, _BATCH)), []))
     return path
+
+
+def _csv(path: Path, columns: _Columns, batches: Iterable[Sequence[Record]]) -> None:
+    for number, records in enumerate(batches):
+        columns.frame(records).to_csv(path, index=False, mode="a" if number else "w", header=not number)
+
+
+def _parquet(path: Path, columns: _Columns, batches: Iterable[Sequence[Record]]) -> None:
+    import pyarrow
+    from pyarrow.parquet import ParquetWriter
+
+    def table(records: Sequence[Record], schema: Any = None) -> Any:
+        frame = columns.frame(records)
+        for name in columns.mixed:  # Parquet's have one type
+            frame[name] = frame[name].map(str, na_action="ignore")
+        found = pyarrow.Table.from_pandas(frame, schema=schema, preserve_index=False)
+        units = {b"PANDAS_ATTRS": json.dumps(frame.attrs).encode()}
+        return found.replace_schema_metadata({**found.schema.metadata, **units})
+
+    schema = table([columns.sample]).schema
+    with ParquetWriter(path, schema) as file:
+        for records in batches:
+            file.write_table(table(records, schema))

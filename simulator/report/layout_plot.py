@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.errors import SpecError
-from simulator.report.save_picture import save_picture
+from simulator.report.save_picture import check_picture, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,11 +66,7 @@ def plot_layout(
 
     columns = max(len(tensors) for _, tensors, _ in rows)
     figure = Figure(figsize=(2.0 + 2.6 * columns + 3.4, 1.0 + 1.85 * len(rows)), dpi=110)
-    formats = figure.canvas.get_supported_filetypes()
-    if Path(path).suffix[1:].lower() not in formats:
-        raise SpecError(
-            f"a picture's file ending names its format, but {str(path)!r} has none of: {', '.join(sorted(formats))}"
-        )
+    check_picture(path)
     height = figure.get_size_inches()[1]
     grid = figure.add_gridspec(
         len(rows),

@@ -36,7 +36,7 @@ from simulator.report.bars import (
 )
 from simulator.report.breakdown import breakdown, mean_breakdown
 from simulator.report.memory import memory_timeline
-from simulator.report.save_picture import save_picture
+from simulator.report.save_picture import check_picture, save_picture
 from simulator.report.table import percent
 from simulator.report.window import cut_trace, step_window
 from simulator.units import GIB, show
@@ -131,12 +131,7 @@ def _figure(heights: Sequence[float], path: str | Path, legends: int = 1) -> tup
     figure = Figure(
         figsize=(13.0, sum(heights) + 0.75 * len(heights) + 0.35 * legends + 0.15), dpi=120, layout="constrained"
     )
-    formats = figure.canvas.get_supported_filetypes()
-    if Path(path).suffix[1:].lower() not in formats:
-        raise SpecError(
-            f"a picture's file ending names its format, but {str(path)!r} ends in {Path(path).suffix!r}. "
-            f"Use one of: {', '.join(sorted(formats))}."
-        )
+    check_picture(path)
     grid = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": list(heights)})
     return figure, grid[:, 0]
 

@@ -6,12 +6,31 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simulator.errors import SpecError
 from simulator.specs import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["save_picture"]
+__all__ = ["check_picture", "save_picture"]
+
+
+def check_picture(*paths: str | Path | None) -> None:
+    """Refuse a file, where one is named, whose ending is none of a picture; also before anything is computed.
+
+    Raises:
+        SpecError: it is none.
+    """
+    for path in paths:
+        if path is None:
+            continue
+        from matplotlib.backend_bases import FigureCanvasBase
+
+        formats = FigureCanvasBase.get_supported_filetypes()
+        if Path(path).suffix[1:].lower() not in formats:
+            raise SpecError(
+                f"a picture's file ending names its format, but {str(path)!r} has none of: {', '.join(sorted(formats))}"
+            )
 
 
 def save_picture(figure: Figure, path: str | Path) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from simulator.errors import SpecError
 from simulator.report.log_axis import label_log_axis
-from simulator.report.save_picture import save_picture
+from simulator.report.save_picture import check_picture, save_picture
 from simulator.units import show
 
 __all__ = ["plot_scaling"]
@@ -30,11 +30,7 @@ def plot_scaling(
     if not drawn:
         raise SpecError("scaling draws at least one point, but none of those asked for can be")
     figure = Figure(figsize=(11.0, 4.6), dpi=130, layout="constrained")
-    formats = figure.canvas.get_supported_filetypes()
-    if Path(path).suffix[1:].lower() not in formats:
-        raise SpecError(
-            f"a picture's file ending names its format, but {str(path)!r} has none of: {', '.join(sorted(formats))}"
-        )
+    check_picture(path)
     rate, efficiency = figure.subplots(1, 2)
     ticks = sorted({gpus for _, points in drawn for gpus, *_ in points})
     for number, (name, points) in enumerate(drawn):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from simulator.errors import SpecError
 from simulator.report.log_axis import label_log_axis
-from simulator.report.save_picture import save_picture
+from simulator.report.save_picture import check_picture, save_picture
 from simulator.units import in_unit
 
 __all__ = ["plot_search"]
@@ -39,11 +39,7 @@ def plot_search(
     if not points:
         raise SpecError("a picture of a search shows plans that were simulated, but none was")
     figure = Figure(figsize=(9.0, 5.4), dpi=130, layout="constrained")
-    formats = figure.canvas.get_supported_filetypes()
-    if Path(path).suffix[1:].lower() not in formats:
-        raise SpecError(
-            f"a picture's file ending names its format, but {str(path)!r} has none of: {', '.join(sorted(formats))}"
-        )
+    check_picture(path)
     axis = figure.subplots()
     for fits, colour, label in ((False, _TOO_LARGE, "does not fit"), (True, _FITS, "fits")):
         some = [(seconds, in_unit(size, "GiB", "B")) for seconds, size, good in points if good == fits]
@@ -60,7 +56,7 @@ def plot_search(
     if front:
         axis.plot(
             [seconds for seconds, _ in front], [in_unit(size, "GiB", "B") for _, size in front], "-", drawstyle="steps-post",
-            color=_FRONT, lw=1.4, label="no plan is quicker and smaller",
+            color=_FRONT, lw=1.4, label="fits, and no other of these is quicker and smaller",
         )  # fmt: skip
     if chosen:
         axis.plot(chosen[0], in_unit(chosen[1], "GiB", "B"), "*", ms=15, color=_CHOSEN, label="chosen")

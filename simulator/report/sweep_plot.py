@@ -1,18 +1,29 @@
-"""The points of a sweep as a picture: step time over the first setting, a line for every combination of the others."""
+"""The points of a sweep as a picture: step time over the first setting, a line for every combination of the others.
+
+Few lines have a colour each; many that of the setting which tells most of them apart.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from simulator.aliases import short
 from simulator.errors import SpecError
 from simulator.report.log_axis import label_log_axis
-from simulator.report.save_picture import save_picture
+from simulator.report.save_picture import check_picture, save_picture
 
 __all__ = ["plot_sweep"]
 
 _MOST_LINES = 12
+"""That have a colour each."""
+_WIDE = 130
+"""Characters beside each other in a legend."""
+Group = tuple[str, ...]
+Lines = dict[Group, list[tuple[float, float, bool]]]
 
 
 def plot_sweep(rows: Sequence[Mapping[str, Any]], fields: Sequence[str], path: str | Path, title: str = "") -> Path:
@@ -28,27 +39,30 @@ def plot_sweep(rows: Sequence[Mapping[str, Any]], fields: Sequence[str], path: s
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.0, 5.0), dpi=130, layout="constrained")
-    formats = figure.canvas.get_supported_filetypes()
-    if Path(path).suffix[1:].lower() not in formats:
-        raise SpecError(
-            f"a picture's file ending names its format, but {str(path)!r} has none of: {', '.join(sorted(formats))}"
-        )
+    check_picture(path)
     drawn = [row for row in rows if row.get("step_time_s") is not None]
     if not drawn:
         raise SpecError("a picture of a sweep shows points that have a step time, but none has")
     across, *others = fields
     numbers = all(isinstance(row[across], int | float) and not isinstance(row[across], bool) for row in drawn)
     places = {str(value): place for place, value in enumerate(dict.fromkeys(str(row[across]) for row in drawn))}
-    lines: dict[tuple[str, ...], list[tuple[float, float, bool]]] = {}
+    lines: Lines = {}
     for row in drawn:
         x = float(row[across]) if numbers else float(places[str(row[across])])
-        group = tuple(f"{field.partition('.')[2]} {row[field]}" for field in others)
+        group = tuple(f"{short(field)} {row[field]}" for field in others)
         lines.setdefault(group, []).append((x, float(row["step_time_s"]), bool(row.get("fits"))))
     axis = figure.subplots()
-    for number, (group, points) in enumerate(lines.items()):
+    named: dict[str, str] = {}
+    by = None if len(lines) <= _MOST_LINES else _tells_most(lines)
+    for group, points in lines.items():
         points.sort()
-        label = ", ".join(group) if number < _MOST_LINES else None
-        (line,) = axis.plot([x for x, _, _ in points], [y for _, y, _ in points], "-", lw=1.2, alpha=0.8, label=label)
+        label = ", ".join(group) if by is None else group[by]
+        colour = named.get(label, f"C{len(named) % 10}")
+        (line,) = axis.plot(
+            [x for x, _, _ in points], [y for _, y, _ in points], "-", lw=1.2, alpha=0.8, color=colour,
+            label=None if label in named else label,
+        )  # fmt: skip
+        named[label] = colour
         for fits in (True, False):
             some = [(x, y) for x, y, good in points if good == fits]
             if some:
@@ -63,7 +77,28 @@ def plot_sweep(rows: Sequence[Mapping[str, Any]], fields: Sequence[str], path: s
     axis.grid(alpha=0.25, which="both")
     axis.spines[["top", "right"]].set_visible(False)
     if others:
-        figure.legend(loc="outside lower left", ncols=4, fontsize=8, frameon=False)
+        fit = max(1, min(4, _WIDE // (6 + max(map(len, named)))))
+        figure.legend(loc="outside lower left", ncols=fit, fontsize=8, frameon=False)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
     return save_picture(figure, path)
+
+
+def _tells_most(lines: Lines) -> int:
+    """Which of the settings that lines have explains most of how far they are apart (between groups, at each place)."""
+    across: dict[float, list[tuple[Group, float]]] = defaultdict(list)
+    for group, points in lines.items():
+        for x, seconds, _ in points:
+            across[x].append((group, math.log(seconds)))
+
+    def between(setting: int) -> float:
+        total = 0.0
+        for some in across.values():
+            mean = sum(y for _, y in some) / len(some)
+            parts = defaultdict(list)
+            for group, y in some:
+                parts[group[setting]].append(y)
+            total += sum(len(part) * (sum(part) / len(part) - mean) ** 2 for part in parts.values())
+        return total
+
+    return max(range(len(next(iter(lines)))), key=between)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simulator.errors import SpecError
-from simulator.report.save_picture import save_picture
+from simulator.report.save_picture import check_picture, save_picture
 from simulator.report.table import percent
 
 __all__ = ["plot_tornado"]
@@ -31,11 +31,7 @@ def plot_tornado(
     if not worlds:
         raise SpecError("a tornado shows worlds in which some plan fits, but there is none")
     figure = Figure(figsize=(8.0, 1.2 + 0.36 * len(worlds)), dpi=130, layout="constrained")
-    formats = figure.canvas.get_supported_filetypes()
-    if Path(path).suffix[1:].lower() not in formats:
-        raise SpecError(
-            f"a picture's file ending names its format, but {str(path)!r} has none of: {', '.join(sorted(formats))}"
-        )
+    check_picture(path)
     axis = figure.subplots()
     ordered = sorted(worlds, key=lambda world: abs(world[1] / now - 1.0))
     for place, (_, best, regret) in enumerate(ordered):

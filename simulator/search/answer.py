@@ -3,71 +3,23 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.aliases import short
 from simulator.report.frames import Records, Tabular
 from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table, percent
 from simulator.search.candidate import Candidate
+from simulator.search.choices import Choice
 from simulator.search.ledger import Ledger, Noted
-from simulator.search.run import Run
 from simulator.search.space import Space, setting_value, with_batch
 from simulator.search.split import BALANCED
 from simulator.units import show
 
-__all__ = ["Answer", "Choice", "pareto_front"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """What one value of one field costs beside the best plan.
-
-    Args:
-        field, value: which.
-        plans: of the space that have it; `refused` of them cannot be, `memory` do not fit.
-        best: the best simulated plan that has it and fits; None = none was.
-        over: its objective over that of the best plan, less 1; of a choice whose plans were only bounded, at least that; None = no plan
-            of it fits.
-        bounded: whether `over` is a bound.
-        reason: where every plan is refused, the reason met most often.
-    """
-
-    field: str
-    value: Any
-    plans: int
-    refused: int
-    memory: int
-    best: Candidate | None
-    over: float | None
-    bounded: bool
-    reason: str
-
-    def record(self) -> dict[str, Any]:
-        """Return it as the row of a table."""
-        return {
-            "field": self.field,
-            "value": setting_value(self.value),
-            "plans": self.plans,
-            "refused": self.refused,
-            "too_large": self.memory,
-            "over_best": self.over,
-            "is_bound": self.bounded,
-            "reason": self.reason,
-        }
-
-    @property
-    def words(self) -> str:
-        """What it costs, to read."""
-        if self.over is None:
-            return f"refused: {self.reason}" if self.refused == self.plans else "none fits"
-        if self.bounded:
-            return f"at least +{percent(self.over)}"
-        return "best" if self.over == 0 else f"+{percent(self.over)}"
+__all__ = ["Answer", "pareto_front"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -177,8 +129,8 @@ class Answer(Tabular):
 
     @property
     def pareto(self) -> tuple[Candidate, ...]:
-        """Simulated plans of which none is quicker, smaller and cheaper at once; by time."""
-        return pareto_front(list(self.candidates.values()))
+        """Simulated plans that fit, of which none is quicker, smaller, on fewer GPUs and cheaper at once; by time."""
+        return pareto_front(self.best)
 
     def tables(self) -> dict[str, Records]:
         """`best`: the best plans; `plans`: all that were simulated; `pareto`: of these, what none beats; `choices`: what each costs."""
@@ -225,23 +177,27 @@ class Answer(Tabular):
                     "memory": c.memory,
                     "over": c.over,
                     "bound": c.bounded,
+                    "open": c.open,
                     "reason": c.reason or None,
                     "settings": list(c.best.settings) if c.best else None,
                     "step_time_s": c.best.step_time if c.best else None,
                 }
                 for c in self.choices
             ],
-            "provenance": {"version": __version__, "proves": self.proves if self.proven else "nothing: it was stopped"},
+            "provenance": {
+                "version": __version__,
+                "proves": self.proves if self.proven else "nothing: another plan may be better",
+            },
         }
 
-    def sections(self) -> list[Section]:
-        """Return the answer to read."""
-        return [self._head(), *self._bests(), *self._lost()]
+    def sections(self, run: str = "dtsim run JOB") -> list[Section]:
+        """Return the answer to read; `run` predicts the job as it was searched."""
+        return [self._head(), *self._bests(run), *self._front(), *self._lost()]
 
     def _head(self) -> Section:
         counts = ", ".join(f"{count:,} {_WORDS[cause]}" for cause, count in self.disposed.items())
         if self.proven:
-            proof = f"proven: {self.proves}"
+            proof = f"proven: {self.proves if self.best else 'no plan of the space fits'}"
         elif self.gap is None:
             proof = "not proven: another plan may be better by any amount"
         else:
@@ -249,8 +205,9 @@ class Answer(Tabular):
         need = (
             "by the point estimate" if self.probability == 0 else f"with a probability of {percent(self.probability)}"
         )
+        plans = f"{self.space.size:,} plan{'' if self.space.size == 1 else 's'}"
         return Section(
-            title=f"{self.space.job.name}: {self.space.size:,} plans in {show(self.seconds, 's')} ({self.strategy})",
+            title=f"{self.space.job.name}: {plans} in {show(self.seconds, 's')} ({self.strategy})",
             lines=(
                 f"least {_OBJECTIVE[self.objective]} of those that fit {need}",
                 counts,
@@ -272,7 +229,7 @@ class Answer(Tabular):
         }
         return [f"{why}: {_named(ranges)}" for why, ranges in reasons.items() if ranges]
 
-    def _bests(self) -> list[Section]:
+    def _bests(self, run: str) -> list[Section]:
         if not self.best:
             near = self.nearest
             if near is None:
@@ -285,10 +242,7 @@ class Answer(Tabular):
         names = list(self.space.ranges)
         rows = tuple(
             (
-                *(
-                    setting_value(one.point.values[name]) if one.point.values[name] is not None else "-"
-                    for name in names
-                ),
+                *_cells(one, names),
                 show(one.step_time, "s"),
                 f"{show(one.low, 's')} to {show(one.high, 's')}",
                 show(one.peak_memory, "B"),
@@ -298,7 +252,7 @@ class Answer(Tabular):
             )
             for one in self.best[: self.top]
         )
-        heads = (*(name.partition(".")[2] for name in names), "step", "80 % band", "fullest rank", "fits")
+        heads = (*(short(name) for name in names), "step", "80 % band", "fullest rank", "fits")
         first = self.chosen or self.best[0]
         heads = (*heads, *(() if first.price is None else ("price",)), "")
         trust = (
@@ -309,18 +263,55 @@ class Answer(Tabular):
         told = "the smallest change from the plan given" if self.like else "the simplest of the ties"
         below = (
             f"within the band of the best, so not to be told apart: {len(self.ties)} of these; chosen: {told}",
-            trust,
+            *([trust] if first.runs else []),
             *first.notes,
-            "run it: dtsim run JOB " + " ".join(f"--set {shlex.quote(setting)}" for setting in self.settings(first)),
+            f"what binds it: {_binds(first)}",
+            f"run it: {run} " + " ".join(f"--set {shlex.quote(setting)}" for setting in self.settings(first)),
         )
-        return [Section(title="the best", table=Table(headings=heads, rows=rows), below=below)]
+        return [
+            Section(
+                title="the best",
+                lines=() if first.runs else (trust,),
+                table=Table(headings=heads, rows=rows),
+                below=below,
+            )
+        ]
+
+    def _front(self) -> list[Section]:
+        """What more memory and GPUs are worth; nothing where one plan is best in all."""
+        front = self.pareto
+        if len(front) < 2:
+            return []
+        shown = (
+            [front[place * (len(front) - 1) // (_FRONT - 1)] for place in range(_FRONT)]
+            if len(front) > _FRONT
+            else front
+        )
+        names = [name for name in self.space.ranges if len({str(one.point.values[name]) for one in shown}) > 1]
+        gpus = len({one.gpus for one in front}) > 1 and "cluster.gpus" not in names
+        priced = all(one.price is not None for one in front)
+        rows = tuple(
+            (
+                *_cells(one, names),
+                *((f"{one.gpus:,}",) if gpus else ()),
+                show(one.step_time, "s"),
+                show(one.peak_memory, "B"),
+                *((f"{one.price:.3g} $",) if priced else ()),
+            )
+            for one in shown
+        )
+        heads = (*(short(name) for name in names), *(("gpus",) if gpus else ()), "step", "fullest rank")
+        heads = (*heads, *(("price",) if priced else ()))
+        what = f"{len(front)} of the {len(self.best)} plans simulated that fit: no other of them is quicker and smaller"
+        more = "" if self.strategy == "grid" else "; --strategy grid simulates all"
+        return [Section(title="time against memory", lines=(what + more,), table=Table(headings=heads, rows=rows))]
 
     def _lost(self) -> list[Section]:
         if not self.best:
             return []
         rows = tuple(
             (
-                c.field.partition(".")[2],
+                short(c.field),
                 "-" if c.value is None else setting_value(c.value),
                 f"{c.plans:,}",
                 f"{c.refused:,}",
@@ -341,6 +332,23 @@ def _named(ranges: Mapping[str, Sequence[Any]]) -> str:
     )
 
 
+def _cells(one: Candidate, names: Sequence[str]) -> list[str]:
+    """A plan's values of some fields, to read."""
+    values = (one.point.values[name] for name in names)
+    return ["-" if value is None else setting_value(value) for value in values]
+
+
+def _binds(one: Candidate) -> str:
+    """What a plan's step and its memory consist of: the largest parts first."""
+    parts = sorted(((seconds / one.step_time, name) for name, seconds in one.breakdown.items()), reverse=True)
+    said = ", ".join(f"{name} {percent(part, 0)}" for part, name in parts[:_PARTS] if part >= 0.005)
+    return f"{said} of the step; {percent(one.peak_memory / one.capacity, 0)} of the GPU's memory"
+
+
+_PARTS = 4
+"""Of a step that are named."""
+_FRONT = 8
+"""Rows that show a front."""
 _SHOWN = 6
 """Values of a field that are named when they are left out."""
 _WORDS = {
@@ -376,58 +384,14 @@ def _parts(one: Candidate) -> float:
 
 
 def pareto_front(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return the candidates that no other beats in time, memory and GPUs at once; by time."""
+    """Return the candidates that no other beats in time, memory, GPUs and price of a step at once; by time."""
     out: list[Candidate] = []
     for one in sorted(candidates, key=lambda c: (c.step_time, c.peak_memory, c.gpus, c.point.number)):
-        if not any(other.peak_memory <= one.peak_memory and other.gpus <= one.gpus for other in out):
+        if not any(
+            other.peak_memory <= one.peak_memory
+            and other.gpus <= one.gpus
+            and (other.price or 0.0) <= (one.price or 0.0)
+            for other in out
+        ):
             out.append(one)
     return tuple(out)
-
-
-def choices_of(run: Run, value_of: Callable[[Candidate], float]) -> tuple[Choice, ...]:
-    """Return what every value of every ranged field costs beside the best plan."""
-    if not run.best:
-        return ()
-    space, ledger = run.space, run.ledger
-    least = value_of(run.best[0])
-    without_room = [number for number in run.candidates if number not in run.large]
-    fits = {one.point.number for one in run.best}
-    counts = ledger.counts(run.candidates)
-    out = []
-    for field, values in space.ranges.items():
-        tried = {space.place(number, field) for number in fits}
-        for place, value in enumerate(values):
-            mine = counts[field, place]
-            first = None
-            if place in tried:
-                first = next(one for one in run.best if space.place(one.point.number, field) == place)
-            over, bounded = None if first is None else value_of(first) / least - 1.0, False
-            if first is None and mine.least is not None and least:
-                over, bounded = max(0.0, mine.least / least - 1.0), True
-            large = sum(n not in fits and space.place(n, field) == place for n in without_room)
-            out.append(
-                Choice(
-                    field=field,
-                    value=value,
-                    plans=space.size // len(values),
-                    refused=mine.refused,
-                    memory=mine.large + large,
-                    best=first,
-                    over=over,
-                    bounded=bounded,
-                    reason=_common(ledger.reasons(field, place)) if mine.refused == mine.known else "",
-                )
-            )
-    return tuple(out)
-
-
-def _common(reasons: Mapping[str, int]) -> str:
-    """The rule met most often, numbers aside, in the words of one of those that broke it."""
-    if not reasons:
-        return ""
-    rules: Counter[str] = Counter()
-    for reason, count in reasons.items():
-        rules[re.sub(r"[\d.]+", "#", reason)] += count
-    rule = rules.most_common(1)[0][0]
-    said = next(reason for reason in reasons if re.sub(r"[\d.]+", "#", reason) == rule)
-    return said if len(said) <= 140 else said[:137] + "..."

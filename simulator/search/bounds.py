@@ -36,9 +36,8 @@ from simulator.costs.items import Desk, desk_of, price_item
 from simulator.costs.tables import price_table
 from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.job import Job
-from simulator.lowering import begin
 from simulator.lowering.layers.expand import LayerCost
-from simulator.lowering.memory.remember import largest_mark, resident_tensors, saved_by
+from simulator.lowering.memory.remember import kept_output, resident_tensors, saved_by
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk, classes_of
 from simulator.lowering.steps.connect import message_links
@@ -95,18 +94,40 @@ def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
 
 def _of_chunks(state: State, desk: Desk, seconds: Callable[[LayerCost, str, Desk], float]) -> np.ndarray:
     """[2, chunks] seconds of every chunk's forward and backward."""
-    chunks, class_of = classes_of(state.chunks)
-    kinds = dict(zip(state.costs, _of_layers(tuple(state.costs.values()), desk, seconds), strict=True))
-    each = [[sum(n * kinds[kind][way] for kind, n in layer_counts(one)) for one in chunks] for way in (0, 1)]
-    return np.array(each)[:, class_of]
+    each = _of_layers(tuple(state.costs.values()), desk, seconds)
+    return np.asarray(each @ _contents_of(state.chunks, tuple(state.costs)).counts.T)
 
 
 @functools.lru_cache(maxsize=2048)
 def _of_layers(
     layers: tuple[LayerCost, ...], desk: Desk, seconds: Callable[[LayerCost, str, Desk], float]
-) -> tuple[tuple[float, float], ...]:
-    """Seconds of every layer's forward and backward."""
-    return tuple([(seconds(cost, "forward", desk), seconds(cost, "backward", desk)) for cost in layers])
+) -> np.ndarray:
+    """[2, layers] seconds of every layer's forward and backward."""
+    return np.array([[seconds(cost, way, desk) for cost in layers] for way in ("forward", "backward")])
+
+
+class _Contents(NamedTuple):
+    """[chunks, kinds of layers] how many of each kind chunks hold; whether they hold any, and but for the head; and whether the first of
+    their layers is of it."""
+
+    counts: np.ndarray
+    held: np.ndarray
+    behind: np.ndarray
+    first: np.ndarray
+
+
+@functools.lru_cache(maxsize=512)
+def _contents_of(chunks: tuple[Chunk, ...], kinds: tuple[str, ...]) -> _Contents:
+    place = {kind: number for number, kind in enumerate(kinds)}
+    counts, first = np.zeros((len(chunks), len(kinds))), np.zeros((len(chunks), len(kinds)))
+    for number, chunk in enumerate(chunks):
+        for kind, count in layer_counts(chunk):
+            counts[number, place[kind]] = count
+        for kind in [kind for kind in chunk.kinds if kind != "head"][-1:]:
+            first[number, place[kind]] = 1.0
+    held = (counts > 0).astype(float)
+    behind = held * np.array([kind != "head" for kind in kinds])
+    return _Contents(counts, held, behind, first)
 
 
 def _least_busy(state: State, desk: Desk) -> float:
@@ -220,21 +241,22 @@ def _second_hops(chains: list[tuple[int, ...]]) -> list[int]:
     return [item for chain in chains for item in chain[1:]]
 
 
-def least_bytes(job: Job, state: State, enough: float = math.inf) -> float:
+def least_bytes(job: Job, state: State, enough: float = math.inf, stands: Lasting | None = None) -> float:
     """Return bytes that the fullest rank of a job holds at least; 0 where ranks differ.
 
     Args:
         state: of the job, as `lowering.begin` returns it.
         enough: bytes of the states alone from which on nothing else is counted.
+        stands: what stands through the whole step, where that is known.
     """
-    return float(held_bytes(job, state, enough).max()) * (1.0 - ROUNDING)
+    return float(held_bytes(job, state, enough, stands).max()) * (1.0 - ROUNDING)
 
 
-def held_bytes(job: Job, state: State, enough: float = math.inf) -> np.ndarray:
+def held_bytes(job: Job, state: State, enough: float = math.inf, lasts: Lasting | None = None) -> np.ndarray:
     """Return, as `least_bytes`, [ranks] bytes of each pipeline rank."""
     if job.cluster.parts:
         return np.zeros(state.ranks)
-    stands = lasting(job.workload, state.resolved, state).bytes
+    stands = (lasts or lasting(job.workload, state.resolved, lambda: state)).bytes
     if stands.max() <= enough and _one_after_another(state) and not state.structure.sizes:
         return np.asarray(stands + _in_flight(state))
     return stands
@@ -254,14 +276,14 @@ class Lasting(NamedTuple):
     shared: bool
 
 
-def lasting(workload: Workload, resolved: ResolvedPlan, state: State | None = None) -> Lasting:
+def lasting(workload: Workload, resolved: ResolvedPlan, begun: Callable[[], State]) -> Lasting:
     """Return what stands through the whole step; plans that differ in what they keep from forward to backward alone share it.
 
     Args:
-        state: of the plan, where it is there already.
+        begun: makes the state of the plan, as `lowering.begin` does.
     """
     key = workload, _states_choices(resolved), () if _shared(resolved) else _activation_choices(resolved)
-    return _LASTING.get(key, lambda: _lasting(state or begin(workload, resolved)))
+    return _LASTING.get(key, lambda: _lasting(begun()))
 
 
 def _shared(resolved: ResolvedPlan) -> bool:
@@ -309,29 +331,35 @@ def _size(tensors: list[Tensor] | tuple[Tensor, ...]) -> float:
 
 
 def _in_flight(state: State) -> np.ndarray:
-    """[ranks] bytes of saved tensors and temporaries at the fullest action of every rank."""
+    """[ranks] bytes of saved tensors and temporaries at the fullest action of every rank.
+
+    Of a head alone temporaries may be less than it says (`largest_mark`).  Under ZeRO-3 a backward lets go of what it has used unit by
+    unit: those of its first layer count, less what the head behind it had kept.
+    """
     chunks, class_of = classes_of(state.chunks)
-    structure = state.structure
+    structure, resolved, costs = state.structure, state.resolved, state.costs
     moments = _MOMENTS.get((structure, class_of), lambda: _moments(structure, class_of))
-    shared = tuple(state.costs.values()), _held_choices(state.resolved)
-    found = [_HELD.get((*shared, chunk), functools.partial(_held, state, chunk)) for chunk in chunks]
-    saved, *marks = np.array(found).T
-    level = moments.held @ saved + np.array(marks)[moments.way, moments.chunk]
+    contents = _contents_of(chunks, tuple(costs))
+    kept, forward, backward = _sizes(tuple(costs.values()))
+    saved, behind, gone = contents.counts @ kept, contents.behind, 0.0
+    if resolved.zero_stage == 3:
+        weights, gradients = np.array([_unsharded(state, kind) for kind in costs]).T
+        forward, backward = forward + weights, backward + weights + gradients
+        behind, gone = contents.first, (contents.held - contents.behind) @ kept
+    if resolved.activation_offload:
+        saved = np.array([_size(saved_by(state, costs, chunk)) for chunk in chunks])
+    elif resolved.framework.keeps_outputs:
+        saved += [kept_output(state, costs, chunk) for chunk in chunks]
+    marks = np.array([(contents.held * forward).max(axis=1), (behind * backward).max(axis=1) - gone])
+    level = moments.held @ saved + marks[moments.way, moments.chunk]
     return np.asarray(np.maximum.reduceat(level, moments.first))
 
 
-def _held(state: State, chunk: Chunk) -> tuple[float, float, float]:
-    """Bytes that a chunk saves, and of its temporaries forward and backward."""
-    saved = _size(saved_by(state, state.costs, chunk))
-    return saved, _mark(state, chunk, "forward"), _mark(state, chunk, "backward")
-
-
-_held_choices = operator.attrgetter(
-    "framework", "schedule", "zero_stage", "activation_offload", "fsdp_reduce", "reduces_once", "gradient_bytes", "shard_size",
-    "expert_shard_size",
-)  # fmt: skip
-"""What `_held` asks of a plan beside the costs of its layers."""
-_HELD: Remembered[tuple[float, float, float]] = Remembered(2**22, lambda found: 256)
+@functools.lru_cache(maxsize=2048)
+def _sizes(layers: tuple[LayerCost, ...]) -> np.ndarray:
+    """[3, layers] bytes of what each saves, and of its temporaries forward and backward."""
+    each = [(_size(cost.saved), _size(cost.forward_mark), _size(cost.backward_mark)) for cost in layers]
+    return np.array(each, np.float64).T
 
 
 class _Moments(NamedTuple):
@@ -376,34 +404,12 @@ def _moments(structure: Structure, class_of: tuple[int, ...]) -> _Moments:
 _MOMENTS: Remembered[_Moments] = Remembered(2**24, lambda moments: 4096 + sum(array.nbytes for array in moments))
 
 
-def _mark(state: State, chunk: Chunk, way: str) -> float:
-    """Bytes of the largest temporaries of a chunk's layers; a head alone may hold less than it says (`largest_mark`).
-
-    Under ZeRO-3 a backward lets go of what it has used unit by unit: those of its first layer, less what the head behind it had kept.
-    """
-    kinds = _kinds(chunk, way)
-    if state.resolved.zero_stage < 3:
-        return _size(largest_mark(state, state.costs, kinds, way))
-    gone = 0.0
-    if way == "backward":
-        kinds = tuple(kind for kind in chunk.kinds if kind != "head")[-1:]
-        gone = _size(state.costs["head"].saved) if chunk.head else 0.0
-    marks = (_size(largest_mark(state, state.costs, (kind,), way)) + _unsharded(state, kind, way) for kind in kinds)
-    return max(marks, default=0.0) - gone
-
-
-def _unsharded(state: State, kind: str, way: str) -> float:
-    """Bytes of a layer's whole weights, and of its whole gradients before they are reduced, while ZeRO-3 runs it."""
+def _unsharded(state: State, kind: str) -> tuple[float, float]:
+    """Bytes of a layer's whole weights while ZeRO-3 runs it, and of its whole gradients before they are reduced."""
     resolved = state.resolved
     whole = sum(count for _, count, _ in group_held(state, (kind,)).parts(resolved))
     gathered = 0.0 if resolved.framework.gathers_by_tensor else resolved.precision.element
     each_time = (
         resolved.fsdp_reduce == "microbatch" and not resolved.reduces_once and not resolved.schedule.splits_backward
     )
-    return float(whole * (gathered + (gradient_made(resolved) if way == "backward" and each_time else 0.0)))
-
-
-@functools.lru_cache(maxsize=1024)
-def _kinds(chunk: Chunk, way: str) -> tuple[str, ...]:
-    """The different kinds of layers of a chunk, of a backward without the head."""
-    return tuple([kind for kind, _ in layer_counts(chunk) if way == "forward" or kind != "head"])
+    return float(whole * gathered), float(whole * gradient_made(resolved) if each_time else 0.0)

@@ -20,6 +20,7 @@ from simulator.lowering.resolve.framework_rules import beyond_framework
 from simulator.report.prediction import QUANTILE, Prediction
 from simulator.search.bounds import ROUNDING, lasting, least_bytes, least_seconds
 from simulator.search.defaults import repeated
+from simulator.search.lighter import keeps_everything
 from simulator.search.space import Point, Space
 from simulator.simulation import simulate_job
 
@@ -142,6 +143,7 @@ class Looked:
         point: which.
         job: as one; None if it is refused.
         refusal: why it cannot be.
+        lightest: whether its bound is that of its kernels alone, and no sibling that makes something again runs less (`lighter.py`).
         bound: of its objective, never above what `simulate()` says.
         full: bytes of its fullest rank over those of the GPU, never above what `simulate()` says.
         too_large: whether it cannot fit as surely as asked for; `by_states`: nor any that differs in `ACTIVATION_FIELDS` alone.
@@ -151,6 +153,7 @@ class Looked:
     point: Point
     job: Job | None
     refusal: str = ""
+    lightest: bool = False
     bound: float = 0.0
     full: float = 0.0
     too_large: bool = False
@@ -168,13 +171,21 @@ class Looked:
         return _candidate(self.point, self.job, prediction, self.objective)
 
 
-def look(space: Space, point: Point, objective: str, probability: float | None = None, cut: float = math.inf) -> Looked:
+def look(
+    space: Space,
+    point: Point,
+    objective: str,
+    probability: float | None = None,
+    cut: float = math.inf,
+    lighter: float = 0.0,
+) -> Looked:
     """Return a plan with its bounds, or its refusal.
 
     Args:
         probability: with which it must fit, 0 = by the point estimate; of one that is too large for that nothing else is asked.
             None = whether it fits does not matter.
         cut: of the objective: a bound that is above need not be closer.
+        lighter: a bound that is known already; where it is above, nothing else is asked of a plan that may be.
     """
     if space.offered and (reason := repeated(point.values)):
         return Looked(point=point, job=None, refusal=reason)
@@ -184,20 +195,25 @@ def look(space: Space, point: Point, objective: str, probability: float | None =
         resolved = resolve(job.workload, job.plan, cluster.world_size, f"cluster {cluster.name!r}")
         if space.by_framework and (beyond := beyond_framework(resolved.framework, resolved.schedule, job.plan)):
             return Looked(point=point, job=None, refusal=f"{beyond}. Way out: --any-framework")
+        if lighter > cut:
+            return Looked(point=point, job=job, bound=lighter, objective=objective)
         room, unseen = cluster.gpu.usable_memory, "code" in unseen_of(job, resolved.framework.name)
         most = math.inf if probability is None else fullest_that_fits(probability, unseen)
-        stands = lasting(job.workload, resolved) if probability is not None and not cluster.parts else None
+        begun = functools.cache(lambda: begin(job.workload, resolved))
+        stands = lasting(job.workload, resolved, begun) if probability is not None and not cluster.parts else None
         held = float(stands.bytes.max()) * (1.0 - ROUNDING) if stands else 0.0
         large = by_states = held > most * room
-        seconds = 0.0
+        seconds, lightest = 0.0, False
         if not large:
-            state = begin(job.workload, resolved)
-            held = least_bytes(job, state, most * room)
+            state = begun()
+            held = least_bytes(job, state, most * room, stands)
             if probability and stands and most * room >= held > 0:
                 most = min(most, fullest_that_fits(probability, unseen, stands.spread / held))
             large = held > most * room
             if not large and objective != "memory":
-                seconds = least_seconds(job, state, cut / _least(job, 1.0, objective))
+                enough = cut / _least(job, 1.0, objective)
+                seconds = least_seconds(job, state, enough)
+                lightest = seconds > enough and keeps_everything(resolved) and seconds == least_seconds(job, state, 0.0)
     except SimulatorError as refusal:
         return Looked(point=point, job=None, refusal=str(refusal))
     return Looked(
@@ -208,6 +224,7 @@ def look(space: Space, point: Point, objective: str, probability: float | None =
         too_large=large,
         by_states=bool(by_states and stands and stands.shared),
         objective=objective,
+        lightest=lightest,
     )
 
 

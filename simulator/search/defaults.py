@@ -106,6 +106,7 @@ _STATES = 16.0
 _TIGHT = 0.3
 """Part of all GPUs from which on the host is asked for room."""
 _BESIDE: dict[str, tuple[str, Callable[[Any], bool], str]] = {
+    "plan.chunks_per_rank": ("plan.pipeline_parallel", lambda degree: degree > 1, "pipeline_parallel > 1"),
     "plan.schedule": ("plan.pipeline_parallel", lambda degree: degree > 1, "pipeline_parallel > 1"),
     "plan.recompute_modules": ("plan.recompute", lambda kind: kind == "selective", "recompute = selective"),
     "plan.shard_size": ("plan.zero_stage", lambda stage: stage == 3, "zero_stage = 3"),
@@ -116,7 +117,7 @@ _BESIDE: dict[str, tuple[str, Callable[[Any], bool], str]] = {
 def repeated(values: Mapping[str, Any]) -> str:
     """Return why a plan of these ranges is another one of them, said twice; "" = it is not."""
     for field, (other, holds, words) in _BESIDE.items():
-        if values.get(field) is not None and other in values and not holds(values[other]):
+        if values.get(field) not in (None, 1) and other in values and not holds(values[other]):
             return f"{field.partition('.')[2]} is tried beside {words}: here the plan without it is the same, or left to --range"
     return ""
 

@@ -108,6 +108,12 @@ class Ledger:
         """Return the bounds of some plans that were looked at."""
         return self._figures[numbers]
 
+    def waiting(self, but: Collection[int]) -> NDArray[np.float64]:
+        """Return the bounds of the plans, others than `but`, that were looked at and nobody disposed of."""
+        mine = self._fates == _LOOKED
+        mine[list(but)] = False
+        return np.asarray(self._figures[mine], np.float64)
+
     def reasons(self, field: str = "", place: int = 0) -> dict[str, int]:
         """Return reason -> how many plans are refused for it, in the order in which they were met; of those with a value of a field.
 

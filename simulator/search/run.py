@@ -11,11 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.report.table import percent
 from simulator.search.bounds import ACTIVATION_FIELDS
 from simulator.search.candidate import Candidate, Looked, look
 from simulator.search.deciding import deciding_fields
 from simulator.search.ledger import Ledger
+from simulator.search.lighter import Lighter
 from simulator.search.space import Space
+from simulator.units import show
 
 __all__ = ["BATCH", "Run"]
 
@@ -39,6 +42,7 @@ class Run:
         until: when to stop, on the clock of `time.monotonic()`; None = never.
         budget: seconds of processor time after which to stop, of all processes together; None = any.
         executor: where plans are simulated; None = here.
+        whole: whether the strategy comes to an end when nothing is left, so that it can be said when.
         tell: called with a line when there is something new to say.
     """
 
@@ -49,6 +53,7 @@ class Run:
     until: float | None = None
     budget: float | None = None
     executor: Executor | None = None
+    whole: bool = True
     tell: Callable[[str], None] = lambda line: None
 
     def __post_init__(self) -> None:
@@ -57,7 +62,9 @@ class Run:
         self.candidates: dict[int, Candidate] = {}
         self.complete = False
         self.used = 0.0
-        self._told = 0.0
+        self._told = self._started = time.monotonic()
+        self._simulating = 0.0
+        self._lighter = Lighter(self.space)
         self._lasting = frozenset(self.space.ranges) - ACTIVATION_FIELDS
         self._best: list[Candidate] = []
 
@@ -84,13 +91,16 @@ class Run:
             started = self._clock()
             point = self.space.at(number)
             cut = math.inf if self.cut is None else self.cut
-            found = look(self.space, point, self.objective, None if every else self.probability, cut)
+            probability, lighter = (None, 0.0) if every else (self.probability, self._lighter.bound(point))
+            found = look(self.space, point, self.objective, probability, cut, lighter)
             if found.job is None:
                 self.ledger.refuse(number, found.refusal, deciding_fields(self.space, point, found.refusal))
             elif found.too_large:
                 self.ledger.too_large(number, found.full, self._lasting if found.by_states else None)
             else:
                 self.ledger.bound(number, found.bound)
+                if found.lightest:
+                    self._lighter.learn(point, found.bound)
             self.used += self._clock() - started
             self._progress()
             if found.job is not None and not found.too_large:
@@ -117,7 +127,7 @@ class Run:
 
     def simulate(self, looked: Sequence[Looked]) -> list[Candidate]:
         """Simulate plans and write down what comes of them; return those that could be."""
-        started = self._clock()
+        started, begun = self._clock(), time.monotonic()
         if self.executor is None:
             found = [_timed(one) for one in looked]
         else:
@@ -133,6 +143,7 @@ class Run:
                 if result.feasible(self.probability):
                     self._best.append(result)
         self._best.sort(key=self.rank)
+        self._simulating += time.monotonic() - begun
         self._progress()
         return out
 
@@ -167,15 +178,55 @@ class Run:
 
     def _progress(self) -> None:
         now = time.monotonic()
-        if now - self._told < 1.0:
+        if now - self._told < _EVERY:
             return
         self._told = now
-        looked = self.space.size - len(self.ledger.open)
-        best = f", best {self._best[0].value(self.objective):.4g}" if self._best else ""
-        self.tell(
-            f"{looked:,} of {self.space.size:,} plans looked at, {len(self.refused):,} refused, "
-            f"{len(self.large):,} too large, {len(self.candidates):,} simulated{best}"
-        )
+        size, open_, fits = self.space.size, len(self.ledger.open), len(self._best)
+        refused = len(self.refused)
+        large = len(self.large) + sum(number not in self.large for number in self.candidates) - fits
+        done = (size - open_) / size
+        said = [f"{'#' * round(_BAR * done):-<{_BAR}} {percent(done, 0)} of {size:,} plans"]
+        waiting = None if open_ else self.ledger.waiting(self.candidates)
+        if self._best:
+            first = self._best[0]
+            said.append(f"best {_shown(first, self.objective)}")
+            if waiting is not None and len(waiting):
+                said.append(f"gap {percent(max(0.0, 1.0 - float(waiting.min()) / first.value(self.objective)))}")
+        left = self._time_left(now, size, open_, waiting)
+        said += [] if left is None else [f"{show(left, 's')} left"]
+        counts = {
+            "refused": refused,
+            "too large": large,
+            "bounded": size - open_ - refused - large - fits,
+            "fit": fits,
+            "open": open_,
+        }
+        self.tell(", ".join(said) + "; " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
+
+    def _time_left(self, now: float, size: int, open_: int, waiting: NDArray[np.float64] | None) -> float | None:
+        """Seconds until the end, about: as long for each plan as up to now, and no later than the deadline; None = nobody knows."""
+        left = math.inf if self.until is None else self.until - now
+        if self.whole and size > open_:
+            if waiting is None:
+                left = min(left, (now - self._started) * open_ / (size - open_))
+            elif self.candidates:
+                cut = math.inf if self.cut is None else self.cut
+                left = min(left, int((waiting < cut).sum()) * self._simulating / len(self.candidates))
+        return max(0.0, left) if left < math.inf else None
+
+
+_EVERY = 1.0
+"""Seconds between two lines that tell how far it is."""
+_BAR = 20
+"""Characters of a bar."""
+
+
+def _shown(one: Candidate, objective: str) -> str:
+    """What is made least, with its unit."""
+    value = one.value(objective)
+    if objective == "cost":
+        return f"{value:.4g} {'GPU-s' if one.price is None else '$'}"
+    return show(value, {"memory": "B", "energy": "J"}.get(objective, "s"))
 
 
 def _timed(looked: Looked) -> tuple[Candidate | str, float]:

@@ -11,11 +11,14 @@ from typing import Any
 
 from simulator.errors import SpecError
 from simulator.processes import processes_of
-from simulator.search.answer import Answer, choices_of
+from simulator.search.answer import Answer
 from simulator.search.candidate import OBJECTIVES, look
+from simulator.search.choices import choices_of
 from simulator.search.run import Run
 from simulator.search.space import Space
 from simulator.search.strategies import STRATEGIES
+from simulator.search.strategies.exact import Exact
+from simulator.specs import files_as_they_are
 
 __all__ = ["search"]
 
@@ -81,10 +84,11 @@ def search(
         top=top,
         until=None if deadline is None else started + deadline,
         budget=budget,
+        whole=method.exact,
         tell=tell,
     )
     stopped = False
-    with pool as executor, _undisturbed():
+    with pool as executor, _undisturbed(), files_as_they_are():
         run.executor = executor if isinstance(executor, Executor) else None
         try:
             method.search(run, tries or _TRIES, seed or 0)
@@ -94,24 +98,23 @@ def search(
                 run.executor.shutdown(wait=False, cancel_futures=True)
             if not partial:
                 raise
-            tell("stopped; here is what is known so far")
     if not run.candidates and run.large:  # so that it can be said what is lacking
         numbers = run.large.numbers
         nearest = space.at(int(numbers[run.ledger.least(numbers).argmin()]))
         run.simulate([look(space, nearest, objective)])
-    proven = run.complete and method.exact
+    gap = 0.0 if run.complete and method.exact else _gap(run)
     return Answer(
         space=space,
         strategy=method.name,
-        proves=method.proves,
+        proves=method.proves if method.exact else Exact.proves,
         objective=objective,
         probability=fit_probability,
         ledger=run.ledger,
         candidates=run.candidates,
         best=tuple(run.best),
         choices=choices_of(run, lambda one: one.value(objective)),
-        proven=proven,
-        gap=0.0 if proven else _gap(run),
+        proven=gap == 0.0,
+        gap=gap,
         seconds=time.monotonic() - started,
         top=top,
         like=dict(like or {}),
@@ -135,6 +138,8 @@ def _undisturbed() -> Iterator[None]:
 def _gap(run: Run) -> float | None:
     """How much better an open plan may be, as a part of the best; None where nothing bounds it."""
     bound = run.open_bound
-    if not run.best or bound is None or bound <= 0:
+    if bound is None:  # whatever drew them, every plan was refused, too large or simulated
+        return 0.0
+    if not run.best or bound <= 0:
         return None
     return max(0.0, 1.0 - bound / run.best[0].value(run.objective))

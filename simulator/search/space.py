@@ -130,12 +130,13 @@ class Space:
 
     def at(self, number: int) -> Point:
         """Return the plan of this number."""
-        values: dict[str, Any] = {}
-        for name in list(self.ranges)[::-1]:
-            number, place = divmod(number, len(self.ranges[name]))
-            values[name] = self.ranges[name][place]
-        found = {name: values[name] for name in self.ranges}
-        return Point(self.number(found), found)
+        found: dict[str, Any] = dict.fromkeys(self.ranges)
+        left = number
+        for name in [*self.ranges][::-1]:
+            many = self.ranges[name]
+            left, place = divmod(left, len(many))
+            found[name] = many[place]
+        return Point(number, found)
 
     def number(self, values: Mapping[str, Any]) -> int:
         """Return the number of the plan with these values."""
@@ -160,7 +161,7 @@ class Space:
         workload: dict[str, Any] = {}
         cluster = self.job.cluster
         for field, value in point.values.items():
-            table, _, key = field.partition(".")
+            table, key = _parts(field)
             if table == "cluster":
                 gpus = point.values.get(_GPUS, self.job.cluster.world_size)
                 cluster = (
@@ -180,6 +181,13 @@ class Space:
         if split in tuple(_SPLITS):
             return replace(made, plan=made.plan.model_copy(update={"layer_split": _SPLITS[split](made)}))
         return made
+
+
+@functools.lru_cache(maxsize=256)
+def _parts(field: str) -> tuple[str, str]:
+    """The table of a job that a field is in, and its key there."""
+    table, _, key = field.partition(".")
+    return table, key
 
 
 def _choice(field: str, value: Any) -> Any:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from typing import Any
 
-from simulator.errors import SpecError
+from simulator.errors import SimulatorError, SpecError
+from simulator.job import job_from_names
 from simulator.processes import processes_of
+from simulator.simulation import simulate_job
 
 __all__ = ["Crew", "cluster_crew", "local_crew"]
 
@@ -110,10 +114,18 @@ def local_crew(processes: int) -> Crew:
         raise SpecError(f"--processes: expected 1 or more, got {processes}")
 
     def start() -> tuple[Executor, Callable[[bool], Any]]:
+        _warm()
         pool = processes_of(processes)
         return pool, lambda at_once: pool.leave() if at_once else pool.shutdown(cancel_futures=True)
 
     return Crew(start, processes)
+
+
+@functools.cache
+def _warm() -> None:
+    """Load the compiled engine before the processes are forked: all of them share it, and none loads it again."""
+    with contextlib.suppress(SimulatorError):
+        simulate_job(job_from_names("gpt3_1_3b", "h100_x8", ["plan.pipeline_parallel=2"]))
 
 
 def cluster_crew(address: str, patience: float = 0.0) -> Crew:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,22 @@ __all__ = ["Journal"]
 
 
 class Journal:
-    """A file of results, each under its key; one process writes to it at a time.
+    """A file of results, each under its key; one process writes to it at a time.  Nothing of it is kept in memory.
 
     >>> import tempfile, os
     >>> path = os.path.join(tempfile.mkdtemp(), "results.jsonl")
     >>> with Journal(path) as journal:
-    ...     journal.append([("a", {"step_time_s": 1.0})])
+    ...     _ = journal.append([("a", {"step_time_s": 1.0})])
     >>> with Journal(path) as journal:
-    ...     journal.keys, list(journal.rows({"a"}))
-    ({'a'}, [('a', {'step_time_s': 1.0})])
+    ...     [(place, key, row)] = journal.entries()
+    ...     key, list(journal.rows([place]))
+    ('a', [{'step_time_s': 1.0}])
     """
 
     def __init__(self, path: str | Path, fresh: bool = False) -> None:
         self.path = Path(path)
-        self.keys: set[str] = set()
         self._fresh = fresh
+        self._end = 0
 
     def __enter__(self) -> Journal:
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -40,43 +41,58 @@ class Journal:
             raise SpecError(
                 f"{self.path}: another sweep is writing to it. Way out: wait for it, or another -o"
             ) from None
-        if self._fresh:
-            os.ftruncate(self._file, 0)
-        whole = 0
-        with open(self.path, "rb") as lines:
-            for line in lines:
-                entry = _entry(line)
-                if entry is None:
-                    if not line.endswith(b"\n"):
-                        break  # killed while it was written
-                    os.close(self._file)
+        try:
+            if self._fresh:
+                os.ftruncate(self._file, 0)
+            for place, line in self._lines():
+                if _entry(line) is not None:
+                    self._end = place + len(line)
+                elif line.endswith(b"\n"):  # else killed while it was written
                     raise SpecError(
                         f"{self.path}: line {line[:60]!r} is no result of a sweep. Way out: another -o, or --force"
                     )
-                self.keys.add(entry[0])
-                whole += len(line)
-        os.ftruncate(self._file, whole)
+            os.ftruncate(self._file, self._end)
+        except BaseException:
+            os.close(self._file)
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
         os.close(self._file)
 
-    def append(self, results: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        """Write (key, row) of some points down; when this returns, they are on the disk."""
-        text = "".join(json.dumps([key, row]) + "\n" for key, row in results)
-        data = text.encode()
+    def append(self, results: Sequence[tuple[str, Mapping[str, Any]]]) -> list[int]:
+        """Write (key, row) of some points down and return the place of each; when this returns, they are on the disk."""
+        lines = [(json.dumps(entry) + "\n").encode() for entry in results]
+        data = b"".join(lines)
         while data:
             data = data[os.write(self._file, data) :]
         os.fsync(self._file)
-        self.keys.update(key for key, _ in results)
+        places = [self._end]
+        for line in lines:
+            places.append(places[-1] + len(line))
+        self._end = places.pop()
+        return places
 
-    def rows(self, wanted: Container[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (key, row) of the points with these keys, as they stand in the file."""
+    def entries(self) -> Iterator[tuple[int, str, dict[str, Any]]]:
+        """Yield (place, key, row) of all points, as they stand in the file."""
+        for place, line in self._lines():
+            entry = _entry(line)
+            if entry is not None:
+                yield place, *entry
+
+    def rows(self, places: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Yield the rows at these places."""
+        with open(self.path, "rb") as lines:
+            for place in places:
+                lines.seek(place)
+                yield json.loads(lines.readline())[1]
+
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        place = 0
         with open(self.path, "rb") as lines:
             for line in lines:
-                entry = _entry(line)
-                if entry is not None and entry[0] in wanted:
-                    yield entry
+                yield place, line
+                place += len(line)
 
 
 def _entry(line: bytes) -> tuple[str, dict[str, Any]] | None:

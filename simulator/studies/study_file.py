@@ -16,11 +16,12 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field
 
 from simulator.aliases import renamed
@@ -84,6 +85,24 @@ class Study:
     def key(self, number: int, origin: str) -> str:
         """Return what a point's result is kept under: a hash of its settings and of all that they rest on."""
         return hashlib.sha256(json.dumps([origin, self.settings(number)]).encode()).hexdigest()[:32]
+
+    def numbers(self, origin: str) -> Callable[[str], int | None]:
+        """Return what tells which point a key is of, None where it is of none; it holds 16 bytes per point."""
+        heads = np.fromiter(
+            (int(self.key(number, origin)[:16], 16) for number in range(self.size)), np.uint64, self.size
+        )
+        order = np.argsort(heads, kind="stable")
+        heads = heads[order]
+
+        def number(key: str) -> int | None:
+            try:
+                head = np.uint64(int(key[:16], 16))
+            except ValueError:
+                return None
+            first, last = np.searchsorted(heads, head, "left"), np.searchsorted(heads, head, "right")
+            return next((n for n in order[first:last].tolist() if self.key(n, origin) == key), None)
+
+        return number
 
     def origin(self) -> str:
         """Return a hash of what every point rests on: the package's version, all data files, and the job."""

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from simulator.errors import SimulatorError
+from simulator.remembered import remember_at_most
 from simulator.report.frames import Records, Tabular
 from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section
@@ -24,8 +27,12 @@ from simulator.units import show
 
 __all__ = ["Sweep", "run_sweep"]
 
-_LARGEST_BLOCK = 64
-"""Points handed out together: some seconds of work, and they share what they have in common."""
+_SECONDS = 2.0
+"""Of work that is handed out together, about: neighbours share what they have in common, and a kill costs no more."""
+_FIRST = 4
+"""Points in a block while nobody knows yet how long one takes."""
+_KEPT_BYTES = 64 * 2**20
+"""What a worker keeps at most of any one kind of thing for points to come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,7 +42,8 @@ class Sweep(Tabular):
     Args:
         study: what was asked.
         journal: where the results stand.
-        keys: of the points, by number.
+        places: of each point's row in the journal, by number; below 0 where there is none.
+        best: the quickest point that fits, with its settings.
         counts: points by status: "ok", "refused" (with the rule) or "failed" (a fault, or a worker that was lost).
         found: how many of them were there before; `seconds`: that the others took.
         stopped: whether Ctrl-C stopped it before all points were there.
@@ -43,7 +51,8 @@ class Sweep(Tabular):
 
     study: Study
     journal: Journal
-    keys: dict[str, int]
+    places: np.ndarray[Any, Any]
+    best: dict[str, Any] | None
     counts: dict[str, int]
     found: int
     seconds: float
@@ -53,15 +62,10 @@ class Sweep(Tabular):
         """See `Tabular.tables`."""
         return {"points": partial(self._points)}
 
-    def _points(self) -> list[dict[str, Any]]:
-        rows = {self.keys[key]: row for key, row in self.journal.rows(self.keys)}
-        return [_row(self.study, number) | rows[number] for number in sorted(rows)]
-
-    @property
-    def best(self) -> dict[str, Any] | None:
-        """The quickest point that fits."""
-        fits = (row for row in self._points() if row.get("fits"))
-        return min(fits, key=lambda row: row["step_time_s"], default=None)
+    def _points(self) -> Iterator[dict[str, Any]]:
+        numbers = np.flatnonzero(self.places >= 0)
+        rows = self.journal.rows(self.places[numbers])
+        return (_row(self.study, int(number)) | row for number, row in zip(numbers, rows, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim sweep`."""
@@ -102,45 +106,87 @@ def run_sweep(study: Study, journal: Journal, crew: Crew, tell: Callable[[str], 
         tell: called with a line about once a second.
     """
     started = time.monotonic()
-    origin = study.origin()
-    keys = {study.key(number, origin): number for number in range(study.size)}
-    found = len(journal.keys & keys.keys())
-    missing = [number for key, number in keys.items() if key not in journal.keys]
-    name = {number: key for key, number in keys.items()}
-    told, done, stopped = started, found, False
-    crew_blocks = _blocks(missing, crew.size)
+    kept = _Kept(study, journal)
+    found = kept.done
+    told, stopped = started, False
+    missing = np.flatnonzero(kept.places < 0)
+    blocks = _blocks(missing, crew.size, lambda: (kept.done - found) / (time.monotonic() - started))
     results: Iterator[list[tuple[int, dict[str, Any]]]] = crew.run(
-        _simulated, study, crew_blocks, lambda number, why: [(number, _lost(why))]
+        _simulated, study, blocks, lambda number, why: [(number, _lost(why))]
     )
     try:
         for rows in results:
-            journal.append([(name[number], row) for number, row in rows])
-            done += len(rows)
+            kept.keep(rows)
             if time.monotonic() - told >= 1.0:
                 told = time.monotonic()
-                tell(f"{done:,} of {study.size:,} points")
+                left = (told - started) * (study.size - kept.done) / (kept.done - found)
+                tell(f"{kept.done:,} of {study.size:,} points, {show(left, 's')} left")
     except KeyboardInterrupt:
         stopped = True
-    counts = Counter(row["status"] for _, row in journal.rows(keys))
     return Sweep(
         study=study,
         journal=journal,
-        keys=keys,
-        counts=dict(counts),
+        places=kept.places,
+        best=kept.best,
+        counts=dict(kept.counts),
         found=found,
         seconds=time.monotonic() - started,
         stopped=stopped,
     )
 
 
-def _blocks(numbers: Sequence[int], side_by_side: int) -> Iterator[list[int]]:
-    """Cut the points into blocks of neighbours, at least some for every worker."""
-    size = max(1, min(_LARGEST_BLOCK, len(numbers) // (4 * side_by_side)))
-    return (list(numbers[start : start + size]) for start in range(0, len(numbers), size))
+class _Kept:
+    """What is known of the results in the journal: where they stand, 8 bytes per point, and which is the best."""
+
+    def __init__(self, study: Study, journal: Journal) -> None:
+        self._study, self._journal, self._origin = study, journal, study.origin()
+        self.places = np.full(study.size, -1, np.int64)
+        self.counts: Counter[str] = Counter()
+        self.best: dict[str, Any] | None = None
+        number_of: Callable[[str], int | None] | None = None
+        for place, key, row in journal.entries():
+            number_of = number_of or study.numbers(self._origin)
+            number = number_of(key)
+            if number is not None and self.places[number] < 0:
+                self._add(number, row, place)
+
+    @property
+    def done(self) -> int:
+        """Points that have a result."""
+        return self.counts.total()
+
+    def keep(self, rows: list[tuple[int, dict[str, Any]]]) -> None:
+        """Write some results down."""
+        places = self._journal.append([(self._study.key(number, self._origin), row) for number, row in rows])
+        for (number, row), place in zip(rows, places, strict=True):
+            self._add(number, row, place)
+
+    def _add(self, number: int, row: dict[str, Any], place: int) -> None:
+        self.places[number] = place
+        self.counts[row["status"]] += 1
+        best = self.best
+        if row.get("fits") and (best is None or (row["step_time_s"], number) < (best["step_time_s"], best["point"])):
+            self.best = _row(self._study, number) | row
+
+
+def _blocks(numbers: np.ndarray[Any, Any], side_by_side: int, pace: Callable[[], float]) -> Iterator[list[int]]:
+    """Cut the points into blocks of neighbours, each some seconds of work, smaller ones at the end, so that nobody waits long.
+
+    Args:
+        pace: points per second up to now.
+    """
+    start = 0
+    while start < len(numbers):
+        each = pace()
+        size = max(1, int(_SECONDS * each / side_by_side)) if each else _FIRST
+        size = max(1, min(size, (len(numbers) - start) // (4 * side_by_side)))
+        yield numbers[start : start + size].tolist()
+        start += size
 
 
 def _simulated(study: Study, numbers: list[int]) -> list[tuple[int, dict[str, Any]]]:
     """Return (number, row) of each point; one that cannot be is a row with its reason."""
+    remember_at_most(_KEPT_BYTES)
     return [(number, _result(study, number)) for number in numbers]
 
 

@@ -33,7 +33,7 @@ class Bayesian(Strategy):
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, multivariate=True))
         known: dict[int, float | None] = {}
         for _ in range(_PROPOSED * tries):
-            if run.over or len(run.candidates) >= tries:
+            if run.over or len(run.candidates) >= tries or len(known) == run.space.size:
                 break
             trial = study.ask()
             places = {

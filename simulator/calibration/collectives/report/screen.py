@@ -14,10 +14,10 @@ from simulator.calibration.collectives.fit.platforms import predict
 from simulator.calibration.collectives.read.tidy_logs import NcclLog
 from simulator.calibration.collectives.tool import Collected
 from simulator.collectives import bus_factor, collective_seconds, profile_of
-from simulator.errors import SimulatorError, SpecError
+from simulator.errors import SimulatorError
 from simulator.hardware.coefficients import SIZE_CLASSES, Profile
 from simulator.report.prediction import QUANTILE
-from simulator.report.save_picture import save_picture
+from simulator.report.save_picture import check_picture, save_picture
 from simulator.report.table import Section, Table, percent
 from simulator.units import in_unit, show
 
@@ -156,11 +156,7 @@ def plot_fit(profiles: Sequence[Profile], logs: Sequence[NcclLog], path: str | P
     from matplotlib.ticker import LogFormatter
 
     figure = Figure(figsize=(11.0, 7.0), dpi=120, layout="constrained")
-    formats = figure.canvas.get_supported_filetypes()
-    if Path(path).suffix[1:].lower() not in formats:
-        raise SpecError(
-            f"a picture's file ending names its format, but {str(path)!r} has none of: {', '.join(sorted(formats))}"
-        )
+    check_picture(path)
     above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1]})
     number = 0
     for profile in profiles:
