@@ -110,6 +110,15 @@ def renamed(setting: str) -> str:
     return f"{ALIASES.get(plain) or _BARE.get(plain) or key}{equals}{value}"
 
 
+def short(field: str) -> str:
+    """Return a field's name without its table, where it stands beside others.
+
+    >>> short("plan.zero_stage"), short("cluster.name")
+    ('zero_stage', 'cluster')
+    """
+    return "cluster" if field == "cluster.name" else field.partition(".")[2] or field
+
+
 def renamed_tables(data: Mapping[str, Any], place: str) -> dict[str, Any]:
     """Return a job's tables with our own names.
 

@@ -6,12 +6,13 @@ another 500 MB.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar, overload
 
-__all__ = ["Remembered", "forget_all", "hashed_once", "kept"]
+__all__ = ["Remembered", "forget_all", "hashed_once", "kept", "remember_at_most"]
 
 Value = TypeVar("Value")
 Result = TypeVar("Result", covariant=True)
@@ -34,7 +35,11 @@ class Remembered(Generic[Value]):
     def __init__(self, most: int, size: Callable[[Value], int]) -> None:
         self.most, self.held = most, 0
         self._size = size
-        self._found: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self._found: dict[Hashable, tuple[Value, int, int]] = {}
+        self._order: OrderedDict[int, Hashable] = (
+            OrderedDict()
+        )  # number of an entry -> its key: keys are long, and hashed once a question
+        self._numbers = itertools.count()
         self._lock = threading.Lock()
         _ALL.append(self)
 
@@ -46,23 +51,24 @@ class Remembered(Generic[Value]):
         with self._lock:
             known = self._found.get(key)
             if known is not None:
-                self._found.move_to_end(key)
+                self._order.move_to_end(known[2])
                 return known[0]
         value = make()
         size = self._size(value)
         with self._lock:
             if size <= self.most and key not in self._found:
-                self._found[key] = (value, size)
+                number = next(self._numbers)
+                self._found[key], self._order[number] = (value, size, number), key
                 self.held += size
             while self.held > self.most:
-                _, (_, dropped) = self._found.popitem(last=False)
-                self.held -= dropped
+                self.held -= self._found.pop(self._order.popitem(last=False)[1])[1]
         return value
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             self._found.clear()
+            self._order.clear()
             self.held = 0
 
 
@@ -70,6 +76,12 @@ def forget_all() -> None:
     """Forget everything that any room remembers here; results do not depend on it."""
     for some in _ALL:
         some.clear()
+
+
+def remember_at_most(most: int) -> None:
+    """Let nothing here keep more bytes than these: a process among many shares the memory of its machine with them."""
+    for some in _ALL:
+        some.most = min(some.most, most)
 
 
 def hashed_once(cls: Class) -> Class:

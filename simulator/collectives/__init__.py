@@ -139,13 +139,14 @@ def _price(
             class_name=f"{kind}:none:{place.level}",
             profile=profile.name,
         )
-    best = min(offered, key=lambda candidate: candidate.seconds(message))
+    taken = [candidate.seconds(message) for candidate in offered]
+    best = offered[taken.index(min(taken))]
     measured = profile.calibrated and profile.holds(f"{best.algorithm}:{best.protocol}")
     return CollectiveTime(
-        seconds=best.seconds(message),
+        seconds=min(taken),
         algorithm=best.algorithm,
         protocol=best.protocol,
-        sigma=_sigma(kind, message, place, fabric, best),
+        sigma=_sigma(kind, message, place, fabric, best, profile),
         calibrated=measured,
         class_name=f"{kind}:{best.algorithm}:{place.level}",
         profile=profile.name,
@@ -153,10 +154,11 @@ def _price(
     )
 
 
-def _sigma(kind: str, message: float, place: GroupPlacement, fabric: Fabric, best: Candidate) -> float:
+def _sigma(
+    kind: str, message: float, place: GroupPlacement, fabric: Fabric, best: Candidate, profile: Profile
+) -> float:
     """Return the spread of a prediction: of the machine itself where the cluster names the profile made of its logs,
     of machines of its kind where those measured such collectives or their kin, else at least of machines that nobody measured."""
-    profile = profile_of(fabric, place)
     sigma = profile.residual(kind, best.algorithm, message).sigma
     if not profile.measured(kind, best.algorithm, best.protocol, message):
         kin = profile.kin_sigma(kind, best.algorithm, best.protocol, message)

@@ -20,9 +20,9 @@ import numpy as np
 from simulator.costs.tables import Machine, price_table
 from simulator.program.calls import EXCHANGED
 from simulator.program.prices import RESOURCE_KINDS, account_of
-from simulator.program.program import COLLECTIVE, OperatorTable
+from simulator.program.program import COLLECTIVE, IN_STEP_GRAPH, OperatorTable
 
-__all__ = ["hidden_seconds"]
+__all__ = ["handed_over", "hidden_seconds"]
 
 Pieces = tuple[tuple[OperatorTable, int], ...]
 Node = tuple[bool, float]
@@ -40,6 +40,17 @@ def hidden_seconds(first: Pieces, second: Pieces, machine: Machine, axes: tuple[
     gemm, tp = RESOURCE_KINDS.index("gemm"), RESOURCE_KINDS.index("tp")
     slowed = max(float(machine.slowdown[gemm, tp]), float(machine.slowdown[tp, gemm])) - 1.0
     return max(0.0, beside * (1.0 - slowed))
+
+
+def handed_over(first: Pieces, second: Pieces, machine: Machine, axes: tuple[tuple[str, int], ...]) -> int:
+    """Return how many parts of a pair's layers the host starts one by one: on a stream of its own, with an event to wait for and one to
+    set, its inputs cut from the graph of gradients, and backward by a run of the engine of its own (core/pipeline_parallel/utils.py,
+    ScheduleNode).  None of what a graph of the whole step holds."""
+    return sum(
+        count * len(_nodes(table, machine, axes))
+        for table, count in (*first, *second)
+        if (table.captured != IN_STEP_GRAPH).any()
+    )
 
 
 def _chain(pieces: Pieces, machine: Machine, axes: tuple[tuple[str, int], ...]) -> list[Node]:

@@ -34,6 +34,7 @@ from simulator.hardware.host import host_pace, load_host_coefficients
 from simulator.plan.framework import Framework
 from simulator.program.calls import EXCHANGED, Traffic, waits
 from simulator.program.program import COLLECTIVE, EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH, OperatorTable
+from simulator.remembered import hashed_once
 from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = ["NO_HOST", "HostTimes", "TableTime", "host_rows", "host_times", "interval", "table_time"]
@@ -48,7 +49,8 @@ _QUANTISING_MODULES = 2
 """A quantising linear layer keeps the host at least twice as long as one in 16 bits (NVIDIA/TransformerEngine issue 761)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@hashed_once
+@dataclass(frozen=True, kw_only=True)
 class HostTimes:
     """Seconds of the host per kernel launch, per operator, per module, per linear layer whose weights hooks `fetch`; `blocked`: what the
     GPU waits for each launch where these do not queue (0 = they do); `synchronised`: what it waits after each synchronised layer; `slowed`:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.collectives import collective_seconds
-from simulator.costs.fused_pairs import hidden_seconds
+from simulator.costs.fused_pairs import handed_over, hidden_seconds
 from simulator.costs.host import host_seconds
 from simulator.costs.host_time import NO_HOST, HostTimes, host_times, table_time
 from simulator.costs.memory_bound import MEMORY_BOUND_CLASS, memory_bound_calibrated, memory_bound_sigma
@@ -65,6 +65,7 @@ class Desk:
     fuses: bool = False
 
 
+@functools.lru_cache(maxsize=256)
 def desk_of(cluster: Cluster, axes: Axes, framework: Framework | None) -> Desk:
     """Return the desk of a cluster, a mesh and the framework whose host costs apply; None = the host costs nothing."""
     machine = machine_of(cluster, framework.backend if framework else "nccl")
@@ -206,16 +207,19 @@ def _segment(pieces: Pieces, synchronises: bool, desk: Desk) -> ItemPrice:
 
 @functools.lru_cache(maxsize=4096)
 def _pair(first: Pieces, second: Pieces, desk: Desk) -> ItemPrice:
-    hidden = hidden_seconds(first, second, desk.machine, desk.axes) if desk.fuses else 0.0
-    return _kernels(first + second, desk, 0.0, hidden)
+    if not desk.fuses:
+        return _kernels(first + second, desk, 0.0, 0.0)
+    hidden = hidden_seconds(first, second, desk.machine, desk.axes)
+    return _kernels(first + second, desk, 0.0, hidden, handed_over(first, second, desk.machine, desk.axes))
 
 
-def _kernels(pieces: Pieces, desk: Desk, fixed: float, hidden: float) -> ItemPrice:
+def _kernels(pieces: Pieces, desk: Desk, fixed: float, hidden: float, parts: int = 0) -> ItemPrice:
     """Price the kernels of a segment.
 
     Args:
         fixed: what the host adds at the end [s].
         hidden: communication of a fused pair that may hide under its compute (design 5b C) [s].
+        parts: of its layers that the host starts one by one, each as a module.
     """
     draft, times = _Draft(), desk.host
     kernels, ahead, behind, launches, stops = 0.0, 0.0, 0.0, 0, 0
@@ -234,6 +238,7 @@ def _kernels(pieces: Pieces, desk: Desk, fixed: float, hidden: float) -> ItemPri
         resource += count * priced.resource
         for name, seconds, sigma, calibrated in run.classes:
             draft.note(name, count * seconds, sigma, calibrated)
+    ahead += parts * times.module
     if hidden:
         saved = min(hidden, float(draft.account[ACCOUNTS.index("ep")]))
         kernels -= saved

@@ -41,9 +41,9 @@ def memory_bound_seconds(
         read, written: bytes moved from and to memory.
         gpu: where it runs.
         coefficients: from `load_memory_bound_coefficients`.
-        access: of each kernel, "" (a stream), "layer", "layer backward", "norm sums", "flash layout", "gather", "exchange", "loss",
-            "scores", "scores backward", "cast", "stack", "plain", "strided" or "transposed" (copies that only some GPUs need); None = all
-            are streams.
+        access: of each kernel, "" (a stream), "layer", "layer backward", "norm", "norm backward", "norm sums", "flash layout", "gather",
+            "exchange", "loss", "scores", "scores backward", "cast", "stack", "plain", "strided" or "transposed" (copies that only
+            some GPUs need); None = all are streams.
 
     Raises:
         ProgramError: a negative number of bytes.

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs.items import HOST_CLASS, HOST_SIGMA, ItemPrice, class_names, desk_of, price_item
+from simulator.costs.items import HOST_CLASS, HOST_SIGMA, Desk, ItemPrice, class_names, desk_of, price_item
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
 from simulator.plan.framework import load_framework
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, ByClass, Prices
-from simulator.program.program import Program
+from simulator.program.program import Program, Segment
 
 __all__ = ["HOST_CLASS", "HOST_SIGMA", "price"]
 
@@ -39,8 +39,23 @@ def price(program: Program, cluster: Cluster) -> Prices:
             f"an item of a cluster whose parts differ has several prices: use price_ranks for {cluster.name!r}"
         )
     desk = desk_of(cluster, program.axes, load_framework(program.framework) if program.framework else None)
-    priced = [price_item(item, desk) for item in program.items]
-    return _joined(priced, desk.machine.slowdown)
+    return _joined(_priced(program, desk), desk.machine.slowdown)
+
+
+def _priced(program: Program, desk: Desk) -> list[ItemPrice]:
+    """The price of every item; that of a segment which runs the very same as one before is known."""
+    known: dict[tuple[int, bool], ItemPrice] = {}
+    found = []
+    for item in program.items:
+        if isinstance(item, Segment):
+            key = id(item.pieces), item.synchronises
+            price = known.get(key)
+            if price is None:
+                price = known[key] = price_item(item, desk)
+            found.append(price)
+        else:
+            found.append(price_item(item, desk))
+    return found
 
 
 def _joined(priced: list[ItemPrice], slowdown: NDArray[np.float64]) -> Prices:

@@ -275,7 +275,7 @@ def _kernels(table: OperatorTable, machine: Machine) -> Iterator[Priced]:
 def _access(call: Call, phase: str) -> str:
     """The access of a memory-bound kernel, told apart by direction where its backward pass is slower."""
     access = cast(Traffic, call).access  # by a rule of the program
-    return "layer backward" if access == "layer" and phase == "backward" else access
+    return f"{access} backward" if access in ("layer", "norm") and phase == "backward" else access
 
 
 def _gemms(table: OperatorTable, rows: NDArray[np.int64], machine: Machine) -> Priced:

@@ -215,7 +215,8 @@ class AttentionCoefficients(_Calibration):
     """Numbers of the attention model (see `costs/attention.py`): one entry per kernel name.
 
     Args:
-        kernels: by name (flash1, flash2, flash2_torch, flash3, cudnn, cudnn_2024, cudnn_mxfp8).
+        kernels: by name (flash1, flash2, flash2_torch, flash3, cudnn, cudnn_2024, cudnn_mxfp8,
+            memory_efficient).
         libraries: what a library takes on this architecture: te (Transformer Engine), te_2024 (with the cuDNN of that year),
             te_mxfp8 (of operands in 8 bits), sdpa (PyTorch) -> a kernel.
         bandwidth_fraction: achievable share of the memory bandwidth.
@@ -254,6 +255,7 @@ class MemoryBoundCoefficients(_Calibration):
         gather_share: that share for kernels that read or write rows in another order, relative to a stream.
         layer_share: the same for the small kernels of layers: norms, activations, residuals, rotary embedding.
         layer_backward_share: the same for their backward passes, which sum over rows and columns at once; 0 = as layer_share.
+        norm_share: the same for norms of PyTorch's and apex' kernels, which find sums over tokens apart; 0 = as other small kernels.
         cast_share: the same for kernels that quantise operands of products to 8 or 4 bits.
         sums_in_layer: whether layer_share was measured on norms whose backward reads its operands twice, by the bytes of reading
             them once: the second reading ("norm sums") is in it then.
@@ -271,6 +273,7 @@ class MemoryBoundCoefficients(_Calibration):
     gather_share: Fraction
     layer_share: Fraction
     layer_backward_share: Fraction = 0.0
+    norm_share: Fraction = 0.0
     loss_share: Fraction
     sums_in_layer: bool = False
     scores_backward_share: Fraction
@@ -282,15 +285,17 @@ class MemoryBoundCoefficients(_Calibration):
     ramp: Seconds
 
     def fraction(self, access: str) -> float:
-        """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "layer backward", "gather",
-        "exchange", "loss", "norm sums", "flash layout", "scores", "scores backward", "cast", "stack", "plain", "strided" or
-        "transposed"."""
+        """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "layer backward", "norm",
+        "norm backward", "norm sums", "gather", "exchange", "loss", "flash layout", "scores", "scores backward", "cast", "stack",
+        "plain", "strided" or "transposed"."""
         shares = {
             "gather": self.gather_share,
             "exchange": self.gather_share,
             "layer": self.layer_share,
             "layer backward": self.layer_backward_share or self.layer_share,
-            "norm sums": self.layer_share,
+            "norm": self.norm_share or self.layer_share,
+            "norm backward": self.norm_share or self.layer_backward_share or self.layer_share,
+            "norm sums": self.norm_share or self.layer_share,
             "flash layout": self.layer_share,
             "loss": self.loss_share,
             "cast": self.cast_share,

@@ -102,7 +102,8 @@ class Fabric:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@hashed_once
+@dataclass(frozen=True, kw_only=True)
 class GroupPlacement:
     """Where the slowest of the groups of one kind lies.
 

@@ -50,6 +50,8 @@ class Gpu(NamedSpec):
         "tpu",
         "ascend",
         "gaudi",
+        "xe_hpc",
+        "neuron",
     ]
     chip: Name | None = None
     form: Name

@@ -9,7 +9,7 @@ from simulator.units import BytesPerSecond, Seconds
 
 __all__ = ["BETWEEN_GPUS", "Link", "load_link"]
 
-BETWEEN_GPUS = ("nvlink", "pcie", "xgmi", "ici", "hccs", "roce")
+BETWEEN_GPUS = ("nvlink", "pcie", "xgmi", "ici", "hccs", "xe_link", "neuronlink", "roce")
 """Technologies that can connect the GPUs of a node; what collectives attain of each stands in nccl_prior.toml."""
 
 
@@ -37,6 +37,8 @@ class Link(NamedSpec):
         "c2c",
         "ici",
         "hccs",
+        "xe_link",
+        "neuronlink",
     ]
     bandwidth: BytesPerSecond
     latency: Seconds

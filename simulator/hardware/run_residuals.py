@@ -51,7 +51,7 @@ class RunResiduals(NamedSpec):
 
     def unseen(self, code: str, machine: str) -> frozenset[Unknown]:
         """Return what of a profile and a machine no measured run stands behind: the code, or the machine under this code."""
-        return unseen_of(self.measured, code, machine)
+        return _unseen(self, code, machine)
 
     def of(self, kind: str, unknown: Iterable[Unknown] = ()) -> KindResidual:
         """Return the residual of a kind ("any" for one without runs of its own), wider by what each assumption was found to be worth."""
@@ -65,6 +65,11 @@ class RunResiduals(NamedSpec):
                 "sigma_faster": math.hypot(own.sigma_faster, *(m.sigma_faster for m in more)),
             }
         )
+
+
+@functools.lru_cache(maxsize=1024)
+def _unseen(residuals: RunResiduals, code: str, machine: str) -> frozenset[Unknown]:
+    return unseen_of(residuals.measured, code, machine)
 
 
 def unseen_of(measured: Mapping[str, Collection[str]], code: str, machine: str) -> frozenset[Unknown]:

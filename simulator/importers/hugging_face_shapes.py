@@ -58,7 +58,15 @@ def shape_of(config: Config) -> Table:
     if reader is None:
         sparse = any(config.get(key) for key in _EXPERT_COUNTS)
         reader = _experts if sparse else _llama
-    return reader(config)
+    table = reader(config)
+    return table | ({} if table.get("gated_mlp", True) else _written_out(config))
+
+
+def _written_out(c: Config) -> Table:
+    """An activation function that transformers (activations.py) has no kernel for; gpt2's is one unless its file says otherwise."""
+    keys = ("activation_function", "hidden_act", "hidden_activation")
+    said = next((c.get(key) for key in keys if c.get(key)), "gelu_new" if c.kind == "gpt2" else "")
+    return {"activation": said} if said in ("gelu_new", "gelu_python") else {}
 
 
 def class_defaults(kind: str) -> Table:

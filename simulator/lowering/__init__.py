@@ -18,7 +18,7 @@ from simulator.lowering.memory.activation_copies import add_activation_copies
 from simulator.lowering.memory.copy_order import order_copies
 from simulator.lowering.memory.remember import add_memory
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan, resolve
-from simulator.lowering.steps.assign import Chunk, assign_layers
+from simulator.lowering.steps.assign import Chunk, Chunks, assign_layers
 from simulator.lowering.steps.asynchronous import add_updates
 from simulator.lowering.steps.connect import add_transfers
 from simulator.lowering.steps.emit import emit
@@ -101,7 +101,7 @@ def begin(workload: Workload, resolved: ResolvedPlan) -> State:
 def chunks_of(model: Model, recomputes: Recompute, split: tuple[int, ...] | None, count: int) -> tuple[Chunk, ...]:
     """What each chunk holds, and what its layers recompute."""
     chunks = assign_layers(model.depth, count, split, model.layer_kinds, model.mtp_layers)
-    return tuple(layer_policies(chunk, recomputes) for chunk in chunks)
+    return Chunks(layer_policies(chunk, recomputes) for chunk in chunks)
 
 
 def _slice_lengths(order: PipelineOrder, tokens: int) -> dict[int, int]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from simulator.errors import LayoutError
@@ -138,6 +138,14 @@ class Layout:
 
     def __hash__(self) -> int:
         return hash((self.name, self.mesh, len(self.rules), self.excess))
+
+    def without(self, *axes: str) -> Layout:
+        """Return the layout of tensors that do not lie on these axes, of one rank each then.
+
+        >>> Layout("example", (("tensor", 4), ("expert", 8)), (rule("expert", "experts"),)).without("expert").mesh
+        (('tensor', 4), ('expert', 1))
+        """
+        return replace(self, mesh=tuple([(axis, 1 if axis in axes else n) for axis, n in self.mesh]), known={})
 
     def ranks(self, axis: str) -> int:
         """How many ranks an axis has; 1 where the mesh has none of this name."""

@@ -25,9 +25,10 @@ _Kinds = Annotated[tuple[dict[str, Annotated[tuple[bool | int | str, ...], Liste
 class Framework(ExtendingSpec):
     """How a training framework behaves.
 
-    Kernels: attention, fused_*, complex_rotary, norms_in_fp32, norm_sums_apart, measures_accuracy, splits_qkv, packs_qkv,
-    softmax_by_reductions, stacks_saved, embeds_by_product, dropout, joined_gate, joined_expert_gate, joined_qkv,
-    keeps_values_in_place, plain_gate, casts_apart as in `KernelStyle`.
+    Kernels: attention, fused_*, autocast (only where gradients are fp32, as such weights' are), keeps_inner_results,
+    complex_rotary, norms_in_fp32, norm_sums_apart, measures_accuracy, splits_qkv, packs_qkv, softmax_by_reductions,
+    stacks_saved, embeds_by_product, dropout, joined_gate, joined_expert_gate, joined_qkv, keeps_values_in_place, plain_gate,
+    plain_router, casts_apart as in `KernelStyle`.
     Recompute: recompute_extent (how much of a forward runs again: "layer", all of it; "until_kept", as far as the last operator that
     keeps something for its backward; "needed", what some backward reads, as a compiler drops the rest).
     Communication: backend (the library: "nccl" and its ports, or "gloo", through host memory);
@@ -44,7 +45,8 @@ class Framework(ExtendingSpec):
     all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations);
     ring_traced (the ring is part of a compiled graph: fp32 results are joined by one kernel, and every exchange is waited for
     where it starts).
-    Experts: expert_exchange, as in `Plan`; exchange_sorts (once_per_node it also sorts rows by expert and back, by kernels on its own
+    Experts: expert_exchange, as in `Plan`; masks_by_sequence (where experts drop rows, the exchange is "einsum", and a group of
+    tokens one sequence); exchange_sorts (once_per_node it also sorts rows by expert and back, by kernels on its own
     stream); pads_expert_rows (else, and where products are in 8 bits, rows are copied once more to pad each expert's, and back);
     fuses_experts (the grouped products apply the activation function and write narrow results themselves).
     CUDA graphs: cuda_graphs, as in `Plan`, wherever a plan allows it.
@@ -62,8 +64,10 @@ class Framework(ExtendingSpec):
     slice_time (gathers and reductions go through a list of tensors, one per rank: what the host takes to make each of them and
     to start its copy from or to the flat message; 0 = no list); fetch_time (hooks in Python fetch and release the weights of every
     module: what the host takes for a linear layer, forward, made again and backward); reshards_after_forward (if not, weights are
-    gathered once per step and kept).
-    gathers_logits: every tensor-parallel rank gathers all logits and computes the whole loss (else each its part of it).
+    gathered once per step and kept); accumulates_unsharded (gradients of all but the last microbatch of a step are not reduced but
+    added up whole on every rank, as in no_sync).
+    gathers_logits: every tensor-parallel rank gathers all logits and computes the whole loss (else each its part of it);
+    widens_logits (a plain loss works on an fp32 copy of them, else on what the head makes).
     Memory habits: gathers_rotary (every layer gathers its tokens' cosines and sines from a table, and keeps them);
     copies_attention_output (attention kernels of batch-first tensors in a sequence-first layer: the output
     projection keeps its own copy of their output); keeps_gathered_inputs (what sequence parallelism gathers for a product is
@@ -111,6 +115,8 @@ class Framework(ExtendingSpec):
     scales_rotary: bool = True
     complex_rotary: bool = False
     fused_norm: bool
+    autocast: bool = False
+    keeps_inner_results: bool = False
     norms_in_fp32: bool = False
     measures_accuracy: bool = False
     splits_qkv: bool = False
@@ -122,6 +128,7 @@ class Framework(ExtendingSpec):
     recompute_extent: RecomputeExtent = "layer"
     fused_cross_entropy: bool
     in_place_cross_entropy: bool
+    widens_logits: bool = True
     fused_wgrad_accumulation: bool
     fused_optimizer: bool
     dropout: bool
@@ -130,6 +137,7 @@ class Framework(ExtendingSpec):
     ring_traced: bool = False
     casts_apart: bool = False
     expert_exchange: Exchange = "all_to_all"
+    masks_by_sequence: bool = False
     exchange_sorts: bool = False
     pads_expert_rows: bool = False
     fuses_experts: bool = False
@@ -147,6 +155,7 @@ class Framework(ExtendingSpec):
     shards_in_master_precision: bool
     fsdp_prefetch: int = Field(ge=0, le=16)
     reshards_after_forward: bool
+    accumulates_unsharded: bool = False
     clips_gradients: bool
     post_validates: bool = False
     vocabulary_multiple: int = Field(ge=1, le=4096)
@@ -191,6 +200,7 @@ class Framework(ExtendingSpec):
     joined_qkv: bool = True
     norm_sums_apart: bool = False
     plain_gate: bool = False
+    plain_router: bool = False
     reduction_dtype: Literal["fp32", "bf16", "fp16", "gradient"] = "gradient"
     reduces_whole: bool = False
     broadcasts_updates: bool = False

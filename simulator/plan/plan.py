@@ -89,8 +89,8 @@ class Plan(Spec):
             way="leave it out, or expert_exchange = 'einsum'",
         ),
     ] = None
-    """Tokens of a group, at most, of a rank's microbatch, which is cut into equal ones; left out: 1,024, as in
-    Mesh-TensorFlow."""
+    """Tokens of a group, at most, of a rank's microbatch, which is cut into equal ones; left out: a sequence, in codes whose
+    masks span one (MaxText), else 1,024, as in Mesh-TensorFlow."""
     expert_imbalance: Annotated[float, Field(ge=1, le=1000), EXPERTS, EXPERT_CHOICE, SHARED_EXPERTS] = 1.0
     """Rows of the rank with the most popular experts over the mean of all."""
     sequence_parallel: Annotated[
@@ -313,7 +313,7 @@ class Plan(Spec):
         ),
     ] = None
     """Gradients are added after every "microbatch", every "visit", or once per "step"; left out: as weights are
-    gathered."""
+    gathered, or once per step where the code adds them up whole."""
     fsdp_prefetch: Annotated[
         Annotated[int, Field(strict=True, ge=0, le=16)] | None, FSDP, FrameworkDefault("fsdp_prefetch"), GATHERS
     ] = None
@@ -426,4 +426,5 @@ class Plan(Spec):
 
     def check_needs(self, of: str, *names: str, **facts: object) -> None:
         """Refuse choices that could have no effect, for want of one thing (`simulator.options.option.check_needs`)."""
-        check_needs(self, of, *names, **facts)
+        if not self.model_fields_set.isdisjoint(names):
+            check_needs(self, of, *names, **facts)

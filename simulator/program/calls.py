@@ -37,13 +37,14 @@ ORDERS = ("TN", "NN", "NT")
 """Operands of a GEMM: TN forward, NN input gradient (and products of two activations), NT weight gradient."""
 MASKS = ("causal", "full", "window", "chunk")
 ACCESSES = (
-    "stream", "layer", "layer backward", "gather", "exchange", "loss", "norm sums", "flash layout", "scores", "scores backward", "cast",
-    "stack", "transposed", "plain", "strided",
+    "stream", "layer", "layer backward", "norm", "norm backward", "norm sums", "gather", "exchange", "loss", "flash layout", "scores",
+    "scores backward", "cast", "stack", "transposed", "plain", "strided",
 )  # fmt: skip
-"""How a kernel walks memory: long passes, a layer's small kernels (slower backward), rows in another order, the same in an exchange
-between experts (by its library, on its stream), the separate operations of a cross-entropy, sums over tokens, copies that only
-FlashAttention's kernels need, a fused softmax over scores in memory (slower backward), narrow copies of operands, stacks of a loop's
-layers, transposed narrow copies, norms in plain tensor operations, plain operations on parts of tensors."""
+"""How a kernel walks memory: long passes, a layer's small kernels (slower backward), norms that find sums over tokens apart (slower
+backward), these sums, rows in another order, the same in an exchange between experts (by its library, on its stream), the separate
+operations of a cross-entropy, copies that only FlashAttention's kernels need, a fused softmax over scores in memory (slower
+backward), narrow copies of operands, stacks of a loop's layers, transposed narrow copies, norms in plain tensor operations, plain
+operations on parts of tensors."""
 _HOST = ("", "end", "layer", "hooks")
 
 

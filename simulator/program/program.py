@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,8 +182,7 @@ class Block:
     segments: tuple[Segment, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tensor:
+class Tensor(NamedTuple):
     """One named holder of memory, as the memory report prints it."""
 
     name: str

@@ -81,7 +81,7 @@ def _form(program: Program) -> tuple[Any, ...]:
     """All that rules look at besides the row columns and what is priced: what items are, and how many of everything there are."""
     items = tuple(
         [
-            (item.kind, item.pipeline_ranks) if isinstance(item, Link) else isinstance(item, FusedSegment)
+            type(item) is FusedSegment if type(item) is not Link else (item.kind, item.pipeline_ranks)
             for item in program.items
         ]
     )
@@ -287,6 +287,7 @@ def _members(ranks: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _amounts_are_finite(program: Program) -> None:
+    known = None  # segments one after another that run the same
     for item in program.items:
         if isinstance(item, Link):
             named = (
@@ -310,7 +311,11 @@ def _amounts_are_finite(program: Program) -> None:
                     f"slices are those of a collective, 0 or more: {item.name!r} of kind {item.kind} has {item.slices}"
                 )
             continue
-        for table, count in item.pieces:
+        pieces = item.pieces
+        if pieces is known:
+            continue
+        known = pieces
+        for table, count in pieces:
             if count < 0:
                 raise ProgramError(
                     f"a segment runs a layer 0 or more times: {item.name!r} has {count} of {table.name!r}"

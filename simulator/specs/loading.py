@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -25,6 +27,7 @@ __all__ = [
     "NamedSpec",
     "Names",
     "Spec",
+    "files_as_they_are",
     "load_all",
     "load_named",
     "load_spec",
@@ -136,9 +139,11 @@ def load_named(kind: str, name: str, cls: type[S]) -> S:
 
     What was found is given again as long as neither the files nor the folders in which they were looked for have changed.
     """
-    key = kind, name, cls, working_folder()
+    key, checked = (kind, name, cls, working_folder()), _CHECKED.get()
     known = _FOUND.get(key)
-    if known and all(_changed(path) == then for path, then in known[1]):
+    if known and (key in checked or all(_changed(path) == then for path, then in known[1])):
+        if checked is not _NONE:
+            checked.add(key)
         return known[0]  # type: ignore[return-value]
     path = find_spec(kind, name)
     files = lineage(path, kind) if issubclass(cls, ExtendingSpec) else (file_state(path),)
@@ -152,6 +157,18 @@ def load_named(kind: str, name: str, cls: type[S]) -> S:
     return spec
 
 
+@contextmanager
+def files_as_they_are() -> Iterator[None]:
+    """Take data files as they are when they are first asked for in here: who asks ten thousand times is answered of one state of them."""
+    token = _CHECKED.set(set())
+    try:
+        yield
+    finally:
+        _CHECKED.reset(token)
+
+
+_NONE: set[Any] = set()
+_CHECKED: ContextVar[set[Any]] = ContextVar("files that nobody looks at again", default=_NONE)
 _MOST_FOUND = 1024
 _FOUND: dict[
     tuple[str, str, type[BaseModel], str], tuple[BaseModel, tuple[tuple[str, tuple[int, int] | None], ...]]

@@ -15,6 +15,7 @@ from simulator.workload.precision import Precision
 
 __all__ = ["LayerBuilder"]
 
+_FP32 = 4.0
 AnyOp = TypeVar("AnyOp", bound=Op)
 
 
@@ -37,6 +38,8 @@ class LayerBuilder:
         m = model
         self.m, self.style, self.kind, self.peers = m, style, kind or LayerKind(), peers
         self.e, self.kept = float(precision.element), precision.quantised_element
+        self.stream = _FP32 if style.autocast else self.e
+        """Bytes of an element of the residual stream."""
         self.quantises = precision.quantises
         self.batch, self.sequence = Dim("batch", sequences), Dim("sequence", length)
         self.source = Dim("source_sequence", source)
@@ -63,6 +66,11 @@ class LayerBuilder:
         return self.batch, self.sequence
 
     @property
+    def qkv_apart(self) -> bool:
+        """Whether queries, keys and values are three products."""
+        return not self.style.joined_qkv and self.m.positions != "learned"
+
+    @property
     def t(self) -> int:
         """Tokens of the microbatch."""
         return self.batch.size * self.sequence.size
@@ -73,7 +81,7 @@ class LayerBuilder:
 
     def given(self, name: str, *dims: Dim, element: float | None = None, role: str = "activation") -> Tensor:
         """An input of the graph; of role "stream" where it crosses pipeline boundaries."""
-        tensor = self.tensor(name, *dims, element=element, role=role)
+        tensor = self.tensor(name, *dims, element=self.stream if role == "stream" else element, role=role)
         self.inputs.append(tensor)
         return tensor
 

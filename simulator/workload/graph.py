@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 __all__ = [
     "Attention",
@@ -34,8 +35,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Dim:
+class Dim(NamedTuple):
     """One dimension of a tensor.
 
     Args:
@@ -49,9 +49,6 @@ class Dim:
     size: int
     serves: str = ""
     joins: tuple[Dim, ...] = ()
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.size))
 
 
 def count(dims: tuple[Dim, ...]) -> int:

@@ -63,7 +63,9 @@ class ModelFields(NamedSpec):
     `sequence_length` [tokens] is that of pretraining: the default of jobs, and the limit where positions are learned.
     `kv_heads` defaults to `heads`, `head_dim` to hidden / heads.  `qkv_bias`: biases of the query, key and value
     projections; `linear_bias`: of all other linear layers.  `gated_mlp`: three matrices (SwiGLU) in place of two;
-    `clamped_gate`: what enters the gate is clamped (GPT-OSS).
+    `clamped_gate`: what enters the gate is clamped (GPT-OSS).  `activation`: of an MLP without a gate, as transformers names it: "gelu_new"
+    (GPT-2's, by a hyperbolic tangent) and "gelu_python" (by an error function) are written out in tensor operations, each a kernel
+    unless the code fuses them; "" is one kernel.
     `parameters_published`: what the authors print, for comparison only.
 
     Mixture of experts: `experts` MLPs of width `expert_ffn` (default: `ffn`), of which each token sees `experts_per_token`,
@@ -104,6 +106,7 @@ class ModelFields(NamedSpec):
     ffn: Annotated[int, Field(ge=1, le=10**7)]
     gated_mlp: bool
     clamped_gate: bool = False
+    activation: Literal["", "gelu_new", "gelu_python"] = ""
     norm: Literal["layer_norm", "rms_norm"]
     positions: Literal["learned", "rotary", "alibi", "relative_bias", "transformer_xl", "none"]
     rotary_share: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -242,6 +245,10 @@ class ModelFields(NamedSpec):
             )
         if self.clamped_gate and not self.gated_mlp:
             raise ValueError("clamped_gate clamps what enters a gate, but gated_mlp = false; leave it out")
+        if self.activation and self.gated_mlp:
+            raise ValueError(
+                f'activation = "{self.activation}" is written out in MLPs without a gate, but gated_mlp = true; leave it out'
+            )
         if self.capacity_factor and not self.experts:
             raise ValueError(
                 f"capacity_factor = {self.capacity_factor} belongs to a mixture of experts, but experts = 0; leave it out"

@@ -147,12 +147,15 @@ class KernelStyle:
     Args:
         attention: "unfused" (scores in memory) or a flash kernel name.
         fused_softmax: scale, mask and softmax in one kernel (unfused attention only).
-        fused_bias_activation: bias and activation function in one kernel.
+        fused_bias_activation: a gate, or an activation function that is written out, in one kernel.
         fused_residual: bias, dropout and residual addition in one kernel.
         fused_rotary: rotary embedding in one kernel.
         scales_rotary: that kernel takes cosines and sines that are scaled; else such a model's embedding is plain operations.
         complex_rotary: rotary embedding as a product of complex numbers, for which no compiler makes a fused kernel.
         fused_norm: normalisation in one kernel.
+        autocast: weights, residual stream and norms are fp32, and operands of products are cast; apart from the kernels that make them
+            unless residual additions are fused with others.
+        keeps_inner_results: fused norms and gates write and keep what their plain operations would for their own backward.
         norms_in_fp32: the residual stream is cast to fp32 before every norm, and its gradient back; the norm itself is one kernel.
         measures_accuracy: accuracy and perplexity of every microbatch are computed from its logits, beside the loss.
         splits_qkv: queries, keys and values are parts of one tensor; their gradients are copied into one (attention that keeps
@@ -165,6 +168,7 @@ class KernelStyle:
         embeds_by_product: the embedding is a product of one-hot rows with the table.
         fused_cross_entropy: cross-entropy computed without a full fp32 copy of the logits.
         widens_fused_loss: that one still makes fp32 logits, and exponentials beside them, which it keeps.
+        widens_logits: a cross-entropy that is not fused works on an fp32 copy of the logits; else on what the head makes.
         loss_chunks: parts of the tokens whose logits stand one after the other; of more than one the gradient of the head's input
             is kept in place of the logits.
         in_place_cross_entropy: an unfused cross-entropy reuses the fp32 copy of the logits for softmax and gradient.
@@ -176,6 +180,7 @@ class KernelStyle:
             GPT-2's one).
         norm_sums_apart: the sums over tokens of a LayerNorm's backward are a kernel of their own, which reads both operands again.
         plain_gate: a gate is joined by plain tensor operations, even where bias and activation function are one kernel.
+        plain_router: the choice of experts and the loss that balances them are plain tensor operations.
         repeats_keys: keys and values are repeated for every query head before attention.
         fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
         exchange_sorts: an exchange of rows once per node sorts them by expert and back, by kernels on its own stream.
@@ -205,6 +210,8 @@ class KernelStyle:
     scales_rotary: bool = True
     complex_rotary: bool = False
     fused_norm: bool = True
+    autocast: bool = False
+    keeps_inner_results: bool = False
     norms_in_fp32: bool = False
     measures_accuracy: bool = False
     splits_qkv: bool = False
@@ -215,6 +222,7 @@ class KernelStyle:
     embeds_by_product: bool = False
     fused_cross_entropy: bool = False
     widens_fused_loss: bool = False
+    widens_logits: bool = True
     loss_chunks: int = 1
     in_place_cross_entropy: bool = True
     fused_wgrad_accumulation: bool = True
@@ -224,6 +232,7 @@ class KernelStyle:
     joined_qkv: bool = True
     norm_sums_apart: bool = False
     plain_gate: bool = False
+    plain_router: bool = False
     repeats_keys: bool = False
     ring_in_fp32: bool = False
     ring_traced: bool = False

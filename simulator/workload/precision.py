@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from simulator.errors import UnknownNameError
+from simulator.remembered import hashed_once
 from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = ["PRECISIONS", "Precision", "precision_named"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@hashed_once
+@dataclass(frozen=True, kw_only=True)
 class Precision:
     """What a run computes and keeps.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from simulator.remembered import hashed_once
 from simulator.workload.blocks.mixer import MIXERS
 from simulator.workload.blocks.mixer.state_space import StateSpace
 from simulator.workload.layer_kind import layer_kind
@@ -14,7 +15,8 @@ from simulator.workload.precision import Precision, precision_named
 __all__ = ["Workload"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@hashed_once
+@dataclass(frozen=True, kw_only=True)
 class Workload:
     """What is trained.
 

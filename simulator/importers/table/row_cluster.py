@@ -187,7 +187,7 @@ def _nodes_with(gpu: str) -> tuple[Node, ...]:
     return tuple(sorted((n for n in load_all("nodes", Node).values() if n.gpu == gpu), key=lambda n: (-n.gpus, n.name)))
 
 
-_FAMILIES = {"infinityfabric": "xgmi"}
+_FAMILIES = {"infinityfabric": "xgmi", "xelink": "xe_link"}
 """Another word for a link's technology."""
 
 
@@ -211,7 +211,7 @@ def _inner_link(row: Row, gpu: Gpu, ours: tuple[Node, ...]) -> tuple[Link, tuple
     known = load_names().find("links", name) if name else None
     if known:
         return load_link(known), ()
-    kind = re.search(r"(nvlink|pcie|xgmi|infinity ?fabric|hccs|ici|c2c)\D{0,6}(\d)?", name.lower())
+    kind = re.search(r"(nvlink|pcie|xgmi|infinity ?fabric|hccs|ici|c2c|xe ?link|neuronlink)\D{0,6}(\d)?", name.lower())
     rate = re.search(r"([\d.]+)\s*GB/s", name)
     both = quantity("intra_link", f"{rate.group(1)} GB/s", "B/s") if rate else None
     if kind:

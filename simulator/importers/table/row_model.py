@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from simulator.importers.table.row_families import letters, special_model
+from simulator.importers.table.row_notes import words_said
 from simulator.importers.table.rows import CannotPlace, Row, count, flag, number, text
 from simulator.importers.vocabulary.names import load_names
 from simulator.importers.vocabulary.words import is_pretraining, sparse_layers, trains_all_weights
@@ -32,6 +33,15 @@ def row_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     Raises:
         CannotPlace: the row's model is of a kind not modelled, or its sizes are not given.
     """
+    model, length, assumed = _row_model(row)
+    known = load_names().activation_of(text(row, "model"), text(row, "framework"))
+    if known is None or model.gated_mlp:
+        return model, length, assumed
+    said = f"{known.activation} written out ({known.source})"
+    return model.model_copy(update={"activation": known.activation}), length, (*assumed, said)
+
+
+def _row_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     _refuse_other_tasks(row)
     special_one = special_model(row)
     if special_one is not None:
@@ -126,7 +136,7 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
         assumed.append(f"moe_dense_layers = {dense}{f', experts in every {every}th layer' if every > 1 else ''}")
     if dense >= layers:
         raise CannotPlace(f"moe_dense_layers = {dense} leave none of the {layers} layers with experts", counts=False)
-    drops = {"capacity_factor": 1.0} if "tokendrop" in letters(text(row, "model")) else {}
+    drops = _capacity(row)
     assumed.append("experts take equal rows and drop the rest" if drops else "experts equally popular")
     return {
         **drops,
@@ -137,6 +147,18 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
         "dense_layers": dense,
         "moe_every": every,
     }
+
+
+def _capacity(row: Row) -> dict[str, float]:
+    """Rows that an expert takes, in shares of an even distribution, where a row's words tell that the rest is dropped.
+
+    >>> _capacity({"quality_note": "capacity factor 1.25"}), _capacity({"model": "qwen3-30b-a3b [tokendrop]"}), _capacity({})
+    ({'capacity_factor': 1.25}, {'capacity_factor': 1.0}, {})
+    """
+    said = re.search(r"capacity[ _-]factor(?: of|=|:)? ?(\d+(?:\.\d+)?)", words_said(row))
+    if said and 0 < float(said.group(1)) <= 100:
+        return {"capacity_factor": float(said.group(1))}
+    return {"capacity_factor": 1.0} if "tokendrop" in letters(text(row, "model")) else {}
 
 
 def _latent(hidden: int, heads: int, assumed: list[str]) -> dict[str, Any]:

@@ -154,7 +154,8 @@ class FrameworkOfRelease(Spec):
 
 
 class HabitOfModel(Spec):
-    """Words of codes that build a model as its publisher wrote it, what it is like then (dropout, a kernel), and where that was read.
+    """Words of codes that build a model as its publisher wrote it, what it is like then (dropout, a kernel, an activation function), and
+    where that was read.
 
     `until` is the release, year.month, with which it was over.
     """
@@ -162,6 +163,7 @@ class HabitOfModel(Spec):
     builders: Name
     source: Name
     attention: Name | None = None
+    activation: Name | None = None
     until: str = ""
 
 

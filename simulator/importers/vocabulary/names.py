@@ -114,6 +114,7 @@ class NameTable(Spec):
     overlaps_when_asked: dict[str, Name] = Field(default_factory=dict)
     dropout_of_model: dict[str, HabitOfModel] = Field(default_factory=dict)
     attention_of_model: dict[str, HabitOfModel] = Field(default_factory=dict)
+    activation_of_model: dict[str, HabitOfModel] = Field(default_factory=dict)
     source_facts: Annotated[tuple[SourceFact, ...], Listed] = ()
     recipes: dict[str, Recipe] = Field(default_factory=dict)
 
@@ -143,7 +144,7 @@ class NameTable(Spec):
         >>> names.framework_stands_in("Megatron-LM (May 2021)"), names.framework_stands_in("Megatron-LLaMA (Megatron-LM fork, 2023)")
         (False, True)
         >>> names.framework_stands_in("nanotron"), names.framework_stands_in("XYZ")
-        (True, True)
+        (False, True)
         """
         if text and self.find("frameworks", text) is not None:
             return False
@@ -248,6 +249,10 @@ class NameTable(Spec):
         """Return the attention kernel that a model of this name has under a code of this name and release; None where nothing says so."""
         known = _habit(self.attention_of_model, model, framework)
         return known if known is None or not known.until or release_of(version) < release_of(known.until) else None
+
+    def activation_of(self, model: str, framework: str) -> HabitOfModel | None:
+        """Return the activation function that a model of this name writes out under a code of this name; None where nothing says so."""
+        return _habit(self.activation_of_model, model, framework)
 
     def __hash__(self) -> int:
         return id(self)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from simulator.lowering.layers.contexts import contexts_of
 from simulator.lowering.layers.fused_experts import with_kernels
 from simulator.lowering.layers.gathered import gathered_bytes, kept_ways, kept_weights
 from simulator.lowering.layers.graphs import graph_inputs, started_by
@@ -19,7 +21,7 @@ from simulator.lowering.layers.holdings import (
     weight_tensors,
 )
 from simulator.lowering.layers.joins import gather_pieces
-from simulator.lowering.layers.layer_context import ExpertExchange, LayerContext
+from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.loss_memory import loss_marks
 from simulator.lowering.layers.recompute import Recompute, dropped, policies_of, policy_named, runs_again
 from simulator.lowering.layers.rows import Rows, synchronise
@@ -33,7 +35,7 @@ from simulator.program.calls import Traffic
 from simulator.program.program import OperatorTable, Tensor
 from simulator.workload.families import FAMILIES
 from simulator.workload.graph import Dim
-from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
+from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer, layer_kind
 from simulator.workload.model import Model
 from simulator.workload.operator import LayerPart, Operator
 from simulator.workload.workload import Workload
@@ -104,64 +106,60 @@ def layer_costs(
     target = workload.decoder_length
     shared = resolved.context_parallel
     sequences = sequences or resolved.microbatch_size
-    out = {}
-    contexts = {own: _context(resolved, workload, sequences * (own // shared)) for own in {source, target or source}}
-    for kind in layer_kinds(workload.model):
-        own = target if target and in_decoder(kind) else source
-        far = source // shared if target else 0
-        ctx = contexts[own]
-        for ending in policies_of(resolved.recomputes) if is_layer(kind) else ("",):
-            out[kind + ending] = _layer_cost(
-                ctx,
-                workload.model,
-                kind,
-                (sequences, own // shared, context, shared, far),
-                resolved.vocabulary,
-                _policy(kind, ending, resolved.recomputes),
-                ending,
-                resolved.experts_apart,
-                resolved.cuda_graphs,
-                resolved.framework.layer_wait > 0,
-            )
-    return out
+    far = source // shared if target else 0
+    sizes = {own: (sequences, own // shared, context, shared, far) for own in {source, target or source}}
+    contexts = {own: contexts_of(resolved, workload, sequences * (own // shared)) for own in sizes}
+    vocabulary, apart, graphs = resolved.vocabulary, resolved.experts_apart, resolved.cuda_graphs
+    waits, model = resolved.framework.layer_wait > 0, workload.model
+    stacks = tuple([(contexts[own], sizes[own]) for own in ((source, target) if target else (source,))])
+    return dict(_layer_costs(stacks, model, resolved.recomputes, vocabulary, apart, graphs, waits))
+
+
+@functools.lru_cache(maxsize=1024)
+def _layer_costs(
+    stacks: tuple[tuple[tuple[LayerContext, LayerContext], Sizes], ...],
+    model: Model,
+    recompute: Recompute,
+    vocabulary: int,
+    apart: bool,
+    graphs: tuple[str, ...],
+    waits: bool,
+) -> tuple[tuple[str, LayerCost], ...]:
+    """As `layer_costs`; `stacks`: of the model's stack, or of its encoder and its decoder, the contexts without and with experts, and the
+    sizes."""
+    out = []
+    for name, kind, ending, decodes, sparse, policy in _kinds(model, recompute):
+        contexts, sizes = stacks[-1 if decodes else 0]
+        cost = _layer_cost(
+            contexts[sparse], model, kind, sizes, vocabulary, policy, ending, apart and sparse, graphs, waits
+        )
+        out.append((name, cost))
+    return tuple(out)
 
 
 @functools.lru_cache(maxsize=256)
+def _kinds(model: Model, recompute: Recompute) -> tuple[tuple[str, str, str, bool, bool, Recompute], ...]:
+    """Of every kind of layer, as often as layers are recomputed differently: its name with the ending, its kind, the ending, whether it
+    runs on the decoder's tokens, whether it has experts, and what it makes again."""
+    return tuple(
+        [
+            (kind + ending, kind, ending, in_decoder(kind), _sparse(kind, model), _policy(kind, ending, recompute))
+            for kind in layer_kinds(model)
+            for ending in (policies_of(recompute) if is_layer(kind) else ("",))
+        ]
+    )
+
+
+def _sparse(kind: str, model: Model) -> bool:
+    """Whether a kind of layer has experts."""
+    return layer_kind(model.layer_kinds[-1] if kind == MTP_LAYER else kind).mlp == "moe"
+
+
 def _policy(kind: str, ending: str, recompute: Recompute) -> Recompute:
     """What a kind of layer makes again: the ends of a model nothing, that of multi-token prediction the same whatever the method."""
     if kind == MTP_LAYER:
         return replace(recompute, method="", layers=0)
     return policy_named(ending, recompute) if is_layer(kind) else Recompute("none")
-
-
-def _context(resolved: ResolvedPlan, workload: Workload, tokens: int) -> LayerContext:
-    """What the rows of a layer depend on beside its operators."""
-    experts = ExpertExchange(
-        kind=resolved.expert_exchange,
-        sorts=1 < resolved.expert_parallel < workload.model.experts,
-        count=workload.model.experts,
-        imbalance=resolved.expert_imbalance,
-    )
-    divided = resolved.sequence_parallel and resolved.tensor_parallel > 1
-    return LayerContext(
-        layout=resolved.layout,
-        groups=resolved.groups,
-        precision=resolved.precision,
-        style=resolved.style,
-        tokens=tokens,
-        hidden=workload.model.hidden,
-        experts=experts,
-        exchange=resolved.context_parallel_kind,
-        inner=resolved.context_parallel_inner,
-        overlaps=resolved.overlap_tensor_parallel,
-        splits=resolved.tensor_parallel_splits if divided else 1,
-        gradient_bytes=float(resolved.gradient_bytes),
-        copies_to_reduce=resolved.framework.copies_gathered
-        and resolved.zero_stage == 3
-        and resolved.fsdp_reduce == "microbatch",
-        fetches=resolved.framework.fetch_time > 0 and resolved.zero_stage == 3,
-        attended=0.0 if workload.document_length is None else workload.attended,
-    )
 
 
 @functools.lru_cache(maxsize=64)
@@ -192,14 +190,10 @@ def _layer_cost(
     synchronised: bool,
 ) -> LayerCost:
     """The cost of one kind of layer."""
-    sequences, length = sizes[:2]
     style, precision = ctx.style, ctx.precision
     part = _part(ctx, model, kind, sizes, vocabulary)
-    stream = _stream_ways(ctx, part)
-    layout = ctx.layout
-    if len(layout.tensor) > 1:
-        multiplied = (o.op for o in part.operators if o.work == "gemm")
-        layout.check(t for op in multiplied for t in (*op.inputs, *op.outputs, *op.weights))
+    plain = _plain(ctx, model, kind, sizes, vocabulary, experts_apart)
+    stream = plain.stream
     kept_in_parts = recompute.kind == "full" and style.divides_checkpoints and ctx.tensor > 1 and stream == 1
     input_ways = ctx.tensor if kept_in_parts else stream
     kept, again, rows_of_experts = _saved(ctx, part, recompute, ending, input_ways)
@@ -215,11 +209,50 @@ def _layer_cost(
             gather_pieces(rows, "layer input", part.input_bytes, ctx.groups.tensor, precision.compute, "recompute")
         repeated = with_kernels(runs_again(part, recompute), style, once)
         add(rows, repeated, functools.partial(write_forward, phase="recompute"))
-        add(rows, with_kernels(part.operators, style, once)[::-1], write_backward)
+        rows.join(_backward(ctx, model, kind, sizes, vocabulary, graphs))
         if waits:
             synchronise(rows, "backward")
         return rows.table(half)
 
+    return LayerCost(
+        tables={
+            "forward": lambda: _forward(ctx, model, kind, sizes, vocabulary, ending, graphs, waits, stacked),
+            "backward": backward,
+            "input_gradient": functools.partial(backward, "input"),
+            "weight_gradient": functools.partial(backward, "weight"),
+        },
+        saved=saved,
+        forward_mark=plain.forward_mark,
+        backward_mark=(*again, *plain.backward_mark),
+        parameters=plain.parameters,
+        summed=plain.summed,
+        input_bytes=(part.boundary_bytes or part.input_bytes) / stream,
+        expert_parameters=plain.expert_parameters,
+        tensors=plain.tensors,
+    )
+
+
+class _Plain(NamedTuple):
+    """What of a layer's cost is the same whatever it makes again: as in `LayerCost`, and how many ways its input is divided."""
+
+    stream: float
+    forward_mark: tuple[Tensor, ...]
+    backward_mark: tuple[Tensor, ...]
+    parameters: float
+    summed: tuple[tuple[str, tuple[str, ...], float], ...]
+    expert_parameters: float
+    tensors: tuple[float, ...]
+
+
+@functools.lru_cache(maxsize=2048)
+def _plain(ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary: int, experts_apart: bool) -> _Plain:
+    sequences, length = sizes[:2]
+    style, precision, layout = ctx.style, ctx.precision, ctx.layout
+    part = _part(ctx, model, kind, sizes, vocabulary)
+    stream = _stream_ways(ctx, part)
+    if len(layout.tensor) > 1:
+        multiplied = (o.op for o in part.operators if o.work == "gemm")
+        layout.check(t for op in multiplied for t in (*op.inputs, *op.outputs, *op.weights))
     if kind == "head":
         columns = Dim("vocabulary", vocabulary)
         words = int(ctx.ways((columns,)))
@@ -238,19 +271,12 @@ def _layer_cost(
             there, back = gathered_bytes(ctx, part)
             out, grad = out + there, grad + back
         forward_mark, backward_mark = _marks(kind, "workspace", out), _marks(kind, "gradients of activations", grad)
-    return LayerCost(
-        tables={
-            "forward": lambda: _forward(ctx, model, kind, sizes, vocabulary, ending, graphs, waits, stacked),
-            "backward": backward,
-            "input_gradient": functools.partial(backward, "input"),
-            "weight_gradient": functools.partial(backward, "weight"),
-        },
-        saved=saved,
+    return _Plain(
+        stream=stream,
         forward_mark=forward_mark,
-        backward_mark=(*again, *backward_mark),
+        backward_mark=backward_mark,
         parameters=parameters(ctx, part),
         summed=summed_parameters(ctx, part),
-        input_bytes=(part.boundary_bytes or part.input_bytes) / stream,
         expert_parameters=expert_parameters(ctx, part) if experts_apart else 0.0,
         tensors=weight_tensors(ctx, part, model.norm, experts_apart),
     )
@@ -290,6 +316,16 @@ def _forward(
         synchronise(rows, "forward")
     _stack(rows, stacked, ctx.precision.compute)
     return rows.table()
+
+
+@functools.lru_cache(maxsize=2048)
+def _backward(
+    ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary: int, graphs: tuple[str, ...]
+) -> Rows:
+    """What a layer runs backward, whatever it makes again first."""
+    rows, part = Rows(f"{kind} backward"), _part(ctx, model, kind, sizes, vocabulary)
+    _add(ctx, kind, graphs, rows, with_kernels(part.operators, ctx.style, _once(ctx))[::-1], write_backward)
+    return rows
 
 
 def _add(
@@ -370,5 +406,5 @@ def _saved(
         rows = sum((t.bytes for t, v in zip(made, values, strict=True) if v.of_experts), 0.0)
         again += [Tensor(name="layer input", category="activations", bytes=size)] if together > 1 else []
     if together > 1:
-        again = [replace(tensor, bytes=together * tensor.bytes) for tensor in again]
+        again = [tensor._replace(bytes=together * tensor.bytes) for tensor in again]
     return tuple(kept), tuple(again), rows

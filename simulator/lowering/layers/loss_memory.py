@@ -5,6 +5,7 @@
     in place (Megatron)      16-bit logits, or their gradients in the same place, beside the saved softmax
     plain (torch)            forward logits in 16 bits and fp32; backward the fp32 gradients of the picked log-probabilities and of
                              the softmax (DTensor's split loss: also the exponentials), beside the saved log-probabilities
+    plain, not widened       the same, all of it in 16 bits
 
 In the plain form the 16-bit logits stand too, held by whoever called the model, or freed and too small to be used again.
 In chunks, forward and backward of one chunk after the other run in the forward, and nothing of it is left for the backward.
@@ -40,7 +41,8 @@ def loss_marks(
         if style.fused_cross_entropy and style.widens_fused_loss:
             forward, backward = element + _FP32, element
     else:
-        forward, backward, output = element + _FP32, _FP32 * (3.0 if split else 2.0), element
+        copy = _FP32 if style.widens_logits else 0.0
+        forward, backward, output = element + copy, (copy or element) * (3.0 if split else 2.0), element
     if style.loss_chunks > 1:
         return _tensor("head workspace, a chunk", "workspace", logits * max(forward, backward + output)), ()
     return (

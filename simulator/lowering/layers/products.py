@@ -25,6 +25,9 @@ from simulator.workload.operator import Operator
 
 __all__ = ["product_backward", "product_forward"]
 
+_FP32 = 4.0
+"""Bytes of a weight under autocast."""
+
 
 def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, phase: str) -> None:
     """Write a product, what brings its input together and what sums its output."""
@@ -44,6 +47,8 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
         # a norm stands before a product divided by columns (LayerNormLinear of Transformer Engine)
         norm = d.around.columns and not d.around.experts
         _quantise(ctx, rows, o.label, op, d, float(b * m * k), phase, d.around.gathers, after_norm=norm)
+    if ctx.style.autocast and o.has_weight:
+        _cast_weights(ctx, rows, o, d, phase)
     if piecewise:
         before, after = gathered if d.around.gathers else 0.0, scattered if d.around.sums else 0.0
         write_in_pieces(ctx, rows, o.label, d.shape, "TN", phase, before, after, narrow=narrow)
@@ -75,7 +80,7 @@ def product_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
         row = ctx.product(rows, f"{o.label} gradient", (b, m, k, n), "NN", "backward", part="input")
     if op.makes_scores:
         exchange_keys(ctx, rows, o, heads_held(ctx, o, op.inputs[1].dims), o.shape[3], "backward", row)
-    ctx.product(rows, f"{o.label} gradient", (b, n, k, m), "NT", "backward", part="input")
+    ctx.product(rows, f"{o.label} gradient", (b, k, n, m), "NT", "backward", part="input")
 
 
 def _fetch(ctx: LayerContext, rows: Rows, o: Operator, d: Division, phase: str) -> None:
@@ -254,6 +259,21 @@ def _gradients(
     if not fused:
         _accumulate(ctx, rows, o, float(b * n * k), d.around.scatters)
     return wgrad
+
+
+def _cast_weights(ctx: LayerContext, rows: Rows, o: Operator, d: Division, phase: str) -> None:
+    """Copy fp32 weights into the format of the product: once per forward pass, which autocast keeps for the backward pass."""
+    b, _, _, k = d.shape
+    elements = float(b * sum(d.widths) * k)
+    rows.add(
+        label=f"{o.label} weight cast",
+        work="memory_bound",
+        dtype=ctx.dtype,
+        read=_FP32 * elements,
+        written=ctx.e * elements,
+        phase=phase,
+        launches=len(d.widths),
+    )
 
 
 def _rescale(ctx: LayerContext, rows: Rows, label: str, elements: float, part: str) -> None:

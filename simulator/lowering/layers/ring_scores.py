@@ -48,7 +48,7 @@ def round_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, shap
     """Write both gradients of such a product."""
     b, m, n, k = shape
     label = f"{o.label} gradient"
-    ctx.product(rows, label, (b, n, k, m), "NT", "backward", part="input")
+    ctx.product(rows, label, (b, k, n, m), "NT", "backward", part="input")
     exchange = attention_exchange(QUERIES, whole_gradients=True)
     _collective(ctx, rows, o, op, exchange.gradients, "backward")
     _collective(ctx, rows, o, op, exchange.keys, "backward")

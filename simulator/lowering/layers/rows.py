@@ -12,6 +12,32 @@ from simulator.program.program import COMPUTE, EAGER, OperatorTable
 __all__ = ["Rows", "fetch", "synchronise"]
 
 
+_PLAIN: dict[str, Any] = {
+    "label": "",
+    "kind": COMPUTE,
+    "work": "",
+    "shape": (0, 0, 0, 0),
+    "call": None,
+    "dtype": "",
+    "flops": 0.0,
+    "read": 0.0,
+    "written": 0.0,
+    "message": 0.0,
+    "group": (),
+    "phase": "forward",
+    "launches": 1,
+    "part": "",
+    "beside": -1,
+    "captured": EAGER,
+}
+"""A row of which nothing is said."""
+_NUMBERS: dict[str, Any] = {
+    "kind": np.int8, "shape": np.int64, "flops": np.float64, "read": np.float64, "written": np.float64, "message": np.float64,
+    "launches": np.int64, "beside": np.int32, "captured": np.int8,
+}  # fmt: skip
+"""Columns of numbers."""
+
+
 class Rows:
     """Collects rows of one table; collectives refer to earlier or later rows by their index."""
 
@@ -21,9 +47,10 @@ class Rows:
 
     def add(self, **row: Any) -> int:
         """Append a row; returns its index."""
-        if row.get("work") == "memory_bound":
-            row.setdefault("call", STREAM)
-        self.rows.append(row)
+        made = _PLAIN | row
+        if made["call"] is None and made["work"] == "memory_bound":
+            made["call"] = STREAM
+        self.rows.append(made)
         return len(self.rows) - 1
 
     def mark(self, first: int, captured: int) -> None:
@@ -31,42 +58,28 @@ class Rows:
         for row in self.rows[first:]:
             row["captured"] = captured
 
+    def join(self, others: Rows) -> None:
+        """Append the rows of others, which stay as they are."""
+        start = len(self.rows)
+        self.rows += [row | {"beside": row["beside"] + start} if row["beside"] >= 0 else row for row in others.rows]
+
     def table(self, half: str = "") -> OperatorTable:
         """Return the table, or one half of a split backward: weight gradients apart from all else."""
         rows, name = self.rows, self.name
         if half:
-            keep = [i for i, r in enumerate(rows) if (r.get("part") == "weight") == (half == "weight")]
-            place = {old: new for new, old in enumerate(keep)}
-            rows = [{**rows[i], "beside": place.get(rows[i].get("beside", -1), -1)} for i in keep]
+            keep = [i for i, r in enumerate(rows) if (r["part"] == "weight") == (half == "weight")]
+            place = {old: new for new, old in enumerate(keep)} | {-1: -1}
+            rows = [rows[i] | {"beside": place.get(rows[i]["beside"], -1)} for i in keep]
             name = f"{name}, {half} gradient"
-
-        def column(key: str, default: Any, dtype: Any) -> Any:
-            out = np.array([r.get(key, default) for r in rows], dtype)
-            out.flags.writeable = False
-            return out
-
-        def words(key: str, default: Any) -> tuple[Any, ...]:
-            return tuple(r.get(key, default) for r in rows)
-
-        return OperatorTable(
-            name=name,
-            label=words("label", ""),
-            kind=column("kind", COMPUTE, np.int8),
-            work=words("work", ""),
-            shape=column("shape", (0, 0, 0, 0), np.int64).reshape(-1, 4),
-            call=words("call", None),
-            dtype=words("dtype", ""),
-            flops=column("flops", 0.0, np.float64),
-            read=column("read", 0.0, np.float64),
-            written=column("written", 0.0, np.float64),
-            message=column("message", 0.0, np.float64),
-            group=words("group", ()),
-            phase=words("phase", "forward"),
-            launches=column("launches", 1, np.int64),
-            part=words("part", ""),
-            beside=column("beside", -1, np.int32),
-            captured=column("captured", EAGER, np.int8),
-        )
+        columns: dict[str, Any] = dict.fromkeys(_PLAIN, ())
+        if rows:
+            columns = dict(zip(_PLAIN, zip(*[row.values() for row in rows], strict=True), strict=True))
+        for key, dtype in _NUMBERS.items():
+            columns[key] = column = np.array(columns[key], dtype)
+            if key == "shape":
+                columns[key] = column = column.reshape(-1, 4)
+            column.flags.writeable = False
+        return OperatorTable(name=name, **columns)
 
 
 def synchronise(rows: Rows, phase: str) -> None:

@@ -27,7 +27,7 @@ from simulator.lowering.steps.update import gradients_dropped, optimizer_bytes
 from simulator.plan.zero import model_states
 from simulator.program.program import Tensor
 
-__all__ = ["add_memory", "largest_mark", "resident_tensors", "saved_by"]
+__all__ = ["add_memory", "kept_output", "largest_mark", "resident_tensors", "saved_by"]
 
 
 def add_memory(state: State) -> None:
@@ -46,8 +46,9 @@ def add_memory(state: State) -> None:
                     }
                     marks.append((direction, variant, tuple([effect[group] for group in groups])))
                     if direction and variant == UNITS:
-                        freed = _freed_by(state, costs, chunk, groups)
-                        frees.append((variant, tuple([state.effect(tensors) for tensors in freed])))
+                        freed, of_group = _freed_by(state, costs, chunk, groups)
+                        numbers = {what: state.effect(tensors) for what, tensors in freed.items()}
+                        frees.append((variant, tuple([numbers[what] for what in of_group])))
             found.append(_Stand(number, scale, saved, tuple(marks), tuple(frees)))
     state.stand(_stand, tuple(classes.index(c) for c in state.chunks), tuple(found))
     resident_tensors(state)
@@ -88,22 +89,28 @@ def saved_by(state: State, costs: dict[str, LayerCost], chunk: Chunk) -> tuple[T
     """Return what a chunk keeps from forward to backward on the GPU."""
     away = offloaded(chunk, state.resolved.activation_offload)
     here = tuple(kind for kind, goes in zip(chunk.kinds, away, strict=True) if not goes)
-    return _saved_by(tuple(costs), tuple(costs.values()), here, _output(state, costs, chunk))
+    return _saved_by(tuple(costs), tuple(costs.values()), here, kept_output(state, costs, chunk))
 
 
 def _freed_by(
     state: State, costs: dict[str, LayerCost], chunk: Chunk, groups: tuple[tuple[str, ...], ...]
-) -> tuple[tuple[Tensor, ...], ...]:
-    """What a chunk keeps, by the segments of its backward that let it go; its output goes with the last."""
-    away = iter(offloaded(chunk, state.resolved.activation_offload)[::-1])
-    here = [tuple([kind for kind in group if not next(away)]) for group in groups]
-    outputs = [0.0] * (len(groups) - 1) + [_output(state, costs, chunk)]
-    known = tuple(costs), tuple(costs.values())
-    return tuple(_saved_by(*known, kinds, output) for kinds, output in zip(here, outputs, strict=True))
+) -> tuple[dict[Freed, tuple[Tensor, ...]], list[Freed]]:
+    """What a chunk keeps, by what a segment of its backward lets go of, and of each segment what that is; its output goes with the last."""
+    here = groups
+    if state.resolved.activation_offload:
+        away = iter(offloaded(chunk, state.resolved.activation_offload)[::-1])
+        here = tuple([tuple([kind for kind in group if not next(away)]) for group in groups])
+    outputs = [0.0] * (len(groups) - 1) + [kept_output(state, costs, chunk)]
+    known, asked = (tuple(costs), tuple(costs.values())), list(zip(here, outputs, strict=True))
+    return {(kinds, output): _saved_by(*known, kinds, output) for kinds, output in dict.fromkeys(asked)}, asked
 
 
-def _output(state: State, costs: dict[str, LayerCost], chunk: Chunk) -> float:
-    """Bytes of the output that a chunk keeps; 0 = none."""
+Freed = tuple[tuple[str, ...], float]
+"""Layers whose tensors go, and bytes of an output that goes with them."""
+
+
+def kept_output(state: State, costs: dict[str, LayerCost], chunk: Chunk) -> float:
+    """Return bytes of the output that a chunk keeps; 0 = none."""
     keeps = state.resolved.framework.keeps_outputs and not chunk.head and bool(chunk.layers)
     return costs[chunk.kinds[-1]].input_bytes if keeps else 0.0
 

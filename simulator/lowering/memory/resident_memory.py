@@ -84,7 +84,7 @@ def _beside_compute(state: State, held: Held) -> list[Tensor]:
     resolved = state.resolved
     element = resolved.precision.element
     if resolved.reduces_once:
-        return [Tensor(name="unsharded gradients", category="gradients", bytes=held.all * resolved.gradient_bytes)]
+        return [Tensor(name="unsharded gradients", category="gradients", bytes=held.all * resolved.added_bytes)]
     if resolved.framework.keeps_buckets and resolved.zero_stage == 0 and resolved.reduces:
         return [Tensor(name="buckets of gradients", category="gradients", bytes=held.all * resolved.gradient_bytes)]
     if (

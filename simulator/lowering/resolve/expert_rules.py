@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from simulator.errors import PlanError
 from simulator.plan.plan import Plan
+from simulator.remembered import hashed_once, kept
 from simulator.workload.model import Model
 
 __all__ = ["BY_MASKS", "Axes", "Groups", "check_experts", "with_experts"]
@@ -25,7 +26,8 @@ BY_MASKS = "einsum"
 Axes = tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@hashed_once
+@dataclass(frozen=True, kw_only=True)
 class Groups:
     """Mesh axes of each kind of group; the first names the account its time is counted under.
 
@@ -47,12 +49,12 @@ class Groups:
     expert_replicas: tuple[str, ...] = ("dp",)
     copies: tuple[str, ...] = ()
 
-    @property
+    @kept
     def shards(self) -> tuple[str, ...]:
         """Axes over which states are sharded."""
         return tuple(axis for axis in self.replicas if axis not in self.copies)
 
-    @property
+    @kept
     def expert_shards(self) -> tuple[str, ...]:
         """Axes over which the states of experts are sharded."""
         return tuple(axis for axis in self.expert_replicas if axis not in self.copies)

@@ -77,7 +77,21 @@ class Facts:
     @kept
     def exchange(self) -> str:
         """How tokens reach their experts."""
+        if self._masks_by_sequence and self.plan.expert_exchange is None:
+            return BY_MASKS
         return str(chosen(self.plan, self.framework, "expert_exchange"))
+
+    @property
+    def _masks_by_sequence(self) -> bool:
+        """Whether the code dispatches by masks over a sequence, as it does where experts drop rows."""
+        return self.framework.masks_by_sequence and self.workload.model.capacity_factor > 0
+
+    @kept
+    def expert_group(self) -> int:
+        """Tokens that one-hot masks dispatch together, at most; 0 without masks."""
+        if self.exchange != BY_MASKS:
+            return 0
+        return self.plan.expert_group_size or (self.workload.sequence_length if self._masks_by_sequence else GROUP_SIZE)
 
     @kept
     def microbatches(self) -> int:
@@ -90,7 +104,7 @@ class Facts:
         plan = self.plan
         return SCHEDULES.get(plan.schedule or ("interleaved_1f1b" if plan.chunks_per_rank > 1 else "one_f_one_b"))
 
-    @property
+    @kept
     def shape(self) -> Shape:
         """What the schedule sees."""
         return Shape(self.plan.pipeline_parallel, self.microbatches, self.plan.chunks_per_rank)
@@ -126,8 +140,10 @@ class Facts:
             not said("vocabulary_parallel_loss") and self.divides_vocabulary,
             said("fused_cross_entropy"),
             plan.loss_chunks or 1,
-            (plan.expert_group_size or GROUP_SIZE) if self.exchange == BY_MASKS else 0,
+            self.expert_group,
         )
+        if style.autocast and not (self.gradient == "fp32" and self.workload.numbers.master_weights):
+            style = replace(style, autocast=False)
         if len(self.layout.tensor) > 1:  # gathered operands are the layout's own affair
             style = replace(style, keeps_gathered_inputs=False)
         return style

@@ -119,6 +119,13 @@ class ResolvedPlan:
         return BYTES_PER_ELEMENT[self.reduce_dtype]
 
     @property
+    def added_bytes(self) -> float:
+        """Bytes of a gradient as several microbatches' are added up: as it is kept, or whole in FSDP's format of reductions
+        (PyTorch FSDPParam.to_accumulated_grad_if_needed)."""
+        whole = self.zero_stage == 3 and self.fsdp_reduce != "microbatch"
+        return max(self.gradient_bytes, self.reduce_bytes) if whole else float(self.gradient_bytes)
+
+    @property
     def reductions(self) -> int:
         """How often a step adds each gradient between ranks."""
         each = self.zero_stage == 2 or (self.zero_stage == 3 and self.fsdp_reduce == "microbatch")
@@ -208,7 +215,8 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
     unsharded = framework.pipeline_keeps_unsharded and plan.pipeline_parallel > 1 and plan.zero_stage == 3
     dropped = plan.fsdp_gather is not None or plan.secondary_shard_size is not None
     reshards: bool = said("reshard_after_forward", not (unsharded or dropped), dropped)
-    reduce: str = plan.fsdp_reduce or plan.fsdp_gather or ("step" if unsharded else "microbatch")
+    adds = framework.accumulates_unsharded and plan.zero_stage == 3 and facts.microbatches > 1
+    reduce: str = plan.fsdp_reduce or plan.fsdp_gather or ("step" if unsharded or adds else "microbatch")
     axes, groups = facts.mesh
     return ResolvedPlan(
         tensor_parallel=plan.tensor_parallel,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from simulator.remembered import hashed_once
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER
 
-__all__ = ["Chunk", "assign_layers", "classes_of"]
+__all__ = ["Chunk", "Chunks", "assign_layers", "classes_of"]
 
 
 @hashed_once
@@ -43,6 +43,11 @@ class Chunk:
         return list(_kinds(self))
 
 
+@hashed_once
+class Chunks(tuple[Chunk, ...]):
+    """All chunks of a plan, or some of them: a key again and again, whose hash is that of as many."""
+
+
 @functools.lru_cache(maxsize=1024)
 def _kinds(chunk: Chunk) -> tuple[str, ...]:
     middle = list(chunk.names) or ["layer"] * chunk.layers
@@ -62,7 +67,7 @@ def classes_of(chunks: tuple[Chunk, ...]) -> tuple[tuple[Chunk, ...], tuple[int,
     (0, 0, 1)
     """
     numbers = {chunk: number for number, chunk in enumerate(dict.fromkeys(chunks))}
-    return tuple(numbers), tuple([numbers[chunk] for chunk in chunks])
+    return Chunks(numbers), tuple([numbers[chunk] for chunk in chunks])
 
 
 def assign_layers(

@@ -25,9 +25,10 @@ Arrays = dict[str, Any]
 """Columns by the names that a `Program` gives them."""
 
 _KEPT: Remembered[Arrays] = Remembered(KEPT_BYTES, lambda arrays: sum(array.nbytes for array in arrays.values()))
-_JOINED: Remembered[tuple[Arrays, Pairs]] = Remembered(
-    KEPT_BYTES, lambda found: sum(array.nbytes for array in found[0].values())
+_JOINED: Remembered[tuple[Arrays, Pairs, Structure]] = Remembered(
+    KEPT_BYTES, lambda found: sum(array.nbytes for array in found[0].values()) + found[2].held
 )
+"""With the structure, which as a key stays as long."""
 
 
 def emit(state: State, name: str) -> Program:
@@ -57,10 +58,10 @@ def emit(state: State, name: str) -> Program:
 def _effects(state: State) -> Arrays:
     """The columns of effects; makes the effects that stand together at one edge of a row."""
     structure, count = state.structure, len(state.effects)
-    arrays, joined = (
-        _JOINED.get((structure, count), lambda: _edges(structure, count))
+    arrays, joined, _ = (
+        _JOINED.get((structure, count), lambda: (*_edges(structure, count), structure))
         if structure.shared
-        else _edges(structure, count)
+        else (*_edges(structure, count), structure)
     )
     known, numbers = list(state.effects), list(range(count))
     for one, two in joined:
@@ -155,8 +156,9 @@ def _edges(structure: Structure, effects: int) -> tuple[Arrays, Pairs]:
         fresh = held < 0
         column[rows[fresh]] = touched[fresh]
         if not fresh.all():
-            pairs = np.stack([held[~fresh], touched[~fresh]], axis=1)
-            unique, index = np.unique(pairs, axis=0, return_inverse=True)
-            joined = [numbers.setdefault((a, b), effects + len(numbers)) for a, b in unique.tolist()]
-            column[rows[~fresh]] = np.array(joined)[index.reshape(-1)]
+            size = effects + len(numbers)
+            unique, index = np.unique(held[~fresh].astype(np.int64) * size + touched[~fresh], return_inverse=True)
+            pairs = [divmod(code, size) for code in unique.tolist()]
+            joined = [numbers.setdefault(pair, effects + len(numbers)) for pair in pairs]
+            column[rows[~fresh]] = np.array(joined)[index]
     return {f"{edge}_effect": _frozen(column) for edge, column in columns.items()}, tuple(numbers)

@@ -33,6 +33,7 @@ UNBROKEN, UNITS, BUCKETS = 0, 1, 2
 Groups = tuple[tuple[str, ...], ...]
 Sizes = tuple[tuple[str, float], ...]
 _DIRECTION = ("forward", "backward", "backward", "backward")
+_TABLE = ("forward", "backward", "input_gradient", "weight_gradient")
 _WEIGHT_GRADIENT = 3
 """Number of the action that does the weight gradients of a split backward."""
 
@@ -201,16 +202,14 @@ def _segments(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -
     )
     name += " + head" if chunk.head else ""
     arrived = received(state, chunk, kind, scale)
-    runs = {group: _pieces(state, [], group, kind, variant, scale) for group in dict.fromkeys(pieces_of)}
-    out = []
-    for number, group in enumerate(pieces_of):
-        first = number == 0 and arrived
-        pieces = _pieces(state, arrived, group, kind, variant, scale) if first else runs[group]
-        if number == len(pieces_of) - 1:
-            pieces = pieces + _maxima(state, chunk, kind)
-        label = name if len(pieces_of) == 1 else f"{name}, part {number}"
-        out.append(Segment(name=label, pieces=tuple(pieces), phase=direction))
-    return tuple(out)
+    runs = {group: tuple(_pieces(state, [], group, kind, variant, scale)) for group in dict.fromkeys(pieces_of)}
+    found = [runs[group] for group in pieces_of]
+    if arrived:
+        found[0] = tuple(_pieces(state, arrived, pieces_of[0], kind, variant, scale))
+    found[-1] += tuple(_maxima(state, chunk, kind))
+    if len(found) == 1:
+        return (Segment(name=name, pieces=found[0], phase=direction),)
+    return tuple([Segment(name=f"{name}, part {i}", pieces=pieces, phase=direction) for i, pieces in enumerate(found)])
 
 
 def _pieces(
@@ -256,7 +255,8 @@ def _maxima(state: State, chunk: Chunk, kind: int) -> list[tuple[OperatorTable, 
 
 def table_of(cost: LayerCost, kind: int) -> OperatorTable:
     """Return the operators that an action of this kind runs in a layer."""
-    return (cost.forward, cost.backward, cost.input_gradient, cost.weight_gradient)[kind]
+    table: OperatorTable = getattr(cost, _TABLE[kind])
+    return table
 
 
 def add_instances(state: State) -> None:

@@ -10,11 +10,12 @@ import functools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
-from simulator.lowering.steps.assign import Chunk
+from simulator.lowering.steps.assign import Chunk, Chunks
 from simulator.lowering.steps.state import State
 from simulator.partition.layout import MATRICES
 from simulator.workload.graph import Dim
@@ -36,8 +37,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """Weights on one GPU before ZeRO [count]: all, and those of experts that other sets of ranks hold than the rest."""
 
     all: float
@@ -102,7 +102,7 @@ def _on_ranks(rank_of: bytes, lanes: int, ranks: int, chunks: tuple[Chunk, ...])
     for lane, row in enumerate(np.frombuffer(rank_of, np.int32).reshape(lanes, -1).tolist()):
         for chunk, owner in enumerate(row):
             held[owner].append((lane, chunk))
-    contents = tuple([tuple([chunks[c] for _, c in mine]) for mine in held])
+    contents = tuple([Chunks(chunks[c] for _, c in mine) for mine in held])
     first: dict[tuple[Chunk, ...], int] = {}
     alike = tuple([first.setdefault(what, rank) for rank, what in enumerate(contents)])
     return _Ranks(tuple(map(tuple, held)), contents, alike)
@@ -195,15 +195,26 @@ def rank_held(state: State, rank: int) -> Held:
 
 def summed_parameters(state: State, rank: int) -> tuple[tuple[str, tuple[str, ...], float], ...]:
     """(what, mesh axes, count) of weights of whose gradients the ranks that split layers have a term each (`LayerCost.summed`)."""
+    return _summed(contents(state, rank), tuple(state.costs), tuple([cost.summed for cost in state.costs.values()]))
+
+
+Summed = tuple[tuple[str, tuple[str, ...], float], ...]
+
+
+@functools.lru_cache(maxsize=1024)
+def _summed(chunks: tuple[Chunk, ...], kinds: tuple[str, ...], each: tuple[Summed, ...]) -> Summed:
+    """As `summed_parameters`; `each`: of every kind of layer."""
     total: dict[tuple[str, tuple[str, ...]], float] = {}
-    for _, c in rank_chunks(state, rank):
-        for kind, count in layer_counts(state.chunks[c]):
-            for what, axes, held in state.costs[kind].summed:
+    of_kind = dict(zip(kinds, each, strict=True))
+    for chunk in chunks:
+        for kind, count in layer_counts(chunk):
+            for what, axes, held in of_kind[kind]:
                 total[what, axes] = total.get((what, axes), 0.0) + count * held
     found = [(what, axes, held) for (what, axes), held in total.items()]
-    return tuple(sorted(found, key=lambda each: each[0] == "key and value"))
+    return tuple(sorted(found, key=lambda found: found[0] == "key and value"))
 
 
+@functools.lru_cache(maxsize=1024)
 def words(group: tuple[str, ...]) -> str:
     """Name a group of layers: `3 layers + head`.
 

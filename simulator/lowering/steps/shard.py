@@ -25,7 +25,7 @@ from simulator.lowering.steps.parameters import group_held, words
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
 from simulator.lowering.steps.unit_parts import UnitPart, gather_link, unit_parts
-from simulator.lowering.steps.update import gradients_dropped, kept_gradient
+from simulator.lowering.steps.update import gradients_await_update, kept_gradient
 from simulator.lowering.steps.windows import Windowing, find_windows, windowing
 from simulator.program.program import COLLECTIVE
 
@@ -171,7 +171,7 @@ def _fsdp(state: State, plan: Windowing) -> None:
         named, shards = [parts[n].name for n in some], np.array([p.shard for p in parts])[some]
         rank = state.pattern.rank[added.g_action[fetched]]
         add_shard_copies(state, added.gathers[fetched], added.gate[fetched], rank, named, shards)
-    stay = gradients_dropped(resolved) and not resolved.optimizer_in_backward
+    stay = gradients_await_update(resolved)
     state.stand(
         _stand,
         added,

@@ -98,6 +98,8 @@ class Structure:
     """What the last step returned."""
     added: int = 4096
     """Bytes of what the last step added, or about as much."""
+    held: int = 4096
+    """Bytes of all that it consists of, also what others share."""
     shared: bool = False
     """Whether it is kept for other plans, so that it must not be changed."""
 
@@ -156,10 +158,16 @@ class Structure:
 
     def touch(self, edge: str, rows: Any, effects: Any) -> None:
         """Give rows a memory effect at an edge; several at one edge add up."""
-        rows = np.atleast_1d(rows).astype(np.int64)
-        numbers = np.broadcast_to(np.asarray(effects, np.int64), rows.shape)
+        rows = np.atleast_1d(rows).astype(np.int64, copy=False)
+        if isinstance(effects, int):
+            if effects >= 0 and len(rows):
+                self.touched.append((edge, rows, np.full(len(rows), effects)))
+            return
+        numbers = np.asarray(effects, np.int64)
         keep = numbers >= 0
-        if keep.any():
+        if keep.all():
+            self.touched.append((edge, rows, numbers))
+        elif keep.any():
             self.touched.append((edge, rows[keep], numbers[keep]))
 
     def run_items(self, rows: Ints, items: Ints) -> None:
@@ -239,6 +247,7 @@ def _extended(structure: Structure, step: Step, facts: tuple[Hashable, ...]) -> 
     pairs = len(out.first_row) + sum(len(rows) for rows, _ in out.waits[len(structure.waits) :])
     pairs += sum(len(rows) for _, rows, _ in out.touched[len(structure.touched) :])
     out.added = 4096 + _ROW_BYTES * (out.rows - structure.rows) + 16 * pairs
+    out.held = structure.held + out.added
     out.shared = True
     return out
 

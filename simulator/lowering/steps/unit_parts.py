@@ -98,9 +98,9 @@ def listed(resolved: ResolvedPlan, group: tuple[str, ...]) -> int:
 
 def gradient_made(resolved: ResolvedPlan) -> float:
     """Bytes of a weight's gradient before it is reduced: the format of the product that makes it, unless that adds it into a buffer of
-    a wider one, or several are added up before (PyTorch FSDPParam.to_accumulated_grad_if_needed)."""
+    a wider one, or several are added up before."""
     if resolved.style.fused_wgrad_accumulation or resolved.fsdp_reduce != "microbatch":
-        return float(resolved.gradient_bytes)
+        return resolved.added_bytes
     return float(min(resolved.precision.element, resolved.gradient_bytes))
 
 
@@ -119,7 +119,7 @@ def unit_parts(state: State, units: list[tuple[str, ...]], kept: float) -> list[
             stays = bool(piece) and held.all < resolved.framework.keeps_tensors_below
             for number, (what, count, group) in enumerate(held.parts(resolved)):
                 gather, again = (-1, -1) if stays else gather_links(state, f"weights of {name}{what}", count, group)
-                weights, wide = count * resolved.precision.element, count * resolved.gradient_bytes
+                weights, sent = count * resolved.precision.element, max(resolved.gradient_bytes, resolved.reduce_bytes)
                 made, share = gradient_made(resolved), resolved.expert_shard_size if what else resolved.shard_size
                 found.append(
                     UnitPart(
@@ -132,8 +132,8 @@ def unit_parts(state: State, units: list[tuple[str, ...]], kept: float) -> list[
                         reduce=chains[number],
                         weights=_stands(state, f"gathered weights of {name}{what}", "gathered", weights),
                         gradients=_stands(state, f"unsharded gradients of {name}{what}", "gradients", count * made),
-                        reducing=_stands(state, f"gradients of {name}{what} to reduce", "communication", wide)
-                        if made < resolved.gradient_bytes
+                        reducing=_stands(state, f"gradients of {name}{what} to reduce", "communication", count * sent)
+                        if made < sent
                         else -1,
                         shards=_stands(state, "gradients", "gradients", count / share * kept),
                         idle=_stands(state, "shards of gradients, place idle", "fragmentation", count / share * kept)

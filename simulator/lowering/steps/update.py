@@ -32,6 +32,7 @@ from simulator.workload.optimizers import OPTIMIZERS
 
 __all__ = [
     "add_update",
+    "gradients_await_update",
     "gradients_dropped",
     "kept_gradient",
     "listed_results",
@@ -65,8 +66,7 @@ def kept_gradient(state: State) -> float:
 
 def tensors_held(state: State, rank: int) -> int:
     """Weight tensors on a rank."""
-    held = [state.chunks[c] for _, c in rank_chunks(state, rank)]
-    return sum(TENSORS_PER_LAYER * c.layers + 2 * c.embedding + 2 * c.head for c in held)
+    return sum([TENSORS_PER_LAYER * c.layers + 2 * c.embedding + 2 * c.head for c in contents(state, rank)])
 
 
 def add_update(state: State) -> None:
@@ -202,7 +202,7 @@ def _segments(
         key = (held, summed_parameters(state, rank), float(tensors_held(state, rank)))
         if key not in known:
             mine = _mine(state, held), _mine(state, held, 2) * state.resolved.gradients_kept
-            pieces = tuple((table(facts, held.all, *mine, *key[1:]), 1) for table in tables)
+            pieces = tuple([(table(facts, held.all, *mine, *key[1:]), 1) for table in tables])
             made = Segment(name=name, pieces=pieces, phase="optimizer", synchronises=synchronises)
             known[key] = state.add_item(made)
         return known[key]
@@ -226,10 +226,8 @@ def _stands_in_update(state: State, rank: int) -> tuple[Tensor, ...]:
     """Gradients that stand beside activations in no step, and what an update over lists of tensors makes on its way."""
     found = [("results of the update", "workspace", listed_results(state, rank))]
     if (
-        gradients_dropped(state.resolved)
-        and state.resolved.zero_stage < 3  # shards of units stand since their reductions
-        and not state.resolved.optimizer_in_backward
-    ):
+        gradients_await_update(state.resolved) and state.resolved.zero_stage < 3
+    ):  # shards of units stand since their reductions
         found.append(("gradients", "gradients", _mine(state, rank_held(state, rank), 2) * kept_gradient(state)))
     return tuple(Tensor(name=name, category=category, bytes=size) for name, category, size in found if size)
 
@@ -250,15 +248,18 @@ def listed_results(state: State, rank: int) -> float:
 
 
 def gradients_dropped(resolved: ResolvedPlan) -> bool:
-    """Whether gradients stand during the update only: freed by it, and made while the activations of the one microbatch go; or,
-    where each is used up as soon as it is there, not even then.
+    """Whether gradients do not stand all the time, but until the update, or, used up as soon as they are there, not even so long."""
+    return resolved.optimizer_in_backward or gradients_await_update(resolved)
+
+
+def gradients_await_update(resolved: ResolvedPlan) -> bool:
+    """Whether gradients stand during the update only: freed by it, and made while the activations of the one microbatch go.
 
     Of the layers whose gradients stand the activations are gone, so the peak lies at one end of the backward: all activations, or
     all gradients.  With more microbatches those of the first stand beside the activations of the next.
     """
-    alone = resolved.microbatches == 1 and resolved.pipeline_parallel == 1
-    frees = resolved.framework.drops_gradients and alone and resolved.optimizer_offload == 0.0
-    return frees or resolved.optimizer_in_backward
+    alone = resolved.microbatches == 1 and resolved.pipeline_parallel == 1 and not resolved.optimizer_in_backward
+    return resolved.framework.drops_gradients and alone and resolved.optimizer_offload == 0.0
 
 
 def _gather(state: State, hosts: np.ndarray, back: np.ndarray) -> None:

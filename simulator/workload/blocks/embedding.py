@@ -19,7 +19,7 @@ def embedding(g: LayerBuilder, label: str = "embedding", keeps: tuple[Keep, ...]
         label: "embedding", or what a second look-up in the same table is called.
         keeps: what else it keeps for backward.
     """
-    m, style, e = g.m, g.style, g.e
+    m, style, e = g.m, g.style, g.stream
     vectors = []
     positions = m.positions == "learned"
     if positions:
@@ -31,7 +31,7 @@ def embedding(g: LayerBuilder, label: str = "embedding", keeps: tuple[Keep, ...]
         vectors.append(g.weight("token types", Dim("token_types", m.token_types), g.hidden, role="vector"))
     table = g.weight("token table", g.vocabulary, g.hidden)
     ids = g.given(f"{label} token ids", *g.tokens, element=8.0)
-    out = g.tensor(f"{label} output", *g.tokens, g.hidden)
+    out = g.tensor(f"{label} output", *g.tokens, g.hidden, element=e)
     masks = (g.tensor("embedding dropout mask", *out.dims, element=1.0, role="mask"),) if style.dropout else ()
     mask = 1.0 if masks else 0.0
     by_product = style.embeds_by_product

@@ -35,12 +35,17 @@ def head(g: LayerBuilder, x: Tensor, bias: bool = False, share: float = 1.0) -> 
 
 
 def _loss(g: LayerBuilder, x: Tensor, logits: Tensor, share: float) -> Tensor:
-    """Cross-entropy, on fp32 logits unless it is fused."""
+    """Cross-entropy, on fp32 logits unless it is fused, or plain on those that the head makes."""
     style, e = g.style, g.e
+    launches = (2, 1) if style.fused_cross_entropy else (8, 4) if style.widens_logits else (2, 3)
     if style.fused_cross_entropy and style.widens_fused_loss:  # maximum; exponential and sum; divide
         read, written, back_read, back_written, kept = 2 * e + 4.0, 8.0, 4.0, e, 4.0
     elif style.fused_cross_entropy:
         read, written, back_read, back_written, kept = 2 * e, 0.0, e, e, e
+    elif (
+        not style.widens_logits
+    ):  # torch's log_softmax, widened in registers, and the pick - zeros, the pick's and the softmax's gradient
+        read, written, back_read, back_written, kept = e, e, 2 * e, 2 * e, e
     else:  # cast to fp32; maximum; subtract; exponential; sum; divide - backward scales the softmax and casts it back
         read, written, back_read, back_written, kept = e + 20.0, 16.0, 8.0, 4.0 + e, 4.0
     measures = style.measures_accuracy
@@ -71,8 +76,8 @@ def _loss(g: LayerBuilder, x: Tensor, logits: Tensor, share: float) -> Tensor:
             reduces=(logits.dims[-1],),
             whole=whole,
             access="loss",
-            launches=(2 if style.fused_cross_entropy else 8) + (7 if measures else 0),
-            backward_launches=1 if style.fused_cross_entropy else 4,
+            launches=launches[0] + (7 if measures else 0),
+            backward_launches=launches[1],
         )
     )
     return out

@@ -9,6 +9,15 @@ from simulator.workload.graph import Dim, HostWait, Keep, Kernel, Moves, Tensor
 
 __all__ = ["mlp", "weights_apart"]
 
+_WRITTEN_OUT = {"gelu_new": ((10, 8, 17, 11), (8, 11), 3), "gelu_python": ((6, 5, 14, 10), (5, 10), 2)}
+"""Activation functions in plain tensor operations: passes read and written forward and backward, kernels, and results kept beside the
+input.  gelu_new, x / 2 (1 + tanh(c (x + a x^3))): half, cube, times a, sum, times c, tanh, one more, product; backward two products,
+tanh, times c, times a, the cube's square, times 3 and product, half, and two sums of x's three gradients.  gelu_python, x / 2 (1 +
+erf(x / c)): half, quotient, erf, one more, product; backward two products, square, negative, exponential, constant and product of erf,
+quotient, half and a sum."""
+_WRITTEN_OUT_WIDE = (40.0, 36.0, 70.0, 48.0, 12.0)
+"""Bytes of the first, and of what it keeps, under autocast, which widens powers to fp32 and so all that follows."""
+
 
 def weights_apart(g: LayerBuilder) -> bool:
     """Whether the router's weights scale experts' inner activation in kernels of their own: the fused one is for gates."""
@@ -118,21 +127,33 @@ def _activation(g: LayerBuilder, before: str, given: tuple[Tensor, ...], expert:
     """
     m, style, e = g.m, g.style, g.e
     fused = style.fused_bias_activation and not (m.gated_mlp and style.plain_gate)
-    passes = 1 if fused or not (m.linear_bias or m.gated_mlp) else 2
+    passes = 1 if fused or not m.gated_mlp else 2  # the bias is added by the product (cublasLt's epilogue)
     halves = len(given)
     traffic = [halves * passes, passes, (halves + 1) * passes, halves * passes]
-    plain, joined = m.gated_mlp and passes > 1, 0
+    plain, access = m.gated_mlp and passes > 1, ""  # an error function takes longer than its bytes
     if plain:
         joined, biases = 2 if _joined(g, expert) else 0, 2 if m.linear_bias else 0
         traffic = [3 + biases, 2 + biases, 6 + joined, 3 + joined]
-    read, written, back_read, back_written = (e * n for n in traffic)
+        access = "strided" if joined else "stream"
+    kernels, kept, moved = (passes, passes), 0.0, [e * n for n in traffic]
+    if m.activation and not fused:
+        units, kernels, more = _WRITTEN_OUT[m.activation]
+        moved, kept, access = [e * n for n in units], e * more, "stream"
+        if style.autocast and m.activation == "gelu_new":
+            *moved, kept = _WRITTEN_OUT_WIDE
+    keeps_gate = plain or (m.gated_mlp and style.keeps_inner_results)
+    read, written, back_read, back_written = moved
+    if keeps_gate and not plain:  # in passing
+        written, back_read = written + e, back_read + e
     dims = given[0].dims
     names = ("gate output", "up output") if m.gated_mlp else ("activation function input",)
     inner = []
     if expert and weights_apart(g):
         inner.append(g.tensor(f"{before}output unweighted", *dims))
-    if plain:
+    if keeps_gate:
         inner.append(g.tensor(f"{before}silu output", *dims))
+    if kept:
+        inner.append(g.tensor(f"{before}parts of the activation function", *dims, element=kept))
     out = g.tensor(f"{before}down input", *dims)
     g.add(
         Kernel(
@@ -148,11 +169,9 @@ def _activation(g: LayerBuilder, before: str, given: tuple[Tensor, ...], expert:
             moves=(
                 Moves(dims=dims, read=read, written=written, backward_read=back_read, backward_written=back_written),
             ),
-            access=("strided" if joined else "stream")
-            if plain
-            else "",  # an error function takes longer than its bytes
-            launches=passes,
-            backward_launches=passes,
+            access=access,
+            launches=kernels[0],
+            backward_launches=kernels[1],
         )
     )
     return out

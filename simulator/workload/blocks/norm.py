@@ -17,6 +17,9 @@ The sums over tokens of a LayerNorm's backward may be a kernel of its own, which
 and apex' layer_norm_cuda_kernel.cu: one kernel for gammas and betas, one for dx; Transformer Engine's and apex' FastLayerNorm add them
 up in passing).
 
+On a stream that is fp32 (autocast) the result is, too, and each product that reads it casts it for itself, backward the gradients are
+widened and added up; compiled, one kernel writes it in 16 bits.  Plain operations lose their own casts: 16, 12 and 56, 36.
+
 One kernel on a residual stream that is cast to fp32 before: forward reads e, 4 and writes 4, e; backward reads e, 4 and writes 4, and
 the cast of the gradient reads 4 and writes e.
 """
@@ -34,13 +37,14 @@ _FP32 = 4.0
 """Bytes of a number in fp32."""
 
 
-def norm(g: LayerBuilder, label: str, x: Tensor, cheap: bool | None = None) -> Tensor:
+def norm(g: LayerBuilder, label: str, x: Tensor, cheap: bool | None = None, readers: int = 1) -> Tensor:
     """Add a norm over the last dimension; return its output.
 
     Args:
         cheap: see `Keep`.
+        readers: products that read it.
     """
-    return norms(g, label, (x,), x.dims, (x.dims[-1],), cheap)[0]
+    return norms(g, label, (x,), x.dims, (x.dims[-1],), cheap, readers)[0]
 
 
 def norms(
@@ -50,6 +54,7 @@ def norms(
     dims: tuple[Dim, ...],
     scale: tuple[Dim, ...],
     cheap: bool | None = None,
+    readers: int = 1,
 ) -> tuple[Tensor, ...]:
     """Add the norms of several tensors, a kernel each; return their outputs.
 
@@ -59,27 +64,26 @@ def norms(
     """
     e, style, layer_norm = g.e, g.style, g.m.norm == "layer_norm"
     fused = style.fused_norm or layer_norm
-    wide = fused and style.norms_in_fp32 and e < _FP32
+    stream = given[0].element > e  # a wider one, whose norm is as wide
+    wide = stream or (fused and style.norms_in_fp32 and e < _FP32)
     cast = _FP32 if wide else 0.0
-    read, written, back_read, back_written = (
-        (e + cast, e + cast, 2 * e + (2 * _FP32 - e if wide else 0.0), e + cast)
-        if fused
-        else (2 * e + 16, 2 * e + 12, 5 * e + 44, 3 * e + 32)
-    )
-    moved = Moves(
-        dims=dims,
-        read=read,
-        written=written,
-        backward_read=back_read,
-        backward_written=back_written,
-        sums_read=e + (cast or e) if fused and style.norm_sums_apart else 0.0,
-    )
+    casts = readers if stream and not style.fused_residual else 0
+    moved = _moves(dims, e, fused, cast, stream, casts)
+    if fused and style.norm_sums_apart:
+        moved = replace(moved, sums_read=2 * cast if stream else e + (cast or e))
     # plain operations read its input once: their backward needs the fp32 copy, and the 16-bit result that the weight scales
-    kept = [Keep(tensor=given[0].view(*dims), name=f"{label} input", element=cast or e, cheap=cheap, idle=not fused)]
-    outputs = tuple(replace(t, name=f"{label} output of {t.name}") for t in given)
-    inner = () if fused else (g.tensor(f"{label} in fp32", *given[0].dims, element=4 + e),)
+    plain = not fused or (style.keeps_inner_results and not layer_norm)
+    copies = 0.0 if not plain else _FP32 if stream else _FP32 + e
+    if fused and copies:  # written, and read again, in passing
+        moved = replace(moved, written=moved.written + copies, backward_read=moved.backward_read + copies)
+    copied = plain and not stream
+    kept = [Keep(tensor=given[0].view(*dims), name=f"{label} input", element=cast or e, cheap=cheap, idle=copied)]
+    outputs = tuple(replace(t, name=f"{label} output of {t.name}", element=e) for t in given)
+    beside = e * max(0, casts - 1) + copies
+    inner = (g.tensor(f"{label} in fp32", *given[0].dims, element=beside),) if beside else ()
     again = tuple(t.name for t in (*outputs, *inner))
-    launches, backward = ((2 if wide else 1), (3 if wide else 2)) if fused else (7, 17)
+    apart = wide and not stream
+    launches, backward = ((2 if apart else 1), (3 if apart else 2)) if fused else (7, 17)
     g.add(
         Kernel(
             label=label,
@@ -94,9 +98,32 @@ def norms(
             moves=(moved,),
             reduces=(given[0].dims[-1],),
             sums=1 + layer_norm,
-            access="" if fused else "plain",
-            launches=len(given) * launches,
-            backward_launches=len(given) * backward,
+            access="plain" if not fused else "norm" if style.norm_sums_apart else "",
+            launches=len(given) * launches + casts,
+            backward_launches=len(given) * backward + max(0, 2 * casts - 1),
         )
     )
     return outputs
+
+
+def _moves(dims: tuple[Dim, ...], e: float, fused: bool, cast: float, stream: bool, casts: int) -> Moves:
+    """Bytes of a norm.
+
+    Args:
+        cast: of a number in fp32, where it is computed from an fp32 stream or a copy; `stream`: the former.
+        casts: kernels that cast the result, one for each product that reads it; their gradients are widened and added up.
+    """
+    if not stream:
+        read, written, back_read, back_written = (
+            (e + cast, e + cast, 2 * e + (2 * _FP32 - e if cast else 0.0), e + cast)
+            if fused
+            else (2 * e + 16, 2 * e + 12, 5 * e + 44, 3 * e + 32)
+        )
+    else:
+        read, written, back_read, back_written = (
+            (cast, cast if casts else e, cast + (cast if casts else e), cast) if fused else (16.0, 12.0, 56.0, 36.0)
+        )
+        sums = max(0, casts - 1)
+        read, written = read + casts * cast, written + casts * e
+        back_read, back_written = back_read + casts * e + 2 * sums * cast, back_written + (casts + sums) * cast
+    return Moves(dims=dims, read=read, written=written, backward_read=back_read, backward_written=back_written)

@@ -18,18 +18,20 @@ def block_end(g: LayerBuilder, what: str, x: Tensor, stream: Tensor) -> Tensor:
 
 def residual(g: LayerBuilder, label: str, x: Tensor, stream: Tensor) -> Tensor:
     """Add bias, dropout and residual addition after a product; return the new stream."""
-    style, e = g.style, g.e
-    dropout = style.dropout
-    passes = 1 if style.fused_residual or not (dropout or g.m.linear_bias) else 2
+    style, e, s = g.style, g.e, g.stream
+    dropout, wide = style.dropout, s > e
+    passes = 1 if style.fused_residual or not dropout else 2  # a bias is added by the product
     mask = 1.0 if dropout else 0.0
+    # the sum of both gradients of a wider stream is cast for the block's
+    cast, apart = (e if wide else 0.0), wide and not style.fused_residual
     moved = Moves(
         dims=stream.dims,
-        read=2 * e * passes,
-        written=e * passes + mask,
-        backward_read=3 * e + mask if dropout else 2 * e,
-        backward_written=2 * e if dropout else e,
+        read=2 * e * (passes - 1) + e + s,
+        written=e * (passes - 1) + s + mask,
+        backward_read=2 * s + (s if apart else 0.0) + (e + mask if dropout else 0.0),
+        backward_written=s + cast + (e if dropout else 0.0),
     )
-    out = g.tensor(f"{label} output", *stream.dims)
+    out = g.tensor(f"{label} output", *stream.dims, element=s)
     masks = (g.tensor(f"{label} dropout mask", *stream.dims, element=1.0, role="mask"),) if dropout else ()
     g.add(
         Kernel(
@@ -41,7 +43,7 @@ def residual(g: LayerBuilder, label: str, x: Tensor, stream: Tensor) -> Tensor:
             role="residual",
             moves=(moved,),
             launches=2 * passes - 1 if dropout else passes,
-            backward_launches=2 if dropout else 1,
+            backward_launches=(2 if dropout else 1) + apart,
         )
     )
     return out

@@ -60,7 +60,7 @@ class Transformer(ModelFamily):
         if kind.mixer != "none":
             with g.captured("attn"):
                 with g.module("layernorm"):
-                    y = norm(g, "attention norm", x)
+                    y = norm(g, "attention norm", x, readers=3 if g.qkv_apart else 1)
                 x = block_end(g, "attention", MIXERS.get(kind.mixer).build(g, y), x)
                 x = self.between(g, x)
         if kind.mlp == "only":
@@ -68,7 +68,8 @@ class Transformer(ModelFamily):
         sparse = kind.mlp == "moe"
         with g.captured("moe" if sparse else "mlp"):
             with g.module("layernorm"), g.captured("moe_router" if sparse else "mlp"):
-                y = norm(g, "mlp norm", x, cheap=True)
+                gate_apart = not sparse and g.m.gated_mlp and not g.style.joined_gate
+                y = norm(g, "mlp norm", x, cheap=True, readers=2 if gate_apart else 1)
             if sparse:
                 y = experts(g, y)
             else:

@@ -88,7 +88,7 @@ def _copies(g: LayerBuilder, out: Tensor, operands: tuple[Tensor, ...], label: s
     and values into the one tensor that they were split off from; before it, both into batch-first order and into one tensor."""
     style, e = g.style, g.e
     moves = style.copies_attention_output and style.attention in _FLASH and g.batch.size > 1
-    parts = style.splits_qkv and g.m.attention != "latent" and not label
+    parts = style.splits_qkv and g.m.attention != "latent" and not label and not g.qkv_apart
     packed = 2.0 * (style.packs_qkv and not label)
     if not moves and not parts and not packed:
         return out

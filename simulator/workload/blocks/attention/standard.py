@@ -33,10 +33,15 @@ class Standard(Attention):
         k = g.tensor("k", *g.tokens, g.kv_heads, g.head_dim)
         v = g.tensor("v", *g.tokens, g.kv_heads, g.value_dim)
         made = (q, *((gate,) if m.attention_gate else ()), k, v)
-        apart = not g.style.joined_qkv and m.positions != "learned"
         kept = Keep(tensor=x, name="qkv input", element=g.kept, whole=g.style.keeps_gathered_inputs)
         g.linear(
-            "qkv", x, made, (g.hidden,), keep=kept, bias=m.qkv_bias, kernels=(len(made) - 2, 1, 1) if apart else ()
+            "qkv",
+            x,
+            made,
+            (g.hidden,),
+            keep=kept,
+            bias=m.qkv_bias,
+            kernels=(len(made) - 2, 1, 1) if g.qkv_apart else (),
         )
         both = (*g.tokens, Dim("heads", m.heads + m.kv_heads, joins=(g.heads, g.kv_heads)), g.head_dim)
         if m.qk_norm:

@@ -1,0 +1,65 @@
+"""The contexts of a plan's layers: what their rows depend on beside their operators, equal ones made once."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+from simulator.lowering.layers.layer_context import ExpertExchange, LayerContext
+from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.partition.strategies.experts import EXPERT, EXPERT_ROWS, EXPERT_TENSOR
+from simulator.workload.workload import Workload
+
+__all__ = ["contexts_of"]
+
+
+def contexts_of(resolved: ResolvedPlan, workload: Workload, tokens: int) -> tuple[LayerContext, LayerContext]:
+    """Return what the rows of a layer without experts depend on beside its operators, and those of one with experts.
+
+    Args:
+        tokens: of a microbatch on the ranks that share it.
+    """
+    ctx = _shared(_context(resolved, workload, tokens))
+    return _without_experts(ctx), ctx
+
+
+@functools.lru_cache(maxsize=1024)
+def _shared(ctx: LayerContext) -> LayerContext:
+    """Return the first context that was equal to this one: it has its hash, and is quickly known again."""
+    return ctx
+
+
+@functools.lru_cache(maxsize=1024)
+def _without_experts(ctx: LayerContext) -> LayerContext:
+    """What layers without experts depend on: where those of others lie is nothing to them."""
+    layout, groups = ctx.layout.without(EXPERT, EXPERT_TENSOR, EXPERT_ROWS), replace(ctx.groups, expert=())
+    return _shared(replace(ctx, layout=layout, groups=groups, experts=ExpertExchange()))
+
+
+def _context(resolved: ResolvedPlan, workload: Workload, tokens: int) -> LayerContext:
+    experts = ExpertExchange(
+        kind=resolved.expert_exchange,
+        sorts=1 < resolved.expert_parallel < workload.model.experts,
+        count=workload.model.experts,
+        imbalance=resolved.expert_imbalance,
+    )
+    divided = resolved.sequence_parallel and resolved.tensor_parallel > 1
+    return LayerContext(
+        layout=resolved.layout,
+        groups=replace(resolved.groups, replicas=(), expert_replicas=(), copies=()),
+        precision=resolved.precision,
+        style=resolved.style,
+        tokens=tokens,
+        hidden=workload.model.hidden,
+        experts=experts,
+        exchange=resolved.context_parallel_kind,
+        inner=resolved.context_parallel_inner,
+        overlaps=resolved.overlap_tensor_parallel,
+        splits=resolved.tensor_parallel_splits if divided else 1,
+        gradient_bytes=resolved.added_bytes,
+        copies_to_reduce=resolved.framework.copies_gathered
+        and resolved.zero_stage == 3
+        and resolved.fsdp_reduce == "microbatch",
+        fetches=resolved.framework.fetch_time > 0 and resolved.zero_stage == 3,
+        attended=0.0 if workload.document_length is None else workload.attended,
+    )
