@@ -138,7 +138,14 @@ def test_nothing_depends_on_what_operations_are_called(
     monkeypatch.setattr(families, "operators", renamed)
     from simulator.lowering.layers import expand
 
-    known_by_name = (families.parts, expand._layer_cost, expand._forward)
+    known_by_name = (
+        families.parts,
+        expand._layer_cost,
+        expand._plain,
+        expand._forward,
+        expand._backward,
+        expand._layer_costs,
+    )
     for kept in known_by_name:
         kept.cache_clear()
     after, numbered = figures(), labels()

@@ -25,7 +25,10 @@ _LENGTH = 12
 
 @functools.cache
 def _fields(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
+    """Fields of a dataclass or a named tuple."""
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))
+    return tuple(getattr(kind, "_fields", ()))
 
 
 def _plain(thing: Any) -> Any:

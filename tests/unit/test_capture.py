@@ -18,6 +18,7 @@ from simulator.capture.record import BEFORE, Capture, Event, Group, Storage, rea
 from simulator.capture.streams import Streams
 from simulator.errors import SpecError
 from simulator.hardware.cluster import load_cluster
+from simulator.program.calls import Traffic
 from simulator.program.spec import verify
 from simulator.program.text import parse_text, render_text
 from simulator.simulation import simulate_program
@@ -188,6 +189,31 @@ def test_a_lookup_reads_the_rows_it_finds_not_the_table() -> None:
     work = describe("aten.embedding", {"weight": table, "indices": Facts((8,), (1,), "fp32", 8)}, [found])
 
     assert found.bytes + 64 == work.read
+
+
+def test_operations_are_long_passes_where_tensors_lie_alike_in_one_format() -> None:
+    """Others load a number at a time: parts of tensors, other orders, casts, sums over rows, products with a number of each row."""
+    rows, row = Facts((64, 32), (32, 1), "fp32", 4), Facts((64, 1), (1, 1), "fp32", 4)
+    half, turned = Facts((64, 32), (64, 1), "fp32", 4), Facts((64, 32), (1, 64), "fp32", 4)
+    narrow, number = Facts((64, 32), (32, 1), "bf16", 2), Facts((), (), "fp32", 4)
+
+    def walk(name: str, *read: Facts, made: Facts) -> str:
+        call = describe(f"aten.{name}", {str(i): one for i, one in enumerate(read)}, [made]).call
+        assert isinstance(call, Traffic)
+        return call.access
+
+    assert {"stream"} == {
+        walk("add", rows, rows, made=rows),
+        walk("mul", rows, number, made=rows),
+        walk("relu", turned, made=turned),
+    }
+    assert {"plain"} == {
+        walk("_to_copy", rows, made=narrow), walk("mul", rows, row, made=rows), walk("mean", rows, made=row),
+    }  # fmt: skip
+    assert {"strided"} == {
+        walk("mul", half, rows, made=rows), walk("clone", turned, made=rows), walk("silu", half, made=half),
+    }  # fmt: skip
+    assert "stream" == walk("cat", half, half, made=Facts((64, 64), (64, 1), "fp32", 4))
 
 
 def test_lists_of_tensors_take_as_many_kernels_as_their_chunks_need() -> None:

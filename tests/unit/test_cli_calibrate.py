@@ -17,6 +17,7 @@ from simulator.calibration.kernels.attention import (
     read_attention_csv,
 )
 from simulator.calibration.kernels.residuals import rounded_residuals
+from simulator.costs.items import desk_of
 from simulator.costs.tables import machine_of
 from simulator.hardware.compute_coefficients import AttentionCoefficients
 from simulator.hardware.gpu import load_gpu
@@ -162,11 +163,13 @@ def test_a_gemm_profile_of_ones_own_gpu_is_found_and_changes_a_step(dtsim: Any, 
     )
     assert 0 == code, err
     assert "issue_efficiency" in out
-    machine_of.cache_clear()  # one process remembers its machines; a new one reads the new file
+    for remembered in (machine_of, desk_of):  # one process remembers its machines; a new one reads the new file
+        remembered.cache_clear()
     try:
         assert json.loads(dtsim(*ask)[1])["step_time_s"]["value"] > 1.3 * before
     finally:
-        machine_of.cache_clear()
+        for remembered in (machine_of, desk_of):
+            remembered.cache_clear()
 
 
 def test_attention_and_memory_profiles_are_written_in_their_own_form(dtsim: Any, tmp_path: Path) -> None:

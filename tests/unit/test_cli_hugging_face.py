@@ -39,6 +39,13 @@ def test_parameters_are_those_of_the_shipped_model(tmp_path: Path, config: dict[
     assert load_model(name).parameters == read(tmp_path, config).parameters
 
 
+def test_an_activation_function_that_transformers_writes_out_is_one_of_the_model(tmp_path: Path) -> None:
+    """GPT-2's is unless its file says otherwise; a name with a kernel is none, and neither is that of a gate."""
+    told = ({}, {"activation_function": "gelu_new"}, {"activation_function": "gelu_pytorch_tanh"})
+    assert ["gelu_new", "gelu_new", ""] == [read(tmp_path, GPT2 | more).activation for more in told]
+    assert "" == read(tmp_path, LLAMA3 | {"hidden_act": "gelu_new"}).activation
+
+
 def test_qwen2_has_biases_on_query_key_and_value_only(tmp_path: Path) -> None:
     qwen = read(tmp_path, LLAMA3 | {"model_type": "qwen2"})
     per_layer = (32 + 2 * 8) * 128

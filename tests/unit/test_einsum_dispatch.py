@@ -130,6 +130,16 @@ def test_the_block_keeps_what_every_block_must(monkeypatch: pytest.MonkeyPatch) 
     assert any(op.label == "dispatch to slots" for g in block_contract.BlockContract.graphs(model) for op in g.ops)
 
 
+def test_maxtext_makes_masks_of_a_sequence_where_experts_drop_rows() -> None:
+    """Its dense_matmul with a capacity_factor; the rest of its models are sorted by expert."""
+    drops, keeps = (cost(sparse(factor=f), framework="maxtext", expert_exchange=None) for f in (1.25, 0.0))
+    each = 2 * 2 * 1.25 * 1024 * HIDDEN * TOKENS
+    assert each == pytest.approx(flops(drops.forward, "dispatch to slots"), rel=1e-3)
+    assert not rows(keeps.forward, "dispatch to slots")
+    smaller = cost(sparse(factor=1.25), framework="maxtext", expert_exchange=None, expert_group_size=256)
+    assert each / 4 == pytest.approx(flops(smaller.forward, "dispatch to slots"), rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("model", "plan", "said"),
     [

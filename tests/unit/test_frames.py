@@ -180,6 +180,25 @@ def test_a_column_of_numbers_and_words_is_words_in_a_file_of_columns(tmp_path: P
     assert read.isna().tolist() == [False, False, True, False]
 
 
+class _Long(_Mixed):
+    """Rows made one by one, of which the first thousands say nothing of how the later ones are."""
+
+    def tables(self) -> dict[str, Records]:
+        late = {"reason": "no", "step_time_s": 0.1, "gpus": 2**60 + 1, "fits": True, "group": 1, "measured": 2.5}
+        return {
+            "rows": lambda: ({"case_id": str(n), "measured": n} | (late if n > 9_000 else {}) for n in range(9_010))
+        }
+
+
+def test_a_long_table_is_one_table_whatever_its_rows_begin_with(tmp_path: Path) -> None:
+    frame = _Long().to_frame()
+    back = pandas.read_parquet(write_table(_Long(), str(tmp_path / "rows.parquet")))
+    pandas.testing.assert_frame_equal(frame, back)
+    assert back.attrs == frame.attrs
+    write_table(_Long(), str(tmp_path / "rows.csv"))
+    assert (tmp_path / "rows.csv").read_text() == frame.to_csv(index=False)
+
+
 class _Empty(_Mixed):
     def tables(self) -> dict[str, Records]:
         return {"rows": list}

@@ -113,6 +113,7 @@ def test_no_measured_run_did_what_its_code_does_not_run() -> None:
 
 def test_a_space_that_nobody_named_has_what_the_framework_runs(dtsim: Any) -> None:
     words = (*SEARCH, "--set", "plan.framework=torchtitan", "--fix", "pipeline_parallel=1", "--fix", "recompute=full")
+    words = (*words, "--fix", "tensor_parallel=2", "--fix", "microbatch_size=1")
     _, out, _ = dtsim(*words)
     _, every, _ = dtsim(*words, "--any-framework")
     own, all_of_it = json.loads(out), json.loads(every)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.costs.fused_pairs import handed_over
 from simulator.costs.host_time import HostTimes, host_rows, host_times, interval, table_time
 from simulator.costs.tables import machine_of
 from simulator.hardware.cluster import load_cluster
@@ -16,7 +17,7 @@ from simulator.lowering import lower
 from simulator.plan.framework import load_framework
 from simulator.plan.plan import Plan
 from simulator.program.calls import AWAITED, STREAM
-from simulator.program.program import IN_STEP_GRAPH, OperatorTable, Program, Segment
+from simulator.program.program import IN_STEP_GRAPH, FusedSegment, OperatorTable, Program, Segment
 from simulator.simulation import simulate
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
@@ -141,3 +142,29 @@ def test_eager_mixtures_with_many_small_experts_wait_for_the_host() -> None:
     )
     assert 0.1 < 1 - graphed.step_time / eager.step_time < 0.6
     assert graphed.breakdown["host"] < eager.breakdown["host"]
+
+
+def test_a_plain_router_starts_as_many_kernels_as_megatron_core_does_without_fusion() -> None:
+    """Recorded with PyTorch: 26 operations forward beside the router's product and 14 backward beside its two (megatron-core 0.16.1)."""
+
+    def kernels(framework: str) -> list[int]:
+        program = program_of("mixtral_8x7b", framework=framework, expert_parallel=8)
+        tables = [t for item in program.items if isinstance(item, Segment) for t, _ in item.pieces]
+        return sorted({int(t.launches[i]) for t in tables for i in range(len(t)) if t.label[i] == "choice of experts"})
+
+    assert kernels("megatron_core") == [14, 26]
+    assert kernels("megatron_bridge") == [8, 12]
+
+
+def test_the_host_starts_the_parts_of_a_fused_pair_one_by_one() -> None:
+    """Attention, dispatch, experts, combine and what is behind them, forward and backward; in a graph of the whole step nothing."""
+
+    def parts(framework: str, **more: Any) -> set[int]:
+        plan = {"framework": framework, "expert_parallel": 8, "schedule": "combined_1f1b", **more}
+        program, layers = program_of("mixtral_8x7b", **plan), load_model("mixtral_8x7b").layers
+        machine = machine_of(load_cluster("dgx_h100"))
+        pairs = [item for item in program.items if isinstance(item, FusedSegment)]
+        return {handed_over(i.first.pieces, i.second.pieces, machine, program.axes) // layers for i in pairs}
+
+    assert parts("megatron_bridge") == {10}
+    assert parts("megatron_bridge_26_06", cuda_graphs="full_iteration") == {0}

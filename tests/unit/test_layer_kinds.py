@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,13 @@ from simulator.hardware.compute_coefficients import load_attention_coefficients
 from simulator.hardware.gpu import load_gpu
 from simulator.job import job_from_names
 from simulator.lowering import lower
+from simulator.lowering.layers import contexts, expand
 from simulator.lowering.layers.expand import layer_costs, layer_kinds
 from simulator.lowering.layers.scores import scores_left
 from simulator.lowering.resolve.resolved_plan import resolve
 from simulator.lowering.steps.assign import assign_layers
 from simulator.plan.plan import Plan
+from simulator.program.program import OperatorTable
 from simulator.report.prediction import Prediction
 from simulator.simulation import simulate
 from simulator.specs import find_spec, names
@@ -281,3 +283,42 @@ def test_a_name_without_a_published_shape_says_so() -> None:
     for name in ("wudao_2_0", "Wudao-2.0", "ResNet-50"):
         with pytest.raises(SpecError, match="known by name only"):
             find_spec("models", name)
+
+
+def columns(made: OperatorTable) -> list[Any]:
+    found = [getattr(made, field.name) for field in fields(made)]
+    return [column.tolist() if isinstance(column, np.ndarray) else column for column in found]
+
+
+@pytest.mark.parametrize("name", ["mixtral_8x7b", "deepseek_v3"])
+@pytest.mark.parametrize(
+    "plan", [{"expert_parallel": 4}, {"tensor_parallel": 2, "expert_parallel": 4, "expert_tensor_parallel": 1}]
+)
+def test_layers_without_experts_are_those_of_a_plan_that_deals_none_out(name: str, plan: dict[str, Any]) -> None:
+    model = load_model(name)
+    work = Workload(model=model, sequence_length=512, global_batch_size=16)
+    resolved = resolve(work, Plan(**{"sequence_parallel": "tensor_parallel" in plan, **plan}), 8)
+    found, around = layer_costs(work, resolved), contexts._context(resolved, work, 512)
+    for kind, cost in found.items():
+        asked = (
+            work.model,
+            kind,
+            (1, 512, 0, 1, 0),
+            resolved.vocabulary,
+            expand._policy(kind, "", resolved.recomputes),
+            "",
+        )
+        with_experts = expand._layer_cost(around, *asked, resolved.experts_apart, resolved.cuda_graphs, False)
+        for table in ("forward", "backward"):
+            assert columns(getattr(cost, table)) == columns(getattr(with_experts, table)), (kind, table)
+        for figure in (
+            "saved",
+            "forward_mark",
+            "backward_mark",
+            "parameters",
+            "summed",
+            "input_bytes",
+            "expert_parameters",
+            "tensors",
+        ):
+            assert getattr(cost, figure) == getattr(with_experts, figure), (kind, figure)

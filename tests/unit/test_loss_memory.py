@@ -23,6 +23,13 @@ def per_logit(style: KernelStyle, tensor: int, gradient: float = 0.0) -> tuple[d
         (KernelStyle(), 4, {"workspace": 0.5}, {"workspace": 0.5}),
         # torch: fp32 copy beside them; backward two fp32 gradients, and the 16-bit logits
         (KernelStyle(in_place_cross_entropy=False), 1, {"workspace": 6.0}, {"workspace": 8.0, "logits": 2.0}),
+        # torch on the logits as they are: no copy, and all of it in 16 bits
+        (
+            KernelStyle(in_place_cross_entropy=False, widens_logits=False),
+            1,
+            {"workspace": 2.0},
+            {"workspace": 4.0, "logits": 2.0},
+        ),
         # DTensor's split loss: one fp32 number more
         (KernelStyle(in_place_cross_entropy=False), 2, {"workspace": 3.0}, {"workspace": 6.0, "logits": 1.0}),
         # one fused kernel: no fp32 copy; in place: gradients where the logits were; Megatron-Core's: fp32 logits all the same

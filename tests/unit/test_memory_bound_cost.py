@@ -141,6 +141,28 @@ def test_attention_with_scores_in_memory_goes_backward_in_the_measured_time(gpu,
 
 
 @pytest.mark.parametrize(
+    ("name", "width", "forward", "both"),
+    [
+        ("a100_80gb_sxm", 4096, 0.1218, 0.4314),
+        ("a100_80gb_sxm", 8192, 0.2576, 0.8296),
+        ("a100_80gb_sxm", 16384, 0.5067, 1.6213),
+    ],
+)
+def test_torchs_layer_norm_takes_the_published_time(name, width, forward, both):
+    """Liger-Kernel, benchmark/data/all_benchmark_data.csv: LayerNorm in fp32 of 4,096 tokens; backward one kernel for dx, one for sums."""
+    gpu = load_gpu(name)
+    tensor = 4.0 * 4096 * width
+    kernels = memory_bound_seconds(
+        [tensor, 2 * tensor, 2 * tensor],
+        [tensor, tensor, 0.0],
+        gpu,
+        load_memory_bound_coefficients(gpu),
+        ["norm", "norm backward", "norm sums"],
+    )
+    assert [kernels[0], kernels.sum()] == pytest.approx([forward / 1e3, both / 1e3], rel=0.1)
+
+
+@pytest.mark.parametrize(
     ("name", "access", "numbers", "moved", "milliseconds"),
     [
         ("a100_80gb_sxm", "plain", 2048 * 32768, 146, 6.91),

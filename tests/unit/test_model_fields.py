@@ -35,6 +35,7 @@ FIELDS: dict[str, tuple[str, dict[str, Any], Any, Any, dict[str, Any]]] = {
     "ffn": (GPT, {}, 4096, 2048, {}),
     "gated_mlp": (GPT, {}, False, True, {}),
     "clamped_gate": (MOE, {}, False, True, {}),
+    "activation": (GPT, {}, "", "gelu_new", {"framework": "pytorch_ddp"}),
     "norm": (GPT, {}, "layer_norm", "rms_norm", {}),
     "positions": (LLAMA, {}, "rotary", "alibi", {}),
     "rotary_share": (LLAMA, {}, 1.0, 0.25, {"framework": "pytorch_fsdp"}),

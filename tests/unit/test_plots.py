@@ -101,7 +101,7 @@ def test_a_comparison_draws_all_runs_on_one_scale(tmp_path: Path) -> None:
 
 def test_a_format_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     program, prices = pipeline()
-    with pytest.raises(SpecError, match=r"ends in '\.bmpx'.*png"):
+    with pytest.raises(SpecError, match=r"bmpx' has none of.*png"):
         plot_prediction(program, prices, run(program, prices), tmp_path / "step.bmpx")
 
 

@@ -160,8 +160,8 @@ def test_too_much_memory_is_a_verdict_not_an_error() -> None:
     assert prediction.peak_memory > prediction.capacity
 
 
-def test_a_model_of_experts_is_a_kind_of_run_of_its_own_with_a_wider_band() -> None:
+def test_a_model_of_experts_is_a_kind_of_run_of_its_own_that_is_known_less_well() -> None:
     dense = predict("llama3_8b", "h100_x8", 8, 8, 4096, zero_stage=1)
     sparse = predict("mixtral_8x7b", "h100_x8", 8, 8, 4096, zero_stage=1, expert_parallel=8)
     assert ("replicas", "experts") == (dense.provenance["kind_of_run"], sparse.provenance["kind_of_run"])
-    assert sparse.whole_runs.sigma_slower > dense.whole_runs.sigma_slower
+    assert sparse.whole_runs.median > dense.whole_runs.median

@@ -84,3 +84,5 @@ def test_runs_that_drop_tokens_give_experts_equal_rows() -> None:
     )
     assert (1.0, 0.0) == (drops.workload.model.capacity_factor, keeps.workload.model.capacity_factor)
     assert "experts take equal rows and drop the rest" in drops.assumed
+    told = row_simulation({**QWEN, "model": "Qwen3-30B-A3B", "quality_note": "capacity factor 1.25; mock data"})
+    assert told.workload.model.capacity_factor == 1.25

@@ -31,7 +31,7 @@ from tests.rows import ROW, placed
         ("MindSpeed-LLM", "1", "megatron_core"),
         ("PaddleNLP", "1", "paddlenlp"),
         ("ColossalAI", "1", "megatron_core"),
-        ("nanotron", "1", "megatron_core"),
+        ("nanotron", "1", "nanotron"),
         ("veScale", "3", "torchtitan_eager"),
         ("GPT-NeoX (fork)", "1", "gpt_neox_bf16"),
         ("Megatron-DeepSpeed (Microsoft)", "1", "megatron_deepspeed_bf16"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -227,16 +228,31 @@ def test_ctrl_c_keeps_what_is_known(small: Space, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("strategy", ["random", "annealing", "descent", "bayesian"])
-def test_strategies_that_draw_repeat_with_their_seed_and_prove_nothing(
+def test_strategies_that_draw_repeat_with_their_seed_and_prove_nothing_false(
     small: Space, strategy: str, grid: Answer
 ) -> None:
     if strategy == "bayesian":
         pytest.importorskip("optuna")
     one, same = search(small, strategy, tries=12, seed=1), search(small, strategy, tries=12, seed=1)
     assert figures(one) == figures(same)
-    assert not one.proven
+    assert not one.proven or one.best[0].step_time == grid.best[0].step_time  # where bounds leave nothing open
     assert one.best[0].step_time >= grid.best[0].step_time
     assert len(one.candidates) <= 12 + 1
+
+
+@pytest.mark.parametrize("strategy", ["random", "descent", "bayesian"])
+def test_who_has_simulated_all_has_proven_it_and_draws_no_more(strategy: str) -> None:
+    if strategy == "bayesian":
+        pytest.importorskip("optuna")
+    space = space_of(
+        "gpt3_1_3b", "h100_x8", ["workload.global_batch_size=32"], ["tensor_parallel=1,2", "zero_stage=1,2"]
+    )
+    begun = time.process_time()
+    answer = search(space, strategy, tries=100_000)
+    assert time.process_time() - begun < 60
+    assert answer.proven
+    assert "no plan of the space" in answer.to_dict()["provenance"]["proves"]
+    assert answer.best[0].point.number == search(space).best[0].point.number
 
 
 @pytest.mark.parametrize(
@@ -287,6 +303,28 @@ def test_clusters_are_compared_each_with_its_own_best_plan() -> None:
             name
         ].bounded
     assert by_name["dgx_h100"].over == 0.0
+
+
+def test_of_choices_that_nobody_looked_at_nothing_is_said(small: Space) -> None:
+    """A search that draws one plan knows one value of each field."""
+    answer = search(small, strategy="random", tries=1, seed=3)
+    assert len(answer.candidates) == 1
+    for choice in answer.choices:
+        assert choice.open == choice.plans - (choice.value == answer.best[0].point.values[choice.field])
+        assert choice.words == ("best so far" if choice.best else "not known so far")
+        assert choice.over in (0.0, None)
+
+
+def test_progress_counts_every_plan_once_and_says_what_is_left(small: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulator.search.run._EVERY", 0.0)
+    lines: list[str] = []
+    search(small, tell=lines.append)
+    for line in lines:
+        counts = [int(part.split()[0].replace(",", "")) for part in line.partition("; ")[2].split(", ")]
+        assert sum(counts) == small.size
+        assert " left; " in line or "best" not in line
+    assert "best " in lines[-1]
+    assert any("gap " in line for line in lines)
 
 
 def test_a_plan_must_fit_with_the_probability_asked_for() -> None:

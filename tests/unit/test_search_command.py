@@ -104,12 +104,15 @@ def test_gpus_at_most_chooses_their_number(dtsim: Any) -> None:
         (("--gpus", "exactly", "8"), "at-most"),
         (("--deadline", "soon"), "--deadline"),
         (("--top", "0"), "1 or more"),
+        (("--plot", "out.xyz"), "file ending names its format"),
+        (("--sensitivity", "out.csv"), "file ending names its format"),
     ],
 )
 def test_bad_words_end_with_2_and_say_why(dtsim: Any, words: tuple[str, ...], told: str) -> None:
     code, out, error = dtsim(*COMMAND, *RANGES, *words)
     assert (code, out) == (2, "")
     assert told in error
+    assert "plans" not in error.partition("error:")[0]  # told before anything is searched
 
 
 def test_where_nothing_fits_the_nearest_plan_is_told(dtsim: Any) -> None:
@@ -119,14 +122,46 @@ def test_where_nothing_fits_the_nearest_plan_is_told(dtsim: Any) -> None:
     assert "nearest: plan.tensor_parallel=8" in out
 
 
-def test_the_command_that_runs_the_winner_has_what_was_fixed_too(dtsim: Any) -> None:
-    job = ("--model", "gpt3_1_3b", "--cluster", "h100_x8")
-    words = ("--fix", "zero_stage=1", "--fix", "pipeline_parallel=2", "--range", "tensor_parallel=1,2")
-    code, out, _ = dtsim("search", *job, *words, "--top", "1")
+@pytest.mark.parametrize("named", [("--model", "gpt3_1_3b", "--cluster", "h100_x8"), ("own job.toml",)])
+def test_the_command_that_runs_the_winner_predicts_it(
+    dtsim: Any, named: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what was fixed and set; a setting that the plan changes is not said twice."""
+    monkeypatch.chdir(tmp_path)
+    Path("own job.toml").write_text(TABLE)
+    more = (
+        "--set",
+        "workload.sequence_length=1024",
+        "--set",
+        "tp=2",
+        "--fix",
+        "zero_stage=1",
+        "--fix",
+        "pipeline_parallel=2",
+    )
+    words = (*named, *more, "--range", "tensor_parallel=1,2")
+    code, out, _ = dtsim("search", *words)
     (line,) = [line for line in out.splitlines() if "run it:" in line]
-    settings = shlex.split(line.partition("dtsim run JOB ")[2])
+    command = shlex.split(line.partition("run it: dtsim ")[2])
     assert code == 0
-    assert "plan.zero_stage=1" in settings
-    _, searched, _ = dtsim("search", *job, *words, "--json")
-    _, again, _ = dtsim("run", *job, *settings, "--json")
+    assert {"plan.zero_stage=1", "workload.sequence_length=1024"} <= set(command)
+    assert "tp=2" not in command
+    _, searched, _ = dtsim("search", *words, "--json")
+    _, again, _ = dtsim(*command, "--json")
     assert json.loads(again)["step_time_s"]["value"] == json.loads(searched)["chosen"]["step_time_s"]
+
+
+def test_the_answer_says_what_binds_and_what_memory_costs(dtsim: Any) -> None:
+    code, out, _ = dtsim(*COMMAND, *RANGES, "--range", "recompute=none,full", "--strategy", "grid", "--json")
+    answer = json.loads(out)
+    front = [(one["step_time_s"], one["peak_memory_bytes"]) for one in answer["pareto"]]
+    assert all(one["fit_probability"] >= 0.9 for one in answer["pareto"])
+    assert len(front) > 1
+    assert front == sorted(front)
+    assert [size for _, size in front] == sorted((size for _, size in front), reverse=True)
+    code, out, _ = dtsim(*COMMAND, *RANGES, "--range", "recompute=none,full", "--strategy", "grid")
+    assert code == 0
+    assert "what binds it: backward " in out
+    assert (
+        f"time against memory\n  {len(front)} of the {answer['disposed']['simulated']} plans simulated that fit" in out
+    )

@@ -17,6 +17,7 @@ from simulator.specs import (
     Names,
     Spec,
     data_roots,
+    files_as_they_are,
     find_spec,
     key_lines,
     load_all,
@@ -276,6 +277,18 @@ def test_a_name_found_before_is_looked_up_anew_when_a_file_comes_changes_or_goes
     assert load_link("nvlink3").notes == shipped.notes
     (own / "nvlink3.toml").unlink()
     assert shipped is load_link("nvlink3")
+
+
+def test_who_asks_for_one_state_of_all_files_gets_it(here: Path) -> None:
+    own = here / "hardware_specs" / "links"
+    own.mkdir(parents=True)
+    text = find_spec("links", "nvlink3").read_text()
+    (own / "nvlink3.toml").write_text(text)
+    with files_as_they_are():
+        first, again = load_link("nvlink3"), load_link("nvlink3")
+        (own / "nvlink3.toml").write_text(text.replace("notes = ", "# notes = "))
+        assert first is again is load_link("nvlink3")
+    assert load_link("nvlink3").notes is None
 
 
 def test_a_path_is_taken_as_it_is(here: Path) -> None:

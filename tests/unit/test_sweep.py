@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,64 @@ def _no_crew() -> Crew:
         raise AssertionError("nothing was to be computed")
 
     return Crew(start, 1)
+
+
+def test_a_study_that_grew_takes_over_what_is_there(study: str, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    Path(study).write_text(
+        TEXT.replace("[8, 16, 24, 32]", "[4, 8, 16, 24, 32]").replace("tp = [1, 2, 3]", "tp = [3, 2, 1]")
+    )
+    with Journal(tmp_path / "undisturbed.jsonl") as journal:
+        found = run_sweep(load_study(study), journal, local_crew(1))
+    assert (found.found, found.counts["ok"] + found.counts["refused"]) == (36, 45)
+    same = [row for row in found.records() if row["workload.global_batch_size"] > 4]
+    times = {
+        (row["workload.global_batch_size"], row["plan.zero_stage"], row["plan.tensor_parallel"]): row for row in rows
+    }
+    for row in same:
+        before = times[row["workload.global_batch_size"], row["plan.zero_stage"], row["plan.tensor_parallel"]]
+        assert row | {"point": 0} == before | {"point": 0}
+
+
+class _Known(Crew):
+    """Workers that know every answer at once."""
+
+    def __init__(self, width: int = 0) -> None:
+        self.size, self.blocks, self.width = 2, list[int](), width
+
+    def run(self, work: Any, context: Any, blocks: Any, given_up: Any) -> Iterator[Any]:
+        for block in blocks:
+            self.blocks.append(len(block))
+            row = {"status": "ok", "fits": True}
+            yield [(n, row | {"step_time_s": 1 + n % 7, "reason": f"{n:{self.width}}"}) for n in block]
+
+
+def test_memory_hardly_grows_with_the_points(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some bytes of where a point's result is, nothing of the result, also where all are resumed."""
+    monkeypatch.setattr("simulator.studies.sweep._SECONDS", 0.01)  # small blocks
+    held = []
+    for count in (20, 200, 400):
+        Path(study).write_text(TEXT.replace("[8, 16, 24, 32]", str([8 * (n + 1) for n in range(count)])))
+        the_study = load_study(study)
+        for there in (0, 9 * count):
+            tracemalloc.start()
+            with Journal(tmp_path / f"{count}.jsonl") as journal:
+                found = run_sweep(the_study, journal, _Known(5_000))
+                gc.collect()
+                held.append(tracemalloc.get_traced_memory()[0])
+            tracemalloc.stop()
+            assert (found.found, found.counts, found.best and found.best["point"]) == (there, {"ok": 9 * count}, 0)
+    assert held[4] - held[2] < 1_800 * 100
+    assert held[5] - held[3] < 1_800 * 100
+
+
+def test_blocks_have_all_points_once_and_shrink_towards_the_end(study: str, tmp_path: Path) -> None:
+    Path(study).write_text(TEXT.replace("[8, 16, 24, 32]", str([8 * (n + 1) for n in range(300)])))
+    crew = _Known()
+    with Journal(tmp_path / "known.jsonl") as journal:
+        found = run_sweep(load_study(study), journal, crew)
+    assert sum(crew.blocks) == found.counts["ok"] == 2_700
+    assert 10 < len(crew.blocks) < 200
+    assert crew.blocks[-1] == 1
 
 
 def test_other_data_or_another_version_is_computed_anew(
@@ -207,11 +267,12 @@ def test_a_worker_of_a_scheduler_may_be_killed(
     killed: list[int] = []
 
     class Watched(Journal):
-        def append(self, results: Any) -> None:
-            super().append(results)
+        def append(self, results: Any) -> list[int]:
+            places = super().append(results)
             if not killed:
                 killed.append(next(iter(scheduler.workers.values())).pid)
                 os.kill(killed[0], signal.SIGKILL)
+            return places
 
     with Watched(tmp_path / "dask.jsonl") as journal:
         found = run_sweep(load_study(study), journal, cluster_crew(scheduler.scheduler_address))
@@ -270,11 +331,12 @@ def test_a_scheduler_may_be_restarted(
         restarts: list[float] = []
 
         class Watched(Journal):
-            def append(self, results: Any) -> None:
-                super().append(results)
+            def append(self, results: Any) -> list[int]:
+                places = super().append(results)
                 if not restarts:
                     restarts.append(time.monotonic())
                     dask.restart()
+                return places
 
         crew = Crew(cluster_crew(f"tcp://127.0.0.1:{port}", patience=900)._start, 1)
         with Watched(tmp_path / "restarted.jsonl") as journal:
@@ -343,7 +405,7 @@ def test_the_command_writes_a_table_and_a_picture(dtsim: Any, study: str, tmp_pa
     assert (out.exists(), plot.read_bytes()[:4]) == (True, b"\x89PNG")
     code, _, error = dtsim(*words)
     assert code == 2
-    assert "Way out" in error
+    assert "--resume takes them over" in error
     assert dtsim(*words, "--resume")[0] == 0
 
 
@@ -353,6 +415,7 @@ def test_the_command_writes_a_table_and_a_picture(dtsim: Any, study: str, tmp_pa
         (("--processes", "0"), "1 or more"),
         (("--scheduler", "tcp://127.0.0.1:9", "--processes", "2"), "Give one of them"),
         (("-o", "out.xlsx"), ".csv"),
+        (("--plot", "out.xyz"), "file ending names its format"),
     ],
 )
 def test_bad_words_end_with_2_and_say_why(

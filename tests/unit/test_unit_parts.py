@@ -30,6 +30,21 @@ def test_weights_that_modules_fetch_one_by_one_come_tensor_by_tensor(
     assert (pytest.approx(once), pytest.approx(1.5 * once)) == (same, more)
 
 
+def test_gradients_added_up_whole_are_reduced_once_in_the_format_they_are_added_in() -> None:
+    """KempnerForge: bf16 gradients, fp32 sums; of two microbatches one reduction, and fp32 gradients of all weights until then."""
+    work = workload("gpt3_1_3b", precision="bf16_true")
+    plan: dict[str, Any] = {"zero_stage": 3, "framework": "kempnerforge"}
+    once, each = (lowered(work, 8, **plan, **more) for more in ({}, {"fsdp_reduce": "microbatch"}))
+
+    def reduced(program: Any) -> list[tuple[float, str, int]]:
+        found = [(i.message, i.dtype, n) for i, n in links(program, "reduce_scatter") if "of layer" in i.name]
+        return sorted(found)
+
+    weights = 12 * 2048**2 + 13 * 2048
+    assert [(4.0 * weights, "fp32", 24)] == reduced(once)
+    assert [(4.0 * weights, "fp32", 48)] == reduced(each)
+
+
 def test_tensors_used_again_soon_or_small_are_not_fetched_again() -> None:
     """DeepSpeed of 2021 on GPT-3: 8 of a layer's 12 tensors are small and stay; the last product's matrix serves both passes."""
     program = lowered(workload(batch=8), 8, zero_stage=3, framework="deepspeed_2021", recompute="full")

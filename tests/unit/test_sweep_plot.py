@@ -1,0 +1,29 @@
+"""The picture of a sweep: what its lines are told apart by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.report import sweep_plot
+
+
+def test_many_lines_have_the_colour_of_the_setting_that_tells_most_of_them_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(sweep_plot, "save_picture", lambda figure, path: figures.append(figure))
+    rows = [
+        {"plan.a": x, "plan.b": b, "cluster.name": name, "step_time_s": x + b + 100.0 * (name == "slow"), "fits": True}
+        for x in (1, 2)
+        for b in range(8)
+        for name in ("quick", "slow")
+    ]
+    sweep_plot.plot_sweep(rows, ["plan.a", "plan.b", "cluster.name"], tmp_path / "out.png")
+    sweep_plot.plot_sweep(rows[:8], ["plan.a", "plan.b", "cluster.name"], tmp_path / "out.png")
+    many, few = ([text.get_text() for text in figure.legends[0].get_texts()] for figure in figures)
+    assert many == ["cluster quick", "cluster slow"]
+    assert len(few) == 8
+    assert few[0] == "b 0, cluster quick"
