@@ -21,6 +21,7 @@ from typing import Annotated, Any
 
 __all__ = [
     "BYTES_PER_ELEMENT",
+    "FP32",
     "GIB",
     "WRITTEN",
     "Bytes",
@@ -52,6 +53,9 @@ BYTES_PER_ELEMENT = {
     "fp4": 0.5,
 }
 """Bytes of one element of each number format; fp8_scaled has scales per block beside it (mxfp8, fp8_block)."""
+
+FP32 = float(BYTES_PER_ELEMENT["fp32"])
+"""Bytes of a number in fp32, as sums, statistics and copies in full width are."""
 
 GIB = float(2**30)
 """Bytes in one GiB; memory is shown in GiB."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from simulator.units import FP32
 from simulator.workload.graph import Dim, Keep, Kernel, LayerGraph, Moves, Op, Product, Tensor
 from simulator.workload.layer_kind import LayerKind
 from simulator.workload.model import Model
@@ -15,7 +16,6 @@ from simulator.workload.precision import Precision
 
 __all__ = ["LayerBuilder"]
 
-_FP32 = 4.0
 AnyOp = TypeVar("AnyOp", bound=Op)
 
 
@@ -38,7 +38,7 @@ class LayerBuilder:
         m = model
         self.m, self.style, self.kind, self.peers = m, style, kind or LayerKind(), peers
         self.e, self.kept = float(precision.element), precision.quantised_element
-        self.stream = _FP32 if style.autocast else self.e
+        self.stream = FP32 if style.autocast else self.e
         """Bytes of an element of the residual stream."""
         self.quantises = precision.quantises
         self.batch, self.sequence = Dim("batch", sequences), Dim("sequence", length)

@@ -15,6 +15,7 @@ from simulator.partition.propagate import look_up_along, seen_as_made, wanted
 from simulator.partition.redistribute import redistribute
 from simulator.partition.strategies.experts import EXPERT
 from simulator.program.calls import Traffic
+from simulator.units import FP32
 from simulator.workload.graph import Dim, Kernel, Lookup, count
 from simulator.workload.operator import Operator
 
@@ -22,8 +23,6 @@ __all__ = ["kernel_backward", "kernel_forward"]
 
 _NEXT = Dim("", 1)
 """Stands between the dimensions of two tensors."""
-_FP32 = 4.0
-"""Bytes of a sum over a row."""
 _REDUCED = ("maximum", "target", "sum")
 """What a cross-entropy finds over the vocabulary, one number per token each."""
 
@@ -127,7 +126,7 @@ def _statistics(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, parts: H
         part="input" if backward else "",
     )
     reduced = elements / math.prod(d.size for d in op.reduces)
-    ctx.move(rows, parts, _FP32 * op.sums * reduced, phase, f"{o.label} sums")
+    ctx.move(rows, parts, FP32 * op.sums * reduced, phase, f"{o.label} sums")
 
 
 def _exchange(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase: str) -> None:

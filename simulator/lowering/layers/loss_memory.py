@@ -14,11 +14,10 @@ In chunks, forward and backward of one chunk after the other run in the forward,
 from __future__ import annotations
 
 from simulator.program.program import Tensor
+from simulator.units import FP32
 from simulator.workload.operator import KernelStyle
 
 __all__ = ["loss_marks"]
-
-_FP32 = 4.0
 
 
 def loss_marks(
@@ -39,9 +38,9 @@ def loss_marks(
         both = style.fused_cross_entropy and style.in_place_cross_entropy
         forward, backward, output = (0.0, 0.0, 0.0) if both else (element, element, 0.0)
         if style.fused_cross_entropy and style.widens_fused_loss:
-            forward, backward = element + _FP32, element
+            forward, backward = element + FP32, element
     else:
-        copy = _FP32 if style.widens_logits else 0.0
+        copy = FP32 if style.widens_logits else 0.0
         forward, backward, output = element + copy, (copy or element) * (3.0 if split else 2.0), element
     if style.loss_chunks > 1:
         return _tensor("head workspace, a chunk", "workspace", logits * max(forward, backward + output)), ()
@@ -61,7 +60,7 @@ def _broken(logits: float, gradient: float) -> tuple[Tensor, ...]:
     When the first backward makes that gradient, those places are the only ones large enough; it stays there, so the next
     microbatch's fp32 logits find the place too small and take another.
     """
-    left = max(0.0, _FP32 * logits - gradient)
+    left = max(0.0, FP32 * logits - gradient)
     return _tensor("place that the head's gradient breaks up", "fragmentation", left)
 
 

@@ -18,15 +18,12 @@ from simulator.lowering.layers.overlapped_gemm import write_in_pieces
 from simulator.lowering.layers.panels import in_panels, input_gradient_panels, product_panels, weight_gradient_panels
 from simulator.lowering.layers.ring_scores import goes_round, round_backward, round_forward
 from simulator.lowering.layers.rows import Rows, fetch
-from simulator.units import BYTES_PER_ELEMENT
+from simulator.units import BYTES_PER_ELEMENT, FP32
 from simulator.workload.blocks.experts import LAUNCHES_PER_EXPERT
 from simulator.workload.graph import Product
 from simulator.workload.operator import Operator
 
 __all__ = ["product_backward", "product_forward"]
-
-_FP32 = 4.0
-"""Bytes of a weight under autocast."""
 
 
 def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, phase: str) -> None:
@@ -269,7 +266,7 @@ def _cast_weights(ctx: LayerContext, rows: Rows, o: Operator, d: Division, phase
         label=f"{o.label} weight cast",
         work="memory_bound",
         dtype=ctx.dtype,
-        read=_FP32 * elements,
+        read=FP32 * elements,
         written=ctx.e * elements,
         phase=phase,
         launches=len(d.widths),

@@ -19,12 +19,12 @@ from collections.abc import Iterable
 
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.ring_scores import goes_round
+from simulator.units import FP32
 from simulator.workload.graph import Attention, Lookup, Product, Tensor
 from simulator.workload.operator import LayerPart, Operator
 
 __all__ = ["backward_temporaries"]
 
-_FP32 = 4.0
 _NO_GRADIENT = ("mask", "statistics")
 _PLAIN_NORM, _PLAIN_SOFTMAX = 3.0, 2.0
 """Numbers in fp32 per element."""
@@ -54,7 +54,7 @@ def backward_temporaries(ctx: LayerContext, part: LayerPart, stream: float, plai
         given = () if isinstance(o.op, Lookup) else o.sources
         read = {t.name: t.bytes / ctx.ways(t.dims) for t in given if t.role not in _NO_GRADIENT}
         in_place = o.role == "norm" and plain_norm
-        new = _PLAIN_NORM * _FP32 * sum(_elements(ctx, t) for t in o.sources) if in_place else sum(read.values())
+        new = _PLAIN_NORM * FP32 * sum(_elements(ctx, t) for t in o.sources) if in_place else sum(read.values())
         most = max(most, gradients.level + new + _scratch(ctx, o))
         gradients.drop(made)
         gradients.freed += _saved(ctx, o)
@@ -118,7 +118,7 @@ def _scratch(ctx: LayerContext, o: Operator) -> float:
             size += b * n * k * ctx.e
         return size + (n * k * ctx.e if o.has_weight and not ctx.style.fused_wgrad_accumulation else 0.0)
     if isinstance(op, Attention):
-        return _FP32 * _elements(ctx, o.sources[0])
+        return FP32 * _elements(ctx, o.sources[0])
     if op.role == "softmax" and not ctx.style.fused_softmax:
-        return _PLAIN_SOFTMAX * _FP32 * _elements(ctx, op.outputs[0])
+        return _PLAIN_SOFTMAX * FP32 * _elements(ctx, op.outputs[0])
     return 0.0

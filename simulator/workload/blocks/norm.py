@@ -28,13 +28,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from simulator.units import FP32
 from simulator.workload.builder import LayerBuilder
 from simulator.workload.graph import Dim, Keep, Kernel, Moves, Tensor
 
 __all__ = ["norm", "norms"]
-
-_FP32 = 4.0
-"""Bytes of a number in fp32."""
 
 
 def norm(g: LayerBuilder, label: str, x: Tensor, cheap: bool | None = None, readers: int = 1) -> Tensor:
@@ -65,15 +63,15 @@ def norms(
     e, style, layer_norm = g.e, g.style, g.m.norm == "layer_norm"
     fused = style.fused_norm or layer_norm
     stream = given[0].element > e  # a wider one, whose norm is as wide
-    wide = stream or (fused and style.norms_in_fp32 and e < _FP32)
-    cast = _FP32 if wide else 0.0
+    wide = stream or (fused and style.norms_in_fp32 and e < FP32)
+    cast = FP32 if wide else 0.0
     casts = readers if stream and not style.fused_residual else 0
     moved = _moves(dims, e, fused, cast, stream, casts)
     if fused and style.norm_sums_apart:
         moved = replace(moved, sums_read=2 * cast if stream else e + (cast or e))
     # plain operations read its input once: their backward needs the fp32 copy, and the 16-bit result that the weight scales
     plain = not fused or (style.keeps_inner_results and not layer_norm)
-    copies = 0.0 if not plain else _FP32 if stream else _FP32 + e
+    copies = 0.0 if not plain else FP32 if stream else FP32 + e
     if fused and copies:  # written, and read again, in passing
         moved = replace(moved, written=moved.written + copies, backward_read=moved.backward_read + copies)
     copied = plain and not stream
@@ -115,7 +113,7 @@ def _moves(dims: tuple[Dim, ...], e: float, fused: bool, cast: float, stream: bo
     """
     if not stream:
         read, written, back_read, back_written = (
-            (e + cast, e + cast, 2 * e + (2 * _FP32 - e if cast else 0.0), e + cast)
+            (e + cast, e + cast, 2 * e + (2 * FP32 - e if cast else 0.0), e + cast)
             if fused
             else (2 * e + 16, 2 * e + 12, 5 * e + 44, 3 * e + 32)
         )

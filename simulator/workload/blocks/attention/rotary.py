@@ -18,12 +18,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from simulator.units import FP32
 from simulator.workload.builder import LayerBuilder
 from simulator.workload.graph import Dim, Keep, Kernel, Moves, Tensor
 
 __all__ = ["rotary"]
-
-_FP32 = 4.0
 
 
 def rotary(
@@ -42,7 +41,7 @@ def rotary(
     forward = (1.0, 1.0) if fused else (5.5 * share + part, 4.5 * share + part)
     backward = (1.0, 1.0) if fused else (7.5 * share + 3 * part, 7.5 * share + 4 * part)
     if turned:
-        forward = backward = (1.0 + 2.0 * _FP32 / e, 1.0 + 2.0 * _FP32 / e)
+        forward = backward = (1.0 + 2.0 * FP32 / e, 1.0 + 2.0 * FP32 / e)
     q, k = (replace(t, name=f"{t.name}, turned") for t in given[:2])
     tables = g.tensor("cosines and sines", *g.tokens, Dim("tables", 4), g.head_dim)
     gathers = g.style.gathers_rotary
