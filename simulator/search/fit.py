@@ -7,7 +7,7 @@ more, which holds of every quantity in steps that the plan's degrees divide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,7 +138,7 @@ def fewest_gpus(
         job=None,
         evaluations=evaluations,
         looked=looked,
-        refusal=f"no plan fits {most}: {_why(last)}. Way out: --set cluster.gpus=N with a larger N, or a --range of more choices",
+        refusal=f"no plan fits {most}: {_why(last)}. Way out: {_larger(job, numbers)}, or a --range of more choices",
     )
 
 
@@ -262,6 +262,15 @@ class _Climb:
             self.refusal = f"it holds {show(result.peak_memory, 'B')} of {show(result.capacity, 'B')}"
             return False
         return True
+
+
+def _larger(job: Job, numbers: Sequence[int]) -> str:
+    """How to ask for more GPUs than these: on a cluster that ends there, of another one."""
+    try:
+        job.cluster.resized(2 * max(numbers, default=job.cluster.world_size))
+    except SpecError:
+        return "a larger --cluster"
+    return "--set cluster.gpus=N with a larger N"
 
 
 def _why(answer: Answer | None) -> str:

@@ -43,6 +43,13 @@ def test_no_plan_has_room_for_one_step_more(job: Job, what: str) -> None:
         assert isinstance(result, str) or not result.feasible(0.9), (point.settings, more)
 
 
+def test_more_gpus_are_advised_only_where_the_cluster_has_them() -> None:
+    jobs = {name: job_from_names("llama3_70b", name, ["cluster.gpus=8"]) for name in ("a100_x8", "dgx_a100")}
+    way = {name: fewest_gpus(each, read_ranges(["tensor_parallel=8"]), {}).refusal for name, each in jobs.items()}
+    assert "a larger --cluster" in way["a100_x8"]
+    assert "--set cluster.gpus=N" in way["dgx_a100"]
+
+
 def test_the_answer_is_a_job_that_fits(job: Job) -> None:
     found = largest(job, "layers", RANGES, {}, probability=0.0)
     assert found.job
