@@ -12,6 +12,7 @@ from simulator.importers.table.rows import flag, number, read_rows
 from tests.validation.evidence import ROUNDS
 
 DATA = Path(__file__).parents[1] / "data"
+ROOT = Path(__file__).parents[2]
 TABLES = [f"{name}_{what}" for name in ROUNDS for what in ("runs", "memory")]
 
 
@@ -44,7 +45,7 @@ def test_every_row_has_a_first_prediction_and_a_place(table: str) -> None:
 def test_no_row_stands_in_another_table(table: str) -> None:
     before = ROUNDS[: ROUNDS.index(table.split("_")[0])]
     others = ["held_out_runs", "held_out_memory", *(t for t in TABLES if t.split("_")[0] in before)]
-    shipped = Path(__file__).parents[2] / "workloads" / "published" / "measured_runs.csv"
+    shipped = ROOT / "workloads" / "published" / "measured_runs.csv"
     known = {row["source"] for path in (*(DATA / f"{t}.csv" for t in others), shipped) for row in read_rows(path)}
     assert set() == known & {row["source"] for row in read_rows(DATA / f"{table}.csv")}
 
@@ -72,3 +73,17 @@ def test_first_predictions_err_as_the_documents_state(
     assert len(held) / len(outcomes) == pytest.approx(inside, abs=0.001)
     by_source = [s.median_ape for s in scores_by_group(outcomes).values() if s.median_ape is not None]
     assert median(by_source) == pytest.approx(over_sources, abs=0.001)
+
+
+def test_the_readme_joins_them_all() -> None:
+    outcomes = [o for name in ROUNDS for o in first(f"{name}_runs") if o.counts]
+    errors = [abs(o.predicted / o.measured - 1) if o.predicted and o.measured else 1.0 for o in outcomes]
+    held = [o for o in outcomes if o.low and o.high and o.measured and o.low <= o.measured <= o.high]
+    sources = len({(o.case_id.split("-")[0], o.group) for o in outcomes})
+    inside = f"{len(held) / len(outcomes):.0%}".replace("%", " %")
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"| {len(outcomes)} runs, {sources} sources | {100 * median(errors):.1f} % | {inside} |" in readme
+    assert (
+        f"{len(outcomes)} runs of {sources} sources that nobody had looked at: {100 * median(errors):.0f} % at first try"
+        in readme
+    )
