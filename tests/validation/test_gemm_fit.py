@@ -12,16 +12,14 @@ from simulator.calibration.kernels.gemm import (
     GemmMeasurement,
     fit_gemm,
     gemm_errors,
-    gemm_toml,
     leave_models_out,
     model_groups,
     read_gemm_csv,
 )
 from simulator.costs.gemm import gemm_seconds
 from simulator.errors import CalibrationError
-from simulator.hardware.compute_coefficients import GemmCoefficients, load_gemm_coefficients
+from simulator.hardware.compute_coefficients import load_gemm_coefficients
 from simulator.hardware.gpu import load_gpu
-from simulator.specs import load_spec
 
 SAMPLE = Path(__file__).parents[1] / "data" / "gemm_sample.csv"
 FREE = ("issue_efficiency", "prologue", "small_tile_loss", "exposed_output", "full_clock_power", "exponent")
@@ -92,13 +90,6 @@ def test_a_fit_finds_the_numbers_that_made_the_measurements():
     assert found.issue_efficiency == pytest.approx(0.7, rel=0.02)
     assert found.prologue == pytest.approx(150.0, rel=0.1)
     assert found.residuals.p95 < 0.01
-
-
-def test_the_file_that_is_written_reads_back_the_same(tmp_path):
-    numbers = load_gemm_coefficients(load_gpu("b300_sxm"))
-    path = tmp_path / "again.toml"
-    path.write_text(gemm_toml(numbers, "how it was made"), encoding="utf-8")
-    assert load_spec(path, GemmCoefficients) == numbers
 
 
 def test_models_are_told_apart_by_the_sizes_their_weights_share():

@@ -24,18 +24,15 @@ from simulator.hardware.compute_coefficients import (
     AttentionCoefficients,
     AttentionKernel,
     AttentionPass,
-    Clock,
 )
 from simulator.hardware.gpu import Gpu
 from simulator.specs import CsvRows
-from simulator.specs.toml_text import toml_value
-from simulator.units import parse, plain_number, show
+from simulator.units import parse, plain_number
 
 __all__ = [
     "LIMITS",
     "AttentionMeasurement",
     "attention_errors",
-    "attention_toml",
     "fit_attention",
     "leave_shapes_out",
     "read_attention_csv",
@@ -52,6 +49,8 @@ LIMITS: dict[str, tuple[float, float]] = {
 
 _START = {"rate": 0.7, "softmax_cost": 22.0, "overhead": 170.0, "tail": 0.5, "wide_rate": 0.9}
 _DIRECTIONS = {"fwd": "forward", "forward": "forward", "bwd": "backward", "backward": "backward", "fwd+bwd": "both"}
+_DIGITS = 3
+"""Of a fitted number, as it is written and judged."""
 _PASSES = {"forward": ("forward",), "backward": ("backward",), "both": ("forward", "backward")}
 _WORK = {"forward": 4.0, "backward": 10.0, "both": 14.0}
 _KERNEL = "fitted"
@@ -197,10 +196,10 @@ def fit_attention(
     low, high = (np.array([limits[name][side] for _, name in free]) for side in (0, 1))
     first = np.clip((np.array([_START[name] for _, name in free]) - low) / (high - low), 0.02, 0.98)
 
-    def kernel(z: Array) -> AttentionKernel:
+    def kernel(z: Array, digits: int = 17) -> AttentionKernel:
         values = {one: dict(_START) for one in ("forward", "backward")}
         for (one, name), value in zip(free, low + z * (high - low), strict=True):
-            values[one][name] = float(value)
+            values[one][name] = float(f"{value:.{digits}g}")
         if len(passes) == 1:
             values = {one: values[passes[0]] for one in values}
         forward, backward = (AttentionPass(tile=t, **values[o]) for o, t in zip(values, tiles, strict=True))
@@ -214,7 +213,7 @@ def fit_attention(
         f_scale=scale,
         diff_step=0.001,
     )
-    return kernel(best.x)
+    return kernel(best.x, _DIGITS)
 
 
 def leave_shapes_out(
@@ -236,47 +235,3 @@ def leave_shapes_out(
         kernel = fit_attention(inside, like, gpus, tiles, scale)
         out[rows] = attention_errors([measurements[i] for i in rows], kernel, like, gpus)
     return out
-
-
-def attention_toml(coefficients: AttentionCoefficients, header: str) -> str:
-    """Return the coefficients as the text of a calibration file, `header` as comments on top."""
-    c = coefficients
-    lines = [f"# {line}" for line in header.splitlines()]
-    for key in ("name", "architecture", "measured", "sigma", "sigma_outside", "bandwidth_fraction"):
-        lines.append(f"{key} = {toml_value(getattr(c, key))}")
-    lines += [f"start = {toml_value(show(c.start, 's'))}", f"fitted_shortest = {c.fitted_shortest}"]
-    lines += [f"fitted_longest = {c.fitted_longest}"]
-    lines += [f"issue_reference = {c.issue_reference!r}"] if c.issue_reference else []
-    if c.notes:
-        lines.append(f"notes = {toml_value(c.notes)}")
-    if c.libraries:
-        lines += ["", "[libraries]", *(f"{k} = {toml_value(v)}" for k, v in c.libraries.items())]
-    lines += ["", "[clock]", *clock_lines(c.clock)]
-    for name, kernel in c.kernels.items():
-        lines += ["", f"[kernels.{name}]", f"measured = {toml_value(kernel.measured)}"]
-        lines += [f"instruction_share = {kernel.instruction_share!r}"] if kernel.instruction_share < 1.0 else []
-        lines += [f"power_share = {kernel.power_share!r}"] if kernel.power_share else []
-        lines += [f"head_dims = {list(kernel.head_dims)}"] if kernel.head_dims else []
-        lines += [f"operands = {toml_value(kernel.operands)}"] if kernel.operands else []
-        lines += [] if kernel.skips_windows_backward else ["skips_windows_backward = false"]
-        for direction in ("forward", "backward"):
-            numbers = getattr(kernel, direction).model_dump()
-            lines += ["", f"[kernels.{name}.{direction}]"]
-            lines += [f"{k} = {v if k == 'tile' else float(f'{v:.3g}')}" for k, v in numbers.items()]
-    lines += [
-        "",
-        "[residuals]",
-        *(f"{k} = {toml_value(v)}" for k, v in c.residuals.model_dump(exclude_none=True).items()),
-    ]
-    lines += ["", "[sources]", *(f"{toml_value(k)} = {toml_value(v)}" for k, v in c.sources.items())]
-    return "\n".join(lines) + "\n"
-
-
-def clock_lines(clock: Clock) -> list[str]:
-    """Return the lines of the table [clock]."""
-    return [
-        f"full_clock_power = {toml_value(show(clock.full_clock_power, 'W'))}",
-        f"reference_peak = {toml_value(show(clock.reference_peak, 'FLOP/s'))}",
-        f"exponent = {clock.exponent!r}",
-        f"boost_window = {toml_value(show(clock.boost_window, 's'))}",
-    ]

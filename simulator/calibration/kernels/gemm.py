@@ -23,15 +23,13 @@ from simulator.errors import CalibrationError
 from simulator.hardware.compute_coefficients import GemmCoefficients
 from simulator.hardware.gpu import Gpu
 from simulator.specs import CsvRows
-from simulator.specs.toml_text import toml_value
-from simulator.units import parse, plain_number, show
+from simulator.units import parse, plain_number
 
 __all__ = [
     "BOUNDS",
     "GemmMeasurement",
     "fit_gemm",
     "gemm_errors",
-    "gemm_toml",
     "leave_models_out",
     "model_groups",
     "read_gemm_csv",
@@ -246,30 +244,6 @@ def model_groups(measurements: Sequence[GemmMeasurement]) -> list[str]:
         common = int(values[np.argmax(counts)])
         groups = [g or (str(common) if common in pair else "") for pair, g in zip(sides, groups, strict=True)]
     return groups
-
-
-def gemm_toml(coefficients: GemmCoefficients, header: str) -> str:
-    """Return the coefficients as the text of a calibration file.
-
-    Args:
-        header: a comment for the top of the file: how it was made.
-    """
-    c = coefficients
-    plain = c.model_dump(exclude={"residuals", "clock", "sources", "start", "split_start", "notes", "aliases"})
-    lines = [f"# {line}" for line in header.splitlines()]
-    lines += [f"{key} = {toml_value(value)}" for key, value in plain.items()]
-    lines += [f"start = {toml_value(show(c.start, 's'))}", f"split_start = {toml_value(show(c.split_start, 's'))}"]
-    if c.notes:
-        lines.append(f"notes = {toml_value(c.notes)}")
-    lines += ["", "[clock]", f"full_clock_power = {toml_value(show(c.clock.full_clock_power, 'W'))}"]
-    lines += [
-        f"reference_peak = {toml_value(show(c.clock.reference_peak, 'FLOP/s'))}",
-        f"exponent = {c.clock.exponent!r}",
-    ]
-    lines += [f"boost_window = {toml_value(show(c.clock.boost_window, 's'))}", "", "[residuals]"]
-    lines += [f"{k} = {toml_value(v)}" for k, v in c.residuals.model_dump(exclude_none=True).items()]
-    lines += ["", "[sources]"] + [f"{toml_value(k)} = {toml_value(v)}" for k, v in c.sources.items()]
-    return "\n".join(lines) + "\n"
 
 
 def _rounded(value: float) -> float:

@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 
 from simulator.calibration.files import read_table
 from simulator.errors import CalibrationError
-from simulator.hardware.compute_coefficients import MemoryBoundCoefficients
 from simulator.hardware.gpu import Gpu
 from simulator.specs import CsvRows
-from simulator.specs.toml_text import toml_value
-from simulator.units import parse, plain_number, show
+from simulator.units import parse, plain_number
 
-__all__ = ["KERNELS", "MemoryMeasurement", "fit_memory_bound", "memory_bound_toml", "memory_errors", "read_memory_csv"]
+__all__ = ["KERNELS", "MemoryMeasurement", "fit_memory_bound", "memory_errors", "read_memory_csv"]
 
 KERNELS = ("copy", "add", "layer_norm", "softmax", "adamw")
 """Kernels whose traffic is that of the GPU's own memory; other rows (launches, host copies) are passed over."""
@@ -96,32 +94,3 @@ def fit_memory_bound(measurements: Sequence[MemoryMeasurement], gpu: Gpu) -> tup
     ).x
     share, fixed = found[0], float(np.exp(found[1]))
     return round(float(share), _DIGITS), float(f"{fixed:.{_DIGITS}g}")
-
-
-def memory_bound_toml(coefficients: MemoryBoundCoefficients, header: str) -> str:
-    """Return the coefficients as the text of a calibration file, `header` as comments on top."""
-    c = coefficients
-    lines = [f"# {line}" for line in header.splitlines()]
-    for key in (
-        "name",
-        "architecture",
-        "measured",
-        "sigma",
-        "sigma_outside",
-        "bandwidth_fraction",
-        "gather_share",
-        "layer_share",
-        "layer_backward_share",
-        "loss_share",
-        "cast_share",
-        "scores_backward_share",
-        "stack_share",
-        "plain_share",
-        "strided_share",
-        "sums_in_layer",
-    ):
-        lines.append(f"{key} = {toml_value(getattr(c, key))}")
-    lines += [f"start = {toml_value(show(c.start, 's'))}", f"ramp = {toml_value(show(c.ramp, 's'))}", "", "[residuals]"]
-    lines += [f"{k} = {toml_value(v)}" for k, v in c.residuals.model_dump(exclude_none=True).items()]
-    lines += ["", "[sources]", *(f"{toml_value(k)} = {toml_value(v)}" for k, v in c.sources.items())]
-    return "\n".join(lines) + "\n"

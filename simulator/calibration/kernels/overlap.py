@@ -11,7 +11,6 @@ as copies.  Activities that the table does not hold take the figures of products
 from __future__ import annotations
 
 import datetime
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from simulator.hardware.gpu import Gpu, load_gpu
 from simulator.hardware.interference import Interference
 from simulator.report.table import Section, Table, percent
 from simulator.specs import CsvRows
-from simulator.specs.toml_text import toml_value
+from simulator.specs.written import spec_toml
 
 __all__ = ["OverlapFit", "OverlapMeasurement", "calibrate_overlap", "read_overlap_csv"]
 
@@ -88,19 +87,8 @@ class OverlapFit:
 
     def toml(self) -> str:
         """Return the file."""
-        found = self.interference
-        lines = [
-            f"# Made by dtsim calibrate overlap from {found.points} measurements.",
-            f"name = {json.dumps(found.name)}",
-            f"measured = {toml_value(list(found.measured))}",
-            f"points = {found.points}",
-            f"residual_p50 = {found.residual_p50}",
-            f"residual_p95 = {found.residual_p95}",
-        ]
-        for first, row in found.slowdown.items():
-            lines += ["", f"[slowdown.{first}]", *(f"{second} = {factor}" for second, factor in row.items())]
-        sources = (f"{json.dumps(key)} = {json.dumps(text)}" for key, text in found.sources.items())
-        return "\n".join([*lines, "", "[sources]", *sources, ""])
+        points = self.interference.points
+        return spec_toml(self.interference, f"Made by dtsim calibrate overlap from {points} measurements.")
 
 
 def read_overlap_csv(path: Path | str) -> list[OverlapMeasurement]:

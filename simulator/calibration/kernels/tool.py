@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 from simulator.calibration.files import digests
 from simulator.calibration.kernels.attention import (
     attention_errors,
-    attention_toml,
     fit_attention,
     leave_shapes_out,
     read_attention_csv,
 )
-from simulator.calibration.kernels.gemm import fit_gemm, gemm_errors, gemm_toml, leave_models_out, read_gemm_csv
+from simulator.calibration.kernels.gemm import fit_gemm, gemm_errors, leave_models_out, read_gemm_csv
 from simulator.calibration.kernels.memory_bound import (
     fit_memory_bound,
-    memory_bound_toml,
     memory_errors,
     read_memory_csv,
 )
@@ -36,6 +34,7 @@ from simulator.hardware.compute_coefficients import (
 )
 from simulator.hardware.gpu import Gpu, load_gpu
 from simulator.report.table import Section, Table, percent
+from simulator.specs.written import spec_toml
 from simulator.units import show
 
 __all__ = ["KernelFit", "calibrate_kernels"]
@@ -165,7 +164,7 @@ def _gemm(rows: list[Any], gpu: Gpu, name: str, source: str, bad: tuple[str, ...
     given = "; start, tiles, splits, bandwidth_fraction and misaligned_rate are those of the file it started from"
     fitted = fitted.model_copy(update={"sources": {"*": source + given}})
     numbers = {one: f"{getattr(fitted.clock if one in _POWER else fitted, one):.4g}" for one in free}
-    toml = gemm_toml(fitted, f"Made by dtsim calibrate gemm from {len(rows)} products.")
+    toml = spec_toml(fitted, f"Made by dtsim calibrate gemm from {len(rows)} products.")
     return KernelFit(
         name=name, toml=toml, residuals=fitted.residuals, sigma=fitted.sigma, numbers=numbers, remarks=tuple(remarks)
     )
@@ -205,7 +204,7 @@ def _attention(rows: list[Any], gpu: Gpu, name: str, source: str, bad: tuple[str
         for direction in ("forward", "backward")
         for key, value in getattr(kernel, direction).model_dump().items()
     }
-    toml = attention_toml(coefficients, f"Made by dtsim calibrate attention from {len(rows)} kernels.")
+    toml = spec_toml(coefficients, f"Made by dtsim calibrate attention from {len(rows)} kernels.")
     return KernelFit(
         name=name, toml=toml, residuals=coefficients.residuals, sigma=sigma, numbers=numbers, remarks=tuple(remarks)
     )
@@ -233,7 +232,7 @@ def _memory(rows: list[Any], gpu: Gpu, name: str, source: str, bad: tuple[str, .
         }
     )
     numbers = {"bandwidth_fraction": f"{share:.3f}", "fixed time": show(fixed, "s")}
-    toml = memory_bound_toml(coefficients, f"Made by dtsim calibrate memory from {len(rows)} kernels.")
+    toml = spec_toml(coefficients, f"Made by dtsim calibrate memory from {len(rows)} kernels.")
     return KernelFit(name=name, toml=toml, residuals=coefficients.residuals, sigma=sigma, numbers=numbers, remarks=bad)
 
 

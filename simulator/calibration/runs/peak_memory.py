@@ -21,6 +21,7 @@ from simulator.errors import CalibrationError
 from simulator.hardware.memory_residuals import PARTS, MemoryResiduals, PartResidual, part_shares
 from simulator.report.prediction import QUANTILE
 from simulator.specs import write_text
+from simulator.specs.written import spec_toml
 
 __all__ = ["PeakError", "export_memory_residuals", "fit_memory_residuals"]
 
@@ -113,14 +114,12 @@ def export_memory_residuals(residuals: MemoryResiduals, sources: Iterable[str], 
     Args:
         sources: names of the tables that the peaks were published in.
     """
-    lines = [
-        "# Written by simulator.calibration.runs; do not edit.  How far predicted peaks of memory were from measured ones.",
-        'name = "memory_residuals"',
-        f"unseen = {residuals.unseen}",
-    ]
-    for part, residual in residuals.part.items():
-        lines += ["", f"[part.{part}]"]
-        lines += [f"{key} = {value}" for key, value in residual.model_dump().items()]
-    listed = "; ".join(sorted(sources)).replace("\\", "/").replace('"', "'")
-    lines += ["", "[sources]", f'"*" = "measured and predicted peaks of memory of the runs published in: {listed}"', ""]
-    write_text(path, "\n".join(lines))
+    listed = f"measured and predicted peaks of memory of the runs published in: {'; '.join(sorted(sources))}"
+    written = residuals.model_copy(update={"sources": {"*": listed}})
+    write_text(
+        path,
+        spec_toml(
+            written,
+            "Written by simulator.calibration.runs; do not edit.  How far predicted peaks of memory were from measured ones.",
+        ),
+    )

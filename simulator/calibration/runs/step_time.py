@@ -19,7 +19,6 @@ No price is fitted here: a run only widens or narrows the band of predictions of
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -32,6 +31,7 @@ from simulator.errors import CalibrationError
 from simulator.hardware.run_residuals import UNKNOWNS, KindResidual, RunResiduals, Unknown, unseen_of
 from simulator.report.prediction import QUANTILE
 from simulator.specs import write_text
+from simulator.specs.written import spec_toml
 
 __all__ = ["ANY", "RunError", "export_run_residuals", "fit_run_residuals"]
 
@@ -178,18 +178,12 @@ def export_run_residuals(residuals: RunResiduals, sources: Iterable[str], path: 
     Args:
         sources: names of the tables that the runs were published in.
     """
-    lines = [
-        "# Written by simulator.calibration.runs; do not edit.  How far whole predictions were from measured runs.",
-        'name = "run_residuals"',
-        "",
-        "[measured]",
-        *(f"{json.dumps(code)} = {json.dumps(machines)}" for code, machines in residuals.measured.items()),
-    ]
-    for table, entries in (("kind", residuals.kind), ("unknown", residuals.unknown)):
-        for name, residual in entries.items():
-            lines += ["", f"[{table}.{name}]"]
-            lines += [f"{key} = {value}" for key, value in residual.model_dump().items()]
-    listed = "; ".join(sorted(sources)).replace("\\", "/").replace('"', "'")
-    text = f"measured and predicted step times of the runs published in: {listed}"
-    lines += ["", "[sources]", f'"*" = "{text}"', ""]
-    write_text(path, "\n".join(lines))
+    listed = f"measured and predicted step times of the runs published in: {'; '.join(sorted(sources))}"
+    written = residuals.model_copy(update={"sources": {"*": listed}})
+    write_text(
+        path,
+        spec_toml(
+            written,
+            "Written by simulator.calibration.runs; do not edit.  How far whole predictions were from measured runs.",
+        ),
+    )
