@@ -8,8 +8,8 @@ A framework's thread runs through Python, dispatches every operator and launches
                                     however many kernels do it
     fetch       fetch_time          hooks around a module whose weights are sharded (`FETCHED`), forward, made again and backward
     group       launch_time         each product of grouped ones beside its launch: the library's own code
-    module      module_time         a linear layer or attention, forward or backward; rows in another order; a collective.
-                                    A linear layer that quantises counts twice
+    module      module_time         a linear layer or attention, forward or backward; rows in another order; a collective.  A linear
+                                    layer that quantises counts twice, one of experts in a loop once for each of them
 
 The thread stays ahead as long as the GPU has more to do than it.  Where it needs a result to go on, such as the counts of rows of
 experts (a call that the host waits for), it waits for the GPU, and both start anew together.  Between two such points, with
@@ -163,11 +163,17 @@ def _python(table: OperatorTable, i: int, launches: int, times: HostTimes) -> fl
     if table.part[i] == "weight":
         weights = int(table.shape[i, 0]) if launches > 1 and table.work[i] == "gemm" else 1
         return _PER_WEIGHT * weights * times.operator
-    return (_QUANTISING_MODULES if BYTES_PER_ELEMENT[table.dtype[i]] < _NARROW else 1) * times.module
+    calls = launches if _apart(table, i, launches) else 1
+    return calls * (_QUANTISING_MODULES if BYTES_PER_ELEMENT[table.dtype[i]] < _NARROW else 1) * times.module
+
+
+def _apart(table: OperatorTable, i: int, launches: int) -> bool:
+    """Whether a row is several products that are started one by one, each an operator of its own: as many launches as products."""
+    return launches == int(table.shape[i, 0]) > 1
 
 
 def _grouped(table: OperatorTable, i: int, launches: int, times: HostTimes) -> float:
     """What the library's own code for each of grouped products takes longer than in the loop that its launches stand for."""
-    if table.work[i] != "gemm" or launches < 2:
+    if table.work[i] != "gemm" or launches < 2 or _apart(table, i, launches):
         return 0.0
     return int(table.shape[i, 0]) * (times.slowed - 1.0) * times.launch

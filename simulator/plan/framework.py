@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from simulator.errors import SpecError
 from simulator.plan.plan import Plan
-from simulator.plan.values import Attention, Exchange, Messages, RecomputeExtent, RecomputeKind
+from simulator.plan.values import Attention, Exchange, ExpertLoop, Messages, RecomputeExtent, RecomputeKind
 from simulator.specs import ExtendingSpec, Listed, load_named, validate_spec
 from simulator.units import Bytes, Seconds
 
@@ -45,8 +45,8 @@ class Framework(ExtendingSpec):
     all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations);
     ring_traced (the ring is part of a compiled graph: fp32 results are joined by one kernel, and every exchange is waited for
     where it starts).
-    Experts: expert_exchange, as in `Plan`; masks_by_sequence (where experts drop rows, the exchange is "einsum", and a group of
-    tokens one sequence); exchange_sorts (once_per_node it also sorts rows by expert and back, by kernels on its own
+    Experts: expert_exchange and expert_loop, as in `Plan`; masks_by_sequence (where experts drop rows, the exchange is "einsum",
+    and a group of tokens one sequence); exchange_sorts (once_per_node it also sorts rows by expert and back, by kernels on its own
     stream); pads_expert_rows (else, and where products are in 8 bits, rows are copied once more to pad each expert's, and back);
     fuses_experts (the grouped products apply the activation function and write narrow results themselves).
     CUDA graphs: cuda_graphs, as in `Plan`, wherever a plan allows it.
@@ -137,6 +137,7 @@ class Framework(ExtendingSpec):
     ring_traced: bool = False
     casts_apart: bool = False
     expert_exchange: Exchange = "all_to_all"
+    expert_loop: ExpertLoop = "none"
     masks_by_sequence: bool = False
     exchange_sorts: bool = False
     pads_expert_rows: bool = False

@@ -16,6 +16,7 @@ from simulator.plan.values import (
     Attention,
     Degree,
     Exchange,
+    ExpertLoop,
     Layers,
     MeshShape,
     Messages,
@@ -91,6 +92,9 @@ class Plan(Spec):
     ] = None
     """Tokens of a group, at most, of a rank's microbatch, which is cut into equal ones; left out: a sequence, in codes whose
     masks span one (MaxText), else 1,024, as in Mesh-TensorFlow."""
+    expert_loop: Annotated[ExpertLoop | None, EXPERTS, FrameworkDefault("expert_loop"), EXPERT_CHOICE] = None
+    """Whether the host starts one expert after the other and waits for each one's rows: "modules" (each has weight tensors of its own),
+    "slices" (of tensors of all experts, whose whole gradients are added up expert by expert) or "none" (grouped products)."""
     expert_imbalance: Annotated[float, Field(ge=1, le=1000), EXPERTS, EXPERT_CHOICE, SHARED_EXPERTS] = 1.0
     """Rows of the rank with the most popular experts over the mean of all."""
     sequence_parallel: Annotated[

@@ -15,6 +15,7 @@ __all__ = [
     "Attention",
     "Degree",
     "Exchange",
+    "ExpertLoop",
     "Layers",
     "MeshShape",
     "Messages",
@@ -34,6 +35,7 @@ Layers = Annotated[int, Field(strict=True, ge=0, le=100_000)]
 Part = Annotated[float, Field(ge=0, le=1)]
 Attention = Literal["unfused", "flash1", "flash2", "flash3", "te", "te_2024", "te_mxfp8", "sdpa"]
 Exchange = Literal["all_to_all", "once_per_node", "einsum"]
+ExpertLoop = Literal["none", "modules", "slices"]
 Messages = Literal["latency", "blocking"]
 RecomputeKind = Literal["none", "selective", "operators", "full"]
 RecomputeExtent = Literal["layer", "until_kept", "needed"]

@@ -59,6 +59,7 @@ class LayerBuilder:
         self.weights: list[Tensor] = []
         self._modules: tuple[str, ...] = ()
         self._captured = ""
+        self._looped = False
 
     @property
     def tokens(self) -> tuple[Dim, Dim]:
@@ -119,9 +120,17 @@ class LayerBuilder:
         yield
         self._captured = before
 
+    @contextlib.contextmanager
+    def looped(self, loops: bool) -> Iterator[None]:
+        """Operations added inside run once for each expert of the rank, if `loops`."""
+        before, self._looped = self._looped, loops
+        yield
+        self._looped = before
+
     def add(self, op: AnyOp) -> AnyOp:
         """Append an operation, as part of the modules that are open."""
-        op = replace(op, modules=(*self._modules, *op.modules), captured=op.captured or self._captured)
+        modules, captured = (*self._modules, *op.modules), op.captured or self._captured
+        op = replace(op, modules=modules, captured=captured, looped=self._looped)
         self.ops.append(op)
         return op
 

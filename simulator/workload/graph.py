@@ -163,6 +163,7 @@ class Op:
         absorbed: the kernel that does its work where a framework has it: "exchange" (of rows), "grouped" (products of experts).
         launches, backward_launches: kernels started on the host; `per_expert` more forward, and twice as many backward, for each
             expert of the rank.
+        looped: whether it runs once for each expert of the rank, so that its launches are those of one.
     """
 
     label: str
@@ -178,6 +179,7 @@ class Op:
     launches: int = 1
     backward_launches: int = 1
     per_expert: int = 0
+    looped: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

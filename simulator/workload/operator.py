@@ -183,6 +183,7 @@ class KernelStyle:
         plain_router: the choice of experts and the loss that balances them are plain tensor operations.
         repeats_keys: keys and values are repeated for every query head before attention.
         fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
+        expert_loop: experts run one after the other: "modules", "slices" or "none" (blocks/expert_loop.py).
         exchange_sorts: an exchange of rows once per node sorts them by expert and back, by kernels on its own stream.
         pads_expert_rows: each expert's rows are copied to places whose number products in 8 bits take, and back.
         ring_in_fp32: partial results of ring attention are joined by plain fp32 operations.
@@ -238,6 +239,7 @@ class KernelStyle:
     ring_traced: bool = False
     casts_apart: bool = False
     fuses_experts: bool = False
+    expert_loop: str = "none"
     exchange_sorts: bool = False
     pads_expert_rows: bool = False
     gathers_logits: bool = False

@@ -86,7 +86,7 @@ def test_hooks_fetch_the_weights_of_every_linear_layer() -> None:
     assert 1 == fetched("head forward", zero_stage=3)
     assert 0 == fetched("layer forward", zero_stage=2)
     experts = fetched("moe layer forward", "mixtral_8x7b", zero_stage=3)
-    assert 4 + 1 + 2 * 8 == experts  # attention, the router, and two products of each expert
+    assert 4 + 1 + 3 * 8 == experts  # attention, the router, and three products of each expert
 
 
 def test_the_gpu_waits_where_the_host_waits_for_counts() -> None:

@@ -14,6 +14,11 @@ __all__ = ["overlaps_exchange", "row_experts"]
 _ONCE = r"\b(deep|hybrid)[- ]?ep\b"
 """Libraries that send a row once to every node (deepseek-ai/DeepEP and its branch hybrid-ep)."""
 _COPIES = r"\ball[- ]?to[- ]?all (token )?dispatcher\b"
+_LOOP = r"\bloop over (the )?experts\b|\bexperts (one after (an|the )other )?in a loop\b"
+_SLICES = r"\bslices of (joined|fused|all)\b"
+"""Words for experts whose weights are parts of one tensor."""
+_GROUPED = r"\bgrouped (products|gemms?|mm|matmuls?)\b|\bgrouped_(mm|gemm)\b|\bmegablocks\b|\btransformers v?[5-9]"
+"""transformers has grouped products since release 5 (huggingface/transformers at 0261a467, integrations/moe.py)."""
 _OVERLAPPED = (
     r"\bexchanges?( is| are)? overlap(ped)?\b|\boverlap of (the )?(expert )?exchange\b|\b(ep|moe)[ _-](a2a|all-?to-?all)[ _-]overlap"
     r"|\bmoe_a2a_overlap\b|\boverlap[-_]moe[-_]expert[-_]parallel[-_]comm\b"
@@ -39,6 +44,16 @@ def _exchange(row: Row, expert: int) -> dict[str, Any]:
     return {"expert_exchange": "once_per_node" if re.search(_ONCE, said) else "all_to_all"}
 
 
+def _loop(row: Row, expert: int) -> dict[str, Any]:
+    """Whether experts run one after the other; {} where the row does not tell."""
+    said = f"{words_said(row)} ; {text(row, 'version')}".lower()
+    if re.search(_GROUPED, said):
+        return {"expert_loop": "none"}
+    if expert == 1 and re.search(_LOOP, said):
+        return {"expert_loop": "slices" if re.search(_SLICES, said) else "modules"}
+    return {}
+
+
 def row_experts(row: Row, model: Model, tensor: int, replicas: int, assumed: list[str]) -> dict[str, Any]:
     """Return how experts are dealt out over `replicas` ranks of each tensor-parallel slice, and who exchanges their rows where the row's
     words tell; of a dense model nothing.
@@ -52,7 +67,7 @@ def row_experts(row: Row, model: Model, tensor: int, replicas: int, assumed: lis
             raise CannotPlace(f"ep = {expert}, but the row's model has no experts", counts=False)
         return {}
     if tensor == 1:
-        return {"expert_parallel": expert, **_exchange(row, expert)}
+        return {"expert_parallel": expert, **_exchange(row, expert), **_loop(row, expert)}
     split = count(row, "etp")
     if split is None:
         recipe = "bridge" in text(row, "framework").lower()
@@ -72,7 +87,12 @@ def row_experts(row: Row, model: Model, tensor: int, replicas: int, assumed: lis
         assumed.append(
             f"experts over {expert} ranks and {split} slices: the same part of them as etp = {text(row, 'etp')}"
         )
-    fields = {"expert_parallel": expert, "expert_tensor_parallel": split, **_exchange(row, expert)}
+    fields = {
+        "expert_parallel": expert,
+        "expert_tensor_parallel": split,
+        **_exchange(row, expert),
+        **_loop(row, expert),
+    }
     if expert > 1 or split == 1:
         fields["sequence_parallel"] = True
         assumed.append("sequence_parallel (experts are dealt out)")

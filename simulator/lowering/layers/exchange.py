@@ -90,5 +90,5 @@ def wait_for(ctx: LayerContext, rows: Rows, o: Operator, op: HostWait, phase: st
         dtype=ctx.dtype,
         read=o.read / ctx.ways(op.dims),
         phase=phase,
-        launches=o.launches,
+        launches=o.launches * (ctx.experts.count // ranks if op.looped else 1),
     )

@@ -190,7 +190,8 @@ def _row(
     access = access or ("scores backward" if op.access == "scores" and phase == "backward" else op.access or "layer")
     if op.after_exchange and ctx.style.exchange_sorts and ctx.experts.kind == "once_per_node":
         access = "exchange"
-    looped = op.per_expert * (ctx.experts.count // ctx.layout.ranks(EXPERT)) * (2 if phase == "backward" else 1)
+    mine = ctx.experts.count // ctx.layout.ranks(EXPERT)
+    launches = launches * (mine if op.looped else 1) + op.per_expert * mine * (2 if phase == "backward" else 1)
     rows.add(
         label=label or o.label,
         work="memory_bound",
@@ -199,6 +200,6 @@ def _row(
         read=read,
         written=written,
         phase=phase,
-        launches=launches + looped,
+        launches=launches,
         part=part,
     )

@@ -50,7 +50,7 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
         before, after = gathered if d.around.gathers else 0.0, scattered if d.around.sums else 0.0
         write_in_pieces(ctx, rows, o.label, d.shape, "TN", phase, before, after, narrow=narrow)
         return
-    order, launches = "TN" if o.has_weight else "NN", LAUNCHES_PER_EXPERT * b if d.around.experts else o.launches
+    order, launches = "TN" if o.has_weight else "NN", _launches(op, b) if d.around.experts else o.launches
     if panels:
         row = product_panels(ctx, rows, o, d, gathered, order, phase, narrow)
     for i, width in enumerate(() if panels else d.widths):
@@ -84,6 +84,11 @@ def _fetch(ctx: LayerContext, rows: Rows, o: Operator, d: Division, phase: str) 
     """Have the hooks of a product's modules run: one module per weight, and per expert."""
     if ctx.fetches and o.has_weight:
         fetch(rows, o.label, len(o.widths) * (d.shape[0] if d.around.experts else 1), phase)
+
+
+def _launches(op: Product, experts: int) -> int:
+    """What the host starts for one product of each of some experts: in a loop each is an operator of its own, else one of a group."""
+    return experts * (1 if op.looped else LAUNCHES_PER_EXPERT)
 
 
 def _piecewise(ctx: LayerContext, op: Product, d: Division) -> bool:
@@ -167,7 +172,7 @@ def _linear_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
             written=0.0,
             phase="backward",
             part="weight",
-            launches=2,
+            launches=2 * (d.shape[0] if op.looped else 1),
         )
 
 
@@ -216,7 +221,7 @@ def _gradients(
     """
     b, m, n, k = shape
     d, narrow = ctx.division(o), op.quantised
-    launches = LAUNCHES_PER_EXPERT * b if d.around.experts else 1
+    launches = _launches(op, b) if d.around.experts else 1
     if narrow:
         label = f"{o.label} output gradient"
         _quantise(ctx, rows, label, op, d, float(b * m * n), "backward", d.around.gathers_back)
@@ -253,9 +258,27 @@ def _gradients(
         f"{o.label} weight gradient",
         part="weight",
     )
+    if op.looped and ctx.style.expert_loop == "slices":
+        _slice_gradients(ctx, rows, o, (b, n, k))
     if not fused:
         _accumulate(ctx, rows, o, float(b * n * k), d.around.scatters)
     return wgrad
+
+
+def _slice_gradients(ctx: LayerContext, rows: Rows, o: Operator, shape: tuple[int, int, int]) -> None:
+    """Make the gradient of all experts' tensor out of each one's: zeros of the whole, the slice copied in, the sum with the others'."""
+    experts, n, k = shape
+    one = ctx.e * float(n * k)
+    rows.add(
+        label=f"{o.label} gradients of slices",
+        work="memory_bound",
+        dtype=ctx.dtype,
+        read=(2 * experts + 1) * experts * one,
+        written=(2 * experts + 1) * experts * one,
+        phase="backward",
+        part="weight",
+        launches=3 * experts,
+    )
 
 
 def _cast_weights(ctx: LayerContext, rows: Rows, o: Operator, d: Division, phase: str) -> None:

@@ -14,11 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.errors import PlanError
+from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
 from simulator.remembered import hashed_once, kept
 from simulator.workload.model import Model
 
-__all__ = ["BY_MASKS", "Axes", "Groups", "check_experts", "with_experts"]
+__all__ = ["BY_MASKS", "Axes", "Groups", "check_experts", "expert_loop", "with_experts"]
 
 BY_MASKS = "einsum"
 """The exchange whose rows are made by products with one-hot masks (`Plan.expert_exchange`)."""
@@ -150,7 +151,14 @@ def check_experts(model: Model, plan: Plan, exchange: str) -> None:
         plan.check_needs("expert_parallel", "expert_imbalance", "expert_exchange")
     tensor = plan.tensor_parallel
     split = plan.expert_tensor_parallel or tensor
-    dealt = ("expert_parallel", "expert_tensor_parallel", "expert_exchange", "expert_group_size", "expert_imbalance")
+    dealt = (
+        "expert_parallel",
+        "expert_tensor_parallel",
+        "expert_exchange",
+        "expert_group_size",
+        "expert_loop",
+        "expert_imbalance",
+    )
     plan.check_needs("model.experts", *dealt, model=model)
     if not model.experts:
         return
@@ -187,6 +195,25 @@ def check_experts(model: Model, plan: Plan, exchange: str) -> None:
             f"sequence parallelism, but sequence_parallel = false, tensor_parallel = {tensor}, expert_parallel = "
             f"{plan.expert_parallel}, expert_tensor_parallel = {split}. Way out: sequence_parallel = true."
         )
+
+
+def expert_loop(plan: Plan, framework: Framework, exchange: str) -> str:
+    """Return whether and how experts run one after the other (`Plan.expert_loop`).
+
+    Args:
+        exchange: how tokens reach their experts.
+
+    Raises:
+        PlanError: they do, by the plan's word, and that does not go with the rest of it.
+    """
+    grouped = plan.expert_parallel > 1 or exchange == BY_MASKS or framework.fuses_experts
+    if plan.expert_loop in (None, "none") or not grouped:
+        return "none" if grouped else plan.expert_loop or framework.expert_loop
+    raise PlanError(
+        "experts in a loop take rows of their own rank's tokens and have products of their own, but expert_loop = "
+        f"{plan.expert_loop!r}, expert_parallel = {plan.expert_parallel}, expert_exchange = {exchange!r} and framework "
+        f"{framework.name!r} {'fuses' if framework.fuses_experts else 'does not fuse'} their products. Way out: expert_loop = 'none'."
+    )
 
 
 def _check_masks(model: Model, plan: Plan, exchange: str) -> None:

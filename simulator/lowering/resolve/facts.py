@@ -16,7 +16,7 @@ from simulator.lowering.resolve.asynchronous_rules import UNROLLED, check_asynch
 from simulator.lowering.resolve.context_rules import check_context, with_ring
 from simulator.lowering.resolve.degrees import count_microbatches, count_replicas
 from simulator.lowering.resolve.effect_rules import check_effects
-from simulator.lowering.resolve.expert_rules import BY_MASKS, Groups, check_experts, with_experts
+from simulator.lowering.resolve.expert_rules import BY_MASKS, Groups, check_experts, expert_loop, with_experts
 from simulator.lowering.resolve.head_rules import with_shared_heads
 from simulator.lowering.resolve.mesh_rules import check_mesh, with_tensor_mesh
 from simulator.lowering.resolve.model_rules import check_model
@@ -142,6 +142,7 @@ class Facts:
             plan.loss_chunks or 1,
             self.expert_group,
         )
+        style = replace(style, expert_loop=expert_loop(plan, framework, self.exchange))
         if style.autocast and not (self.gradient == "fp32" and self.workload.numbers.master_weights):
             style = replace(style, autocast=False)
         if len(self.layout.tensor) > 1:  # gathered operands are the layout's own affair

@@ -9,6 +9,7 @@ In 8 bits some codes copy the rows once more, before up and after down, so that 
 Dispatch and combine are the exchanges between the ranks that share the experts.  Bytes kept per token (16 bits): k (4 h + 6 f_e) for the
 experts, k (2 h + 6 f_e) where the router's weights scale the inner activation, 2 h for the router's input and 12 E for logits, weights
 and choice.
+Without grouped products the host starts one expert after the other (`expert_loop.py`), in place of permute and unpermute.
 With a capacity factor c every expert takes exactly c k T / E rows: fuller ones drop tokens, emptier ones are padded, so that k T
 becomes c k T above and all ranks have equal work.  Then rows may be made by products with one-hot masks, too (`one_hot.py`), in place
 of permute, sorts and unpermute.  Groups of experts with a choice of one each (M6-T's prototypes, arXiv
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from simulator.workload.blocks.expert_loop import rows_added, rows_found, rows_taken
 from simulator.workload.blocks.mlp import mlp
 from simulator.workload.blocks.one_hot import combine, dispatch
 from simulator.workload.builder import LayerBuilder
@@ -75,8 +77,9 @@ def experts(g: LayerBuilder, x: Tensor) -> Tensor:
             chosen = _choice(g, x)
         if not m.capacity_factor:
             _counts(g, chosen)
-        by_product = style.expert_group > 0
-        mine, weights = dispatch(g, x, chosen) if by_product else (_permuted(g, x, chosen), chosen)
+        by_product, loops = style.expert_group > 0, style.expert_loop != "none"
+        with g.looped(loops):
+            mine, weights = dispatch(g, x, chosen) if by_product else (_permuted(g, x, chosen), chosen)
         there = g.tensor("dispatched rows", Dim("expert_rows", mine.dims[0].size), g.hidden)
         g.add(_exchange("dispatch", mine, there, True, m.experts_per_token, reach))
         if not by_product:
@@ -84,7 +87,8 @@ def experts(g: LayerBuilder, x: Tensor) -> Tensor:
         pads = style.pads_expert_rows and g.quantises and not m.capacity_factor
         if pads:
             there = g.moves("expert rows padded", there, "padded rows", access="stream", absorbed="exchange")
-        out = mlp(g, "expert", there, Dim("expert_ffn", m.expert_ffn), expert=True)
+        with g.looped(loops):
+            out = mlp(g, "expert", there, Dim("expert_ffn", m.expert_ffn), expert=True)
         if m.linear_bias and style.weights_in_experts:
             out = _weighted_biases(g, out)
         if pads:
@@ -95,7 +99,10 @@ def experts(g: LayerBuilder, x: Tensor) -> Tensor:
         g.add(_exchange("combine", out, back, False, m.experts_per_token, reach))
         if style.weighs_rows_in_fp32 and not by_product:
             back = _weighted_rows(g, back, chosen)
-        made = combine(g, x, back, weights) if by_product else _unpermuted(g, x, back, chosen)
+        with g.looped(loops):
+            made = combine(g, x, back, weights) if by_product else _unpermuted(g, x, back, chosen)
+            if loops:
+                rows_found(g, chosen)
         return _shared(g, x, made) if m.shared_expert_ffn else made
 
 
@@ -105,6 +112,9 @@ def _permuted(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
     mine = g.tensor(
         "copied rows", Dim("copies", max(1, round(g.t * m.experts_per_token * (m.capacity_factor or 1.0)))), g.hidden
     )
+    if g.style.expert_loop != "none":
+        rows_taken(g, x, mine, chosen)
+        return mine
     moved = (Moves(dims=x.dims, read=e, backward_written=e), Moves(dims=mine.dims, written=e, backward_read=e))
     g.add(
         Kernel(label="permute", inputs=(x, chosen), outputs=(mine,), absorbed="exchange", moves=moved, access="gather")
@@ -117,6 +127,9 @@ def _unpermuted(g: LayerBuilder, x: Tensor, back: Tensor, chosen: Tensor) -> Ten
     e = g.e
     weighted_before = g.style.weights_in_experts or g.style.weighs_rows_in_fp32
     made = g.tensor("experts' output", *x.dims)
+    if g.style.expert_loop != "none":
+        rows_added(g, back, made, chosen)
+        return made
     moved = (
         Moves(dims=back.dims, read=e, backward_read=e, backward_written=e),
         Moves(dims=x.dims, written=e, backward_read=e),
