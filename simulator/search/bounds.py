@@ -53,7 +53,17 @@ from simulator.remembered import Remembered
 from simulator.workload.layer_kind import is_layer
 from simulator.workload.workload import Workload
 
-__all__ = ["ACTIVATION_FIELDS", "ROUNDING", "Lasting", "held_bytes", "lasting", "least_bytes", "least_seconds"]
+__all__ = [
+    "ACTIVATION_FIELDS",
+    "MICROBATCH",
+    "ROUNDING",
+    "Lasting",
+    "grows_with_tokens",
+    "held_bytes",
+    "lasting",
+    "least_bytes",
+    "least_seconds",
+]
 
 
 def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
@@ -293,9 +303,21 @@ def _shared(resolved: ResolvedPlan) -> bool:
     return resolved.schedule.flush and not mixed
 
 
+def grows_with_tokens(state: State) -> bool:
+    """Whether a rank holds as much at least (`least_bytes`) when microbatches are larger, and fewer.
+
+    What stands through the whole step is the same then.  A rank of a pipeline that begins each backward as soon as it can holds
+    min(k, m) microbatches of b sequences, k by its place; of m / n of n b sequences n min(k, m / n) b, which is no less.
+    """
+    resolved = state.resolved
+    waits = resolved.schedule.splits_backward or resolved.activation_offload or resolved.cuda_graphs
+    return _shared(resolved) and _one_after_another(state) and not waits
+
+
+MICROBATCH = "plan.microbatch_size"
 ACTIVATION_FIELDS = frozenset(
     {
-        "plan.microbatch_size",
+        MICROBATCH,
         "plan.recompute",
         "plan.recompute_modules",
         "plan.recompute_policy",

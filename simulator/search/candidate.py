@@ -18,7 +18,7 @@ from simulator.job import Job
 from simulator.lowering import begin, resolve
 from simulator.lowering.resolve.framework_rules import beyond_framework
 from simulator.report.prediction import QUANTILE, Prediction
-from simulator.search.bounds import ROUNDING, lasting, least_bytes, least_seconds
+from simulator.search.bounds import ROUNDING, grows_with_tokens, lasting, least_bytes, least_seconds
 from simulator.search.defaults import repeated
 from simulator.search.lighter import keeps_everything
 from simulator.search.space import Point, Space
@@ -146,7 +146,8 @@ class Looked:
         lightest: whether its bound is that of its kernels alone, and no sibling that makes something again runs less (`lighter.py`).
         bound: of its objective, never above what `simulate()` says.
         full: bytes of its fullest rank over those of the GPU, never above what `simulate()` says.
-        too_large: whether it cannot fit as surely as asked for; `by_states`: nor any that differs in `ACTIVATION_FIELDS` alone.
+        too_large: whether it cannot fit as surely as asked for; `by_states`: nor any that differs in `ACTIVATION_FIELDS` alone;
+            `by_tokens`: nor any with larger microbatches.
         objective: what is made least.
     """
 
@@ -158,6 +159,7 @@ class Looked:
     full: float = 0.0
     too_large: bool = False
     by_states: bool = False
+    by_tokens: bool = False
     objective: str = "step_time"
 
     def simulated(self) -> Candidate | str:
@@ -203,6 +205,7 @@ def look(
         stands = lasting(job.workload, resolved, begun) if probability is not None and not cluster.parts else None
         held = float(stands.bytes.max()) * (1.0 - ROUNDING) if stands else 0.0
         large = by_states = held > most * room
+        by_tokens = False
         seconds, lightest = 0.0, False
         if not large:
             state = begun()
@@ -210,6 +213,7 @@ def look(
             if probability and stands and most * room >= held > 0:
                 most = min(most, fullest_that_fits(probability, unseen, stands.spread / held))
             large = held > most * room
+            by_tokens = large and grows_with_tokens(state)
             if not large and objective != "memory":
                 enough = cut / _least(job, 1.0, objective)
                 seconds = least_seconds(job, state, enough)
@@ -223,6 +227,7 @@ def look(
         full=held / room,
         too_large=large,
         by_states=bool(by_states and stands and stands.shared),
+        by_tokens=by_tokens,
         objective=objective,
         lightest=lightest,
     )

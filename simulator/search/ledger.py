@@ -1,13 +1,13 @@
 """What became of the plans of a space, a few bytes for each: columns as long as the space, not objects by the million.
 
-Plans that are alike in what decides over them are written down together: `family` is a block of the columns, seen with an axis for
-every field.
+Plans that are alike in what decides over them are written down together.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -85,20 +85,24 @@ class Ledger:
         """Whether nothing is known of a plan."""
         return not self._fates[number]
 
-    def refuse(self, number: int, reason: str, shared: Collection[str] | None = None) -> None:
-        """Write down why a plan cannot be; and so all that have its values of the fields `shared`, unless None."""
+    def refuse(self, number: int, reason: str, others: Mapping[str, Sequence[int]] = MappingProxyType({})) -> None:
+        """Write down why a plan cannot be; and so all that differ from it in nothing but some `others`.
+
+        Args:
+            others: field -> numbers of values that it has in these plans; it may have its own, too.
+        """
         why = self._reasons.setdefault(reason, len(self._said))
         if why == len(self._said):
             self._said.append(reason)
-        self._write(number, shared, _REFUSED, why=why)
+        self._write(number, others, _REFUSED, why=why)
 
-    def too_large(self, number: int, full: float, shared: Collection[str] | None = None) -> None:
-        """Write down that a plan fills more of the GPU than it may, at least this part; and so all that have its values of `shared`."""
-        self._write(number, shared, _LARGE, figure=full)
+    def too_large(self, number: int, full: float, others: Mapping[str, Sequence[int]] = MappingProxyType({})) -> None:
+        """Write down that a plan fills more of the GPU than it may, at least this part; and so, as `refuse` has them, `others`."""
+        self._write(number, others, _LARGE, figure=full)
 
     def bound(self, number: int, least: float) -> None:
         """Write down what the objective of a plan is at least."""
-        self._write(number, None, _LOOKED, figure=least)
+        self._write(number, {}, _LOOKED, figure=least)
 
     def dispose(self, numbers: NDArray[np.int64]) -> None:
         """Write down that nobody has to simulate these."""
@@ -145,18 +149,19 @@ class Ledger:
         axis = list(self._space.ranges).index(field)
         return column.reshape(self._shape)[(slice(None),) * axis + (place,)]
 
-    def _write(self, number: int, shared: Collection[str] | None, fate: int, figure: float = 0.0, why: int = 0) -> None:
-        if shared is None:
-            self._fates[number], self._figures[number], self._why[number] = fate, figure, why
-            return
-        places = np.unravel_index(number, self._shape)
-        block: tuple[Any, ...] = tuple(
-            place if field in shared else slice(None) for field, place in zip(self._space.ranges, places, strict=True)
-        )
-        fates = self._fates.reshape(self._shape)
-        mine = fates[block] == _OPEN
-        for column, value in ((self._figures, figure), (self._why, why), (self._fates, fate)):
-            some = column.reshape(self._shape)[block]
-            if isinstance(some, np.ndarray):
-                some[mine] = value
-        self._fates[number], self._figures[number], self._why[number] = fate, figure, why
+    def _write(
+        self, number: int, others: Mapping[str, Sequence[int]], fate: int, figure: float = 0.0, why: int = 0
+    ) -> None:
+        mine = np.append(self._still_open(number, others), number) if others else number
+        self._fates[mine], self._figures[mine], self._why[mine] = fate, figure, why
+
+    def _still_open(self, number: int, others: Mapping[str, Sequence[int]]) -> NDArray[np.int64]:
+        """Plans of which nothing is known that differ from one in nothing but some fields."""
+        found = np.array([number])
+        stride = 1
+        for field, values in reversed([*self._space.ranges.items()]):
+            if field in others:
+                steps = np.array(others[field], np.int64) - number // stride % len(values)
+                found = np.add.outer(found, stride * steps).ravel()
+            stride *= len(values)
+        return np.asarray(found[self._fates[found] == _OPEN], np.int64)

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.report.table import percent
-from simulator.search.bounds import ACTIVATION_FIELDS
+from simulator.search.bounds import ACTIVATION_FIELDS, MICROBATCH
 from simulator.search.candidate import Candidate, Looked, look
 from simulator.search.deciding import deciding_fields
 from simulator.search.ledger import Ledger
 from simulator.search.lighter import Lighter
 from simulator.search.space import Space
+from simulator.search.split import BALANCED, SPLIT
 from simulator.units import show
 
 __all__ = ["BATCH", "Run"]
@@ -65,7 +66,7 @@ class Run:
         self._told = self._started = time.monotonic()
         self._simulating = 0.0
         self._lighter = Lighter(self.space)
-        self._lasting = frozenset(self.space.ranges) - ACTIVATION_FIELDS
+        self._counts = {field: len(values) for field, values in self.space.ranges.items()}
         self._best: list[Candidate] = []
 
     @property
@@ -94,9 +95,12 @@ class Run:
             probability, lighter = (None, 0.0) if every else (self.probability, self._lighter.bound(point))
             found = look(self.space, point, self.objective, probability, cut, lighter)
             if found.job is None:
-                self.ledger.refuse(number, found.refusal, deciding_fields(self.space, point, found.refusal))
+                decide = deciding_fields(self.space, point, found.refusal)
+                self.ledger.refuse(
+                    number, found.refusal, {f: range(n) for f, n in self._counts.items() if f not in decide}
+                )
             elif found.too_large:
-                self.ledger.too_large(number, found.full, self._lasting if found.by_states else None)
+                self.ledger.too_large(number, found.full, self._as_large(found))
             else:
                 self.ledger.bound(number, found.bound)
                 if found.lightest:
@@ -105,6 +109,17 @@ class Run:
             self._progress()
             if found.job is not None and not found.too_large:
                 yield found
+
+    def _as_large(self, found: Looked) -> dict[str, Sequence[int]]:
+        """Field -> numbers of values that leave no more room than those of a plan that has none."""
+        if found.point.values.get(SPLIT, BALANCED) != BALANCED:  # other choices, other layers on a rank
+            return {}
+        if found.by_states:
+            return {field: range(count) for field, count in self._counts.items() if field in ACTIVATION_FIELDS}
+        if found.by_tokens and MICROBATCH in self.space.ranges:
+            own = found.point.values[MICROBATCH]
+            return {MICROBATCH: [place for place, size in enumerate(self.space.ranges[MICROBATCH]) if size >= own]}
+        return {}
 
     def looked(self, number: int) -> Looked:
         """Return a plan that was looked at, to be simulated: of all plans only their bounds are kept."""

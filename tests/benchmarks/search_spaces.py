@@ -22,6 +22,17 @@ def peak_bytes() -> int:
         return 1024 * next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 
 
+FINE: dict[str, dict[str, tuple[Any, ...]]] = {
+    "megatron_22b": {"plan.chunks_per_rank": (1, 2, 4, 8)},
+    "gpt3_175b": {"plan.chunks_per_rank": (1, 2, 3, 4, 6, 8, 12, 24)},
+    "llama3_1_405b": {
+        "plan.pipeline_parallel": (1, 2, 4, 6, 7, 8, 9, 14, 16, 18, 21, 32, 42, 63),
+        "plan.chunks_per_rank": (1, 2, 3, 4, 7, 8),
+    },
+    "deepseek_v3": {"plan.chunks_per_rank": (1, 2, 3, 4, 6, 8)},
+}
+"""What a planner would try of each model beside the default ranges; with these the spaces have 12,000 to 120,000 plans."""
+_OF_ALL = {"plan.microbatch_size": (1, 2, 4, 8), "plan.zero_stage": (0, 1, 2, 3)}
 WIDE: dict[str, tuple[Any, ...]] = {
     "plan.overlap_gradients": (None, False, True),
     "plan.overlap_parameters": (None, False, True),
@@ -46,7 +57,7 @@ def searched(
     sizes = [f"cluster.gpus={gpus}", f"workload.global_batch_size={batch}", f"workload.sequence_length={tokens}"]
     job = job_from_names(model, cluster, sizes)
     ranges = {field: values for field, values in default_ranges(job).items() if field != "plan.layer_split"}
-    space = make_space(job, ranges | (more or {}), {})
+    space = make_space(job, ranges | (more or (FINE[model] | _OF_ALL)), {})
     started = time.process_time()
     answer = search(space, top=1)
     seconds = time.process_time() - started

@@ -181,6 +181,24 @@ def test_what_is_too_large_by_its_bound_does_not_fit(probability: float) -> None
         assert isinstance(result, str) or not result.feasible(probability)
 
 
+@pytest.mark.parametrize("model", ["gpt3_6_7b", "mixtral_8x7b"])
+def test_what_is_too_large_with_another_plan_is_so_by_itself(model: str) -> None:
+    ranges = [
+        "tensor_parallel=1,2", "pipeline_parallel=1,2,4", "chunks_per_rank=1,2", "microbatch_size=1,2,4,8", "zero_stage=0,2,3",
+        "recompute=none,selective,full", "schedule=one_f_one_b,interleaved_1f1b,gpipe,looped_bfs,zb_h1,chimera",
+        "layer_split=balanced,timed",
+    ]  # fmt: skip
+    space = space_of(model, "dgx_a100_40", ["cluster.gpus=16", "workload.global_batch_size=64"], ranges)
+    answer = search(space)
+    small = []
+    for number in answer.large:
+        alone = look(space, space.at(number), "step_time", 0.9)
+        if alone.job is not None and not alone.too_large:
+            small.append(space.at(number).settings)
+    assert not small
+    assert len(answer.large) > 100
+
+
 def test_a_planted_bound_changes_the_answer(small: Space, grid: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     """If bounds could be too high without a trace, the tests above would prove nothing."""
     real = candidate.least_seconds
