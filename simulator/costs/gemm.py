@@ -6,8 +6,8 @@ A kernel is a tile of the output and a number of parts into which the depth is c
 kernel can issue times the clock that the power limit leaves: a kernel that keeps the tensor cores less busy draws less
 and runs at a higher clock, so that lost efficiency is partly won back.  What it cannot issue, and the start of a tile, are cycles
 of the multiprocessor: they count for less where its tensor cores are slower, as on cards cut for export or made for games, and in
-formats without tensor cores.  The numbers are in
-`hardware/compute_coefficients.py`.  Host launches are not part of the price.
+formats without tensor cores.  The start of a tile takes as long in every format: in 8 bits it is worth twice the depth.
+The numbers are in `hardware/compute_coefficients.py`.  Host launches are not part of the price.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def gemm_seconds(
     waves = tiles / gpu.streaming_multiprocessors
     waves = (1.0 - c.wave_softening) * np.ceil(waves) + c.wave_softening * np.maximum(waves, 1.0)
     pace = tensor_pace(peak, element, gpu, c.issue_reference)
-    depth = np.ceil(k / parts / _DEPTH_STEP) * _DEPTH_STEP + (c.prologue + c.gradient_prologue * gradient) * pace
+    ends = (c.prologue + c.gradient_prologue * gradient) * pace * _HALF_BYTES / element
+    depth = np.ceil(k / parts / _DEPTH_STEP) * _DEPTH_STEP + ends
     rate = peak * _issue_rate(c, pace, dtype) * _alignment(sizes, layout, dtype, element, peak, gpu, c)
     compute = waves * rows * columns * depth * (2.0 * gpu.streaming_multiprocessors) / rate
     busy = 2.0 * batch * m * n * k / (peak * compute)

@@ -119,7 +119,8 @@ class GemmCoefficients(_Calibration):
             keep a higher clock than their data sheet's.
         issue_reference: FLOP per cycle and multiprocessor, in 16-bit formats, of the GPUs that issue_efficiency, prologue and
             small_tile_loss were measured on: on slower tensor cores they lose less; 0 = the same loss everywhere.
-        prologue: start and end of a tile, in steps of depth; `gradient_prologue` is added for weight gradients.
+        prologue: start and end of a tile, as the depth of 16-bit operands that takes as long; `gradient_prologue` is added for weight
+            gradients.
         small_tile_loss: loss of smaller tiles, per percent of extra operand traffic per output element.
         wave_softening: 0: a last, partial wave costs a whole one; 1: work is spread evenly (stream-K).
         exposed_output: share of the output's memory time that compute does not hide.

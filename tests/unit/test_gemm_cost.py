@@ -154,9 +154,10 @@ def rate(gpu, dtype, repeats=np.inf, shape=(1, 8192, 8192, 8192)):
 
 
 def test_products_that_go_on_lose_the_clock_that_a_short_benchmark_keeps():
-    # Transformer Engine's guide: 1800 TFLOP/s where the benchmark lasts 33 ms, 1530 where it lasts longer (B300, bf16).
+    # Transformer Engine's guide: 1800 TFLOP/s where the benchmark lasts 33 ms, 1530 where it lasts longer (B300, bf16).  Another B300 ran
+    # short ones at 1600; the numbers stand between.
     shape = (1, 15872, 4096, 4096)
-    assert rate("b300_sxm", "bf16", 110, shape) > 1.1 * rate("b300_sxm", "bf16", np.inf, shape)
+    assert rate("b300_sxm", "bf16", 110, shape) > 1.05 * rate("b300_sxm", "bf16", np.inf, shape)
     assert rate("b300_sxm", "bf16", 10**6, shape) == pytest.approx(rate("b300_sxm", "bf16", np.inf, shape), rel=1e-6)
 
 
@@ -211,3 +212,16 @@ def test_no_power_limit_slows_a_tpu(name: str, share: float) -> None:
     gpu = load_gpu(name)
     large = gemm_seconds([(1, 16384, 8192, 8192)], ["TN"], ["bf16"], [False], gpu, load_gemm_coefficients(gpu))
     assert 2 * 16384 * 8192**2 / large[0] / gpu.peak("bf16") == pytest.approx(share, abs=0.02)
+
+
+def test_the_start_of_a_tile_takes_as_long_in_every_format():
+    device = load_gpu("h100_80gb_sxm").model_copy(update={"power": 1e5})
+    numbers = load_gemm_coefficients(device).model_copy(update={"small_tile_loss": 0.0, "splits": (1,)})
+
+    def added(dtype):
+        args = [(1, 16384, 16384, 4096)], ["TN"], [dtype], [False], device
+        without = numbers.model_copy(update={"prologue": 0.0})
+        return gemm_seconds(*args, numbers)[0] - gemm_seconds(*args, without)[0]
+
+    assert added("bf16") > 0.0
+    assert added("fp8") == pytest.approx(added("bf16"), rel=1e-3)
