@@ -48,7 +48,7 @@ class Framework(ExtendingSpec):
     Experts: expert_exchange and expert_loop, as in `Plan`; masks_by_sequence (where experts drop rows, the exchange is "einsum",
     and a group of tokens one sequence); exchange_sorts (once_per_node it also sorts rows by expert and back, by kernels on its own
     stream); pads_expert_rows (else, and where products are in 8 bits, rows are copied once more to pad each expert's, and back);
-    fuses_experts (the grouped products apply the activation function and write narrow results themselves).
+    fuses_experts (in mxfp8 the grouped products apply the activation function and write narrow results themselves).
     CUDA graphs: cuda_graphs, as in `Plan`, wherever a plan allows it.
     Loss: loss_metrics (training metrics that evaluate it again of every microbatch's logits, each by plain torch).
     End of a step: clips_gradients by their global norm; post_validates (with a split backward ranks update without waiting

@@ -21,6 +21,7 @@ __all__ = [
     "Attention",
     "Dim",
     "Exchange",
+    "HeadSwap",
     "HostWait",
     "Keep",
     "Kernel",
@@ -312,6 +313,17 @@ class Lookup(Kernel):
     """Rows of a table, by their numbers; `by_product`: as one-hot rows times the table."""
 
     by_product: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadSwap(Kernel):
+    """Between ranks that share sequences, some tokens of all heads against all tokens of some heads, or back; what it moves are copies.
+
+    Args:
+        parts: shares of its input that go in an exchange each.
+    """
+
+    parts: tuple[float, ...] = (1.0,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -182,7 +182,7 @@ class KernelStyle:
         plain_gate: a gate is joined by plain tensor operations, even where bias and activation function are one kernel.
         plain_router: the choice of experts and the loss that balances them are plain tensor operations.
         repeats_keys: keys and values are repeated for every query head before attention.
-        fuses_experts: the grouped products of experts apply the activation function and write narrow results themselves.
+        fuses_experts: the grouped products of experts apply the activation function and write narrow results (mxfp8) themselves.
         expert_loop: experts run one after the other: "modules", "slices" or "none" (blocks/expert_loop.py).
         exchange_sorts: an exchange of rows once per node sorts them by expert and back, by kernels on its own stream.
         pads_expert_rows: each expert's rows are copied to places whose number products in 8 bits take, and back.

@@ -10,6 +10,9 @@ from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = ["PRECISIONS", "Precision", "precision_named"]
 
+_MICRO_SCALE = 1.0 / 32
+"""Bytes of scales per element of MXFP8."""
+
 
 @hashed_once
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,11 @@ class Precision:
         return self.copies_alike and self.cast_reads == 1
 
     @property
+    def micro_scaled(self) -> bool:
+        """Whether operands have a scale per 32 elements (MXFP8), which fused grouped products write with their results."""
+        return self.gemm == "fp8_scaled" and self.scale_bytes == _MICRO_SCALE
+
+    @property
     def quantised_element(self) -> float:
         """Bytes of one quantised element, its part of the scales included."""
         return BYTES_PER_ELEMENT[self.gemm] + self.scale_bytes
@@ -103,7 +111,7 @@ PRECISIONS = {
         _narrow("fp8_rowwise", "fp8", 0.0, 3, False), copies_alike=False, gathers_narrow=False, rescales=True
     ),
     "fp8_block": _narrow("fp8_block", "fp8_scaled", 4.0 / 128, 1, False),
-    "mxfp8": _narrow("mxfp8", "fp8_scaled", 1.0 / 32, 1, False),
+    "mxfp8": _narrow("mxfp8", "fp8_scaled", _MICRO_SCALE, 1, False),
     "nvfp4": _narrow("nvfp4", "fp4", 1.0 / 16, 2, False),
 }
 """What runs can be trained in.  bf16_true keeps nothing wider than 16 bits: weights, gradients and the optimizer's moments are

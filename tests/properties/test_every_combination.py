@@ -148,7 +148,7 @@ def never(pair: Case) -> bool:
     """Two choices that a rule of the product keeps apart, whatever else is chosen."""
     model = model_of(pair["family"]) if "family" in pair else None
     shared = pair.get("context_parallel", 1) > 1 or pair.get("context_parallel_kind") is not None
-    if model and shared and (model.architecture in ("encoder_decoder", "vision") or model.ssm_heads):
+    if model and shared and model.architecture in ("encoder_decoder", "vision"):
         return True
     if model and any(n % pair.get("tensor_parallel", 1) for n in (model.heads, model.kv_heads, model.ssm_groups)):
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -323,6 +324,7 @@ def test_an_exchange_that_sorts_does_so_beside_the_compute_of_another_microbatch
     for name, sorts in (("within", "true"), ("behind", "false")):
         profile(tmp_path, name, "megatron_bridge_26_06", exchange_sorts=sorts)
     work, cluster = workload("qwen3_30b_a3b", 32, 4096), load_cluster("gb200_nvl72", 8)
+    work = replace(work, precision="mxfp8")
 
     def step(framework: str, schedule: str) -> float:
         plan = Plan(expert_parallel=8, microbatch_size=1, framework=framework, schedule=schedule)
@@ -437,8 +439,13 @@ def test_clamps_of_a_gate_are_kernels_and_the_host_waits_behind_them() -> None:
     assert ("expert clamp" in backward.label, AWAITED in backward.call) == (True, False)
     compiled = table(lowered(clamped, 64, expert_parallel=64, framework="torchtitan"), "moe layer forward")
     assert "expert clamp" not in compiled.label
-    fused = table(lowered(clamped, 64, expert_parallel=64, framework="megatron_bridge_26_06"), "moe layer forward")
-    assert not {"expert clamp", "expert gate offset"} & set(fused.label)
+    for precision, kernels in (
+        ("mxfp8", set()),
+        ("bf16", {"expert clamp", "expert gate offset"}),
+    ):  # TE fuses for MXFP8 alone
+        work = replace(clamped, precision=precision)
+        fused = table(lowered(work, 64, expert_parallel=64, framework="megatron_bridge_26_06"), "moe layer forward")
+        assert kernels == {"expert clamp", "expert gate offset"} & set(fused.label)
 
 
 def test_work_that_differs_is_refused_where_a_capacity_makes_it_equal() -> None:

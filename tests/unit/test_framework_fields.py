@@ -77,7 +77,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "expert_exchange": (FINE_EXPERTS, '"all_to_all"', '"once_per_node"'),
     "masks_by_sequence": switch({"model": "glam_64b_64e", "plan": {"expert_parallel": 8}}),
     "exchange_sorts": switch({**NARROW, "profile": {"expert_exchange": '"once_per_node"'}}),
-    "fuses_experts": switch(NARROW),
+    "fuses_experts": switch({**NARROW, "precision": "mxfp8", "cluster": "gb200_nvl72"}),
     "joined_expert_gate": switch(EXPERTS),
     "weighs_rows_in_fp32": switch(EXPERTS),
     "keeps_values_in_place": switch({"model": "deepseek_v2_lite", "plan": {"expert_parallel": 8, "zero_stage": 1}}),

@@ -25,8 +25,9 @@ from simulator.workload.workload import Workload
 TIMES = HostTimes(launch=1e-6, operator=10e-6, module=100e-6)
 
 
-def program_of(name: str, world: int = 8, **plan: Any) -> Program:
-    return lower(Workload(model=load_model(name), sequence_length=1024, global_batch_size=16), Plan(**plan), world)
+def program_of(name: str, world: int = 8, precision: str = "bf16", **plan: Any) -> Program:
+    work = Workload(model=load_model(name), sequence_length=1024, global_batch_size=16, precision=precision)
+    return lower(work, Plan(**plan), world)
 
 
 def table(program: Program, name: str) -> OperatorTable:
@@ -162,9 +163,9 @@ def test_the_host_starts_the_parts_of_a_fused_pair_one_by_one() -> None:
     def parts(framework: str, **more: Any) -> set[int]:
         plan = {"framework": framework, "expert_parallel": 8, "schedule": "combined_1f1b", **more}
         program, layers = program_of("mixtral_8x7b", **plan), load_model("mixtral_8x7b").layers
-        machine = machine_of(load_cluster("dgx_h100"))
+        machine = machine_of(load_cluster("hgx_b200"))
         pairs = [item for item in program.items if isinstance(item, FusedSegment)]
         return {handed_over(i.first.pieces, i.second.pieces, machine, program.axes) // layers for i in pairs}
 
     assert parts("megatron_bridge") == {10}
-    assert parts("megatron_bridge_26_06", cuda_graphs="full_iteration") == {0}
+    assert parts("megatron_bridge_26_06", precision="mxfp8", cuda_graphs="full_iteration") == {0}

@@ -22,7 +22,7 @@ from simulator.lowering.layers.scores import scores_left
 from simulator.lowering.resolve.resolved_plan import resolve
 from simulator.lowering.steps.assign import assign_layers
 from simulator.plan.plan import Plan
-from simulator.program.program import OperatorTable
+from simulator.program.program import OperatorTable, Segment
 from simulator.report.prediction import Prediction
 from simulator.simulation import simulate
 from simulator.specs import find_spec, names
@@ -258,14 +258,30 @@ def test_layers_that_carry_a_state_take_time_in_proportion_to_the_sequence(name:
     assert growth(attends) > 1.5
 
 
-def test_what_a_state_does_not_allow_is_refused() -> None:
+def test_ranks_that_share_a_sequence_have_all_tokens_of_some_heads_where_a_state_is_carried() -> None:
+    """Five exchanges before the convolution and one behind the scan, each way: Megatron-Core's mamba_context_parallel.py."""
     model = load_model("nemotron_h_8b")
-    with pytest.raises(PlanError, match="carry a state"):
-        run(model, context_parallel=2)
+    work = Workload(model=model, sequence_length=8192, global_batch_size=8)
+    program = lower(work, Plan(context_parallel=2, recompute="none"), 8)
+    tables = [t for i in program.items if isinstance(i, Segment) for t, _ in i.pieces if "convolution" in t.label]
+    for table in (next(t for t in tables if t.name.endswith(way)) for way in ("forward", "backward")):
+        sent = [table.message[i] for i, label in enumerate(table.label) if "swapped all_to_all" in label]
+        inner, keys = 128 * 64, 8 * 128
+        widths = [inner, inner, keys, keys, 128, inner]
+        assert sorted(2.0 * 4096 * width for width in widths) == pytest.approx(sorted(sent))
+    whole = run(model, length=8192, recompute="full")
+    shared = run(model, length=8192, context_parallel=2, recompute="full")
+    assert shared.breakdown["cp"] > 0
+    assert shared.peak_memory < whole.peak_memory
+
+
+def test_what_a_state_does_not_allow_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"carry a state .* Nearest: context_parallel = 8"):
+        run(load_model("nemotron_h_8b"), length=2304, context_parallel=24, gpus=24, batch=24)
     with pytest.raises(PlanError, match="ssm_groups"):
         run(load_model("mamba2_2_7b"), tensor_parallel=2)
     with pytest.raises(ValueError, match="give all or none"):
-        Model(**{**model.model_dump(exclude={"parameters_published"}), "ssm_state": 0})
+        Model(**{**load_model("nemotron_h_8b").model_dump(exclude={"parameters_published"}), "ssm_state": 0})
 
 
 def test_a_token_that_may_use_fewer_groups_of_experts_crosses_fewer_nodes() -> None:

@@ -30,10 +30,10 @@ from simulator.lowering.layers.rows import Rows
 from simulator.partition.strategies.context import HEADS, QUERIES, attention_exchange
 from simulator.program.calls import AttentionCall
 from simulator.program.program import COLLECTIVE
-from simulator.workload.graph import Attention
+from simulator.workload.graph import Attention, HeadSwap
 from simulator.workload.operator import Operator
 
-__all__ = ["ring_attention", "swap_heads"]
+__all__ = ["exchange_heads", "ring_attention", "swap_heads"]
 
 _TOUCHED = 0.75
 """Share of the queries, or of the keys, that a block of another rank touches on average."""
@@ -127,4 +127,20 @@ def swap_heads(ctx: LayerContext, rows: Rows, o: Operator, phase: str, heads: in
             group=ctx.groups.context,
             dtype=ctx.dtype,
             phase=phase,
+        )
+
+
+def exchange_heads(ctx: LayerContext, rows: Rows, o: Operator, op: HeadSwap, phase: str) -> None:
+    """The exchanges of heads for tokens around what is carried along whole sequences."""
+    given = op.inputs[0]
+    for part in op.parts:
+        rows.add(
+            label=f"{o.label} all_to_all",
+            kind=COLLECTIVE,
+            work=attention_exchange(HEADS).queries,
+            message=given.bytes * part / ctx.ways(given.dims),
+            group=(*ctx.groups.context, *ctx.groups.ring),
+            dtype=ctx.dtype,
+            phase=phase,
+            part="input" if phase == "backward" else "",
         )

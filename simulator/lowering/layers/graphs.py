@@ -24,7 +24,6 @@ from simulator.plan.plan import Plan
 from simulator.plan.values import WHOLE_STEP
 from simulator.program.program import EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH, Tensor
 from simulator.workload.graph import Op
-from simulator.workload.model import Model
 from simulator.workload.workload import Workload
 
 __all__ = ["STASH", "graph_inputs", "graphs_of", "started_by"]
@@ -105,21 +104,22 @@ def _check(scopes: tuple[str, ...], workload: Workload, plan: Plan, framework: F
             )
     if WHOLE_STEP not in scopes:
         _check_parts(scopes, workload, plan, recompute, said)
-    elif workload.model.experts and not _fixed_sizes(workload.model, plan, framework):
+    elif workload.model.experts and not _fixed_sizes(workload, plan, framework):
         refuse(
             "a graph of the whole step needs kernels that take the number of rows of each expert from the GPU: a capacity_factor, or "
-            "HybridEP and fused grouped products",
+            "HybridEP and fused grouped products of mxfp8",
             f"{said}, capacity_factor = 0 and framework {framework.name!r} tells the host",
-            "cuda_graphs = ['attn', 'moe_router', 'moe_preprocess'], or framework = 'megatron_bridge_26_06' with expert_exchange = "
-            "'once_per_node'",
+            "cuda_graphs = ['attn', 'moe_router', 'moe_preprocess'], or framework = 'megatron_bridge_26_06' with precision = 'mxfp8' and "
+            "expert_exchange = 'once_per_node'",
         )
 
 
-def _fixed_sizes(model: Model, plan: Plan, framework: Framework) -> bool:
+def _fixed_sizes(workload: Workload, plan: Plan, framework: Framework) -> bool:
     """Whether no kernel's size depends on what the router chose, or kernels learn it on the GPU."""
     exchange = plan.expert_exchange or framework.expert_exchange
-    on_gpu = framework.fuses_experts and (plan.expert_parallel == 1 or exchange == "once_per_node")
-    return bool(model.capacity_factor) or on_gpu
+    fuses = framework.fuses_experts and workload.numbers.micro_scaled
+    on_gpu = fuses and (plan.expert_parallel == 1 or exchange == "once_per_node")
+    return bool(workload.model.capacity_factor) or on_gpu
 
 
 def _check_parts(scopes: tuple[str, ...], workload: Workload, plan: Plan, recompute: str, said: str) -> None:

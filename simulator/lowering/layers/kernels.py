@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from simulator.errors import LayoutError
+from simulator.lowering.layers.context import exchange_heads
 from simulator.lowering.layers.division import Hops, hops
 from simulator.lowering.layers.embedding_matmul import look_up_by_product
 from simulator.lowering.layers.joins import join_logits
@@ -16,7 +17,7 @@ from simulator.partition.redistribute import redistribute
 from simulator.partition.strategies.experts import EXPERT
 from simulator.program.calls import Traffic
 from simulator.units import FP32
-from simulator.workload.graph import Dim, Kernel, Lookup, count
+from simulator.workload.graph import Dim, HeadSwap, Kernel, Lookup, count
 from simulator.workload.operator import Operator
 
 __all__ = ["kernel_backward", "kernel_forward"]
@@ -38,6 +39,8 @@ def kernel_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase
     if not loss:
         _statistics(ctx, rows, o, op, parts, phase)
     _row(ctx, rows, o, op, ("read", "written"), phase, o.launches)
+    if isinstance(op, HeadSwap):
+        exchange_heads(ctx, rows, o, op, phase)
     if isinstance(op, Lookup):
         look_up_by_product(ctx, rows, o, op, phase)
         ctx.move(rows, _found_rows(ctx, op), op.outputs[0].bytes, phase, o.label)
@@ -64,6 +67,8 @@ def kernel_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel) -> N
     if op.role != "loss":
         _statistics(ctx, rows, o, op, _between_parts(ctx, op), "backward")
     _row(ctx, rows, o, op, fields, "backward", o.backward_launches, part="input")
+    if isinstance(op, HeadSwap):
+        exchange_heads(ctx, rows, o, op, "backward")
     _exchange(ctx, rows, o, op, "backward")
     if o.sums_read:  # one of the norm's launches
         _row(

@@ -142,7 +142,8 @@ class Facts:
             plan.loss_chunks or 1,
             self.expert_group,
         )
-        style = replace(style, expert_loop=expert_loop(plan, framework, self.exchange))
+        fuses = style.fuses_experts and self.workload.numbers.micro_scaled
+        style = replace(style, expert_loop=expert_loop(plan, framework, self.exchange), fuses_experts=fuses)
         if style.autocast and not (self.gradient == "fp32" and self.workload.numbers.master_weights):
             style = replace(style, autocast=False)
         if len(self.layout.tensor) > 1:  # gathered operands are the layout's own affair

@@ -42,11 +42,6 @@ def check_model(workload: Workload, plan: Plan, schedule: Schedule) -> None:
             f"context_parallel deals the tokens of one kind of sequence out, but model {model.name!r} is {_said(model)}. "
             "Way out: context_parallel = 1."
         )
-    if model.ssm_heads and plan.context_parallel > 1:
-        raise PlanError(
-            "context_parallel deals the tokens of a sequence out, but layers that carry a state along it (mamba2, delta) run on whole "
-            f"sequences here, and model {model.name!r} has them. Way out: context_parallel = 1."
-        )
     if model.ssm_heads:
         _check_states(workload, plan)
     length, tensor = workload.decoder_length, plan.tensor_parallel
@@ -75,6 +70,13 @@ def _check_states(workload: Workload, plan: Plan) -> None:
         raise PlanError(
             f"tensor_parallel must divide the model's ssm_groups, but {model.ssm_groups} / {plan.tensor_parallel} is no whole "
             f"number (model {model.name!r}). Nearest: tensor_parallel = {math.gcd(model.ssm_groups, plan.tensor_parallel)}."
+        )
+    heads, context = model.ssm_heads // (plan.tensor_parallel if divided else 1), plan.context_parallel
+    if heads % context:
+        raise PlanError(
+            "ranks that share a sequence deal out the heads of layers that carry a state along it, so context_parallel must divide those "
+            f"of a tensor-parallel rank, but {heads} / {context} is no whole number (model {model.name!r}). Nearest: context_parallel = "
+            f"{math.gcd(heads, context)}."
         )
 
 

@@ -4,6 +4,12 @@ With inner width d = H P (H heads of P), state n, g groups, chunks of Q tokens, 
 
     norm - in [h -> 2 d + 2 g n + H (2 H)] - convolution of d + 2 g n channels - scan - gated norm - out [d -> h] - residual
 
+Between p ranks that share sequences each has all tokens of H / p heads from before the convolution to behind the scan, as many numbers as
+T / p tokens of all heads are: gate, channels, keys, queries and steps go there in an all_to_all each, the result comes back in one.
+Around them are copies (parts of a tensor put behind each other, results joined, the order of tokens made plain and made the one of balanced
+attention again): three passes on the way there, two on the way back, backward as many.
+Source: NVIDIA/Megatron-LM at 00caa53a, megatron/core/ssm/mamba_context_parallel.py (pre_conv_ssm, post_conv_ssm) and mamba_mixer.py.
+
 All heads see groups of keys and queries as their own; the order of chunks, in which the delta rule's states follow each other, costs
 nothing here beside its products.
 """
@@ -14,7 +20,7 @@ import abc
 
 from simulator.workload.blocks.mixer.base import Mixer
 from simulator.workload.builder import LayerBuilder
-from simulator.workload.graph import Dim, Keep, Kernel, Moves, Product, Tensor
+from simulator.workload.graph import Dim, HeadSwap, Keep, Kernel, Moves, Product, Tensor
 from simulator.workload.model import Model
 
 __all__ = ["StateSpace", "pass_states", "product"]
@@ -59,10 +65,16 @@ class StateSpace(Mixer):
         projected = g.tensor("state space projections", *tokens, wide)
         given = Keep(tensor=x, name="state space input", element=g.kept, whole=g.style.keeps_gathered_inputs)
         g.linear("state space in", x, (projected,), (g.hidden,), keep=given, bias=False)
+        if g.peers > 1:
+            keys = m.ssm_groups * m.ssm_state
+            widths = (m.ssm_inner, m.ssm_convolved - 2 * keys, keys, keys, m.ssm_heads * self.per_head)
+            projected = _swapped(g, projected, widths, passes=3)
         channels = g.tensor("convolved channels", *tokens, convolved)
         constants = Dim("state_channels", m.ssm_convolved * (m.conv_width + self.bias) + m.ssm_heads * self.constants)
         _moving(g, "convolution", (projected,), channels, Keep(tensor=projected), constants, channels.dims, 1)
         scanned = self.scan(g, channels)
+        if g.peers > 1:
+            scanned = _swapped(g, scanned.view(*tokens, inner), (m.ssm_inner,), passes=2)
         gated = g.tensor("gated state space output", *tokens, inner)
         kept = Keep(tensor=scanned.view(*tokens, inner), name="scan output")
         scale = Dim("state_head_dim", m.ssm_head_dim) if self.shares_norm else inner
@@ -75,6 +87,37 @@ class StateSpace(Mixer):
         """Return (chunks of all sequences, tokens of one)."""
         length = min(self.chunk, g.sequence.size)
         return Dim("chunks", g.batch.size * -(-g.sequence.size // length)), Dim("chunk", length)
+
+
+def _swapped(g: LayerBuilder, x: Tensor, widths: tuple[int, ...], passes: int) -> Tensor:
+    """Add the exchanges of heads for tokens, or back; return what comes of them.
+
+    Args:
+        widths: numbers per token that go in an exchange each.
+        passes: over all of them, to copy them.
+    """
+    e, out = g.e, g.tensor(f"{x.name} of other tokens", *x.dims)
+    g.add(
+        HeadSwap(
+            label=f"{x.name} swapped",
+            inputs=(x,),
+            outputs=(out,),
+            moves=(
+                Moves(
+                    dims=x.dims,
+                    read=passes * e,
+                    written=passes * e,
+                    backward_read=passes * e,
+                    backward_written=passes * e,
+                ),
+            ),
+            access="stream",
+            launches=len(widths) + passes - 1,
+            backward_launches=len(widths) + passes - 1,
+            parts=tuple(width / sum(widths) for width in widths),
+        )
+    )
+    return out
 
 
 def product(
