@@ -6,13 +6,15 @@ another 500 MB.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, overload
 
-__all__ = ["Remembered", "forget_all", "hashed_once", "kept", "remember_at_most"]
+__all__ = ["Remembered", "forget_all", "hashed_once", "kept", "remember_at_most", "undisturbed"]
 
 Value = TypeVar("Value")
 Result = TypeVar("Result", covariant=True)
@@ -82,6 +84,22 @@ def remember_at_most(most: int) -> None:
     """Let nothing here keep more bytes than these: a process among many shares the memory of its machine with them."""
     for some in _ALL:
         some.most = min(some.most, most)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Leave what is there already out of Python's searches for garbage, unless the caller's program has seen to that.
+
+    For many predictions in a row: each leaves something to be remembered, so that whole heaps would be searched again and again.
+    """
+    own = gc.get_freeze_count() == 0
+    if own:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if own:
+            gc.unfreeze()
 
 
 def hashed_once(cls: Class) -> Class:

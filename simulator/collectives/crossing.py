@@ -26,7 +26,7 @@ from simulator.hardware.fabric_graph import FabricGraph, graph_of
 from simulator.hardware.fair_rates import drain_seconds
 from simulator.hardware.topology import Lattice
 
-__all__ = ["MOST_ROUNDS", "Crossing", "crossing_of", "placed_with_crossing", "reason_of"]
+__all__ = ["MOST_ROUNDS", "Crossing", "crossing_of", "placed_alike", "placed_with_crossing", "reason_of"]
 
 MOST_ROUNDS = 128
 """Rounds of different patterns that are solved; of an algorithm with more, every so many-th stands for its neighbours."""
@@ -65,6 +65,27 @@ def placed_with_crossing(
     return placed, f"steps: {found.reason}, {lost}"
 
 
+def placed_alike(place: GroupPlacement, fabric: Fabric) -> GroupPlacement:
+    """Return the placement that stands for all of the same shape whose flows cross nowhere: their prices are the same, so one is made.
+
+    >>> from simulator.hardware.cluster import load_cluster
+    >>> from simulator.hardware.fabric import fabric_of, place_hop
+    >>> fabric, axes = fabric_of(load_cluster("dgx_h100", 64)), (("tp", 8), ("pp", 8))
+    >>> hops = [place_hop(axes, *ranks, fabric) for ranks in ((0, 1), (4, 5), (7, 6))]
+    >>> len(set(hops)), len({placed_alike(hop, fabric) for hop in hops})
+    (3, 1)
+    """
+    if fabric.topology is None or place.lattice is None or _reason_of(place.lattice, fabric):
+        return place
+    return _one(replace(place, lattice=_alike(place.lattice, fabric)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _one(place: GroupPlacement) -> GroupPlacement:
+    """The first of equal placements: as a key it is compared by identity."""
+    return place
+
+
 @functools.lru_cache(maxsize=4096)
 def crossing_of(member: Collective, kind: str, place: GroupPlacement, fabric: Fabric) -> Crossing:
     """Return what the groups of a placement lose that run this algorithm at the same time on their fabric.
@@ -92,10 +113,15 @@ def crossing_of(member: Collective, kind: str, place: GroupPlacement, fabric: Fa
 @functools.lru_cache(maxsize=4096)
 def _reason_of(lattice: Lattice, fabric: Fabric) -> str:
     """Return why the closed form is not enough for these groups; those that are like others are left out."""
-    if fabric.topology is not None:  # a pod is like the next, and where spines are wide a domain is
-        narrow = fabric.topology.oversubscription > 1
-        lattice = lattice.sample(fabric.domain_size * (fabric.topology.domains_per_pod if narrow else 1))
-    return _reason_within(lattice, fabric)
+    return _reason_within(_alike(lattice, fabric), fabric)
+
+
+def _alike(lattice: Lattice, fabric: Fabric) -> Lattice:
+    """Return a few groups that stand for all: a pod is like the next, and where spines are wide a domain is."""
+    if fabric.topology is None:
+        return lattice
+    narrow = fabric.topology.oversubscription > 1
+    return lattice.sample(fabric.domain_size * (fabric.topology.domains_per_pod if narrow else 1))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.collectives import collective_seconds
+from simulator.collectives.crossing import placed_alike
 from simulator.costs.fused_pairs import handed_over, hidden_seconds
 from simulator.costs.host import host_seconds
 from simulator.costs.host_time import NO_HOST, HostTimes, host_times, table_time
@@ -22,7 +23,7 @@ from simulator.costs.slices import slice_seconds
 from simulator.costs.tables import Machine, TablePrice, machine_of, mesh_of, placement_text, price_table
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
-from simulator.hardware.fabric import GroupPlacement, place_group, place_hop
+from simulator.hardware.fabric import Fabric, GroupPlacement, place_group, place_hop
 from simulator.hardware.host import host_of
 from simulator.plan.framework import Framework
 from simulator.program.calls import SYNCHRONISED
@@ -187,16 +188,10 @@ def price_item(item: Segment | FusedSegment | Link, desk: Desk) -> ItemPrice:
         return _pair(item.first.pieces, item.second.pieces, desk)
     if item.kind not in (COPY, TRANSFER) and not set(item.group) <= {name for name, _ in desk.axes}:
         raise ProgramError(f"link {item.name!r}: group {item.group} names an axis that the mesh {desk.axes} lacks")
+    place = None if item.kind == COPY else _place(item.kind, item.group, item.pipeline_ranks, desk)
+    wait, listing = desk.after_message if item.blocks else 0.0, desk.slice_time if item.slices else 0.0
     return _link(
-        item.kind,
-        item.collective,
-        item.message,
-        item.group,
-        item.pipeline_ranks,
-        item.account,
-        item.blocks,
-        item.slices,
-        desk,
+        item.kind, item.collective, item.message, place, item.account, wait, item.slices, listing, desk.machine
     )
 
 
@@ -304,23 +299,30 @@ def _link(
     kind: int,
     collective: str,
     message: float,
-    group: tuple[str, ...],
-    pipeline_ranks: tuple[int, ...],
+    place: GroupPlacement | None,
     account: str,
-    blocks: bool,
+    wait: float,
     slices: int,
-    desk: Desk,
+    slice_time: float,
+    machine: Machine,
 ) -> ItemPrice:
+    """Price a link.
+
+    Args:
+        place: of its ranks on the wires; None for a copy.
+        wait: for the host, behind it [s].
+        slice_time: the host's, for a tensor of a list [s].
+    """
     draft, number = _Draft(), ACCOUNTS.index(account)
-    if kind == COPY:
-        _copy(draft, collective, message, number, desk.machine.cluster)
+    if place is None:
+        _copy(draft, collective, message, number, machine.cluster)
     else:
-        _message(draft, kind, collective, message, group, pipeline_ranks, number, desk)
-    if blocks and desk.after_message:
-        draft.latency += desk.after_message
-        draft.note(HOST_CLASS, desk.after_message, HOST_SIGMA, True)
+        _message(draft, kind, collective, message, place, number, machine.fabric)
+    if wait:
+        draft.latency += wait
+        draft.note(HOST_CLASS, wait, HOST_SIGMA, True)
     if slices:
-        _list(draft, slices, message, number, desk)
+        _list(draft, slices, message, number, slice_time, machine)
     return draft.price()
 
 
@@ -340,22 +342,17 @@ def _message(
     kind: int,
     collective: str,
     message: float,
-    group: tuple[str, ...],
-    pipeline_ranks: tuple[int, ...],
+    place: GroupPlacement,
     account: int,
-    desk: Desk,
+    fabric: Fabric,
 ) -> None:
     """Price a transfer (bytes over bandwidth hold the streams, the rest is latency) or a collective."""
-    fabric = desk.machine.fabric
     if kind == TRANSFER:
-        source, destination = pipeline_ranks
-        place = place_hop(desk.axes, source, destination, fabric)
         time = collective_seconds("send_recv", message, place, fabric)
         start = collective_seconds("send_recv", 0.0, place, fabric)
         draft.latency = min(start.seconds, time.seconds)
         draft.occupancy = time.seconds - draft.latency
     else:
-        place = _place(desk.axes, group, pipeline_ranks, desk.machine)
         time = collective_seconds(collective, message, place, fabric)
         draft.occupancy = time.seconds
     draft.share[RESOURCE_KINDS.index("pp" if kind == TRANSFER else "dp")] = 1.0
@@ -365,11 +362,10 @@ def _message(
     draft.placement = placement_text(place, time)
 
 
-def _list(draft: _Draft, slices: int, message: float, account: int, desk: Desk) -> None:
+def _list(draft: _Draft, slices: int, message: float, account: int, slice_time: float, machine: Machine) -> None:
     """Add what a list of tensors around a collective costs; the copies use the GPU's memory where the host does not hold them up."""
-    machine = desk.machine
     seconds, waits = slice_seconds(
-        slices, message / machine.pace.memory_bandwidth, desk.slice_time, machine.gpu, machine.memory_bound
+        slices, message / machine.pace.memory_bandwidth, slice_time, machine.gpu, machine.memory_bound
     )
     alone = draft.occupancy
     draft.occupancy += seconds
@@ -384,7 +380,17 @@ def _list(draft: _Draft, slices: int, message: float, account: int, desk: Desk) 
     draft.note(MEMORY_BOUND_CLASS, seconds, sigma, known)
 
 
-def _place(axes: Axes, group: tuple[str, ...], some: tuple[int, ...], machine: Machine) -> GroupPlacement:
+@functools.lru_cache(maxsize=4096)
+def _place(kind: int, group: tuple[str, ...], some: tuple[int, ...], desk: Desk) -> GroupPlacement:
+    """Place what a link joins, as all are placed that lie alike: of a pipeline most hops do."""
+    fabric = desk.machine.fabric
+    if kind != TRANSFER:
+        return placed_alike(_group(desk.axes, group, some, desk.machine), fabric)
+    source, destination = some
+    return placed_alike(place_hop(desk.axes, source, destination, fabric), fabric)
+
+
+def _group(axes: Axes, group: tuple[str, ...], some: tuple[int, ...], machine: Machine) -> GroupPlacement:
     """Place a collective's group; one that joins some pipeline ranks only is a hop widened by its other axes."""
     size = dict(axes).get("pp", 1)
     if "pp" not in group or not some or len(some) == size:

@@ -159,9 +159,8 @@ def memory_peaks(
 
     resident, sizes = _resident(program), program.effect_bytes
     time, by_category = _walk(program, trace, window, resident, sizes)
-    full = by_category.sum(axis=1) > capacity
-    if full.any():
-        kept = CATEGORIES.index("fragmentation")
+    full, kept = by_category.sum(axis=1) > capacity, CATEGORIES.index("fragmentation")
+    if full.any() and (resident[:, kept].any() or sizes[:, kept].any()):  # there is something to give back
         tight, less = resident.copy(), sizes.copy()
         tight[:, kept] = 0.0
         less[_stood(program), kept] = 0.0

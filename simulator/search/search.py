@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 from simulator.errors import SpecError
 from simulator.processes import processes_of
+from simulator.remembered import undisturbed
 from simulator.search.answer import Answer
 from simulator.search.candidate import OBJECTIVES, look
 from simulator.search.choices import choices_of
@@ -88,7 +88,7 @@ def search(
         tell=tell,
     )
     stopped = False
-    with pool as executor, _undisturbed(), files_as_they_are():
+    with pool as executor, undisturbed(), files_as_they_are():
         run.executor = executor if isinstance(executor, Executor) else None
         try:
             method.search(run, tries or _TRIES, seed or 0)
@@ -120,19 +120,6 @@ def search(
         like=dict(like or {}),
         stopped=stopped,
     )
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Leave what is there already out of Python's searches for garbage, unless the caller's program has seen to that."""
-    own = gc.get_freeze_count() == 0
-    if own:
-        gc.freeze()
-    try:
-        yield
-    finally:
-        if own:
-            gc.unfreeze()
 
 
 def _gap(run: Run) -> float | None:

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from simulator.errors import SimulatorError
-from simulator.remembered import remember_at_most
+from simulator.remembered import remember_at_most, undisturbed
 from simulator.report.frames import Records, Tabular
 from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section
 from simulator.simulation import simulate_job
+from simulator.specs import files_as_they_are
 from simulator.studies.crew import Crew
 from simulator.studies.journal import Journal
 from simulator.studies.study_file import Study
@@ -187,7 +188,8 @@ def _blocks(numbers: np.ndarray[Any, Any], side_by_side: int, pace: Callable[[],
 def _simulated(study: Study, numbers: list[int]) -> list[tuple[int, dict[str, Any]]]:
     """Return (number, row) of each point; one that cannot be is a row with its reason."""
     remember_at_most(_KEPT_BYTES)
-    return [(number, _result(study, number)) for number in numbers]
+    with undisturbed(), files_as_they_are():
+        return [(number, _result(study, number)) for number in numbers]
 
 
 def _result(study: Study, number: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 
 from simulator.cli import main
 from simulator.collectives import ALGORITHMS, CollectiveTime, collective_seconds
-from simulator.collectives.crossing import _reason_of, crossing_of, reason_of
+from simulator.collectives.crossing import _reason_of, crossing_of, placed_alike, reason_of
 from simulator.engine.shared_links import simulate_collective
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import Cluster, load_cluster
@@ -45,6 +45,23 @@ def leaves(oversubscription: float = 1.0, pod: int = 4) -> Fabric:
 def timed(fabric: Fabric, axes: tuple[tuple[str, int], ...], kind: str, algorithm: str = "auto") -> CollectiveTime:
     place = place_group(axes, axes[-1:][0][:1], fabric)
     return collective_seconds(kind, MESSAGE, place, fabric, algorithm)
+
+
+@pytest.mark.parametrize(
+    ("fabric", "kinds"), [(rails(), 1), (rails(4.0), 53), (leaves(), 1), (leaves(2.0), 53), (wires(), 1)]
+)
+def test_hops_that_lie_alike_are_one_and_take_what_each_takes(fabric: Fabric, kinds: int) -> None:
+    """Where the spine is narrow most cross it, and of the others those are alike that lie alike in their pods."""
+    axes = (("tp", 4), ("dp", 4), ("pp", 8))
+    hops = [place_hop(axes, a, b, fabric) for a in range(8) for b in range(8) if a != b]
+    alike = [placed_alike(hop, fabric) for hop in hops]
+    for hop, one in zip(hops, alike, strict=True):
+        assert collective_seconds("send_recv", MESSAGE, hop, fabric) == collective_seconds(
+            "send_recv", MESSAGE, one, fabric
+        )
+        assert dataclasses.replace(one, lattice=hop.lattice) == hop
+        assert one is hop or not (hop.lattice and _reason_of(hop.lattice, fabric))
+    assert len(set(alike)) == kinds
 
 
 @pytest.mark.parametrize("axes", [STRIDED, (("dp", 128),), (("tp", 4), ("dp", 32)), (("tp", 2), ("cp", 3), ("dp", 16))])

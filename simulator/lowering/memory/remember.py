@@ -7,6 +7,7 @@ Temporaries of a block are a mark above its entry level.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from simulator.lowering.memory.offload import device_bytes, host_tensors
 from simulator.lowering.memory.resident_memory import beside_states
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk
-from simulator.lowering.steps.instances import UNITS, offloaded
+from simulator.lowering.steps.instances import BUCKETS, UNBROKEN, UNITS, offloaded
 from simulator.lowering.steps.parameters import Held, first_alike, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
@@ -68,21 +69,47 @@ class _Stand(NamedTuple):
 
 def _stand(rows: Structure, class_of: tuple[int, ...], found: tuple[_Stand, ...]) -> None:
     """Give the compute rows their effects; `class_of`: per chunk: its number among the different ones."""
-    kind, chunk = rows.order.kind, np.array(class_of, np.int64)[rows.order.chunk]
-    done = (kind == 1) | (kind == 3)
+    of = _actions(rows, class_of)
     for number, scale, saved, marks, frees in found:
-        mine = (chunk == number) & (rows.scale == scale)
-        rows.touch("start", rows.first_row[mine & (kind == 0)], saved)
-        by_segment = np.isin(rows.variant, [variant for variant, _ in frees])
-        rows.touch("end", rows.last_row[mine & done & ~by_segment], saved)
+        by_segment = [variant for variant, _ in frees]
+        rows.touch("start", rows.first_row[of(number, scale, (0,), _VARIANTS)], saved)
+        left = tuple([variant for variant in _VARIANTS if variant not in by_segment])
+        rows.touch("end", rows.last_row[of(number, scale, _DONE, left)], saved)
         for variant, effects in frees:
-            actions = np.flatnonzero(mine & done & (rows.variant == variant))
-            segments = rows.first_row[actions][:, None] + np.arange(len(effects))
-            rows.touch("end", segments.reshape(-1), np.tile(effects, len(actions)))
+            _touch_segments(rows, "end", of(number, scale, _DONE, (variant,)), effects)
         for direction, variant, effects in marks:
-            actions = np.flatnonzero(mine & ((kind > 0) == bool(direction)) & (rows.variant == variant))
-            segments = rows.first_row[actions][:, None] + np.arange(len(effects))
-            rows.touch("mark", segments.reshape(-1), np.tile(effects, len(actions)))
+            _touch_segments(rows, "mark", of(number, scale, (1, 2, 3) if direction else (0,), (variant,)), effects)
+
+
+_DONE, _VARIANTS = (1, 3), (UNBROKEN, UNITS, BUCKETS)
+"""Kinds of actions behind which nothing of a microbatch is needed any more, and how actions are cut."""
+
+
+def _actions(
+    rows: Structure, class_of: tuple[int, ...]
+) -> Callable[[int, int, tuple[int, ...], tuple[int, ...]], np.ndarray]:
+    """Return what finds the actions on a class of chunks at one size, of some kinds and cut in some ways."""
+    scales = max(1, len(rows.sizes))
+    code = ((np.array(class_of, np.int32) * scales)[rows.order.chunk] + rows.scale) * 4 + rows.order.kind
+    code = code * len(_VARIANTS) + rows.variant
+    ends = np.cumsum(np.bincount(code)).tolist()
+    ordered = np.argsort(code, kind="stable")
+
+    def some(number: int, scale: int, kinds: tuple[int, ...], variants: tuple[int, ...]) -> np.ndarray:
+        codes = [((number * scales + scale) * 4 + kind) * len(_VARIANTS) + v for kind in kinds for v in variants]
+        found = [ordered[ends[c - 1] if c else 0 : ends[c]] for c in codes if c < len(ends)]
+        return found[0] if len(found) == 1 else np.concatenate([*found, _NO_ACTION])
+
+    return some
+
+
+_NO_ACTION = np.zeros(0, np.int64)
+
+
+def _touch_segments(rows: Structure, edge: str, actions: np.ndarray, effects: tuple[int, ...]) -> None:
+    """Give each segment of some actions its effect."""
+    segments = rows.first_row[actions][:, None] + np.arange(len(effects))
+    rows.touch(edge, segments.reshape(-1), np.tile(effects, len(actions)))
 
 
 def saved_by(state: State, costs: dict[str, LayerCost], chunk: Chunk) -> tuple[Tensor, ...]:

@@ -19,6 +19,7 @@ device.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from simulator.lowering.layers.casts import add_casts
@@ -26,6 +27,7 @@ from simulator.lowering.layers.rows import Rows
 from simulator.lowering.steps.parameters import group_held
 from simulator.lowering.steps.state import State
 from simulator.program.program import OperatorTable
+from simulator.workload.precision import Precision
 
 __all__ = ["carried"]
 
@@ -46,22 +48,52 @@ def carried(state: State, group: tuple[str, ...], kind: int) -> tuple[OperatorTa
     if not (in_loop or habits.copies_gathered):
         return None, None
     held = group_held(state, group)
-    dtype, element, count = resolved.precision.compute, resolved.precision.element, held.all
-    part = ("", "input", "input", "weight")[kind]
-    common: dict[str, Any] = {"phase": "backward" if kind else "forward", "part": part}
-    before, after = Rows("weights of a unit"), Rows("gradients of a unit")
     again = kind in _BACKWARD and resolved.reshard_after_forward
-    if habits.copies_gathered and (kind == 0 or (again and not (ends and habits.fsdp_root_unit))):
-        gathered = sum(size for _, size, _ in held.parts(resolved))
-        if gathered:
-            _copy(before, "gathered weights copied out", element * gathered, dtype, common)
-    if in_loop and (kind == 0 or again):
-        if habits.carries_gathered:
-            _copy(before, "gathered weights to the next turn", element * count, dtype, common)
-        if habits.casts_gathered:
-            add_casts(before, "weights", count, resolved.precision, **common)
-    if in_loop and kind in _WEIGHTS_APART and habits.carries_gathered:
-        _copy(after, "gradients to the next turn", resolved.gradient_bytes * count, resolved.gradient_dtype, common)
+    copies = habits.copies_gathered and (kind == 0 or (again and not (ends and habits.fsdp_root_unit)))
+    comes, goes = in_loop and (kind == 0 or again), in_loop and kind in _WEIGHTS_APART
+    return _tables(
+        kind,
+        held.all,
+        sum(size for _, size, _ in held.parts(resolved)) if copies else 0.0,
+        comes and habits.carries_gathered,
+        comes and habits.casts_gathered,
+        resolved.gradient_bytes * held.all if goes and habits.carries_gathered else 0.0,
+        resolved.gradient_dtype,
+        resolved.precision,
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _tables(
+    kind: int,
+    count: float,
+    gathered: float,
+    carries: bool,
+    casts: bool,
+    gradients: float,
+    gradient_dtype: str,
+    precision: Precision,
+) -> tuple[OperatorTable | None, OperatorTable | None]:
+    """As `carried`.
+
+    Args:
+        count: weights of the unit; `gathered`: of those that are copied from where they were gathered.
+        carries, casts: whether the weights go to the next turn, and narrow copies are made of them.
+        gradients: bytes of the gradients that go to the next turn.
+    """
+    common: dict[str, Any] = {
+        "phase": "backward" if kind else "forward",
+        "part": ("", "input", "input", "weight")[kind],
+    }
+    before, after = Rows("weights of a unit"), Rows("gradients of a unit")
+    if gathered:
+        _copy(before, "gathered weights copied out", precision.element * gathered, precision.compute, common)
+    if carries:
+        _copy(before, "gathered weights to the next turn", precision.element * count, precision.compute, common)
+    if casts:
+        add_casts(before, "weights", count, precision, **common)
+    if gradients:
+        _copy(after, "gradients to the next turn", gradients, gradient_dtype, common)
     return before.table() if before.rows else None, after.table() if after.rows else None
 
 

@@ -12,7 +12,7 @@ run once and kept (the latest `KEPT_BYTES` of them).  A structure that others ma
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -110,15 +110,12 @@ class Structure:
 
     def draft(self) -> Structure:
         """Return a copy to which rows may be added."""
-        return replace(
-            self,
-            streams=dict(self.streams),
-            batches=list(self.batches),
-            waits=list(self.waits),
-            touched=list(self.touched),
-            result=None,
-            shared=False,
-        )
+        out: Structure = object.__new__(Structure)
+        for name in _SLOTS:
+            setattr(out, name, getattr(self, name))
+        out.streams, out.batches, out.waits = dict(self.streams), list(self.batches), list(self.waits)
+        out.touched, out.result, out.shared = list(self.touched), None, False
+        return out
 
     def stream(self, rank: int, lane: str) -> int:
         """Number of a stream; made at first use."""
@@ -177,6 +174,8 @@ class Structure:
         column[rows] = items
         self.batches[0] = replace(first, item=column)
 
+
+_SLOTS = [one.name for one in fields(Structure)]
 
 Step = Callable[..., Any]
 """Adds rows to a draft; takes the draft and hashable facts, and returns what passes ask of it."""
