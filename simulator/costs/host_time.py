@@ -7,6 +7,7 @@ A framework's thread runs through Python, dispatches every operator and launches
                                     of gradients, and the hook that notes it for its bucket; what quantises an operand once,
                                     however many kernels do it
     fetch       fetch_time          hooks around a module whose weights are sharded (`FETCHED`), forward, made again and backward
+    slice       fetch_slice_time    each rank's part of a weight that is gathered or scattered with others (`JOINED`), as slow as operators
     group       launch_time         each product of grouped ones beside its launch: the library's own code
     module      module_time         a linear layer or attention, forward or backward; rows in another order; a collective.  A linear
                                     layer that quantises counts twice, one of experts in a loop once for each of them
@@ -52,14 +53,16 @@ _QUANTISING_MODULES = 2
 @hashed_once
 @dataclass(frozen=True, kw_only=True)
 class HostTimes:
-    """Seconds of the host per kernel launch, per operator, per module, per linear layer whose weights hooks `fetch`; `blocked`: what the
-    GPU waits for each launch where these do not queue (0 = they do); `synchronised`: what it waits after each synchronised layer; `slowed`:
-    how many times as long the code of libraries takes in a training step as in a loop (launches take as long)."""
+    """Seconds of the host per kernel launch, per operator, per module, per linear layer whose weights hooks `fetch`, per `slice` of these
+    weights; `blocked`: what the GPU waits for each launch where these do not queue (0 = they do); `synchronised`: what it waits after each
+    synchronised layer; `slowed`: how many times as long the code of libraries takes in a training step as in a loop (launches take as
+    long)."""
 
     launch: float = 0.0
     operator: float = 0.0
     module: float = 0.0
     fetch: float = 0.0
+    slice: float = 0.0
     blocked: float = 0.0
     synchronised: float = 0.0
     slowed: float = 1.0
@@ -93,6 +96,7 @@ def host_times(framework: Framework, kind: str, pace: float) -> HostTimes:
         operator=framework.operator_time / busy,
         module=framework.module_time / busy,
         fetch=framework.fetch_time / factor,
+        slice=framework.fetch_slice_time / busy,
         blocked=framework.launch_wait / factor,
         synchronised=framework.layer_wait / factor,
         slowed=1.0 / load_host_coefficients().training_pace,
@@ -147,6 +151,8 @@ def host_rows(table: OperatorTable, times: HostTimes) -> NDArray[np.float64]:
             out[i] = times.launch + times.module
         elif waits(table.call[i], "hooks"):
             out[i] = launches * times.fetch
+        elif waits(table.call[i], "slices"):
+            out[i] = launches * times.slice
         elif captured == EAGER and launches:
             out[i] = launches * times.launch + _python(table, i, launches, times) + _grouped(table, i, launches, times)
         before = captured

@@ -63,9 +63,10 @@ class Framework(ExtendingSpec):
     once per step); keeps_tensors_below (tensors of fewer weights are not dropped at all, and gathered after the update);
     slice_time (gathers and reductions go through a list of tensors, one per rank: what the host takes to make each of them and
     to start its copy from or to the flat message; 0 = no list); fetch_time (hooks in Python fetch and release the weights of every
-    module: what the host takes for a linear layer, forward, made again and backward); reshards_after_forward (if not, weights are
-    gathered once per step and kept); accumulates_unsharded (gradients of all but the last microbatch of a step are not reduced but
-    added up whole on every rank, as in no_sync).
+    module: what the host takes for a linear layer, forward, made again and backward); fetch_slice_time (of experts in a loop, whose
+    weights are gathered several together: what it takes beside to make a view of each rank's part of each); reshards_after_forward (if
+    not, weights are gathered once per step and kept); accumulates_unsharded (gradients of all but the last microbatch of a step are not
+    reduced but added up whole on every rank, as in no_sync).
     gathers_logits: every tensor-parallel rank gathers all logits and computes the whole loss (else each its part of it);
     widens_logits (a plain loss works on an fp32 copy of them, else on what the head makes).
     Memory habits: gathers_rotary (every layer gathers its tokens' cosines and sines from a table, and keeps them);
@@ -215,6 +216,7 @@ class Framework(ExtendingSpec):
     casts_gathered: bool = False
     slice_time: Seconds = 0.0
     fetch_time: Seconds = 0.0
+    fetch_slice_time: Seconds = 0.0
     supports: _Kinds = ()
 
     @model_validator(mode="after")

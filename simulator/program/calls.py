@@ -19,6 +19,7 @@ __all__ = [
     "CALLS",
     "EXCHANGED",
     "FETCHED",
+    "JOINED",
     "MASKS",
     "ORDERS",
     "STREAM",
@@ -45,7 +46,7 @@ backward), these sums, rows in another order, the same in an exchange between ex
 operations of a cross-entropy, copies that only FlashAttention's kernels need, a fused softmax over scores in memory (slower
 backward), narrow copies of operands, stacks of a loop's layers, transposed narrow copies, norms in plain tensor operations, plain
 operations on parts of tensors."""
-_HOST = ("", "end", "layer", "hooks")
+_HOST = ("", "end", "layer", "hooks", "slices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ class Traffic:
         access: one of `ACCESSES`.
         host: "" (the host runs ahead), "end" (it waits for the end of this row), "layer" (the row moves nothing: here the host
             waits for the GPU, and the GPU for what the host does next) or "hooks" (the row moves nothing: here the host works through
-            as many hooks as the row has launches, which fetch and release the weights of modules).
+            as many hooks as the row has launches, which fetch and release the weights of modules) or "slices" (likewise: it puts weights
+            together from so many parts of them, each a view of its own).
     """
 
     access: str = "stream"
@@ -110,10 +112,11 @@ AWAITED = Traffic(host="end")
 EXCHANGED = Traffic("exchange")
 SYNCHRONISED = Traffic(host="layer")
 FETCHED = Traffic(host="hooks")
+JOINED = Traffic(host="slices")
 
 
 def waits(call: Call, host: str) -> bool:
-    """Return whether the host does so at a row: "end", "layer" or "hooks".
+    """Return whether the host does so at a row: "end", "layer", "hooks" or "slices".
 
     >>> waits(AWAITED, "end"), waits(STREAM, "end"), waits(None, "layer")
     (True, False, False)
@@ -163,6 +166,6 @@ def read_call(word: str, what: str) -> Call:
         return Traffic(access.replace("_", " "), host)
     raise ValueError(
         f"{what} is -, {', '.join(ORDERS)}, attention(kernel,mask,window,kv_heads,keys), once_per_node(copies,reach) or an access "
-        f"({', '.join(a.replace(' ', '_') for a in ACCESSES)}; +end or +layer where the host waits, +hooks where it fetches weights), "
-        f"got {word[:60]!r}"
+        f"({', '.join(a.replace(' ', '_') for a in ACCESSES)}; +end or +layer where the host waits, +hooks or +slices where it fetches "
+        f"weights), got {word[:60]!r}"
     )

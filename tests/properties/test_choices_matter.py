@@ -28,10 +28,16 @@ APART = {
 }  # fmt: skip
 """Tensor parallelism between nodes: no plan of the replay has an order of ranks that its wires could tell from the usual one."""
 
+LOOPED = {
+    "family": "experts", "cluster": "dgx_h100", "nodes": 1, "plan": {"zero_stage": 1, "expert_loop": "slices"},
+    "workload": {"sequence_length": 256, "global_batch_size": 16, "precision": "bf16"},
+}  # fmt: skip
+"""Experts in a loop: the replay is older."""
+
 
 @functools.cache
 def _plans() -> tuple[dict[str, Any], ...]:
-    plans = [APART, *(json.loads(line) for line in PLANS.read_text().splitlines())]
+    plans = [APART, LOOPED, *(json.loads(line) for line in PLANS.read_text().splitlines())]
     return tuple(sorted(plans, key=lambda case: len(str(case))))
 
 

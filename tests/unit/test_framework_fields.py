@@ -153,6 +153,16 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "casts_gathered": switch({**FSDP, "precision": "fp8"}),
     "keeps_tensors_below": ({**FSDP, "profile": {"gathers_by_tensor": "true"}}, "0", "100000"),
     "fetch_time": ({**FSDP, "length": 128}, '"0 us"', '"300 us"'),
+    "fetch_slice_time": (
+        {
+            "model": "mixtral_8x7b",
+            **FSDP,
+            "length": 128,
+            "profile": {"fetch_time": '"300 us"', "expert_loop": '"modules"'},
+        },
+        '"0 us"',
+        '"2.5 us"',
+    ),
     "slice_time": (FSDP, '"0 us"', '"7 us"'),
 }
 """Field -> a job in which it matters (profile: other keys of the profile), and two values in TOML words."""

@@ -90,6 +90,17 @@ def test_hooks_fetch_the_weights_of_every_linear_layer() -> None:
     assert 4 + 1 + 3 * 8 == experts  # attention, the router, and three products of each expert
 
 
+def test_weights_of_experts_in_a_loop_are_put_together_from_every_ranks_part() -> None:
+    """A view for each of three weights of 8 experts and each rank; backward once more, for the gradients."""
+
+    def views(way: str, world: int) -> float:
+        program = program_of("mixtral_8x7b", world, framework="hugging_face_deepspeed", zero_stage=3, recompute="none")
+        return float(host_rows(table(program, f"moe layer {way}"), HostTimes(slice=1.0)).sum())
+
+    assert (3 * 8 * 8, 3 * 8 * 16) == (views("forward", 8), views("forward", 16))
+    assert 2 * views("forward", 8) == views("backward", 8)
+
+
 def test_the_gpu_waits_where_the_host_waits_for_counts() -> None:
     """Rows behind the wait cannot be started while the GPU still computes what stands before it."""
     found = table(program_of("mixtral_8x7b", expert_parallel=8), "moe layer forward")

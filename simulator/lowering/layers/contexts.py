@@ -60,6 +60,6 @@ def _context(resolved: ResolvedPlan, workload: Workload, tokens: int) -> LayerCo
         copies_to_reduce=resolved.framework.copies_gathered
         and resolved.zero_stage == 3
         and resolved.fsdp_reduce == "microbatch",
-        fetches=resolved.framework.fetch_time > 0 and resolved.zero_stage == 3,
+        fetches=resolved.shard_size if resolved.framework.fetch_time > 0 and resolved.zero_stage == 3 else 0,
         attended=0.0 if workload.document_length is None else workload.attended,
     )

@@ -51,7 +51,7 @@ class LayerContext:
         splits: pieces in which products are cut for that.
         gradient_bytes: of a gradient as it is kept.
         copies_to_reduce: whether every microbatch's gradients are copied to where they are reduced from, not added up before.
-        fetches: whether hooks fetch the weights of every module.
+        fetches: ranks from whose parts hooks fetch the weights of every module; 0 = there are no hooks.
         attended: keys that a query may see, where sequences are packed documents: those of its own; 0 = all.
     """
 
@@ -68,7 +68,7 @@ class LayerContext:
     splits: int = 1
     gradient_bytes: float = 4.0
     copies_to_reduce: bool = False
-    fetches: bool = False
+    fetches: int = 0
     attended: float = 0.0
     _divisions: dict[tuple[int, tuple[int, int, int, int]], tuple[Operator, Division]] = field(
         default_factory=dict, compare=False

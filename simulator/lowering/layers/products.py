@@ -29,7 +29,7 @@ __all__ = ["product_backward", "product_forward"]
 def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, phase: str) -> None:
     """Write a product, what brings its input together and what sums its output."""
     d = ctx.division(o)
-    _fetch(ctx, rows, o, d, phase)
+    _fetch(ctx, rows, o, op, d, phase)
     if goes_round(ctx, o, op):
         round_forward(ctx, rows, o, op, d.shape, phase)
         return
@@ -80,10 +80,16 @@ def product_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
     ctx.product(rows, f"{o.label} gradient", (b, k, n, m), "NT", "backward", part="input")
 
 
-def _fetch(ctx: LayerContext, rows: Rows, o: Operator, d: Division, phase: str) -> None:
-    """Have the hooks of a product's modules run: one module per weight, and per expert."""
+def _fetch(ctx: LayerContext, rows: Rows, o: Operator, op: Product, d: Division, phase: str) -> None:
+    """Have the hooks of a product's modules run: one module per weight, and per expert.
+
+    Weights of experts are small enough to be gathered several together, and gradients to be scattered so: each is then put together from
+    every rank's part, and cut into such, in a loop (DeepSpeed, AllGatherCoalescedHandle.wait and reduce_scatter_coalesced).
+    """
     if ctx.fetches and o.has_weight:
-        fetch(rows, o.label, len(o.widths) * (d.shape[0] if d.around.experts else 1), phase)
+        modules = len(o.widths) * (d.shape[0] if d.around.experts else 1)
+        passes = 0 if not op.looped else 2 if phase == "backward" else 1
+        fetch(rows, o.label, modules, phase, passes * modules * ctx.fetches)
 
 
 def _launches(op: Product, experts: int) -> int:
@@ -146,7 +152,7 @@ def _quantise(
 def _linear_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) -> None:
     """Input gradient (NN), weight gradient (NT, added into the gradient buffer), bias gradient; of each product."""
     d = ctx.division(o)
-    _fetch(ctx, rows, o, d, "backward")
+    _fetch(ctx, rows, o, op, d, "backward")
     b, m, _, k = d.shape
     piecewise = _piecewise(ctx, op, d) and bool(d.around.gathers_back)
     panels, around = in_panels(ctx, d), d.around

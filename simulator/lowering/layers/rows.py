@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.program.calls import FETCHED, STREAM, SYNCHRONISED
+from simulator.program.calls import FETCHED, JOINED, STREAM, SYNCHRONISED
 from simulator.program.program import COMPUTE, EAGER, OperatorTable
 
 __all__ = ["Rows", "fetch", "synchronise"]
@@ -96,8 +96,21 @@ def synchronise(rows: Rows, phase: str) -> None:
     )
 
 
-def fetch(rows: Rows, label: str, modules: int, phase: str) -> None:
-    """Let the host fetch the weights of modules here, before it starts what they compute."""
+def fetch(rows: Rows, label: str, modules: int, phase: str, slices: int = 0) -> None:
+    """Let the host fetch the weights of modules here, before it starts what they compute.
+
+    Args:
+        slices: parts of theirs that it handles one by one.
+    """
     rows.add(
         label=f"{label} weights fetched", work="memory_bound", call=FETCHED, phase=phase, launches=modules, dtype="fp32"
     )
+    if slices:
+        rows.add(
+            label=f"{label} weights joined",
+            work="memory_bound",
+            call=JOINED,
+            phase=phase,
+            launches=slices,
+            dtype="fp32",
+        )
