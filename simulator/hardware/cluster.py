@@ -18,7 +18,7 @@ from simulator.hardware.power import Power
 from simulator.hardware.reliability import Reliability
 from simulator.remembered import hashed_once
 from simulator.specs import Count, Listed, Name, NamedSpec, Names, Spec, load_named
-from simulator.units import Bytes, BytesPerSecond, DollarsPerHour, Seconds
+from simulator.units import Bytes, BytesPerSecond, DollarsPerHour, Seconds, Watts
 
 __all__ = [
     "MAX_WORLD_SIZE",
@@ -42,7 +42,8 @@ class Node(NamedSpec):
     `gpu`, `link` (between its GPUs), `host_link` (to its CPU) and `network_link` (one NIC; "" = no network) are names
     of other data files.  `in_network_reduction`: its switches add up (NVLink SHARP).  `peer_to_peer`: GPUs write to
     each other directly; False = all traffic goes through the host's memory.  `host_memory` and `host_memory_bandwidth` are
-    those of all its CPUs together, as data sheets print them; `gpus_per_host_link` share one host link.
+    those of all its CPUs together, as data sheets print them; `gpus_per_host_link` share one host link.  `gpu_power`: what each GPU may
+    draw here, where that is less than its own limit (modules that share theirs with a CPU).
     """
 
     gpu: Name
@@ -58,6 +59,11 @@ class Node(NamedSpec):
     gpus_per_host_link: Annotated[int, Field(ge=1, le=64)] = 1
     in_network_reduction: bool = False
     peer_to_peer: bool = True
+    gpu_power: Watts | None = None
+
+    def powered(self, gpu: Gpu) -> Gpu:
+        """Return a GPU as it is here."""
+        return gpu if self.gpu_power is None else gpu.model_copy(update={"power": min(gpu.power, self.gpu_power)})
 
     @model_validator(mode="after")
     def _check(self) -> Node:
@@ -281,7 +287,7 @@ def load_cluster(name: str, gpus: int | None = None, changes: ClusterChanges | N
 
 def _changed_node(node: Node, changes: dict[str, Any]) -> Node:
     """Return a node with other parts."""
-    made = node.model_copy(update=changes)
+    made = node.model_copy(update=changes | ({"gpu_power": None} if "gpu" in changes else {}))
     if bool(made.network_link) != bool(made.nics):
         raise SpecError(
             f"node {node.name!r} has no network, so a network needs both: cluster.network_link = NAME and cluster.nics = N. "
@@ -335,7 +341,7 @@ def build_cluster(
     return Cluster(
         name=spec.name,
         spec=spec,
-        gpu=gpu,
+        gpu=node.powered(gpu),
         node=node,
         link=link,
         host_link=host_link,

@@ -9,6 +9,8 @@ import pytest
 from simulator import load_job, simulate_job
 from simulator.errors import PlanError, SimulatorError, SpecError
 from simulator.hardware.cluster import ClusterChanges, load_cluster
+from simulator.hardware.gpu import load_gpu
+from simulator.importers.table.row_cluster import row_cluster
 from simulator.search.job_text import job_text
 
 JOB = "gpt3_13b_2xdgx_a100"
@@ -22,6 +24,15 @@ def test_another_gpu_is_as_quick_as_in_a_cluster_of_its_own() -> None:
     made = load_cluster("dgx_a100", 16, ClusterChanges(node="hgx_h100"))
     assert (made.gpu, made.link) == (load_cluster("dgx_h100").gpu, load_cluster("dgx_h100").link)
     assert step("cluster.gpu=h100_80gb_sxm") < 0.8 * step()
+
+
+def test_a_module_that_shares_its_power_with_a_cpu_leaves_its_gpu_less() -> None:
+    alone, four = load_cluster("gh200_x1"), load_cluster("alps", 8)
+    assert four.gpu.power == 580 < alone.gpu.power == load_gpu("gh200_96gb").power
+    assert load_cluster("alps", 8, ClusterChanges(gpu="h100_80gb_sxm")).gpu == load_gpu("h100_80gb_sxm")
+    given = {"gpu": "GH200-96GB", "n_gpus": "8", "inter_gbps_per_gpu": "200", "source": "somebody"}
+    rows = [row_cluster(given | {"gpus_per_node": per_node})[0] for per_node in ("4", "1")]
+    assert [made.gpu.power for made in rows] == [580, 700]
 
 
 def test_fewer_network_cards_and_slower_ones_cost_time() -> None:

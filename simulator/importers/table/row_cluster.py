@@ -53,6 +53,7 @@ def row_cluster(row: Row) -> tuple[Cluster, tuple[str, ...]]:
     if per_node is None:
         per_node = ours[0].gpus if ours else 8
         assumed += (f"gpus_per_node = {per_node}",)
+    gpu = next((node.powered(gpu) for node in ours if node.gpus == per_node), gpu)
     link, more = _inner_link(row, gpu, ours)
     assumed += more
     fabric = load_names().fact(text(row, "source"), "network")
