@@ -6,13 +6,15 @@ Only the child process of `worker` uses it.  What is replaced in torch stays rep
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from simulator.capture.data_parallel import DataParallel
 from simulator.capture.letters import Letters
+from simulator.capture.libraries import Libraries
 from simulator.capture.record import Capture, Group
 from simulator.capture.recorder import Recorder, place_in_script
 from simulator.capture.storages import category_of
@@ -42,6 +44,7 @@ class Sandbox:
         self.torch = torch
         self.streams = Streams()
         self.recorder = Recorder(self.streams)
+        self.libraries = Libraries(self.recorder.assume)
         self.names: dict[int, str] = {}
         self.parameters: dict[int, int] = {}
         self._hooked: set[int] = set()
@@ -52,6 +55,7 @@ class Sandbox:
         self._process_group(world, rank)
         self._pipelines(letters)
         self._devices()
+        self._samplers()
         self._compilers()
         self._optimizers()
         self._modules()
@@ -165,6 +169,7 @@ class Sandbox:
         cpu.current_stream, cpu.stream = streams.current_stream, streams.stream
         cpu.default_stream = streams.current_stream
         self.torch.Tensor.pin_memory = lambda tensor, device=None: tensor  # memory of the host, which has none here
+        self.torch.Tensor.data_ptr = addressed(self.torch.Tensor.data_ptr)
         resize = self.torch.UntypedStorage.resize_
 
         def resized(storage: Any, size: int) -> Any:
@@ -173,6 +178,13 @@ class Sandbox:
             return result
 
         self.torch.UntypedStorage.resize_ = resized
+
+    def _samplers(self) -> None:
+        """In which order data comes is drawn on the host, in tensors that have data: nothing of it is the device's."""
+        from torch.utils import data
+
+        for kind in (data.RandomSampler, data.SubsetRandomSampler, data.DistributedSampler):
+            kind.__iter__ = drawn(kind.__iter__)
 
     # ---- compiler ----
 
@@ -258,6 +270,7 @@ class Sandbox:
         recorder = self.recorder
         if recorder.phase == "recompute":
             return
+        self.libraries.answer()
         if id(module) not in self.names:
             for name, inner in module.named_modules():
                 self.names.setdefault(id(inner), plain_name(name))
@@ -290,6 +303,31 @@ def with_data(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*arguments: Any, **options: Any) -> Any:
         with _disable_current_modes():
             return function(*arguments, **options)
+
+    return run
+
+
+def addressed(pointer: Callable[[Any], int]) -> Callable[[Any], int]:
+    """Return how to tell where a tensor lies, also one that lies nowhere: by addresses some codes (accelerate) know weights again."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    @functools.wraps(pointer)
+    def address(tensor: Any) -> int:
+        if isinstance(tensor, FakeTensor):
+            return id(tensor.untyped_storage()) + int(tensor.storage_offset()) * int(tensor.element_size())
+        return pointer(tensor)
+
+    return address
+
+
+def drawn(places: Callable[[Any], Iterator[int]]) -> Callable[[Any], Iterator[int]]:
+    """Return an iteration over a sampler that draws places with real tensors, unseen by the recorder, some at a time."""
+
+    def run(sampler: Any) -> Iterator[int]:
+        left = with_data(lambda: iter(places(sampler)))()
+        some = with_data(lambda: list(itertools.islice(left, 1024)))
+        while chunk := some():
+            yield from chunk
 
     return run
 

@@ -101,7 +101,7 @@ class Trainer(Importer):
         elif kind == "fsdp":
             _fsdp(settings, findings)
         else:
-            findings.assume("plan.framework", "pytorch_ddp", "neither FSDP nor DeepSpeed is named")
+            findings.assume("plan.framework", "hugging_face_ddp", "neither FSDP nor DeepSpeed is named")
             findings.assume("plan.zero_stage", 0, "every GPU holds all states")
         _memory(settings, findings)
         settings.report(_NO_EFFECT, _PREFIXES)
@@ -210,7 +210,7 @@ def _deepspeed(settings: Settings, findings: Findings) -> None:
 def _fsdp(settings: Settings, findings: Findings) -> None:
     at = "fsdp_config."
     findings.put(
-        "plan.framework", "pytorch_fsdp", settings.said("distributed_type", "fsdp", f"{at}fsdp_sharding_strategy")
+        "plan.framework", "hugging_face_fsdp", settings.said("distributed_type", "fsdp", f"{at}fsdp_sharding_strategy")
     )
     strategy = settings.take(f"{at}fsdp_sharding_strategy")
     words = settings.take("fsdp")
@@ -270,7 +270,7 @@ def _memory(settings: Settings, findings: Findings) -> None:
     if clip is not None:
         findings.put("plan.clip_gradients", clip > 0, settings.said("max_grad_norm"))
     liger = settings.flag("use_liger_kernel", "enable_liger_kernel", "liger_rms_norm")
-    if liger and findings.get("plan.framework") == "pytorch_fsdp":
+    if liger and findings.get("plan.framework") == "hugging_face_fsdp":
         findings.put(
             "plan.framework",
             "hugging_face_liger",

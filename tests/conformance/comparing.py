@@ -59,17 +59,24 @@ def pipeline(script: str, world: int, arguments: str = "") -> Program:
     return captured_program(captures(str(SCRIPTS / script), world, (), arguments.split(), seconds=600.0))
 
 
-def llama_job(framework: str, gpus: int, model: dict[str, Any] | None = None, **plan: Any) -> Job:
-    """Return the job that the scripts' model is under a plan; a field of the model that is None is left out."""
+def llama_job(
+    framework: str, gpus: int, model: dict[str, Any] | None = None, microbatches: int = 1, **plan: Any
+) -> Job:
+    """Return the job that the scripts' model is under a plan; a field of the model that is None is left out.
+
+    Args:
+        microbatches: of one sequence each, one after the other.
+    """
+    width = int(plan.get("tensor_parallel", 1)) * int(plan.get("context_parallel", 1))
     data = {
         "model": {key: value for key, value in (MODEL | (model or {})).items() if value is not None},
         "workload": {
             "sequence_length": 2048,
-            "global_batch_size": gpus // int(plan.get("tensor_parallel", 1)) // int(plan.get("context_parallel", 1)),
+            "global_batch_size": microbatches * (gpus // width),
             "precision": "bf16",
             "optimizer": "adam",
         },
-        "plan": {"framework": framework} | plan,
+        "plan": {"framework": framework, "microbatch_size": 1} | plan,
         "cluster": {"name": "dgx_h100", "gpus": gpus},
     }
     return job_from_data(data, "the scripts' Llama", ())

@@ -42,10 +42,11 @@ class Case:
         world: ranks.
         messages: message (kind, axes, bytes, format) -> how often (theirs, ours), where that is not the same.
         products: whether products are made with the same shapes: a profile may join what the script's model keeps apart.
-        total: whether only the bytes of all messages together are the same.
+        total: whether only the bytes of all messages together are the same, less those of `messages`, which are theirs alone.
         scores: whether of attention only scores are compared: it goes round block by block, or repeats keys for every head.
         axes: their name of an axis -> ours.
         ordered: whether messages over the same axes come in the same order.
+        microbatches: of a step.
     """
 
     words: str
@@ -57,6 +58,7 @@ class Case:
     scores: bool = False
     axes: dict[str, str] = field(default_factory=dict)
     ordered: bool = True
+    microbatches: int = 1
     script: str = "parallel.py:step"
     model: dict[str, Any] = field(default_factory=dict)
 
@@ -232,12 +234,17 @@ CASES |= {
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_recorded_step_does_what_ours_does(name: str) -> None:
-    case = CASES[name]
-    library = {"titan.py:step": "torchtitan", "library.py:step": "accelerate"}.get(case.script, "torch")
-    pytest.importorskip(library, reason=f"the witness is {library}: nox -s capture")
+    does_what_ours_does(CASES[name])
+
+
+def does_what_ours_does(case: Case) -> None:
+    """Hold our lowering of a plan against what a script does."""
+    library = {"titan.py:step": "torchtitan", "library.py:step": "accelerate", "trainer.py": "accelerate"}
+    needed = library.get(case.script, "torch")
+    pytest.importorskip(needed, reason=f"the witness is {needed}: nox -s capture")
     theirs, ours = (
         captured(case.script, case.world, case.words),
-        lowered(llama_job(gpus=case.world, model=case.model, **case.plan)),
+        lowered(llama_job(gpus=case.world, model=case.model, microbatches=case.microbatches, **case.plan)),
     )
 
     for phase in ("forward", "recompute", "backward"):
@@ -251,6 +258,7 @@ def test_a_recorded_step_does_what_ours_does(name: str) -> None:
             assert left == right
     left, right = messages_of(theirs, case.axes), messages_of(ours)
     if case.total:
+        assert {key: left.pop(key, 0) for key in case.messages} == {key: n for key, (n, _) in case.messages.items()}
         assert total(right) == pytest.approx(total(left), rel=1e-9)
         return
     different = {key for key in left | right if left[key] != right[key]}

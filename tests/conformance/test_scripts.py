@@ -55,6 +55,37 @@ def test_a_script_that_hangs_is_ended_in_time(tmp_path: Path) -> None:
     assert time.monotonic() - start < 900.0
 
 
+def test_a_script_that_shuffles_its_data_draws_every_place_once(tmp_path: Path) -> None:
+    """And does not read a million numbers from a device."""
+    script = tmp_path / "train.py"
+    loader = """
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1 << 20
+    def __getitem__(self, place):
+        return torch.full((64,), float(place))
+class Drawn(torch.utils.data.RandomSampler):
+    def __iter__(self):
+        for place in super().__iter__():
+            assert place not in seen
+            seen.add(place)
+            yield place
+seen = set()
+from torch.utils.data import DataLoader, DistributedSampler
+batches = iter(DataLoader(Data(), batch_size=8, sampler=Drawn(Data())))
+others = iter(DataLoader(Data(), batch_size=8, sampler=DistributedSampler(Data(), 2, 1)))
+def step():
+    model(next(batches) + next(others)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    assert len(seen) >= 8
+"""
+    script.write_text(MODEL + loader)
+
+    found = capture(f"{script}:step", 2, seconds=60.0)
+    assert not any(event.name == "host reads" for event in found.events)
+
+
 def test_a_script_that_asks_for_a_gpu_is_told_the_way_out(tmp_path: Path) -> None:
     said = refusal(tmp_path, MODEL.replace("torch.zeros(8, 64)", "torch.zeros(8, 64, device='cuda')"))
 

@@ -84,6 +84,29 @@ def plain() -> Capture:
     return recorded("library.py:step", 8, "")
 
 
+def trainer(words: str) -> Capture:
+    """A step of the Trainer of transformers."""
+    return recorded("trainer.py", 8, words)
+
+
+def reductions(capture: Capture) -> int:
+    """Messages in which gradients are reduced to shards."""
+    return sum(e.work == "reduce_scatter" for e in capture.events)
+
+
+def casts_weights(capture: Capture) -> bool:
+    """Whether the seven weights of a layer are cast in its forward, and the copies kept for its backward."""
+    kept = [s for s in capture.storages if s.category == "activations" and s.born >= 0 and s.name.count("x") == 1]
+    made = [capture.events[s.born] for s in kept]
+    return sum(e.name == "aten._to_copy" and "layers.1." in e.path for e in made) == 7
+
+
+def clips(capture: Capture) -> bool:
+    """Whether gradients are scaled by their norm before the update."""
+    names = [e.name for e in capture.events if e.phase == "optimizer"]
+    return names.index("aten._foreach_norm") < names.index("aten._foreach_mul_") < names.index("aten._fused_adamw_")
+
+
 def run_by(path: str, capture: Capture | None = None) -> list[str]:
     """Operators of the forward of a module of the second layer, in order, without their namespace."""
     events = (capture or plain()).events
@@ -172,6 +195,20 @@ WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
         }.items()
     },
     **{
+        ("hugging_face_ddp", key): (LIBRARY, seen)
+        for key, seen in {
+            "joined_qkv": lambda: products("self_attn", trainer("--data ddp")) == 2,
+            "joined_gate": lambda: products("mlp", trainer("--data ddp")) == 2,
+            "fused_norm": lambda: "rsqrt" not in run_by(".input_layernorm", trainer("--data ddp")),
+        }.items()
+    },
+    ("hugging_face_fsdp", "accumulates_unsharded"): (
+        LIBRARY,
+        lambda: reductions(trainer("--data fsdp2 --accumulate 4 --layers 8 --vocabulary 1024")) == 8 + 2,
+    ),
+    ("pytorch_ddp", "autocast"): (LIBRARY, lambda: casts_weights(trainer("--data ddp"))),
+    ("pytorch_ddp", "clips_gradients"): (LIBRARY, lambda: clips(trainer("--data ddp"))),
+    **{
         ("hugging_face_deepspeed", key): (LIBRARY, seen)
         for key, seen in {
             "joined_qkv": lambda: products("self_attn") == 2,
@@ -180,7 +217,6 @@ WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
             "fused_rotary": lambda: not {"neg", "cat"} <= set(run_by(".self_attn")),
             "fused_bias_activation": lambda: (run_by(".mlp.act_fn"), run_by(".mlp")) != (["silu"], ["mul"]),
             "fused_residual": lambda: run_by("").count("add") != 2,
-            "repeats_keys": lambda: repeats_keys("library.py:step", ""),
             "dropout": lambda: drops_out(plain()),
             "in_place_cross_entropy": lambda: not any(e.name == "aten._log_softmax" for e in plain().events),
         }.items()

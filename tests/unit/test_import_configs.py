@@ -97,9 +97,9 @@ def test_torchtitan_flags_and_saved_json(tmp_path: Path) -> None:
 
 def test_trainer_and_accelerate_join() -> None:
     answer = imported("accelerate.yaml", "trainer.json")
-    assert {"framework": "pytorch_fsdp", "zero_stage": 2, "microbatch_size": 2, "recompute": "full"} == answer["job"][
-        "plan"
-    ]
+    assert {"framework": "hugging_face_fsdp", "zero_stage": 2, "microbatch_size": 2, "recompute": "full"} == answer[
+        "job"
+    ]["plan"]
     assert (16, 256, 4096) == (
         answer["job"]["cluster"]["gpus"],
         answer["job"]["workload"]["global_batch_size"],

@@ -45,17 +45,18 @@ def kept_ways(ctx: LayerContext, o: Operator, saved: Saved) -> float:
 
 
 def kept_weights(ctx: LayerContext, part: LayerPart) -> list[Tensor]:
-    """Return the weights that stand gathered from forward to backward, beside the parts that ranks own."""
-    if not ctx.layout.keeps_gathered:
+    """Return the operands of products that stand from forward to backward beside the weights that ranks own: gathered, or, under
+    autocast, cast."""
+    if not (ctx.layout.keeps_gathered or ctx.style.autocast):
         return []
-    products = [
-        o for o in part.operators if isinstance(o.op, Product) and o.has_weight and ctx.division(o).around.weights
-    ]
     size = 0.0
-    for o in products:
-        b, _, n, k = ctx.division(o).shape
-        size += b * n * k * ctx.e
-    return [Tensor(name="weights, gathered", category="activations", bytes=size)] if size else []
+    for o in part.operators:
+        if isinstance(o.op, Product) and o.has_weight and (ctx.style.autocast or ctx.division(o).around.weights):
+            d = ctx.division(o)
+            b, _, _, k = d.shape
+            size += b * sum(d.widths) * k * ctx.e
+    name = "weights, cast" if ctx.style.autocast else "weights, gathered"
+    return [Tensor(name=name, category="activations", bytes=size)] if size else []
 
 
 def _ranks(hops: Hops) -> int:

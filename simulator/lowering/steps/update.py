@@ -256,9 +256,11 @@ def gradients_await_update(resolved: ResolvedPlan) -> bool:
     """Whether gradients stand during the update only: freed by it, and made while the activations of the one microbatch go.
 
     Of the layers whose gradients stand the activations are gone, so the peak lies at one end of the backward: all activations, or
-    all gradients.  With more microbatches those of the first stand beside the activations of the next.
+    all gradients.  With more microbatches those of the first stand beside the activations of the next, but where they are added up
+    whole: then their shards are made by the last backward, which lets the whole ones go.
     """
-    alone = resolved.microbatches == 1 and resolved.pipeline_parallel == 1 and not resolved.optimizer_in_backward
+    once = resolved.microbatches == 1 or (resolved.zero_stage == 3 and resolved.fsdp_reduce == "step")
+    alone = once and resolved.pipeline_parallel == 1 and not resolved.optimizer_in_backward
     return resolved.framework.drops_gradients and alone and resolved.optimizer_offload == 0.0
 
 

@@ -1,0 +1,121 @@
+"""Hugging Face's Trainer (transformers, accelerate) beside our lowering under its profiles: FLOP, products, messages, memory.
+
+It tells all ranks how many tokens they have (8 bytes each), and replicas the buffers of the rotary embedding and which weights were used;
+the norm of gradients is no message of ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.capture.answer import peak_of, saved_of
+from tests.conformance.comparing import Message, captured, llama_job, lowered, products_of, recorded
+from tests.conformance.test_memory import GROUPS, kept, of_group, peak_of_tensors
+from tests.conformance.test_plans import EMBEDDING, ENDS, Case, does_what_ours_does, root
+
+pytest.importorskip("accelerate", reason="the witness is accelerate: nox -s capture")
+pytestmark = pytest.mark.slow
+
+REPLICAS = {"framework": "hugging_face_ddp", "recompute": "none"}
+SHARDS = {"framework": "hugging_face_fsdp", "zero_stage": 3, "recompute": "none", "fsdp_prefetch": 0}
+ROTARY = {"positions": "rotary"}
+TOKENS: dict[Message, tuple[int, int]] = {("all_gather", "dp", 64.0, "fp32"): (1, 0)}
+BUFFERS: dict[Message, tuple[int, int]] = {("broadcast", "dp", 256.0, "fp32"): (1, 0)}
+USED: dict[Message, tuple[int, int]] = {("all_reduce", "dp", 156.0, "fp32"): (1, 0)}
+NORM: dict[Message, tuple[int, int]] = {("all_reduce", "dp", 4.0, "fp32"): (1, 0)}
+NORMS: dict[Message, tuple[int, int]] = {("all_reduce", "dp", 156.0, "fp32"): (1, 0)}
+
+
+def trainer(words: str, plan: dict[str, object], messages: dict[Message, tuple[int, int]], **more: object) -> Case:
+    return Case(script="trainer.py", words=words, plan=plan, messages=TOKENS | messages, model=ROTARY, **more)  # type: ignore[arg-type]
+
+
+CASES = {
+    "replicas": trainer("--data ddp", REPLICAS, BUFFERS | USED, total=True),
+    "replicas, recompute": trainer(
+        "--data ddp --recompute reentrant", REPLICAS | {"recompute": "full"}, BUFFERS, total=True
+    ),
+    "fsdp1": trainer("--data fsdp1", SHARDS, NORM | root(ENDS, 2, "bf16")),
+    "fsdp1, recompute": trainer(
+        "--data fsdp1 --recompute not_reentrant", SHARDS | {"recompute": "full"}, NORM | root(ENDS, 2, "bf16")
+    ),
+    # its units are those of torchtitan since 2025: the embedding is gathered before its backward too
+    "fsdp2": trainer("--data fsdp2", SHARDS | {"fsdp_prefetch": 1}, NORMS | {EMBEDDING: (2, 1)}, ordered=False),
+}
+FOUR, SMALL = "--accumulate 4 --layers 8 --vocabulary 1024", {"layers": 8, "vocabulary": 1024}
+SMALL_ENDS = (2097152.0, 2099200.0)
+"""Bytes of the embedding, and of norm and head, of the small vocabulary in bf16."""
+
+
+def accumulated(words: str, plan: dict[str, object], messages: dict[Message, tuple[int, int]], **more: object) -> Case:
+    case = trainer(f"{words} {FOUR}", plan, messages, microbatches=4, **more)
+    return replace(case, model=ROTARY | SMALL)
+
+
+ONCE = root(SMALL_ENDS, 2, "bf16")
+CASES |= {
+    "replicas, four microbatches": accumulated(
+        "--data ddp", REPLICAS, BUFFERS | {("all_reduce", "dp", 300.0, "fp32"): (1, 0)}, total=True
+    ),
+    "fsdp1, four microbatches": accumulated(
+        "--data fsdp1",
+        SHARDS,
+        NORM | {key: (4 * a, 4 * b) if key[0] == "all_gather" else (a, b) for key, (a, b) in ONCE.items()},
+    ),
+    "fsdp2, four microbatches": accumulated(
+        "--data fsdp2",
+        SHARDS | {"fsdp_prefetch": 1},
+        {("all_reduce", "dp", 300.0, "fp32"): (1, 0), ("all_gather", "dp", SMALL_ENDS[0], "bf16"): (8, 4)},
+        ordered=False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_of_the_trainer_does_what_ours_does(name: str) -> None:
+    """Gradients of several microbatches are reduced once; of each microbatch weights are gathered anew."""
+    does_what_ours_does(CASES[name])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_keeps_what_ours_keeps(name: str) -> None:
+    case = CASES[name]
+    theirs = sum(saved_of(recorded(case.script, case.world, case.words)).values())
+
+    job = llama_job(gpus=case.world, model=case.model, microbatches=case.microbatches, **case.plan)
+    assert kept(lowered(job)) == pytest.approx(theirs, rel=0.01)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "replicas" in name or "four" in name])
+def test_its_peak_is_ours(name: str) -> None:
+    """By category within 3 %, or 1 % of all; of fsdp2 ours gathers the next unit when that can start, they when the layer asks for it."""
+    case = CASES[name]
+    theirs = peak_of(recorded(case.script, case.world, case.words))
+    ours = peak_of_tensors(llama_job(gpus=case.world, model=case.model, microbatches=case.microbatches, **case.plan))
+
+    for group in set(GROUPS) - ({"gathered"} if "fsdp2" in name else set()):
+        assert of_group(ours, group) == pytest.approx(of_group(theirs, group), rel=0.03, abs=0.01 * theirs["total"]), (
+            group
+        )
+
+
+def test_attention_takes_groups_of_heads_as_they_are() -> None:
+    """Batches are taken to be whole sequences, so that there is no mask; transformers looks, and the host waits."""
+    step = recorded("trainer.py", 8, "--data fsdp1")
+    kernels = [
+        key for key in products_of(captured("trainer.py", 8, "--data fsdp1"), "forward") if key[0] == "attention"
+    ]
+
+    assert all("kv_heads=4" in str(key[-1]) for key in kernels)
+    assert any(event.name == "host reads" and event.phase == "forward" for event in step.events)
+    assert any("transformers" in note for note in step.notes)
+
+
+def test_every_weight_is_updated_under_fsdp2() -> None:
+    """accelerate knows weights again by their addresses, which tensors without data have none of."""
+    step = recorded("trainer.py", 8, "--data fsdp2")
+    states = sum(s.bytes for s in step.storages if s.category == "optimizer_states")
+
+    assert states == pytest.approx(2 * 4 * 110633984 / 8, rel=1e-3)
