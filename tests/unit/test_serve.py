@@ -139,7 +139,7 @@ def drop(server: Server, name: str, **more: Any) -> tuple[int, Any]:
             {"gpus": 32, "tensor_parallel": 1, "zero_stage": 2, "model": "llama3_8b"},
         ),
         ("torchtitan.toml", {}, {"gpus": 512, "tensor_parallel": 8, "pipeline_parallel": 4, "zero_stage": 3}),
-        ("accelerate.yaml", {"gpus": 8}, {"gpus": 16, "tensor_parallel": 1, "framework": "pytorch_fsdp"}),
+        ("accelerate.yaml", {"gpus": 8}, {"gpus": 16, "tensor_parallel": 1, "framework": "hugging_face_fsdp"}),
         ("simai.txt", {"model": "mixtral_8x7b"}, {"gpus": 32, "expert_parallel": 2, "model": "mixtral_8x7b"}),
     ],
 )
