@@ -11,6 +11,7 @@ gradients have gone by then (`gradients_down`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -20,7 +21,7 @@ from simulator.lowering.memory.host_shards import at_home, returns_master
 from simulator.lowering.steps.parameters import Held, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch
-from simulator.program.program import COMPUTE, COPY, Link, Segment, Tensor
+from simulator.program.program import COMPUTE, COPY, Link, OperatorTable, Segment, Tensor
 from simulator.units import BYTES_PER_ELEMENT
 from simulator.workload.optimizers import OPTIMIZERS
 
@@ -162,19 +163,8 @@ def _cast(state: State, after: np.ndarray, returned: dict[Held, float]) -> np.nd
     for r in range(state.ranks):
         held = rank_held(state, r)
         if held not in known:
-            count = returned[held]
-            rows = Rows("cast of updated weights")
-            rows.add(
-                label="cast updated weights",
-                work="memory_bound",
-                dtype="fp32",
-                read=MASTER * count,
-                written=state.workload.numbers.element * count,
-                phase="optimizer",
-            )
-            known[held] = state.add_item(
-                Segment(name="cast updated weights", pieces=((rows.table(), 1),), phase="optimizer")
-            )
+            table = _cast_of(returned[held], state.workload.numbers.element)
+            known[held] = state.add_item(Segment(name="cast updated weights", pieces=((table, 1),), phase="optimizer"))
         items.append(known[held])
     compute = state.lanes("compute")
     added = state.add_rows(
@@ -182,3 +172,18 @@ def _cast(state: State, after: np.ndarray, returned: dict[Held, float]) -> np.nd
     )
     state.wait(added, after)
     return added
+
+
+@functools.lru_cache(maxsize=1024)
+def _cast_of(count: float, element: int) -> OperatorTable:
+    """So many weights written in `element` bytes from fp32."""
+    rows = Rows("cast of updated weights")
+    rows.add(
+        label="cast updated weights",
+        work="memory_bound",
+        dtype="fp32",
+        read=MASTER * count,
+        written=element * count,
+        phase="optimizer",
+    )
+    return rows.table()

@@ -14,6 +14,7 @@ ZeRO++ (arXiv 2306.10209) makes messages smaller:
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -239,26 +240,33 @@ def quantising(state: State, group: tuple[str, ...], kind: int) -> tuple[Operato
     stays = "head" in group or ("embedding" in group and resolved.framework.fsdp_root_unit)
     again = resolved.reshard_after_forward and not stays
     if resolved.quantized_weights and (kind == 0 or (kind < 3 and again)):
-        rows = Rows("weights from int8")
-        rows.add(
-            label="widen gathered weights",
-            work="memory_bound",
-            dtype=resolved.precision.compute,
-            read=WEIGHT_BYTES * count,
-            written=wide * count,
-            phase="forward" if kind == 0 else "backward",
-        )
-        before = rows.table()
+        before = _widened(count, wide, resolved.precision.compute, "forward" if kind == 0 else "backward")
     if resolved.quantized_gradients and kind in (1, 3):
-        rows = Rows("gradients to int4")
-        common = {"work": "memory_bound", "dtype": resolved.gradient_dtype, "phase": "backward", "part": "weight"}
-        narrow, grad = GRADIENT_BYTES * count, BYTES_PER_ELEMENT[resolved.gradient_dtype]
-        rows.add(label="quantise gradients", read=grad * count, written=narrow, **common)
-        rows.add(
-            label="add quantised gradients",
-            read=narrow,
-            written=narrow / resolved.secondary_shard_size,
-            **common,
-        )
-        after = rows.table()
+        after = _narrowed(count, resolved.gradient_dtype, resolved.secondary_shard_size)
     return before, after
+
+
+@functools.lru_cache(maxsize=1024)
+def _widened(count: float, wide: float, dtype: str, phase: str) -> OperatorTable:
+    """So many gathered weights made `wide` bytes wide again."""
+    rows = Rows("weights from int8")
+    rows.add(
+        label="widen gathered weights",
+        work="memory_bound",
+        dtype=dtype,
+        read=WEIGHT_BYTES * count,
+        written=wide * count,
+        phase=phase,
+    )
+    return rows.table()
+
+
+@functools.lru_cache(maxsize=1024)
+def _narrowed(count: float, dtype: str, ranks: int) -> OperatorTable:
+    """So many gradients made narrow, and added up between the ranks of a secondary group."""
+    rows = Rows("gradients to int4")
+    common = {"work": "memory_bound", "dtype": dtype, "phase": "backward", "part": "weight"}
+    narrow, grad = GRADIENT_BYTES * count, BYTES_PER_ELEMENT[dtype]
+    rows.add(label="quantise gradients", read=grad * count, written=narrow, **common)
+    rows.add(label="add quantised gradients", read=narrow, written=narrow / ranks, **common)
+    return rows.table()
