@@ -27,7 +27,7 @@ from simulator.importers.table.rows import CannotPlace, Row, read_rows
 
 DATA = Path(__file__).parents[1] / "data"
 WRITTEN = Path(__file__).parents[2] / "hardware_specs" / "calibrations"
-ROUNDS = ("blind", "blind2", "blind3", "blind4")
+ROUNDS = ("blind", "blind2", "blind3", "blind4", "blind5")
 """The blind sets, in the order of their making."""
 
 
