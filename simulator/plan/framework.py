@@ -48,6 +48,7 @@ class Framework(ExtendingSpec):
     Experts: expert_exchange and expert_loop, as in `Plan`; masks_by_sequence (where experts drop rows, the exchange is "einsum",
     and a group of tokens one sequence); exchange_sorts (once_per_node it also sorts rows by expert and back, by kernels on its own
     stream); pads_expert_rows (else, and where products are in 8 bits, rows are copied once more to pad each expert's, and back);
+    copies_rows_apart (tokens are repeated for their experts and then sorted, results put in order and then summed, by a pass each);
     fuses_experts (in mxfp8 the grouped products apply the activation function and write narrow results themselves).
     CUDA graphs: cuda_graphs, as in `Plan`, wherever a plan allows it.
     Loss: loss_metrics (training metrics that evaluate it again of every microbatch's logits, each by plain torch).
@@ -143,6 +144,7 @@ class Framework(ExtendingSpec):
     exchange_sorts: bool = False
     pads_expert_rows: bool = False
     fuses_experts: bool = False
+    copies_rows_apart: bool = False
     gradient_dtype: Literal["fp32", "bf16", "fp16", "compute"]
     gradients_overlap: bool
     parameters_overlap: bool

@@ -183,6 +183,7 @@ class KernelStyle:
         plain_router: the choice of experts and the loss that balances them are plain tensor operations.
         repeats_keys: keys and values are repeated for every query head before attention.
         fuses_experts: the grouped products of experts apply the activation function and write narrow results (mxfp8) themselves.
+        copies_rows_apart: rows of tokens are repeated and then sorted by expert, and put back in order and then summed.
         expert_loop: experts run one after the other: "modules", "slices" or "none" (blocks/expert_loop.py).
         exchange_sorts: an exchange of rows once per node sorts them by expert and back, by kernels on its own stream.
         pads_expert_rows: each expert's rows are copied to places whose number products in 8 bits take, and back.
@@ -239,6 +240,7 @@ class KernelStyle:
     ring_traced: bool = False
     casts_apart: bool = False
     fuses_experts: bool = False
+    copies_rows_apart: bool = False
     expert_loop: str = "none"
     exchange_sorts: bool = False
     pads_expert_rows: bool = False

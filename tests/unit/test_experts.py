@@ -272,6 +272,21 @@ def test_fused_experts_and_an_exchange_that_permutes_have_fewer_kernels() -> Non
     assert "permute" in alone.label
 
 
+def test_rows_that_are_repeated_and_then_sorted_take_two_more_passes_of_all_copies_each_way() -> None:
+    """MaxText's moe.py: jnp.repeat and a gather, a gather and a sum; 2 T k h bytes of a pass, T tokens and k = 2 choices."""
+    rows = 2.0 * 1024 * 2 * 4096
+
+    def moved(framework: str, way: str) -> dict[str, float]:
+        t = table(lowered(workload(), 8, framework=framework, recompute="none"), f"moe layer {way}")
+        return {label: t.read[i] + t.written[i] for i, label in enumerate(t.label) if label in ("permute", "unpermute")}
+
+    tokens = moved("jax_xla", "forward")["permute"] - 3 * rows
+    assert tokens == pytest.approx(rows / 2)
+    for way in ("forward", "backward"):
+        apart, joined = (moved(framework, way) for framework in ("jax_xla", "megatron_core"))
+        assert dict.fromkeys(joined, 2 * rows) == {name: apart[name] - joined[name] for name in joined}
+
+
 def test_an_exchange_that_sorts_does_so_beside_the_compute_of_another_microbatch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "fused_rotary": switch(LLAMA),
     "complex_rotary": switch(LLAMA),
     "scales_rotary": switch({"model": "gpt_oss_20b", "profile": {"fused_rotary": "true"}}),
+    "copies_rows_apart": switch({"model": "mixtral_8x7b"}),
     "expert_loop": ({"model": "mixtral_8x7b"}, '"none"', '"slices"'),
     "pads_expert_rows": switch({"model": "mixtral_8x7b", "plan": {"expert_parallel": 2}, "precision": "fp8_block"}),
     "fused_norm": switch(LLAMA),

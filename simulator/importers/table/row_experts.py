@@ -36,10 +36,13 @@ def overlaps_exchange(row: Row) -> bool:
     return bool(re.search(_OVERLAPPED, said)) and not re.search(_NOT, said)
 
 
-def _exchange(row: Row, expert: int) -> dict[str, Any]:
+def _exchange(row: Row, expert: int, assumed: list[str]) -> dict[str, Any]:
     """How rows of experts on `expert` ranks are exchanged; {} where the row does not tell."""
     said = words_said(row)
-    if expert == 1 or not re.search(f"{_ONCE}|{_COPIES}", said):
+    if expert == 1:
+        return {}
+    if not re.search(f"{_ONCE}|{_COPIES}", said):
+        assumed.append("rows of experts go as the code or its recipe has it (the row names no dispatcher)")
         return {}
     return {"expert_exchange": "once_per_node" if re.search(_ONCE, said) else "all_to_all"}
 
@@ -67,7 +70,7 @@ def row_experts(row: Row, model: Model, tensor: int, replicas: int, assumed: lis
             raise CannotPlace(f"ep = {expert}, but the row's model has no experts", counts=False)
         return {}
     if tensor == 1:
-        return {"expert_parallel": expert, **_exchange(row, expert), **_loop(row, expert)}
+        return {"expert_parallel": expert, **_exchange(row, expert, assumed), **_loop(row, expert)}
     split = count(row, "etp")
     if split is None:
         recipe = "bridge" in text(row, "framework").lower()
@@ -90,7 +93,7 @@ def row_experts(row: Row, model: Model, tensor: int, replicas: int, assumed: lis
     fields = {
         "expert_parallel": expert,
         "expert_tensor_parallel": split,
-        **_exchange(row, expert),
+        **_exchange(row, expert, assumed),
         **_loop(row, expert),
     }
     if expert > 1 or split == 1:

@@ -137,7 +137,9 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
     if dense >= layers:
         raise CannotPlace(f"moe_dense_layers = {dense} leave none of the {layers} layers with experts", counts=False)
     drops = _capacity(row)
-    assumed.append("experts take equal rows and drop the rest" if drops else "experts equally popular")
+    assumed.append(
+        "experts take equal rows and drop the rest" if drops else f"experts equally popular ({_routing(row)})"
+    )
     return {
         **drops,
         "experts": int(experts),
@@ -147,6 +149,20 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
         "dense_layers": dense,
         "moe_every": every,
     }
+
+
+def _routing(row: Row) -> str:
+    """What a row's words tell of how the router's choice was balanced.
+
+    >>> _routing({"quality_note": "natural routing"}), _routing({"quality_note": "forced balance"})
+    ('though the routing is natural: what hot ranks cost is not predicted', 'balanced by force')
+    """
+    said = words_said(row)
+    if re.search(r"\bforced? balanc|\bbalanced by force|\bforce[_ -]load[_ -]balanc|\brandom routing", said):
+        return "balanced by force"
+    if re.search(r"\bnatural(ly)?[ -]rout|\bown routing", said):
+        return "though the routing is natural: what hot ranks cost is not predicted"
+    return "whether by force is not said"
 
 
 def _capacity(row: Row) -> dict[str, float]:

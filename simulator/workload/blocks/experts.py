@@ -107,7 +107,8 @@ def experts(g: LayerBuilder, x: Tensor) -> Tensor:
 
 
 def _permuted(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
-    """Every token once for each of its experts, the rows of an expert together."""
+    """Every token once for each of its experts, the rows of an expert together: by one kernel, or repeated first and then put in order
+    (`copies_rows_apart`).  So it is on the way back: summed as they lie, or put in order and then summed.  Backward as many passes."""
     m, e = g.m, g.e
     mine = g.tensor(
         "copied rows", Dim("copies", max(1, round(g.t * m.experts_per_token * (m.capacity_factor or 1.0)))), g.hidden
@@ -115,9 +116,21 @@ def _permuted(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
     if g.style.expert_loop != "none":
         rows_taken(g, x, mine, chosen)
         return mine
-    moved = (Moves(dims=x.dims, read=e, backward_written=e), Moves(dims=mine.dims, written=e, backward_read=e))
+    apart = g.style.copies_rows_apart
+    rows = Moves(
+        dims=mine.dims, read=apart * e, written=e + apart * e, backward_read=e + apart * e, backward_written=apart * e
+    )
     g.add(
-        Kernel(label="permute", inputs=(x, chosen), outputs=(mine,), absorbed="exchange", moves=moved, access="gather")
+        Kernel(
+            label="permute",
+            inputs=(x, chosen),
+            outputs=(mine,),
+            absorbed="exchange",
+            moves=(Moves(dims=x.dims, read=e, backward_written=e), rows),
+            access="gather",
+            launches=1 + apart,
+            backward_launches=1 + apart,
+        )
     )
     return mine
 
@@ -130,10 +143,15 @@ def _unpermuted(g: LayerBuilder, x: Tensor, back: Tensor, chosen: Tensor) -> Ten
     if g.style.expert_loop != "none":
         rows_added(g, back, made, chosen)
         return made
-    moved = (
-        Moves(dims=back.dims, read=e, backward_read=e, backward_written=e),
-        Moves(dims=x.dims, written=e, backward_read=e),
+    apart = g.style.copies_rows_apart
+    rows = Moves(
+        dims=back.dims,
+        read=e + apart * e,
+        written=apart * e,
+        backward_read=e + apart * e,
+        backward_written=e + apart * e,
     )
+    moved = (rows, Moves(dims=x.dims, written=e, backward_read=e))
     g.add(
         Kernel(
             label="unpermute",
@@ -143,6 +161,8 @@ def _unpermuted(g: LayerBuilder, x: Tensor, back: Tensor, chosen: Tensor) -> Ten
             absorbed="exchange",
             moves=moved,
             access="gather",
+            launches=1 + apart,
+            backward_launches=1 + apart,
         )
     )
     return made
