@@ -221,7 +221,7 @@ CASES |= {
 
 LIBRARY = SHARDED | {"framework": "pytorch_fsdp", "fsdp_prefetch": 0}
 CASES |= {
-    f"transformers{name}": replace(case, script="library.py:step", plan=LIBRARY | case.plan, scores=True)
+    f"transformers{name}": replace(case, script="library.py:step", plan=LIBRARY | case.plan)
     for name, case in {
         "": Case(words="", plan={}, messages=root(ENDS, 2, "bf16")),
         ", recompute": Case(words="--recompute", plan={"recompute": "full"}, messages=root(ENDS, 2, "bf16")),
