@@ -233,7 +233,9 @@ TRACKED = {
     "fsdp2, recompute": ("--data fsdp2 --recompute", 8),
     "fsdp2, tensor, sequence": ("--data fsdp2 --tensor 2 --sequence", 8),
 }
-"""Words of parallel.py, and ranks; updates of DTensors run one by one there, so that one is not compared whose peak the update is.  The trackers do not run under FSDP1 (views are no leaves) nor DistributedDataParallel (in C++)."""
+"""Words of parallel.py, and ranks; updates of DTensors run one by one there, so that one is not compared whose peak the update is.
+
+The trackers do not run under FSDP1 (views are no leaves) nor DistributedDataParallel (in C++)."""
 THEIRS = {
     "states": ("Parameter", "Sharded Param", "Optstate", "OptState"),
     "activations": ("Activation",),
