@@ -95,6 +95,15 @@ CASES = {
         plan=TITAN | {"tensor_parallel": 2, "sequence_parallel": True},
         model=ROTARY,
     ),
+    # a ring's output is in the order of heads, so that the projection's input is a copy of it; and each layer has its own places' turns
+    "torchtitan, context, tensor": Case(
+        script="titan.py",
+        words="--context 2 --tensor 2",
+        plan=TITAN
+        | {"context_parallel": 2, "context_parallel_kind": "ring", "tensor_parallel": 2, "sequence_parallel": True},
+        model=ROTARY,
+        beside=4 * (1024 * 8 * 64 * 2 + 1024 * 32 * 8),
+    ),
     "torchtitan's Qwen3": Case(script="titan.py", words="--model qwen3", plan=TITAN, model=ROTARY | {"qk_norm": True}),
     "torchtitan's DeepSeek-V3": Case(script="titan.py", words="--model deepseek_v3", plan=TITAN, model=DEEPSEEK),
     "torchtitan's DeepSeek-V3, experts": Case(
