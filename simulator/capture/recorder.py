@@ -160,6 +160,8 @@ class Recorder:
         if name in _NO_KERNEL or function.is_view:
             return False
         tensors = [*self._tensors(arguments), *outputs]
+        if any(t.device.type == "meta" for t in outputs):  # asked for shapes alone
+            return False
         if any(self.storages.on_host(t) for t in tensors) and all(t.numel() <= 1 for t in tensors):
             return False
         return any(t.numel() for t in tensors)

@@ -135,7 +135,7 @@ class Storages:
         life = self._alive.get(key)
         if life is None:
             name = f"{'x'.join(map(str, tensor.shape)) or 'scalar'} {str(tensor.dtype).removeprefix('torch.')}"
-            life = _Life(name, float(storage.nbytes()), event)
+            life = _Life(name, 0.0 if tensor.device.type == "meta" else float(storage.nbytes()), event)
             self._alive[key] = life
             self.lives.append(life)
             weakref.finalize(storage, self._free, key)

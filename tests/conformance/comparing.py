@@ -60,7 +60,12 @@ def pipeline(script: str, world: int, arguments: str = "") -> Program:
 
 
 def llama_job(
-    framework: str, gpus: int, model: dict[str, Any] | None = None, microbatches: int = 1, **plan: Any
+    framework: str,
+    gpus: int,
+    model: dict[str, Any] | None = None,
+    microbatches: int = 1,
+    precision: str = "bf16",
+    **plan: Any,
 ) -> Job:
     """Return the job that the scripts' model is under a plan; a field of the model that is None is left out.
 
@@ -73,7 +78,7 @@ def llama_job(
         "workload": {
             "sequence_length": 2048,
             "global_batch_size": microbatches * (gpus // width),
-            "precision": "bf16",
+            "precision": precision,
             "optimizer": "adam",
         },
         "plan": {"framework": framework, "microbatch_size": 1} | plan,

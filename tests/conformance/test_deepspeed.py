@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from simulator.capture.answer import saved_of
+from simulator.capture.record import BEFORE
 from simulator.program.program import Program
 from tests.conformance.comparing import (
     Message,
@@ -18,8 +20,10 @@ from tests.conformance.comparing import (
     lowered,
     messages_of,
     products_of,
+    recorded,
     sent_by,
 )
+from tests.conformance.test_memory import kept
 
 pytest.importorskip("deepspeed", reason="the witness is DeepSpeed: nox -s capture")
 pytestmark = pytest.mark.slow
@@ -100,6 +104,29 @@ def test_a_stage_does_what_ours_does(name: str) -> None:
         return
     different = {key for key in left | right if left.get(key, 0) != right.get(key, 0)}
     assert case.messages == {key: (left.get(key, 0), right.get(key, 0)) for key in different}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_stage_keeps_what_ours_keeps(name: str) -> None:
+    """From forward to backward; its hooks and partitioning keep nothing of the activations beside it."""
+    case = CASES[name]
+    theirs = sum(saved_of(recorded("zero.py:step", 8, case.words)).values())
+    ours = kept(lowered(llama_job("hugging_face_deepspeed", 8, zero_stage=case.stage, recompute="none")))
+
+    assert ours == pytest.approx(theirs, rel=0.01)
+
+
+STATES = {"replicas": 14.0, "stage 1": 2.0 + 12.0 / 8, "stage 2": 2.0 + 12.0 / 8, "stage 3, tensor by tensor": 16.0 / 8}
+"""Bytes per weight that stand on each of eight ranks: weights and states, and in stage 3 the shards of gradients."""
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_stage_holds_its_share_of_the_states(name: str) -> None:
+    """Tensors on the device "meta", by which it knows shapes, are no memory."""
+    step = recorded("zero.py:step", 8, CASES[name].words)
+    standing = [s for s in step.storages if s.born == BEFORE and s.died is None]
+
+    assert sum(s.bytes for s in standing) == pytest.approx(STATES[name] * 110633984, rel=0.01)
 
 
 def test_gradients_of_tensors_leave_in_the_order_of_the_backward() -> None:

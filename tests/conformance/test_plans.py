@@ -190,6 +190,24 @@ CASES |= {
                 ("reduce_scatter", "cp", 2 * 2 * 2097152.0, "bf16"): (0, 4),
             },
         ),
+        ", context, tensor": Case(
+            words="--context 2 --tensor 2",
+            plan={
+                "context_parallel": 2,
+                "context_parallel_kind": "ring",
+                "tensor_parallel": 2,
+                "sequence_parallel": True,
+            },
+            scores=True,
+            messages=NORMS
+            | {
+                ("all_reduce", "tp", 4096.0, "fp32"): (3, 0),
+                ("all_reduce", "tp", 4096.0, "bf16"): (0, 3),
+                ("all_gather", "cp+dp", 32768000.0, "bf16"): (2, 1),
+                ("all_to_all", "cp", 1048576.0, "fp32"): (8, 0),
+                ("reduce_scatter", "cp", 2 * 2 * 1048576.0, "bf16"): (0, 4),
+            },
+        ),
         "'s Qwen3": Case(
             words="--model qwen3 --tensor 2",
             plan={"tensor_parallel": 2, "sequence_parallel": True},
@@ -215,13 +233,41 @@ CASES |= {
             model=DEEPSEEK,
             messages=COUNTS | {("all_gather", "dp+ep", 65536000.0, "bf16"): (2, 1)},
         ),
+        # experts are whole, and dealt out over the tensor-parallel ranks too; these gather the input of latent attention and make
+        # every latent, so that its weights' gradients are added up, beside those of norms and router
+        "'s DeepSeek-V3, experts, tensor": Case(
+            words="--model deepseek_v3 --tensor 2 --expert-ranks 4",
+            plan={"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 4, "expert_tensor_parallel": 1},
+            model=DEEPSEEK,
+            scores=True,
+            products=False,
+            axes={"ep": "dp", "dp": "ep"},
+            messages=LOSS
+            | {
+                ("all_to_all", "ep+tp", 128.0, "fp32"): (3, 0),
+                ("all_gather", "ep+tp", 512.0, "bf16"): (0, 3),
+                ("all_gather", "dp+ep", 32768000.0, "bf16"): (2, 1),
+                ("all_gather", "tp", 4194304.0, "bf16"): (18, 14),
+                ("reduce_scatter", "tp", 4194304.0, "bf16"): (18, 14),
+            }
+            | {
+                (kind, "tp", size, "bf16"): (0, 4)
+                for kind in ("all_gather", "reduce_scatter")
+                for size in (131072.0, 1048576.0, 1572864.0)
+            }
+            | {
+                ("all_reduce", "tp", size, "bf16"): (times, 0)
+                for size, times in ((512.0, 4), (768.0, 4), (2048.0, 9), (32768.0, 3), (589824.0, 4), (786432.0, 4))
+            }
+            | {("all_reduce", "tp", 11253760.0, "fp32"): (0, 1)},
+        ),
     }.items()
 }
 """torchtitan's own code: it gathers the embedding's unit before its backward, too, so that what is prefetched comes a unit earlier."""
 
 LIBRARY = SHARDED | {"framework": "pytorch_fsdp", "fsdp_prefetch": 0}
 CASES |= {
-    f"transformers{name}": replace(case, script="library.py:step", plan=LIBRARY | case.plan, scores=True)
+    f"transformers{name}": replace(case, script="library.py:step", plan=LIBRARY | case.plan)
     for name, case in {
         "": Case(words="", plan={}, messages=root(ENDS, 2, "bf16")),
         ", recompute": Case(words="--recompute", plan={"recompute": "full"}, messages=root(ENDS, 2, "bf16")),
