@@ -24,6 +24,7 @@ from simulator.program.program import Program
 from simulator.program.spec import verify
 from simulator.report.prediction import Prediction, measure
 from simulator.report.trained import trained_by
+from simulator.specs import files_as_they_are
 from simulator.units import show
 from simulator.workload.layer_kind import is_layer
 from simulator.workload.workload import Workload
@@ -31,6 +32,7 @@ from simulator.workload.workload import Workload
 __all__ = ["simulate", "simulate_job", "simulate_program"]
 
 
+@files_as_they_are()
 def simulate(
     workload: Workload,
     plan: Plan,

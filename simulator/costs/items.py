@@ -140,14 +140,17 @@ class _Draft:
 
     def __init__(self) -> None:
         self.occupancy = self.latency = 0.0
-        self.account, self.share = np.zeros(len(ACCOUNTS)), np.zeros(len(RESOURCE_KINDS))
+        self.account, self.share = [0.0] * len(ACCOUNTS), [0.0] * len(RESOURCE_KINDS)
         self.classes: dict[int, float] = {}
         self.noted: list[tuple[int, float, float, bool]] = []
         self.model = self.placement = ""
 
     def note(self, name: str, seconds: float, sigma: float, calibrated: bool) -> None:
         """Count seconds under a price class."""
-        number = _CLASSES.setdefault(name, len(_CLASSES))
+        self.count(_CLASSES.setdefault(name, len(_CLASSES)), seconds, sigma, calibrated)
+
+    def count(self, number: int, seconds: float, sigma: float, calibrated: bool) -> None:
+        """As `note`, by the number of the class."""
         self.classes[number] = self.classes.get(number, 0.0) + seconds
         self.noted.append((number, seconds, seconds * sigma, calibrated))
 
@@ -157,8 +160,8 @@ class _Draft:
         return ItemPrice(
             occupancy=float(self.occupancy),
             latency=float(self.latency),
-            account=self.account,
-            share=self.share,
+            account=np.array(self.account),
+            share=np.array(self.share),
             classes=self.classes,
             noted=noted,
             seconds=seconds,
@@ -218,7 +221,7 @@ def _kernels(pieces: Pieces, desk: Desk, fixed: float, hidden: float, parts: int
     """
     draft, times = _Draft(), desk.host
     kernels, ahead, behind, launches, stops = 0.0, 0.0, 0.0, 0, 0
-    resource = np.zeros(len(RESOURCE_KINDS))
+    account, resource = draft.account, [0.0] * len(RESOURCE_KINDS)
     crossings: list[str] = []
     for table, count in pieces:
         run = _run(table, desk.machine, mesh_of(table, desk.axes), times)
@@ -229,26 +232,28 @@ def _kernels(pieces: Pieces, desk: Desk, fixed: float, hidden: float, parts: int
         stops += count * run.stops
         behind += count * run.behind
         ahead += count * run.ahead
-        draft.account += count * priced.account
-        resource += count * priced.resource
-        for name, seconds, sigma, calibrated in run.classes:
-            draft.note(name, count * seconds, sigma, calibrated)
+        for number, seconds in run.accounts:
+            account[number] += count * seconds
+        for number, seconds in run.resources:
+            resource[number] += count * seconds
+        for number, seconds, sigma, calibrated in run.classes:
+            draft.count(number, count * seconds, sigma, calibrated)
     ahead += parts * times.module
     if hidden:
-        saved = min(hidden, float(draft.account[ACCOUNTS.index("ep")]))
+        saved = min(hidden, account[ACCOUNTS.index("ep")])
         kernels -= saved
         ahead += saved
         _hide(draft, saved)
     waiting = launches * times.blocked if times.blocked else max(0.0, ahead) + behind
     waiting += stops * times.synchronised
     host = waiting + fixed
-    draft.account[ACCOUNTS.index("host")] += host
+    account[ACCOUNTS.index("host")] += host
     total = kernels + host
-    draft.occupancy = draft.account.sum()
+    draft.occupancy = float(np.array(account).sum())
     if host:
         draft.note(HOST_CLASS, host, HOST_SIGMA, True)
     if total:
-        draft.share = resource / total
+        draft.share = [seconds / total for seconds in resource]
     bound = HOST_BOUND if waiting > SMALL_WAIT * kernels else "kernels"
     draft.model = BLOCKED if times.blocked and waiting else bound
     draft.placement = "; ".join(dict.fromkeys(crossings))
@@ -257,13 +262,16 @@ def _kernels(pieces: Pieces, desk: Desk, fixed: float, hidden: float, parts: int
 
 class _Run(NamedTuple):
     """One run through a table: its price; how often the host waits for the GPU in it; how much longer the host works than
-    the GPU where it runs ahead, and where it waits on the way [s]; (class, seconds, sigma, calibrated) of its price classes."""
+    the GPU where it runs ahead, and where it waits on the way [s]; (number, seconds) of the accounts and kinds of resources that it has
+    a part in, and (number, seconds, sigma, calibrated) of its price classes."""
 
     price: TablePrice
     stops: int
     ahead: float
     behind: float
-    classes: tuple[tuple[str, float, float, bool], ...]
+    accounts: tuple[tuple[int, float], ...]
+    resources: tuple[tuple[int, float], ...]
+    classes: tuple[tuple[int, float, float, bool], ...]
 
 
 @functools.lru_cache(maxsize=8192)
@@ -271,7 +279,12 @@ def _run(table: OperatorTable, machine: Machine, axes: Axes, host: HostTimes) ->
     priced = price_table(table, machine, axes)
     work = table_time(table, machine, axes, host)
     classes = [
-        (name, time.seconds, time.weighted_sigma / time.seconds if time.seconds else 0.0, time.calibrated)
+        (
+            _CLASSES.setdefault(name, len(_CLASSES)),
+            time.seconds,
+            time.weighted_sigma / time.seconds if time.seconds else 0.0,
+            time.calibrated,
+        )
         for name, time in priced.classes.items()
     ]
     return _Run(
@@ -279,8 +292,15 @@ def _run(table: OperatorTable, machine: Machine, axes: Axes, host: HostTimes) ->
         stops=table.call.count(SYNCHRONISED),
         ahead=0.0 if work.joint else work.host - work.device,
         behind=work.joint - work.device if work.joint else 0.0,
+        accounts=_parts(priced.account),
+        resources=_parts(priced.resource),
         classes=tuple(classes),
     )
+
+
+def _parts(seconds: NDArray[np.float64]) -> tuple[tuple[int, float], ...]:
+    """Where there are any, with their number."""
+    return tuple([(number, some) for number, some in enumerate(seconds.tolist()) if some])
 
 
 def _hide(draft: _Draft, saved: float) -> None:
@@ -370,7 +390,7 @@ def _list(draft: _Draft, slices: int, message: float, account: int, slice_time: 
     alone = draft.occupancy
     draft.occupancy += seconds
     draft.account[account] += seconds
-    draft.share *= alone / draft.occupancy
+    draft.share = [share * (alone / draft.occupancy) for share in draft.share]
     if waits:
         draft.note(HOST_CLASS, seconds, HOST_SIGMA, True)
         return

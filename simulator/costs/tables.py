@@ -237,39 +237,44 @@ def _kernel_prices(
     for i, (kind, work, group) in enumerate(zip(table.kind.tolist(), table.work, table.group, strict=True)):
         communicates = kind == COLLECTIVE
         own = "ep" if table.call[i] == EXCHANGED else table.phase[i]
-        account.append(ACCOUNTS.index(account_of(group) if communicates else own))
+        account.append(_ACCOUNT[account_of(group) if communicates else own])
         used = "tp" if communicates else "gemm" if work in ("gemm", "attention") else "memory"
-        resource.append(RESOURCE_KINDS.index(used))
+        resource.append(_RESOURCE[used])
     return seconds, dict(classes), int(table.launches.sum()), np.array(account, np.int64), np.array(resource, np.int64)
 
+
+_ACCOUNT = {name: number for number, name in enumerate(ACCOUNTS)}
+_RESOURCE = {name: number for number, name in enumerate(RESOURCE_KINDS)}
 
 Priced = tuple[NDArray[np.int64], NDArray[np.float64], list[str], NDArray[np.float64], NDArray[np.bool_]]
 
 
 def _kernels(table: OperatorTable, machine: Machine) -> Iterator[Priced]:
     """Yield (rows, seconds, classes, sigmas, calibrated) of all compute rows, one model at a time."""
-    compute = table.kind == COMPUTE
-    work = np.array(table.work)
-    rows = np.flatnonzero(compute & (work == "gemm"))
-    if len(rows):
-        yield _gemms(table, rows, machine)
-    for i in np.flatnonzero(compute & (work == "attention")):
-        yield _attention(table, int(i), machine)
-    rows = np.flatnonzero(compute & (work == "memory_bound"))
-    if len(rows):
-        gpu, numbers = machine.gpu, machine.memory_bound
+    of_work: dict[str, list[int]] = {"gemm": [], "attention": [], "memory_bound": []}
+    for i, (kind, work) in enumerate(zip(table.kind.tolist(), table.work, strict=True)):
+        if kind == COMPUTE:
+            of_work.setdefault(work, []).append(i)
+    if of_work["gemm"]:
+        yield _gemms(table, np.array(of_work["gemm"]), machine)
+    for i in of_work["attention"]:
+        yield _attention(table, i, machine)
+    if of_work["memory_bound"]:
+        gpu, numbers, rows = machine.gpu, machine.memory_bound, np.array(of_work["memory_bound"])
         access = [_access(table.call[i], table.phase[i]) for i in rows]
         values = memory_bound_seconds(table.read[rows], table.written[rows], gpu, numbers, access)
         if gpu.vendor != "nvidia" or not machine.attention.libraries.get("te", "").startswith("flash"):
             values = np.where([a == "flash layout" for a in access], 0.0, values)
-        fixed = memory_bound_seconds([1.0], [0.0], gpu, numbers)[0]
-        values = values + np.where(values > 0, (table.launches[rows] - 1) * fixed, 0.0)
+        again = table.launches[rows] - 1
+        if again.any():
+            fixed = memory_bound_seconds([1.0], [0.0], gpu, numbers)[0]
+            values = values + np.where(values > 0, again * fixed, 0.0)
         sigma = np.full(len(rows), memory_bound_sigma(gpu, numbers))
         known = np.full(len(rows), memory_bound_calibrated(gpu, numbers))
         yield rows, values, [MEMORY_BOUND_CLASS] * len(rows), sigma, known
-    unknown = set(work[compute]) - {"gemm", "attention", "memory_bound"}
+    unknown = of_work.keys() - {"gemm", "attention", "memory_bound"}
     if unknown:
-        raise ProgramError(f"table {table.name!r}: no price for work {sorted(unknown)[0]!r}")
+        raise ProgramError(f"table {table.name!r}: no price for work {min(unknown)!r}")
 
 
 def _access(call: Call, phase: str) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from simulator.errors import PlanError
 from simulator.lowering.memory.offload import COPY_BACK_LANE, COPY_LANE, add_copies, copy_link
-from simulator.lowering.steps.instances import offloaded
+from simulator.lowering.steps.cut import offloaded
 from simulator.lowering.steps.state import State
 from simulator.program.program import Tensor
 
@@ -134,7 +134,7 @@ def _layers(state: State, wanted: np.ndarray) -> np.ndarray:
                     wanted & (class_of == number) & (state.order.kind == kind) & (state.variant == variant)
                 )
                 if len(actions):
-                    places = _places(state.pieces[(chunk, word, variant)], apart, word)
+                    places = _places(state.cuts[(chunk, word, variant)].pieces, apart, word)
                     for layer, place in places:
                         what = np.full(len(actions), kinds.index(chunk.kinds[layer]))
                         rows = state.first_row[actions] + place

@@ -19,7 +19,7 @@ from simulator.lowering.memory.offload import device_bytes, host_tensors
 from simulator.lowering.memory.resident_memory import beside_states
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk
-from simulator.lowering.steps.instances import BUCKETS, UNBROKEN, UNITS, offloaded
+from simulator.lowering.steps.cut import BUCKETS, UNBROKEN, UNITS, offloaded
 from simulator.lowering.steps.parameters import Held, first_alike, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
@@ -41,13 +41,11 @@ def add_memory(state: State) -> None:
             marks, frees = [], []
             for direction, word in enumerate(("forward", "backward")):
                 for variant in state.occurring(number, direction, scale):
-                    groups = state.pieces[(chunk, word, variant)]
-                    effect = {
-                        group: state.effect(largest_mark(state, costs, group, word)) for group in dict.fromkeys(groups)
-                    }
-                    marks.append((direction, variant, tuple([effect[group] for group in groups])))
+                    cut = state.cuts[(chunk, word, variant)]
+                    effect = [state.effect(largest_mark(state, costs, group, word)) for group in cut.different]
+                    marks.append((direction, variant, tuple([effect[number] for number in cut.which])))
                     if direction and variant == UNITS:
-                        freed, of_group = _freed_by(state, costs, chunk, groups)
+                        freed, of_group = _freed_by(state, costs, chunk, cut.pieces)
                         numbers = {what: state.effect(tensors) for what, tensors in freed.items()}
                         frees.append((variant, tuple([numbers[what] for what in of_group])))
             found.append(_Stand(number, scale, saved, tuple(marks), tuple(frees)))

@@ -49,20 +49,26 @@ def parts_of(cost: LayerCost, most: float) -> tuple[LayerCost, ...]:
     if len(weights) < 2 or weights != [count for _, count in ends[1]]:
         return (cost,)
     weights[-1] = cost.parameters - sum(weights[:-1])
-    whole, split = (
-        _pieces(table, tuple(end for end, _ in found[:-1])) for table, found in zip(tables, ends, strict=True)
-    )
+    cuts = [tuple([end for end, _ in found[:-1]]) for found in ends]
     return tuple(
-        replace(cost, tables=_given(cost, backward, weight), parameters=count, saved=(), tensors=())
-        for backward, weight, count in zip(whole, split, weights, strict=True)
+        [
+            replace(cost, tables=_given(cost, tables, cuts, number), parameters=count, saved=(), tensors=())
+            for number, count in enumerate(weights)
+        ]
     )
 
 
 def _given(
-    cost: LayerCost, backward: OperatorTable, weight: OperatorTable
+    cost: LayerCost, tables: tuple[OperatorTable, OperatorTable], cuts: list[tuple[int, ...]], number: int
 ) -> Mapping[str, Callable[[], OperatorTable]]:
-    """The tables of a layer with another backward."""
-    return {**cost.tables, "backward": lambda: backward, "weight_gradient": lambda: weight}
+    """The tables of a layer with a part of its backward, whole and of its weight gradients; cut when one of them is wanted."""
+    whole, split = (functools.partial(_piece_of, table, rows, number) for table, rows in zip(tables, cuts, strict=True))
+    return {**cost.tables, "backward": whole, "weight_gradient": split}
+
+
+def _piece_of(table: OperatorTable, cuts: tuple[int, ...], number: int) -> OperatorTable:
+    """One piece of a table that is cut behind these rows."""
+    return _pieces(table, cuts)[number]
 
 
 def _ends(table: OperatorTable, most: float, parameters: float) -> list[tuple[int, float]]:

@@ -10,7 +10,6 @@ A block is one segment, unless links are anchored inside it; then it is cut ther
 from __future__ import annotations
 
 import functools
-import itertools
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from simulator.lowering.layers.expand import LayerCost
 from simulator.lowering.steps.assign import Chunk, classes_of
 from simulator.lowering.steps.bucket_parts import is_cut, parts_of
 from simulator.lowering.steps.carried_units import carried
+from simulator.lowering.steps.cut import BUCKETS, UNBROKEN, UNITS, Cut, Sizes, cut_chunk
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
 from simulator.lowering.steps.unit_parts import quantising
@@ -27,24 +27,16 @@ from simulator.lowering.steps.windows import Windowing, find_windows, windowing
 from simulator.program.program import COMPUTE, Block, FusedSegment, OperatorTable, Segment
 from simulator.workload.layer_kind import is_layer
 
-__all__ = ["BUCKETS", "UNBROKEN", "UNITS", "add_instances", "layers_of", "offloaded", "table_of", "unit_groups"]
+__all__ = ["add_instances", "table_of"]
 
-UNBROKEN, UNITS, BUCKETS = 0, 1, 2
-Groups = tuple[tuple[str, ...], ...]
-Sizes = tuple[tuple[str, float], ...]
 _DIRECTION = ("forward", "backward", "backward", "backward")
 _TABLE = ("forward", "backward", "input_gradient", "weight_gradient")
 _WEIGHT_GRADIENT = 3
 """Number of the action that does the weight gradients of a split backward."""
 
 
-def layers_of(chunk: Chunk, direction: str) -> list[str]:
-    """Kinds of layers of a chunk in the order they run."""
-    return chunk.kinds if direction == "forward" else chunk.kinds[::-1]
-
-
-def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> tuple[Groups, Groups]:
-    """Return the units or buckets of a chunk, and its segments: these, cut further where activations go to the host layer by layer."""
+def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> Cut:
+    """Return how a pass over a chunk is cut."""
     resolved = state.resolved
     sizes: tuple[Sizes, ...] = ()
     if variant == BUCKETS:
@@ -59,103 +51,7 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> tuple[Grou
         )
     unit = resolved.fsdp_unit if variant == UNITS else 0
     bucket = resolved.bucket_size if variant == BUCKETS else 0.0
-    return _cut_so(chunk, direction, variant, unit, sizes, bucket, resolved.activation_offload)
-
-
-@functools.lru_cache(maxsize=4096)
-def _cut_so(
-    chunk: Chunk, direction: str, variant: int, unit: int, sizes: tuple[Sizes, ...], bucket: float, offloads: int
-) -> tuple[Groups, Groups]:
-    """As `_cut`; `sizes`: of each different kind of layer of the chunk, its parts and the bytes of their gradients."""
-    groups = _groups(
-        chunk, direction, variant, unit, dict(zip(dict.fromkeys(chunk.kinds), sizes, strict=False)), bucket
-    )
-    return groups, tuple(piece for group in _apart(chunk, direction, groups, offloads) for piece in group)
-
-
-def _groups(
-    chunk: Chunk, direction: str, variant: int, unit: int, sizes: dict[str, Sizes], bucket: float
-) -> tuple[tuple[str, ...], ...]:
-    kinds = layers_of(chunk, direction)
-    if variant == UNBROKEN or not kinds or (variant == UNITS and len(kinds) == 1):
-        return (tuple(kinds),)
-    if variant == UNITS:
-        units = unit_groups(chunk.kinds, unit)
-        return units if direction == "forward" else tuple(unit[::-1] for unit in reversed(units))
-    groups: list[tuple[str, ...]] = []
-    current: list[str] = []
-    held = 0.0
-    for part, size in (one for kind in kinds for one in sizes[kind]):
-        current.append(part)
-        held += size
-        if held >= bucket:
-            groups.append(tuple(current))
-            current, held = [], 0.0
-    return (*groups, tuple(current)) if current else tuple(groups)
-
-
-def _apart(
-    chunk: Chunk, direction: str, groups: tuple[tuple[str, ...], ...], offloads: int
-) -> list[list[tuple[str, ...]]]:
-    """Cut groups of layers further: a segment for each layer whose activations go to the host."""
-    apart = offloaded(chunk, offloads)
-    if not any(apart):
-        return [[group] for group in groups]
-    flags = iter(apart if direction == "forward" else apart[::-1])
-    out: list[list[tuple[str, ...]]] = []
-    for group in groups:
-        pieces: list[tuple[str, ...]] = []
-        joins = False
-        for kind in group:
-            alone = next(flags)
-            if joins and not alone:
-                pieces[-1] = (*pieces[-1], kind)
-            else:
-                pieces.append((kind,))
-            joins = not alone
-        out.append(pieces)
-    return out
-
-
-def offloaded(chunk: Chunk, layers: int) -> list[bool]:
-    """Return of each layer, forward, whether its activations go to the host: so many from the chunk's first one.
-
-    >>> offloaded(Chunk(layers=3, embedding=True), 2)
-    [False, True, True, False]
-    """
-    if not layers:
-        return [False] * len(chunk.kinds)
-    out, left = [], layers
-    for kind in chunk.kinds:
-        takes = is_layer(kind) and left > 0
-        left -= takes
-        out.append(takes)
-    return out
-
-
-def unit_groups(kinds: list[str], layers: int) -> tuple[tuple[str, ...], ...]:
-    """Return the FSDP units of a chunk, forward: so many layers each, embedding and head apart; 0 = all in one.
-
-    >>> unit_groups(["embedding", "layer", "layer", "layer", "head"], 2)
-    (('embedding',), ('layer', 'layer'), ('layer',), ('head',))
-    >>> unit_groups(["layer", "layer", "head"], 0)
-    (('layer', 'layer', 'head'),)
-    """
-    if not layers:
-        return (tuple(kinds),)
-    units: list[tuple[str, ...]] = []
-    held = 0
-    for kind in kinds:
-        if not is_layer(kind):  # an end is a unit of its own
-            units.append((kind,))
-            held = 0
-        elif held and held < layers:
-            units[-1] = (*units[-1], kind)
-            held += 1
-        else:
-            units.append((kind,))
-            held = 1
-    return tuple(units)
+    return cut_chunk(chunk, direction, variant, unit, sizes, bucket, resolved.activation_offload)
 
 
 def _occurring(
@@ -195,49 +91,51 @@ def _codes(rows: Structure, class_of: tuple[int, ...]) -> np.ndarray:
 
 def _segments(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -> tuple[Segment, ...]:
     direction = _DIRECTION[kind]
-    groups, pieces_of = _cut(state, chunk, direction, variant)
-    state.cuts[(chunk, direction, variant)], state.pieces[(chunk, direction, variant)] = groups, pieces_of
-    name = f"{'FBIW'[kind]} of {chunk.layers} layer{'s' * (chunk.layers != 1)}" + (
-        " + embedding" if chunk.embedding else ""
-    )
-    name += " + head" if chunk.head else ""
+    cut = state.cuts[(chunk, direction, variant)] = _cut(state, chunk, direction, variant)
     arrived = received(state, chunk, kind, scale)
-    runs = {group: tuple(_pieces(state, [], group, kind, variant, scale)) for group in dict.fromkeys(pieces_of)}
-    found = [runs[group] for group in pieces_of]
+    runs = [_pieces(state, [], cut, number, kind, variant, scale) for number in range(len(cut.different))]
+    found = [runs[number] for number in cut.which]
     if arrived:
-        found[0] = tuple(_pieces(state, arrived, pieces_of[0], kind, variant, scale))
+        found[0] = _pieces(state, arrived, cut, cut.which[0], kind, variant, scale)
     found[-1] += tuple(_maxima(state, chunk, kind))
-    if len(found) == 1:
-        return (Segment(name=name, pieces=found[0], phase=direction),)
-    return tuple([Segment(name=f"{name}, part {i}", pieces=pieces, phase=direction) for i, pieces in enumerate(found)])
+    names = _names(chunk, kind, len(found))
+    return tuple([Segment(name=n, pieces=pieces, phase=direction) for n, pieces in zip(names, found, strict=True)])
+
+
+@functools.lru_cache(maxsize=1024)
+def _names(chunk: Chunk, kind: int, count: int) -> tuple[str, ...]:
+    """What the segments of an action are called, so many of them."""
+    ends = " + embedding" * chunk.embedding + " + head" * chunk.head
+    name = f"{'FBIW'[kind]} of {chunk.layers} layer{'s' * (chunk.layers != 1)}{ends}"
+    return (name,) if count == 1 else tuple([f"{name}, part {number}" for number in range(count)])
+
+
+Pieces = tuple[tuple[OperatorTable, int], ...]
 
 
 def _pieces(
-    state: State, arrived: list[tuple[OperatorTable, int]], group: tuple[str, ...], kind: int, variant: int, scale: int
-) -> list[tuple[OperatorTable, int]]:
+    state: State,
+    arrived: list[tuple[OperatorTable, int]],
+    cut: Cut,
+    number: int,
+    kind: int,
+    variant: int,
+    scale: int,
+) -> Pieces:
     """The operators of some layers that run without a break, after what is done to what arrived for them, and between what is done to
     their weights."""
     pieces, costs = list(arrived), state.scales[scale]
-    for layer, count in _runs(group):
+    for layer, count in cut.runs[number]:
         table = table_of(costs[layer], kind)
         if pieces and pieces[-1][0] is table:
             pieces[-1] = (table, pieces[-1][1] + count)
         else:
             pieces.append((table, count))
     if variant == UNITS:
+        group = cut.different[number]
         for before, after in (quantising(state, group, kind), carried(state, group, kind)):
             pieces = [(t, 1) for t in (before,) if t] + pieces + [(t, 1) for t in (after,) if t]
-    return pieces
-
-
-@functools.lru_cache(maxsize=4096)
-def _runs(group: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
-    """Layers of one kind that follow each other, as (kind, how many).
-
-    >>> _runs(("layer", "layer", "head"))
-    (('layer', 2), ('head', 1))
-    """
-    return tuple((kind, len(list(same))) for kind, same in itertools.groupby(group))
+    return tuple(pieces)
 
 
 def _maxima(state: State, chunk: Chunk, kind: int) -> list[tuple[OperatorTable, int]]:

@@ -33,7 +33,7 @@ def add_reductions(state: State) -> None:
         return  # without a flush they belong to each update: pass `asynchronous`
     lanes = state.placement.lanes > 1
     if resolved.gradients_leave:
-        add_gradients_down(state, _with_rows(state, *_buckets(state)))
+        add_gradients_down(state, _with_rows(state, _buckets(state)))
     elif resolved.reduces and (resolved.zero_stage == 2 or (resolved.zero_stage < 2 and not lanes)):
         if resolved.overlap_gradients:
             _buckets(state)
@@ -44,46 +44,40 @@ def add_reductions(state: State) -> None:
     _shared_tables(state)
 
 
-Cut = tuple[int, int, bool]
+Backward = tuple[int, int, bool]
 """A backward: the class of its chunk, how it is cut, and whether it completes the chunk's gradients."""
 
 
-def _buckets(state: State) -> tuple[dict[Cut, list[tuple[Bucket, int]]], np.ndarray]:
-    """One reduction per segment of every backward that completes a bucket (fused pairs are not cut: one for the whole).
-
-    Returns:
-        Of each kind of backward its buckets, each with how many reductions it has; and the rows of all of them.
-    """
+def _buckets(state: State) -> np.ndarray:
+    """One reduction per segment of every backward that completes a bucket (fused pairs are not cut: one for the whole); returns the rows
+    of all of them."""
     every, (names, class_of) = state.resolved.zero_stage == 2, classes_of(state.chunks)
     items: dict[tuple[str, ...], list[Chain]] = {}
-    made: dict[Cut, list[tuple[Bucket, int]]] = {}
     found: list[Chain] = []
-    where: list[tuple[Cut, int]] = []
+    where: list[tuple[Backward, int]] = []
     for cut in state.build(_kinds_completing, every, class_of):
         number, variant, completes = cut
-        made[cut] = []
-        for group, first, last in state.spans(names[number], "backward", variant):
+        for group, _, last in state.cuts[(names[number], "backward", variant)].spans:
             if group not in items:
                 items[group] = links_of(state, f"gradients of {words(group)}", group_held(state, group))
             chains = _second_hop_once(state, items[group], completes)
             found += chains
             where += [(cut, last)] * len(chains)
-            made[cut].append((Bucket(group, -1, first, last), len(chains)))
-    return made, add_chains(state, found, _after_segments, every, class_of, tuple(where))
+    return add_chains(state, found, _after_segments, every, class_of, tuple(where))
 
 
-def _with_rows(state: State, made: dict[Cut, list[tuple[Bucket, int]]], rows: np.ndarray) -> list[Bucket]:
-    """The buckets of all backwards that complete some, each with its rows."""
+def _with_rows(state: State, rows: np.ndarray) -> list[Bucket]:
+    """The buckets of all backwards that complete some, each with the rows of its reductions, of which each has as many."""
     out, start = [], 0
-    _, class_of = classes_of(state.chunks)
-    for action, chunk, variant, completes in state.build(_completing, state.resolved.zero_stage == 2):
-        for bucket, count in made[(class_of[chunk], variant, completes)]:
-            out.append(bucket._replace(action=action, added=tuple(rows[start : start + count].tolist())))
+    for action, chunk, variant, _ in state.build(_completing, state.resolved.zero_stage == 2):
+        for group, first, last in state.cuts[(state.chunks[chunk], "backward", variant)].spans:
+            count = len(group_held(state, group).hops(state.resolved))
+            out.append(Bucket(group, action, first, last, tuple(rows[start : start + count].tolist())))
             start += count
     return out
 
 
-def _kinds_completing(rows: Structure, every: bool, class_of: tuple[int, ...]) -> tuple[Cut, ...]:
+def _kinds_completing(rows: Structure, every: bool, class_of: tuple[int, ...]) -> tuple[Backward, ...]:
     """Return the kinds of backwards that complete a bucket, or of all, as they come; no row."""
     return tuple(dict.fromkeys((class_of[c], variant, last) for _, c, variant, last in _completing(rows, every)))
 
@@ -97,14 +91,14 @@ def _completing(rows: Structure, every: bool) -> list[tuple[int, int, int, bool]
 
 
 def _after_segments(
-    rows: Structure, every: bool, class_of: tuple[int, ...], where: tuple[tuple[Cut, int], ...]
+    rows: Structure, every: bool, class_of: tuple[int, ...], where: tuple[tuple[Backward, int], ...]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """After the segments of backwards that complete buckets.
 
     Args:
         where: of each chain: the kind of backward, and its segment.
     """
-    of_cut: dict[Cut, list[tuple[int, int]]] = {}
+    of_cut: dict[Backward, list[tuple[int, int]]] = {}
     for number, (cut, segment) in enumerate(where):
         of_cut.setdefault(cut, []).append((number, segment))
     found = [

@@ -19,8 +19,8 @@ import numpy as np
 from simulator.errors import PlanError
 from simulator.lowering.memory.parameter_offload import add_shard_copies
 from simulator.lowering.steps.assign import classes_of
+from simulator.lowering.steps.cut import UNITS
 from simulator.lowering.steps.hops import Hops, add_second_hops
-from simulator.lowering.steps.instances import UNITS
 from simulator.lowering.steps.parameters import group_held, words
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
@@ -55,7 +55,7 @@ def _gather_buckets(state: State) -> None:
     names, class_of = classes_of(state.chunks)
     for number, variant in state.build(_kinds_of_first_forwards, class_of):
         found: list[tuple[int, int]] = []
-        for group, first, _ in state.spans(names[number], "forward", variant):
+        for group, first, _ in state.cuts[(names[number], "forward", variant)].spans:
             if group not in items:
                 items[group] = [
                     gather_link(state, f"weights of {words(group)}{what}", count * element, axes)
@@ -134,8 +134,8 @@ def _fsdp(state: State, plan: Windowing) -> None:
         forward, backward = (state.cuts.get((chunk, word, UNITS)) for word in ("forward", "backward"))
         cuts.append(
             (
-                None if forward is None else tuple(units.setdefault(g, len(units)) for g in forward),
-                None if backward is None else tuple(units.setdefault(g[::-1], len(units)) for g in backward),
+                None if forward is None else tuple(units.setdefault(g, len(units)) for g in forward.groups),
+                None if backward is None else tuple(units.setdefault(g[::-1], len(units)) for g in backward.groups),
             )
         )
     class_of = tuple(classes.index(c) for c in state.chunks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from simulator.lowering.layers.expand import LayerCost
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk
+from simulator.lowering.steps.cut import Cut
 from simulator.lowering.steps.pattern import Pattern
 from simulator.lowering.steps.structure import Batch, Step, Structure, extended
 from simulator.program.program import Block, Effect, FusedSegment, Link, Segment, Tensor
@@ -65,20 +65,14 @@ class State:
     """(kind of chunk, kind of action, variant, size) of the actions that occur."""
     parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Kinds of layers that are larger than a bucket of gradients: the kinds of their parts, as the backward runs them."""
-    cuts: dict[tuple[Chunk, str, int], tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    """(chunk, direction, variant) -> per unit or bucket, the kinds of layers in it."""
-    pieces: dict[tuple[Chunk, str, int], tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    """The same per segment: units and buckets, cut further where activations go to the host layer by layer."""
+    cuts: dict[tuple[Chunk, str, int], Cut] = field(default_factory=dict)
+    """How passes over chunks are cut: (chunk, direction, variant) -> units or buckets, and segments."""
 
     def occurring(self, chunk: int, direction: int, scale: int) -> list[int]:
         """Return the variants of actions in a direction (0 forward, 1 backward) on a kind of chunk at one size."""
         back = direction > 0
         found = {v for c, kind, v, size in self.codes if c == chunk and (kind > 0) == back and size == scale}
         return sorted(found)
-
-    def spans(self, chunk: Chunk, direction: str, variant: int) -> tuple[tuple[tuple[str, ...], int, int], ...]:
-        """Return (kinds of layers, first segment, last segment) of every unit or bucket of a chunk that was cut so."""
-        return _spans(self.cuts[(chunk, direction, variant)], self.pieces[(chunk, direction, variant)])
 
     @property
     def ranks(self) -> int:
@@ -183,20 +177,3 @@ class State:
     def effect_list(self) -> tuple[Effect, ...]:
         """All effects, by number."""
         return tuple(Effect(tensors=t) for t in self.effects)
-
-
-Groups = tuple[tuple[str, ...], ...]
-
-
-@functools.lru_cache(maxsize=1024)
-def _spans(groups: Groups, pieces: Groups) -> tuple[tuple[tuple[str, ...], int, int], ...]:
-    """(kinds of layers, first piece, last piece) of every group."""
-    out, place = [], 0
-    sizes = [len(piece) for piece in pieces]
-    for group in groups:
-        first, layers = place, 0
-        while layers < len(group):
-            layers += sizes[place]
-            place += 1
-        out.append((group, first, max(first, place - 1)))
-    return tuple(out)
