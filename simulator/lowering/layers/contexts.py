@@ -6,6 +6,7 @@ import functools
 from dataclasses import replace
 
 from simulator.lowering.layers.layer_context import ExpertExchange, LayerContext
+from simulator.lowering.resolve.expert_rules import Groups
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.partition.strategies.experts import EXPERT, EXPERT_ROWS, EXPERT_TENSOR
 from simulator.workload.workload import Workload
@@ -36,6 +37,12 @@ def _without_experts(ctx: LayerContext) -> LayerContext:
     return _shared(replace(ctx, layout=layout, groups=groups, experts=ExpertExchange()))
 
 
+@functools.lru_cache(maxsize=1024)
+def _inside(groups: Groups) -> Groups:
+    """The groups that layers communicate in: who has the same weights is nothing to them."""
+    return replace(groups, replicas=(), expert_replicas=(), copies=())
+
+
 def _context(resolved: ResolvedPlan, workload: Workload, tokens: int) -> LayerContext:
     experts = ExpertExchange(
         kind=resolved.expert_exchange,
@@ -46,7 +53,7 @@ def _context(resolved: ResolvedPlan, workload: Workload, tokens: int) -> LayerCo
     divided = resolved.sequence_parallel and resolved.tensor_parallel > 1
     return LayerContext(
         layout=resolved.layout,
-        groups=replace(resolved.groups, replicas=(), expert_replicas=(), copies=()),
+        groups=_inside(resolved.groups),
         precision=resolved.precision,
         style=resolved.style,
         tokens=tokens,

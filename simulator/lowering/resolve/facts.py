@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 
 from simulator.errors import PlanError
 from simulator.lowering.layers.graphs import graphs_of
@@ -131,9 +131,9 @@ class Facts:
     @kept
     def style(self) -> KernelStyle:
         """The kernels of the code, with what the plan says of them."""
-        plan, framework = self.plan, self.framework
+        plan, framework, numbers = self.plan, self.framework, self.workload.numbers
         said = functools.partial(chosen, plan, framework)
-        style = _style(
+        return _style(
             framework,
             said("attention"),
             said("dropout"),
@@ -141,14 +141,11 @@ class Facts:
             said("fused_cross_entropy"),
             plan.loss_chunks or 1,
             self.expert_group,
+            expert_loop(plan, framework, self.exchange),
+            numbers.micro_scaled,
+            self.gradient == "fp32" and numbers.master_weights,
+            len(self.layout.tensor) > 1,
         )
-        fuses = style.fuses_experts and self.workload.numbers.micro_scaled
-        style = replace(style, expert_loop=expert_loop(plan, framework, self.exchange), fuses_experts=fuses)
-        if style.autocast and not (self.gradient == "fp32" and self.workload.numbers.master_weights):
-            style = replace(style, autocast=False)
-        if len(self.layout.tensor) > 1:  # gathered operands are the layout's own affair
-            style = replace(style, keeps_gathered_inputs=False)
-        return style
 
     @kept
     def recomputes(self) -> Recompute:
@@ -293,15 +290,38 @@ def _rank_order(plan: Plan) -> tuple[str, ...]:
     return plan.rank_order
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def _style(
-    framework: Framework, attention: str, dropout: bool, gathers: bool, fused: bool, chunks: int, group: int
+    framework: Framework,
+    attention: str,
+    dropout: bool,
+    gathers: bool,
+    fused: bool,
+    chunks: int,
+    group: int,
+    loop: str,
+    micro_scaled: bool,
+    wide: bool,
+    several_axes: bool,
 ) -> KernelStyle:
-    """The kernels of a framework's profile, which has a key for every field of the style; what the plan resolved comes on top."""
+    """The kernels of a framework's profile, which has a key for every field of the style; what the plan resolved comes on top.
+
+    Args:
+        micro_scaled: whether products are of a format that experts are fused in.
+        wide: whether weights and gradients are fp32, as autocast has them.
+        several_axes: whether layers lie on several tensor axes: gathered operands are the layout's own affair then.
+    """
     habits = {
         f.name: getattr(framework, f.name) for f in fields(KernelStyle) if f.name not in ("loss_chunks", "expert_group")
     }
     resolved = {"attention": attention, "dropout": dropout, "loss_chunks": chunks, "expert_group": group}
-    if group:  # masks have the router's weights
-        resolved["weights_in_experts"] = False
-    return KernelStyle(**{**habits, **resolved, "gathers_logits": gathers, "fused_cross_entropy": fused})
+    resolved |= {"gathers_logits": gathers, "fused_cross_entropy": fused, "expert_loop": loop}
+    for name, stays in (
+        ("weights_in_experts", not group),  # masks have the router's weights
+        ("fuses_experts", micro_scaled),
+        ("autocast", wide),
+        ("keeps_gathered_inputs", not several_axes),
+    ):
+        if not stays:
+            resolved[name] = False
+    return KernelStyle(**{**habits, **resolved})
