@@ -42,7 +42,9 @@ class DataParallel:
             sandbox._register(model, model.process_group, sandbox._hook())
 
         def helped(model: Any, *arguments: Any) -> None:
+            met = len(recorder.storages.lives)
             sandbox._help(model, *arguments)
+            recorder.storages.filled_on_host(met, "int32")  # which weights were used: its Reducer reads them there
             sandbox._models[id(model.reducer)] = (model, arguments)
 
         def refused(model: Any, *arguments: Any, **options: Any) -> None:

@@ -65,6 +65,12 @@ class Storages:
         life = self._life(tensor, BEFORE)
         life.host, life.bytes = True, 0.0
 
+    def filled_on_host(self, since: int, dtype: str) -> None:
+        """Note that what was filled with numbers of a type since so many storages were met lives on the host."""
+        for life in self.lives[since:]:
+            if life.name.endswith(f" {dtype}") and life.writer >= 0:
+                life.host, life.bytes = True, 0.0
+
     def name(self, tensor: Any, role: str, name: str) -> None:
         """Say what a storage holds: weights, gradients, optimizer_states; the first to say so counts."""
         life = self._life(tensor, BEFORE)

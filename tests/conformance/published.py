@@ -33,17 +33,27 @@ CASES = {
 
 @dataclass(frozen=True)
 class Twice:
-    """A run predicted by profile and through a recording [s]."""
+    """A run predicted by profile and through a recording [s].
+
+    Args:
+        parts: of the step, by which the recording's is longer [s].
+    """
 
     case: str
     code: str
     measured: float
     profile: float
     recorded: float
+    parts: dict[str, float]
 
     def errors(self) -> tuple[float, float]:
         """Of both, relative."""
         return self.profile / self.measured - 1.0, self.recorded / self.measured - 1.0
+
+    def parting(self) -> str:
+        """The two parts that differ most, in per cent of the profile's step."""
+        largest = sorted(self.parts, key=lambda part: -abs(self.parts[part]))[:2]
+        return ", ".join(f"{part} {self.parts[part] / self.profile:+.1%}" for part in largest)
 
 
 def rows() -> Iterator[dict[str, str]]:
@@ -68,12 +78,17 @@ def twice(row: dict[str, str], seconds: float = 600.0) -> Twice:
     found = capture(f"{SCRIPT}:step", gpus, 0, [f"--{key}={value}" for key, value in words.items()], seconds)
     program = captured_program(found, str(tried.made.get("framework", "pytorch_ddp")))
     recorded = simulate_program(program, placed.cluster)
-    return Twice(row["case_id"], row["framework"], float(row["step_time_s"]), tried.step_time, recorded.step_time)
+    ours, theirs = tried.breakdown, recorded.breakdown
+    parts = {part: theirs.get(part, 0.0) - ours.get(part, 0.0) for part in {**ours, **theirs}}
+    measured = float(row["step_time_s"])
+    return Twice(row["case_id"], row["framework"], measured, tried.step_time, recorded.step_time, parts)
 
 
 def main(names: list[str]) -> None:
     """Print the table, row by row, and the medians."""
-    print("| run | code | measured | by profile | through a recording |\n|---|---|---:|---:|---:|")
+    print(
+        "| run | code | measured | by profile | through a recording | where they part |\n|---|---|---:|---:|---:|---|"
+    )
     found = []
     for row in rows():
         if names and row["case_id"] not in names:
@@ -81,9 +96,12 @@ def main(names: list[str]) -> None:
         one = twice(row)
         found.append(one)
         first, second = one.errors()
-        print(f"| {one.case} | {one.code} | {one.measured:.4g} s | {first:+.1%} | {second:+.1%} |", flush=True)
+        print(
+            f"| {one.case} | {one.code} | {one.measured:.4g} s | {first:+.1%} | {second:+.1%} | {one.parting()} |",
+            flush=True,
+        )
     medians = [statistics.median(abs(one.errors()[i]) for one in found) for i in (0, 1)]
-    print(f"| median of {len(found)} | | | {medians[0]:.1%} | {medians[1]:.1%} |")
+    print(f"| median of {len(found)} | | | {medians[0]:.1%} | {medians[1]:.1%} | |")
 
 
 if __name__ == "__main__":

@@ -113,6 +113,13 @@ def test_attention_takes_groups_of_heads_as_they_are() -> None:
     assert any("transformers" in note for note in step.notes)
 
 
+def test_replicas_wait_for_no_weight() -> None:
+    """Which weights were used stands on the host too, where DistributedDataParallel reads it weight by weight."""
+    step = recorded("trainer.py", 8, "--data ddp")
+
+    assert ["forward", "optimizer", "optimizer"] == [e.phase for e in step.events if e.name == "host reads"]
+
+
 def test_every_weight_is_updated_under_fsdp2() -> None:
     """accelerate knows weights again by their addresses, which tensors without data have none of."""
     step = recorded("trainer.py", 8, "--data fsdp2")
