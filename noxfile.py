@@ -92,7 +92,9 @@ def capture(session: nox.Session) -> None:
     folder = os.path.join(session.virtualenv.location, "megatron-core-0.13.1")
     if not os.path.exists(folder):
         session.install("--no-deps", "--target", folder, "megatron-core==0.13.1")
-    session.run("python", "-m", "pytest", "-n", "0", "-m", "slow", "tests/conformance", *session.posargs)
+    session.run(
+        "python", "-m", "pytest", "-n", "2", "--dist", "loadfile", "-m", "slow", "tests/conformance", *session.posargs
+    )
 
 
 @nox.session

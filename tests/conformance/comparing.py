@@ -30,13 +30,17 @@ MODEL = {
 }  # fmt: skip
 
 
-@functools.cache
 def recorded(script: str, world: int, arguments: str = "", release: str = "") -> Capture:
     """Return what a script of this folder does on rank 0.
 
     Args:
         release: of a library, in a folder of this name in the environment; "" = the environment's own.
     """
+    return _recorded(script, world, arguments, release)
+
+
+@functools.cache
+def _recorded(script: str, world: int, arguments: str, release: str) -> Capture:
     pytest.importorskip("torch", reason="recording a script needs torch: nox -s capture")
     folder, path = Path(sys.prefix) / release, os.environ.get("PYTHONPATH", "")
     if not folder.exists():
