@@ -24,6 +24,11 @@ set = ["workload.sequence_length=1024"]
 """
 
 
+@pytest.fixture(autouse=True)
+def _thawed() -> None:
+    gc.unfreeze()  # other tests of this process may have left something out of the search
+
+
 def test_a_program_that_has_seen_to_it_is_left_alone() -> None:
     with undisturbed():
         before = gc.get_freeze_count()
