@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from simulator.costs.tables import Machine, machine_of
 from simulator.hardware.cluster import Cluster
-from simulator.hardware.gpu import load_gpu
 from simulator.hardware.power import Power, PowerCoefficients, load_power_coefficients
 from simulator.program.prices import ACCOUNTS
 from simulator.program.program import COMPUTE, Link
@@ -106,7 +105,7 @@ def step_power(prediction: Prediction, cluster: Cluster, power: Power) -> StepPo
     """
     numbers, machine = load_power_coefficients(), machine_of(cluster)
     program, trace = prediction.program, prediction.step_trace
-    limit = _limit(cluster)
+    limit = cluster.uncapped_gpu.power
     watts = _item_watts(prediction, machine, numbers, limit)
     rows = np.flatnonzero(program.kind == COMPUTE)
     seconds = trace.end[rows] - trace.start[rows]
@@ -134,13 +133,8 @@ def step_power(prediction: Prediction, cluster: Cluster, power: Power) -> StepPo
     )
 
 
-def _limit(cluster: Cluster) -> float:
-    """The GPU's own power limit [W], whatever it is capped to."""
-    return load_gpu(cluster.node.gpu).power
-
-
 def _machines(gpu: float, cluster: Cluster, rest: float) -> float:
-    return cluster.world_size * (gpu + rest * _limit(cluster))
+    return cluster.world_size * (gpu + rest * cluster.uncapped_gpu.power)
 
 
 def _item_watts(

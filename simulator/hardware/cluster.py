@@ -196,6 +196,11 @@ class Cluster:
     changes: ClusterChanges = ClusterChanges()
 
     @property
+    def uncapped_gpu(self) -> Gpu:
+        """The GPU as its node has it, whatever a job caps it to."""
+        return self.node.powered(load_gpu(self.node.gpu))
+
+    @property
     def gpus_per_node(self) -> int:
         """GPUs that the job uses on each node (of a job smaller than a node: all of the job)."""
         return min(self.node.gpus, self.world_size)

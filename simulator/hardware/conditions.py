@@ -49,7 +49,7 @@ def condition(cluster: Cluster, bits: int) -> Cluster:
 def _other_kind(cluster: Cluster, part: Part, number: int) -> Cluster:
     if part.gpu is not None:
         gpu = load_gpu(part.gpu)
-        if gpu == cluster.gpu:
+        if cluster.node.powered(gpu) == cluster.gpu:
             return cluster
         wires_only = tuple(name for name in cluster.spec.calibration if name.startswith("nccl_"))
         return replace(cluster, gpu=gpu, spec=cluster.spec.model_copy(update={"calibration": wires_only}))

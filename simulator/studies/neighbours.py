@@ -26,7 +26,6 @@ from simulator.costs.expert_exchange import places_reached
 from simulator.errors import SimulatorError, SpecError
 from simulator.hardware.cluster import Cluster, build_cluster
 from simulator.hardware.fabric import GroupPlacement, place_group, place_hop
-from simulator.hardware.gpu import load_gpu
 from simulator.hardware.neighbours import Neighbour, nodes_in_each_pod, rate_beside
 from simulator.job import Job, load_job
 from simulator.program.calls import NodeExchange
@@ -176,7 +175,7 @@ def _neighbour(cluster: Cluster, wanted: Neighbour, number: int) -> Job:
     place = f"neighbours[{number}] ({wanted.job})"
     try:
         found = load_job(wanted.job, [f"cluster.gpus={wanted.gpus}"])
-        size = replace(cluster.resized(wanted.gpus), gpu=load_gpu(cluster.node.gpu))
+        size = replace(cluster.resized(wanted.gpus), gpu=cluster.uncapped_gpu)
     except SimulatorError as error:
         raise SpecError(f"{place}: {error}") from None
     if found.neighbours or found.cluster.parts or found.sites:

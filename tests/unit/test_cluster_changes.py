@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,10 @@ import pytest
 from simulator import load_job, simulate_job
 from simulator.errors import PlanError, SimulatorError, SpecError
 from simulator.hardware.cluster import ClusterChanges, load_cluster
+from simulator.hardware.conditions import condition
 from simulator.hardware.gpu import load_gpu
+from simulator.hardware.parts import Part
+from simulator.hardware.power import Power
 from simulator.importers.table.row_cluster import row_cluster
 from simulator.search.job_text import job_text
 
@@ -33,6 +37,14 @@ def test_a_module_that_shares_its_power_with_a_cpu_leaves_its_gpu_less() -> None
     given = {"gpu": "GH200-96GB", "n_gpus": "8", "inter_gbps_per_gpu": "200", "source": "somebody"}
     rows = [row_cluster(given | {"gpus_per_node": per_node})[0] for per_node in ("4", "1")]
     assert [made.gpu.power for made in rows] == [580, 700]
+
+
+def test_a_gpu_stays_as_its_node_has_it_wherever_it_is_looked_up_again() -> None:
+    four = load_cluster("alps", 8)
+    assert four.uncapped_gpu == four.gpu
+    assert condition(replace(four, parts=(Part(nodes=((0, 0),), gpu="gh200_96gb"),)), 1).gpu == four.gpu
+    capped = replace(four, gpu=Power(cap=400.0).capped(four.gpu))
+    assert (capped.gpu.power, capped.uncapped_gpu.power) == (400, 580)
 
 
 def test_fewer_network_cards_and_slower_ones_cost_time() -> None:
