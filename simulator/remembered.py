@@ -38,9 +38,8 @@ class Remembered(Generic[Value]):
         self.most, self.held = most, 0
         self._size = size
         self._found: dict[Hashable, tuple[Value, int, int]] = {}
-        self._order: OrderedDict[int, Hashable] = (
-            OrderedDict()
-        )  # number of an entry -> its key: keys are long, and hashed once a question
+        # number of an entry -> its key: keys are long, and hashed once a question
+        self._order: OrderedDict[int, Hashable] = OrderedDict()
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         _ALL.append(self)

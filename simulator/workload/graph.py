@@ -143,6 +143,11 @@ class Moves:
     share: float = 1.0
     """Of the elements that it touches."""
 
+    @classmethod
+    def copies(cls, dims: tuple[Dim, ...], forward: float, backward: float) -> Moves:
+        """Return what copies move that read and write so many bytes of an element."""
+        return cls(dims=dims, read=forward, written=forward, backward_read=backward, backward_written=backward)
+
     def bytes(self, what: str) -> float:
         """All bytes of one of its fields."""
         return count(self.dims) * float(getattr(self, what)) * self.share

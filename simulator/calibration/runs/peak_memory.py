@@ -17,11 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
+from simulator.calibration.runs.residual_file import write_residuals
 from simulator.errors import CalibrationError
 from simulator.hardware.memory_residuals import PARTS, MemoryResiduals, PartResidual, part_shares
 from simulator.report.prediction import QUANTILE
-from simulator.specs import write_text
-from simulator.specs.written import spec_toml
 
 __all__ = ["PeakError", "export_memory_residuals", "fit_memory_residuals"]
 
@@ -114,12 +113,4 @@ def export_memory_residuals(residuals: MemoryResiduals, sources: Iterable[str], 
     Args:
         sources: names of the tables that the peaks were published in.
     """
-    listed = f"measured and predicted peaks of memory of the runs published in: {'; '.join(sorted(sources))}"
-    written = residuals.model_copy(update={"sources": {"*": listed}})
-    write_text(
-        path,
-        spec_toml(
-            written,
-            "Written by simulator.calibration.runs; do not edit.  How far predicted peaks of memory were from measured ones.",
-        ),
-    )
+    write_residuals(residuals, "peaks of memory", "predicted peaks of memory were from measured ones", sources, path)

@@ -27,11 +27,10 @@ from pathlib import Path
 
 import numpy as np
 
+from simulator.calibration.runs.residual_file import write_residuals
 from simulator.errors import CalibrationError
 from simulator.hardware.run_residuals import UNKNOWNS, KindResidual, RunResiduals, Unknown, unseen_of
 from simulator.report.prediction import QUANTILE
-from simulator.specs import write_text
-from simulator.specs.written import spec_toml
 
 __all__ = ["ANY", "RunError", "export_run_residuals", "fit_run_residuals"]
 
@@ -178,12 +177,4 @@ def export_run_residuals(residuals: RunResiduals, sources: Iterable[str], path: 
     Args:
         sources: names of the tables that the runs were published in.
     """
-    listed = f"measured and predicted step times of the runs published in: {'; '.join(sorted(sources))}"
-    written = residuals.model_copy(update={"sources": {"*": listed}})
-    write_text(
-        path,
-        spec_toml(
-            written,
-            "Written by simulator.calibration.runs; do not edit.  How far whole predictions were from measured runs.",
-        ),
-    )
+    write_residuals(residuals, "step times", "whole predictions were from measured runs", sources, path)

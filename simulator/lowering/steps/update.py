@@ -225,9 +225,8 @@ def _mine(state: State, held: Held, stage: int = 1) -> float:
 def _stands_in_update(state: State, rank: int) -> tuple[Tensor, ...]:
     """Gradients that stand beside activations in no step, and what an update over lists of tensors makes on its way."""
     found = [("results of the update", "workspace", listed_results(state, rank))]
-    if (
-        gradients_await_update(state.resolved) and state.resolved.zero_stage < 3
-    ):  # shards of units stand since their reductions
+    shards_stand = state.resolved.zero_stage == 3  # those of units, since their reductions
+    if gradients_await_update(state.resolved) and not shards_stand:
         found.append(("gradients", "gradients", _mine(state, rank_held(state, rank), 2) * kept_gradient(state)))
     return tuple(Tensor(name=name, category=category, bytes=size) for name, category, size in found if size)
 

@@ -42,9 +42,8 @@ def _loss(g: LayerBuilder, x: Tensor, logits: Tensor, share: float) -> Tensor:
         read, written, back_read, back_written, kept = 2 * e + 4.0, 8.0, 4.0, e, 4.0
     elif style.fused_cross_entropy:
         read, written, back_read, back_written, kept = 2 * e, 0.0, e, e, e
-    elif (
-        not style.widens_logits
-    ):  # torch's log_softmax, widened in registers, and the pick - zeros, the pick's and the softmax's gradient
+    elif not style.widens_logits:
+        # torch's log_softmax, widened in registers, and the pick - zeros, the pick's and the softmax's gradient
         read, written, back_read, back_written, kept = e, e, 2 * e, 2 * e, e
     else:  # cast to fp32; maximum; subtract; exponential; sum; divide - backward scales the softmax and casts it back
         read, written, back_read, back_written, kept = e + 20.0, 16.0, 8.0, 4.0 + e, 4.0

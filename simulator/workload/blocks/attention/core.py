@@ -99,23 +99,8 @@ def _copies(g: LayerBuilder, out: Tensor, operands: tuple[Tensor, ...], label: s
             inputs=(out,),
             outputs=(copied,),
             moves=(
-                Moves(
-                    dims=out.dims,
-                    read=e * moves,
-                    written=e * moves,
-                    backward_read=e * moves,
-                    backward_written=e * moves,
-                ),
-                *(
-                    Moves(
-                        dims=t.dims,
-                        read=e * packed,
-                        written=e * packed,
-                        backward_read=e * parts,
-                        backward_written=e * parts,
-                    )
-                    for t in operands
-                ),
+                Moves.copies(out.dims, e * moves, e * moves),
+                *(Moves.copies(t.dims, e * packed, e * parts) for t in operands),
             ),
             launches=(1 if moves else 0) + (4 if packed else 0),
             backward_launches=(1 if moves else 0) + (3 if parts else 0),
@@ -141,9 +126,7 @@ def _flash_copies(g: LayerBuilder, operands: tuple[Tensor, ...], label: str) -> 
             label=f"{label}attention operands copied",
             inputs=operands,
             outputs=copied,
-            moves=tuple(
-                Moves(dims=t.dims, read=e, written=e, backward_read=2 * e, backward_written=2 * e) for t in operands
-            ),
+            moves=tuple(Moves.copies(t.dims, e, 2 * e) for t in operands),
             access="flash layout",
             launches=0,
             backward_launches=0,

@@ -102,15 +102,7 @@ def _swapped(g: LayerBuilder, x: Tensor, widths: tuple[int, ...], passes: int) -
             label=f"{x.name} swapped",
             inputs=(x,),
             outputs=(out,),
-            moves=(
-                Moves(
-                    dims=x.dims,
-                    read=passes * e,
-                    written=passes * e,
-                    backward_read=passes * e,
-                    backward_written=passes * e,
-                ),
-            ),
+            moves=(Moves.copies(x.dims, passes * e, passes * e),),
             access="stream",
             launches=len(widths) + passes - 1,
             backward_launches=len(widths) + passes - 1,
