@@ -101,7 +101,13 @@ def begin(workload: Workload, resolved: ResolvedPlan) -> State:
 def chunks_of(model: Model, recomputes: Recompute, split: tuple[int, ...] | None, count: int) -> tuple[Chunk, ...]:
     """What each chunk holds, and what its layers recompute."""
     chunks = assign_layers(model.depth, count, split, model.layer_kinds, model.mtp_layers)
-    return Chunks(layer_policies(chunk, recomputes) for chunk in chunks)
+    return _first_of_equals(Chunks(layer_policies(chunk, recomputes) for chunk in chunks))
+
+
+@functools.lru_cache(maxsize=1024)
+def _first_of_equals(chunks: Chunks) -> Chunks:
+    """The same tuple for the same chunks, so that they need not be compared where they are a key."""
+    return chunks
 
 
 def _slice_lengths(order: PipelineOrder, tokens: int) -> dict[int, int]:

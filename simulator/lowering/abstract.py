@@ -42,7 +42,7 @@ def abstract_program(
     transfer: float = 0.0,
     freed_at_input_grad: bool = False,
 ) -> tuple[Program, Prices]:
-    """Return program and prices of a pipeline order; `pattern` from `find_pattern`.
+    """Return program and prices of a pipeline order; `pattern` of it.
 
     Args:
         forward, input_grad, weight_grad: time of one microbatch on one rank's share of one lane; one number, or one per rank.

@@ -139,9 +139,12 @@ def chosen(choices: BaseModel, framework: BaseModel, name: str, applies: bool = 
     Args:
         applies: whether the profile speaks of the case at hand; if not, an open choice is `otherwise`.
     """
-    value, default = getattr(choices, name), declared(type(choices))[name].framework_default
-    if value is not None or default is None:
+    value = getattr(choices, name)
+    if value is not None:
         return value
+    default = declared(type(choices))[name].framework_default
+    if default is None:
+        return None
     if not applies:
         return otherwise
     return not getattr(framework, default.field) if default.opposite else getattr(framework, default.field)

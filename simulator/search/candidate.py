@@ -18,13 +18,13 @@ from simulator.job import Job
 from simulator.lowering import begin, resolve
 from simulator.lowering.resolve.framework_rules import beyond_framework
 from simulator.report.prediction import QUANTILE, Prediction
-from simulator.search.bounds import ROUNDING, grows_with_tokens, lasting, least_bytes, least_seconds
+from simulator.search.bounds import ROUNDING, least_seconds
 from simulator.search.defaults import repeated
-from simulator.search.lighter import keeps_everything
+from simulator.search.held import grows_with_tokens, lasting, least_bytes
 from simulator.search.space import Point, Space
 from simulator.simulation import simulate_job
 
-__all__ = ["OBJECTIVES", "Candidate", "Looked", "fit_probability", "fullest_that_fits", "look"]
+__all__ = ["OBJECTIVES", "Candidate", "Looked", "fit_probability", "fullest_that_fits", "least_objective", "look"]
 
 OBJECTIVES = ("step_time", "cost", "memory", "energy")
 """What is made least: seconds of a step, its price (GPU-seconds where the cluster names none), bytes on the fullest rank, the facility's
@@ -143,23 +143,22 @@ class Looked:
         point: which.
         job: as one; None if it is refused.
         refusal: why it cannot be.
-        lightest: whether its bound is that of its kernels alone, and no sibling that makes something again runs less (`lighter.py`).
         bound: of its objective, never above what `simulate()` says.
         full: bytes of its fullest rank over those of the GPU, never above what `simulate()` says.
         too_large: whether it cannot fit as surely as asked for; `by_states`: nor any that differs in `ACTIVATION_FIELDS` alone;
-            `by_tokens`: nor any with larger microbatches.
+            `by_tokens`: nor any with larger microbatches; `surely`: nor any that shards fewer of the states.
         objective: what is made least.
     """
 
     point: Point
     job: Job | None
     refusal: str = ""
-    lightest: bool = False
     bound: float = 0.0
     full: float = 0.0
     too_large: bool = False
     by_states: bool = False
     by_tokens: bool = False
+    surely: bool = False
     objective: str = "step_time"
 
     def simulated(self) -> Candidate | str:
@@ -179,7 +178,6 @@ def look(
     objective: str,
     probability: float | None = None,
     cut: float = math.inf,
-    lighter: float = 0.0,
 ) -> Looked:
     """Return a plan with its bounds, or its refusal.
 
@@ -187,7 +185,6 @@ def look(
         probability: with which it must fit, 0 = by the point estimate; of one that is too large for that nothing else is asked.
             None = whether it fits does not matter.
         cut: of the objective: a bound that is above need not be closer.
-        lighter: a bound that is known already; where it is above, nothing else is asked of a plan that may be.
     """
     if space.offered and (reason := repeated(point.values)):
         return Looked(point=point, job=None, refusal=reason)
@@ -197,39 +194,38 @@ def look(
         resolved = resolve(job.workload, job.plan, cluster.world_size, f"cluster {cluster.name!r}")
         if space.by_framework and (beyond := beyond_framework(resolved.framework, resolved.schedule, job.plan)):
             return Looked(point=point, job=None, refusal=f"{beyond}. Way out: --any-framework")
-        if lighter > cut:
-            return Looked(point=point, job=job, bound=lighter, objective=objective)
         room, unseen = cluster.gpu.usable_memory, "code" in unseen_of(job, resolved.framework.name)
         most = math.inf if probability is None else fullest_that_fits(probability, unseen)
         begun = functools.cache(lambda: begin(job.workload, resolved))
         stands = lasting(job.workload, resolved, begun) if probability is not None and not cluster.parts else None
         held = float(stands.bytes.max()) * (1.0 - ROUNDING) if stands else 0.0
-        large = by_states = held > most * room
+        large = by_states = surely = held > most * room
         by_tokens = False
-        seconds, lightest = 0.0, False
-        if not large:
+        seconds, enough = 0.0, cut / least_objective(job, 1.0, objective) if objective != "memory" else math.inf
+        if not large and enough < math.inf:
+            seconds = least_seconds(job, begun(), 0.0)
+        if not large and seconds <= enough:
             state = begun()
             held = least_bytes(job, state, most * room, stands)
+            surely = held > most * room
             if probability and stands and most * room >= held > 0:
                 most = min(most, fullest_that_fits(probability, unseen, stands.spread / held))
             large = held > most * room
             by_tokens = large and grows_with_tokens(state)
             if not large and objective != "memory":
-                enough = cut / _least(job, 1.0, objective)
-                seconds = least_seconds(job, state, enough)
-                lightest = seconds > enough and keeps_everything(resolved) and seconds == least_seconds(job, state, 0.0)
+                seconds = least_seconds(job, state)
     except SimulatorError as refusal:
         return Looked(point=point, job=None, refusal=str(refusal))
     return Looked(
         point=point,
         job=job,
-        bound=held if objective == "memory" else _least(job, seconds, objective),
+        bound=held if objective == "memory" else least_objective(job, seconds, objective),
         full=held / room,
         too_large=large,
         by_states=bool(by_states and stands and stands.shared),
         by_tokens=by_tokens,
+        surely=surely,
         objective=objective,
-        lightest=lightest,
     )
 
 
@@ -238,7 +234,7 @@ def unseen_of(job: Job, framework: str) -> frozenset[str]:
     return frozenset(job.unknown) | load_run_residuals().unseen(framework, job.cluster.machine)
 
 
-def _least(job: Job, seconds: float, objective: str) -> float:
+def least_objective(job: Job, seconds: float, objective: str) -> float:
     """The least that the objective can be of a step that takes these seconds."""
     hourly = job.cluster.price_per_gpu_hour
     if objective == "cost":

@@ -19,7 +19,7 @@ from simulator.errors import PlanError
 from simulator.job import Job
 from simulator.lowering import begin, resolve
 from simulator.lowering.steps.state import State
-from simulator.search.bounds import held_bytes
+from simulator.search.held import held_bytes
 from simulator.search.split import Seconds, timed_split, work_of
 
 __all__ = ["fitted_split", "least_split"]

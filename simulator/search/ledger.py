@@ -100,9 +100,9 @@ class Ledger:
         """Write down that a plan fills more of the GPU than it may, at least this part; and so, as `refuse` has them, `others`."""
         self._write(number, others, _LARGE, figure=full)
 
-    def bound(self, number: int, least: float) -> None:
-        """Write down what the objective of a plan is at least."""
-        self._write(number, {}, _LOOKED, figure=least)
+    def bound(self, number: int, least: float, others: Mapping[str, Sequence[int]] = MappingProxyType({})) -> None:
+        """Write down what the objective of a plan is at least; and so, as `refuse` has them, of `others`."""
+        self._write(number, others, _LOOKED, figure=least)
 
     def dispose(self, numbers: NDArray[np.int64]) -> None:
         """Write down that nobody has to simulate these."""

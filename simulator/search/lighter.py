@@ -1,24 +1,44 @@
-"""Plans that cannot be quicker than one that was looked at: they run its kernels, and more.
+"""Plans that cannot be quicker than one which nobody need look at: they run its kernels, and more.
 
-Whatever a plan computes again it runs beside all that the plan runs which keeps everything, and as many kernels whether optimizer states
-and gradients are sharded or not (ZeRO-1 and 2; ZeRO-3 copies more).  So when the kernels alone of a plan that keeps everything and has
-room take longer than the best plans, nobody has to look for the kernels of its siblings, which hold no more.
+Whatever a plan makes again it runs beside all that the plan runs which keeps everything; as many kernels run whether optimizer states
+and gradients are sharded or not (ZeRO-1 and 2; ZeRO-3 copies and casts others), and none fewer when messages are hidden behind them or
+tensors leave for the host.  So plans that differ in these choices alone are a *family*, and the kernels of its lightest member are a
+bound for all of it; those that make the same again are a smaller one, with a closer bound.  The lightest need not have room, nor be of
+the space.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from simulator.errors import SimulatorError
+from simulator.lowering import begin, resolve
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.search.bounds import least_of_any_split, least_seconds
+from simulator.search.candidate import least_objective
+from simulator.search.held import GATHERS, ZERO
 from simulator.search.space import Point, Space
+from simulator.search.split import BALANCED, FITTED, SPLIT, TIMED
 
-__all__ = ["Lighter", "keeps_everything"]
+__all__ = ["Family", "Lighter", "keeps_everything"]
 
-_AGAIN = ("recompute", "recompute_modules", "recompute_policy", "recompute_method", "recompute_layers")
-_ZERO = "plan.zero_stage"
-_GATHERS = 3
-"""The stage from which on weights are gathered, layer by layer."""
+_BESIDE: Mapping[str, Any] = {
+    "plan.overlap_gradients": None,
+    "plan.overlap_parameters": None,
+    "plan.optimizer_offload": 0.0,
+    "plan.activation_offload": None,
+    "plan.parameter_offload": 0.0,
+}
+_AGAIN: Mapping[str, Any] = {
+    "plan.recompute": "none",
+    "plan.recompute_modules": None,
+    "plan.recompute_policy": None,
+    "plan.recompute_method": None,
+    "plan.recompute_layers": None,
+}
+"""Field -> its value in the lightest member of a family; those of `_BESIDE` change no kernel."""
 
 
 def keeps_everything(resolved: ResolvedPlan) -> bool:
@@ -27,29 +47,97 @@ def keeps_everything(resolved: ResolvedPlan) -> bool:
 
 
 class Lighter:
-    """Bounds by the kernels of plans that keep everything, for those that differ in recompute and ZeRO stage."""
+    """Bounds of families, the widest first.
 
-    def __init__(self, space: Space) -> None:
-        names = list(space.ranges)
-        self._known: dict[tuple[int, Any], float] = {}
-        self._stages = space.ranges.get(_ZERO, (None,))
+    Args:
+        objective: what is made least.
+    """
+
+    def __init__(self, space: Space, objective: str) -> None:
+        wide, close = {**_BESIDE, **_AGAIN}, dict(_BESIDE)
+        kinds = [wide, close] if any(field in _AGAIN for field in space.ranges) else [close]
+        self._families = [Family(space, objective, lightest) for lightest in kinds]
+
+    def bound(self, number: int, enough: float) -> tuple[float, Mapping[str, Sequence[int]]]:
+        """Return what the objective of a plan of this number is at least, 0 = nothing is known, and field -> numbers of the values that
+        others have of which that holds, too.
+
+        Args:
+            enough: from which on no closer bound is looked for.
+        """
+        best: tuple[float, Mapping[str, Sequence[int]]] = 0.0, {}
+        for family in self._families:
+            if (least := family.bound(number)) > best[0]:
+                best = least, family.others(number)
+            if best[0] > enough:
+                break
+        return best
+
+
+class Family:
+    """Plans that differ in some fields alone, and in the ZeRO stage: those that gather weights are another family.
+
+    Args:
+        objective: what is made least.
+        lightest: field -> its value in the lightest member.
+    """
+
+    def __init__(self, space: Space, objective: str, lightest: Mapping[str, Any]) -> None:
+        self._space, self._objective, self._lightest = space, objective, lightest
+        self._again = all(field in lightest for field in _AGAIN)
+        self._known: dict[tuple[int, bool], float] = {}
         self._strides: list[tuple[int, int]] = []
-        for place, name in enumerate(names):
-            if name == _ZERO or name in [f"plan.{field}" for field in _AGAIN]:
-                behind = math.prod(len(space.ranges[other]) for other in names[place + 1 :])
-                self._strides.append((behind, len(space.ranges[name])))
+        self._zero = 0, 1
+        stride = 1
+        for field, values in reversed([*space.ranges.items()]):
+            if field in lightest:
+                self._strides.append((stride, len(values)))
+            elif field == ZERO:
+                self._strides.append((stride, len(values)))
+                self._zero = stride, len(values)
+            stride *= len(values)
+        alike = {field: range(len(values)) for field, values in space.ranges.items() if field in lightest}
+        stages = space.ranges.get(ZERO, ())
+        split = [
+            [place for place, stage in enumerate(stages) if (stage == GATHERS) == gathers] for gathers in (False, True)
+        ]
+        self._gathering = frozenset(split[True])
+        self._others = [alike | ({ZERO: some} if stages else {}) for some in split]
+        self._alone = [math.prod(len(values) for values in others.values()) < 2 for others in self._others]
 
-    def learn(self, point: Point, bound: float) -> None:
-        """Take the bound of a plan that keeps everything, of its kernels alone, for its siblings that hold no more."""
-        own = point.values.get(_ZERO)
-        for stage in self._stages:
-            if stage == own or (own is not None and stage is not None and own <= stage < _GATHERS):
-                self._known[self._family(point.number), stage] = bound
+    def bound(self, number: int) -> float:
+        """Return what the objective of every member of a plan's family is at least; 0 = nothing is known, or it is alone."""
+        if self._alone[self._gathers(number)]:
+            return 0.0
+        first = number - sum([number // stride % count * stride for stride, count in self._strides])
+        key = first, self._gathers(number)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._found(self._space.at(number))
+        return known
 
-    def bound(self, point: Point) -> float:
-        """Return what is known of a plan so; 0 = nothing."""
-        return self._known.get((self._family(point.number), point.values.get(_ZERO)), 0.0) if self._known else 0.0
+    def others(self, number: int) -> Mapping[str, Sequence[int]]:
+        """Return field -> numbers of the values that members of a plan's family have, where they differ."""
+        return self._others[self._gathers(number)]
 
-    def _family(self, number: int) -> int:
-        """The number of the first plan that differs from this one in recompute and ZeRO stage alone."""
-        return number - sum([number // stride % count * stride for stride, count in self._strides])
+    def _gathers(self, number: int) -> bool:
+        stride, count = self._zero
+        return bool(stride) and number // stride % count in self._gathering
+
+    def _found(self, point: Point) -> float:
+        values = {field: self._lightest.get(field, value) for field, value in point.values.items()}
+        if values.get(ZERO) not in (None, GATHERS):
+            values[ZERO] = min(stage for stage in self._space.ranges[ZERO] if stage is not None)
+        dealt_out = values.get(SPLIT) in (TIMED, FITTED)  # by what its members differ in
+        if dealt_out:
+            values[SPLIT] = BALANCED
+        try:
+            job = self._space.job_of(Point(point.number, values))
+            resolved = resolve(job.workload, job.plan, job.cluster.world_size)
+            if self._again and not keeps_everything(resolved):
+                return 0.0
+            state = begin(job.workload, resolved)
+            seconds = least_of_any_split(job, state) if dealt_out else least_seconds(job, state, 0.0)
+        except SimulatorError:
+            return 0.0
+        return least_objective(job, seconds, self._objective)

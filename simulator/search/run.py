@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.report.table import percent
-from simulator.search.bounds import ACTIVATION_FIELDS, MICROBATCH
 from simulator.search.candidate import Candidate, Looked, look
 from simulator.search.deciding import deciding_fields
+from simulator.search.held import ACTIVATION_FIELDS, GATHERS, MICROBATCH, ZERO
 from simulator.search.ledger import Ledger
 from simulator.search.lighter import Lighter
 from simulator.search.space import Space
@@ -65,7 +65,7 @@ class Run:
         self.used = 0.0
         self._told = self._started = time.monotonic()
         self._simulating = 0.0
-        self._lighter = Lighter(self.space)
+        self._lighter = Lighter(self.space, self.objective)
         self._counts = {field: len(values) for field, values in self.space.ranges.items()}
         self._best: list[Candidate] = []
 
@@ -92,8 +92,7 @@ class Run:
             started = self._clock()
             point = self.space.at(number)
             cut = math.inf if self.cut is None else self.cut
-            probability, lighter = (None, 0.0) if every else (self.probability, self._lighter.bound(point))
-            found = look(self.space, point, self.objective, probability, cut, lighter)
+            found = look(self.space, point, self.objective, None if every else self.probability, cut)
             if found.job is None:
                 decide = deciding_fields(self.space, point, found.refusal)
                 self.ledger.refuse(
@@ -103,23 +102,42 @@ class Run:
                 self.ledger.too_large(number, found.full, self._as_large(found))
             else:
                 self.ledger.bound(number, found.bound)
-                if found.lightest:
-                    self._lighter.learn(point, found.bound)
             self.used += self._clock() - started
             self._progress()
             if found.job is not None and not found.too_large:
                 yield found
 
+    def promising(self, numbers: Iterable[int]) -> Iterator[int]:
+        """Yield the plans that may be better than the best, as far as the kernels of the lightest of each family say (`lighter.py`).
+
+        Of the others nobody asks whether they may be or fit: their families are written down with that bound.
+        """
+        for number in numbers:
+            cut = self.cut
+            if cut is not None and self.objective != "memory" and self.ledger.is_open(number):
+                started = self._clock()
+                bound, others = self._lighter.bound(number, cut)
+                if bound > cut:
+                    self.ledger.bound(number, bound, others)
+                self.used += self._clock() - started
+                self._progress()
+                if bound > cut:
+                    continue
+            yield number
+
     def _as_large(self, found: Looked) -> dict[str, Sequence[int]]:
         """Field -> numbers of values that leave no more room than those of a plan that has none."""
         if found.point.values.get(SPLIT, BALANCED) != BALANCED:  # other choices, other layers on a rank
             return {}
+        out: dict[str, Sequence[int]] = {}
         if found.by_states:
-            return {field: range(count) for field, count in self._counts.items() if field in ACTIVATION_FIELDS}
-        if found.by_tokens and MICROBATCH in self.space.ranges:
+            out |= {field: range(count) for field, count in self._counts.items() if field in ACTIVATION_FIELDS}
+        elif found.by_tokens and MICROBATCH in self.space.ranges:
             own = found.point.values[MICROBATCH]
-            return {MICROBATCH: [place for place, size in enumerate(self.space.ranges[MICROBATCH]) if size >= own]}
-        return {}
+            out[MICROBATCH] = [place for place, size in enumerate(self.space.ranges[MICROBATCH]) if size >= own]
+        if found.surely and ZERO in self.space.ranges and (own := found.point.values[ZERO]) < GATHERS:
+            out[ZERO] = [place for place, stage in enumerate(self.space.ranges[ZERO]) if stage <= own]
+        return out
 
     def looked(self, number: int) -> Looked:
         """Return a plan that was looked at, to be simulated: of all plans only their bounds are kept."""
@@ -129,7 +147,18 @@ class Run:
     @property
     def numbers(self) -> Iterable[int]:
         """Every plan: in order, or, where time may be up before all were looked at, spread."""
-        return range(self.space.size) if self.until is None and self.budget is None else self.spread
+        return self._in_order if self.until is None and self.budget is None else self.spread
+
+    @property
+    def _in_order(self) -> Iterator[int]:
+        """Every plan, those that shard more of the states first: where they have no room, the others have none."""
+        stages = list(self.space.ranges.get(ZERO, ()))
+        behind = [*self.space.ranges][::-1].index(ZERO) if stages else 0
+        stride = math.prod([len(values) for values in self.space.ranges.values()][len(self._counts) - behind :])
+        order = sorted(range(len(stages)), key=lambda place: -stages[place]) or [0]
+        for before in range(0, self.space.size, stride * len(order)):
+            for place in order:
+                yield from range(before + place * stride, before + (place + 1) * stride)
 
     @property
     def spread(self) -> Iterator[int]:

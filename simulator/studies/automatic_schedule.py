@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simulator.engine import run
 from simulator.errors import PlanError
 from simulator.lowering.abstract import abstract_program, items_by_rank
-from simulator.lowering.steps.pattern import find_pattern
+from simulator.lowering.steps.pattern import Pattern
 from simulator.program.prices import Prices
 from simulator.program.program import COMPUTE, Program
 from simulator.program.trace import Trace
@@ -340,8 +340,9 @@ def _policies(problem: _Problem) -> dict[str, NDArray[np.int64]]:
 def _priced(problem: _Problem, order: PipelineOrder) -> tuple[Program, Prices]:
     """Return the program of an order, priced with the times of each rank: every rank gets its own items."""
     placement = problem.placement
-    pattern = find_pattern(order, placement)
-    shared, _ = abstract_program(placement, order, pattern, forward=1.0, input_grad=1.0, weight_grad=1.0)
+    shared, _ = abstract_program(
+        placement, order, Pattern(order, placement), forward=1.0, input_grad=1.0, weight_grad=1.0
+    )
     program = items_by_rank(shared)
     compute = program.kind == COMPUTE
     occupancy, latency = np.zeros(len(program.items)), np.zeros(len(program.items))

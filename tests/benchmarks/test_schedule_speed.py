@@ -18,7 +18,7 @@ from simulator.engine import run
 from simulator.engine.compiled_engine import run_many
 from simulator.errors import PlanError
 from simulator.lowering.abstract import abstract_program
-from simulator.lowering.steps.pattern import find_pattern
+from simulator.lowering.steps.pattern import Pattern
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order_times import time_order
@@ -61,7 +61,7 @@ def test_orders_of_64_ranks_and_1024_microbatches() -> None:
         took = seconds(make, 3)
         order = make()
         program, prices = abstract_program(
-            placement, order, find_pattern(order, placement), forward=1.0, input_grad=1.0, weight_grad=1.0, transfer=0.1
+            placement, order, Pattern(order, placement), forward=1.0, input_grad=1.0, weight_grad=1.0, transfer=0.1
         )
         first = seconds(lambda p=program, q=prices: run(p, q), 5)
         many = [np.tile(column, (PRICES, 1)) for column in (prices.occupancy, prices.latency)]

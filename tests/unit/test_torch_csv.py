@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from simulator.engine import run
 from simulator.errors import DeadlockError, PlanError, ProgramError, SpecError
 from simulator.lowering.abstract import abstract_program
-from simulator.lowering.steps.pattern import find_pattern
+from simulator.lowering.steps.pattern import Pattern
 from simulator.schedules import SCHEDULES, PipelineOrder, Placement, Shape
 from simulator.schedules.order_check import check_order
 from simulator.schedules.order_waits import check_order_runs
@@ -98,7 +98,7 @@ def test_an_order_deadlocks_exactly_where_the_engine_cannot_run_it(
     placement = placement_of(order)
     check_order(order, placement, m)
     program, prices = abstract_program(
-        placement, order, find_pattern(order, placement), forward=1, input_grad=1, weight_grad=1
+        placement, order, Pattern(order, placement), forward=1, input_grad=1, weight_grad=1
     )
     assert raises(lambda: run(program, prices, "compiled")) == raises(lambda: check_order_runs(order))
     assert raises(lambda: check_order_runs(order)) == raises(lambda: lower_for_torch(order, placement))

@@ -78,19 +78,19 @@ def _message(state: State, activation: float) -> float:
 def _transfer(rows: Structure, first: int, blocking: bool) -> bool:
     """Add the rows of messages, whose links are the items from `first` on, and what waits for them; returns whether every action gets
     its turn."""
-    pattern = rows.pattern
-    rows.wait(rows.first_row[pattern.local_target], rows.last_row[pattern.local_source])
-    source, target = pattern.source, pattern.target
+    messages = rows.pattern.messages
+    rows.wait(rows.first_row[messages.local_target], rows.last_row[messages.local_source])
+    source, target = messages.source, messages.target
     if not len(source):
         return True
-    streams = [(rows.stream(a, f"pp>{b}"), rows.stream(b, f"pp<{a}")) for a, b, _ in pattern.links]
+    streams = [(rows.stream(a, f"pp>{b}"), rows.stream(b, f"pp<{a}")) for a, b, _ in messages.links]
     microbatch = rows.order.microbatch[source]
     sent = rows.add_rows(
         Batch(
-            item=first + pattern.link,
+            item=first + messages.link,
             kind=TRANSFER,
-            rank=pattern.rank[source],
-            streams=np.array(streams)[pattern.link],
+            rank=rows.pattern.rank[source],
+            streams=np.array(streams)[messages.link],
             chunk=rows.order.chunk[source],
             microbatch=microbatch,
             step=rows.step_of(microbatch),

@@ -19,12 +19,12 @@ _LENGTHS = (1.0, 2.0, 1.0, 1.0)
 def idle_after(order: PipelineOrder, pattern: Pattern) -> NDArray[np.bool_]:
     """Return [actions] whether the rank of an action is idle at some time between its end and that of the rank's last one.
 
-    >>> from simulator.lowering.steps.pattern import find_pattern
+    >>> from simulator.lowering.steps.pattern import Pattern
     >>> from simulator.schedules import SCHEDULES, Shape
     >>> chimera, shape = SCHEDULES.get("chimera"), Shape(4, 4)
     >>> placement = chimera.placement(shape)
     >>> order = chimera.order(shape, placement)
-    >>> idle = idle_after(order, find_pattern(order, placement))
+    >>> idle = idle_after(order, Pattern(order, placement))
     >>> [str(order.action(n)) for n in range(8) if idle[n]]  # rank 0 |01.2cc3dd.aa..bb|
     ['0F0', '0F1', '3F2', '3B2', '3F3', '3B3', '0B0']
     """
@@ -40,8 +40,9 @@ def idle_after(order: PipelineOrder, pattern: Pattern) -> NDArray[np.bool_]:
 
 def _times(order: PipelineOrder, pattern: Pattern) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Run every action when its rank is free and its inputs are there."""
-    sources = np.concatenate([pattern.source, pattern.local_source]).tolist()
-    targets = np.concatenate([pattern.target, pattern.local_target]).tolist()
+    messages = pattern.messages
+    sources = np.concatenate([messages.source, messages.local_source]).tolist()
+    targets = np.concatenate([messages.target, messages.local_target]).tolist()
     feeds, waits = defaultdict(list), [0] * order.size
     for source, target in zip(sources, targets, strict=True):
         feeds[source].append(target)

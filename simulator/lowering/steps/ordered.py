@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from simulator.lowering.steps.pattern import Pattern, find_pattern
+from simulator.lowering.steps.pattern import Pattern
 from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
@@ -29,4 +29,4 @@ def ordered(schedule: Schedule, shape: Shape, steps: int = 1) -> tuple[Placement
         order = schedule.order(shape, placement)
         if steps > 1:
             placement, order = placement.repeated(steps), order.repeated(steps, shape.microbatches)
-    return placement, order, find_pattern(order, placement)
+    return placement, order, Pattern(order, placement)

@@ -6,49 +6,77 @@ backward the backward of the chunk before.  Atoms that go together from one acti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.remembered import kept
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
 
-__all__ = ["Pattern", "atoms_of", "find_pattern"]
+__all__ = ["Messages", "Pattern", "atoms_of"]
 
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pattern:
-    """Arrays over actions (numbered as in the order) and messages.
+class Messages(NamedTuple):
+    """Of an order.
 
     Args:
-        rank, lane: [actions] where each runs.
         source, target: [messages] the action that sends, the action that waits for it; sorted by source.
         link: [messages] index into `links`.
         links: (sending rank, receiving rank, part of a whole microbatch's activations).
         local_source, local_target: the same for neighbours on one rank, where nothing is sent.
-        last_backward: [actions] whether it completes its chunk's gradients on its lane.
-        first_forward: [actions] whether it is its chunk's first forward on its lane.
     """
 
-    rank: Ints
-    lane: Ints
     source: Ints
     target: Ints
     link: Ints
     links: tuple[tuple[int, int, float], ...]
     local_source: Ints
     local_target: Ints
-    last_backward: NDArray[np.bool_]
-    first_forward: NDArray[np.bool_]
 
 
-def find_pattern(order: PipelineOrder, placement: Placement) -> Pattern:
-    """Return the messages of an order."""
-    rank = np.repeat(np.arange(len(order.rank_offsets) - 1), np.diff(order.rank_offsets))
-    lane = placement.lane_of[order.microbatch].astype(np.int64)
+class Pattern:
+    """Arrays over the actions of an order, numbered as there, and its messages: each found when it is first asked for."""
+
+    def __init__(self, order: PipelineOrder, placement: Placement) -> None:
+        self._order, self._placement = order, placement
+
+    @kept
+    def rank(self) -> Ints:
+        """[actions] where each runs."""
+        offsets = self._order.rank_offsets
+        return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+
+    @kept
+    def lane(self) -> Ints:
+        """[actions] where each runs."""
+        return self._placement.lane_of[self._order.microbatch].astype(np.int64)
+
+    @kept
+    def messages(self) -> Messages:
+        """Who sends what to whom."""
+        return _messages_of(self._order, self._placement, self.rank)
+
+    @property
+    def links(self) -> tuple[tuple[int, int, float], ...]:
+        """As `Messages.links`."""
+        return self.messages.links
+
+    @kept
+    def last_backward(self) -> NDArray[np.bool_]:
+        """[actions] whether it completes its chunk's gradients on its lane."""
+        return _extreme(self._order, self.lane, self._placement, (1, 3), last=True)
+
+    @kept
+    def first_forward(self) -> NDArray[np.bool_]:
+        """[actions] whether it is its chunk's first forward on its lane."""
+        return _extreme(self._order, self.lane, self._placement, (0,), last=False)
+
+
+def _messages_of(order: PipelineOrder, placement: Placement, rank: Ints) -> Messages:
     source, target, share = _messages(order, placement.rank_of.shape[1])
     here, there = rank[source], rank[target]
     remote = here != there
@@ -64,17 +92,13 @@ def find_pattern(order: PipelineOrder, placement: Placement) -> Pattern:
         (int(c) // len(fractions) // ranks, int(c) // len(fractions) % ranks, float(fractions[int(c) % len(fractions)]))
         for c in present
     )
-    return Pattern(
-        rank=rank,
-        lane=lane,
+    return Messages(
         source=source[remote],
         target=target[remote],
         link=lookup[code],
         links=links,
         local_source=source[~remote],
         local_target=target[~remote],
-        last_backward=_extreme(order, lane, placement, (1, 3), last=True),
-        first_forward=_extreme(order, lane, placement, (0,), last=False),
     )
 
 

@@ -38,28 +38,27 @@ class Exact(Strategy):
         """See `Strategy.search`."""
         first = itertools.islice(run.spread, _FIRST)  # a good plan to begin with keeps the bounds of others short
         for numbers in (first, run.numbers):
-            looks = run.looks(numbers)
+            looks = run.looks(run.promising(numbers))
             while some := sorted(itertools.islice(looks, _TOGETHER), key=_order):
-                self._try(run, some[:_EARLY])  # something to go on with, should time run out before all are looked at
+                early = [one for one in some[:_EARLY] if run.cut is None or one.bound <= run.cut]
+                run.simulate(early)  # something to go on with, should time run out before all are looked at
         if run.over:
             return
         left = run.left
-        left = left[np.argsort(run.ledger.least(left), kind="stable")]
-        for place in range(0, len(left), BATCH):
+        bounds = run.ledger.least(left)
+        order = np.argsort(bounds, kind="stable")
+        left, bounds, place = left[order], bounds[order], 0
+        while place < len(left):
             if run.over:
                 return
-            if not self._try(run, [run.looked(number) for number in left[place : place + BATCH].tolist()]):
+            behind = len(left) if run.cut is None else int(np.searchsorted(bounds, run.cut, side="right"))
+            some = left[place : min(place + BATCH, behind)].tolist()
+            if not some:
                 run.ledger.dispose(left[place:])
                 break
+            run.simulate([run.looked(number) for number in some])
+            place += len(some)
         run.complete = True
-
-    def _try(self, run: Run, some: list[Looked]) -> bool:
-        """Simulate plans, unless the first bound is above the best plans already."""
-        cut = run.cut
-        if cut is not None and some[0].bound > cut:
-            return False
-        run.simulate(some)
-        return True
 
 
 def _order(one: Looked) -> tuple[float, int]:
