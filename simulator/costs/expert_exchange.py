@@ -8,6 +8,15 @@ rank that wants it.  That is a pipeline of two stages that n nodes' shares go th
 
 Nine published times of HybridEP's kernels on 16, 32 and 64 H100 (branch hybrid-ep of deepseek-ai/DeepEP, docs/README_Hybrid-EP.md) are
 met to 7 % in the median and 12 at most; the slower stage alone would be 9 to 34 % short.
+
+Inside a node a multiprocessor that works on the exchange takes rows one by one, so that rows of up to 6 to 8 KiB take as long as their
+number, not as their bytes (`row_time` of the memory-bound coefficients):
+
+    seconds = max(bytes / rate, rows x row_time / multiprocessors)
+
+208 published times of DeepEP's combine, rows of 4 to 14 KiB on 8 H100, H200, B200 and B300, 20 and 24 multiprocessors, are 1 to 14 % longer
+than this on Hopper, and from 3 % shorter to 21 % longer on Blackwell for rows up to 6 KiB.  Wider ones take 1.3 to 1.9 times as long there:
+a multiprocessor of DeepEP moves no more than 20 GB/s, one of HybridEP 42, which is not modelled.
 """
 
 from __future__ import annotations
@@ -34,7 +43,13 @@ def places_reached(places: float, copies: int, reach: float = 1.0) -> float:
 
 
 def once_per_node(
-    message: float, copies: int, place: GroupPlacement, fabric: Fabric, reach: float = 1.0
+    message: float,
+    copies: int,
+    place: GroupPlacement,
+    fabric: Fabric,
+    reach: float = 1.0,
+    row: int = 0,
+    row_time: float = 0.0,
 ) -> CollectiveTime:
     """Return the time of an exchange.
 
@@ -43,13 +58,17 @@ def once_per_node(
         copies: experts per token.
         place: where the ranks that share experts lie.
         reach: share of them that a token may use.
+        row, row_time: bytes of a row, and what the multiprocessors that work on it take for one at least [s]; 0 = nothing.
     """
     one = message / copies
     inside = replace(
         place, ranks=place.ranks_per_node, nodes=1, fewest_per_node=place.ranks_per_node, concurrent=1, leaving=0
     )
     inside = replace(inside, level="node" if place.level == "fabric" else place.level)
-    time = collective_seconds("all_to_all", one * places_reached(place.ranks, copies, reach), inside, fabric)
+    moved = one * places_reached(place.ranks, copies, reach)
+    time = collective_seconds("all_to_all", moved, inside, fabric)
+    if row:
+        time = replace(time, seconds=max(time.seconds, moved / row * row_time))
     if place.nodes > 1:
         across = replace(
             place,

@@ -20,6 +20,10 @@ _WEIGHT = 4.0
 """Bytes of a router's weight, fp32."""
 _COUNT = 8.0
 """Bytes of a number of rows, int64."""
+_DEEPEP = 20
+"""Multiprocessors that DeepEP's kernels get (Megatron-LM, transformer_config.py: moe_deepep_num_sms)."""
+_HYBRIDEP = 32
+"""Those that HybridEP's get (NVIDIA-NeMo/Megatron-Bridge, scripts/performance: moe_hybridep_num_sms, in every release with HybridEP)."""
 
 
 def swap_rows(ctx: LayerContext, rows: Rows, o: Operator, op: Exchange, phase: str, outward: bool) -> None:
@@ -34,12 +38,20 @@ def swap_rows(ctx: LayerContext, rows: Rows, o: Operator, op: Exchange, phase: s
         return
     if not outward:
         _between_splits(ctx, rows, o, copies, phase, outward, o.read * ctx.experts.imbalance)
-    call = NodeExchange(op.copies, op.reach) if ctx.experts.kind == "once_per_node" else None
+    call = _once_per_node(ctx, op, outward) if ctx.experts.kind == "once_per_node" else None
     _all_to_all(ctx, rows, o.label, o.read, copies, phase, call)
     if op.outward and ctx.experts.kind == "all_to_all" and ctx.style.weights_in_experts:
         _all_to_all(ctx, rows, f"{o.label} weights", _WEIGHT * ctx.tokens * op.copies, copies, phase)
     if outward:
         _between_splits(ctx, rows, o, copies, phase, outward, o.read * ctx.experts.imbalance)
+
+
+def _once_per_node(ctx: LayerContext, op: Exchange, outward: bool) -> NodeExchange:
+    """An exchange by DeepEP or HybridEP; what HybridEP sends takes no time but that of its bytes."""
+    if outward and ctx.style.exchange_sorts:
+        return NodeExchange(op.copies, op.reach)
+    working = _HYBRIDEP if ctx.style.exchange_sorts else _DEEPEP
+    return NodeExchange(op.copies, op.reach, row=int(ctx.hidden * ctx.e), multiprocessors=working)
 
 
 def _all_to_all(

@@ -1,0 +1,90 @@
+"""Exchanges of experts' rows that multiprocessors fetch one by one: narrow rows take as long as wide ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.costs.expert_exchange import once_per_node, places_reached
+from simulator.costs.tables import machine_of
+from simulator.hardware.cluster import load_cluster
+from simulator.hardware.fabric import fabric_of, place_group
+from simulator.lowering import lower
+from simulator.plan.plan import Plan
+from simulator.program.calls import NodeExchange, read_call, write_call
+from simulator.program.program import COLLECTIVE, Segment
+from simulator.workload.model import load_model
+from simulator.workload.workload import Workload
+
+TOKENS = 16_384
+
+
+def seconds(cluster: str, hidden: int, multiprocessors: int, ranks: int = 8) -> float:
+    """The exchange of 16,384 tokens of 8 experts each, in 16 bits."""
+    found = load_cluster(cluster)
+    place, row = place_group((("ep", ranks),), ("ep",), found), 2 * hidden
+    time = machine_of(found).memory_bound.row_time / multiprocessors
+    return once_per_node(8.0 * TOKENS * row, 8, place, fabric_of(found), 1.0, row, time).seconds
+
+
+@pytest.mark.parametrize(
+    ("cluster", "hidden", "multiprocessors", "measured"),
+    [
+        ("dgx_h100", 2048, 20, 1.179e-3),
+        ("dgx_h100", 3072, 20, 1.656e-3),
+        ("dgx_h100", 4096, 20, 2.149e-3),
+        ("dgx_h100", 7168, 20, 3.565e-3),
+        ("hgx_h200", 2048, 20, 1.174e-3),
+        ("hgx_b200", 2048, 20, 1.507e-3),
+        ("hgx_b200", 2048, 24, 1.279e-3),
+        ("hgx_b200", 3072, 20, 1.693e-3),
+        ("hgx_b300", 2048, 20, 1.512e-3),
+        ("hgx_b300", 3072, 24, 1.417e-3),
+    ],
+)
+def test_narrow_rows_come_back_as_quickly_as_measured(
+    cluster: str, hidden: int, multiprocessors: int, measured: float
+) -> None:
+    """DeepEP's combine (ai-dynamo/aiconfigurator at 095f58a, wideep_deepep_normal_perf of sglang 0.5.12)."""
+    assert seconds(cluster, hidden, multiprocessors) == pytest.approx(measured, rel=0.18)
+
+
+def test_what_a_row_takes_at_least_does_not_grow_with_its_bytes() -> None:
+    narrow, half = seconds("hgx_b200", 1024, 20), seconds("hgx_b200", 512, 20)
+    rows = TOKENS * places_reached(8, 8)
+    assert narrow == pytest.approx(half)
+    assert narrow == pytest.approx(rows * 0.36e-6 / 20)
+    assert seconds("hgx_b200", 7168, 32) == pytest.approx(seconds("hgx_b200", 7168, 132))  # these wait for their bytes
+
+
+@pytest.mark.parametrize("call", [NodeExchange(8, 0.5), NodeExchange(8, 0.5, row=4096, multiprocessors=32)])
+def test_such_an_exchange_survives_the_text(call: NodeExchange) -> None:
+    assert read_call(write_call(call), "call") == call
+
+
+def test_rows_that_no_multiprocessor_moves_are_refused() -> None:
+    with pytest.raises(ValueError, match="once_per_node"):
+        read_call("once_per_node(8,0.5,4096,0)", "call")
+
+
+def exchanges(framework: str) -> list[tuple[str, str, NodeExchange]]:
+    """(table's phase, label, call) of a layer of Qwen3-30B-A3B on eight ranks."""
+    work = Workload(model=load_model("qwen3_30b_a3b"), sequence_length=1024, global_batch_size=8)
+    plan = Plan(framework=framework, expert_parallel=8, expert_exchange="once_per_node", zero_stage=1)
+    found = lower(work, plan, 8)
+    return [
+        (t.phase[i], t.label[i], call)
+        for item in found.items
+        if isinstance(item, Segment)
+        for t, _ in item.pieces
+        for i in range(len(t))
+        if t.kind[i] == COLLECTIVE and isinstance(call := t.call[i], NodeExchange)
+    ]
+
+
+@pytest.mark.parametrize(("framework", "working"), [("megatron_bridge", 20), ("megatron_bridge_hybridep", 32)])
+def test_rows_come_back_one_by_one_and_hybridep_s_go_out_by_their_bytes(framework: str, working: int) -> None:
+    back = NodeExchange(8, 1.0, row=4096, multiprocessors=working)
+    out = back if framework == "megatron_bridge" else NodeExchange(8, 1.0)
+    found = exchanges(framework)
+    assert {call for phase, label, call in found if (phase == "forward") == label.startswith("combine")} == {back}
+    assert {call for phase, label, call in found if (phase == "forward") == label.startswith("dispatch")} == {out}
