@@ -141,6 +141,8 @@ def _precision(settings: Settings, findings: Findings) -> None:
             if "8bit" in word
             else "adafactor"
             if "adafactor" in word
+            else "adam_fused"
+            if "fused" in word
             else "adam"
             if "adam" in word
             else "sgd"

@@ -38,6 +38,7 @@ SHIPPED: dict[str, States] = {
     "adafactor": factored,
     "adam": moments("first moment", "second moment"),
     "adam_8bit": in_8_bits,
+    "adam_fused": moments("first moment", "second moment"),
     "sgd": moments("momentum"),
 }
 

@@ -26,8 +26,16 @@ def test_words_for_training_in_16_bits_alone(words: dict[str, str], alone: bool)
 
 
 def test_the_optimizer_is_adam_unless_the_row_says_otherwise() -> None:
-    found = {"": "adam", "8-bit AdamW": "adam_8bit", "BNB optimizer": "adam_8bit", "Adafactor": "adafactor"}
-    assert list(found.values()) == [row_optimizer({"quality_note": words})[0] for words in found]
+    found = {
+        "": "adam",
+        "8-bit AdamW": "adam_8bit",
+        "BNB optimizer": "adam_8bit",
+        "Adafactor": "adafactor",
+        "autocast, fused AdamW": "adam_fused",
+        "optim=adamw_torch_fused": "adam_fused",
+        "plain AdamW; fused kernels": "adam",
+    }
+    assert found == {words: row_optimizer({"quality_note": words})[0] for words in found}
 
 
 def test_a_loss_in_chunks_is_counted_as_its_library_does() -> None:
@@ -66,8 +74,8 @@ def test_a_code_that_shards_nothing_runs_under_ddp_and_adapters_are_refused() ->
         "dp": "",
     }
     torch = {**torch, "vp": "", "schedule": "", "seq_parallel": "0"}
-    assert "pytorch_ddp" == row_simulation(torch).fields["framework"]
-    assert "pytorch_fsdp" == row_simulation({**torch, "zero_stage": "3"}).fields["framework"]
+    assert "hugging_face_ddp" == row_simulation(torch).fields["framework"]
+    assert "hugging_face_fsdp" == row_simulation({**torch, "zero_stage": "3"}).fields["framework"]
     with pytest.raises(CannotPlace, match="adapters"):
         row_simulation({**torch, "framework": "LitGPT qlora"})
 

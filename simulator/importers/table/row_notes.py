@@ -16,6 +16,7 @@ _WORDS = ("framework", "optimizer", "recompute_detail", "zero_stage", "overlap",
 _OPTIMIZERS = (
     (r"8-?bit[ -](paged[ -])?(adam|optim)|adam\w*[ _-]?8-?bit|\b(bnb|bitsandbytes)\b[^;]*optim", "adam_8bit"),
     (r"adafactor", "adafactor"),
+    (r"fused[ _-]adam|adam\w*[ _-]fused", "adam_fused"),
     (r"\bsgd\b", "sgd"),
 )
 _OF_16_BITS = r"\b(all|everything|states?|full|pure|true)[ -](in )?(bf16|bfloat16)\b|\b(bf16|bfloat16)[ -_]true\b"

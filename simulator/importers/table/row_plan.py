@@ -38,6 +38,7 @@ __all__ = ["row_plan"]
 _SHARDING = (
     "pytorch_fsdp",
     "pytorch_fsdp_fused",
+    "hugging_face_fsdp",
     "hugging_face_liger",
     "llm_foundry",
     "torchtitan",
@@ -53,6 +54,7 @@ _MEGATRON_CORE = ("megatron_core", "nemo", "hai_llm")
 """Frameworks whose rows mean ZeRO-3, and ZeRO-1, where they name no stage."""
 _REPLICATED = {
     "pytorch_fsdp": "pytorch_ddp",
+    "hugging_face_fsdp": "hugging_face_ddp",
     "pytorch_fsdp_fused": "pytorch_ddp_compiled",
     "hugging_face_liger": "pytorch_ddp_compiled",
 }

@@ -43,6 +43,7 @@ class UpdateFacts:
     offloaded: float
     clips: bool
     fused: bool
+    lists: bool
     casts_gathered: bool
     flattens: bool
     reduces_whole: bool
@@ -70,6 +71,7 @@ def update_facts(state: State) -> UpdateFacts:
         offloaded=resolved.optimizer_offload,
         clips=resolved.clip_gradients,
         fused=framework.fused_optimizer,
+        lists=framework.updates_in_lists,
         casts_gathered=framework.casts_gathered,
         flattens=framework.flattens_gradients,
         reduces_whole=framework.reduces_whole,
@@ -119,14 +121,17 @@ def optimizer_table(
     updated = mine * (1.0 - facts.offloaded)
     batch = 1 if facts.one_by_one else TENSORS_PER_LAUNCH
     launches = max(cost.fused_launches, round(tensors / batch)) if facts.fused else int(12 * tensors)
+    read, written = (cost.read, cost.written) if facts.fused else (2 * cost.read, 2 * cost.written)
+    if facts.lists and any(cost.listed):
+        (read, written), launches = cost.listed, 8 * launches
     rows = Rows("optimizer")
     rows.add(
         label=facts.optimizer,
         work="memory_bound",
         dtype="fp32",
         flops=cost.flops * updated,
-        read=cost.read * updated * (1 if facts.fused else 2),
-        written=cost.written * updated * (1 if facts.fused else 2),
+        read=read * updated,
+        written=written * updated,
         phase="optimizer",
         launches=launches,
     )

@@ -14,7 +14,7 @@ class Adam(Optimizer):
     """
 
     name = "adam"
-    aliases = ("adamw",)
+    aliases: tuple[str, ...] = ("adamw",)
     source = "Kingma & Ba 2015; Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3.1 (K = 12)"
 
     def cost(self, weight_bytes: int, gradient_bytes: int, master_weights: bool) -> OptimizerCost:
@@ -34,4 +34,6 @@ class Adam(Optimizer):
             flops=12.0,
             fused_launches=4,
             separate=88.0,  # decay 8, first moment 12, second 8 + 12, root 12, division 12, epsilon 8, step 16
+            # torch.optim.adamw, _multi_tensor_adamw: decay, first moment, second (twice), its root, division, epsilon, step
+            listed=(10.0 * master + 2.0 * gradient_bytes, 8.0 * master),
         )

@@ -19,6 +19,8 @@ class OptimizerCost:
         fused_launches: kernels per update when fused over all tensors.
         separate: bytes moved when every arithmetic operation is a loop over fp32 arrays of its own, lines read before they are
             first written included (what an update on the CPU does without a kernel of its own); 0 = twice the fused ones.
+        listed: bytes (read, written) when every operation is a kernel over a list of all tensors [B per parameter]; (0, 0) = it has
+            no such form.
     """
 
     state: float
@@ -27,6 +29,7 @@ class OptimizerCost:
     flops: float
     fused_launches: int
     separate: float = 0.0
+    listed: tuple[float, float] = (0.0, 0.0)
 
     def host_bytes(self, fused: bool) -> float:
         """Bytes that the CPU moves in its memory for one parameter's update [B]."""

@@ -16,6 +16,9 @@ WITHOUT_WINDOWS = ("flash1",)
 that keeps its scores in memory, where a window is only a mask."""
 _FLASH = ("flash1", "flash2")
 _TE = ("te", "te_2024", "te_mxfp8")
+_OF_GROUPS = ("flash2", *_TE)
+"""Kernels that codes call with a key for each group of queries, whatever they do before others (Dao-AILab/flash-attention README,
+flash_attn_func of release 2; huggingface/transformers modeling_flash_attention_utils.py)."""
 
 
 def core(
@@ -31,7 +34,7 @@ def core(
     m, style = g.m, g.style
     own = not label
     keys = keys or g.keys
-    repeats = style.repeats_keys and m.kv_heads < m.heads
+    repeats = style.repeats_keys and style.attention not in _OF_GROUPS and m.kv_heads < m.heads
     tokens = k.dims[:2]
     shared = g.heads if repeats else k.dims[2]
     many = [t.view(*tokens, shared, t.dims[-1]) for t in (k, v)]
