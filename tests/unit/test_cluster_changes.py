@@ -32,11 +32,11 @@ def test_another_gpu_is_as_quick_as_in_a_cluster_of_its_own() -> None:
 
 def test_a_module_that_shares_its_power_with_a_cpu_leaves_its_gpu_less() -> None:
     alone, four = load_cluster("gh200_x1"), load_cluster("alps", 8)
-    assert four.gpu.power == 580 < alone.gpu.power == load_gpu("gh200_96gb").power
+    assert four.gpu.power == 560 < alone.gpu.power == load_gpu("gh200_96gb").power
     assert load_cluster("alps", 8, ClusterChanges(gpu="h100_80gb_sxm")).gpu == load_gpu("h100_80gb_sxm")
     given = {"gpu": "GH200-96GB", "n_gpus": "8", "inter_gbps_per_gpu": "200", "source": "somebody"}
     rows = [row_cluster(given | {"gpus_per_node": per_node})[0] for per_node in ("4", "1")]
-    assert [made.gpu.power for made in rows] == [580, 700]
+    assert [made.gpu.power for made in rows] == [560, 700]
 
 
 def test_a_gpu_stays_as_its_node_has_it_wherever_it_is_looked_up_again() -> None:
@@ -44,7 +44,7 @@ def test_a_gpu_stays_as_its_node_has_it_wherever_it_is_looked_up_again() -> None
     assert four.uncapped_gpu == four.gpu
     assert condition(replace(four, parts=(Part(nodes=((0, 0),), gpu="gh200_96gb"),)), 1).gpu == four.gpu
     capped = replace(four, gpu=Power(cap=400.0).capped(four.gpu))
-    assert (capped.gpu.power, capped.uncapped_gpu.power) == (400, 580)
+    assert (capped.gpu.power, capped.uncapped_gpu.power) == (400, 560)
 
 
 def test_fewer_network_cards_and_slower_ones_cost_time() -> None:

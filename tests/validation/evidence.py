@@ -24,6 +24,7 @@ from simulator.calibration.runs.step_time import export_run_residuals, fit_run_r
 from simulator.hardware.run_residuals import load_run_residuals
 from simulator.importers.table.row_simulation import row_simulation
 from simulator.importers.table.rows import CannotPlace, Row, read_rows
+from simulator.specs import names
 
 DATA = Path(__file__).parents[1] / "data"
 WRITTEN = Path(__file__).parents[2] / "hardware_specs" / "calibrations"
@@ -91,7 +92,10 @@ def _as_read_today(row: Row, o: Outcome) -> Outcome:
         placed = row_simulation(row)
     except CannotPlace:
         return o
-    return replace(o, unknown=tuple(sorted(placed.unknown)), gpu=placed.cluster.machine)
+    unknown, card = set(placed.unknown), o.gpu.partition(" ")[0]
+    if card in names("gpus") and card != placed.cluster.gpu.name:
+        unknown.add("machine")  # predicted for another card than was found out since
+    return replace(o, unknown=tuple(sorted(unknown)), gpu=placed.cluster.machine)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from simulator.accuracy.scores import Outcome, scores_by_group
 from simulator.importers.table.rows import flag, number, read_rows
+from tests.validation import evidence
 from tests.validation.evidence import ROUNDS
 
 DATA = Path(__file__).parents[1] / "data"
@@ -75,6 +76,12 @@ def test_first_predictions_err_as_the_documents_state(
     assert len(held) / len(outcomes) == pytest.approx(inside, abs=0.001)
     by_source = [s.median_ape for s in scores_by_group(outcomes).values() if s.median_ape is not None]
     assert median(by_source) == pytest.approx(over_sources, abs=0.001)
+
+
+def test_a_card_that_was_found_out_later_was_not_known_at_first() -> None:
+    found = {o.case_id: o for o in evidence.first("blind_runs")}
+    assert "machine" in found["aoe2e-0001"].unknown  # predicted for a card of 700 W, ran on one of 500 W
+    assert "machine" not in found["aotut-0001"].unknown  # its card was told
 
 
 def test_the_readme_joins_them_all() -> None:
