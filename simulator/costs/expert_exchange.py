@@ -12,8 +12,9 @@ met to 7 % in the median and 12 at most; the slower stage alone would be 9 to 34
 Inside a node a multiprocessor that works on the exchange takes rows one by one, so that rows of up to 6 to 8 KiB take as long as their
 number, not as their bytes (`row_time` of the memory-bound coefficients):
 
-    seconds = max(bytes / rate, rows x row_time / multiprocessors)
+    seconds = max(bytes / rate, rows x row_time / multiprocessors) + rows x experts x look_time
 
+HybridEP sends rows as quickly as their bytes go, and sorts them by kernels that look at every expert of the rank for every row.
 208 published times of DeepEP's combine, rows of 4 to 14 KiB on 8 H100, H200, B200 and B300, 20 and 24 multiprocessors, are 1 to 14 % longer
 than this on Hopper, and from 3 % shorter to 21 % longer on Blackwell for rows up to 6 KiB.  Wider ones take 1.3 to 1.9 times as long there:
 a multiprocessor of DeepEP moves no more than 20 GB/s, one of HybridEP 42, which is not modelled.
@@ -25,6 +26,7 @@ from dataclasses import replace
 
 from simulator.collectives import CollectiveTime, collective_seconds
 from simulator.hardware.fabric import Fabric, GroupPlacement
+from simulator.program.calls import NodeExchange
 
 __all__ = ["once_per_node", "places_reached"]
 
@@ -44,22 +46,22 @@ def places_reached(places: float, copies: int, reach: float = 1.0) -> float:
 
 def once_per_node(
     message: float,
-    copies: int,
+    call: NodeExchange,
     place: GroupPlacement,
     fabric: Fabric,
-    reach: float = 1.0,
-    row: int = 0,
     row_time: float = 0.0,
+    look_time: float = 0.0,
 ) -> CollectiveTime:
     """Return the time of an exchange.
 
     Args:
         message: bytes that all copies of a rank's tokens have.
-        copies: experts per token.
+        call: experts per token, and who moves rows how.
         place: where the ranks that share experts lie.
-        reach: share of them that a token may use.
-        row, row_time: bytes of a row, and what the multiprocessors that work on it take for one at least [s]; 0 = nothing.
+        row_time: what a multiprocessor takes for a row that it fetches, at least [s].
+        look_time: what sorting takes for every row and expert of a rank [s].
     """
+    copies, reach = call.copies, call.reach
     one = message / copies
     inside = replace(
         place, ranks=place.ranks_per_node, nodes=1, fewest_per_node=place.ranks_per_node, concurrent=1, leaving=0
@@ -67,8 +69,9 @@ def once_per_node(
     inside = replace(inside, level="node" if place.level == "fabric" else place.level)
     moved = one * places_reached(place.ranks, copies, reach)
     time = collective_seconds("all_to_all", moved, inside, fabric)
-    if row:
-        time = replace(time, seconds=max(time.seconds, moved / row * row_time))
+    rows = moved / call.row if call.row else 0.0
+    if call.fetched:
+        time = replace(time, seconds=max(time.seconds, rows * row_time / call.multiprocessors))
     if place.nodes > 1:
         across = replace(
             place,
@@ -81,4 +84,4 @@ def once_per_node(
         other = collective_seconds("all_to_all", one * places_reached(place.nodes, copies, reach), across, fabric)
         quick, slow = sorted((time, other), key=lambda t: t.seconds)
         time = replace(slow, seconds=slow.seconds + quick.seconds / place.nodes)
-    return replace(time, calibrated=False)
+    return replace(time, seconds=time.seconds + rows * call.experts * look_time, calibrated=False)

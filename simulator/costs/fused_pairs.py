@@ -4,7 +4,9 @@
     backward   ...       | experts   | dispatch | attention    | ...        the other one's compute beside each exchange
 
 The kernels of one microbatch run one after the other; an exchange runs beside whatever the other microbatch computes then.  So an
-exchange that is longer than the part of a layer beside it stays exposed, however much compute there is elsewhere.
+exchange that is longer than the part of a layer beside it stays exposed, however much compute there is elsewhere.  Both streams take
+turns, the backward first: exchanges combine' dispatch dispatch' combine, compute attention experts' experts attention' (backward: ').
+What multiprocessors the exchange's kernels hold, the compute beside them does without.
 
 Source: Megatron-LM core/pipeline_parallel/combined_1f1b.py and core/models/common/model_chunk_schedule_plan.py: a layer is cut at
 its exchanges, and the parts of a forward and of a backward alternate on two streams (gpt/fine_grained_callables.py: what the
@@ -18,7 +20,7 @@ import functools
 import numpy as np
 
 from simulator.costs.tables import Machine, price_table
-from simulator.program.calls import EXCHANGED
+from simulator.program.calls import EXCHANGED, NodeExchange
 from simulator.program.prices import RESOURCE_KINDS, account_of
 from simulator.program.program import COLLECTIVE, IN_STEP_GRAPH, OperatorTable
 
@@ -32,14 +34,23 @@ Node = tuple[bool, float]
 def hidden_seconds(first: Pieces, second: Pieces, machine: Machine, axes: tuple[tuple[str, int], ...]) -> float:
     """Return how much sooner a pair ends than the layers of its two segments one after the other [s].
 
-    Each activity is slowed while the other kind runs beside it.
+    Args:
+        first, second: layers of a forward and of a backward.
     """
     one, two = (_chain(pieces, machine, axes) for pieces in (first, second))
     alone = sum(seconds for _, seconds in (*one, *two))
     beside = alone - _side_by_side(one, two)
+    return max(0.0, beside * (1.0 - _held_back((*first, *second), machine)))
+
+
+def _held_back(pieces: Pieces, machine: Machine) -> float:
+    """Share of what runs beside an exchange that it takes from it: of the GPU's multiprocessors, or what was measured of collectives."""
+    calls = [call for table, _ in pieces for call in table.call if isinstance(call, NodeExchange)]
+    working = max((call.multiprocessors for call in calls), default=0)
+    if working:
+        return working / machine.gpu.streaming_multiprocessors
     gemm, tp = RESOURCE_KINDS.index("gemm"), RESOURCE_KINDS.index("tp")
-    slowed = max(float(machine.slowdown[gemm, tp]), float(machine.slowdown[tp, gemm])) - 1.0
-    return max(0.0, beside * (1.0 - slowed))
+    return max(float(machine.slowdown[gemm, tp]), float(machine.slowdown[tp, gemm])) - 1.0
 
 
 def handed_over(first: Pieces, second: Pieces, machine: Machine, axes: tuple[tuple[str, int], ...]) -> int:
@@ -78,20 +89,28 @@ def _nodes(table: OperatorTable, machine: Machine, axes: tuple[tuple[str, int], 
 
 
 def _side_by_side(one: list[Node], two: list[Node]) -> float:
-    """Return when two chains end that share one stream for compute and one for exchanges; who can start first goes first.
+    """Return when two chains end that share one stream for compute and one for exchanges, on each of which their parts take turns, the
+    second chain's first.
 
     >>> _side_by_side([(False, 1.0), (True, 2.0), (False, 1.0)], [(False, 2.0), (True, 1.0), (False, 1.0)])
-    5.0
+    6.0
     """
-    chains, place, ready, free = (one, two), [0, 0], [0.0, 0.0], [0.0, 0.0]
-    while place[0] < len(one) or place[1] < len(two):
-        best, start = -1, 0.0
-        for k in (0, 1):
-            if place[k] < len(chains[k]):
-                at = max(ready[k], free[chains[k][place[k]][0]])
-                if best < 0 or at < start:
-                    best, start = k, at
-        exchange, seconds = chains[best][place[best]]
-        ready[best] = free[exchange] = start + seconds
-        place[best] += 1
+    free, ready = [0.0, 0.0], [0.0, 0.0]
+    cut = (_turns(one), _turns(two))
+    for turn in range(max(len(turns) for turns in cut)):
+        for wanted in (False, True):
+            for k in (1, 0):
+                for exchange, seconds in cut[k][turn] if turn < len(cut[k]) else ():
+                    if exchange == wanted:
+                        ready[k] = free[exchange] = max(ready[k], free[exchange]) + seconds
     return max(ready)
+
+
+def _turns(chain: list[Node]) -> list[list[Node]]:
+    """The parts of a chain, cut behind each exchange."""
+    turns: list[list[Node]] = [[]]
+    for node in chain:
+        turns[-1].append(node)
+        if node[0]:
+            turns.append([])
+    return turns

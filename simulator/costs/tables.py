@@ -338,15 +338,8 @@ def _collective(
     place = place_group(axes, table.group[i], machine.fabric)
     message, call = float(table.message[i]), table.call[i]
     if isinstance(call, NodeExchange):
-        time = once_per_node(
-            message,
-            call.copies,
-            place,
-            machine.fabric,
-            call.reach,
-            call.row,
-            machine.memory_bound.row_time / max(call.multiprocessors, 1),
-        )
+        numbers = machine.memory_bound
+        time = once_per_node(message, call, place, machine.fabric, numbers.row_time, numbers.look_time)
     else:
         time = collective_seconds(table.work[i], message, place, machine.fabric)
     exposed = time.seconds

@@ -267,6 +267,7 @@ class MemoryBoundCoefficients(_Calibration):
         strided_share: the same for plain operations on parts of tensors (halves of heads or of a gate's input, joined again).
         stack_share: the same for copies into a slice of a larger array, as XLA's kernel for it makes them: a number at a time.
         row_time: what a multiprocessor that fetches rows of tokens from other ranks and adds them up takes for a row at least.
+        look_time: what a kernel that sorts rows by expert takes for every row and expert of the rank, beside the traffic.
         start: fixed time of a kernel on the device.
         ramp: time in which a kernel's traffic comes up to speed and dies away again.
     """
@@ -284,6 +285,7 @@ class MemoryBoundCoefficients(_Calibration):
     plain_share: Fraction = 1.0
     strided_share: Fraction = 1.0
     row_time: Seconds = 0.0
+    look_time: Seconds = 0.0
     start: Seconds
     ramp: Seconds
 

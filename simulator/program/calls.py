@@ -98,14 +98,18 @@ class NodeExchange:
     Args:
         copies: rows made of each token.
         reach: share of the groups of experts that a token may use.
-        row: bytes of a row, where multiprocessors move rows one by one; 0 where only bytes take time.
-        multiprocessors: how many of a GPU do.
+        row: bytes of a row; 0 where the library that moves rows is not known, and only their bytes take time.
+        multiprocessors: how many of a GPU work on the exchange.
+        fetched: whether they fetch rows from other ranks and add them up, one by one (or send them so).
+        experts: of a rank, among which the library sorts the rows that arrive, looking at each of them for every row; 0 = it does not.
     """
 
     copies: int
     reach: float
     row: int = 0
     multiprocessors: int = 0
+    fetched: bool = False
+    experts: int = 0
 
 
 Call = Product | AttentionCall | Traffic | NodeExchange | None
@@ -142,20 +146,24 @@ def write_call(call: Call) -> str:
         case AttentionCall():
             return f"attention({call.kernel},{call.mask},{call.window},{call.kv_heads},{call.keys})"
         case NodeExchange():
-            moved = f",{call.row},{call.multiprocessors}" if call.row else ""
-            return f"once_per_node({call.copies},{call.reach!r}{moved})"
+            words = [str(call.copies), repr(call.reach)]
+            if call.row:
+                words += [str(call.row), str(call.multiprocessors), str(int(call.fetched)), str(call.experts)]
+            return f"once_per_node({','.join(words)})"
     return call.access.replace(" ", "_") + (f"+{call.host}" if call.host else "")
 
 
 _ATTENTION = re.compile(r"attention\((\w+),(\w+),(\d{1,15}),(\d{1,15}),(\d{1,15})\)")
-_EXCHANGE = re.compile(r"once_per_node\((\d{1,15}),([0-9.e+-]{1,30})(?:,([1-9]\d{0,14}),([1-9]\d{0,14}))?\)")
+_EXCHANGE = re.compile(
+    r"once_per_node\((\d{1,15}),([0-9.e+-]{1,30})(?:,([1-9]\d{0,14}),([1-9]\d{0,14}),([01]),(\d{1,15}))?\)"
+)
 
 
 def read_call(word: str, what: str) -> Call:
     """Return the call that a word names; ValueError with what is allowed.
 
-    >>> read_call("NT", "call"), read_call("scores", "call"), read_call("once_per_node(8,0.5)", "call")
-    (Product(order='NT'), Traffic(access='scores', host=''), NodeExchange(copies=8, reach=0.5, row=0, multiprocessors=0))
+    >>> read_call("NT", "call"), read_call("scores", "call"), read_call("once_per_node(8,0.5,4096,32,1,16)", "call").row
+    (Product(order='NT'), Traffic(access='scores', host=''), 4096)
     """
     if word == "-":
         return None
@@ -165,15 +173,15 @@ def read_call(word: str, what: str) -> Call:
         window, heads, keys = map(int, found.groups()[2:])
         return AttentionCall(found.group(1), found.group(2), window, heads, keys)
     if found := _EXCHANGE.fullmatch(word):
-        return NodeExchange(
-            int(found.group(1)), float(found.group(2)), int(found.group(3) or 0), int(found.group(4) or 0)
-        )
+        copies, reach, *moved = found.groups()
+        row, working, fetched, experts = (int(word or 0) for word in moved)
+        return NodeExchange(int(copies), float(reach), row, working, bool(fetched), experts)
     access, _, host = word.partition("+")
     if access.replace("_", " ") in ACCESSES and host in _HOST:
         return Traffic(access.replace("_", " "), host)
     raise ValueError(
         f"{what} is -, {', '.join(ORDERS)}, attention(kernel,mask,window,kv_heads,keys), once_per_node(copies,reach), "
-        "once_per_node(copies,reach,row,multiprocessors) or an access "
+        "once_per_node(copies,reach,row,multiprocessors,fetched,experts) or an access "
         f"({', '.join(a.replace(' ', '_') for a in ACCESSES)}; +end or +layer where the host waits, +hooks or +slices where it fetches "
         f"weights), got {word[:60]!r}"
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from simulator.costs.expert_exchange import once_per_node, places_reached
@@ -22,8 +24,10 @@ def seconds(cluster: str, hidden: int, multiprocessors: int, ranks: int = 8) -> 
     """The exchange of 16,384 tokens of 8 experts each, in 16 bits."""
     found = load_cluster(cluster)
     place, row = place_group((("ep", ranks),), ("ep",), found), 2 * hidden
-    time = machine_of(found).memory_bound.row_time / multiprocessors
-    return once_per_node(8.0 * TOKENS * row, 8, place, fabric_of(found), 1.0, row, time).seconds
+    call = NodeExchange(8, 1.0, row, multiprocessors, fetched=True)
+    return once_per_node(
+        8.0 * TOKENS * row, call, place, fabric_of(found), machine_of(found).memory_bound.row_time
+    ).seconds
 
 
 @pytest.mark.parametrize(
@@ -56,14 +60,31 @@ def test_what_a_row_takes_at_least_does_not_grow_with_its_bytes() -> None:
     assert seconds("hgx_b200", 7168, 32) == pytest.approx(seconds("hgx_b200", 7168, 132))  # these wait for their bytes
 
 
-@pytest.mark.parametrize("call", [NodeExchange(8, 0.5), NodeExchange(8, 0.5, row=4096, multiprocessors=32)])
+def test_sorting_looks_at_every_expert_of_a_rank_for_every_row() -> None:
+    """HybridEP on 8 B200, 8,192 tokens of 512 values and 8 of 128 and 256 experts: both ways 257 and 384 us
+    (branch hhanyu/hybrid-ep-sparse-opt of DeepEP, commit 1b8f467)."""
+    found = load_cluster("hgx_b200")
+    place, look = place_group((("ep", 8),), ("ep",), found), machine_of(found).memory_bound.look_time
+
+    def sorts(experts: int) -> float:
+        call = NodeExchange(8, 1.0, 1024, 32, experts=experts)
+        return once_per_node(8.0 * 8192 * 1024, call, place, fabric_of(found), 0.0, look).seconds
+
+    assert 2 * (sorts(32) - sorts(16)) == pytest.approx(384e-6 - 257e-6, rel=0.05)
+    assert sorts(0) < sorts(16)
+
+
+@pytest.mark.parametrize("call", [NodeExchange(8, 0.5), NodeExchange(8, 0.5, 4096, 32, fetched=True, experts=16)])
 def test_such_an_exchange_survives_the_text(call: NodeExchange) -> None:
     assert read_call(write_call(call), "call") == call
 
 
-def test_rows_that_no_multiprocessor_moves_are_refused() -> None:
+@pytest.mark.parametrize(
+    "word", ["once_per_node(8,0.5,4096,0,1,16)", "once_per_node(8,0.5,4096)", "once_per_node(8,0.5,1,1,2,0)"]
+)
+def test_rows_that_no_multiprocessor_moves_are_refused(word: str) -> None:
     with pytest.raises(ValueError, match="once_per_node"):
-        read_call("once_per_node(8,0.5,4096,0)", "call")
+        read_call(word, "call")
 
 
 def exchanges(framework: str) -> list[tuple[str, str, NodeExchange]]:
@@ -83,8 +104,9 @@ def exchanges(framework: str) -> list[tuple[str, str, NodeExchange]]:
 
 @pytest.mark.parametrize(("framework", "working"), [("megatron_bridge", 20), ("megatron_bridge_hybridep", 32)])
 def test_rows_come_back_one_by_one_and_hybridep_s_go_out_by_their_bytes(framework: str, working: int) -> None:
-    back = NodeExchange(8, 1.0, row=4096, multiprocessors=working)
-    out = back if framework == "megatron_bridge" else NodeExchange(8, 1.0)
+    experts = 16 if working == 32 else 0
+    back = NodeExchange(8, 1.0, row=4096, multiprocessors=working, fetched=True, experts=experts)
+    out = replace(back, fetched=framework == "megatron_bridge")
     found = exchanges(framework)
     assert {call for phase, label, call in found if (phase == "forward") == label.startswith("combine")} == {back}
     assert {call for phase, label, call in found if (phase == "forward") == label.startswith("dispatch")} == {out}

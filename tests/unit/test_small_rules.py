@@ -29,6 +29,7 @@ from simulator.lowering.layers.graphs import started_by
 from simulator.lowering.steps.parameters import Held
 from simulator.plan.plan import Plan
 from simulator.program.builder import ProgramBuilder, plain_segment
+from simulator.program.calls import NodeExchange
 from simulator.program.prices import RESOURCE_KINDS, Prices
 from simulator.program.program import EAGER, IN_LAYER_GRAPH, Link, Segment
 from simulator.program.replicas import replica_mesh
@@ -90,17 +91,19 @@ def test_collnet_is_as_wide_as_the_narrower_of_its_wires() -> None:
         assert min(inside, outside) == cost.ceiling
 
 
-def test_a_fused_pair_is_slowed_by_the_larger_of_both_slowdowns(monkeypatch: pytest.MonkeyPatch) -> None:
-    chains = {"first": [(False, 1.0)], "second": [(True, 1.0)]}
-    monkeypatch.setattr(fused_pairs, "_chain", lambda segment, machine, axes: chains[segment])
+def test_compute_beside_an_exchange_is_slowed_by_what_was_measured_or_by_the_multiprocessors_it_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    by_copies, once = (SimpleNamespace(call=(None, call)) for call in (None, NodeExchange(8, 1.0, 4096, 32)))
+    monkeypatch.setattr(fused_pairs, "_chain", lambda pieces, machine, axes: [(bool(pieces[0][1]), 1.0)])
     gemm, tp = RESOURCE_KINDS.index("gemm"), RESOURCE_KINDS.index("tp")
-    hidden = []
     for one, other in ((1.3, 1.1), (1.1, 1.3)):
         slowdown = np.ones((len(RESOURCE_KINDS),) * 2)
         slowdown[gemm, tp], slowdown[tp, gemm] = one, other
-        pair: Any = ("first", "second")
-        hidden.append(fused_pairs.hidden_seconds(*pair, SimpleNamespace(slowdown=slowdown), ()))  # type: ignore[arg-type]
-    assert hidden == [pytest.approx(0.7)] * 2
+        machine: Any = SimpleNamespace(slowdown=slowdown, gpu=SimpleNamespace(streaming_multiprocessors=128))
+        for table, hidden in ((by_copies, 0.7), (once, 0.75)):
+            pair: Any = ((table, 0),), ((table, 1),)
+            assert fused_pairs.hidden_seconds(*pair, machine, ()) == pytest.approx(hidden)
 
 
 @pytest.mark.parametrize(

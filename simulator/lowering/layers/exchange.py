@@ -47,11 +47,16 @@ def swap_rows(ctx: LayerContext, rows: Rows, o: Operator, op: Exchange, phase: s
 
 
 def _once_per_node(ctx: LayerContext, op: Exchange, outward: bool) -> NodeExchange:
-    """An exchange by DeepEP or HybridEP; what HybridEP sends takes no time but that of its bytes."""
-    if outward and ctx.style.exchange_sorts:
-        return NodeExchange(op.copies, op.reach)
-    working = _HYBRIDEP if ctx.style.exchange_sorts else _DEEPEP
-    return NodeExchange(op.copies, op.reach, row=int(ctx.hidden * ctx.e), multiprocessors=working)
+    """An exchange by DeepEP, or by HybridEP, which sends rows as quickly as their bytes go and sorts them."""
+    hybrid, row = ctx.style.exchange_sorts, int(ctx.hidden * ctx.e)
+    return NodeExchange(
+        op.copies,
+        op.reach,
+        row=row,
+        multiprocessors=_HYBRIDEP if hybrid else _DEEPEP,
+        fetched=not (hybrid and outward),
+        experts=ctx.experts.count // ctx.layout.ranks(EXPERT) if hybrid and ctx.experts.sorts else 0,
+    )
 
 
 def _all_to_all(
