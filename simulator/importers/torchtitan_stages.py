@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from simulator.importers.imported import Findings
 from simulator.importers.settings import Settings, whole_of, word_of
+from simulator.lowering.steps.assign import ends_as_layers
 
-__all__ = ["SCHEDULES", "dealt", "read_stages"]
+__all__ = ["SCHEDULES", "read_stages"]
 
 SCHEDULES = {
     "1f1b": ("one_f_one_b", 1), "gpipe": ("gpipe", 1), "interleaved1f1b": ("interleaved_1f1b", 2), "loopedbfs": ("looped_bfs", 2),
@@ -18,21 +19,6 @@ SCHEDULES = {
 """PyTorch's schedule -> (ours, stages a rank holds by default)."""
 _TWO = ("zbv", "dualpipev")
 """Schedules with two stages a rank, whatever is asked for."""
-
-
-def dealt(layers: int, stages: int, first: int = 1, last: int = 1) -> list[int] | None:
-    """Return the layers of each stage; None when there are not enough for all.
-
-    >>> dealt(32, 4), dealt(80, 8), dealt(32, 4_000_000_000)
-    ([8, 9, 8, 7], [10, 11, 10, 10, 10, 10, 10, 9], None)
-    """
-    if stages > layers + first + last:
-        return None
-    each, more = divmod(layers + first + last, stages)
-    found = [each + (i < more) for i in range(stages)]
-    found[0] -= first
-    found[-1] -= last
-    return found if min(found) >= 0 else None
 
 
 def read_stages(settings: Settings, findings: Findings) -> None:
@@ -74,7 +60,7 @@ def read_stages(settings: Settings, findings: Findings) -> None:
             settings.put("plan.chunks_per_rank", per_stage, chunks)
     elif chunks > 1:
         findings.assume("plan.chunks_per_rank", chunks, f"torchtitan's default for {word_of(entry) if entry else name}")
-    split = dealt(layers, ranks * chunks, *less) if layers else None
+    split = ends_as_layers(layers, ranks * chunks, *less) if layers else None
     if split is not None:
         findings.assume(
             "plan.layer_split", split, "torchtitan counts embedding and output as layers when it deals layers out"

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from simulator.errors import SpecError
 from simulator.plan.plan import Plan
-from simulator.plan.values import Attention, Exchange, ExpertLoop, Messages, RecomputeExtent, RecomputeKind
+from simulator.plan.values import Attention, Deal, Exchange, ExpertLoop, Messages, RecomputeExtent, RecomputeKind
 from simulator.specs import ExtendingSpec, Listed, load_named, validate_spec
 from simulator.units import Bytes, Seconds
 
@@ -31,6 +31,8 @@ class Framework(ExtendingSpec):
     plain_router, casts_apart as in `KernelStyle`.
     Recompute: recompute_extent (how much of a forward runs again: "layer", all of it; "until_kept", as far as the last operator that
     keeps something for its backward; "needed", what some backward reads, as a compiler drops the rest).
+    Pipelines: deals_layers over chunks where a plan has no split ("evenly"; "ends_as_layers", embedding and head counted as a layer each
+    and the rest to the first chunks; "by_weights", chunk after chunk until it has its part of the weights of all layers and the head).
     Communication: backend (the library: "nccl" and its ports, or "gloo", through host memory);
     gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
     they are kept); reduces_whole (ZeRO-1 and 2 sum all gradients on all replicas, though each keeps its shard only);
@@ -150,6 +152,7 @@ class Framework(ExtendingSpec):
     parameters_overlap: bool
     bucket_size: Bytes
     p2p: Messages
+    deals_layers: Deal = "evenly"
     backend: Literal["nccl", "gloo"] = "nccl"
     scatters_p2p: bool
     partitions_activations: bool = False

@@ -13,6 +13,7 @@ __all__ = [
     "GRAPH_PARTS",
     "WHOLE_STEP",
     "Attention",
+    "Deal",
     "Degree",
     "Exchange",
     "ExpertLoop",
@@ -38,6 +39,7 @@ Exchange = Literal["all_to_all", "once_per_node", "einsum"]
 ExpertLoop = Literal["none", "modules", "slices"]
 Messages = Literal["latency", "blocking"]
 RecomputeKind = Literal["none", "selective", "operators", "full"]
+Deal = Literal["evenly", "ends_as_layers", "by_weights"]
 RecomputeExtent = Literal["layer", "until_kept", "needed"]
 Module = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"]
 

@@ -87,6 +87,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "parameters_overlap": switch(ZERO),
     "bucket_size": ({}, '"1 MiB"', '"400 MiB"'),
     "backend": ({}, '"nccl"', '"gloo"'),
+    "deals_layers": (PIPELINE, '"evenly"', '"ends_as_layers"'),
     "p2p": (PIPELINE, '"latency"', '"blocking"'),
     "scatters_p2p": switch({"plan": {"tensor_parallel": 2, "pipeline_parallel": 4}}),
     "partitions_activations": switch(

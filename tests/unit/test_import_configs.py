@@ -11,8 +11,8 @@ import pytest
 from simulator.cli import main
 from simulator.errors import SpecError
 from simulator.importers.jobs import import_files, load_any_job
-from simulator.importers.torchtitan_stages import dealt
 from simulator.importers.trees import parse_yaml
+from simulator.lowering.steps.assign import ends_as_layers
 from simulator.workload.model import load_model
 
 DATA = Path(__file__).parents[1] / "data" / "imports"
@@ -78,8 +78,8 @@ def test_torchtitan() -> None:
 
 def test_torchtitan_deals_layers_as_its_code_does() -> None:
     """pipeline_parallel.py counts embedding and output as a layer each, and gives what is left to the first stages."""
-    assert ([8, 9, 8, 7], [4, 5, 5, 4, 4, 4, 4, 2]) == (dealt(32, 4), dealt(32, 8, 1, 2))
-    assert dealt(2, 8) is None
+    assert ([8, 9, 8, 7], [4, 5, 5, 4, 4, 4, 4, 2]) == (ends_as_layers(32, 4), ends_as_layers(32, 8, 1, 2))
+    assert ends_as_layers(2, 8) is None
 
 
 def test_torchtitan_flags_and_saved_json(tmp_path: Path) -> None:

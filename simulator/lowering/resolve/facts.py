@@ -14,6 +14,7 @@ from simulator.lowering.layers.graphs import graphs_of
 from simulator.lowering.layers.recompute import Recompute
 from simulator.lowering.resolve.asynchronous_rules import UNROLLED, check_asynchronous, post_validation
 from simulator.lowering.resolve.context_rules import check_context, with_ring
+from simulator.lowering.resolve.deal_rules import dealt_layers
 from simulator.lowering.resolve.degrees import count_microbatches, count_replicas
 from simulator.lowering.resolve.effect_rules import check_effects
 from simulator.lowering.resolve.expert_rules import BY_MASKS, Groups, check_experts, expert_loop, with_experts
@@ -105,6 +106,12 @@ class Facts:
         return SCHEDULES.get(plan.schedule or ("interleaved_1f1b" if plan.chunks_per_rank > 1 else "one_f_one_b"))
 
     @kept
+    def layer_split(self) -> tuple[int, ...] | None:
+        """Layers per chunk, where they are not as even as can be."""
+        chunks = self.plan.pipeline_parallel * (1 if self.schedule.slices else self.plan.chunks_per_rank)
+        return self.plan.layer_split or dealt_layers(self.workload.model, self.framework, chunks)
+
+    @kept
     def shape(self) -> Shape:
         """What the schedule sees."""
         return Shape(self.plan.pipeline_parallel, self.microbatches, self.plan.chunks_per_rank)
@@ -150,7 +157,7 @@ class Facts:
     @kept
     def recomputes(self) -> Recompute:
         """What is computed again."""
-        return resolve_recompute(self.workload, self.plan, self.framework, self.schedule.slices)
+        return resolve_recompute(self.workload, self.plan, self.framework, self.schedule.slices, self.layer_split)
 
     @kept
     def post_validates(self) -> bool:

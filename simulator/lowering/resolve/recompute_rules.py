@@ -15,11 +15,14 @@ from simulator.workload.workload import Workload
 __all__ = ["resolve_recompute"]
 
 
-def resolve_recompute(workload: Workload, plan: Plan, framework: Framework, slices: bool) -> Recompute:
+def resolve_recompute(
+    workload: Workload, plan: Plan, framework: Framework, slices: bool, split: tuple[int, ...] | None
+) -> Recompute:
     """Return what is computed again in the backward pass.
 
     Args:
         slices: whether the schedule slices sequences, so that a rank has one chunk.
+        split: layers per chunk, where they are not as even as can be.
 
     Raises:
         PlanError: a setting that could have no effect, or more layers than a chunk has.
@@ -39,7 +42,7 @@ def resolve_recompute(workload: Workload, plan: Plan, framework: Framework, slic
         "layer" if plan.recompute_method == "uniform" else framework.recompute_extent,
     )
     chunks = plan.pipeline_parallel * (1 if slices else plan.chunks_per_rank)
-    largest = max(plan.layer_split) if plan.layer_split else -(-workload.model.layers // chunks)
+    largest = max(split) if split else -(-workload.model.layers // chunks)
     _check(found, bool(found.modules or found.method or found.layers), largest)
     if found.modules:
         _check_modules(found, workload)

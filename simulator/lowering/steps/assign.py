@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from simulator.remembered import hashed_once
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER
 
-__all__ = ["Chunk", "Chunks", "assign_layers", "classes_of"]
+__all__ = ["Chunk", "Chunks", "assign_layers", "by_weights", "classes_of", "ends_as_layers"]
 
 
 @hashed_once
@@ -68,6 +68,46 @@ def classes_of(chunks: tuple[Chunk, ...]) -> tuple[tuple[Chunk, ...], tuple[int,
     """
     numbers = {chunk: number for number, chunk in enumerate(dict.fromkeys(chunks))}
     return Chunks(numbers), tuple([numbers[chunk] for chunk in chunks])
+
+
+def ends_as_layers(layers: int, chunks: int, first: int = 1, last: int = 1) -> list[int] | None:
+    """Return the layers of each chunk when embedding and head count as so many layers and the first chunks take what does not divide;
+    None when there are not enough for all.
+
+    Source: pytorch/torchtitan, torchtitan/distributed/pipeline_parallel.py.
+
+    >>> ends_as_layers(32, 4), ends_as_layers(80, 8), ends_as_layers(32, 4_000_000_000)
+    ([8, 9, 8, 7], [10, 11, 10, 10, 10, 10, 10, 9], None)
+    """
+    if chunks > layers + first + last:
+        return None
+    each, more = divmod(layers + first + last, chunks)
+    found = [each + (i < more) for i in range(chunks)]
+    found[0] -= first
+    found[-1] -= last
+    return found if min(found) >= 0 else None
+
+
+def by_weights(layers: int, chunks: int, layer: float, head: float) -> list[int] | None:
+    """Return the layers of each chunk when one after the other is filled until it holds more than its part of all weights up to it; None
+    when a chunk before the last gets none.
+
+    Args:
+        layer, head: weights of one layer and of the head, which is behind the last.
+
+    Source: huggingface/nanotron, src/nanotron/models/base.py, build_model.
+
+    >>> by_weights(32, 4, 1.0, 0.0), by_weights(16, 2, 1.0, 4.0), by_weights(32, 4, 1.0, 2.6)
+    ([9, 8, 8, 7], [11, 5], [9, 9, 8, 6])
+    """
+    found, whole, held = [0] * chunks, layers * layer + head, 0.0
+    chunk = 0
+    for _ in range(layers):
+        found[chunk] += 1
+        held += layer
+        if held > whole * ((chunk + 1) / chunks) and chunk < chunks - 1:
+            chunk += 1
+    return found if all(found[:-1]) else None
 
 
 def assign_layers(
