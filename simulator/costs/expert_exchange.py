@@ -15,9 +15,10 @@ number, not as their bytes (`row_time` of the memory-bound coefficients):
     seconds = max(bytes / rate, rows x row_time / multiprocessors) + rows x experts x look_time
 
 HybridEP sends rows as quickly as their bytes go, and sorts them by kernels that look at every expert of the rank for every row.
-208 published times of DeepEP's combine, rows of 4 to 14 KiB on 8 H100, H200, B200 and B300, 20 and 24 multiprocessors, are 1 to 14 % longer
-than this on Hopper, and from 3 % shorter to 21 % longer on Blackwell for rows up to 6 KiB.  Wider ones take 1.3 to 1.9 times as long there:
-a multiprocessor of DeepEP moves no more than 20 GB/s, one of HybridEP 42, which is not modelled.
+110 published times (tests/data/exchange_measurements.csv): DeepEP's combine of rows of 4 to 14 KiB 1 to 15 % longer than this on Hopper, on
+Blackwell from 3 % shorter to a quarter longer up to 6 KiB and 1.3 to 1.8 times as long from 8 KiB on (a multiprocessor of DeepEP moves no
+more than 20 GB/s, one of HybridEP 42, which is not modelled); HybridEP's combine a fifth longer at 1 KiB and 7 % shorter at 14 KiB, its
+dispatch 7 and 13 % shorter.
 """
 
 from __future__ import annotations
