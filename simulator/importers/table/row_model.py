@@ -70,7 +70,7 @@ def _row_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     assumed += [why] if why else []
     if _WINDOWED.search(text(row, "attn_type").lower()) and not (style and style.window):
         assumed.append("attention to all tokens (the row gives no window)")
-    special |= _defaults(style, special.get("experts", 0), length, assumed) | _prediction(row, style, layers, assumed)
+    special |= _defaults(style, name, special.get("experts", 0), length, assumed) | _prediction(row, style, layers, assumed)
     if latent:
         special.pop("qk_norm", None)  # latents have norms of their own
     tied = flag(row, "tied_emb")
@@ -204,8 +204,8 @@ def _style(layer: Layer, name: str) -> tuple[Model | None, str]:
     return None, f"{norm} and {positions} positions (no model of ours has this layer)"
 
 
-def _defaults(style: Model | None, experts: int, length: int, assumed: list[str]) -> dict[str, Any]:
-    """What no table prints of a layer: windows and more norms."""
+def _defaults(style: Model | None, name: str, experts: int, length: int, assumed: list[str]) -> dict[str, Any]:
+    """What no table prints of a layer: more norms, and windows, which only a model that is called alike has."""
     if style is None:
         return {}
     out: dict[str, Any] = {name: True for name in ("qk_norm", "post_norms", "clamped_gate") if getattr(style, name)}
@@ -215,7 +215,7 @@ def _defaults(style: Model | None, experts: int, length: int, assumed: list[str]
         out["rotary_scale"] = style.rotary_scale
     if style.expert_groups and style.experts == experts:
         out |= {"expert_groups": style.expert_groups, "groups_per_token": style.groups_per_token}
-    if style.window:
+    if style.window and _called(style, letters(name)):
         out |= {"window": style.window, "mixers": style.mixers}
         if style.window < length:
             assumed.append(f"attention windows as in {style.name}")
