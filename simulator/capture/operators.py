@@ -52,7 +52,13 @@ class Moved(NamedTuple):
     written: float
 
 
-def describe(name: str, arguments: Mapping[str, Any], outputs: Sequence[Facts], written: Sequence[Facts] = ()) -> Work:
+def describe(
+    name: str,
+    arguments: Mapping[str, Any],
+    outputs: Sequence[Facts],
+    written: Sequence[Facts] = (),
+    again: Sequence[Facts] = (),
+) -> Work:
     """Return what an operator does.
 
     Args:
@@ -60,6 +66,7 @@ def describe(name: str, arguments: Mapping[str, Any], outputs: Sequence[Facts], 
         arguments: by the names of its schema; tensors as `Facts`, also inside lists.
         outputs: tensors that it makes.
         written: arguments that it writes to.
+        again: arguments that it has been given before, which are read once.
 
     >>> a, b = Facts((4, 8), (8, 1), "bf16", 2), Facts((8, 6), (1, 8), "bf16", 2)
     >>> work = describe("aten.mm", {"self": a, "mat2": b}, [Facts((4, 6), (6, 1), "bf16", 2)])
@@ -67,7 +74,8 @@ def describe(name: str, arguments: Mapping[str, Any], outputs: Sequence[Facts], 
     ((1, 4, 6, 8), Product(order='TN'), 384.0, 160.0, 48.0)
     """
     space, _, short = name.partition(".")
-    read = sum(t.bytes for t in tensors_in(arguments) if t not in written) + _reads_what_it_writes(short, written)
+    made = written if short.rstrip("_") in _OVERWRITES else tensors_in(arguments.get("out"))
+    read = float(sum(t.bytes for t in tensors_in(arguments)) - sum(t.bytes for t in (*again, *made)))
     moved = Moved(read, float(sum(t.bytes for t in (*outputs, *written))))
     first = next((t for t in (*tensors_in(arguments), *outputs)), None)
     dtype = first.dtype if first else "fp32"
@@ -104,10 +112,6 @@ def tensors_in(value: Any) -> Iterator[Facts]:
             yield from tensors_in(inner)
 
 
-def _reads_what_it_writes(short: str, written: Sequence[Facts]) -> float:
-    return 0.0 if short.rstrip("_") in _OVERWRITES else sum(t.bytes for t in written)
-
-
 def _touched(short: str, arguments: Mapping[str, Any], outputs: Sequence[Facts]) -> Moved | None:
     """Bytes of operators that touch a part of a tensor only, or write to arguments that their schema calls read."""
     if short in ("embedding", "index_select", "index", "gather", "take"):
@@ -117,10 +121,19 @@ def _touched(short: str, arguments: Mapping[str, Any], outputs: Sequence[Facts])
     if short.rstrip("_") in ("index_put", "index_add", "index_copy", "scatter", "scatter_add") and short.endswith("_"):
         values = [t.bytes for k, v in arguments.items() if k in ("values", "source", "src") for t in tensors_in(v)]
         return Moved(2.0 * sum(values), float(sum(values)))
+    if short.endswith("_like") or short.startswith("new_"):
+        return Moved(0.0, float(sum(t.bytes for t in outputs)))
+    if short in _PICKS:
+        picked = sum(t.bytes for t in tensors_in(arguments.get("target")))
+        return Moved(2.0 * picked, float(sum(t.bytes for t in outputs)))
     if short == "all_gather_copy_in":
         shards = sum(t.bytes for t in tensors_in(arguments["all_gather_inputs"]))
         return Moved(shards, shards)
     return None
+
+
+_PICKS = ("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward")
+"""Read, and write a number of, one word of each token: ATen/native/cuda/NLLLoss2d.cu and Loss.cu; the backward fills with zeros first."""
 
 
 # ---- products ----

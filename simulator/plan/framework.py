@@ -71,13 +71,17 @@ class Framework(ExtendingSpec):
     not, weights are gathered once per step and kept); accumulates_unsharded (gradients of all but the last microbatch of a step are not
     reduced but added up whole on every rank, as in no_sync).
     gathers_logits: every tensor-parallel rank gathers all logits and computes the whole loss (else each its part of it);
-    widens_logits (a plain loss works on an fp32 copy of them, else on what the head makes).
+    widens_logits (a plain loss works on an fp32 copy of them, else on what the head makes); torch_loss (an unfused
+    loss is torch's log_softmax and nll_loss, a kernel each, or DTensor's loss_parallel; else Megatron-LM's operations).
     Memory habits: gathers_rotary (every layer gathers its tokens' cosines and sines from a table, and keeps them);
     copies_attention_output (attention kernels of batch-first tensors in a sequence-first layer: the output
     projection keeps its own copy of their output); keeps_gathered_inputs (what sequence parallelism gathers for a product is
     kept for its backward, not gathered again); divides_checkpoints (of a recomputed layer's input each tensor-parallel rank keeps its
     part, and gathers it before the backward); keeps_idle_products (per-operator recompute also keeps a layer's last product,
-    which nothing reads); copies_gathered (FSDP gathers and reduces through buffers of streams of their own, whose memory the
+    which nothing reads); copies_sequence_parts (sequences are the second dimension of what tensor-parallel ranks share, so that
+    each rank's part of several lies apart: scattered or gathered, they are copied); flat_units (FSDP's first version: the gradients
+    of a unit are joined into a flat one, which is divided in place before its reduction and behind it); copies_gathered (FSDP
+    gathers and reduces through buffers of streams of their own, whose memory the
     allocator keeps apart; the compute stream copies weights out of them and gradients into them); keeps_outputs (a pipeline rank
     keeps the output of every microbatch in flight until its backward); receives_ahead (receive buffers of all microbatches of a step
     stand through it, and so do the outputs of the last chunk); fsdp_root_unit (embedding, final norm and head are one FSDP unit,
@@ -133,6 +137,7 @@ class Framework(ExtendingSpec):
     fused_cross_entropy: bool
     in_place_cross_entropy: bool
     widens_logits: bool = True
+    torch_loss: bool = False
     fused_wgrad_accumulation: bool
     fused_optimizer: bool
     dropout: bool
@@ -173,6 +178,8 @@ class Framework(ExtendingSpec):
     keeps_gathered_inputs: bool
     divides_checkpoints: bool = False
     keeps_idle_products: bool
+    copies_sequence_parts: bool = False
+    flat_units: bool = False
     copies_gathered: bool
     keeps_outputs: bool
     receives_ahead: bool

@@ -171,6 +171,8 @@ class KernelStyle:
         widens_logits: a cross-entropy that is not fused works on an fp32 copy of the logits; else on what the head makes.
         loss_chunks: parts of the tokens whose logits stand one after the other; of more than one the gradient of the head's input
             is kept in place of the logits.
+        torch_loss: an unfused loss is torch's: log_softmax, one kernel, and a pick, or, where ranks share the vocabulary
+            (`splits_logits`), the operations of DTensor's loss_parallel; else those of Megatron-LM.
         in_place_cross_entropy: an unfused cross-entropy reuses the fp32 copy of the logits for softmax and gradient.
         fused_wgrad_accumulation: weight gradients are added into the gradient buffer by the GEMM itself.
         dropout: whether dropout masks are made and kept.
@@ -225,6 +227,8 @@ class KernelStyle:
     fused_cross_entropy: bool = False
     widens_fused_loss: bool = False
     widens_logits: bool = True
+    torch_loss: bool = False
+    splits_logits: bool = False
     loss_chunks: int = 1
     in_place_cross_entropy: bool = True
     fused_wgrad_accumulation: bool = True

@@ -96,7 +96,7 @@ def lowered(job: Job) -> Program:
     return lower(job.workload, job.plan, job.cluster.world_size)
 
 
-def _operators(program: Program) -> list[tuple[Any, int, int]]:
+def operators(program: Program) -> list[tuple[Any, int, int]]:
     """Every row of every table that runs: (table, row of it, how often)."""
     runs = Counter(program.item.tolist())
     return [
@@ -110,15 +110,13 @@ def _operators(program: Program) -> list[tuple[Any, int, int]]:
 
 def flops_of(program: Program, phase: str) -> float:
     """Return the FLOP of a phase."""
-    return sum(
-        times * float(table.flops[row]) for table, row, times in _operators(program) if table.phase[row] == phase
-    )
+    return sum(times * float(table.flops[row]) for table, row, times in operators(program) if table.phase[row] == phase)
 
 
 def products_of(program: Program, phase: str) -> Counter[tuple[Any, ...]]:
     """Return the products and attention of a phase by shape and call, with how often each runs."""
     out: Counter[tuple[Any, ...]] = Counter()
-    for table, row, times in _operators(program):
+    for table, row, times in operators(program):
         if table.phase[row] == phase and table.kind[row] == COMPUTE and table.work[row] in ("gemm", "attention"):
             out[(table.work[row], *map(int, table.shape[row]), str(table.call[row]))] += times
     return out
@@ -128,7 +126,7 @@ def scores_of(program: Program, phase: str) -> float:
     """Return how many scores the attention kernels of a phase touch: queries x keys of every head."""
     return sum(
         times * math.prod(map(int, table.shape[row][:3])) * float(table.call[row].keys)
-        for table, row, times in _operators(program)
+        for table, row, times in operators(program)
         if table.phase[row] == phase and table.work[row] == "attention"
     )
 

@@ -13,6 +13,7 @@ import pytest
 
 from simulator.capture.record import BEFORE, Capture
 from simulator.plan.framework import load_framework
+from simulator.program.calls import read_call
 from tests.conformance.comparing import captured, messages_of, pipeline, products_of, recorded
 from tests.conformance.test_pipelines import TITAN as PIPES
 from tests.package_sources import ROOT
@@ -152,6 +153,26 @@ def extent_of_recompute(capture: Capture) -> str:
     return {run["forward"]: "layer", run["forward"] - 4: "until_kept"}[run["recompute"]]
 
 
+def losses(capture: Capture) -> list[str]:
+    """Operators of a forward that walk memory as a loss does, without their namespace."""
+    found = [e for e in capture.events if e.phase == "forward" and "'loss'" in str(read_call(e.call, ""))]
+    return [e.name.partition(".")[2] for e in found]
+
+
+def joined_and_divided(capture: Capture) -> bool:
+    """Whether the gradients of every unit are joined, divided in place, reduced, and divided again."""
+    names = [e.name for e in capture.events if e.phase == "backward"]
+    sent = reductions(capture)
+    return sent == names.count("aten.cat") and names.count("aten.div_") == 2 * sent
+
+
+def copies_before_scatters(capture: Capture) -> bool:
+    """Whether every scatter of tokens is of something that was joined for it."""
+    events = capture.events
+    sent = [n for n, e in enumerate(events) if e.work == "reduce_scatter" and len(capture.groups[e.group].ranks) == 2]
+    return bool(sent) and all(events[n - 1].name == "aten.cat" for n in sent)
+
+
 WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
     ("pytorch_ddp", "gradients_overlap"): (TORCH, lambda: overlaps(ddp())),
     ("pytorch_ddp", "gradient_dtype"): (TORCH, lambda: reduced_in(ddp())),
@@ -162,6 +183,12 @@ WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
         TORCH,
         lambda: not any(e.name == "aten._log_softmax" for e in ddp().events),
     ),
+    ("pytorch_ddp", "torch_loss"): (TORCH, lambda: losses(ddp()) == ["_log_softmax", "nll_loss_forward"]),
+    ("pytorch_fsdp", "flat_units"): (
+        TORCH,
+        lambda: joined_and_divided(recorded("parallel.py:step", 8, "--data fsdp1")),
+    ),
+    ("torchtitan_eager", "copies_sequence_parts"): (TITAN, lambda: copies_before_scatters(titan("--tensor 2"))),
     ("pytorch_fsdp", "recompute_extent"): (
         TORCH,
         lambda: extent_of_recompute(recorded("parallel.py:step", 8, "--data fsdp2 --recompute")),
@@ -219,6 +246,7 @@ WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
             "fused_residual": lambda: run_by("").count("add") != 2,
             "dropout": lambda: drops_out(plain()),
             "in_place_cross_entropy": lambda: not any(e.name == "aten._log_softmax" for e in plain().events),
+            "torch_loss": lambda: losses(plain()) == ["_log_softmax", "nll_loss_forward"],
         }.items()
     },
     ("deepspeed", "gathers_by_tensor"): (

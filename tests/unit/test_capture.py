@@ -191,6 +191,28 @@ def test_a_lookup_reads_the_rows_it_finds_not_the_table() -> None:
     assert found.bytes + 64 == work.read
 
 
+def test_what_an_operation_in_place_is_given_beside_is_read_too() -> None:
+    """Two tensors of one shape are two; one that is given twice is read once."""
+    one = matrix(64, 32)
+    summed = describe("aten.add_", {"self": one, "other": one}, [], [one])
+    squared = describe("aten._foreach_addcmul_", {"self": [one], "tensor1": [one], "tensor2": [one]}, [], [one], [one])
+    copied = describe("aten.copy_", {"self": one, "src": one}, [], [one])
+    kept = describe("aten.add", {"self": one, "other": one, "out": one}, [], [one])
+
+    assert [2.0, 2.0, 1.0, 2.0] == [work.read / one.bytes for work in (summed, squared, copied, kept)]
+    assert {one.bytes} == {work.written for work in (summed, squared, copied, kept)}
+
+
+def test_a_loss_picks_a_word_of_each_token() -> None:
+    logs, loss = Facts((8, 32000), (32000, 1), "fp32", 4), Facts((), (), "fp32", 4)
+    given = {"self": logs, "target": Facts((8,), (1,), "fp32", 8)}
+    forward = describe("aten.nll_loss_forward", given, [loss])
+    backward = describe("aten.nll_loss_backward", {"grad_output": loss, **given}, [logs])
+
+    assert (128.0, 128.0) == (forward.read, backward.read)
+    assert logs.bytes == backward.written
+
+
 def test_operations_are_long_passes_where_tensors_lie_alike_in_one_format() -> None:
     """Others load a number at a time: parts of tensors, other orders, casts, sums over rows, products with a number of each row."""
     rows, row = Facts((64, 32), (32, 1), "fp32", 4), Facts((64, 1), (1, 1), "fp32", 4)

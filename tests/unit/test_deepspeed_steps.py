@@ -9,7 +9,8 @@ from tests.lowered import links, lowered, workload
 
 
 def test_narrow_gradients_beside_wide_ones_are_cast_and_then_added() -> None:
-    """Bytes per weight and microbatch: read 2, write and read 4, read 4, write 4; where the product's kernel casts, 10."""
+    """Bytes per weight and microbatch: read 2, write and read 4, read 4, write 4; where the product's kernel casts, 10, but
+    6 of the first of eight, which autograd takes as it is."""
 
     def moved(framework: str) -> float:
         program = lowered(workload("gpt2_355m", batch=8, length=1024), 1, framework=framework, gradient_dtype="fp32")
@@ -22,7 +23,7 @@ def test_narrow_gradients_beside_wide_ones_are_cast_and_then_added() -> None:
         ]
         return float(found[0][0] / found[0][1])
 
-    assert (moved("pytorch_ddp"), moved("megatron_deepspeed")) == (10.0, 18.0)
+    assert (moved("pytorch_ddp"), moved("megatron_deepspeed")) == (9.5, 18.0)
 
 
 def test_flat_copies_of_gradients_take_time_in_the_optimizer_step() -> None:

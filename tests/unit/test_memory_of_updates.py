@@ -84,7 +84,7 @@ def test_places_that_moments_broke_up_are_no_larger_than_what_activations_took()
 def test_an_update_over_lists_of_tensors_moves_every_number_operation_by_operation() -> None:
     """fp32: decay 8 bytes, first moment 12, second 8 and 12, root 8, division 8, epsilon 8, step 16: 80; in 16 bits alone half of them."""
     assert [80.0, 40.0] == [round(moved(precision, "adam")) for precision in ("bf16", "bf16_true")]
-    assert [30.0, 14.0] == [round(moved(precision, "adam_fused")) for precision in ("bf16", "bf16_true")]
+    assert [28.0, 14.0] == [round(moved(precision, "adam_fused")) for precision in ("bf16", "bf16_true")]
     standing = [held(run("bf16_true", 1, optimizer=optimizer), "workspace") for optimizer in ("adam", "adam_fused")]
     assert standing[0] > standing[1]
 

@@ -51,6 +51,7 @@ def _context(resolved: ResolvedPlan, workload: Workload, tokens: int) -> LayerCo
         imbalance=resolved.expert_imbalance,
     )
     divided = resolved.sequence_parallel and resolved.tensor_parallel > 1
+    habits, once = resolved.framework, 1.0 / resolved.microbatches
     return LayerContext(
         layout=resolved.layout,
         groups=_inside(resolved.groups),
@@ -64,9 +65,14 @@ def _context(resolved: ResolvedPlan, workload: Workload, tokens: int) -> LayerCo
         overlaps=resolved.overlap_tensor_parallel,
         splits=resolved.tensor_parallel_splits if divided else 1,
         gradient_bytes=resolved.added_bytes,
-        copies_to_reduce=resolved.framework.copies_gathered
+        copies_to_reduce=(habits.copies_gathered or habits.flat_units)
         and resolved.zero_stage == 3
         and resolved.fsdp_reduce == "microbatch",
+        taken=once if habits.drops_gradients else 0.0,
+        bucketed=once if habits.keeps_buckets and resolved.replicas > 1 and not resolved.zero_stage else 0.0,
+        copied=(("all_gather", "reduce_scatter")[resolved.microbatch_size == 1 :])
+        if habits.copies_sequence_parts and divided
+        else (),
         fetches=resolved.shard_size if resolved.framework.fetch_time > 0 and resolved.zero_stage == 3 else 0,
         attended=0.0 if workload.document_length is None else workload.attended,
     )

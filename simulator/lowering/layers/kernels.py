@@ -8,6 +8,7 @@ from simulator.errors import LayoutError
 from simulator.lowering.layers.context import exchange_heads
 from simulator.lowering.layers.division import Hops, hops
 from simulator.lowering.layers.embedding_matmul import look_up_by_product
+from simulator.lowering.layers.gradients import accumulate
 from simulator.lowering.layers.joins import join_logits
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
@@ -63,6 +64,8 @@ def kernel_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel) -> N
             ctx.move(rows, hops(ctx.layout, lies, redistribute(lies, wants)), op.outputs[0].bytes, "backward", o.label)
         look_up_by_product(ctx, rows, o, op, "backward")
         _row(ctx, rows, o, op, fields, "backward", o.backward_launches, part="weight")
+        if not op.by_product:
+            _table_gradient(ctx, rows, o, op)
         return
     if op.role != "loss":
         _statistics(ctx, rows, o, op, _between_parts(ctx, op), "backward")
@@ -85,6 +88,22 @@ def kernel_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel) -> N
         )
     if op.role == "loss" and ctx.style.gathers_logits:
         join_logits(ctx, rows, o, op, "backward")
+
+
+def _table_gradient(ctx: LayerContext, rows: Rows, o: Operator, op: Lookup) -> None:
+    """Zeros of the whole table, into which gradients are scattered (ATen embedding_dense_backward), and what adds it to its buffer."""
+    words = float(count(ctx.layout.local_tensor(op.weights[0]).dims))
+    made = op.outputs[0].element or ctx.e
+    rows.add(
+        label=f"{o.label} gradient zeros",
+        work="memory_bound",
+        dtype=ctx.dtype,
+        written=made * words,
+        phase="backward",
+        launches=0,  # one of the look-up's
+        part="weight",
+    )
+    accumulate(ctx, rows, o.label, words, made)
 
 
 def _found_rows(ctx: LayerContext, op: Lookup) -> Hops:

@@ -51,6 +51,9 @@ class LayerContext:
         splits: pieces in which products are cut for that.
         gradient_bytes: of a gradient as it is kept.
         copies_to_reduce: whether every microbatch's gradients are copied to where they are reduced from, not added up before.
+        taken: share of the microbatches whose gradients are taken as they are made, for there are none yet.
+        bucketed: share of them whose gradients are copied into buckets and back.
+        copied: collectives of sequences that a copy puts in order: before they are scattered, behind their gather.
         fetches: ranks from whose parts hooks fetch the weights of every module; 0 = there are no hooks.
         attended: keys that a query may see, where sequences are packed documents: those of its own; 0 = all.
     """
@@ -68,6 +71,9 @@ class LayerContext:
     splits: int = 1
     gradient_bytes: float = 4.0
     copies_to_reduce: bool = False
+    taken: float = 0.0
+    bucketed: float = 0.0
+    copied: tuple[str, ...] = ()
     fetches: int = 0
     attended: float = 0.0
     _divisions: dict[tuple[int, tuple[int, int, int, int]], tuple[Operator, Division]] = field(
@@ -158,7 +164,25 @@ class LayerContext:
             size: of the whole tensor [B].
         """
         for hop in hops:
+            copy = hop.collective in self.copied and hop.axis == TENSOR and not part
+            if copy and hop.collective == "reduce_scatter":
+                self._ordered(rows, size / hop.ways, phase, label)
             self.collective(rows, hop.collective, size / hop.ways, phase, label, beside, axes=(hop.axis,), part=part)
+            if copy and hop.collective != "reduce_scatter":
+                self._ordered(rows, size / hop.ways, phase, label)
+
+    def _ordered(self, rows: Rows, size: float, phase: str, label: str) -> None:
+        """Copy sequences from where each rank's parts lie behind each other, or to there."""
+        part = "input" if phase == "backward" else ""
+        rows.add(
+            label=f"{label} parts of sequences",
+            work="memory_bound",
+            dtype=self.dtype,
+            read=size,
+            written=size,
+            phase=phase,
+            part=part,
+        )
 
     def product(
         self, rows: Rows, label: str, shape: tuple[int, int, int, int], order: str, phase: str, **more: Any

@@ -12,6 +12,7 @@ import math
 from simulator.lowering.layers.attention import exchange_keys, heads_held
 from simulator.lowering.layers.casts import add_casts
 from simulator.lowering.layers.division import Division, Hops
+from simulator.lowering.layers.gradients import accumulate
 from simulator.lowering.layers.joins import sum_input_gradients
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.overlapped_gemm import write_in_pieces
@@ -201,7 +202,7 @@ def _gradient_panels(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
         _quantise(ctx, rows, f"{o.label} output gradient", op, d, float(b * m * n), "backward", d.around.gathers_back)
     input_gradient_panels(ctx, rows, o, d, _gathered(ctx, o, op, o.shape[3]), narrow)
     weight_gradient_panels(ctx, rows, o, d, _gathered(ctx, o, op, o.shape[3]), narrow)
-    _accumulate(ctx, rows, o, float(b * n * d.shape[3]), d.around.scatters)
+    accumulate(ctx, rows, o.label, float(b * n * d.shape[3]), ctx.e, d.around.scatters)
 
 
 def _bias_share(ctx: LayerContext, op: Product, d: Division) -> float:
@@ -267,7 +268,7 @@ def _gradients(
     if op.looped and ctx.style.expert_loop == "slices":
         _slice_gradients(ctx, rows, o, (b, n, k))
     if not fused:
-        _accumulate(ctx, rows, o, float(b * n * k), d.around.scatters)
+        accumulate(ctx, rows, o.label, float(b * n * k), ctx.e, d.around.scatters)
     return wgrad
 
 
@@ -315,27 +316,3 @@ def _rescale(ctx: LayerContext, rows: Rows, label: str, elements: float, part: s
             phase="backward",
             part=part,
         )
-
-
-def _accumulate(ctx: LayerContext, rows: Rows, o: Operator, elements: float, scatters: Hops) -> None:
-    """Add a weight's gradient into its buffer; it is copied to the wider format first where the narrow one stands beside it.
-
-    What is reduced after every microbatch is copied to where it is reduced from instead.
-
-    Args:
-        elements: before what scatters it.
-    """
-    elements /= math.prod(hop.ranks for hop in scatters)
-    wide = ctx.gradient_bytes
-    copied = wide if ctx.style.keeps_compute_gradients and wide > ctx.e else 0.0
-    before = 0.0 if ctx.copies_to_reduce else wide
-    rows.add(
-        label=f"{o.label} gradient {'copied to be reduced' if ctx.copies_to_reduce else 'accumulation'}",
-        work="memory_bound",
-        dtype=ctx.dtype,
-        read=(ctx.e + before + copied) * elements,
-        written=(wide + copied) * elements,
-        phase="backward",
-        part="weight",
-        launches=2 if copied else 1,
-    )

@@ -152,6 +152,7 @@ class Facts:
             numbers.micro_scaled,
             self.gradient == "fp32" and numbers.master_weights,
             len(self.layout.tensor) > 1,
+            self.divides_vocabulary and self.layout.tensor_ranks > 1,
         )
 
     @kept
@@ -310,6 +311,7 @@ def _style(
     micro_scaled: bool,
     wide: bool,
     several_axes: bool,
+    splits: bool,
 ) -> KernelStyle:
     """The kernels of a framework's profile, which has a key for every field of the style; what the plan resolved comes on top.
 
@@ -317,12 +319,17 @@ def _style(
         micro_scaled: whether products are of a format that experts are fused in.
         wide: whether weights and gradients are fp32, as autocast has them.
         several_axes: whether layers lie on several tensor axes: gathered operands are the layout's own affair then.
+        splits: whether ranks share the vocabulary.
     """
-    habits = {
-        f.name: getattr(framework, f.name) for f in fields(KernelStyle) if f.name not in ("loss_chunks", "expert_group")
-    }
+    not_habits = ("loss_chunks", "expert_group", "splits_logits")
+    habits = {f.name: getattr(framework, f.name) for f in fields(KernelStyle) if f.name not in not_habits}
     resolved = {"attention": attention, "dropout": dropout, "loss_chunks": chunks, "expert_group": group}
-    resolved |= {"gathers_logits": gathers, "fused_cross_entropy": fused, "expert_loop": loop}
+    resolved |= {
+        "splits_logits": splits and not gathers,
+        "gathers_logits": gathers,
+        "fused_cross_entropy": fused,
+        "expert_loop": loop,
+    }
     for name, stays in (
         ("weights_in_experts", not group),  # masks have the router's weights
         ("fuses_experts", micro_scaled),

@@ -1,8 +1,8 @@
 """What is done to the weights of an FSDP unit around its segment: copies of what was gathered, and narrow ones.
 
 PyTorch's FSDP2 gathers into a buffer of its own and copies each weight from there before the unit runs, forward and, where it was
-dropped, backward; the copies run in the compute stream.  So do those of its gradients to where they are reduced from, which
-`layers/products.py` has in place of their accumulation.
+dropped, backward; the copies run in the compute stream.  So do those of its gradients to where they are reduced from,
+which replace their accumulation.
 
 Where layers are turns of one loop and collectives run a turn ahead or behind, what they take or give is carried by the loop: the
 gathered weights of a layer, and a layer's gradients before their reduction.  A loop keeps what it carries in one place, so each is
@@ -24,9 +24,11 @@ from typing import Any
 
 from simulator.lowering.layers.casts import add_casts
 from simulator.lowering.layers.rows import Rows
+from simulator.lowering.memory.host_shards import shard_bytes
 from simulator.lowering.steps.parameters import group_held
 from simulator.lowering.steps.state import State
 from simulator.program.program import OperatorTable
+from simulator.units import BYTES_PER_ELEMENT, FP32
 from simulator.workload.precision import Precision
 
 __all__ = ["carried"]
@@ -45,16 +47,26 @@ def carried(state: State, group: tuple[str, ...], kind: int) -> tuple[OperatorTa
     resolved, habits = state.resolved, state.resolved.framework
     ends = bool({"head", "embedding"} & set(group))
     in_loop = not ends and (habits.carries_gathered or habits.casts_gathered)
-    if not (in_loop or habits.copies_gathered):
+    narrows = shard_bytes(state) > resolved.precision.element and not resolved.style.autocast
+    casts = narrows and resolved.zero_stage == 3
+    if not (in_loop or habits.copies_gathered or casts or habits.flat_units):
         return None, None
     held = group_held(state, group)
     again = kind in _BACKWARD and resolved.reshard_after_forward
-    copies = habits.copies_gathered and (kind == 0 or (again and not (ends and habits.fsdp_root_unit)))
+    gathers = kind == 0 or (again and not (ends and habits.fsdp_root_unit))
+    copies, casts = habits.copies_gathered and gathers, casts and gathers
     comes, goes = in_loop and (kind == 0 or again), in_loop and kind in _WEIGHTS_APART
+    flat = habits.flat_units and resolved.zero_stage == 3
+    reduces = (habits.copies_gathered or flat) and resolved.fsdp_reduce == "microbatch" and kind in _WEIGHTS_APART
+    parts = sum(size for _, size, _ in held.parts(resolved))
     return _tables(
         kind,
         held.all,
-        sum(size for _, size, _ in held.parts(resolved)) if copies else 0.0,
+        parts if copies else 0.0,
+        parts if reduces else 0.0,
+        held.sharded(resolved) if casts else 0.0,
+        held.sharded(resolved) if flat and reduces else 0.0,
+        held.sharded(resolved) if narrows and reduces else 0.0,
         comes and habits.carries_gathered,
         comes and habits.casts_gathered,
         resolved.gradient_bytes * held.all if goes and habits.carries_gathered else 0.0,
@@ -68,6 +80,10 @@ def _tables(
     kind: int,
     count: float,
     gathered: float,
+    reduced: float,
+    shards: float,
+    divided: float,
+    widened: float,
     carries: bool,
     casts: bool,
     gradients: float,
@@ -77,7 +93,9 @@ def _tables(
     """As `carried`.
 
     Args:
-        count: weights of the unit; `gathered`: of those that are copied from where they were gathered.
+        count: weights of the unit; `gathered`: of those that are copied from where they were gathered; `reduced`: of those whose
+            gradients are copied to where they are reduced from; `shards`: of the rank's fp32 shards; `divided`: of those
+            whose gradients were divided in place, and are again; `widened`: of those whose gradients become fp32.
         carries, casts: whether the weights go to the next turn, and narrow copies are made of them.
         gradients: bytes of the gradients that go to the next turn.
     """
@@ -86,12 +104,44 @@ def _tables(
         "part": ("", "input", "input", "weight")[kind],
     }
     before, after = Rows("weights of a unit"), Rows("gradients of a unit")
+    if shards:
+        before.add(
+            label="shards cast",
+            work="memory_bound",
+            dtype=precision.compute,
+            read=FP32 * shards,
+            written=precision.element * shards,
+            **common,
+        )
+    if shards and gathered:
+        _copy(before, "shards copied in", precision.element * shards, precision.compute, common)
     if gathered:
         _copy(before, "gathered weights copied out", precision.element * gathered, precision.compute, common)
     if carries:
         _copy(before, "gathered weights to the next turn", precision.element * count, precision.compute, common)
     if casts:
         add_casts(before, "weights", count, precision, **common)
+    wide = BYTES_PER_ELEMENT[gradient_dtype]
+    if reduced:
+        after.add(
+            label="gradients copied to be reduced",
+            work="memory_bound",
+            dtype=precision.compute,
+            read=precision.element * reduced,
+            written=wide * reduced,
+            **common,
+        )
+    if divided:  # by a part of the ranks before their sum, by the rest behind it, then widened
+        _copy(after, "gradients divided", wide * (reduced + divided), gradient_dtype, common | {"launches": 2})
+    if widened and wide < FP32:
+        after.add(
+            label="gradients widened",
+            work="memory_bound",
+            dtype=gradient_dtype,
+            read=wide * widened,
+            written=FP32 * widened,
+            **common,
+        )
     if gradients:
         _copy(after, "gradients to the next turn", gradients, gradient_dtype, common)
     return before.table() if before.rows else None, after.table() if after.rows else None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 from simulator.lowering.layers.casts import add_casts
 from simulator.lowering.layers.holdings import MESH_WEIGHTS
 from simulator.lowering.layers.rows import Rows
+from simulator.lowering.memory.host_shards import shard_bytes
 from simulator.lowering.steps.state import State
 from simulator.program.program import COLLECTIVE, OperatorTable
 from simulator.remembered import hashed_once
@@ -21,6 +23,9 @@ Summed = tuple[tuple[str, tuple[str, ...], float], ...]
 """(what, mesh axes, count) of weights of whose gradients ranks have a term each."""
 TENSORS_PER_LAUNCH = 30
 """Tensors one multi-tensor-apply launch covers (four lists of pointers in a kernel's argument space)."""
+TENSORS_PER_LIST, ELEMENTS_PER_LAUNCH = 48, 320 * 65536
+"""Tensors and elements of one launch over lists, mostly two or three: depth_to_max_tensors, and depth_to_max_blocks blocks of kChunkSize
+(ATen/native/cuda/MultiTensorApply.cuh)."""
 
 
 @hashed_once
@@ -44,6 +49,8 @@ class UpdateFacts:
     clips: bool
     fused: bool
     lists: bool
+    drops: bool
+    """Gradients are freed, not set to zero."""
     casts_gathered: bool
     flattens: bool
     reduces_whole: bool
@@ -54,10 +61,15 @@ class UpdateFacts:
 def update_facts(state: State) -> UpdateFacts:
     """Return the facts of a plan."""
     resolved, framework, numbers = state.resolved, state.resolved.framework, state.workload.numbers
+    alone = (
+        numbers.master_weights and shard_bytes(state) > numbers.element
+    )  # fp32 weights without a narrow copy, and so are their gradients
     return UpdateFacts(
         optimizer=state.workload.optimizer,
         cost=OPTIMIZERS.get(state.workload.optimizer).cost(
-            numbers.element, resolved.gradient_bytes, numbers.master_weights
+            4 if alone else numbers.element,
+            4 if alone else resolved.gradient_bytes,
+            numbers.master_weights and not alone,
         ),
         precision=resolved.precision,
         gradient_dtype=resolved.gradient_dtype,
@@ -72,6 +84,7 @@ def update_facts(state: State) -> UpdateFacts:
         clips=resolved.clip_gradients,
         fused=framework.fused_optimizer,
         lists=framework.updates_in_lists,
+        drops=framework.drops_gradients,
         casts_gathered=framework.casts_gathered,
         flattens=framework.flattens_gradients,
         reduces_whole=framework.reduces_whole,
@@ -123,7 +136,11 @@ def optimizer_table(
     launches = max(cost.fused_launches, round(tensors / batch)) if facts.fused else int(12 * tensors)
     read, written = (cost.read, cost.written) if facts.fused else (2 * cost.read, 2 * cost.written)
     if facts.lists and any(cost.listed):
-        (read, written), launches = cost.listed, 8 * launches
+        (read, written), kernels = (
+            cost.listed,
+            max(tensors // TENSORS_PER_LIST, math.ceil(updated / ELEMENTS_PER_LAUNCH)),
+        )
+        launches = 8 * int(kernels)
     rows = Rows("optimizer")
     rows.add(
         label=facts.optimizer,
@@ -159,14 +176,15 @@ def optimizer_table(
             phase="optimizer",
             launches=3 * max(1, round(tensors / TENSORS_PER_LAUNCH)),
         )
-    rows.add(
-        label="clear gradients",
-        work="memory_bound",
-        dtype=facts.gradient_dtype,
-        written=kept * facts.gradient_bytes * (facts.lanes if facts.zero_stage == 2 else 1),
-        phase="optimizer",
-        launches=2,
-    )
+    if not facts.drops:
+        rows.add(
+            label="clear gradients",
+            work="memory_bound",
+            dtype=facts.gradient_dtype,
+            written=kept * facts.gradient_bytes * (facts.lanes if facts.zero_stage == 2 else 1),
+            phase="optimizer",
+            launches=2,
+        )
     return rows.table()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from simulator.units import FP32
 from simulator.workload.builder import LayerBuilder
 from simulator.workload.graph import Dim, Keep, Kernel, Moves, Tensor
+from simulator.workload.operator import KernelStyle
 
 __all__ = ["head"]
 
@@ -37,16 +39,7 @@ def head(g: LayerBuilder, x: Tensor, bias: bool = False, share: float = 1.0) -> 
 def _loss(g: LayerBuilder, x: Tensor, logits: Tensor, share: float) -> Tensor:
     """Cross-entropy, on fp32 logits unless it is fused, or plain on those that the head makes."""
     style, e = g.style, g.e
-    launches = (2, 1) if style.fused_cross_entropy else (8, 4) if style.widens_logits else (2, 3)
-    if style.fused_cross_entropy and style.widens_fused_loss:  # maximum; exponential and sum; divide
-        read, written, back_read, back_written, kept = 2 * e + 4.0, 8.0, 4.0, e, 4.0
-    elif style.fused_cross_entropy:
-        read, written, back_read, back_written, kept = 2 * e, 0.0, e, e, e
-    elif not style.widens_logits:
-        # torch's log_softmax, widened in registers, and the pick - zeros, the pick's and the softmax's gradient
-        read, written, back_read, back_written, kept = e, e, 2 * e, 2 * e, e
-    else:  # cast to fp32; maximum; subtract; exponential; sum; divide - backward scales the softmax and casts it back
-        read, written, back_read, back_written, kept = e + 20.0, 16.0, 8.0, 4.0 + e, 4.0
+    read, written, back_read, back_written, kept, launches, back_launches = _passes(style, e)
     measures = style.measures_accuracy
     if measures:  # loss; maximum twice; largest's index; subtract; exponential; sum
         read, written = read + 7.0 * e, written + 2.0 * e
@@ -75,11 +68,39 @@ def _loss(g: LayerBuilder, x: Tensor, logits: Tensor, share: float) -> Tensor:
             reduces=(logits.dims[-1],),
             whole=whole,
             access="loss",
-            launches=launches[0] + (7 if measures else 0),
-            backward_launches=launches[1],
+            launches=launches + (7 if measures else 0),
+            backward_launches=back_launches,
         )
     )
     return out
+
+
+def _passes(style: KernelStyle, e: float) -> tuple[float, float, float, float, float, int, int]:
+    """Bytes of a cross-entropy for each of the logits, of e bytes: read and written forward, and backward, and kept; launches of both."""
+    widens = style.widens_logits and e < FP32
+    if style.fused_cross_entropy:  # in fp32: maximum; exponential and sum; divide
+        return (2 * e + 4.0, 8.0, 4.0, e, 4.0, 2, 1) if style.widens_fused_loss else (2 * e, 0.0, e, e, e, 2, 1)
+    kept, there, back = (FP32, e, FP32) if widens else (e, 0.0, 0.0)  # a cast to fp32 and back, or none
+    if style.torch_loss and style.splits_logits:
+        # maximum; subtract twice; exponential; sum - zeros; exponential; product; sum; what they do to a number of each token is small
+        return (
+            there + 5 * kept,
+            back + 3 * kept,
+            4 * kept + back,
+            4 * kept + there,
+            kept,
+            _SPLIT[0] + widens,
+            _SPLIT[1] + widens,
+        )
+    if style.torch_loss or not style.widens_logits:
+        # log_softmax, widened in registers, and the pick - zeros, the pick's and the softmax's gradient
+        return there + kept, back + kept, 2 * kept + back, 2 * kept + there, kept, 2 + widens, 3 + widens
+    # maximum; subtract; exponential; sum; divide - backward scales the softmax and casts it back
+    return e + 20.0, 16.0, 8.0, 4.0 + e, 4.0, 8, 4
+
+
+_SPLIT = (24, 18)
+"""Kernels of loss_parallel (torch.distributed.tensor.parallel.loss) beside its casts: mostly on a number of each token, as masks are."""
 
 
 def _metrics(g: LayerBuilder, logits: Tensor, share: float) -> None:

@@ -66,7 +66,7 @@ def norms(
     wide = stream or (fused and style.norms_in_fp32 and e < FP32)
     cast = FP32 if wide else 0.0
     casts = readers if stream and not style.fused_residual else 0
-    moved = _moves(dims, e, fused, cast, stream, casts)
+    moved = _moves(dims, e, fused, cast, stream or (not fused and e == FP32), casts)
     if fused and style.norm_sums_apart:
         moved = replace(moved, sums_read=2 * cast if stream else e + (cast or e))
     # plain operations read its input once: their backward needs the fp32 copy, and the 16-bit result that the weight scales
@@ -81,7 +81,8 @@ def norms(
     inner = (g.tensor(f"{label} in fp32", *given[0].dims, element=beside),) if beside else ()
     again = tuple(t.name for t in (*outputs, *inner))
     apart = wide and not stream
-    launches, backward = ((2 if apart else 1), (3 if apart else 2)) if fused else (7, 17)
+    widens = e < FP32 and not stream
+    launches, backward = ((2 if apart else 1), (3 if apart else 2)) if fused else (8, 17) if widens else (6, 15)
     g.add(
         Kernel(
             label=label,

@@ -70,5 +70,6 @@ class Latent(Attention):
             g.linear("key value up", kv, (k, v), (latent,), keep=kept, more_keeps=whole, bias=False)
             read = (*tokens, Dim("projected", m.heads * (m.head_dim + nope.size) + rope.size))
             written = (*tokens, g.heads, Dim("queries_and_keys", 2 * m.head_dim))
-            q, k = rotary(g, (q, k, shared), read, written)
+            turned = (*tokens, Dim("projected", (m.heads + 1) * rope.size))
+            q, k = rotary(g, (q, k, shared), read, written, turned)
         return core(g, q, k.view(*tokens, g.kv_heads, g.head_dim), v)

@@ -10,6 +10,8 @@ Of a part of each head alone that share of them; then it is joined with the rest
 summed (3, 4).  So it is of the whole head where a kernel that takes no scaled cosines leaves a scaled model to plain operations
 (Megatron-Core, rope_utils.py: the rest is empty, but joined).  Source: Su et al., arXiv 2104.09864.
 
+Latent attention has the part that is turned by itself, and joins it with the rest after it (1, 1), backward takes it apart (1, 1).
+
 Complex: queries and keys are widened to fp32, pairs of numbers multiplied by complex ones, and the product is narrowed again; three
 kernels each way, of which inductor, which has no complex numbers, joins none (pytorch/torchtitan issue 15).
 """
@@ -26,13 +28,18 @@ __all__ = ["rotary"]
 
 
 def rotary(
-    g: LayerBuilder, given: tuple[Tensor, ...], read: tuple[Dim, ...], written: tuple[Dim, ...]
+    g: LayerBuilder,
+    given: tuple[Tensor, ...],
+    read: tuple[Dim, ...],
+    written: tuple[Dim, ...],
+    alone: tuple[Dim, ...] = (),
 ) -> tuple[Tensor, Tensor]:
     """Add the rotation; return queries and keys.
 
     Args:
         given: queries, keys (and a part of the keys that all heads share).
         read, written: dimensions of all that is read and of all that is written.
+        alone: of the parts that are turned, where the rest of queries and keys is a tensor of its own; () = all are turned.
     """
     e, share = g.e, g.m.rotary_share
     without = g.style.fused_rotary and g.m.rotary_scale != 1.0 and not g.style.scales_rotary
@@ -42,6 +49,11 @@ def rotary(
     backward = (1.0, 1.0) if fused else (7.5 * share + 3 * part, 7.5 * share + 4 * part)
     if turned:
         forward = backward = (1.0 + 2.0 * FP32 / e, 1.0 + 2.0 * FP32 / e)
+    apart: tuple[Moves, ...] = ()
+    if alone and not fused:  # both parts are joined then
+        there, back = {"read": e * forward[0], "written": e * forward[1]}, (e * backward[0], e * backward[1])
+        apart = (Moves(dims=alone, backward_read=back[0], backward_written=back[1], **there),)
+        forward = backward = (1.0, 1.0)
     q, k = (replace(t, name=f"{t.name}, turned") for t in given[:2])
     tables = g.tensor("cosines and sines", *g.tokens, Dim("tables", 4), g.head_dim)
     gathers = g.style.gathers_rotary
@@ -55,10 +67,11 @@ def rotary(
             moves=(
                 Moves(dims=read, read=e * forward[0], backward_written=e * backward[1]),
                 Moves(dims=written, written=e * forward[1], backward_read=e * backward[0]),
+                *apart,
             ),
             access="" if fused else "strided",
-            launches=6 if turned else 2 if fused else 10 + 2 * part,
-            backward_launches=6 if turned else 2 if fused else 18 + 10 * part,
+            launches=(6 if turned else 2 if fused else 10 + 2 * part) + 2 * len(apart),
+            backward_launches=(6 if turned else 2 if fused else 18 + 10 * part) + 2 * len(apart),
         )
     )
     return q, k

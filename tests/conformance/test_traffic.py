@@ -1,0 +1,142 @@
+"""Bytes of memory-bound kernels, and kernels started, beside our lowering, phase by phase, of the plans that the other tests hold.
+
+Casts, copies and divisions around the exchange of weights and gradients stand in the phase that they run in.  Profiles are those of codes
+on a GPU: what is otherwise on a CPU or in a script says `PROFILES`.  Beyond a tolerance, that of a kind of code, a difference stands in
+`BESIDE` with its bytes and its reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from simulator.program.program import COMPUTE, Program
+from tests.conformance.comparing import captured, llama_job, lowered, operators
+from tests.conformance.test_plans import CASES, Case
+from tests.profiles import profile
+
+pytestmark = pytest.mark.slow
+
+LISTS = {"updates_in_lists": "true", "clips_gradients": "false"}
+"""The scripts' update: torch.optim.AdamW as it is by default, without a norm of gradients."""
+PLAIN_NORM = {"fused_norm": "false"}
+SCRIPTS_OWN = LISTS | PLAIN_NORM | {"joined_qkv": "false", "joined_gate": "false", "repeats_keys": "true"}
+PROFILES = {
+    "pytorch_ddp": SCRIPTS_OWN,
+    "pytorch_fsdp": SCRIPTS_OWN,
+    "torchtitan_eager": LISTS,
+    "torchtitan_2026_eager": LISTS | PLAIN_NORM,
+    "library.py:step": LISTS | PLAIN_NORM,
+    "transformers, fsdp2": LISTS | PLAIN_NORM | {"copies_gathered": "true", "flat_units": "false"},
+}
+"""What a profile, a script or a case is on a CPU beside its profile: a norm is plain operations, FSDP2 not FSDP1."""
+
+
+class Amount(NamedTuple):
+    """Bytes, and launches."""
+
+    bytes: float = 0.0
+    launches: float = 0.0
+
+
+TOLERANCES = {
+    "parallel.py:step": Amount(0.015, 0.06),
+    "library.py:step": Amount(0.01, 0.12),
+    "titan.py:step": Amount(0.04, 0.22),
+    "ring": Amount(0.05, 0.25),
+}
+"""Kind of code -> relative.  Operators on one number of each token (masks of a split vocabulary, means and scales of norms, places) are
+no large pass, and not lowered one by one: a few in plain PyTorch, more with transformers (tables of cosines, made in each step) and
+torchtitan (each layer checks its places, looks cosines up, copies queries, keys and values out of one product, and counts rows of experts).
+A ring joins results and gradients in halves and by other operations than ours has."""
+TOKENS, LAYERS, TABLE, LOGITS = 2048, 4, 32_000 * 1024, 2048 * 32_000
+
+
+def again(shards: int, parts: int = 1) -> Amount:
+    """The embedding's unit is gathered before its backward too: cast, copied in, and copied out of what was gathered."""
+    return Amount(TABLE / parts * (2 * 2.0 + 10.0 / shards), 3)
+
+
+SPLIT_TABLE = Amount(TABLE / 2 * 6.0)
+"""DTensor's embedding makes the gradient of the whole table on every rank (2 bytes of half of it), and copies its part out (4)."""
+WIDENED = Amount(LOGITS * 6.0, 1)
+"""accelerate widens a model's outputs: the logits once more, for nobody."""
+PARTED = Amount(LAYERS * TOKENS * 1536 * 4.0, 3 * LAYERS)
+"""torchtitan copies queries, keys and values out of their one product."""
+HEADS = LAYERS * TOKENS * (16 + 4) * 64 / 2
+"""Numbers of queries and keys on a rank of two."""
+LATENTS = LAYERS * TOKENS / 2 * (384 + 256)
+"""Numbers of latents beside its own tokens' that a tensor-parallel rank of torchtitan makes and norms: those of all tokens."""
+EXPERTS = {"forward": (Amount(launches=-3 * 3 * 31),), "backward": (again(8), Amount(launches=-6 * 3 * 31))}
+BESIDE: dict[str, dict[str, tuple[Amount, ...]]] = {
+    "fsdp2, ends apart": {"backward": (again(8),)},
+    "fsdp2, tensor, sequence": {"backward": (SPLIT_TABLE,)},
+    **{
+        name: {"backward": (again(8),)}
+        for name in ("torchtitan", "torchtitan, context", "torchtitan's DeepSeek-V3, experts")
+    },
+    "torchtitan, recompute": {"recompute": (PARTED,), "backward": (again(8),)},
+    "torchtitan, hybrid shard": {"backward": (again(4),)},
+    "torchtitan, tensor": {"backward": (again(8, 2),)},
+    "torchtitan, context, tensor": {"backward": (again(8, 2),)},
+    # cosines and sines in fp32, 5.5 + 4.5 passes and casts (7.5 + 7.5 backward); Llama and DeepSeek-V3 turn by complex numbers, 10 bytes
+    "torchtitan's Qwen3": {
+        "forward": (Amount(HEADS * 32.0, 8 * LAYERS),),
+        "backward": (again(8, 2), Amount(HEADS * 52.0, 8 * LAYERS)),
+    },
+    # torch._grouped_mm is one kernel for all experts; ours count the host's work for each, two launches, as Transformer Engine takes it
+    "torchtitan's DeepSeek-V3": EXPERTS,
+    "torchtitan's DeepSeek-V3, recompute": EXPERTS | {"recompute": EXPERTS["forward"]},
+    "torchtitan's DeepSeek-V3, experts, tensor": {
+        "forward": (Amount(LATENTS * 34.0),),
+        "backward": (again(8, 2), SPLIT_TABLE, Amount(LATENTS * 82.0)),
+    },
+    **{name: {"forward": (WIDENED,)} for name in ("transformers", "transformers, recompute", "transformers' Qwen3")},
+    "transformers, fsdp2": {"backward": (again(8),)},
+}
+"""What a code does beside ours, by case and phase."""
+
+
+def moved(program: Program) -> dict[str, Amount]:
+    """Return what memory-bound kernels move and how many kernels start, by phase."""
+    size, starts = Counter[str](), Counter[str]()
+    for table, row, times in operators(program):
+        if table.kind[row] == COMPUTE:
+            starts[table.phase[row]] += times * int(table.launches[row])
+            if table.work[row] == "memory_bound":
+                size[table.phase[row]] += times * float(table.read[row] + table.written[row])  # type: ignore[assignment]
+    return {phase: Amount(size[phase], starts[phase]) for phase in starts}
+
+
+def as_it_runs_here(name: str, case: Case, folder: Path) -> Program:
+    """Return our program of a case under its profile as it is on a CPU."""
+    framework = case.plan["framework"]
+    changes = PROFILES.get(name) or PROFILES.get(case.script) or PROFILES[framework]
+    plan = case.plan | {"framework": profile(folder, "as_it_runs_here", framework, **changes)}
+    precision = "bf16_true" if "--half" in case.words else "fp32" if "ddp" in case.words else "bf16"
+    model = ({} if case.script == "parallel.py:step" else {"positions": "rotary"}) | case.model
+    return lowered(llama_job(gpus=case.world, model=model, precision=precision, **plan))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_moves_and_starts_what_ours_does(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the update where it runs over lists: DTensors without FSDP take it one by one."""
+    case = CASES[name]
+    needed = {"titan.py:step": "torchtitan", "library.py:step": "accelerate"}.get(case.script, "torch")
+    pytest.importorskip(needed, reason=f"the witness is {needed}: nox -s capture")
+    monkeypatch.chdir(tmp_path)
+    theirs, ours = moved(captured(case.script, case.world, case.words)), moved(as_it_runs_here(name, case, tmp_path))
+    tolerance = TOLERANCES["ring" if "--context" in case.words else case.script]
+
+    for phase in ("forward", "recompute", "backward"):
+        there, here = theirs.get(phase, Amount()), ours.get(phase, Amount())
+        beside = BESIDE.get(name, {}).get(phase, ())
+        assert here.bytes + sum(b.bytes for b in beside) == pytest.approx(there.bytes, rel=tolerance.bytes), phase
+        assert here.launches + sum(b.launches for b in beside) == pytest.approx(
+            there.launches, rel=tolerance.launches
+        ), phase
+    if "--half" not in case.words:
+        assert ours["optimizer"].bytes == pytest.approx(theirs["optimizer"].bytes, rel=1e-3)
