@@ -232,6 +232,13 @@ def test_words_for_pretraining(task: str) -> None:
     assert placed(task=task).workload.global_batch_size == 64
 
 
+def test_windows_are_those_of_a_model_that_is_called_alike() -> None:
+    """A 3.6B model of nanotron's bench has Phi-3 mini's layers but for its windows."""
+    phi = {"hidden": "3072", "heads": "32", "kv_heads": "32", "head_dim": "96", "ffn_hidden": "8192", "gated_mlp": "1"}
+    assert placed(**phi, model="phi-3-mini").workload.model.window == 2047
+    assert placed(**phi, model="3.57b").workload.model.window == 0
+
+
 def test_windows_that_no_number_gives_are_left_out_and_said() -> None:
     assert "attention to all tokens (the row gives no window)" in placed(attn_type="sliding window").assumed
 

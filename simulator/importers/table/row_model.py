@@ -70,7 +70,9 @@ def _row_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     assumed += [why] if why else []
     if _WINDOWED.search(text(row, "attn_type").lower()) and not (style and style.window):
         assumed.append("attention to all tokens (the row gives no window)")
-    special |= _defaults(style, name, special.get("experts", 0), length, assumed) | _prediction(row, style, layers, assumed)
+    special |= _defaults(style, name, special.get("experts", 0), length, assumed) | _prediction(
+        row, style, layers, assumed
+    )
     if latent:
         special.pop("qk_norm", None)  # latents have norms of their own
     tied = flag(row, "tied_emb")

@@ -15,7 +15,7 @@ from simulator.importers.table.row_framework import (
     row_precision,
     unsaid_attention,
 )
-from simulator.importers.table.row_notes import updates_in_backward
+from simulator.importers.table.row_notes import updates_in_backward, words_said
 from simulator.importers.table.rows import CannotPlace, Row, count, flag, text
 from simulator.importers.vocabulary.name_specs import release_of
 from simulator.importers.vocabulary.names import load_names
@@ -342,15 +342,18 @@ def _sharding(row: Row, framework: str, replicas: int, context: int, assumed: li
     return {"zero_stage": stage if replicas > 1 else 0}
 
 
-def _pieces(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, Any]:
-    """Return how products are cut where the row says that tensor-parallel collectives run beside them: Megatron's four pieces.
+_ASYNC_TP = re.compile(r"(?<!no )(?<!without )\basync[ -]tp\b")
 
-    PyTorch's async TP is left out: the one pair of published runs with and without it gains 5 %, half of what pieces would.
-    """
-    words = text(row, "overlap").lower()
-    if "async tp" in words:
-        assumed.append("async TP is not placed (published with and without it: 5 % quicker)")
-    if not fields["sequence_parallel"] or "tp comm overlap" not in words:
+
+def _pieces(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, Any]:
+    """Return how products are cut where the row says that tensor-parallel collectives run beside them: Megatron's four pieces, or
+    one for each rank under PyTorch's async TP (torch/distributed/_symmetric_memory, _pipelined_all_gather_and_consume)."""
+    if not fields["sequence_parallel"]:
+        return {}
+    if _ASYNC_TP.search(words_said(row)):
+        assumed.append("async TP cuts products in a piece for each tensor-parallel rank (torch's symmetric memory)")
+        return {"overlap_tensor_parallel": True, "tensor_parallel_splits": fields["tensor_parallel"]}
+    if "tp comm overlap" not in text(row, "overlap").lower():
         return {}
     assumed.append("tensor_parallel_splits = 4 (the default of Transformer Engine)")
     return {"tensor_parallel_splits": 4}

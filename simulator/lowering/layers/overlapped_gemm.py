@@ -28,7 +28,8 @@ def write_in_pieces(
     """Write a GEMM cut along its rows: each piece's gather runs beside the product before it, its scatter beside the next.
 
     So one piece of a collective stays exposed, and what takes longer than the product beside it; smaller products fill the
-    multiprocessors less well.
+    multiprocessors less well.  PyTorch's async TP sends each rank its piece and adds up what arrived from all by a kernel behind the last
+    (torch/distributed/_symmetric_memory, _pipelined_produce_and_all2all).
 
     Args:
         gathered, scattered: bytes of the whole collective before and after the product; 0 = none.
@@ -48,3 +49,13 @@ def write_in_pieces(
             ctx.collective(
                 rows, "reduce_scatter", scattered / pieces, phase, f"{label} piece {i}", beside=following, always=True
             )
+    if scattered and ctx.copied:
+        rows.add(
+            label=f"{label} sum of pieces",
+            work="memory_bound",
+            dtype=ctx.dtype,
+            read=scattered,
+            written=scattered / ctx.tensor,
+            phase=phase,
+            part="input" if phase == "backward" else "",
+        )
