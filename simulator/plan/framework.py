@@ -93,12 +93,13 @@ class Framework(ExtendingSpec):
     made before); weights_in_experts (the router's weights scale the experts' inner activation, so their outputs need not be
     kept); weighs_rows_in_fp32 (else they scale the outputs in fp32, by plain operations, and the wide copy is kept);
     updates_in_lists (the optimizer runs one operation after the other over the list of all tensors, as torch's "foreach"
-    form does, so that a result as large as all weights stands during the update); keeps_buckets (gradients stand beside the
-    buckets in which replicas add them, as under DistributedDataParallel); drops_gradients (an update frees the gradients, and
-    the first backward of the next step makes them anew while activations go, so that a step of one microbatch holds one or the
-    other); states_break_places (the first update makes the moments in places that the first step's activations left, so that
-    the next step's find them broken up and take others); widens_fused_loss (a fused cross entropy still works on fp32 copies:
-    exponentials stand beside the widened logits, as in Megatron-Core's compiled one).
+    form does: each reads and writes whole lists, and a result as large as all weights stands during the update);
+    keeps_buckets (gradients stand beside the buckets in which replicas add them, as under DistributedDataParallel);
+    drops_gradients (an update frees the gradients, and the first backward of the next step makes them anew while
+    activations go, so that a step of one microbatch holds one or the other); states_break_places (the first update makes
+    the moments in places that the first step's activations left, so that the next step's find them broken up and take
+    others); widens_fused_loss (a fused cross entropy still works on fp32 copies: exponentials stand beside the widened
+    logits, as in Megatron-Core's compiled one).
     Host: launch_time per kernel launch; operator_time per operator that Python starts, and module_time per linear layer or
     attention of the library, launches not counted (costs/host_time.py); launch_wait (the host waits for every kernel before it
     launches the next one, as under CUDA_LAUNCH_BLOCKING, and the GPU for so long for each; 0 = launches queue ahead of the GPU);

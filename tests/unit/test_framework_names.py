@@ -53,6 +53,9 @@ def test_a_framework_is_found_by_the_words_that_tell_it_from_its_neighbours(said
         ("deepspeed", "DeepSpeed 3D, 2021", "volta", "deepspeed_2021"),
         ("deepspeed", "DeepSpeed 3D llama2-7b", "ampere", "hugging_face_deepspeed"),
         ("torchtitan", "torchtitan 2024", "hopper", None),
+        ("hugging_face_ddp", "Trainer, 2021, transformers 4.12", "volta", "hugging_face_ddp_2022"),
+        ("hugging_face_ddp", "Trainer, 2024", "volta", None),
+        ("hugging_face_ddp", "Trainer", "ampere", None),
     ],
 )
 def test_the_time_of_a_run_says_which_release_a_name_means(

@@ -108,6 +108,19 @@ def test_what_the_cpu_updates_where_it_lives_is_not_copied(part: float, down: fl
     assert (gradients > 0) == (part > 0), "gradients' shards go down to the CPU that updates with them"
 
 
+@pytest.mark.parametrize("framework", ["deepspeed", "pytorch_fsdp"])
+@pytest.mark.parametrize("part", [0.5, 1.0])
+def test_shards_of_gradients_that_the_cpu_updates_with_do_not_stay(framework: str, part: float) -> None:
+    """Two microbatches: what the GPU keeps of them between the first backward and the update is the rest."""
+    kept, left = (_gradients(predicted(framework=framework, optimizer_offload=share)) for share in (0.0, part))
+    assert kept > 0
+    assert left == pytest.approx((1.0 - part) * kept)
+
+
+def _gradients(found: Prediction) -> float:
+    return sum(t.bytes for t in found.program.resident[0].tensors if t.name == "gradient buffers")
+
+
 def test_fp32_shards_are_counted_once_on_the_host() -> None:
     """Adam's two moments, gradients and the only copy of the weights: 16 bytes per parameter, offloaded weights or not."""
     sizes = [predicted(part, framework="torchtitan", optimizer_offload=1.0).host_memory for part in (0.0, 1.0)]

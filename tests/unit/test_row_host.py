@@ -33,6 +33,8 @@ RUN = {
     [
         ("DeepSpeed ZeRO-3 offload", {"optimizer_offload": 1.0}),
         ("FSDP, CPU offload of the optimizer", {"optimizer_offload": 1.0}),
+        ("fairscale FSDP, --cpu-offload", {"optimizer_offload": 1.0, "parameter_offload": 1.0}),
+        ("DeepSpeed ZeRO-3, CPU offload", {"optimizer_offload": 1.0}),
         ("torchtune, weights, gradients and moments on the host", {"parameter_offload": 1.0}),
         ("FSDP --offload_activations=1", {"activation_offload": 32}),
         ("FSDP without CPU offload", {}),

@@ -9,7 +9,7 @@ from simulator.importers.table.row_simulation import row_simulation
 from simulator.importers.table.rows import CannotPlace
 from simulator.importers.vocabulary.names import load_names
 from simulator.workload.model import load_model
-from tests.rows import ROW
+from tests.rows import ROW, placed
 
 
 @pytest.mark.parametrize(
@@ -126,3 +126,15 @@ def test_dropout_is_told_by_words_or_by_the_configuration_of_the_model(
     row: dict[str, str], expected: dict[str, bool]
 ) -> None:
     assert expected == row_dropout(row)[0]
+
+
+def test_sequences_of_like_length_run_with_their_mean() -> None:
+    """The row's own length is the most; a mean that is no shorter, or another row's words, change nothing."""
+    told = "bins of 64 tokens: 1,088 tokens in the mean"
+    assert placed(seq_len="2048", quality_note=told).workload.sequence_length == 1088
+    assert "sequences of 1088 tokens" in str(placed(seq_len="2048", quality_note=told).assumed)
+    assert [placed(seq_len=length, quality_note=told).workload.sequence_length for length in ("1088", "512")] == [
+        1088,
+        512,
+    ]
+    assert placed(seq_len="2048").workload.sequence_length == 2048

@@ -116,7 +116,7 @@ def row_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]]:
     gigabytes, peak = number(row, "gpu_mem_gb"), number(row, "gpu_peak_bf16_tflops")
     known = _named_gpu(row)
     if known is not None:
-        return known
+        return _as_owned(row, *known)
     if not peak and gigabytes and "mem_kind" in row and not text(row, "step_time_s"):
         return _of_memory(row, name, gigabytes)
     if not gigabytes or not peak or gigabytes < 1 or peak < 1:
@@ -154,6 +154,19 @@ def _named_gpu(row: Row) -> tuple[Gpu, tuple[str, ...]] | None:
     if told is not None and abs(told / _half(gpu) - 1) > _SAME_RATE and not found.exact:
         return None
     return gpu, () if found.exact else (f"GPU {name!r} taken for {found.name}",)
+
+
+def _as_owned(row: Row, gpu: Gpu, assumed: tuple[str, ...]) -> tuple[Gpu, tuple[str, ...]]:
+    """A GPU that a row names as the source's owner has it: another card of that name, or one that may draw less."""
+    source = text(row, "source")
+    card = load_names().fact(source, "card", gpu.name)
+    if card is not None:
+        gpu, assumed = load_gpu(card.card), (*assumed, f"GPU {card.card} ({card.source})")
+    limit = load_names().fact(source, "gpu_power", gpu.name)
+    if limit is not None and limit.gpu_power is not None:
+        gpu = gpu.model_copy(update={"power": min(gpu.power, limit.gpu_power)})
+        assumed = (*assumed, f"{show(gpu.power, 'W')} per GPU ({limit.source})")
+    return gpu, assumed
 
 
 def knows_machine(row: Row) -> bool:

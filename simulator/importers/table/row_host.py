@@ -15,8 +15,8 @@ _STATES = (
     r"|\badamw? on the host"
 )
 """Words for optimizer states that live on the host and are updated there."""
-_WEIGHTS = r"weights, gradients and moments on the host|offload[-_]params?\b|param\w*[-_ ]offload"
-"""Words for shards of weights that live there, too."""
+_WEIGHTS = r"weights, gradients and moments on the host|offload[-_]params?\b|param\w*[-_ ]offload|\bfsdp\d?\b.*\bcpu[-_ ]offload(?! of)"
+"""Words for shards of weights that live there, too: PyTorch's and fairscale's FSDP move weights, gradients and states together."""
 _ACTIVATIONS = r"offload[-_]activations=(1|true)|activations? (are )?(offload\w*|move to the host)|activation offload"
 _GRAPHED = {"attention": "attn", "mlp": "mlp", "router": "moe_router", "preprocess": "moe_preprocess"}
 """Words for parts of layers that CUDA graphs start."""

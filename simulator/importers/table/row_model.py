@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from simulator.importers.table.row_families import letters, special_model
-from simulator.importers.table.row_notes import words_said
+from simulator.importers.table.row_notes import mean_length, words_said
 from simulator.importers.table.rows import CannotPlace, Row, count, flag, number, text
 from simulator.importers.vocabulary.names import load_names
 from simulator.importers.vocabulary.words import is_pretraining, sparse_layers, trains_all_weights
@@ -34,6 +34,9 @@ def row_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
         CannotPlace: the row's model is of a kind not modelled, or its sizes are not given.
     """
     model, length, assumed = _row_model(row)
+    mean = mean_length(row)
+    if mean is not None and mean < length:
+        length, assumed = mean, (*assumed, f"sequences of {mean} tokens (the row's own words)")
     known = load_names().activation_of(text(row, "model"), text(row, "framework"))
     if known is None or model.gated_mlp:
         return model, length, assumed

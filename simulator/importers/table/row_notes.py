@@ -10,7 +10,15 @@ from simulator.importers.table.rows import Row, text
 from simulator.importers.vocabulary.names import load_names
 from simulator.workload.model import Model
 
-__all__ = ["keeps_16_bits", "row_dropout", "row_loss", "row_optimizer", "updates_in_backward", "words_said"]
+__all__ = [
+    "keeps_16_bits",
+    "mean_length",
+    "row_dropout",
+    "row_loss",
+    "row_optimizer",
+    "updates_in_backward",
+    "words_said",
+]
 
 _WORDS = ("framework", "optimizer", "recompute_detail", "zero_stage", "overlap", "quality_note", "task")
 _OPTIMIZERS = (
@@ -61,6 +69,16 @@ def updates_in_backward(row: Row) -> bool:
     True
     """
     return bool(re.search(r"(optim\w*|update|step)[ _-](fused )?(in|into)[ _-](the )?(backward|bwd)", words_said(row)))
+
+
+def mean_length(row: Row) -> int | None:
+    """Return the tokens that sequences have in the mean, padding included, where a row's words tell it beside the most they may have.
+
+    >>> mean_length({"quality_note": "bins of 64 tokens: 288 tokens in the mean"}), mean_length({"quality_note": "padded"})
+    (288, None)
+    """
+    found = re.search(r"([\d,]+) tokens in the mean", words_said(row))
+    return int(found.group(1).replace(",", "")) if found else None
 
 
 def row_dropout(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from simulator.specs import Name, Names, Spec
-from simulator.units import BytesPerSecond
+from simulator.units import BytesPerSecond, Watts
 
 __all__ = [
     "FrameworkOfRelease",
@@ -31,6 +31,7 @@ class SourceFact(Spec):
     Args:
         of: a part of the source's text, case ignored; for `repeats`, of the name of the library whose kernels were timed.
         gpu: our GPU that it is about; "" = any.
+        card: our GPU that is meant by that name; gpu_power: what each may draw, where that is less than it can [W].
         attention, precision: a word of the source -> our kernel, our precision.
         frameworks: our usual profile -> the source's own, in versions of its table from `since` on (compared as texts).
         vocabulary: rows of the embedding of its models.
@@ -48,6 +49,8 @@ class SourceFact(Spec):
 
     of: Name
     gpu: str = ""
+    card: str = ""
+    gpu_power: Watts | None = None
     attention: dict[str, Name] = Field(default_factory=dict)
     precision: dict[str, Name] = Field(default_factory=dict)
     frameworks: dict[str, Name] = Field(default_factory=dict)

@@ -141,8 +141,13 @@ class ResolvedPlan:
 
     @property
     def gradients_kept(self) -> float:
-        """Part of the gradients that a GPU keeps until the update."""
-        return 1.0 - self.optimizer_offload if self.gradients_leave else 1.0
+        """Part of the gradients that a GPU keeps until the update.
+
+        ZeRO-3's shards are copied to the host unit by unit beside the backward (DeepSpeed runtime/zero/stage3.py,
+        grad_partitions_flat_buffer on the CPU; PyTorch, CPUOffload and CPUOffloadPolicy); what is on its way is not counted, and
+        the copies' time is at the end.
+        """
+        return 1.0 - self.optimizer_offload if self.gradients_leave or self.zero_stage == 3 else 1.0
 
     @property
     def lanes(self) -> int:
