@@ -9,16 +9,16 @@ rank that wants it.  That is a pipeline of two stages that n nodes' shares go th
 Nine published times of HybridEP's kernels on 16, 32 and 64 H100 (branch hybrid-ep of deepseek-ai/DeepEP, docs/README_Hybrid-EP.md) are
 met to 7 % in the median and 12 at most; the slower stage alone would be 9 to 34 % short.
 
-Inside a node a multiprocessor that works on the exchange takes rows one by one, so that rows of up to 6 to 8 KiB take as long as their
-number, not as their bytes (`row_time` of the memory-bound coefficients):
+Inside a node the multiprocessors that work on the exchange take rows one by one (numbers of the memory-bound coefficients):
 
-    seconds = max(bytes / rate, rows x row_time / multiprocessors) + rows x experts x look_time
+    seconds = max(bytes / rate of the links, rows x t / multiprocessors) + rows x experts x look_time
 
-HybridEP sends rows as quickly as their bytes go, and sorts them by kernels that look at every expert of the rank for every row.
-110 published times (tests/data/exchange_measurements.csv): DeepEP's combine of rows of 4 to 14 KiB 1 to 15 % longer than this on Hopper, on
-Blackwell from 3 % shorter to a quarter longer up to 6 KiB and 1.3 to 1.8 times as long from 8 KiB on (a multiprocessor of DeepEP moves no
-more than 20 GB/s, one of HybridEP 42, which is not modelled); HybridEP's combine a fifth longer at 1 KiB and 7 % shorter at 14 KiB, its
-dispatch 7 and 13 % shorter.
+    t = copy_time + bytes of a row / copy_rate      DeepEP, whose warps load and store each row
+    t = fetch_time                                  HybridEP where rows come back, by the tensor memory accelerator, token after token
+    t = 0                                           HybridEP where rows go out
+
+HybridEP sorts rows by kernels that look at every expert of the rank for every row.  116 published times of both are in
+tests/data/exchange_measurements.csv, and their errors in tests/validation/test_published_exchanges.py.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.collectives import CollectiveTime, collective_seconds
+from simulator.hardware.compute_coefficients import MemoryBoundCoefficients
 from simulator.hardware.fabric import Fabric, GroupPlacement
 from simulator.program.calls import NodeExchange
 
@@ -50,8 +51,7 @@ def once_per_node(
     call: NodeExchange,
     place: GroupPlacement,
     fabric: Fabric,
-    row_time: float = 0.0,
-    look_time: float = 0.0,
+    numbers: MemoryBoundCoefficients | None = None,
 ) -> CollectiveTime:
     """Return the time of an exchange.
 
@@ -59,8 +59,7 @@ def once_per_node(
         message: bytes that all copies of a rank's tokens have.
         call: experts per token, and who moves rows how.
         place: where the ranks that share experts lie.
-        row_time: what a multiprocessor takes for a row that it fetches, at least [s].
-        look_time: what sorting takes for every row and expert of a rank [s].
+        numbers: what multiprocessors take for rows; None = nothing.
     """
     copies, reach = call.copies, call.reach
     one = message / copies
@@ -70,9 +69,13 @@ def once_per_node(
     inside = replace(inside, level="node" if place.level == "fabric" else place.level)
     moved = one * places_reached(place.ranks, copies, reach)
     time = collective_seconds("all_to_all", moved, inside, fabric)
-    rows = moved / call.row if call.row else 0.0
-    if call.fetched:
-        time = replace(time, seconds=max(time.seconds, rows * row_time / call.multiprocessors))
+    look = 0.0
+    if numbers and call.row:
+        rows = moved / call.row
+        copied = numbers.copy_time + (call.row / numbers.copy_rate if numbers.copy_rate else 0.0)
+        each = {"sent": 0.0, "fetched": numbers.fetch_time, "copied": copied}[call.moved]
+        time = replace(time, seconds=max(time.seconds, rows * each / call.multiprocessors))
+        look = rows * call.experts * numbers.look_time
     if place.nodes > 1:
         across = replace(
             place,
@@ -85,4 +88,4 @@ def once_per_node(
         other = collective_seconds("all_to_all", one * places_reached(place.nodes, copies, reach), across, fabric)
         quick, slow = sorted((time, other), key=lambda t: t.seconds)
         time = replace(slow, seconds=slow.seconds + quick.seconds / place.nodes)
-    return replace(time, seconds=time.seconds + rows * call.experts * look_time, calibrated=False)
+    return replace(time, seconds=time.seconds + look, calibrated=False)

@@ -338,8 +338,7 @@ def _collective(
     place = place_group(axes, table.group[i], machine.fabric)
     message, call = float(table.message[i]), table.call[i]
     if isinstance(call, NodeExchange):
-        numbers = machine.memory_bound
-        time = once_per_node(message, call, place, machine.fabric, numbers.row_time, numbers.look_time)
+        time = once_per_node(message, call, place, machine.fabric, machine.memory_bound)
     else:
         time = collective_seconds(table.work[i], message, place, machine.fabric)
     exposed = time.seconds

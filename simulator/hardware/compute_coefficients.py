@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field
 from simulator.errors import UnknownNameError
 from simulator.hardware.gpu import Gpu
 from simulator.specs import Count, Name, NamedSpec, Names, Spec, load_named, names
-from simulator.units import FlopsPerSecond, Seconds, Watts
+from simulator.units import BytesPerSecond, FlopsPerSecond, Seconds, Watts
 
 __all__ = [
     "AttentionCoefficients",
@@ -266,7 +266,9 @@ class MemoryBoundCoefficients(_Calibration):
         plain_share: the same for a norm written in plain tensor operations: casts, reductions and products with a number of each row.
         strided_share: the same for plain operations on parts of tensors (halves of heads or of a gate's input, joined again).
         stack_share: the same for copies into a slice of a larger array, as XLA's kernel for it makes them: a number at a time.
-        row_time: what a multiprocessor that fetches rows of tokens from other ranks and adds them up takes for a row at least.
+        fetch_time: what a multiprocessor takes for a row of a token that it fetches from another rank and adds up (HybridEP).
+        copy_time, copy_rate: what it takes for a row that it copies between ranks by loads and stores (DeepEP), and for its
+            bytes; 0 = nothing.
         look_time: what a kernel that sorts rows by expert takes for every row and expert of the rank, beside the traffic.
         start: fixed time of a kernel on the device.
         ramp: time in which a kernel's traffic comes up to speed and dies away again.
@@ -284,7 +286,9 @@ class MemoryBoundCoefficients(_Calibration):
     stack_share: Fraction = 1.0
     plain_share: Fraction = 1.0
     strided_share: Fraction = 1.0
-    row_time: Seconds = 0.0
+    fetch_time: Seconds = 0.0
+    copy_time: Seconds = 0.0
+    copy_rate: BytesPerSecond = 0.0
     look_time: Seconds = 0.0
     start: Seconds
     ramp: Seconds

@@ -21,6 +21,7 @@ __all__ = [
     "FETCHED",
     "JOINED",
     "MASKS",
+    "MOVES",
     "ORDERS",
     "STREAM",
     "SYNCHRONISED",
@@ -47,6 +48,9 @@ operations of a cross-entropy, copies that only FlashAttention's kernels need, a
 backward), narrow copies of operands, stacks of a loop's layers, transposed narrow copies, norms in plain tensor operations, plain
 operations on parts of tensors."""
 _HOST = ("", "end", "layer", "hooks", "slices")
+MOVES = ("sent", "fetched", "copied")
+"""How multiprocessors exchange rows: they send them as quickly as their bytes go, fetch them from other ranks and add them up one by
+one, or copy each by loads and stores of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ class NodeExchange:
         reach: share of the groups of experts that a token may use.
         row: bytes of a row; 0 where the library that moves rows is not known, and only their bytes take time.
         multiprocessors: how many of a GPU work on the exchange.
-        fetched: whether they fetch rows from other ranks and add them up, one by one (or send them so).
+        moved: how they do it, one of `MOVES`.
         experts: of a rank, among which the library sorts the rows that arrive, looking at each of them for every row; 0 = it does not.
     """
 
@@ -108,7 +112,7 @@ class NodeExchange:
     reach: float
     row: int = 0
     multiprocessors: int = 0
-    fetched: bool = False
+    moved: str = "sent"
     experts: int = 0
 
 
@@ -148,21 +152,21 @@ def write_call(call: Call) -> str:
         case NodeExchange():
             words = [str(call.copies), repr(call.reach)]
             if call.row:
-                words += [str(call.row), str(call.multiprocessors), str(int(call.fetched)), str(call.experts)]
+                words += [str(call.row), str(call.multiprocessors), call.moved, str(call.experts)]
             return f"once_per_node({','.join(words)})"
     return call.access.replace(" ", "_") + (f"+{call.host}" if call.host else "")
 
 
 _ATTENTION = re.compile(r"attention\((\w+),(\w+),(\d{1,15}),(\d{1,15}),(\d{1,15})\)")
 _EXCHANGE = re.compile(
-    r"once_per_node\((\d{1,15}),([0-9.e+-]{1,30})(?:,([1-9]\d{0,14}),([1-9]\d{0,14}),([01]),(\d{1,15}))?\)"
+    r"once_per_node\((\d{1,15}),([0-9.e+-]{1,30})(?:,([1-9]\d{0,14}),([1-9]\d{0,14}),(sent|fetched|copied),(\d{1,15}))?\)"
 )
 
 
 def read_call(word: str, what: str) -> Call:
     """Return the call that a word names; ValueError with what is allowed.
 
-    >>> read_call("NT", "call"), read_call("scores", "call"), read_call("once_per_node(8,0.5,4096,32,1,16)", "call").row
+    >>> read_call("NT", "call"), read_call("scores", "call"), read_call("once_per_node(8,0.5,4096,32,sent,16)", "call").row
     (Product(order='NT'), Traffic(access='scores', host=''), 4096)
     """
     if word == "-":
@@ -173,15 +177,16 @@ def read_call(word: str, what: str) -> Call:
         window, heads, keys = map(int, found.groups()[2:])
         return AttentionCall(found.group(1), found.group(2), window, heads, keys)
     if found := _EXCHANGE.fullmatch(word):
-        copies, reach, *moved = found.groups()
-        row, working, fetched, experts = (int(word or 0) for word in moved)
-        return NodeExchange(int(copies), float(reach), row, working, bool(fetched), experts)
+        copies, reach, row, working, moved, experts = found.groups()
+        return NodeExchange(
+            int(copies), float(reach), int(row or 0), int(working or 0), moved or "sent", int(experts or 0)
+        )
     access, _, host = word.partition("+")
     if access.replace("_", " ") in ACCESSES and host in _HOST:
         return Traffic(access.replace("_", " "), host)
     raise ValueError(
         f"{what} is -, {', '.join(ORDERS)}, attention(kernel,mask,window,kv_heads,keys), once_per_node(copies,reach), "
-        "once_per_node(copies,reach,row,multiprocessors,fetched,experts) or an access "
+        "once_per_node(copies,reach,row,multiprocessors,sent|fetched|copied,experts) or an access "
         f"({', '.join(a.replace(' ', '_') for a in ACCESSES)}; +end or +layer where the host waits, +hooks or +slices where it fetches "
         f"weights), got {word[:60]!r}"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,12 @@ from simulator.hardware.fabric import fabric_of, place_group
 from simulator.lowering import lower, resolve
 from simulator.lowering.steps.assign import assign_layers
 from simulator.plan.plan import Plan
-from simulator.program.calls import AWAITED, NodeExchange
+from simulator.program.calls import AWAITED, EXCHANGED, Call, NodeExchange, Traffic
 from simulator.program.program import COLLECTIVE, Link, OperatorTable, Program, Segment
 from simulator.program.spec import verify
 from simulator.simulation import simulate
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
-from tests.profiles import profile
 
 PLAIN: dict[str, Any] = {"framework": "pytorch_ddp", "attention": "unfused"}  # pads no vocabulary, repeats no product
 
@@ -287,24 +285,20 @@ def test_rows_that_are_repeated_and_then_sorted_take_two_more_passes_of_all_copi
         assert dict.fromkeys(joined, 2 * rows) == {name: apart[name] - joined[name] for name in joined}
 
 
-def test_an_exchange_that_sorts_does_so_beside_the_compute_of_another_microbatch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exchange_that_sorts_does_so_beside_the_compute_of_another_microbatch() -> None:
     """What HybridEP does in a dispatch is on the stream of exchanges, so a fused pair hides it; Megatron-Core's own sort is not."""
-    for name, sorts in (("within", "true"), ("behind", "false")):
-        profile(tmp_path, name, "megatron_bridge_26_06", exchange_sorts=sorts)
-    work, cluster = workload("qwen3_30b_a3b", 32, 4096), load_cluster("gb200_nvl72", 8)
-    work = replace(
-        work, precision="mxfp8", model=work.model.model_copy(update={"hidden": 7168})
-    )  # rows that wait for their bytes
+    work, cluster = workload("qwen3_30b_a3b", 32, 4096), load_cluster("hgx_b200", 8)
 
-    def step(framework: str, schedule: str) -> float:
-        plan = Plan(expert_parallel=8, microbatch_size=1, framework=framework, schedule=schedule)
-        return simulate(work, plan, cluster).step_time
+    def sorts(framework: str) -> set[Call]:
+        plan = {"expert_parallel": 8, "expert_exchange": "once_per_node", "zero_stage": 1, "framework": framework}
+        pieces = [t for i in lowered(work, 8, **plan).items if isinstance(i, Segment) for t, _ in i.pieces]
+        return {t.call[i] for t in pieces for i, label in enumerate(t.label) if label.startswith("sort")}
 
-    monkeypatch.chdir(tmp_path)
-    assert step("within", "one_f_one_b") == pytest.approx(step("behind", "one_f_one_b"), rel=0.02)
-    assert step("within", "combined_1f1b") < 0.98 * step("behind", "combined_1f1b")
+    assert sorts("megatron_bridge") == {Traffic("gather")}
+    assert sorts("megatron_bridge_hybridep") == {EXCHANGED}
+    plan = {"expert_parallel": 8, "zero_stage": 1, "framework": "megatron_bridge_hybridep"}
+    plain, beside = (simulate(work, Plan(**plan, schedule=s), cluster) for s in ("one_f_one_b", "combined_1f1b"))
+    assert beside.breakdown["ep"] < 0.5 * plain.breakdown["ep"]
 
 
 def test_rows_of_experts_in_8_bits_are_padded_where_the_exchange_does_not() -> None:

@@ -32,11 +32,12 @@ def errors() -> dict[tuple[str, str, str, str], list[float]]:
         for row in csv.DictReader(line for line in lines if not line.startswith("#")):
             machine = machine_of(load_cluster(CLUSTERS[row["gpu"]]))
             width, copies, tokens = int(row["row_bytes"]), int(row["experts_per_token"]), int(row["tokens"])
-            fetched = row["library"] == "DeepEP" or row["direction"] == "combine"
-            call = NodeExchange(copies, 1.0, width, int(row["multiprocessors"]), fetched)
+            moved = "copied" if row["library"] == "DeepEP" else "fetched" if row["direction"] == "combine" else "sent"
+            call = NodeExchange(copies, 1.0, width, int(row["multiprocessors"]), moved)
             place = place_group((("ep", int(row["ranks"])),), ("ep",), machine.cluster)
-            message = float(copies * tokens * width)
-            time = once_per_node(message, call, place, fabric_of(machine.cluster), machine.memory_bound.row_time)
+            time = once_per_node(
+                float(copies * tokens * width), call, place, fabric_of(machine.cluster), machine.memory_bound
+            )
             kind = "Hopper" if row["gpu"].startswith("h") else "Blackwell"
             key = row["library"], kind, "wide" if width > WIDE else "narrow", row["direction"]
             found[key].append(time.seconds / (1e-6 * float(row["time_us"])) - 1.0)
@@ -44,14 +45,9 @@ def errors() -> dict[tuple[str, str, str, str], list[float]]:
 
 
 def test_exchanges_take_as_long_as_published() -> None:
-    """Of rows of up to 6 KiB all are within a fifth; DeepEP's wide ones on Blackwell are known to be too fast."""
+    """DeepEP's within a fifth, HybridEP's within a fifth in the median of each kind."""
     found = {key: (min(e), statistics.median(e), max(e)) for key, e in errors().items()}
     for (library, kind, width, way), (low, middle, high) in sorted(found.items()):
         print(f"{library} {kind} {width} {way}: {low:+.2f} {middle:+.2f} {high:+.2f}")
-    assert all(
-        low > -0.22 and high < 0.06
-        for k, (low, _, high) in found.items()
-        if k[0] == "DeepEP" and k[1:3] != ("Blackwell", "wide")
-    )
-    assert -0.45 < found["DeepEP", "Blackwell", "wide", "combine"][1] < -0.25
+    assert all(low > -0.22 and high < 0.12 for k, (low, _, high) in found.items() if k[0] == "DeepEP")
     assert all(abs(middle) < 0.2 for (library, *_), (_, middle, _) in found.items() if library == "HybridEP")

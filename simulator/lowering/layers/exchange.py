@@ -47,14 +47,14 @@ def swap_rows(ctx: LayerContext, rows: Rows, o: Operator, op: Exchange, phase: s
 
 
 def _once_per_node(ctx: LayerContext, op: Exchange, outward: bool) -> NodeExchange:
-    """An exchange by DeepEP, or by HybridEP, which sends rows as quickly as their bytes go and sorts them."""
+    """An exchange by DeepEP, which copies rows, or by HybridEP, which sends or fetches them and sorts them."""
     hybrid, row = ctx.style.exchange_sorts, int(ctx.hidden * ctx.e)
     return NodeExchange(
         op.copies,
         op.reach,
         row=row,
         multiprocessors=_HYBRIDEP if hybrid else _DEEPEP,
-        fetched=not (hybrid and outward),
+        moved="copied" if not hybrid else "sent" if outward else "fetched",
         experts=ctx.experts.count // ctx.layout.ranks(EXPERT) if hybrid and ctx.experts.sorts else 0,
     )
 
