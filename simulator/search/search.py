@@ -8,6 +8,8 @@ from concurrent.futures import Executor
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
+
 from simulator.errors import SpecError
 from simulator.processes import processes_of
 from simulator.remembered import undisturbed
@@ -100,8 +102,9 @@ def search(
                 raise
     if not run.candidates and run.large:  # so that it can be said what is lacking
         numbers = run.large.numbers
-        nearest = space.at(int(numbers[run.ledger.least(numbers).argmin()]))
-        run.simulate([look(space, nearest, objective)])
+        for number in numbers[np.argsort(run.ledger.least(numbers), kind="stable")].tolist():
+            if run.simulate([look(space, space.at(number), objective)]):
+                break  # others may be refused: nobody asked before whether they may be
     gap = 0.0 if run.complete and method.exact else _gap(run)
     return Answer(
         space=space,

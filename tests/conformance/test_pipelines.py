@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from simulator.lowering.steps.assign import ends_as_layers
 from simulator.program.program import TRANSFER, Link, Program
 from tests.conformance.comparing import (
     by_axes,
@@ -165,15 +163,3 @@ def ends_of(program: Program) -> list[tuple[str, float, tuple[int, ...]]]:
         for link in links
         if isinstance(link, Link) and link.collective and len(link.pipeline_ranks) == 2
     ]
-
-
-def test_torchtitan_deals_layers_out_as_ours_does() -> None:
-    """Embedding and output count as a layer each; the first stages take what does not divide."""
-    parallel = pytest.importorskip(
-        "torchtitan.distributed.pipeline_parallel", reason="the witness is torchtitan: nox -s capture"
-    )
-    for layers, stages in itertools.product((4, 16, 32, 61, 80, 126), (2, 4, 8, 16)):
-        if stages <= layers // 2:
-            parts = parallel._generate_llm_fqn_per_model_part(stages, layers, 1, 1)
-            theirs = [sum(name.startswith("layers.") for name in part) for part in parts]
-            assert theirs == ends_as_layers(layers, stages), (layers, stages)

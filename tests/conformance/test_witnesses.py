@@ -5,6 +5,8 @@ A profile may say so of no switch that has no entry here.
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import tomllib
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from simulator.capture.record import BEFORE, Capture
+from simulator.lowering.steps.assign import ends_as_layers
 from simulator.plan.framework import load_framework
 from simulator.program.calls import read_call
 from tests.conformance.comparing import captured, messages_of, pipeline, products_of, recorded
@@ -69,6 +72,17 @@ def fresh_gradients(capture: Capture) -> bool:
     end = max(n for n, e in enumerate(capture.events) if e.phase == "backward" and e.work != "all_reduce")
     made = [s.bytes for s in capture.storages if s.category == "gradients" and 0 <= s.born <= end <= (s.died or end)]
     return sum(made) > capture.parameters
+
+
+def deals_layers() -> str:
+    """By which of our rules stages get their layers."""
+    deal = importlib.import_module("torchtitan.distributed.pipeline_parallel")._generate_llm_fqn_per_model_part
+    for layers, stages in itertools.product((4, 16, 32, 61, 80, 126), (2, 4, 8, 16)):
+        if stages <= layers // 2:
+            theirs = [sum(name.startswith("layers.") for name in part) for part in deal(stages, layers, 1, 1)]
+            if theirs != ends_as_layers(layers, stages):
+                return "evenly"
+    return "ends_as_layers"
 
 
 def hides_input_gradients(capture: Capture) -> bool:
@@ -197,6 +211,7 @@ WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
         TITAN,
         lambda: any(e.shape[2] == 1536 for e in titan().events if e.work == "gemm" and e.phase == "forward"),
     ),
+    ("torchtitan_2026_eager", "deals_layers"): (TITAN, deals_layers),
     ("torchtitan_2026_eager", "repeats_keys"): (TITAN, lambda: repeats_keys("titan.py:step", "")),
     ("torchtitan_eager", "joined_expert_gate"): (TITAN, lambda: grouped_products(titan(DEEPSEEK)) == 2),
     ("torchtitan_eager", "keeps_values_in_place"): (

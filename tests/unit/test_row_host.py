@@ -7,6 +7,7 @@ import pytest
 from simulator.importers.table.row_host import row_documents, row_graphs, row_host
 from simulator.importers.table.row_simulation import row_simulation
 from simulator.importers.table.rows import CannotPlace
+from tests.rows import placed
 
 RUN = {
     "model": "llama3-8b",
@@ -74,3 +75,11 @@ def test_a_row_with_them_becomes_such_a_simulation() -> None:
     assert placed.fields["cuda_graphs"] == "none"
     assert placed.workload.document_length == 1024
     assert "optimizer_offload" not in row_simulation(RUN).fields
+
+
+def test_async_tp_cuts_products_in_a_piece_for_each_rank() -> None:
+    said = placed(overlap="async TP", tp="2", seq_parallel="1", dp="").fields
+    assert (said["overlap_tensor_parallel"], said["tensor_parallel_splits"]) == (True, 2)
+    for words in ("no async TP", "without async TP", "vanilla TP"):
+        assert "tensor_parallel_splits" not in placed(quality_note=words, tp="2", seq_parallel="1", dp="").fields
+    assert "tensor_parallel_splits" not in placed(overlap="async TP").fields, "nothing to overlap"

@@ -402,14 +402,6 @@ def test_products_in_pieces_are_placed_from_a_rows_own_words() -> None:
     assert "tensor_parallel_splits" not in placed(overlap="TP comm overlap").fields, "nothing to overlap"
 
 
-def test_async_tp_cuts_products_in_a_piece_for_each_rank() -> None:
-    said = placed(overlap="async TP", tp="2", seq_parallel="1", dp="").fields
-    assert (said["overlap_tensor_parallel"], said["tensor_parallel_splits"]) == (True, 2)
-    for words in ("no async TP", "without async TP", "vanilla TP"):
-        assert "tensor_parallel_splits" not in placed(quality_note=words, tp="2", seq_parallel="1", dp="").fields
-    assert "tensor_parallel_splits" not in placed(overlap="async TP").fields, "nothing to overlap"
-
-
 @pytest.mark.parametrize(
     ("framework", "said", "expected"),
     [
