@@ -76,7 +76,8 @@ class Framework(ExtendingSpec):
     Memory habits: gathers_rotary (every layer gathers its tokens' cosines and sines from a table, and keeps them);
     copies_attention_output (attention kernels of batch-first tensors in a sequence-first layer: the output
     projection keeps its own copy of their output); keeps_gathered_inputs (what sequence parallelism gathers for a product is
-    kept for its backward, not gathered again); divides_checkpoints (of a recomputed layer's input each tensor-parallel rank keeps its
+    kept for its backward, not gathered again); gathers_by_product (products that read the same each gather it for themselves, and
+    scatter its gradient by themselves); divides_checkpoints (of a recomputed layer's input each tensor-parallel rank keeps its
     part, and gathers it before the backward); keeps_idle_products (per-operator recompute also keeps a layer's last product,
     which nothing reads); copies_sequence_parts (sequences are the second dimension of what tensor-parallel ranks share, so that
     each rank's part of several lies apart: scattered or gathered, they are copied); flat_units (FSDP's first version: the gradients
@@ -177,6 +178,7 @@ class Framework(ExtendingSpec):
     gathers_rotary: bool
     copies_attention_output: bool
     keeps_gathered_inputs: bool
+    gathers_by_product: bool = False
     divides_checkpoints: bool = False
     keeps_idle_products: bool
     copies_sequence_parts: bool = False

@@ -199,6 +199,7 @@ class KernelStyle:
         weighs_rows_in_fp32: the router's weights scale the experts' outputs in fp32, by plain operations, and the wide copy is kept.
         weights_in_experts: the router's weights scale the experts' inner activation, not their outputs.
         keeps_gathered_inputs: the gathered input of a column-split product is kept, not gathered again in backward.
+        gathers_by_product: each product of an operation gathers its input for itself, and scatters that one's gradient by itself.
         divides_checkpoints: of a recomputed layer's input each tensor-parallel rank keeps its part, and gathers it before the backward.
         keeps_idle_products: per-operator recompute keeps a layer's last product too.
         keeps_compute_gradients: gradients are made in the compute dtype, and added to wider ones in passes of their own.
@@ -255,6 +256,7 @@ class KernelStyle:
     weighs_rows_in_fp32: bool = False
     weights_in_experts: bool = False
     keeps_gathered_inputs: bool = False
+    gathers_by_product: bool = False
     divides_checkpoints: bool = False
     keeps_idle_products: bool = False
     keeps_compute_gradients: bool = False

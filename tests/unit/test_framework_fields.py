@@ -108,6 +108,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "vocabulary_multiple": ({}, "1", "128"),
     "recompute": ({}, '"none"', '"full"'),
     "gathers_logits": switch(TENSOR),
+    "gathers_by_product": switch({**LLAMA, **TENSOR, "profile": {"joined_gate": "false"}}),
     "gathers_rotary": switch({**TENSOR, **LLAMA}),
     "copies_attention_output": switch({"profile": {"attention": '"flash2"'}}),
     "keeps_gathered_inputs": switch(TENSOR),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,16 @@ def test_inputs_that_are_kept_gathered_are_not_gathered_again() -> None:
         return found.count("all_gather"), found.count("reduce_scatter")
 
     assert ((4, 2), (2, 2)) == (backward("megatron_core"), backward("scaling"))
+
+
+def test_products_that_are_modules_of_their_own_each_gather_their_input_and_scatter_its_gradient() -> None:
+    """KempnerForge's profile of 13B on TP4 counts 12 gathers and 8 scatters per layer, forward, recomputed and backward."""
+    both = Counter[str]()
+    for table in ("layer forward", "layer backward"):
+        both.update(layer_collectives(table, framework="kempnerforge_eager", sequence_parallel=True, data_parallel=1))
+    assert {"all_gather": 5 + 2, "reduce_scatter": 2 + 5} == both
+    shared = layer_collectives("layer forward", framework="torchtitan_eager", sequence_parallel=True)
+    assert 2 == shared.count("all_gather")
 
 
 def test_a_loss_over_the_whole_vocabulary_gathers_logits_and_is_done_by_every_rank() -> None:

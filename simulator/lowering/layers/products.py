@@ -38,7 +38,8 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
     gathered, scattered = _gathered(ctx, o, op, o.shape[3]), o.shape[1] * o.shape[2] * ctx.e
     panels = in_panels(ctx, d)
     if not piecewise and not panels:
-        ctx.move(rows, d.around.gathers, gathered, phase, o.label)
+        for _ in d.widths if ctx.style.gathers_by_product else d.widths[:1]:
+            ctx.move(rows, d.around.gathers, gathered, phase, o.label)
     b, m, _, k = d.shape
     narrow = o.has_weight and op.quantised
     if narrow:
@@ -166,10 +167,11 @@ def _linear_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
         ctx.move(rows, _again(ctx, around.weights), _matrix(ctx, o, op, i), "backward", f"{o.label} weight")
         each = (b, m, width, k)
         wgrad = _gradients(ctx, rows, o, op, each, i, piecewise)
-        if any(hop.collective != "reduce_scatter" for hop in around.sums_back) or i + 1 == len(o.widths):
+        apart = ctx.style.gathers_by_product or any(hop.collective != "reduce_scatter" for hop in around.sums_back)
+        if apart or i + 1 == len(o.widths):
             ctx.move(rows, around.sums_back, wide, "backward", o.label, beside=wgrad)
     if not panels:
-        sum_input_gradients(ctx, rows, o, wide / _divided(d))
+        sum_input_gradients(ctx, rows, o, wide / _divided(ctx, d))
     if o.backward_read:
         rows.add(
             label=f"{o.label} bias gradient",
@@ -188,9 +190,12 @@ def _again(ctx: LayerContext, gathers: Hops) -> Hops:
     return () if ctx.layout.keeps_gathered else gathers
 
 
-def _divided(d: Division) -> int:
-    """How many ways the gradient of a product's left operand is divided where it comes out of it, along axes that are its own."""
-    return math.prod(hop.ways for hop in d.around.sums_back[:1])
+def _divided(ctx: LayerContext, d: Division) -> int:
+    """How many ways the gradient of a product's left operand is divided where several are added: as it comes out of the product, along
+    axes that are its own, or scattered."""
+    sums = d.around.sums_back
+    scattered = [h.ranks for h in sums if ctx.style.gathers_by_product and h.collective == "reduce_scatter"]
+    return math.prod([hop.ways for hop in sums[:1]] + scattered)
 
 
 def _gradient_panels(ctx: LayerContext, rows: Rows, o: Operator, op: Product) -> None:
