@@ -95,6 +95,20 @@ def test_torchtitan_flags_and_saved_json(tmp_path: Path) -> None:
     assert 4096 == of_text(tmp_path, "config.json", json.dumps(saved))["job"]["workload"]["sequence_length"]
 
 
+@pytest.mark.parametrize(
+    ("optim", "name"),
+    [
+        ("adamw_torch", "adam"),
+        ("adamw_torch_fused", "adam_fused"),
+        ("adamw_bnb_8bit", "adam_8bit"),
+        ("adafactor", "adafactor"),
+    ],
+)
+def test_the_trainers_optimizer(tmp_path: Path, optim: str, name: str) -> None:
+    arguments = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "bf16": True, "optim": optim}
+    assert name == of_text(tmp_path, "trainer.json", json.dumps(arguments))["job"]["workload"]["optimizer"]
+
+
 def test_trainer_and_accelerate_join() -> None:
     answer = imported("accelerate.yaml", "trainer.json")
     assert {"framework": "hugging_face_fsdp", "zero_stage": 2, "microbatch_size": 2, "recompute": "full"} == answer[
