@@ -39,6 +39,7 @@ _SHARDING = (
     "pytorch_fsdp",
     "pytorch_fsdp_fused",
     "hugging_face_fsdp",
+    "transformers_fsdp",
     "hugging_face_liger",
     "llm_foundry",
     "torchtitan",
@@ -55,6 +56,7 @@ _MEGATRON_CORE = ("megatron_core", "nemo", "hai_llm")
 _REPLICATED = {
     "pytorch_fsdp": "pytorch_ddp",
     "hugging_face_fsdp": "hugging_face_ddp",
+    "transformers_fsdp": "hugging_face_ddp",
     "pytorch_fsdp_fused": "pytorch_ddp_compiled",
     "hugging_face_liger": "pytorch_ddp_compiled",
 }
