@@ -37,8 +37,11 @@ class DataParallel:
         )
         sandbox = self
 
-        def made(model: Any, *arguments: Any, **options: Any) -> None:
-            sandbox._make(model, *arguments, **options)
+        def made(
+            model: Any, module: Any, device_ids: Any = None, output_device: Any = None, *arguments: Any, **options: Any
+        ) -> None:
+            """On no device in particular: a GPU's number, which scripts tell, names none here."""
+            sandbox._make(model, module, None, None, *arguments, **options)
             sandbox._register(model, model.process_group, sandbox._hook())
 
         def helped(model: Any, *arguments: Any) -> None:

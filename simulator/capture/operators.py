@@ -123,6 +123,8 @@ def _touched(short: str, arguments: Mapping[str, Any], outputs: Sequence[Facts])
         return Moved(2.0 * sum(values), float(sum(values)))
     if short.endswith("_like") or short.startswith("new_"):
         return Moved(0.0, float(sum(t.bytes for t in outputs)))
+    if short in _ROWS and outputs and outputs[0].shape[-1] > _LONG_ROW:
+        return Moved(_ROWS[short] * outputs[0].bytes, outputs[0].bytes)
     if short in _PICKS:
         picked = sum(t.bytes for t in tensors_in(arguments.get("target")))
         return Moved(2.0 * picked, float(sum(t.bytes for t in outputs)))
@@ -132,6 +134,12 @@ def _touched(short: str, arguments: Mapping[str, Any], outputs: Sequence[Facts])
     return None
 
 
+_ROWS, _LONG_ROW = (
+    {"_log_softmax": 3, "_softmax": 3, "_log_softmax_backward_data": 4, "_softmax_backward_data": 4},
+    12288,
+)
+"""How often a row is read (its maximum, its sum, its result; backward both operands, for a sum and the result) where it is longer than
+what shared memory holds in fp32 (ATen/native/cuda/SoftMax.cu: cunn_SoftMaxForward and cunn_SoftMaxBackward)."""
 _PICKS = ("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward")
 """Read, and write a number of, one word of each token: ATen/native/cuda/NLLLoss2d.cu and Loss.cu; the backward fills with zeros first."""
 

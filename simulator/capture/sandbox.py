@@ -44,7 +44,7 @@ class Sandbox:
         self.torch = torch
         self.streams = Streams()
         self.recorder = Recorder(self.streams)
-        self.libraries = Libraries(self.recorder.assume)
+        self.libraries = Libraries(self.recorder.assume, world)
         self.names: dict[int, str] = {}
         self.parameters: dict[int, int] = {}
         self._hooked: set[int] = set()
@@ -270,7 +270,6 @@ class Sandbox:
         recorder = self.recorder
         if recorder.phase == "recompute":
             return
-        self.libraries.answer()
         if id(module) not in self.names:
             for name, inner in module.named_modules():
                 self.names.setdefault(id(inner), plain_name(name))

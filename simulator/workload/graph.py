@@ -105,6 +105,7 @@ class Keep:
         name: what memory reports call it; "" = the tensor's own name.
         element: bytes of an element as it is kept, such as of a quantised copy; None = the tensor's own.
         whole: kept in full by every tensor-parallel rank.
+        gathered: what ranks gather of a tensor that another operation keeps: all of it, and nothing where none of them lacks a part.
         droppable: whether selective recompute makes it again; None = derived.
         cheap: whether per-operator recompute makes it again; None = derived.
         idle: kept only under per-operator recompute, which keeps the outputs of every second product though nothing reads them.
@@ -116,6 +117,7 @@ class Keep:
     name: str = ""
     element: float | None = None
     whole: bool = False
+    gathered: bool = False
     droppable: bool | None = None
     cheap: bool | None = None
     idle: bool = False

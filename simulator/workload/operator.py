@@ -26,6 +26,7 @@ class Saved:
         droppable: dropped under selective recompute (made again in backward).
         cheap: dropped under per-operator recompute: the output of a memory-bound kernel, or of a product that is run again.
         idle: kept only under per-operator recompute, which keeps the outputs of every second product though nothing reads them.
+        gathered: all of what ranks have parts of, kept beside their part; nothing where each has all of it.
         role: "operand" of a layer's own attention, "statistics" of a softmax.
     """
 
@@ -36,6 +37,7 @@ class Saved:
     droppable: bool = False
     cheap: bool = False
     idle: bool = False
+    gathered: bool = False
     role: str = ""
 
     @property

@@ -112,6 +112,13 @@ CASES = {
         plan=TITAN | {"expert_parallel": 4},
         model=DEEPSEEK,
     ),
+    "torchtitan's DeepSeek-V3, experts, tensor": Case(
+        script="titan.py",
+        words="--model deepseek_v3 --tensor 2 --expert-ranks 4",
+        plan=TITAN
+        | {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 4, "expert_tensor_parallel": 1},
+        model=DEEPSEEK,
+    ),
     "megatron": local("", LOCAL, HALVES),
     "megatron, tensor": local("--tensor 2", SPLIT_LOCAL, HALVES / 2),
     "megatron, full recompute": local("--tensor 2 --recompute full", SPLIT_LOCAL | {"recompute": "full"}, 0.0),

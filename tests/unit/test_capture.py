@@ -213,6 +213,18 @@ def test_a_loss_picks_a_word_of_each_token() -> None:
     assert logs.bytes == backward.written
 
 
+def test_a_softmax_reads_a_long_row_for_its_maximum_its_sum_and_its_result() -> None:
+    """Four kilobytes stay where they are read; the rows of a vocabulary do not."""
+
+    def read(name: str, columns: int) -> float:
+        logits = Facts((8, columns), (columns, 1), "fp32", 4)
+        given = {"self": logits} if name == "_log_softmax" else {"grad_output": logits, "output": logits}
+        return describe(f"aten.{name}", given, [logits]).read / logits.bytes
+
+    assert [1.0, 3.0] == [read("_log_softmax", columns) for columns in (1024, 32000)]
+    assert [2.0, 4.0] == [read("_log_softmax_backward_data", columns) for columns in (1024, 32000)]
+
+
 def test_operations_are_long_passes_where_tensors_lie_alike_in_one_format() -> None:
     """Others load a number at a time: parts of tensors, other orders, casts, sums over rows, products with a number of each row."""
     rows, row = Facts((64, 32), (32, 1), "fp32", 4), Facts((64, 1), (1, 1), "fp32", 4)

@@ -393,6 +393,8 @@ def _saved(
         for j, s in enumerate(o.saved):
             if s.bytes and (recompute.kind == "operators" or not s.idle):
                 tensor = Tensor(name=s.name, category=s.category, bytes=s.bytes / kept_ways(ctx, o, s))
+                if not tensor.bytes:
+                    continue
                 (again if (i, j) in out else kept).append(tensor)
                 rows += tensor.bytes if s.of_experts and (i, j) not in out else 0.0
     kept += kept_weights(ctx, part) if recompute.kind not in ("full", "policy") else []

@@ -98,7 +98,7 @@ class _Gradients:
 
 
 def _saved(ctx: LayerContext, o: Operator) -> float:
-    return sum(s.bytes / ctx.ways(s.dims) for s in o.saved if not s.idle)
+    return sum(s.bytes / ctx.ways(s.dims) for s in o.saved if not (s.idle or s.gathered))
 
 
 def _elements(ctx: LayerContext, tensor: Tensor) -> float:

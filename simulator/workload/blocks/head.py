@@ -93,8 +93,9 @@ def _passes(style: KernelStyle, e: float) -> tuple[float, float, float, float, f
             _SPLIT[1] + widens,
         )
     if style.torch_loss or not style.widens_logits:
-        # log_softmax, widened in registers, and the pick - zeros, the pick's and the softmax's gradient
-        return there + kept, back + kept, 2 * kept + back, 2 * kept + there, kept, 2 + widens, 3 + widens
+        # log_softmax, widened in registers, and the pick - zeros, the pick's and the softmax's gradient.  Its kernels read a row for
+        # the maximum, for the sum and to write, and twice backward (SoftMax.cu); the rows under way are more than a cache holds
+        return there + 3 * kept, back + kept, 4 * kept + back, 2 * kept + there, kept, 2 + widens, 3 + widens
     # maximum; subtract; exponential; sum; divide - backward scales the softmax and casts it back
     return e + 20.0, 16.0, 8.0, 4.0 + e, 4.0, 8, 4
 

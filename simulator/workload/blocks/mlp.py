@@ -41,13 +41,14 @@ def mlp(g: LayerBuilder, name: str, x: Tensor, width: Dim, expert: bool = False,
     apart = m.gated_mlp and not _joined(g, expert)
     whole = style.keeps_gathered_inputs and not expert
     kept = Keep(tensor=x, name=f"{name} input", element=g.kept, whole=whole)
+    gathered = Keep(tensor=x, name=f"{name} input, gathered", element=g.kept, gathered=True) if whole else None
     each = (g.experts,) if expert else ()
     inner = g.linear(
         f"{name} up",
         x,
         tuple(made),
         (g.hidden,),
-        keep=kept if keeps_input else None,
+        keep=kept if keeps_input else gathered,
         bias=m.linear_bias,
         again=tuple(t.name for t in made[1:]),
         kernels=(1, 1) if apart else (),

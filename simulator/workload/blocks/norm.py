@@ -35,14 +35,17 @@ from simulator.workload.graph import Dim, Keep, Kernel, Moves, Tensor
 __all__ = ["norm", "norms"]
 
 
-def norm(g: LayerBuilder, label: str, x: Tensor, cheap: bool | None = None, readers: int = 1) -> Tensor:
+def norm(
+    g: LayerBuilder, label: str, x: Tensor, cheap: bool | None = None, readers: int = 1, whole: bool = False
+) -> Tensor:
     """Add a norm over the last dimension; return its output.
 
     Args:
         cheap: see `Keep`.
         readers: products that read it.
+        whole: whether every tensor-parallel rank keeps what it keeps of all tokens.
     """
-    return norms(g, label, (x,), x.dims, (x.dims[-1],), cheap, readers)[0]
+    return norms(g, label, (x,), x.dims, (x.dims[-1],), cheap, readers, whole)[0]
 
 
 def norms(
@@ -53,6 +56,7 @@ def norms(
     scale: tuple[Dim, ...],
     cheap: bool | None = None,
     readers: int = 1,
+    whole: bool = False,
 ) -> tuple[Tensor, ...]:
     """Add the norms of several tensors, a kernel each; return their outputs.
 
@@ -75,7 +79,11 @@ def norms(
     if fused and copies:  # written, and read again, in passing
         moved = replace(moved, written=moved.written + copies, backward_read=moved.backward_read + copies)
     copied = plain and not stream
-    kept = [Keep(tensor=given[0].view(*dims), name=f"{label} input", element=cast or e, cheap=cheap, idle=copied)]
+    kept = [
+        Keep(
+            tensor=given[0].view(*dims), name=f"{label} input", element=cast or e, cheap=cheap, idle=copied, whole=whole
+        )
+    ]
     outputs = tuple(replace(t, name=f"{label} output of {t.name}", element=e) for t in given)
     beside = e * max(0, casts - 1) + copies
     inner = (g.tensor(f"{label} in fp32", *given[0].dims, element=beside),) if beside else ()
@@ -91,7 +99,7 @@ def norms(
             weights=tuple(
                 g.weight(f"{label} {what}", *scale, role="vector") for what in ("scale", "shift")[: 1 + layer_norm]
             ),
-            keeps=(*kept, *(Keep(tensor=t.view(*dims)) for t in inner)),
+            keeps=(*kept, *(Keep(tensor=t.view(*dims), whole=whole) for t in inner)),
             again=again,
             role="norm",
             moves=(moved,),

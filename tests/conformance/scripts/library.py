@@ -4,8 +4,7 @@ import argparse
 
 import torch
 import transformers
-from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
-from accelerate.state import AcceleratorState, PartialState
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--model", choices=("llama", "qwen3"), default="llama")
@@ -37,14 +36,7 @@ plugin = FullyShardedDataParallelPlugin(
     mixed_precision_policy="bf16",
     use_orig_params=True,
 )
-accelerator = Accelerator(cpu=True, mixed_precision="bf16", fsdp_plugin=plugin)
-for known in (AcceleratorState, PartialState):  # on a CPU it makes copies only, and names the first of CPUs
-    known._shared_state |= {
-        "distributed_type": DistributedType.FSDP,
-        "device": torch.device("cpu"),
-        "fsdp_plugin": plugin,
-    }
-plugin.set_mixed_precision("bf16")
+accelerator = Accelerator(mixed_precision="bf16", fsdp_plugin=plugin)
 optimizer = torch.optim.AdamW(model.parameters())
 model, optimizer = accelerator.prepare(model, optimizer)
 

@@ -5,8 +5,6 @@ import tempfile
 
 import torch
 import transformers
-from accelerate import DistributedType
-from accelerate.state import PartialState
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", choices=("ddp", "fsdp1", "fsdp2"), default="ddp")
@@ -31,7 +29,6 @@ config = transformers.LlamaConfig(
     attn_implementation="sdpa",
 )
 model = transformers.AutoModelForCausalLM.from_config(config)
-PartialState.set_device = lambda state: setattr(state, "device", torch.device("cpu"))  # it names the first of CPUs
 sharded = {}
 if words.data != "ddp":
     sharded = {
@@ -43,8 +40,6 @@ if words.data != "ddp":
             "sync_module_states": False,
         },
     }
-    # on CPUs accelerate makes copies only
-    PartialState._prepare_backend = lambda state, *arguments: ("gloo", DistributedType.MULTI_GPU)
 
 
 class Sequences(torch.utils.data.Dataset):
@@ -60,7 +55,6 @@ class Sequences(torch.utils.data.Dataset):
 
 arguments = transformers.TrainingArguments(
     output_dir=tempfile.mkdtemp(),
-    use_cpu=True,
     bf16=True,
     per_device_train_batch_size=1,
     gradient_accumulation_steps=words.accumulate,

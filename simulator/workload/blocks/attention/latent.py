@@ -48,14 +48,15 @@ class Latent(Attention):
         latent, query_latent = Dim("kv_latent", m.kv_lora_rank), Dim("query_latent", m.q_lora_rank)
         nope, rope = Dim("nope_dim", m.qk_nope_head_dim), Dim("rope_dim", m.qk_rope_head_dim)
         q = g.tensor("q", *tokens, g.heads, g.head_dim)
-        first = Keep(tensor=x, name="attention input", element=g.kept)
+        gathered = g.style.keeps_gathered_inputs
+        first = Keep(tensor=x, name="attention input", element=g.kept, whole=gathered)
         with g.module("mla_up_proj"):
             if m.q_lora_rank:
                 down = g.tensor("query latent", *tokens, query_latent)
                 with g.outside("mla_up_proj"):
                     g.linear("query down", x, (down,), (g.hidden,), keep=first, bias=False)
-                down = norm(g, "query latent norm", down)
-                kept = Keep(tensor=down, name="query latent", element=g.kept)
+                down = norm(g, "query latent norm", down, whole=gathered)
+                kept = Keep(tensor=down, name="query latent", element=g.kept, whole=gathered)
                 g.linear("query up", down, (q,), (query_latent,), keep=kept, bias=False)
             else:
                 with g.outside("mla_up_proj"):
@@ -63,9 +64,9 @@ class Latent(Attention):
             kv, shared = g.tensor("key value latent", *tokens, latent), g.tensor("rotary key", *tokens, rope)
             with g.outside("mla_up_proj"):
                 g.linear("key value down", x, (kv, shared), (g.hidden,), keep=None, bias=False)
-            kv = norm(g, "key value latent norm", kv)
+            kv = norm(g, "key value latent norm", kv, whole=gathered)
             k, v = g.tensor("k", *tokens, g.kv_heads, nope), g.tensor("v", *tokens, g.kv_heads, g.value_dim)
-            kept = Keep(tensor=kv, name="key value latent", element=g.kept)
+            kept = Keep(tensor=kv, name="key value latent", element=g.kept, whole=gathered)
             whole = (Keep(tensor=k, name="keys beside values"),) if g.style.keeps_values_in_place else ()
             g.linear("key value up", kv, (k, v), (latent,), keep=kept, more_keeps=whole, bias=False)
             read = (*tokens, Dim("projected", m.heads * (m.head_dim + nope.size) + rope.size))
