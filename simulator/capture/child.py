@@ -14,8 +14,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ _WAYS = {
 """Errors of a recording -> what they mean."""
 _CUDA = (
     "not compiled with CUDA", "not linked with support for cuda", "No CUDA GPUs", "Found no NVIDIA driver", "CUDA driver",
-    "at least two devices, cuda", "cuda:0 and cpu", "cpu and cuda:0",
+    "at least two devices, cuda", "cuda:0 and cpu", "cpu and cuda:0", "_cuda_", "a tensor on cuda",
 )  # fmt: skip
 """What PyTorch says of a GPU that is not there, or of one tensor on it beside others."""
 
@@ -108,7 +109,7 @@ def captures(
         raise SpecError(f"recording a script needs PyTorch, which is not installed. Way out: {_EXTRA}")
     end = time.monotonic() + seconds
     wanted = tuple(ranks) or (0,)
-    with tempfile.TemporaryDirectory(prefix="dtsim-") as folder:
+    with _tidied_when_ended(), tempfile.TemporaryDirectory(prefix="dtsim-") as folder:
         while True:
             tasks = [
                 {
@@ -135,6 +136,19 @@ def captures(
                     "--rank R,R,..."
                 )
             wanted = peers
+
+
+@contextlib.contextmanager
+def _tidied_when_ended() -> Iterator[None]:
+    """Leave by an exception when somebody ends this process, so that nothing stays behind; threads cannot be asked to."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 _MOST_PEERS = 64
@@ -247,6 +261,10 @@ def _told(target: str, error: dict[str, Any]) -> str:
         return (
             f"{target}: it asks for a GPU{at}: {message}. "
             "Way out: device = 'cpu' where there is none (a recording computes nothing, so no time is lost)"
+        )
+    if ".numpy() is not supported" in message:
+        return (
+            f"{target}: it asks for the numbers of a tensor{at}, which has none here. Way out: leave it out of the step"
         )
     if kind in _WAYS:
         return f"{target}: it needs {_WAYS[kind]}. It was {message}{at}"

@@ -138,6 +138,8 @@ class Recorder:
         if name in BARRIERS or name in WAITS:
             return result
         outputs = list(self._tensors(result))
+        if any(t.device.type == "cuda" for t in outputs):
+            raise RuntimeError("a tensor on cuda")
         phase = self.phase
         self.after_backward |= phase == "backward"
         if phase in ("forward", "recompute") and self.torch.is_grad_enabled():

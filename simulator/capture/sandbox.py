@@ -169,6 +169,7 @@ class Sandbox:
         cpu.current_stream, cpu.stream = streams.current_stream, streams.stream
         cpu.default_stream = streams.current_stream
         self.torch.Tensor.pin_memory = lambda tensor, device=None: tensor  # memory of the host, which has none here
+        self.torch.save = lambda *arguments, **options: None  # a checkpoint of no numbers
         self.torch.Tensor.data_ptr = addressed(self.torch.Tensor.data_ptr)
         resize = self.torch.UntypedStorage.resize_
 

@@ -6,6 +6,7 @@ It reads its task as JSON from the first line of standard input, and ends when t
 from __future__ import annotations
 
 import json
+import logging
 import os
 import runpy
 import signal
@@ -30,7 +31,8 @@ class _Done(BaseException):
 def main() -> int:
     """Record one step; the result or the reason why there is none goes to the file that the task names."""
     task = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(sys.stdin,), daemon=True).start()
+    sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  # a script that asks somebody is told that there is no one
     try:
         answer = _record(task)
     except Alone as error:
@@ -42,8 +44,8 @@ def main() -> int:
     return 0
 
 
-def _end_with_parent() -> None:
-    while sys.stdin.read(1):
+def _end_with_parent(parent: Any) -> None:
+    while parent.read(1):
         pass
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
@@ -58,6 +60,7 @@ def _record(task: dict[str, Any]) -> str:
     from simulator.capture.recorder import dispatch_mode
     from simulator.capture.sandbox import Sandbox
 
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # what breaks is told once, by us
     steps = 0
 
     def stepped() -> None:
@@ -158,4 +161,6 @@ def _told(error: BaseException) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # also where the script has left threads that run on

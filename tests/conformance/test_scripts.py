@@ -15,6 +15,7 @@ import pytest
 
 from simulator.capture.child import capture
 from simulator.errors import SpecError
+from tests.package_sources import ROOT
 from tests.properties.writers import begun_program, call
 
 pytest.importorskip("torch", reason="recording a script needs torch: nox -s capture")
@@ -91,6 +92,53 @@ def test_a_script_that_asks_for_a_gpu_is_told_the_way_out(tmp_path: Path) -> Non
 
     assert "train.py:6" in said
     assert "device = 'cpu'" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("torch.cuda.set_device(0)", "asks for a GPU"),
+        ("torch.zeros(4, device='cuda', requires_grad=True).sum().backward()", "asks for a GPU"),
+        ("model(torch.zeros(8, 64)).detach().numpy()", "numbers of a tensor"),
+        ("input('which data? ')", "EOFError"),
+        (
+            "import threading\n    threading.Thread(target=threading.Event().wait).start()\n    raise KeyError",
+            "KeyError",
+        ),
+    ],
+)
+def test_what_a_script_cannot_have_is_said_at_once(line: str, says: str, tmp_path: Path) -> None:
+    """It does not wait for anybody, nor for threads that run on."""
+    start = time.monotonic()
+
+    assert says in refusal(tmp_path, f"{MODEL}\ndef step():\n    {line}\n", seconds=300.0)
+    assert time.monotonic() - start < 250.0
+
+
+def test_a_script_that_saves_writes_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        MODEL.replace("optimizer.step()", f"optimizer.step()\n    torch.save(model.state_dict(), r'{tmp_path}/x.pt')")
+    )
+
+    assert 64 * 64 + 64 == capture(f"{script}:step", 1).parameters
+    assert not (tmp_path / "x.pt").exists()
+
+
+def test_a_recording_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
+    script, begun = tmp_path / "train.py", tmp_path / "begun"
+    script.write_text(f"import time, pathlib\npathlib.Path(r'{begun}').touch()\ntime.sleep(1000)\n")
+    code = f"from simulator.capture.child import capture; capture(r'{script}', 1)"
+    environment = os.environ | {
+        "TMPDIR": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL) as process:
+        while not begun.exists() and process.poll() is None:
+            time.sleep(0.1)
+        process.terminate()
+        assert 143 == process.wait(60.0)
+    assert not list(tmp_path.glob("dtsim-*"))
 
 
 def test_a_script_without_steps_is_no_training_step(tmp_path: Path) -> None:
