@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from simulator.errors import SpecError
-from simulator.specs import Count, NamedSpec, Names, load_named, working_folder
+from simulator.specs import Count, NamedSpec, Names, load_named, names, working_folder
 
-__all__ = ["Interference", "load_interference"]
+__all__ = ["Interference", "interference_of", "load_interference"]
 
 Factor = Annotated[float, Field(ge=1, le=100)]
 
@@ -54,6 +54,16 @@ def load_interference(name: str = "interference") -> Interference:
         SpecError: no such file, or it is wrong.
     """
     return _load(name, working_folder())
+
+
+def interference_of(architecture: str) -> str:
+    """Return the name of the interference file of an architecture, or of the one that serves all without their own.
+
+    >>> interference_of("ampere"), interference_of("cdna3")
+    ('interference', 'interference_cdna3')
+    """
+    own = f"interference_{architecture}"
+    return own if own in names("calibrations") else "interference"
 
 
 @functools.lru_cache(maxsize=32)

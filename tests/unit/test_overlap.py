@@ -177,3 +177,11 @@ def test_measure_calibrate_predict_compare_with_recorded_output(dtsim: Any, tmp_
     code, out, err = dtsim("run", "--model", "gpt3_125m", "--cluster", "this_machine", "--json")
     assert 0 == code, err
     assert json.loads(out)["step_time_s"]["value"] > 0
+
+
+@pytest.mark.parametrize(("cluster", "slowed"), [("mi300x_x8", 1.7), ("a100_x8", 1.189)])
+def test_collectives_slow_what_runs_beside_them_by_the_chip(cluster: str, slowed: float) -> None:
+    """MI300X gains a fifth of what hiding a collective would gain (arXiv 2412.14335)."""
+    slowdown = machine_of(load_cluster(cluster)).slowdown
+    kinds = RESOURCE_KINDS.index("gemm"), RESOURCE_KINDS.index("dp")
+    assert slowdown[kinds] == slowed

@@ -9,6 +9,7 @@ import pytest
 from simulator.accuracy.attempt import attempt, may_fit, predict, verdict_outcome
 from simulator.importers.table.row_simulation import row_simulation
 from simulator.importers.table.rows import CannotPlace
+from simulator.plan.framework import load_framework
 from tests.rows import ROW, placed
 
 
@@ -47,6 +48,23 @@ from tests.rows import ROW, placed
 )
 def test_codes_are_known_by_their_words(framework: str, zero: str, expected: str) -> None:
     assert expected == placed(framework=framework, zero_stage=zero).fields["framework"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "gpu", "expected"),
+    [
+        ("MaxText", "TPU v5p", "maxtext_tpu"),
+        ("Levanter", "TPU v5p", "jax_xla_tpu"),
+        ("a code of our own", "TPU v5p", "jax_xla_tpu"),
+        ("MaxText", "H100-80GB-SXM", "maxtext"),
+    ],
+)
+def test_loops_on_tpus_gather_within_their_turn(framework: str, gpu: str, expected: str) -> None:
+    fields = placed(
+        framework=framework, gpu=gpu, gpu_mem_gb="95" if "TPU" in gpu else "80", tp="1", pp="1", dp="16", zero_stage=""
+    ).fields
+    assert (expected, 3) == (fields["framework"], fields["zero_stage"])
+    assert int(expected == "maxtext") == load_framework(expected).fsdp_prefetch
 
 
 @pytest.mark.parametrize(

@@ -86,16 +86,15 @@ def _of_kind(row: Row) -> tuple[str, str]:
 
 
 def profile_of_run(row: Row, named: str, assumed: list[str]) -> str:
-    """Return the profile of a framework as this run had it: by release and GPU, attention kernel, number format, then source."""
+    """Return the profile of a framework as this run had it: by release and GPU; by kernel, format or architecture; by source."""
     names, found = load_names(), named
     own = names.framework_at(found, text(row, "version"), row_gpu(row)[0].architecture)
     if own is not None:
         found = own
         assumed.append(f"framework {own} (version {text(row, 'version')})")
-    variant = names.find("framework_variants", f"{found} {text(row, 'attn_kernel')}")
-    if variant is None:
-        variant = names.find("framework_variants", f"{found} {row_precision(row)[0]}")
-    found = variant or found
+    words = (text(row, "attn_kernel"), row_precision(row)[0], row_gpu(row)[0].architecture)
+    variants = (names.find("framework_variants", f"{found} {word}") for word in words)
+    found = next(filter(None, variants), found)
     of_source = names.framework_of(text(row, "source"), found, text(row, "version"))
     if of_source is not None:
         found = of_source[0]

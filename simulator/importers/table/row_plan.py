@@ -47,7 +47,9 @@ _SHARDING = (
     "torchtitan_eager",
     "automodel",
     "jax_xla",
+    "jax_xla_tpu",
     "maxtext",
+    "maxtext_tpu",
     "paxml",
     "paxml_2023",
 )
