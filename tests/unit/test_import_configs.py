@@ -200,6 +200,15 @@ def test_the_batch_follows_the_gpus_that_the_job_has(tmp_path: Path) -> None:
     assert (8, 0) == (alone.workload.global_batch_size, alone.plan.zero_stage)
 
 
+def test_hooks_of_zero_3_stay_on_one_gpu(tmp_path: Path) -> None:
+    """They fetch and release weights there, too, from a host where these are offloaded."""
+    path = tmp_path / "ds.json"
+    zero = {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
+    path.write_text(json.dumps({"train_micro_batch_size_per_gpu": 4, "zero_optimization": zero}))
+    plan = load_any_job(str(path), ("cluster.gpus=1",), "llama3_8b", "dgx_h100").plan
+    assert (3, 1.0, 1.0) == (plan.zero_stage, plan.parameter_offload, plan.optimizer_offload)
+
+
 def test_a_pipeline_order_of_pytorch_becomes_the_schedule(tmp_path: Path) -> None:
     job = load_any_job(str(DATA / "order.csv"), ("cluster.gpus=8",), "llama3_8b", "dgx_h100")
     assert (2, 8, str(DATA / "order.csv").endswith("order.csv")) == (
