@@ -228,3 +228,12 @@ def test_a_written_job_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     answer = json.loads(capsys.readouterr().out)
     assert (0, "import", 1) == (left.value.code, answer["kind"], answer["schema_version"])
     assert load_any_job(str(path)).plan == load_any_job(str(DATA / "torchtitan.toml"), (), None, "dgx_h100").plan
+
+
+def test_liger_kernels_of_a_trainer_go_with_how_it_shards(tmp_path: Path) -> None:
+    for zero, framework in (
+        ("deepspeed: ds.json", "hugging_face_deepspeed_liger"),
+        ("fsdp: full_shard", "hugging_face_liger"),
+    ):
+        text = f"per_device_train_batch_size: 1\ngradient_accumulation_steps: 2\nlearning_rate: 1.0e-5\nuse_liger_kernel: true\n{zero}\n"
+        assert framework == of_text(tmp_path, "train.yaml", text)["job"]["plan"]["framework"]
