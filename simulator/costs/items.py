@@ -24,7 +24,7 @@ from simulator.costs.tables import Machine, TablePrice, machine_of, mesh_of, pla
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import Fabric, GroupPlacement, place_group, place_hop
-from simulator.hardware.host import host_of
+from simulator.hardware.host import Host, host_of
 from simulator.plan.framework import Framework
 from simulator.program.calls import SYNCHRONISED
 from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, RESOURCE_KINDS, account_of
@@ -55,6 +55,7 @@ class Desk:
         end_of_step: the host's fixed time where it waits for the GPU [s].
         slice_time: the host's time for a tensor of a list [s].
         fuses: whether the communication of a fused pair hides under its compute.
+        unbound: whether the threads of every rank's update on the host may run on every core.
     """
 
     machine: Machine
@@ -64,6 +65,7 @@ class Desk:
     end_of_step: float = 0.0
     slice_time: float = 0.0
     fuses: bool = False
+    unbound: bool = False
 
 
 @functools.lru_cache(maxsize=256)
@@ -71,7 +73,7 @@ def desk_of(cluster: Cluster, axes: Axes, framework: Framework | None) -> Desk:
     """Return the desk of a cluster, a mesh and the framework whose host costs apply; None = the host costs nothing."""
     machine = machine_of(cluster, framework.backend if framework else "nccl")
     if framework is None:
-        return _desk(machine, axes, NO_HOST, 0.0, 0.0, 0.0, False)
+        return _desk(machine, axes, NO_HOST, 0.0, 0.0, 0.0, False, False)
     pace = cluster.pace.host
     return _desk(
         machine,
@@ -81,6 +83,7 @@ def desk_of(cluster: Cluster, axes: Axes, framework: Framework | None) -> Desk:
         framework.step_time / pace,
         framework.slice_time / pace,
         framework.fuses_pairs,
+        framework.unbound_host_threads,
     )
 
 
@@ -93,6 +96,7 @@ def _desk(
     end_of_step: float,
     slice_time: float,
     fuses: bool,
+    unbound: bool,
 ) -> Desk:
     return Desk(
         machine=machine,
@@ -102,6 +106,7 @@ def _desk(
         end_of_step=end_of_step,
         slice_time=slice_time,
         fuses=fuses,
+        unbound=unbound,
     )
 
 
@@ -194,7 +199,16 @@ def price_item(item: Segment | FusedSegment | Link, desk: Desk) -> ItemPrice:
     place = None if item.kind == COPY else _place(item.kind, item.group, item.pipeline_ranks, desk)
     wait, listing = desk.after_message if item.blocks else 0.0, desk.slice_time if item.slices else 0.0
     return _link(
-        item.kind, item.collective, item.message, place, item.account, wait, item.slices, listing, desk.machine
+        item.kind,
+        item.collective,
+        item.message,
+        place,
+        item.account,
+        wait,
+        item.slices,
+        listing,
+        desk.machine,
+        desk.unbound,
     )
 
 
@@ -325,6 +339,7 @@ def _link(
     slices: int,
     slice_time: float,
     machine: Machine,
+    unbound: bool,
 ) -> ItemPrice:
     """Price a link.
 
@@ -332,10 +347,11 @@ def _link(
         place: of its ranks on the wires; None for a copy.
         wait: for the host, behind it [s].
         slice_time: the host's, for a tensor of a list [s].
+        unbound: whether the threads of every rank's update on the host may run on every core.
     """
     draft, number = _Draft(), ACCOUNTS.index(account)
     if place is None:
-        _copy(draft, collective, message, number, machine.cluster)
+        _copy(draft, collective, message, number, host_of(machine.cluster, unbound))
     else:
         _message(draft, kind, collective, message, place, number, machine.fabric)
     if wait:
@@ -346,9 +362,9 @@ def _link(
     return draft.price()
 
 
-def _copy(draft: _Draft, what: str, message: float, account: int, cluster: Cluster) -> None:
+def _copy(draft: _Draft, what: str, message: float, account: int, host: Host) -> None:
     """Price what the host does; copies use the GPU's copy engines, updates nothing of it."""
-    seconds, name, sigma = host_seconds(what, message, host_of(cluster))
+    seconds, name, sigma = host_seconds(what, message, host)
     draft.occupancy = seconds
     if what != "host_update":
         draft.share[RESOURCE_KINDS.index("copy")] = 1.0

@@ -21,15 +21,18 @@ Spread = Annotated[float, Field(gt=0, le=3)]
 
 class HostCoefficients(NamedSpec):
     """What hosts reach: `copy_fraction` of the link's bandwidth by copies of pinned memory, after `copy_start` [s] of the driver;
-    `stream_fraction` of the memory's bandwidth by loops over arrays; sigmas of log(measured / priced).  `arm_pace`: how fast Arm servers
-    run the Python and the dispatch of a framework beside x86 servers, whose times its profile gives [1]; `training_pace`: how fast
-    operators are started in a training step beside a loop of one operator, which is what profiles give [1]."""
+    `stream_fraction` of the memory's bandwidth by loops over arrays, `unbound_fraction` where the threads of several ranks may each run on
+    every core; sigmas of log(measured / priced).  `arm_pace`: how fast Arm servers run the Python and the dispatch of a framework beside
+    x86 servers, whose times its profile gives [1]; `training_pace`: how fast operators are started in a training step beside a loop of one
+    operator, which is what profiles give [1]."""
 
     copy_fraction: Fraction
     copy_start: Seconds
     stream_fraction: Fraction
+    unbound_fraction: Fraction
     copy_sigma: Spread
     stream_sigma: Spread
+    unbound_sigma: Spread
     arm_pace: Fraction
     training_pace: Fraction
 
@@ -67,8 +70,11 @@ def host_pace(kind: str) -> float:
     return load_host_coefficients().arm_pace if kind == "arm" else 1.0
 
 
-def host_of(cluster: Cluster) -> Host:
+def host_of(cluster: Cluster, unbound: bool = False) -> Host:
     """Return one GPU's part of its host, which it shares with the GPUs of its node that belong to the job.
+
+    Args:
+        unbound: the threads of every rank may run on every core, where those of several get in each other's way.
 
     Raises:
         SpecError: the node's file does not say what memory its host has.
@@ -84,13 +90,16 @@ def host_of(cluster: Cluster) -> Host:
             f"what is put on the host needs the host's memory, but node {node.name!r} gives no host_memory or no "
             "host_memory_bandwidth. Way out: add both to its file, or leave out the offloading"
         )
+    crowded = unbound and cluster.gpus_per_node > 1
     return Host(
         copy_bandwidth=cluster.host_link.bandwidth
         * numbers.copy_fraction
         / min(node.gpus_per_host_link, cluster.gpus_per_node),
         copy_start=numbers.copy_start,
-        stream_bandwidth=node.host_memory_bandwidth * numbers.stream_fraction / cluster.gpus_per_node,
+        stream_bandwidth=node.host_memory_bandwidth
+        * (numbers.unbound_fraction if crowded else numbers.stream_fraction)
+        / cluster.gpus_per_node,
         memory=node.host_memory,
         copy_sigma=numbers.copy_sigma,
-        stream_sigma=numbers.stream_sigma,
+        stream_sigma=numbers.unbound_sigma if crowded else numbers.stream_sigma,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.importers.imported import Findings, Imported, again
+from simulator.plan.framework import load_framework
 
 __all__ = ["resolved"]
 
@@ -70,11 +71,14 @@ def _idle(findings: Findings, replicas: int | None) -> Iterator[tuple[str, str]]
             yield f"plan.{name}", "the model has no experts"
     elif plan("expert_parallel") == 1:
         yield "plan.expert_exchange", "expert_parallel = 1"
-    if replicas is not None and replicas * plan("context_parallel") == 1:
-        for name in ("zero_stage", "overlap_gradients", "overlap_parameters", "bucket_size", "shard_size", "reshard_after_forward",
-                     "fsdp_prefetch", "parameter_offload", "gradient_reduce_dtype", "secondary_shard_size"):  # fmt: skip
-            yield f"plan.{name}", "one replica"
     stage = findings.get("plan.zero_stage", 0)
+    if replicas is not None and replicas * plan("context_parallel") == 1:
+        for name in ("overlap_gradients", "overlap_parameters", "bucket_size", "shard_size", "reshard_after_forward",
+                     "fsdp_prefetch", "gradient_reduce_dtype", "secondary_shard_size"):  # fmt: skip
+            yield f"plan.{name}", "one replica"
+        if stage < 3 or not _hooks(findings):
+            yield "plan.zero_stage", "one replica"
+            yield "plan.parameter_offload", "one replica"
     if stage == 3:
         yield "plan.overlap_gradients", "ZeRO-3 always reduces beside the backward pass"
         yield "plan.bucket_size", "ZeRO-3 reduces unit by unit"
@@ -86,3 +90,9 @@ def _idle(findings: Findings, replicas: int | None) -> Iterator[tuple[str, str]]
         "plan.gradient_dtype"
     ):
         yield "plan.gradient_reduce_dtype", "gradients are kept in it"
+
+
+def _hooks(findings: Findings) -> bool:
+    """Whether the code's hooks fetch and release sharded weights, as they do on one rank, too."""
+    name = findings.get("plan.framework")
+    return name is not None and load_framework(name).fetch_time > 0

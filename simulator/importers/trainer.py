@@ -272,9 +272,10 @@ def _memory(settings: Settings, findings: Findings) -> None:
     if clip is not None:
         findings.put("plan.clip_gradients", clip > 0, settings.said("max_grad_norm"))
     liger = settings.flag("use_liger_kernel", "enable_liger_kernel", "liger_rms_norm")
-    if liger and findings.get("plan.framework") == "hugging_face_fsdp":
+    beside = {"hugging_face_fsdp": "hugging_face_liger", "hugging_face_deepspeed": "hugging_face_deepspeed_liger"}
+    if liger and findings.get("plan.framework") in beside:
         findings.put(
             "plan.framework",
-            "hugging_face_liger",
+            beside[findings.get("plan.framework")],
             settings.said("use_liger_kernel", "enable_liger_kernel", "liger_rms_norm"),
         )

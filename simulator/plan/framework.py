@@ -108,6 +108,7 @@ class Framework(ExtendingSpec):
     kernel); layer_wait (the same at the end of every recomputed layer, forward and backward); step_time per optimizer step spent
     with the GPU idle.
     Updates on the CPU: fused_host_optimizer (one pass over all arrays, as DeepSpeed's CPU Adam; else a loop per operation);
+    unbound_host_threads (the launcher leaves every rank's threads all cores, where they get in each other's way);
     offloads_master_weights (the fp32 weights go with the states; else the GPU keeps its own and gets them back in fp32).
     Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries),
     grouped_workspace (the same for the grouped products of experts, one per stream they run on), communicator (buffers
@@ -207,6 +208,7 @@ class Framework(ExtendingSpec):
     layer_wait: Seconds = 0.0
     step_time: Seconds
     fused_host_optimizer: bool = False
+    unbound_host_threads: bool = False
     offloads_master_weights: bool = False
     context: Bytes
     workspace: Bytes

@@ -133,6 +133,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "message_wait": ({**PIPELINE, "profile": {"p2p": '"blocking"'}}, '"0 us"', '"300 us"'),
     "step_time": ({}, '"1 ms"', '"9 ms"'),
     "fused_host_optimizer": switch(HOST),
+    "unbound_host_threads": switch(HOST),
     "offloads_master_weights": switch(HOST),
     "context": ({}, '"1 GiB"', '"2 GiB"'),
     "workspace": ({}, '"64 MiB"', '"128 MiB"'),

@@ -11,6 +11,7 @@ import pytest
 from simulator.costs.fused_pairs import handed_over
 from simulator.costs.host_time import HostTimes, host_rows, host_times, interval, table_time
 from simulator.costs.tables import machine_of
+from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.host import load_host_coefficients
 from simulator.lowering import lower
@@ -88,6 +89,20 @@ def test_hooks_fetch_the_weights_of_every_linear_layer() -> None:
     assert 0 == fetched("layer forward", zero_stage=2)
     experts = fetched("moe layer forward", "mixtral_8x7b", zero_stage=3)
     assert 4 + 1 + 3 * 8 == experts  # attention, the router, and three products of each expert
+
+
+def test_hooks_run_on_one_rank_too() -> None:
+    """DeepSpeed's ZeRO-3 on one GPU sends nothing, and fetches as ever; where there are no hooks the stage has no effect and is refused."""
+    work = Workload(model=load_model("llama3_8b"), sequence_length=256, global_batch_size=1)
+    cluster = load_cluster("dgx_h100", 1)
+    whole, hooked = (
+        simulate(work, Plan(framework="hugging_face_deepspeed", zero_stage=stage), cluster) for stage in (0, 3)
+    )
+    fetches = load_framework("hugging_face_deepspeed").fetch_time * 2 * (7 * work.model.layers + 1)
+    assert hooked.breakdown["host"] - whole.breakdown["host"] == pytest.approx(fetches, rel=0.1)
+    assert hooked.breakdown["dp"] == 0.0
+    with pytest.raises(PlanError, match="data_parallel = 1"):
+        simulate(work, Plan(framework="hugging_face_fsdp", zero_stage=3), cluster)
 
 
 def test_weights_of_experts_in_a_loop_are_put_together_from_every_ranks_part() -> None:

@@ -200,6 +200,15 @@ def test_the_batch_follows_the_gpus_that_the_job_has(tmp_path: Path) -> None:
     assert (8, 0) == (alone.workload.global_batch_size, alone.plan.zero_stage)
 
 
+def test_hooks_of_zero_3_stay_on_one_gpu(tmp_path: Path) -> None:
+    """They fetch and release weights there, too, from a host where these are offloaded."""
+    path = tmp_path / "ds.json"
+    zero = {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
+    path.write_text(json.dumps({"train_micro_batch_size_per_gpu": 4, "zero_optimization": zero}))
+    plan = load_any_job(str(path), ("cluster.gpus=1",), "llama3_8b", "dgx_h100").plan
+    assert (3, 1.0, 1.0) == (plan.zero_stage, plan.parameter_offload, plan.optimizer_offload)
+
+
 def test_a_pipeline_order_of_pytorch_becomes_the_schedule(tmp_path: Path) -> None:
     job = load_any_job(str(DATA / "order.csv"), ("cluster.gpus=8",), "llama3_8b", "dgx_h100")
     assert (2, 8, str(DATA / "order.csv").endswith("order.csv")) == (
@@ -219,3 +228,12 @@ def test_a_written_job_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     answer = json.loads(capsys.readouterr().out)
     assert (0, "import", 1) == (left.value.code, answer["kind"], answer["schema_version"])
     assert load_any_job(str(path)).plan == load_any_job(str(DATA / "torchtitan.toml"), (), None, "dgx_h100").plan
+
+
+def test_liger_kernels_of_a_trainer_go_with_how_it_shards(tmp_path: Path) -> None:
+    for zero, framework in (
+        ("deepspeed: ds.json", "hugging_face_deepspeed_liger"),
+        ("fsdp: full_shard", "hugging_face_liger"),
+    ):
+        text = f"per_device_train_batch_size: 1\ngradient_accumulation_steps: 2\nlearning_rate: 1.0e-5\nuse_liger_kernel: true\n{zero}\n"
+        assert framework == of_text(tmp_path, "train.yaml", text)["job"]["plan"]["framework"]

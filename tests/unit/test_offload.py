@@ -11,7 +11,7 @@ from simulator.costs.price import price
 from simulator.engine import run
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import load_cluster
-from simulator.hardware.host import host_of
+from simulator.hardware.host import host_of, load_host_coefficients
 from simulator.lowering import lower
 from simulator.plan.plan import Plan
 from simulator.program.program import CATEGORIES, COPY, Link, Program
@@ -177,3 +177,9 @@ def test_gpus_that_have_no_part_in_the_job_leave_their_share_of_the_host_to_it()
     assert one.copy_bandwidth == 2 * two.copy_bandwidth == 2 * all_.copy_bandwidth
     assert one.stream_bandwidth == 2 * two.stream_bandwidth == 16 * all_.stream_bandwidth
     assert host_of(load_cluster("v100_dgx2", 32)) == all_
+    numbers = load_host_coefficients()
+    slower = numbers.unbound_fraction / numbers.stream_fraction
+    assert host_of(load_cluster("v100_dgx2", 16), unbound=True).stream_bandwidth == pytest.approx(
+        slower * all_.stream_bandwidth
+    )
+    assert host_of(load_cluster("v100_dgx2", 1), unbound=True) == one  # a rank alone has the cores to itself

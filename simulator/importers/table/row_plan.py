@@ -343,7 +343,8 @@ def _sharding(row: Row, framework: str, replicas: int, context: int, assumed: li
         if group % context == 0 and replicas % group == 0:
             return {"zero_stage": stage, "shard_size": group}
         assumed.append(f"states sharded over all {replicas} replicas: groups of {group} do not divide them")
-    return {"zero_stage": stage if replicas > 1 else 0}
+    hooks = stage == 3 and load_framework(framework).fetch_time > 0  # run on one rank, too
+    return {"zero_stage": stage if replicas > 1 or hooks else 0}
 
 
 _ASYNC_TP = re.compile(r"(?<!no )(?<!without )\basync[ -]tp\b")

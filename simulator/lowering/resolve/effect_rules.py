@@ -23,7 +23,8 @@ def check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Sch
     """
 
     leave = gradients_leave(plan, schedule)
-    if plan.zero_stage > (1 if schedule.replicas > 1 else 0) and replicas == 1 and not leave:
+    hooks = plan.zero_stage == 3 and framework.fetch_time > 0  # fetch and release weights on a rank alone, too
+    if plan.zero_stage > (1 if schedule.replicas > 1 else 0) and replicas == 1 and not (leave or hooks):
         nearest = 1 if schedule.replicas > 1 else 0
         leaves = ", or optimizer_offload = 1 (gradients leave as they are made)"
         refuse(
