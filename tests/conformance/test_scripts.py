@@ -200,6 +200,16 @@ def test_memory_of_the_host_may_be_pinned(tmp_path: Path) -> None:
     assert 64 * 64 + 64 == capture(f"{script}:step", 1).parameters
 
 
+def test_what_is_written_over_its_own_operand_is_read_too(tmp_path: Path) -> None:
+    """`torch.exp(x, out=x)`, as Megatron-LM's loss does."""
+    script = tmp_path / "train.py"
+    line = "x = torch.zeros(8, 64)\n    torch.exp(x, out=x)\n    torch.exp(x, out=torch.empty(8, 64))\n    model("
+    script.write_text(MODEL.replace("    model(", f"    {line}", 1))
+    found = [event for event in capture(f"{script}:step", 1).events if event.name == "aten.exp"]
+
+    assert [(4 * 8 * 64, 4 * 8 * 64)] * 2 == [(event.read, event.written) for event in found]
+
+
 def test_a_script_that_leaves_early_says_so(tmp_path: Path) -> None:
     assert "left with 3" in refusal(tmp_path, "import sys\nsys.exit(3)\n", "")
 

@@ -72,7 +72,7 @@ torch.Tensor.cuda = lambda tensor, *rest, **options: tensor
 KINDS = {torch.float32: "torch.cuda.FloatTensor", torch.bfloat16: "torch.cuda.BFloat16Tensor"}
 torch.Tensor.type = lambda tensor, *to: tensor.to(*to) if to else KINDS[tensor.dtype]
 made = torch.tensor
-torch.tensor = lambda *values, pin_memory=False, **options: made(*values, **options)
+torch.tensor = lambda *values, pin_memory=False, device=None, **options: made(*values, **options)
 for name in ("Stream", "Event", "current_stream", "stream"):
     setattr(torch.cuda, name, getattr(torch.cpu, name))
 random.CudaRNGStatesTracker.fork = lambda tracker, name="": contextlib.nullcontext()
