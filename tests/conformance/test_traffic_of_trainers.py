@@ -36,7 +36,8 @@ TURNED = TOKENS * (16 + 4) * 64
 def beside(name: str, case: Case) -> dict[str, tuple[Amount, ...]]:
     """By phase.
 
-    accelerate widens a model's logits once more, but under `fully_shard`, and DistributedDataParallel copies them where it looks for weights that are not used.
+    accelerate widens a model's logits once more, but under `fully_shard`, and DistributedDataParallel copies them where it looks for
+    weights that are not used.
     Under autocast cosines and sines are fp32, so that queries and keys are turned in fp32, and gradients of one input are added up in it.
     FSDP1 joins the gradients of a unit of every microbatch, but the last ones' alone are divided and reduced.
     """
