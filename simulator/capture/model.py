@@ -31,7 +31,7 @@ def model_fields(capture: Capture, name: str) -> tuple[dict[str, Any], list[str]
         SpecError: the model is none of a known family; says what was found.
     """
     events, shapes = [event for event in capture.events if event.phase == "forward"], capture.shapes
-    vocabulary, hidden, others = _tables(events, shapes, capture.script)
+    vocabulary, hidden, places = _tables(events, shapes, capture.script)
     blocks = sorted({_number(event.path) for event in events if _repeats(event)}, key=int)
     if not blocks:
         raise SpecError(
@@ -45,16 +45,17 @@ def model_fields(capture: Capture, name: str) -> tuple[dict[str, Any], list[str]
     products = [event.path for event in first if event.work == "gemm"]
     biased = [path for path in products if f"{path}.bias" in own]
     norms = [key for key, shape in own.items() if len(shape) == 1 and key.rpartition(".")[0] not in matrices]
-    assumed = [] if others else ["positions = rotary: no table of positions was looked up"]
+    assumed = [] if places else ["positions = rotary: no table of positions was looked up"]
     fields |= {
+        "qk_norm": sum(shapes[key] == (fields["head_dim"],) for key in norms if shapes[key] != (hidden,)) == 2,
         "name": name,
         "family": name,
         "layers": len(blocks),
         "hidden": hidden,
         "vocabulary": vocabulary,
-        "sequence_length": int(length),
+        "sequence_length": places or int(length),
         "norm": "layer_norm" if any(key.endswith(".bias") for key in norms) else "rms_norm",
-        "positions": "learned" if others else "rotary",
+        "positions": "learned" if places else "rotary",
         "tied_embeddings": sum(shape == (vocabulary, hidden) for shape in shapes.values()) == 1,
         "qkv_bias": bool(biased) and biased[0] == products[0],
         "linear_bias": bool(biased) and biased[-1] == products[-1],
@@ -63,8 +64,10 @@ def model_fields(capture: Capture, name: str) -> tuple[dict[str, Any], list[str]
     there = sum(math.prod(shape) for shape in shapes.values())
     if model.parameters != there:
         raise SpecError(
-            f"{capture.script}: a transformer of {len(blocks)} such layers has {model.parameters:,} parameters, but it has {there:,}: "
-            "something in it is of no known family. Way out: dtsim capture, which needs none"
+            f"{capture.script}: a transformer of {len(blocks)} such layers has {model.parameters:,} parameters, but it has {there:,} "
+            f"({there - model.parameters:+,}): something in it is of no known family. A layer has {_named(own)}; outside of layers are "
+            f"{_named({key: shape for key, shape in shapes.items() if not block_of(key)[0].endswith('*')})}. Way out: dtsim capture, "
+            "which needs none"
         )
     return fields, assumed
 
@@ -77,13 +80,13 @@ def _number(path: str) -> str:
     return path.split(".")[block_of(path)[0].count(".")]
 
 
-def _tables(events: list[Event], shapes: Shapes, script: str) -> tuple[int, int, bool]:
-    """Vocabulary and width of the largest table that is looked up, and whether there are others of that width."""
+def _tables(events: list[Event], shapes: Shapes, script: str) -> tuple[int, int, int]:
+    """Vocabulary and width of the largest table that is looked up, and rows of the next one of that width: places; 0 without."""
     found = {event.path: shapes.get(f"{event.path}.weight", ()) for event in events if event.name == "aten.embedding"}
     tables = sorted((shape for shape in found.values() if len(shape) == 2), reverse=True)
     if not tables:
         raise SpecError(f"{script}: no embedding: expected a model that looks tokens up in a table")
-    return tables[0][0], tables[0][1], any(shape[1] == tables[0][1] for shape in tables[1:])
+    return tables[0][0], tables[0][1], next((shape[0] for shape in tables[1:] if shape[1] == tables[0][1]), 0)
 
 
 def _layer(events: list[Event], hidden: int, script: str) -> dict[str, Any]:
@@ -111,6 +114,17 @@ def _layer(events: list[Event], hidden: int, script: str) -> dict[str, Any]:
         "ffn": down[3],
         "gated_mlp": into == 2 * down[3],
     }
+
+
+def _named(shapes: Shapes) -> str:
+    """Weights by name and size, `layers.0.` and the like left out."""
+    return (
+        ", ".join(
+            f"{block_of(key)[1] if block_of(key)[0].endswith('*') else key} {'x'.join(map(str, shape))}"
+            for key, shape in shapes.items()
+        )
+        or "none"
+    )
 
 
 def _shown(shapes: list[tuple[int, int, int, int]]) -> str:

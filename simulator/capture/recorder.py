@@ -181,8 +181,9 @@ class Recorder:
         touched = [t for tensors in found.values() for t in tensors]
         mutated = {id(t) for t in written}
         fresh = [self.facts(t) for t in outputs if id(t) not in mutated and self.storages.is_new(t)]
-        first = {id(t): number for number, t in reversed(list(enumerate(touched)))}
-        again = [self.facts(t) for number, t in enumerate(touched) if first[id(t)] != number]
+        read = [t for key, tensors in found.items() if key != "out" for t in tensors]
+        first = {id(t): number for number, t in reversed(list(enumerate(read)))}
+        again = [self.facts(t) for number, t in enumerate(read) if first[id(t)] != number]
         work = describe(name, named, fresh, [self.facts(t) for t in written], again)
         if not work.known:
             self.unknown[name] += 1

@@ -12,9 +12,11 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from simulator.capture.attention import fuse_attention
 from simulator.capture.data_parallel import DataParallel
 from simulator.capture.letters import Letters
 from simulator.capture.libraries import Libraries
+from simulator.capture.precision import mix_precision
 from simulator.capture.record import Capture, Group
 from simulator.capture.recorder import Recorder, place_in_script
 from simulator.capture.storages import category_of
@@ -55,6 +57,8 @@ class Sandbox:
         self._process_group(world, rank)
         self._pipelines(letters)
         self._devices()
+        fuse_attention()
+        mix_precision(self.recorder.wait_of_host)
         self._samplers()
         self._compilers()
         self._optimizers()

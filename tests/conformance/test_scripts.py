@@ -171,6 +171,44 @@ def test_a_model_that_is_compiled_is_recorded_as_eager_code_and_says_so(tmp_path
     assert any("torch.compile" in note and "train.py:3" in note for note in notes)
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("bfloat16", "bf16"), ("float16", "fp16")])
+def test_mixed_precision_of_a_gpu_is_what_a_gpu_would_do(name: str, dtype: str, tmp_path: Path) -> None:
+    """Asked for by name it would be left out where there is none; no gradient is infinite, which the host waits to hear."""
+    script = tmp_path / "train.py"
+    step = """
+scaler = torch.amp.GradScaler("cuda")
+def step():
+    with torch.autocast("cuda", dtype=torch.NAME):
+        loss = model(torch.zeros(8, 64)).sum()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    script.write_text(MODEL + step.replace("NAME", name))
+    found = capture(f"{script}:step", 1).events
+
+    assert [dtype] * 2 == [event.dtype for event in found if event.work == "gemm"]
+    assert 1 == sum(event.name == "host reads" for event in found)
+    assert any(event.name.startswith("aten._foreach_add_") for event in found)
+
+
+@pytest.mark.parametrize(
+    "call", ["x, x, x, dropout_p=0.1, is_causal=True", "x, x, x[..., :16]", "x, x, x, None, 0.1, True"]
+)
+def test_attention_that_only_a_gpu_has_a_kernel_for_is_one_kernel(call: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    attend = (
+        f"x = model(torch.zeros(8, 64)).view(1, 2, 8, 32)\n    torch.nn.functional.scaled_dot_product_attention({call})"
+    )
+    script.write_text(MODEL.replace("model(torch.zeros(8, 64))", attend))
+    found = [event for event in capture(f"{script}:step", 1).events if event.work == "attention"]
+    width = 24 if "..." in call else 32
+
+    assert [("forward", 1), ("backward", 3)] == [(event.phase, event.launches) for event in found]
+    assert {(1, 2, 8, width)} == {event.shape for event in found}
+    assert 4 * 2 * 8 * 8 * width == found[0].flops
+
+
 def test_a_parameter_that_is_converted_stays_the_same_parameter(tmp_path: Path) -> None:
     """As in PyTorch: what a code noted on it stays, and an optimizer made before updates it."""
     script = tmp_path / "train.py"
@@ -198,6 +236,16 @@ def test_memory_of_the_host_may_be_pinned(tmp_path: Path) -> None:
     script.write_text(MODEL.replace("torch.zeros(8, 64)", "torch.zeros(8, 64).pin_memory()"))
 
     assert 64 * 64 + 64 == capture(f"{script}:step", 1).parameters
+
+
+def test_what_is_written_over_its_own_operand_is_read_too(tmp_path: Path) -> None:
+    """`torch.exp(x, out=x)`, as Megatron-LM's loss does."""
+    script = tmp_path / "train.py"
+    line = "x = torch.zeros(8, 64)\n    torch.exp(x, out=x)\n    torch.exp(x, out=torch.empty(8, 64))\n    model("
+    script.write_text(MODEL.replace("    model(", f"    {line}", 1))
+    found = [event for event in capture(f"{script}:step", 1).events if event.name == "aten.exp"]
+
+    assert [(4 * 8 * 64, 4 * 8 * 64)] * 2 == [(event.read, event.written) for event in found]
 
 
 def test_a_script_that_leaves_early_says_so(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def library():
     config = kind(**shape, **special, attn_implementation="sdpa", dtype=torch.bfloat16)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     if words.recompute == "full":
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.gradient_checkpointing_enable({"use_reentrant": True})  # as before transformers 5
     return model.train()
 
 

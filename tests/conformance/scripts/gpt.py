@@ -71,8 +71,14 @@ torch.cuda.current_device = lambda: "cpu"
 torch.Tensor.cuda = lambda tensor, *rest, **options: tensor
 KINDS = {torch.float32: "torch.cuda.FloatTensor", torch.bfloat16: "torch.cuda.BFloat16Tensor"}
 torch.Tensor.type = lambda tensor, *to: tensor.to(*to) if to else KINDS[tensor.dtype]
-made = torch.tensor
-torch.tensor = lambda *values, pin_memory=False, **options: made(*values, **options)
+
+
+def here(make):
+    """What it makes by name on a GPU, or in memory that is pinned, is made here."""
+    return lambda *values, pin_memory=False, device=None, **options: make(*values, **options)
+
+
+torch.tensor, torch.zeros = here(torch.tensor), here(torch.zeros)
 for name in ("Stream", "Event", "current_stream", "stream"):
     setattr(torch.cuda, name, getattr(torch.cpu, name))
 random.CudaRNGStatesTracker.fork = lambda tracker, name="": contextlib.nullcontext()

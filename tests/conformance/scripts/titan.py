@@ -53,11 +53,6 @@ def scaled_dot_product_attention(query, key, value, **options):
     return torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, 0.0, True)[0]
 
 
-def attention_of_two_widths(query, key, value, is_causal=True, scale=None, **options):
-    """The kernel that it calls where values are narrower than keys: cuDNN's, for no other takes them."""
-    return torch.ops.aten._scaled_dot_product_cudnn_attention(query, key, value, None, True, 0.0, True, scale=scale)[0]
-
-
 def rms_norm(x, shape, weight=None, eps=None):
     """One kernel on a GPU, which on a CPU keeps more than plain operations do."""
     wide = x.float()
@@ -67,8 +62,6 @@ def rms_norm(x, shape, weight=None, eps=None):
 F.rms_norm = rms_norm
 if words.context > 1:
     F.scaled_dot_product_attention = scaled_dot_product_attention
-elif words.model == "deepseek_v3":
-    F.scaled_dot_product_attention = attention_of_two_widths
 
 
 counted = AllToAllTokenDispatcher._sync_token_count_exchange

@@ -39,7 +39,7 @@ def core(
     shared = g.heads if repeats else k.dims[2]
     many = [t.view(*tokens, shared, t.dims[-1]) for t in (k, v)]
     fused = style.attention != "unfused" and m.positions != "transformer_xl"
-    if repeats and fused:
+    if repeats:
         k, v = many = _repeated(g, k, v, label)
     role = "operand" if own else ""
     operands = (

@@ -1,9 +1,9 @@
 """Attention that keeps its scores in memory: scores, softmax, dropout and context as separate kernels.
 
-A softmax that is not fused works in fp32; bytes per score, e = bytes of an element, 1 for the mask:
+A softmax that is not fused works in fp32; bytes per score, e = bytes of an element (all heads share one mask):
 
-    forward   cast e, 4; masked fill 4 + 1, 4; softmax 4, 4; cast 4, e       reads e + 13    writes 12 + e
-    backward  cast e, 4; softmax 8, 4; masked fill 4 + 1, 4; cast 4, e       reads e + 17    writes 12 + e
+    forward   cast e, 4; masked fill 4, 4; softmax 4, 4; cast 4, e       reads e + 12    writes 12 + e
+    backward  cast e, 4; softmax 8, 4; masked fill 4, 4; cast 4, e       reads e + 16    writes 12 + e
 
 Backward of the transposition: gradients of queries, keys and values joined, 3 passes; those of the first two times the scale
 of the scores (the derivative of torch.baddbmm is a product and a multiplication), 2.
@@ -89,9 +89,9 @@ def _softmax(g: LayerBuilder, scores: Tensor, label: str) -> Tensor:
     wide = () if fused else (replace(scores, name=f"{label}softmax output in fp32", element=4.0),)
     moved = Moves(
         dims=scores.dims,
-        read=passes * e if fused else e + 13,
+        read=passes * e if fused else e + 12,
         written=e if fused else e + 12,
-        backward_read=2 * kernels[1] * e if fused else e + 17,
+        backward_read=2 * kernels[1] * e if fused else e + 16,
         backward_written=e if fused else e + 12,
     )
     g.add(
