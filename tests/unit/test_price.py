@@ -170,7 +170,7 @@ def test_a_cluster_without_network_refuses_a_group_that_leaves_the_node() -> Non
 
 def test_every_class_has_a_spread_and_says_whether_it_was_calibrated() -> None:
     program = program_of("llama3_8b", 8, 8, 8192, zero_stage=3, framework="torchtitan")
-    known, new = (price(program, load_cluster(c, 8)) for c in ("h100_x8", "mi355x_x8"))
+    known, new = (price(program, load_cluster(c, 8)) for c in ("h100_x8", "ascend_910b_x8"))
     assert (known.sigma > 0).all()
     assert "gemm:bf16" in known.classes
     table = dict(zip(new.classes, new.calibrated, strict=True))
