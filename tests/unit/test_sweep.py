@@ -122,23 +122,36 @@ class _Known(Crew):
             yield [(n, row | {"step_time_s": 1 + n % 7, "reason": f"{n:{self.width}}"}) for n in block]
 
 
-def test_memory_hardly_grows_with_the_points(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some bytes of where a point's result is, nothing of the result, also where all are resumed."""
-    monkeypatch.setattr("simulator.studies.sweep._SECONDS", 0.01)  # small blocks
+def _held_at_the_end(study: str, journals: Path, count: int) -> tuple[int, int]:
+    """Bytes after a sweep of nine times so many points, and after one that finds all of them done."""
+    Path(study).write_text(TEXT.replace("[8, 16, 24, 32]", str([8 * (n + 1) for n in range(count)])))
+    the_study = load_study(study)
     held = []
-    for count in (20, 200, 400):
-        Path(study).write_text(TEXT.replace("[8, 16, 24, 32]", str([8 * (n + 1) for n in range(count)])))
-        the_study = load_study(study)
-        for there in (0, 9 * count):
-            tracemalloc.start()
-            with Journal(tmp_path / f"{count}.jsonl") as journal:
-                found = run_sweep(the_study, journal, _Known(5_000))
-                gc.collect()
-                held.append(tracemalloc.get_traced_memory()[0])
-            tracemalloc.stop()
-            assert (found.found, found.counts, found.best and found.best["point"]) == (there, {"ok": 9 * count}, 0)
-    assert held[4] - held[2] < 1_800 * 100
-    assert held[5] - held[3] < 1_800 * 100
+    for there in (0, 9 * count):
+        tracemalloc.start()
+        with Journal(journals / f"{count}.jsonl") as journal:
+            found = run_sweep(the_study, journal, _Known(5_000))
+            gc.collect()
+            held.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+        assert (found.found, found.counts, found.best and found.best["point"]) == (there, {"ok": 9 * count}, 0)
+    return held[0], held[1]
+
+
+def test_memory_hardly_grows_with_the_points(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some bytes of where a point's result is, nothing of the result, also where all are resumed.
+
+    What other threads of the process make meanwhile is counted, too, so the least of three tries tells.
+    """
+    monkeypatch.setattr("simulator.studies.sweep._SECONDS", 0.01)  # small blocks
+    tries = []
+    for number in range(3):
+        journals = tmp_path / str(number)
+        journals.mkdir()
+        few, many = (_held_at_the_end(study, journals, count) for count in (200, 400))
+        tries.append((many[0] - few[0], many[1] - few[1]))
+    assert min(done for done, _ in tries) < 1_800 * 100
+    assert min(resumed for _, resumed in tries) < 1_800 * 100
 
 
 def test_blocks_have_all_points_once_and_shrink_towards_the_end(study: str, tmp_path: Path) -> None:
