@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import csv
-import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,61 +105,6 @@ def test_a_study_that_grew_takes_over_what_is_there(study: str, rows: list[dict[
     for row in same:
         before = times[row["workload.global_batch_size"], row["plan.zero_stage"], row["plan.tensor_parallel"]]
         assert row | {"point": 0} == before | {"point": 0}
-
-
-class _Known(Crew):
-    """Workers that know every answer at once."""
-
-    def __init__(self, width: int = 0) -> None:
-        self.size, self.blocks, self.width = 2, list[int](), width
-
-    def run(self, work: Any, context: Any, blocks: Any, given_up: Any) -> Iterator[Any]:
-        for block in blocks:
-            self.blocks.append(len(block))
-            row = {"status": "ok", "fits": True}
-            yield [(n, row | {"step_time_s": 1 + n % 7, "reason": f"{n:{self.width}}"}) for n in block]
-
-
-def _held_at_the_end(study: str, journals: Path, count: int) -> tuple[int, int]:
-    """Bytes after a sweep of nine times so many points, and after one that finds all of them done."""
-    Path(study).write_text(TEXT.replace("[8, 16, 24, 32]", str([8 * (n + 1) for n in range(count)])))
-    the_study = load_study(study)
-    held = []
-    for there in (0, 9 * count):
-        tracemalloc.start()
-        with Journal(journals / f"{count}.jsonl") as journal:
-            found = run_sweep(the_study, journal, _Known(5_000))
-            gc.collect()
-            held.append(tracemalloc.get_traced_memory()[0])
-        tracemalloc.stop()
-        assert (found.found, found.counts, found.best and found.best["point"]) == (there, {"ok": 9 * count}, 0)
-    return held[0], held[1]
-
-
-def test_memory_hardly_grows_with_the_points(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some bytes of where a point's result is, nothing of the result, also where all are resumed.
-
-    What other threads of the process make meanwhile is counted, too, so the least of three tries tells.
-    """
-    monkeypatch.setattr("simulator.studies.sweep._SECONDS", 0.01)  # small blocks
-    tries = []
-    for number in range(3):
-        journals = tmp_path / str(number)
-        journals.mkdir()
-        few, many = (_held_at_the_end(study, journals, count) for count in (200, 400))
-        tries.append((many[0] - few[0], many[1] - few[1]))
-    assert min(done for done, _ in tries) < 1_800 * 100
-    assert min(resumed for _, resumed in tries) < 1_800 * 100
-
-
-def test_blocks_have_all_points_once_and_shrink_towards_the_end(study: str, tmp_path: Path) -> None:
-    Path(study).write_text(TEXT.replace("[8, 16, 24, 32]", str([8 * (n + 1) for n in range(300)])))
-    crew = _Known()
-    with Journal(tmp_path / "known.jsonl") as journal:
-        found = run_sweep(load_study(study), journal, crew)
-    assert sum(crew.blocks) == found.counts["ok"] == 2_700
-    assert 10 < len(crew.blocks) < 200
-    assert crew.blocks[-1] == 1
 
 
 def test_other_data_or_another_version_is_computed_anew(
