@@ -134,10 +134,8 @@ def _touched(short: str, arguments: Mapping[str, Any], outputs: Sequence[Facts])
     return None
 
 
-_ROWS, _LONG_ROW = (
-    {"_log_softmax": 3, "_softmax": 3, "_log_softmax_backward_data": 4, "_softmax_backward_data": 4},
-    12288,
-)
+_ROWS = {"_log_softmax": 3, "_softmax": 3, "_log_softmax_backward_data": 4, "_softmax_backward_data": 4}
+_LONG_ROW = 12288
 """How often a row is read (its maximum, its sum, its result; backward both operands, for a sum and the result) where it is longer than
 what shared memory holds in fp32 (ATen/native/cuda/SoftMax.cu: cunn_SoftMaxForward and cunn_SoftMaxBackward)."""
 _PICKS = ("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward")

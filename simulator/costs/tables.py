@@ -36,7 +36,7 @@ from simulator.hardware.compute_coefficients import (
 )
 from simulator.hardware.fabric import Backend, Fabric, GroupPlacement, fabric_of, place_group
 from simulator.hardware.gpu import Gpu
-from simulator.hardware.interference import interference_of, load_interference
+from simulator.hardware.interference import load_interference
 from simulator.hardware.parts import NORMAL, Pace
 from simulator.program.calls import EXCHANGED, AttentionCall, Call, NodeExchange, Product, Traffic
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, account_of
@@ -82,9 +82,7 @@ def machine_of(cluster: Cluster, backend: Backend = "nccl") -> Machine:
         gemm=load_gemm_coefficients(gpu, named.get("gemm")),
         attention=load_attention_coefficients(gpu, named.get("attention")),
         memory_bound=load_memory_bound_coefficients(gpu, named.get("memory_bound")),
-        slowdown=load_interference(named.get("interference") or interference_of(gpu.architecture)).matrix(
-            RESOURCE_KINDS
-        ),
+        slowdown=load_interference(gpu, named.get("interference")).matrix(RESOURCE_KINDS),
         pace=replace(cluster.pace, clock=cluster.pace.clock / (1.0 + cluster.slowest_gpu)),
     )
 

@@ -29,6 +29,7 @@ __all__ = [
     "MemoryBoundCoefficients",
     "Residuals",
     "load_attention_coefficients",
+    "load_for",
     "load_gemm_coefficients",
     "load_memory_bound_coefficients",
 ]
@@ -50,7 +51,7 @@ Counts = Annotated[tuple[Count, ...], BeforeValidator(_tuples), Field(min_length
 Tiles = Annotated[tuple[tuple[Count, Count], ...], BeforeValidator(_tuples), Field(min_length=1)]
 """A list of tiles, each (rows, columns)."""
 
-S = TypeVar("S", bound="_Calibration")
+S = TypeVar("S", bound=NamedSpec)
 
 
 class Residuals(Spec):
@@ -325,7 +326,7 @@ def load_gemm_coefficients(gpu: Gpu, name: str | None = None) -> GemmCoefficient
     Raises:
         SpecError: no such file, or it is wrong.
     """
-    return _load("gemm", gpu, name, GemmCoefficients)
+    return load_for(gpu, "gemm", name, GemmCoefficients, "gemm_any")
 
 
 def load_attention_coefficients(gpu: Gpu, name: str | None = None) -> AttentionCoefficients:
@@ -334,7 +335,7 @@ def load_attention_coefficients(gpu: Gpu, name: str | None = None) -> AttentionC
     Raises:
         SpecError: no such file, or it is wrong.
     """
-    return _load("attention", gpu, name, AttentionCoefficients)
+    return load_for(gpu, "attention", name, AttentionCoefficients, "attention_any")
 
 
 def load_memory_bound_coefficients(gpu: Gpu, name: str | None = None) -> MemoryBoundCoefficients:
@@ -343,12 +344,15 @@ def load_memory_bound_coefficients(gpu: Gpu, name: str | None = None) -> MemoryB
     Raises:
         SpecError: no such file, or it is wrong.
     """
-    return _load("memory_bound", gpu, name, MemoryBoundCoefficients)
+    return load_for(gpu, "memory_bound", name, MemoryBoundCoefficients, "memory_bound_any")
 
 
-def _load(kind: str, gpu: Gpu, name: str | None, cls: type[S]) -> S:
-    if name is not None:
-        return load_named("calibrations", name, cls)
+def load_for(gpu: Gpu, kind: str, name: str | None, cls: type[S], otherwise: str) -> S:
+    """Return the file of this name, or else that of the GPU, of its chip, of its architecture, or the one that serves all others.
+
+    Raises:
+        SpecError: no such file, or it is wrong.
+    """
     known = names("calibrations")
     wanted = (f"{kind}_{gpu.name}", f"{kind}_{gpu.chip}", f"{kind}_{gpu.architecture}")
-    return load_named("calibrations", next((w for w in wanted if w in known), f"{kind}_any"), cls)
+    return load_named("calibrations", name or next((w for w in wanted if w in known), otherwise), cls)

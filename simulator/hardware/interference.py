@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Annotated
 
 import numpy as np
@@ -10,9 +9,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from simulator.errors import SpecError
-from simulator.specs import Count, NamedSpec, Names, load_named, names, working_folder
+from simulator.hardware.compute_coefficients import load_for
+from simulator.hardware.gpu import Gpu
+from simulator.specs import Count, NamedSpec, Names
 
-__all__ = ["Interference", "interference_of", "load_interference"]
+__all__ = ["Interference", "load_interference"]
 
 Factor = Annotated[float, Field(ge=1, le=100)]
 
@@ -47,26 +48,10 @@ class Interference(NamedSpec):
         return out
 
 
-def load_interference(name: str = "interference") -> Interference:
-    """Return the interference file with this name.
+def load_interference(gpu: Gpu, name: str | None = None) -> Interference:
+    """Return the slowdowns of a file, or else the GPU's own, its chip's, its architecture's or those that serve all without their own.
 
     Raises:
         SpecError: no such file, or it is wrong.
     """
-    return _load(name, working_folder())
-
-
-def interference_of(architecture: str) -> str:
-    """Return the name of the interference file of an architecture, or of the one that serves all without their own.
-
-    >>> interference_of("ampere"), interference_of("cdna3")
-    ('interference', 'interference_cdna3')
-    """
-    own = f"interference_{architecture}"
-    return own if own in names("calibrations") else "interference"
-
-
-@functools.lru_cache(maxsize=32)
-def _load(name: str, directory: str) -> Interference:
-    """Load it; `directory` is where it was looked for, as the working directory's own files come first."""
-    return load_named("calibrations", name, Interference)
+    return load_for(gpu, "interference", name, Interference, "interference")

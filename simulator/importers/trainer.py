@@ -273,9 +273,7 @@ def _memory(settings: Settings, findings: Findings) -> None:
         findings.put("plan.clip_gradients", clip > 0, settings.said("max_grad_norm"))
     liger = settings.flag("use_liger_kernel", "enable_liger_kernel", "liger_rms_norm")
     beside = {"hugging_face_fsdp": "hugging_face_liger", "hugging_face_deepspeed": "hugging_face_deepspeed_liger"}
-    if liger and findings.get("plan.framework") in beside:
-        findings.put(
-            "plan.framework",
-            beside[findings.get("plan.framework")],
-            settings.said("use_liger_kernel", "enable_liger_kernel", "liger_rms_norm"),
-        )
+    with_liger = beside.get(findings.get("plan.framework"))
+    if liger and with_liger:
+        said = settings.said("use_liger_kernel", "enable_liger_kernel", "liger_rms_norm")
+        findings.put("plan.framework", with_liger, said)

@@ -84,6 +84,10 @@ class Schedule(abc.ABC):
             PlanError: `check` refuses the shape.
         """
 
+    def held(self, chunks_per_rank: int) -> int:
+        """Return how many chunks of layers a rank holds where a plan says `chunks_per_rank`: one where that counts slices."""
+        return 1 if self.slices else chunks_per_rank
+
     def steps(self, shape: Shape) -> int:
         """Return how many consecutive steps `order` covers: 1, or enough to see the steady state without a flush."""
         return 1 if self.flush else 2 * math.ceil(2 * shape.ranks / shape.microbatches) + 2

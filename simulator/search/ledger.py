@@ -158,10 +158,7 @@ class Ledger:
     def _still_open(self, number: int, others: Mapping[str, Sequence[int]]) -> NDArray[np.int64]:
         """Plans of which nothing is known that differ from one in nothing but some fields."""
         found = np.array([number])
-        stride = 1
-        for field, values in reversed([*self._space.ranges.items()]):
-            if field in others:
-                steps = np.array(others[field], np.int64) - number // stride % len(values)
-                found = np.add.outer(found, stride * steps).ravel()
-            stride *= len(values)
+        for field, places in others.items():
+            steps = np.array(places, np.int64) - self._space.place(number, field)
+            found = np.add.outer(found, self._space.strides[field] * steps).ravel()
         return np.asarray(found[self._fates[found] == _OPEN], np.int64)

@@ -86,16 +86,6 @@ class Family:
         self._space, self._objective, self._lightest = space, objective, lightest
         self._again = all(field in lightest for field in _AGAIN)
         self._known: dict[tuple[int, bool], float] = {}
-        self._strides: list[tuple[int, int]] = []
-        self._zero = 0, 1
-        stride = 1
-        for field, values in reversed([*space.ranges.items()]):
-            if field in lightest:
-                self._strides.append((stride, len(values)))
-            elif field == ZERO:
-                self._strides.append((stride, len(values)))
-                self._zero = stride, len(values)
-            stride *= len(values)
         alike = {field: range(len(values)) for field, values in space.ranges.items() if field in lightest}
         stages = space.ranges.get(ZERO, ())
         split = [
@@ -109,7 +99,8 @@ class Family:
         """Return what the objective of every member of a plan's family is at least; 0 = nothing is known, or it is alone."""
         if self._alone[self._gathers(number)]:
             return 0.0
-        first = number - sum([number // stride % count * stride for stride, count in self._strides])
+        space = self._space
+        first = number - sum([space.place(number, field) * space.strides[field] for field in self._others[0]])
         key = first, self._gathers(number)
         known = self._known.get(key)
         if known is None:
@@ -121,8 +112,7 @@ class Family:
         return self._others[self._gathers(number)]
 
     def _gathers(self, number: int) -> bool:
-        stride, count = self._zero
-        return bool(stride) and number // stride % count in self._gathering
+        return bool(self._gathering) and self._space.place(number, ZERO) in self._gathering
 
     def _found(self, point: Point) -> float:
         values = {field: self._lightest.get(field, value) for field, value in point.values.items()}

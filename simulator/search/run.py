@@ -153,8 +153,7 @@ class Run:
     def _in_order(self) -> Iterator[int]:
         """Every plan, those that shard more of the states first: where they have no room, the others have none."""
         stages = list(self.space.ranges.get(ZERO, ()))
-        behind = [*self.space.ranges][::-1].index(ZERO) if stages else 0
-        stride = math.prod([len(values) for values in self.space.ranges.values()][len(self._counts) - behind :])
+        stride = self.space.strides[ZERO] if stages else 1
         order = sorted(range(len(stages)), key=lambda place: -stages[place]) or [0]
         for before in range(0, self.space.size, stride * len(order)):
             for place in order:

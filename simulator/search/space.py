@@ -116,6 +116,15 @@ class Space:
     by_framework: bool = False
     left_out: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     untried: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    strides: Mapping[str, int] = dataclasses.field(init=False)
+    """Field -> by how much a plan's number grows with the place of its value."""
+
+    def __post_init__(self) -> None:
+        strides, stride = dict[str, int](), 1
+        for field in reversed([*self.ranges]):
+            strides[field] = stride
+            stride *= len(self.ranges[field])
+        object.__setattr__(self, "strides", strides)
 
     @property
     def size(self) -> int:
@@ -147,9 +156,7 @@ class Space:
 
     def place(self, number: int, field: str) -> int:
         """Return which of a field's values the plan of this number has."""
-        names = list(self.ranges)
-        stride = math.prod(len(self.ranges[name]) for name in names[names.index(field) + 1 :])
-        return number // stride % len(self.ranges[field])
+        return number // self.strides[field] % len(self.ranges[field])
 
     def job_of(self, point: Point) -> Job:
         """Return a plan as a job.

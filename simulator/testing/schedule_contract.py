@@ -118,7 +118,7 @@ class ScheduleContract:
         p, m, v = shape.ranks, shape.microbatches, shape.chunks_per_rank
         sizes = (placement.ranks, placement.microbatches, placement.lanes)
         self._require(sizes == (p, m, schedule.replicas), "the placement covers ranks, microbatches and lanes", shape)
-        chunks = p if schedule.slices else p * v
+        chunks = p * schedule.held(v)
         self._require(placement.chunks >= chunks, "the placement has v chunks per rank (one with slices)", shape)
         self._require({schedule.replicas} == set(placement.weight_copies().tolist()), "copies of the weights", shape)
         order = schedule.order(shape, placement)

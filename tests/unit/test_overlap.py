@@ -14,6 +14,7 @@ from simulator.calibration.kernels.overlap import calibrate_overlap, read_overla
 from simulator.costs.tables import machine_of
 from simulator.errors import CalibrationError, SpecError
 from simulator.hardware.cluster import load_cluster
+from simulator.hardware.gpu import load_gpu
 from simulator.hardware.interference import load_interference
 from simulator.probes.collectives import format_table
 from simulator.probes.machine import machine_files
@@ -138,7 +139,7 @@ def test_a_cluster_names_its_interference_and_a_step_feels_it(dtsim: Any, tmp_pa
 
 def test_a_name_that_is_no_file_is_an_error_of_the_cluster(dtsim: Any, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="interference_none"):
-        load_interference("interference_none")
+        load_interference(load_gpu("h100_80gb_sxm"), "interference_none")
 
 
 def test_measure_calibrate_predict_compare_with_recorded_output(dtsim: Any, tmp_path: Path) -> None:

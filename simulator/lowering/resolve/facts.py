@@ -106,10 +106,14 @@ class Facts:
         return SCHEDULES.get(plan.schedule or ("interleaved_1f1b" if plan.chunks_per_rank > 1 else "one_f_one_b"))
 
     @kept
+    def chunks(self) -> int:
+        """Of the pipeline, of layers."""
+        return self.plan.pipeline_parallel * self.schedule.held(self.plan.chunks_per_rank)
+
+    @kept
     def layer_split(self) -> tuple[int, ...] | None:
         """Layers per chunk, where they are not as even as can be."""
-        chunks = self.plan.pipeline_parallel * (1 if self.schedule.slices else self.plan.chunks_per_rank)
-        return self.plan.layer_split or dealt_layers(self.workload.model, self.framework, chunks)
+        return self.plan.layer_split or dealt_layers(self.workload.model, self.framework, self.chunks)
 
     @kept
     def shape(self) -> Shape:
@@ -158,7 +162,7 @@ class Facts:
     @kept
     def recomputes(self) -> Recompute:
         """What is computed again."""
-        return resolve_recompute(self.workload, self.plan, self.framework, self.schedule.slices, self.layer_split)
+        return resolve_recompute(self.workload, self.plan, self.framework, self.chunks, self.layer_split)
 
     @kept
     def post_validates(self) -> bool:
@@ -213,12 +217,12 @@ def _check_flush(facts: Facts) -> None:
 
 def _check_chunks(facts: Facts) -> None:
     plan, model = facts.plan, facts.workload.model
-    per_rank = 1 if facts.schedule.slices else plan.chunks_per_rank
+    per_rank = facts.schedule.held(plan.chunks_per_rank)
     depth = model.depth
-    if depth < plan.pipeline_parallel * per_rank and plan.layer_split is None:
+    if depth < facts.chunks and plan.layer_split is None:
         raise PlanError(
             f"every chunk needs a layer, but pipeline_parallel x chunks_per_rank = {plan.pipeline_parallel} x "
-            f"{per_rank} = {plan.pipeline_parallel * per_rank} and model "
+            f"{per_rank} = {facts.chunks} and model "
             f"{model.name!r} has {depth} layers. Nearest: pipeline_parallel = {max(1, depth // per_rank)}."
         )
 

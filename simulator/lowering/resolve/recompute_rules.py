@@ -16,12 +16,12 @@ __all__ = ["resolve_recompute"]
 
 
 def resolve_recompute(
-    workload: Workload, plan: Plan, framework: Framework, slices: bool, split: tuple[int, ...] | None
+    workload: Workload, plan: Plan, framework: Framework, chunks: int, split: tuple[int, ...] | None
 ) -> Recompute:
     """Return what is computed again in the backward pass.
 
     Args:
-        slices: whether the schedule slices sequences, so that a rank has one chunk.
+        chunks: of the pipeline, of layers.
         split: layers per chunk, where they are not as even as can be.
 
     Raises:
@@ -41,7 +41,6 @@ def resolve_recompute(
         policy.saves if policy else (),
         "layer" if plan.recompute_method == "uniform" else framework.recompute_extent,
     )
-    chunks = plan.pipeline_parallel * (1 if slices else plan.chunks_per_rank)
     largest = max(split) if split else -(-workload.model.layers // chunks)
     _check(found, bool(found.modules or found.method or found.layers), largest)
     if found.modules:

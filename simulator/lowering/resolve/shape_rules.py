@@ -84,7 +84,7 @@ def _check_split(workload: Workload, plan: Plan) -> None:
     """A split by hand has a number per chunk, and they sum to the model's layers."""
     model = workload.model
     if plan.layer_split is not None:
-        chunks = plan.pipeline_parallel * (1 if SCHEDULES.get(plan.schedule or "1f1b").slices else plan.chunks_per_rank)
+        chunks = plan.pipeline_parallel * SCHEDULES.get(plan.schedule or "1f1b").held(plan.chunks_per_rank)
         if len(plan.layer_split) != chunks or sum(plan.layer_split) != model.depth:
             raise PlanError(
                 f"layer_split must give {chunks} chunks (pipeline_parallel x chunks_per_rank) that sum to the model's "

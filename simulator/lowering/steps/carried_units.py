@@ -104,48 +104,29 @@ def _tables(
         "part": ("", "input", "input", "weight")[kind],
     }
     before, after = Rows("weights of a unit"), Rows("gradients of a unit")
+    compute, element = precision.compute, precision.element
     if shards:
-        before.add(
-            label="shards cast",
-            work="memory_bound",
-            dtype=precision.compute,
-            read=FP32 * shards,
-            written=precision.element * shards,
-            **common,
-        )
+        _copy(before, "shards cast", FP32 * shards, element * shards, compute, common)
     if shards and gathered:
-        _copy(before, "shards copied in", precision.element * shards, precision.compute, common)
+        _copy(before, "shards copied in", element * shards, element * shards, compute, common)
     if gathered:
-        _copy(before, "gathered weights copied out", precision.element * gathered, precision.compute, common)
+        _copy(before, "gathered weights copied out", element * gathered, element * gathered, compute, common)
     if carries:
-        _copy(before, "gathered weights to the next turn", precision.element * count, precision.compute, common)
+        _copy(before, "gathered weights to the next turn", element * count, element * count, compute, common)
     if casts:
         add_casts(before, "weights", count, precision, **common)
     wide = BYTES_PER_ELEMENT[gradient_dtype]
     if reduced:
-        after.add(
-            label="gradients copied to be reduced",
-            work="memory_bound",
-            dtype=precision.compute,
-            read=precision.element * reduced,
-            written=wide * reduced,
-            **common,
-        )
+        _copy(after, "gradients copied to be reduced", element * reduced, wide * reduced, compute, common)
     if divided:  # by a part of the ranks before their sum, by the rest behind it, then widened
-        _copy(after, "gradients divided", wide * (reduced + divided), gradient_dtype, common | {"launches": 2})
+        size = wide * (reduced + divided)
+        _copy(after, "gradients divided", size, size, gradient_dtype, common | {"launches": 2})
     if widened and wide < FP32:
-        after.add(
-            label="gradients widened",
-            work="memory_bound",
-            dtype=gradient_dtype,
-            read=wide * widened,
-            written=FP32 * widened,
-            **common,
-        )
+        _copy(after, "gradients widened", wide * widened, FP32 * widened, gradient_dtype, common)
     if gradients:
-        _copy(after, "gradients to the next turn", gradients, gradient_dtype, common)
+        _copy(after, "gradients to the next turn", gradients, gradients, gradient_dtype, common)
     return before.table() if before.rows else None, after.table() if after.rows else None
 
 
-def _copy(rows: Rows, what: str, size: float, dtype: str, common: dict[str, Any]) -> None:
-    rows.add(label=what, work="memory_bound", dtype=dtype, read=size, written=size, **common)
+def _copy(rows: Rows, what: str, read: float, written: float, dtype: str, common: dict[str, Any]) -> None:
+    rows.add(label=what, work="memory_bound", dtype=dtype, read=read, written=written, **common)

@@ -136,11 +136,8 @@ def optimizer_table(
     launches = max(cost.fused_launches, round(tensors / batch)) if facts.fused else int(12 * tensors)
     read, written = (cost.read, cost.written) if facts.fused else (2 * cost.read, 2 * cost.written)
     if facts.lists and any(cost.listed):
-        (read, written), kernels = (
-            cost.listed,
-            max(tensors // TENSORS_PER_LIST, math.ceil(updated / ELEMENTS_PER_LAUNCH)),
-        )
-        launches = 8 * int(kernels)
+        read, written = cost.listed
+        launches = 8 * int(max(tensors // TENSORS_PER_LIST, math.ceil(updated / ELEMENTS_PER_LAUNCH)))
     rows = Rows("optimizer")
     rows.add(
         label=facts.optimizer,
