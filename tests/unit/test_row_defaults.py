@@ -29,6 +29,16 @@ def test_an_unknown_code_that_shards_weights_and_splits_layers_splits_the_sequen
     assert not placed(**row, seq_parallel="0").fields["sequence_parallel"], "the row says otherwise"
 
 
+@pytest.mark.parametrize(
+    ("code", "stage"),
+    [("Megatron-Bridge", 1), ("OLMo-core", 3), ("thunder", 3), ("T5X (JAX)", 0), ("Megatron-DeepSpeed", 0)],
+)
+def test_a_stage_that_is_not_said_is_that_of_the_code_or_of_what_it_comes_from(code: str, stage: int) -> None:
+    row = {"framework": code, "tp": "1", "pp": "1", "dp": "16", "zero_stage": "", "schedule": ""}
+    assert stage == placed(**row).fields["zero_stage"]
+    assert f"zero_stage = {stage} (the framework's habit)" in rules(**row)
+
+
 def test_a_network_that_is_not_named_is_that_of_the_middle_machine() -> None:
     blank = placed(inter_gbps_per_gpu="")
     assert placed(inter_gbps_per_gpu="100").cluster.levels[-1].bandwidth == blank.cluster.levels[-1].bandwidth

@@ -35,34 +35,6 @@ from simulator.workload.precision import precision_named
 __all__ = ["row_plan"]
 
 
-_SHARDING = (
-    "pytorch_fsdp",
-    "pytorch_fsdp_fused",
-    "hugging_face_fsdp",
-    "transformers_fsdp",
-    "hugging_face_liger",
-    "llm_foundry",
-    "torchtitan",
-    "torchtitan_2025",
-    "torchtitan_eager",
-    "automodel",
-    "jax_xla",
-    "jax_xla_tpu",
-    "maxtext",
-    "maxtext_tpu",
-    "paxml",
-    "paxml_2023",
-)
-_MEGATRON_CORE = ("megatron_core", "nemo", "hai_llm")
-"""Frameworks whose rows mean ZeRO-3, and ZeRO-1, where they name no stage."""
-_REPLICATED = {
-    "pytorch_fsdp": "pytorch_ddp",
-    "hugging_face_fsdp": "hugging_face_ddp",
-    "transformers_fsdp": "hugging_face_ddp",
-    "pytorch_fsdp_fused": "pytorch_ddp_compiled",
-    "hugging_face_liger": "pytorch_ddp_compiled",
-}
-"""Profiles of codes that shard, and what they are where the states of all replicas are whole."""
 _OVERLAPS = (None, "one_f_one_b", "interleaved_1f1b")
 """Schedules that have a form in which forwards go together with backwards, so that each hides the other's exchange of experts."""
 _ORDINALS = {"second": 2, "third": 3, "fourth": 4}
@@ -150,10 +122,11 @@ def row_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, t
 def _replicated(fields: dict[str, Any], replicas: int, assumed: list[str]) -> str:
     """Return the framework of a run that shards nothing: torch codes then run under DistributedDataParallel."""
     name: str = fields["framework"]
-    if name not in _REPLICATED or fields["zero_stage"] or replicas == 1:
+    replicated = load_names().framework_variants.get(f"{name} replicated")
+    if replicated is None or fields["zero_stage"] or replicas == 1:
         return name
-    assumed.append(f"framework {_REPLICATED[name]} (nothing is sharded)")
-    return _REPLICATED[name]
+    assumed.append(f"framework {replicated} (nothing is sharded)")
+    return replicated
 
 
 def _replicas_as_printed(row: Row, replicas: int, context: int) -> set[int]:
@@ -331,7 +304,7 @@ def _sharding(row: Row, framework: str, replicas: int, context: int, assumed: li
     """
     stage = zero_stage(text(row, "zero_stage"))
     if not text(row, "zero_stage"):
-        stage = 3 if framework in _SHARDING else 1 if framework in _MEGATRON_CORE else 0
+        stage = _usual_zero_stage(framework)
         if replicas > 1:
             assumed.append(f"zero_stage = {stage} (the framework's habit)")
     if stage is None or stage > 3:
@@ -345,6 +318,14 @@ def _sharding(row: Row, framework: str, replicas: int, context: int, assumed: li
         assumed.append(f"states sharded over all {replicas} replicas: groups of {group} do not divide them")
     hooks = stage == 3 and load_framework(framework).fetch_time > 0  # run on one rank, too
     return {"zero_stage": stage if replicas > 1 or hooks else 0}
+
+
+def _usual_zero_stage(framework: str) -> int:
+    """Return the stage of a code's runs whose row names none: what is known of its profile, or of the nearest that this extends."""
+    known, name = load_names().zero_stage_habit, framework
+    while name not in known and (extends := load_framework(name).extends):
+        name = extends
+    return known[name].stage if name in known else 0
 
 
 _ASYNC_TP = re.compile(r"(?<!no )(?<!without )\basync[ -]tp\b")

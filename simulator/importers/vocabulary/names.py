@@ -90,6 +90,18 @@ class Recipe(Spec):
         return meant and begins and late and (not self.until or release <= release_of(self.until))
 
 
+class UsualZeroStage(Spec):
+    """What runs of a code mean whose row names no ZeRO stage.
+
+    Args:
+        stage: 0 to 3.
+        source: where that was read.
+    """
+
+    stage: Annotated[int, Field(ge=0, le=3)]
+    source: Name
+
+
 class NameTable(Spec):
     """The content of hardware_specs/names.toml."""
 
@@ -111,6 +123,7 @@ class NameTable(Spec):
     memory_units: dict[str, Name]
     sequence_parallel_habit: dict[str, Name] = Field(default_factory=dict)
     usual_networks: dict[str, UsualNetwork] = Field(default_factory=dict)
+    zero_stage_habit: dict[str, UsualZeroStage] = Field(default_factory=dict)
     overlaps_when_asked: dict[str, Name] = Field(default_factory=dict)
     dropout_of_model: dict[str, HabitOfModel] = Field(default_factory=dict)
     attention_of_model: dict[str, HabitOfModel] = Field(default_factory=dict)
