@@ -65,7 +65,7 @@ def named_framework(row: Row, assumed: list[str]) -> str:
     later = load_names().framework_today(found, said, row_gpu(row)[0].architecture, where)
     if later is not None:
         assumed.append(f"framework {later.profile} ({later.source})")
-        return later.profile
+        return load_names().framework_as_built(later.profile, name)
     return found
 
 

@@ -18,11 +18,15 @@ __all__ = [
     "UsualNetwork",
     "month_of",
     "release_of",
+    "time_told",
     "years_of",
 ]
 
 _EARLY = ("kepler", "pascal", "volta", "turing", "ampere")
 """Architectures that codes of before 2023 ran on."""
+
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 
 class SourceFact(Spec):
@@ -92,7 +96,7 @@ class FrameworkOfTime(Spec):
 
     Args:
         framework: the usual profile.
-        since, until: a year, such as "the year 2023", inclusive; with `newer`, `since` is a month, "2025-04".
+        since, until: a year or a month, "the year 2023", "2025-04", inclusive; with both, only a run that says when it was is meant.
         newer: architectures of GPUs that came later; () = all since 2023.
         profile: what is meant then.
         source: where that was read.
@@ -107,20 +111,29 @@ class FrameworkOfTime(Spec):
 
     @model_validator(mode="after")
     def _check(self) -> FrameworkOfTime:
-        if bool(self.since) == bool(self.until) or (self.newer and self.until):
-            raise ValueError("expected since or until, one of the two (with newer, since)")
+        if not (self.since or self.until) or (self.newer and self.until):
+            raise ValueError("expected since or until, or both (with newer, since)")
         if self.newer and not month_of(self.since):
             raise ValueError(f'since = "{self.since[:40]}": expected a month such as "2025-04" where newer is given')
-        if not self.newer and not years_of(self.since or self.until):
-            raise ValueError(f'"{(self.since or self.until)[:40]}": expected a year such as "the year 2023"')
+        for time in filter(None, (self.since, self.until)):
+            if not time_told(time):
+                raise ValueError(
+                    f'"{time[:40]}": expected a year such as "the year 2023", or a month such as "2025-04"'
+                )
         return self
 
-    def holds(self, year: str, month: str, architecture: str) -> bool:
-        """Return whether a run of this year and month ("" = not known) on GPUs of this architecture is meant."""
+    def holds(self, told: str, year: str, month: str, architecture: str) -> bool:
+        """Return whether a run is meant.
+
+        Args:
+            told: the month that the run says itself, as `time_told`; "" = none.
+            year: the latest year that it may have been in, "" = not known; month: so, also by where it was published.
+            architecture: of its GPUs.
+        """
         if self.newer:
             return month >= month_of(self.since) or architecture in self.newer
         if self.until:
-            return bool(year) and year <= years_of(self.until)[0]
+            return bool(told) and time_told(self.since)[:4] <= told[:4] and told <= time_told(self.until)
         return architecture not in _EARLY or year >= years_of(self.since)[0]
 
 
@@ -179,6 +192,23 @@ def month_of(text: str) -> str:
     """Return the latest month that a text holds, as 202504; "" for none."""
     found = re.findall(r"(?<!\d)(20[12]\d)[-_./ ]?(0[1-9]|1[0-2])(?!\d)", text)
     return max((year + month for year, month in found), default="")
+
+
+def time_told(text: str) -> str:
+    """Return the first month that a text tells, as 202504, or the last one of the first year; "" for none.
+
+    >>> time_told("2bc6cd30, January 2024"), time_told("Megatron-LM (2023), 2024-04"), time_told("2024.01"), time_told("v4.0")
+    ('202401', '202312', '202401', '')
+    """
+    found = re.search(
+        rf"(?:\b({'|'.join(_MONTHS)})[a-z]*\.? )?(?<!\d)(20[12]\d)(?:[-_./]?(0[1-9]|1[0-2]))?(?![\d])",
+        text,
+        re.IGNORECASE,
+    )
+    if found is None:
+        return ""
+    name, year, month = found.groups()
+    return f"{year}{_MONTHS.index(name.lower()) + 1:02d}" if name else year + (month or "12")
 
 
 def release_of(text: str) -> tuple[int, ...]:

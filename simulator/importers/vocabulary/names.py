@@ -23,6 +23,7 @@ from simulator.importers.vocabulary.name_specs import (
     UsualNetwork,
     month_of,
     release_of,
+    time_told,
     years_of,
 )
 from simulator.specs import Listed, Name, Spec, data_roots, load_all, load_spec
@@ -190,14 +191,14 @@ class NameTable(Spec):
         return self.framework_variants.get(f"{framework} compiled", framework) if built else framework
 
     def framework_today(self, framework: str, words: str, architecture: str, where: str = "") -> FrameworkOfTime | None:
-        """Return what a code's name means for a run of these words (they may hold a year) on a GPU of this architecture.
+        """Return what a code's name means for a run of these words (the first year or month in them is the run's) on this architecture.
 
         Args:
             where: it was published, which may hold a month.
         """
-        year, month = self.year_of(words), month_of(f"{words} {where}")
+        told, year, month = time_told(words), self.year_of(words), month_of(f"{words} {where}")
         known = (entry for entry in self.framework_of_time if entry.framework == framework)
-        return next((entry for entry in known if entry.holds(year, month, architecture)), None)
+        return next((entry for entry in known if entry.holds(told, year, month, architecture)), None)
 
     def year_of(self, words: str) -> str:
         """Return the latest year that words tell, or that what they name is of; "" if they tell none.
