@@ -43,7 +43,7 @@ NO_EFFECT = {
     "calculate_per_token_loss", "no_create_attention_mask_in_dataloader", "use_dist_ckpt", "no_check_for_nan_in_loss_and_grad",
     "finetune", "bert_no_binary_head", "transformer_impl", "moe_grouped_gemm", "moe_permute_fusion", "no_bias_gelu_fusion",
     "moe_token_drop_policy", "fp8_amax_history_len", "fp8_amax_compute_algo", "fp8_margin", "fp8_interval", "enable_experimental",
-    "masked_softmax_fusion", "no_masked_softmax_fusion", "use_legacy_models", "overlap_p2p_comm", "decoupled_lr", "decoupled_min_lr",
+    "masked_softmax_fusion", "no_masked_softmax_fusion", "overlap_p2p_comm", "decoupled_lr", "decoupled_min_lr",
     "no_position_embedding", "group_query_attention", "local_rank", "disable_msc", "ddp_average_in_collective", "position_embedding_type",
     "tokenizer_type", "tokenizer_model", "hf_tokenizer", "squared_relu", "openai_gelu", "use_cpu_initialization",
     "empty_unused_memory_level",
@@ -89,8 +89,11 @@ class Megatron(Importer):
             if tree is None
             else of_tree(tree, findings, last_part=True)
         )
+        if settings.flag("use_legacy_models"):
+            findings.put("plan.framework", "megatron_lm_2023", settings.said("use_legacy_models"))
+        else:
+            findings.put("plan.framework", "megatron_core", "Megatron's arguments")
         read_arguments(settings, findings)
-        findings.put("plan.framework", "megatron_core", "Megatron's arguments")
         return findings.done()
 
 

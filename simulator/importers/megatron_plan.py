@@ -197,6 +197,8 @@ def _kernels(settings: Settings, findings: Findings, program: str) -> None:
         findings.assume(
             "plan.tensor_parallel_splits", 4, "tp_comm_overlap with the pieces that Transformer Engine cuts by default"
         )
+    if settings.flag("no_gradient_accumulation_fusion"):
+        findings.put("plan.gradient_accumulation_fusion", False, settings.said("no_gradient_accumulation_fusion"))
     drops = [settings.number("attention_dropout"), settings.number("hidden_dropout")]
     if all(share == 0 for share in drops):
         findings.put("plan.dropout", False, settings.said("attention_dropout", "hidden_dropout"))

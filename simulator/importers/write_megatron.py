@@ -21,6 +21,7 @@ _SAID = {
     "tensor_parallel", "context_parallel", "context_parallel_kind", "context_parallel_inner", "pipeline_parallel", "data_parallel",
     "expert_parallel", "expert_tensor_parallel", "expert_exchange", "sequence_parallel", "tensor_parallel_splits", "chunks_per_rank",
     "microbatch_size", "schedule", "zero_stage", "recompute", "recompute_modules", "recompute_method", "recompute_layers", "attention",
+    "gradient_accumulation_fusion",
     "fused_cross_entropy", "overlap_gradients", "overlap_parameters", "bucket_size", "gradient_dtype", "layer_split", "optimizer_offload",
     "optimizer_offload_overlap", "activation_offload", "dropout", "cuda_graphs", "framework",
 }  # fmt: skip
@@ -223,6 +224,8 @@ def _training(job: Job) -> Iterator[tuple[str, Any]]:
     yield "hidden-dropout", dropout
     if p.attention in _BACKENDS:
         yield "attention-backend", _BACKENDS[p.attention]
+    if p.gradient_accumulation_fusion is False:
+        yield "no-gradient-accumulation-fusion", True
     if p.fused_cross_entropy:
         yield "cross-entropy-loss-fusion", True
     if p.optimizer_offload:

@@ -402,6 +402,9 @@ class Plan(Spec):
     (Zero Bubble)."""
     dropout: Annotated[bool | None, KERNELS, FrameworkDefault("dropout")] = None
     """Whether the model is trained with dropout."""
+    gradient_accumulation_fusion: Annotated[bool | None, KERNELS, FrameworkDefault("fused_wgrad_accumulation")] = None
+    """Whether the products that make weight gradients add them to the sum over microbatches themselves (Megatron-LM: unless
+    --no-gradient-accumulation-fusion, which codes without apex' kernels need); else a pass of its own does."""
     cuda_graphs: Annotated[
         str | tuple[str, ...] | None, BeforeValidator(graphs), KERNELS, FrameworkDefault("cuda_graphs")
     ] = None

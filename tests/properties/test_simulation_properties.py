@@ -206,6 +206,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "layout": ({"tensor_parallel": 2}, "megatron", "whole_vocabulary"),
     "tensor_parallel_splits": ({"tensor_parallel": 2, "sequence_parallel": True}, None, 2),
     "fused_cross_entropy": ({}, False, True),
+    "gradient_accumulation_fusion": ({}, True, False),
     "loss_chunks": ({}, None, 8),
     "vocabulary_parallel_loss": ({"tensor_parallel": 2}, True, False),
     "gradient_reduce_dtype": ({}, None, "bf16"),

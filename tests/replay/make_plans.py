@@ -58,6 +58,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "plan.recompute_layers": (1, 2),
     "plan.attention": ("unfused", "flash1", "flash2", "flash3", "te", "te_2024", "sdpa"),
     "plan.fused_cross_entropy": (True, False),
+    "plan.gradient_accumulation_fusion": (True, False),
     "plan.loss_chunks": (4,),
     "plan.vocabulary_parallel_loss": (True, False),
     "plan.overlap_gradients": (True, False, "bubbles"),

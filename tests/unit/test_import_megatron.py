@@ -103,6 +103,8 @@ def test_models(tmp_path: Path, text: str, field: str, value: object) -> None:
         ("--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 10", {"layer_split": [10, 14]}),
         ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", {"optimizer_offload": 0.5}),
         ("--attention-backend unfused", {"attention": "unfused"}),
+        ("--no-gradient-accumulation-fusion", {"gradient_accumulation_fusion": False, "framework": "megatron_core"}),
+        ("--use-legacy-models", {"framework": "megatron_lm_2023"}),
         ("--ddp-bucket-size 40000000 --overlap-grad-reduce", {"bucket_size": "160000000 B"}),
         (
             "--num-experts 4 --expert-model-parallel-size 2 --moe-token-dispatcher-type flex --moe-enable-deepep",

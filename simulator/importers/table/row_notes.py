@@ -13,6 +13,7 @@ from simulator.workload.model import Model
 __all__ = [
     "keeps_16_bits",
     "mean_length",
+    "row_accumulation",
     "row_dropout",
     "row_loss",
     "row_optimizer",
@@ -93,6 +94,18 @@ def row_dropout(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:
         return {"dropout": with_it}, (f"dropout = {with_it} (the row's own words)".lower(),)
     known = load_names().dropout_of(text(row, "model"), text(row, "framework"))
     return ({"dropout": True}, (f"dropout ({known.source})",)) if known else ({}, ())
+
+
+def row_accumulation(row: Row) -> dict[str, Any]:
+    """Return fields of the plan where a row says that no product adds up weight gradients; {} where it says nothing.
+
+    >>> row_accumulation({"quality_note": "no gradient accumulation fusion"})
+    {'gradient_accumulation_fusion': False}
+    """
+    apart = re.search(
+        r"\b(no|without)[- ](gradient[- ]accumulation[- ]fusion|fusion of gradient accumulation)", words_said(row)
+    )
+    return {"gradient_accumulation_fusion": False} if apart else {}
 
 
 def row_loss(row: Row, model: Model, tokens: int) -> dict[str, Any]:

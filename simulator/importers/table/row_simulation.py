@@ -12,7 +12,7 @@ from simulator.importers.table.row_cluster import knows_machine, row_cluster
 from simulator.importers.table.row_framework import row_precision, stands_in
 from simulator.importers.table.row_host import row_documents, row_graphs, row_host
 from simulator.importers.table.row_model import row_model
-from simulator.importers.table.row_notes import row_dropout, row_loss, row_optimizer
+from simulator.importers.table.row_notes import row_accumulation, row_dropout, row_loss, row_optimizer
 from simulator.importers.table.row_plan import row_plan
 from simulator.importers.table.rows import Row, text
 from simulator.importers.vocabulary.names import load_names
@@ -59,6 +59,7 @@ def row_simulation(row: Row) -> RowSimulation:
     precision, from_precision = row_precision(row)
     fields, batch, recompute, from_plan = row_plan(row, model)
     fields |= row_loss(row, model, fields["microbatch_size"] * length // fields["context_parallel"])
+    fields |= row_accumulation(row)
     dropout, from_dropout = row_dropout(row)
     fields |= dropout
     on_host, from_host = row_host(row, _layers_per_chunk(model, fields), fields["zero_stage"])

@@ -150,6 +150,7 @@ class Facts:
             said("dropout"),
             not said("vocabulary_parallel_loss") and self.divides_vocabulary,
             said("fused_cross_entropy"),
+            said("gradient_accumulation_fusion"),
             plan.loss_chunks or 1,
             self.expert_group,
             expert_loop(plan, framework, self.exchange),
@@ -309,6 +310,7 @@ def _style(
     dropout: bool,
     gathers: bool,
     fused: bool,
+    accumulates: bool,
     chunks: int,
     group: int,
     loop: str,
@@ -332,6 +334,7 @@ def _style(
         "splits_logits": splits and not gathers,
         "gathers_logits": gathers,
         "fused_cross_entropy": fused,
+        "fused_wgrad_accumulation": accumulates,
         "expert_loop": loop,
     }
     for name, stays in (
