@@ -30,7 +30,7 @@ from simulator.lowering.steps.assign import classes_of
 from simulator.lowering.steps.parameters import group_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
-from simulator.lowering.steps.unit_parts import gradient_made
+from simulator.lowering.steps.unit_parts import gradient_made, made_in_turn
 from simulator.program.program import Tensor
 from simulator.remembered import Remembered
 from simulator.search.bounds import ROUNDING, contents_of, one_after_another
@@ -157,33 +157,38 @@ def _size(tensors: list[Tensor] | tuple[Tensor, ...]) -> float:
 def _in_flight(state: State) -> np.ndarray:
     """[ranks] bytes of saved tensors and temporaries at the fullest action of every rank.
 
-    Of a head alone temporaries may be less than it says (`largest_mark`).  Under ZeRO-3 a backward lets go of what it has used unit by
-    unit: those of its first layer count, less what the head behind it had kept.
+    Of a head alone temporaries may be less than it says (`largest_mark`).  Under ZeRO-3 a forward keeps, and a backward lets go of what
+    it has used, unit by unit: those of the layer next to the head count, less what the head behind it keeps.
     """
     chunks, class_of = classes_of(state.chunks)
     structure, resolved, costs = state.structure, state.resolved, state.costs
     moments = _MOMENTS.get((structure, class_of), lambda: _moments(structure, class_of))
     contents = contents_of(chunks, tuple(costs))
-    kept, forward, backward = _sizes(tuple(costs.values()))
-    saved, behind, gone = contents.counts @ kept, contents.behind, 0.0
+    kept, forward, backward, unit = _sizes(tuple(costs.values()))
+    saved, before, behind, gone = contents.counts @ kept, contents.held, contents.behind, 0.0
     if resolved.zero_stage == 3:
         weights, gradients = np.array([_unsharded(state, kind) for kind in costs]).T
-        forward, backward = forward + weights, backward + weights + gradients
-        behind, gone = contents.first, (contents.held - contents.behind) @ kept
+        backward = np.where([made_in_turn(resolved, (kind,)) for kind in costs], unit, backward + gradients)
+        forward, backward = forward + weights, backward + weights
+        before = behind = contents.first
+        gone = (contents.held - contents.behind) @ kept
     if resolved.activation_offload:
         saved = np.array([_size(saved_by(state, costs, chunk)) for chunk in chunks])
     elif resolved.framework.keeps_outputs:
         saved += [kept_output(state, costs, chunk) for chunk in chunks]
-    marks = np.array([(contents.held * forward).max(axis=1), (behind * backward).max(axis=1) - gone])
+    marks = np.array([(before * forward).max(axis=1), (behind * backward).max(axis=1)]) - gone
     level = moments.held @ saved + marks[moments.way, moments.chunk]
     return np.asarray(np.maximum.reduceat(level, moments.first))
 
 
 @functools.lru_cache(maxsize=2048)
 def _sizes(layers: tuple[LayerCost, ...]) -> np.ndarray:
-    """[3, layers] bytes of what each saves, and of its temporaries forward and backward."""
-    each = [(_size(cost.saved), _size(cost.forward_mark), _size(cost.backward_mark)) for cost in layers]
+    """[4, layers] bytes of what each saves, and of its temporaries forward, backward and as a unit's."""
+    each = [[_size(of(cost)) for of in _OF] for cost in layers]
     return np.array(each, np.float64).T
+
+
+_OF = tuple(operator.attrgetter(name) for name in ("saved", "forward_mark", "backward_mark", "unit_mark"))
 
 
 class _Moments(NamedTuple):

@@ -56,6 +56,7 @@ class LayerCost:
             when it is asked for: of a plan without room nobody does.
         saved: tensors held from forward to backward.
         forward_mark, backward_mark: temporaries that stand while it runs.
+        unit_mark: as `backward_mark`, of a unit of FSDP's whose gradients stay as they are made: with those that are there by then.
         parameters: weights on this GPU before ZeRO [count]; `expert_parameters` are held by other sets of ranks than the rest.
         summed: (what, mesh axes, count) of those of whose gradients ranks that split layers have a term each, which they add up.
         input_bytes: activation that crosses a chunk boundary, per GPU [B].
@@ -68,6 +69,7 @@ class LayerCost:
     backward_mark: tuple[Tensor, ...]
     parameters: float
     input_bytes: float
+    unit_mark: tuple[Tensor, ...] = ()
     expert_parameters: float = 0.0
     summed: tuple[tuple[str, tuple[str, ...], float], ...] = ()
     tensors: tuple[float, ...] = ()
@@ -197,6 +199,9 @@ def _layer_cost(
     kept_in_parts = recompute.kind == "full" and style.divides_checkpoints and ctx.tensor > 1 and stream == 1
     input_ways = ctx.tensor if kept_in_parts else stream
     kept, again, rows_of_experts = _saved(ctx, part, recompute, ending, input_ways)
+    widest = _widest(ctx, part, stream, recompute) + (
+        gathered_bytes(ctx, part)[0] if len(ctx.layout.tensor) > 1 else 0.0
+    )
     starts = [started_by(o.op, graphs, is_layer(kind)) for o in part.operators]
     saved = kept + graph_inputs(rows_of_experts, starts, part.input_bytes / stream)
     waits, once = synchronised and recompute.kind == "full", _once(ctx)
@@ -222,8 +227,9 @@ def _layer_cost(
             "weight_gradient": functools.partial(backward, "weight"),
         },
         saved=saved,
-        forward_mark=plain.forward_mark,
+        forward_mark=plain.forward_mark or _marks(kind, "workspace", widest),
         backward_mark=(*again, *plain.backward_mark),
+        unit_mark=(*again, *plain.unit_mark),
         parameters=plain.parameters,
         summed=plain.summed,
         input_bytes=(part.boundary_bytes or part.input_bytes) / stream,
@@ -238,6 +244,7 @@ class _Plain(NamedTuple):
     stream: float
     forward_mark: tuple[Tensor, ...]
     backward_mark: tuple[Tensor, ...]
+    unit_mark: tuple[Tensor, ...]
     parameters: float
     summed: tuple[tuple[str, tuple[str, ...], float], ...]
     expert_parameters: float
@@ -262,19 +269,20 @@ def _plain(ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary:
         held = layout.ways((Dim("hidden", model.hidden), columns), MATRICES)
         gradient = precision.element * model.hidden * vocabulary / held
         forward_mark, backward_mark = loss_marks(style, logits, words, precision.element, gradient)
+        unit_mark = backward_mark
     else:
-        out = _widest(ctx, part, stream)
-        grad = backward_temporaries(
-            ctx, part, part.input_bytes / stream, not style.fused_norm and model.norm != "layer_norm"
-        )
-        if len(layout.tensor) > 1:
-            there, back = gathered_bytes(ctx, part)
-            out, grad = out + there, grad + back
-        forward_mark, backward_mark = _marks(kind, "workspace", out), _marks(kind, "gradients of activations", grad)
+        plain_norm = not style.fused_norm and model.norm != "layer_norm"
+        temporaries = functools.partial(backward_temporaries, ctx, part, part.input_bytes / stream, plain_norm)
+        back = gathered_bytes(ctx, part)[1] if len(layout.tensor) > 1 else 0.0
+        (grad, _), (beside, made) = temporaries(), temporaries(stay=True)
+        forward_mark, backward_mark = (), _marks(kind, "gradients of activations", grad + back)
+        gradients = Tensor(name=f"unsharded gradients of {kind} so far", category="gradients", bytes=made)
+        unit_mark = (*_marks(kind, "gradients of activations", beside + back), gradients)
     return _Plain(
         stream=stream,
         forward_mark=forward_mark,
         backward_mark=backward_mark,
+        unit_mark=unit_mark,
         parameters=parameters(ctx, part),
         summed=summed_parameters(ctx, part),
         expert_parameters=expert_parameters(ctx, part) if experts_apart else 0.0,
@@ -348,13 +356,20 @@ def _stream_ways(ctx: LayerContext, part: LayerPart) -> float:
     return ctx.ways((Dim("batch", 1), Dim("sequence", ctx.tokens), Dim("hidden", ctx.hidden)))
 
 
-def _widest(ctx: LayerContext, part: LayerPart, stream: float) -> float:
-    """Bytes of the largest output of an operator; `stream`: how many ways the layer's input is divided."""
-    widest = part.input_bytes / (stream if len(ctx.layout.tensor) > 1 else 1.0)
-    for o in part.operators:
+def _widest(ctx: LayerContext, part: LayerPart, stream: float, recompute: Recompute) -> float:
+    """Bytes of the largest output of an operator, less what operators behind it keep, which is counted as kept from the start.
+
+    Args:
+        stream: how many ways the layer's input is divided.
+    """
+    widest, later = part.input_bytes / (stream if len(ctx.layout.tensor) > 1 else 1.0), 0.0
+    out = dropped(part, recompute)
+    for i, o in reversed(list(enumerate(part.operators))):
         if o.work == "gemm":
             b, m, n, _ = ctx.division(o).shape
-            widest = max(widest, b * m * n * ctx.e)
+            widest = max(widest, b * m * n * ctx.e - later)
+        kept = (s for j, s in enumerate(o.saved) if (i, j) not in out and not s.idle)
+        later += sum(s.bytes / kept_ways(ctx, o, s) for s in kept)
     return widest
 
 

@@ -11,7 +11,7 @@ from simulator.partition.strategies.base import TENSOR
 from simulator.workload.graph import Kernel, Product, Tensor
 from simulator.workload.operator import LayerPart, Operator
 
-__all__ = ["MESH_WEIGHTS", "expert_parameters", "parameters", "summed_parameters", "weight_tensors"]
+__all__ = ["MESH_WEIGHTS", "expert_parameters", "held_by", "parameters", "summed_parameters", "weight_tensors"]
 
 
 MESH_WEIGHTS = "weight"
@@ -20,7 +20,12 @@ MESH_WEIGHTS = "weight"
 
 def parameters(ctx: LayerContext, part: LayerPart) -> float:
     """Weights on one GPU [count]."""
-    return sum(_held(ctx, o.op.weights) for o in part.operators)
+    return sum(held_by(ctx, o) for o in part.operators)
+
+
+def held_by(ctx: LayerContext, o: Operator) -> float:
+    """Return an operator's weights on one GPU [count]."""
+    return _held(ctx, o.op.weights)
 
 
 def summed_parameters(ctx: LayerContext, part: LayerPart) -> tuple[tuple[str, tuple[str, ...], float], ...]:
@@ -50,7 +55,7 @@ def summed_parameters(ctx: LayerContext, part: LayerPart) -> tuple[tuple[str, tu
 
 def expert_parameters(ctx: LayerContext, part: LayerPart) -> float:
     """Of them, those of experts [count]."""
-    return sum(_held(ctx, o.op.weights) for o in part.operators if _of_experts(ctx, o))
+    return sum(held_by(ctx, o) for o in part.operators if _of_experts(ctx, o))
 
 
 def weight_tensors(ctx: LayerContext, part: LayerPart, norm: str, experts_apart: bool) -> tuple[float, ...]:

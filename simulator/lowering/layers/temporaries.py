@@ -10,6 +10,8 @@ was saved for it.  The temporaries are the most that this comes to, above all th
     norms, softmax       in plain operations: three, two fp32 numbers per element
     fused attention      the gradient of queries is added up in fp32 (Dao-AILab/flash-attention csrc/flash_attn/flash_api.cpp: dq_accum)
 
+Weights' gradients that stay, each from the operation that makes it to the end of the layer, stand beside.
+
 Source: the order of autograd, as recordings of eager codes show it (tests/conformance/test_memory.py).
 """
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from simulator.lowering.layers.holdings import held_by
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.ring_scores import goes_round
 from simulator.units import FP32
@@ -30,19 +33,22 @@ _PLAIN_NORM, _PLAIN_SOFTMAX = 3.0, 2.0
 """Numbers in fp32 per element."""
 
 
-def backward_temporaries(ctx: LayerContext, part: LayerPart, stream: float, plain_norm: bool) -> float:
-    """Return the most that stands beside what was saved [B].
+def backward_temporaries(
+    ctx: LayerContext, part: LayerPart, stream: float, plain_norm: bool, stay: bool = False
+) -> tuple[float, float]:
+    """Return the most that stands beside what was saved [B]: temporaries, and weights' gradients that are there by then.
 
     Args:
         stream: bytes of the gradient that arrives, and of the one that leaves.
         plain_norm: whether norms run as plain operations.
+        stay: whether weights' gradients stay until the layer has run; else what becomes of them is counted elsewhere.
     """
     gradients = _Gradients()
     last = next((o for o in reversed(part.operators) if o.op.outputs), None)
     if last is None:
-        return stream
+        return stream, 0.0
     gradients.add(last.op.outputs[0].name, stream)
-    most = stream
+    most, there = (stream, 0.0), 0.0
     for o in reversed(part.operators):
         made = [t.name for t in o.op.outputs if gradients.has(t.name)]
         if not made:
@@ -55,12 +61,14 @@ def backward_temporaries(ctx: LayerContext, part: LayerPart, stream: float, plai
         read = {t.name: t.bytes / ctx.ways(t.dims) for t in given if t.role not in _NO_GRADIENT}
         in_place = o.role == "norm" and plain_norm
         new = _PLAIN_NORM * FP32 * sum(_elements(ctx, t) for t in o.sources) if in_place else sum(read.values())
-        most = max(most, gradients.level + new + _scratch(ctx, o))
+        there += held_by(ctx, o) * ctx.e if stay else 0.0
+        most = max(most, (gradients.level + new + _scratch(ctx, o, stay), there), key=sum)
         gradients.drop(made)
         gradients.freed += _saved(ctx, o)
         for name, size in read.items():
             gradients.add(name, size)
-    return most
+    temporaries, weights = most
+    return max(0.0, temporaries), weights + min(0.0, temporaries)  # what was saved goes as gradients come
 
 
 class _Gradients:
@@ -105,8 +113,8 @@ def _elements(ctx: LayerContext, tensor: Tensor) -> float:
     return float(tensor.elements) / ctx.ways(tensor.dims)
 
 
-def _scratch(ctx: LayerContext, o: Operator) -> float:
-    """Bytes that an operation's backward needs for itself."""
+def _scratch(ctx: LayerContext, o: Operator, stay: bool) -> float:
+    """Bytes that an operation's backward needs for itself; but for weights' gradients that stay."""
     op = o.op
     if isinstance(op, Product):
         d = ctx.division(o)
@@ -116,7 +124,8 @@ def _scratch(ctx: LayerContext, o: Operator) -> float:
         size += b * m * k * ctx.e if d.around.gathers and one_axis else 0.0
         if goes_round(ctx, o, op):
             size += b * n * k * ctx.e
-        return size + (n * k * ctx.e if o.has_weight and not ctx.style.fused_wgrad_accumulation else 0.0)
+        added = stay or ctx.style.fused_wgrad_accumulation
+        return size + (n * k * ctx.e if o.has_weight and not added else 0.0)
     if isinstance(op, Attention):
         return FP32 * _elements(ctx, o.sources[0])
     if op.role == "softmax" and not ctx.style.fused_softmax:

@@ -1,6 +1,7 @@
 """Pass 8: memory: what every row allocates and frees, and what stands through the whole step (design 5b E, J).
 
-Activations of a microbatch stand from the START of its forward to the END of its backward (of W when the backward is split).
+Activations of a microbatch stand from the START of its forward to the END of its backward (of W when the backward is split); where
+both are cut in units, those of a unit from the START of its forward to the END of its backward.
 Temporaries of a block are a mark above its entry level.
 """
 
@@ -23,7 +24,7 @@ from simulator.lowering.steps.cut import BUCKETS, UNBROKEN, UNITS, offloaded
 from simulator.lowering.steps.parameters import Held, first_alike, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
-from simulator.lowering.steps.unit_parts import gradient_made
+from simulator.lowering.steps.unit_parts import gradient_made, made_in_turn
 from simulator.lowering.steps.update import gradients_dropped, optimizer_bytes
 from simulator.plan.zero import model_states
 from simulator.program.program import Tensor
@@ -38,17 +39,17 @@ def add_memory(state: State) -> None:
     for number, chunk in enumerate(classes):
         for scale, costs in enumerate(state.scales):
             saved = state.effect(saved_by(state, costs, chunk))
-            marks, frees = [], []
+            marks, pieces = [], []
             for direction, word in enumerate(("forward", "backward")):
                 for variant in state.occurring(number, direction, scale):
                     cut = state.cuts[(chunk, word, variant)]
                     effect = [state.effect(largest_mark(state, costs, group, word)) for group in cut.different]
                     marks.append((direction, variant, tuple([effect[number] for number in cut.which])))
-                    if direction and variant == UNITS:
-                        freed, of_group = _freed_by(state, costs, chunk, cut.pieces)
-                        numbers = {what: state.effect(tensors) for what, tensors in freed.items()}
-                        frees.append((variant, tuple([numbers[what] for what in of_group])))
-            found.append(_Stand(number, scale, saved, tuple(marks), tuple(frees)))
+                    if variant == UNITS:
+                        kept, of_group = _kept_by(state, costs, chunk, cut.pieces, backward=bool(direction))
+                        numbers = {what: state.effect(tensors) for what, tensors in kept.items()}
+                        pieces.append((direction, variant, tuple([numbers[what] for what in of_group])))
+            found.append(_Stand(number, scale, saved, tuple(marks), tuple(pieces)))
     state.stand(_stand, tuple(classes.index(c) for c in state.chunks), tuple(found))
     resident_tensors(state)
     state.host = [_on_host(state, rank) for rank in range(state.ranks)]
@@ -56,25 +57,26 @@ def add_memory(state: State) -> None:
 
 class _Stand(NamedTuple):
     """Effects of the actions on a kind of chunk at one size of them: what they keep from forward to backward; by direction (0 forward,
-    1 backward) and variant, what stands during each of their segments; by variant, what each segment of a backward lets go of it."""
+    1 backward) and variant, what stands during each of their segments, and of those cut in units what each keeps, or lets go of it."""
 
     chunk: int
     scale: int
     saved: int
     marks: tuple[tuple[int, int, tuple[int, ...]], ...]
-    frees: tuple[tuple[int, tuple[int, ...]], ...]
+    pieces: tuple[tuple[int, int, tuple[int, ...]], ...]
 
 
 def _stand(rows: Structure, class_of: tuple[int, ...], found: tuple[_Stand, ...]) -> None:
     """Give the compute rows their effects; `class_of`: per chunk: its number among the different ones."""
     of = _actions(rows, class_of)
-    for number, scale, saved, marks, frees in found:
-        by_segment = [variant for variant, _ in frees]
-        rows.touch("start", rows.first_row[of(number, scale, (0,), _VARIANTS)], saved)
-        left = tuple([variant for variant in _VARIANTS if variant not in by_segment])
-        rows.touch("end", rows.last_row[of(number, scale, _DONE, left)], saved)
-        for variant, effects in frees:
-            _touch_segments(rows, "end", of(number, scale, _DONE, (variant,)), effects)
+    edges = ("start", (0,), rows.first_row), ("end", _DONE, rows.last_row)
+    for number, scale, saved, marks, pieces in found:
+        for way, (edge, kinds, row) in enumerate(edges):
+            left = tuple([variant for variant in _VARIANTS if (way, variant) not in [piece[:2] for piece in pieces]])
+            rows.touch(edge, row[of(number, scale, kinds, left)], saved)
+        for way, variant, effects in pieces:
+            edge, kinds, _ = edges[way]
+            _touch_segments(rows, edge, of(number, scale, kinds, (variant,)), effects)
         for direction, variant, effects in marks:
             _touch_segments(rows, "mark", of(number, scale, (1, 2, 3) if direction else (0,), (variant,)), effects)
 
@@ -117,21 +119,22 @@ def saved_by(state: State, costs: dict[str, LayerCost], chunk: Chunk) -> tuple[T
     return _saved_by(tuple(costs), tuple(costs.values()), here, kept_output(state, costs, chunk))
 
 
-def _freed_by(
-    state: State, costs: dict[str, LayerCost], chunk: Chunk, groups: tuple[tuple[str, ...], ...]
-) -> tuple[dict[Freed, tuple[Tensor, ...]], list[Freed]]:
-    """What a chunk keeps, by what a segment of its backward lets go of, and of each segment what that is; its output goes with the last."""
+def _kept_by(
+    state: State, costs: dict[str, LayerCost], chunk: Chunk, groups: tuple[tuple[str, ...], ...], backward: bool
+) -> tuple[dict[Kept, tuple[Tensor, ...]], list[Kept]]:
+    """What a chunk keeps, by what a segment of its forward keeps of it, or of its backward lets go, and of each segment what that is; its
+    output comes, and goes, with the last."""
     here = groups
     if state.resolved.activation_offload:
-        away = iter(offloaded(chunk, state.resolved.activation_offload)[::-1])
+        away = iter(offloaded(chunk, state.resolved.activation_offload)[:: -1 if backward else 1])
         here = tuple([tuple([kind for kind in group if not next(away)]) for group in groups])
     outputs = [0.0] * (len(groups) - 1) + [kept_output(state, costs, chunk)]
     known, asked = (tuple(costs), tuple(costs.values())), list(zip(here, outputs, strict=True))
     return {(kinds, output): _saved_by(*known, kinds, output) for kinds, output in dict.fromkeys(asked)}, asked
 
 
-Freed = tuple[tuple[str, ...], float]
-"""Layers whose tensors go, and bytes of an output that goes with them."""
+Kept = tuple[tuple[str, ...], float]
+"""Layers whose tensors come or go, and bytes of an output that does with them."""
 
 
 def kept_output(state: State, costs: dict[str, LayerCost], chunk: Chunk) -> float:
@@ -162,7 +165,19 @@ def largest_mark(
     """Return the largest set of temporaries among the layers of a segment."""
     if group == ("head",) and direction == "backward" and state.resolved.zero_stage == 3:
         return _less(costs["head"].backward_mark, costs["head"].parameters * gradient_made(state.resolved))
+    if direction == "backward" and made_in_turn(state.resolved, group):
+        return _largest_of_unit(tuple([costs[kind] for kind in group]), gradient_made(state.resolved))
     return _largest(tuple([costs[kind] for kind in dict.fromkeys(group)]), direction)
+
+
+@functools.lru_cache(maxsize=4096)
+def _largest_of_unit(layers: tuple[LayerCost, ...], made: float) -> tuple[Tensor, ...]:
+    """The largest set of temporaries among a unit's layers, with `made` bytes of each gradient: its own that are there, and all of the
+    others'."""
+    fullest = max(layers, key=lambda cost: sum(t.bytes for t in cost.unit_mark))
+    others = (sum(cost.parameters for cost in layers) - fullest.parameters) * made
+    whole = Tensor(name="unsharded gradients of other layers", category="gradients", bytes=others)
+    return (*fullest.unit_mark, *((whole,) if others else ()))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -175,6 +175,7 @@ def _fsdp(state: State, plan: Windowing) -> None:
     state.stand(
         _stand,
         added,
+        resolved.framework.copies_gathered,
         tuple(part.weights for part in parts),
         () if resolved.reduces_once else tuple(_gradients(part, stay) for part in parts),
     )
@@ -215,18 +216,21 @@ def _check_visits(state: State, gathers: bool, reduces: bool) -> None:
 class _Added:
     """Gathers and reductions: their rows, and of each its part, its action and the row at whose end what it gathered is dropped
     (since whose start its gradients stand, and `made` at whose end they are there).  `gate`: the row that a gather waits for, -1 = none;
-    `fresh`: whether it was not fetched a moment ago."""
+    `issued`: at whose start the host issues it, the gather's own where it waits for none; `fresh`: whether it was not fetched a moment
+    ago; `following`: the backward of the next unit that is reduced on the rank, -1 = none."""
 
     gathers: Ints
     g_part: Ints
     g_action: Ints
     gate: Ints
+    issued: Ints
     dropped: Ints
     fresh: np.ndarray
     hops: Hops
     r_part: Ints
     stands: Ints
     made: Ints
+    following: Ints
 
 
 def _shard(
@@ -250,12 +254,14 @@ def _shard(
     action, row, unit = _units(rows, *cut)
     forward, backward = _turns(rows)
     root = np.array([u.root for u in units])[unit]
+    together = np.array([u.together for u in units])[unit]
     stays = root & forward[action]
     gathers, completes = windows.gathers[action] & ~(root & backward[action]), windows.reduces[action]
     rank = rows.pattern.rank[action]
     layers = np.array([u.layers for u in units])[unit]
     frees = np.where(stays & layers, _same_unit(rows, action, row, action + stays, at_end=True), row)
     gate = _gates(frees[gathers], rank[gathers], prefetch)
+    ahead = row[gathers][np.maximum(np.arange(len(gate)) - prefetch, 0)]
     g_of, g_part = _every_part(unit[gathers], parts, len(units))
     twice, stays_there = np.array([(p.twice, p.gather < 0) for p in parts], bool).reshape(-1, 2).T
     times = 1 + (twice[g_part] & (rows.order.kind[action[gathers]] > 0)[g_of]).astype(np.int64)
@@ -265,22 +271,26 @@ def _shard(
     rows.check_size(len(g_of) + len(r_of))
     gate, g_action, g_row = gate[g_of], action[gathers][g_of], row[gathers][g_of]
     r_action, r_row = action[completes][r_of], row[completes][r_of]
-    together = np.array([u.together for u in units])
-    gather_rows, reduce_rows = _add(rows, parts, (g_part, g_row, g_action, gate), (r_part, r_row, r_action), apart)
+    following = np.append(row[completes][1:], -1)
+    following[np.append(np.diff(rank[completes]) != 0, True) | together[completes]] = -1
+    made = np.where(together[completes], rows.last_row[action[completes]], row[completes])[r_of]
+    gather_rows, reduce_rows = _add(rows, parts, (g_part, g_row, g_action, gate), (r_part, made, r_action), apart)
     drop = np.where(stays[gathers][g_of], g_action + 1, windows.until[g_action])
     return _Added(
         gathers=gather_rows,
         g_part=g_part,
         g_action=g_action,
         gate=gate,
+        issued=np.where(gate >= 0, ahead[g_of], gather_rows),
         dropped=np.where(
-            together[unit[gathers][g_of]], rows.last_row[drop], _same_unit(rows, g_action, g_row, drop, at_end=True)
+            together[gathers][g_of], rows.last_row[drop], _same_unit(rows, g_action, g_row, drop, at_end=True)
         ),
         fresh=(np.diff(g_of, prepend=-1) != 0) | (np.diff(g_part, prepend=-1) != 0),
         hops=Hops(reduce_rows, rows.pattern.rank[r_action]),
         r_part=r_part,
         stands=_same_unit(rows, r_action, r_row, windows.since[r_action], at_end=False),
-        made=np.where(together[unit[completes][r_of]], rows.last_row[r_action], r_row),
+        made=made,
+        following=following[r_of],
     )
 
 
@@ -294,15 +304,21 @@ def _gradients(part: UnitPart, dropped: bool) -> tuple[int, int, int, int]:
 
 
 def _stand(
-    rows: Structure, added: _Added, weights: tuple[int, ...], gradients: tuple[tuple[int, int, int, int], ...]
+    rows: Structure,
+    added: _Added,
+    buffers: bool,
+    weights: tuple[int, ...],
+    gradients: tuple[tuple[int, int, int, int], ...],
 ) -> None:
     """Let what is gathered, and gradients before, while and after they are reduced, stand: their effects by part.
 
-    Gradients that are copied into another format for it stand until they are all there, the copy while it is reduced.
+    Gradients that are copied into another format for it stand until they are all there, the copy while it is reduced.  FSDP2's
+    `buffers` stand as its host makes and drops them: those of a gather from where it is issued, those of a reduction until the next
+    unit's gradients are copied (torch.distributed.fsdp: FSDPParamGroup.unshard, post_backward).
     """
     fresh = added.fresh
     held = np.array(weights, np.int64)[added.g_part][fresh]
-    rows.touch("start", added.gathers[fresh], held)
+    _touch_each(rows, "start", (added.issued if buffers else added.gathers)[fresh], held)
     _touch_each(rows, "end", added.dropped[fresh], held)
     if not gradients:  # whole ones stand all the time
         return
@@ -311,7 +327,9 @@ def _stand(
     _touch_each(rows, "start", added.stands, made)
     _touch_each(rows, "end", added.made[copied], made[copied])
     rows.touch("end", added.hops.rows[~copied], made[~copied])
-    rows.touch("mark", added.hops.rows, reducing)
+    longer = copied & buffers & (added.following >= 0)
+    rows.touch("mark", added.hops.rows[~longer], reducing[~longer])
+    _touch_each(rows, "mark", added.following[longer], reducing[longer])
     rows.touch("start", added.hops.rows, shards)
     if (idle >= 0).any():
         _touch_each(rows, "start", rows.first_row[rows.order.rank_offsets[added.hops.rank]], idle)

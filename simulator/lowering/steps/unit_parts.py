@@ -35,6 +35,7 @@ __all__ = [
     "gradient_made",
     "kept_tensors",
     "listed",
+    "made_in_turn",
     "quantising",
     "unit_parts",
 ]
@@ -53,9 +54,9 @@ class UnitPart:
         twice: whether its backward gathers it twice, for the forward that is run again and for itself.
         name: what is gathered; `shard`: a rank's share of it [count].
         reduce: items of the reduction, hop by hop.
-        weights, gradients: effects of standing unsharded; `reducing`: of the copy in the format in which gradients are added, -1 where
-            they are made in it; `shards`: of the gradients that are left on a rank; `idle`: of the
-            place that those of the last step have left in the memory of the stream that reduces, -1 = none.
+        weights, gradients: effects of standing unsharded (of gradients -1 where they are counted as they are made); `reducing`: of the
+            copy in the format in which gradients are added, -1 where they are made in it; `shards`: of the gradients that are left on a
+            rank; `idle`: of the place that those of the last step have left in the memory of the stream that reduces, -1 = none.
     """
 
     unit: int
@@ -105,6 +106,15 @@ def gradient_made(resolved: ResolvedPlan) -> float:
     return float(min(resolved.precision.element, resolved.gradient_bytes))
 
 
+def made_in_turn(resolved: ResolvedPlan, kinds: Iterable[str]) -> bool:
+    """Whether gradients of a unit of these layers stand from where each is made until all are copied into a buffer: what its backward
+    holds says how many stand when it is fullest."""
+    each_time = resolved.fsdp_reduce == "microbatch" and not resolved.reduces_once
+    whole = resolved.schedule.splits_backward or resolved.activation_offload or resolved.style.fused_wgrad_accumulation
+    ends = {"head", "embedding"} & set(kinds)
+    return resolved.zero_stage == 3 and resolved.framework.copies_gathered and each_time and not whole and not ends
+
+
 def unit_parts(state: State, units: list[tuple[str, ...]], kept: float) -> list[UnitPart]:
     """Return the parts of every unit, in order; each part of `units` is a unit's layers.
 
@@ -132,7 +142,9 @@ def unit_parts(state: State, units: list[tuple[str, ...]], kept: float) -> list[
                         shard=count / share,
                         reduce=chains[number],
                         weights=_stands(state, f"gathered weights of {name}{what}", "gathered", weights),
-                        gradients=_stands(state, f"unsharded gradients of {name}{what}", "gradients", count * made),
+                        gradients=-1
+                        if made_in_turn(resolved, kinds)
+                        else _stands(state, f"unsharded gradients of {name}{what}", "gradients", count * made),
                         reducing=_stands(state, f"gradients of {name}{what} to reduce", "communication", count * sent)
                         if made < sent
                         else -1,
