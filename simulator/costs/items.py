@@ -214,31 +214,47 @@ def price_item(item: Segment | FusedSegment | Link, desk: Desk) -> ItemPrice:
 
 @functools.lru_cache(maxsize=16384)
 def _segment(pieces: Pieces, synchronises: bool, desk: Desk) -> ItemPrice:
-    return _kernels(pieces, desk, desk.end_of_step if synchronises else 0.0, 0.0)
+    return _kernels(pieces, _meshes(pieces, desk), desk.machine, desk.host, desk.end_of_step if synchronises else 0.0)
+
+
+def _meshes(pieces: Pieces, desk: Desk) -> tuple[Axes, ...]:
+    """What of the mesh the price of each piece depends on."""
+    return tuple([mesh_of(table, desk.axes) for table, _ in pieces])
 
 
 @functools.lru_cache(maxsize=4096)
 def _pair(first: Pieces, second: Pieces, desk: Desk) -> ItemPrice:
-    if not desk.fuses:
-        return _kernels(first + second, desk, 0.0, 0.0)
-    hidden = hidden_seconds(first, second, desk.machine, desk.axes)
-    return _kernels(first + second, desk, 0.0, hidden, handed_over(first, second, desk.machine, desk.axes))
+    both, hidden, parts = first + second, 0.0, 0
+    if desk.fuses:
+        hidden = hidden_seconds(first, second, desk.machine, desk.axes)
+        parts = handed_over(first, second, desk.machine, desk.axes)
+    return _kernels(both, _meshes(both, desk), desk.machine, desk.host, 0.0, hidden, parts)
 
 
-def _kernels(pieces: Pieces, desk: Desk, fixed: float, hidden: float, parts: int = 0) -> ItemPrice:
+@functools.lru_cache(maxsize=16384)
+def _kernels(
+    pieces: Pieces,
+    meshes: tuple[Axes, ...],
+    machine: Machine,
+    times: HostTimes,
+    fixed: float,
+    hidden: float = 0.0,
+    parts: int = 0,
+) -> ItemPrice:
     """Price the kernels of a segment.
 
     Args:
+        meshes: of each piece (`mesh_of`).
         fixed: what the host adds at the end [s].
         hidden: communication of a fused pair that may hide under its compute (design 5b C) [s].
         parts: of its layers that the host starts one by one, each as a module.
     """
-    draft, times = _Draft(), desk.host
+    draft = _Draft()
     kernels, ahead, behind, launches, stops = 0.0, 0.0, 0.0, 0, 0
     account, resource = draft.account, [0.0] * len(RESOURCE_KINDS)
     crossings: list[str] = []
-    for table, count in pieces:
-        run = _run(table, desk.machine, mesh_of(table, desk.axes), times)
+    for (table, count), axes in zip(pieces, meshes, strict=True):
+        run = _run(table, machine, axes, times)
         priced = run.price
         crossings += priced.crossings
         kernels += count * priced.seconds

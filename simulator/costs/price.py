@@ -39,38 +39,38 @@ def price(program: Program, cluster: Cluster) -> Prices:
             f"an item of a cluster whose parts differ has several prices: use price_ranks for {cluster.name!r}"
         )
     desk = desk_of(cluster, program.axes, load_framework(program.framework) if program.framework else None)
-    return _joined(_priced(program, desk), desk.machine.slowdown)
+    return _joined(*_priced(program, desk), desk.machine.slowdown)
 
 
-def _priced(program: Program, desk: Desk) -> list[ItemPrice]:
-    """The price of every item; that of a segment which runs the very same as one before is known."""
-    known: dict[tuple[int, bool], ItemPrice] = {}
-    found = []
+def _priced(program: Program, desk: Desk) -> tuple[list[ItemPrice], list[int]]:
+    """The different prices, and which of them every item has; that of a segment which runs the very same as one before is known."""
+    place: dict[ItemPrice, int] = {}
+    known: dict[tuple[int, bool], int] = {}
+    numbers = []
     for item in program.items:
         if isinstance(item, Segment):
             key = id(item.pieces), item.synchronises
-            price = known.get(key)
-            if price is None:
-                price = known[key] = price_item(item, desk)
-            found.append(price)
+            number = known.get(key)
+            if number is None:
+                number = known[key] = place.setdefault(price_item(item, desk), len(place))
         else:
-            found.append(price_item(item, desk))
-    return found
+            number = place.setdefault(price_item(item, desk), len(place))
+        numbers.append(number)
+    return list(place), numbers
 
 
-def _joined(priced: list[ItemPrice], slowdown: NDArray[np.float64]) -> Prices:
+def _joined(different: list[ItemPrice], numbers: list[int], slowdown: NDArray[np.float64]) -> Prices:
     """Put the prices of all items together."""
-    place = {price: number for number, price in enumerate(dict.fromkeys(priced))}
-    different = list(place)
-    item = np.array([place[price] for price in priced], np.int64)
+    item = np.array(numbers, np.int64)
+    models, places = [p.model for p in different], [p.placement for p in different]
     return Prices(
         occupancy=np.array([p.occupancy for p in different], np.float64)[item],
         latency=np.array([p.latency for p in different], np.float64)[item],
         account=np.array([p.account for p in different], np.float64).reshape(-1, len(ACCOUNTS))[item],
         share=np.array([p.share for p in different], np.float64).reshape(-1, len(RESOURCE_KINDS))[item],
         slowdown=slowdown,
-        model=tuple([p.model for p in priced]),
-        placement=tuple([p.placement for p in priced]),
+        model=tuple([models[number] for number in numbers]),
+        placement=tuple([places[number] for number in numbers]),
         by_class=functools.partial(_by_class, different, item, class_names()),
     )
 

@@ -267,14 +267,19 @@ def _kernels(table: OperatorTable, machine: Machine) -> Iterator[Priced]:
             values = np.where([a == "flash layout" for a in access], 0.0, values)
         again = table.launches[rows] - 1
         if again.any():
-            fixed = memory_bound_seconds([1.0], [0.0], gpu, numbers)[0]
-            values = values + np.where(values > 0, again * fixed, 0.0)
+            values = values + np.where(values > 0, again * _start(gpu, numbers), 0.0)
         sigma = np.full(len(rows), memory_bound_sigma(gpu, numbers))
         known = np.full(len(rows), memory_bound_calibrated(gpu, numbers))
         yield rows, values, [MEMORY_BOUND_CLASS] * len(rows), sigma, known
     unknown = of_work.keys() - {"gemm", "attention", "memory_bound"}
     if unknown:
         raise ProgramError(f"table {table.name!r}: no price for work {min(unknown)!r}")
+
+
+@functools.lru_cache(maxsize=64)
+def _start(gpu: Gpu, numbers: MemoryBoundCoefficients) -> float:
+    """Seconds of a kernel that moves next to nothing."""
+    return float(memory_bound_seconds([1.0], [0.0], gpu, numbers)[0])
 
 
 def _access(call: Call, phase: str) -> str:

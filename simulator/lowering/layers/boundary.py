@@ -26,12 +26,10 @@ _FORWARD, _WEIGHT_GRADIENT = 0, 3
 
 def received(state: State, chunk: Chunk, kind: int, scale: int) -> list[tuple[OperatorTable, int]]:
     """Return what an action of this kind runs before its first layer; [] where whole activations arrive or none do."""
-    resolved, framework = state.resolved, state.resolved.framework
-    parts = resolved.tensor_parallel > 1 and not resolved.divides_stream and framework.scatters_p2p
-    if not parts or resolved.pipeline_parallel == 1 or kind == _WEIGHT_GRADIENT:
+    resolved, framework, forward = state.resolved, state.resolved.framework, kind == _FORWARD
+    if kind == _WEIGHT_GRADIENT or (chunk.embedding if forward else chunk.head) or not framework.scatters_p2p:
         return []
-    forward = kind == _FORWARD
-    if chunk.embedding if forward else chunk.head:
+    if resolved.tensor_parallel == 1 or resolved.pipeline_parallel == 1 or resolved.divides_stream:
         return []
     size = max((c.input_bytes for k, c in state.scales[scale].items() if k != "embedding"), default=0.0)
     twice = framework.partitions_activations and not forward

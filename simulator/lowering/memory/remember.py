@@ -108,8 +108,11 @@ _NO_ACTION = np.zeros(0, np.int64)
 
 def _touch_segments(rows: Structure, edge: str, actions: np.ndarray, effects: tuple[int, ...]) -> None:
     """Give each segment of some actions its effect."""
+    if len(effects) == 1:
+        rows.touch(edge, rows.first_row[actions], effects[0])
+        return
     segments = rows.first_row[actions][:, None] + np.arange(len(effects))
-    rows.touch(edge, segments.reshape(-1), np.tile(effects, len(actions)))
+    rows.touch(edge, segments.reshape(-1), np.broadcast_to(np.array(effects, np.int64), segments.shape).reshape(-1))
 
 
 def saved_by(state: State, costs: dict[str, LayerCost], chunk: Chunk) -> tuple[Tensor, ...]:

@@ -89,28 +89,31 @@ def _codes(rows: Structure, class_of: tuple[int, ...]) -> np.ndarray:
     return key * max(1, len(rows.sizes)) + rows.scale
 
 
-def _segments(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -> tuple[Segment, ...]:
+Pieces = tuple[tuple[OperatorTable, int], ...]
+
+
+def _block(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -> Block:
     direction = _DIRECTION[kind]
     cut = state.cuts[(chunk, direction, variant)] = _cut(state, chunk, direction, variant)
-    arrived = received(state, chunk, kind, scale)
     runs = [_pieces(state, [], cut, number, kind, variant, scale) for number in range(len(cut.different))]
-    found = [runs[number] for number in cut.which]
-    if arrived:
-        found[0] = _pieces(state, arrived, cut, cut.which[0], kind, variant, scale)
-    found[-1] += tuple(_maxima(state, chunk, kind))
-    names = _names(chunk, kind, len(found))
-    return tuple([Segment(name=n, pieces=pieces, phase=direction) for n, pieces in zip(names, found, strict=True)])
+    which = cut.which
+    if arrived := received(state, chunk, kind, scale):
+        runs.append(_pieces(state, arrived, cut, which[0], kind, variant, scale))
+        which = (len(runs) - 1, *which[1:])
+    if maxima := _maxima(state, chunk, kind):
+        runs.append(runs[which[-1]] + tuple(maxima))
+        which = (*which[:-1], len(runs) - 1)
+    return _named(chunk, kind, tuple(runs), which)
 
 
 @functools.lru_cache(maxsize=1024)
-def _names(chunk: Chunk, kind: int, count: int) -> tuple[str, ...]:
-    """What the segments of an action are called, so many of them."""
+def _named(chunk: Chunk, kind: int, runs: tuple[Pieces, ...], which: tuple[int, ...]) -> Block:
+    """The block of an action whose segments run, one after the other, `which` of the runs."""
     ends = " + embedding" * chunk.embedding + " + head" * chunk.head
     name = f"{'FBIW'[kind]} of {chunk.layers} layer{'s' * (chunk.layers != 1)}{ends}"
-    return (name,) if count == 1 else tuple([f"{name}, part {number}" for number in range(count)])
-
-
-Pieces = tuple[tuple[OperatorTable, int], ...]
+    names = [name] if len(which) == 1 else [f"{name}, part {number}" for number in range(len(which))]
+    segments = [Segment(name=n, pieces=runs[w], phase=_DIRECTION[kind]) for n, w in zip(names, which, strict=True)]
+    return Block(name=names[0], segments=tuple(segments))
 
 
 def _pieces(
@@ -174,20 +177,20 @@ def add_instances(state: State) -> None:
     scales = len(state.scales)
     if BUCKETS in state.variant:
         _cut_layers(state)
-    made: dict[int, tuple[Segment, ...]] = {}
+    made: dict[int, Block] = {}
     bases = []
     for code in codes:
         rest, scale = divmod(code, scales)
         rest, variant = divmod(rest, 3)
         number, kind = divmod(rest, 4)
         state.codes.append((number, kind, variant, scale))
-        segments = made[code] = _segments(state, names[number], kind, variant, scale)
-        bases.append((code, len(state.items), len(segments)))
-        state.items.extend(segments)
-        state.blocks.append(Block(name=segments[0].name, segments=segments))
+        block = made[code] = _block(state, names[number], kind, variant, scale)
+        bases.append((code, len(state.items), len(block.segments)))
+        state.items.extend(block.segments)
+        state.blocks.append(block)
     fused = []
     for both in pairs:
-        one, two = (made[code][0] for code in both)
+        one, two = (made[code].segments[0] for code in both)
         item = state.add_item(FusedSegment(name=f"({one.name}; {two.name})", first=one, second=two))
         fused.append((*both, item))
     state.build(_add_actions, class_of, tuple(bases), tuple(fused))

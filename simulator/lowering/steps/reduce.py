@@ -271,6 +271,8 @@ def table_link(state: State) -> tuple[int, tuple[int, ...]] | None:
     """
     tied = state.workload.model.tied_embeddings
     users = [c for c, chunk in enumerate(state.chunks) if "input" in table_copies(chunk, tied)]
+    if len(users) < 2:
+        return None
     of_lane = [{int(state.placement.rank_of[a, c]) for c in users} for a in range(state.placement.lanes)]
     ends = tuple(sorted(set().union(*of_lane)))
     if any(len(ranks) < 2 for ranks in of_lane):

@@ -369,6 +369,9 @@ def _touch_each(structure: Structure, edge: str, rows: Ints, effects: Ints) -> N
     turn = np.argsort(rows, kind="stable")
     fresh = np.ones(len(rows), bool)
     fresh[1:] = np.diff(rows[turn]) != 0
+    if fresh.all():
+        structure.touch(edge, rows, effects)
+        return
     first = np.flatnonzero(fresh)
     again = np.empty(len(rows), np.int64)
     again[turn] = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))

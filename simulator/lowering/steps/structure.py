@@ -12,7 +12,7 @@ run once and kept (the latest `KEPT_BYTES` of them).  A structure that others ma
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ class Batch:
     step: Whole | int = 0
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class Structure:
     """Rows under construction, over an order; equal only to itself."""
 
@@ -111,8 +111,7 @@ class Structure:
     def draft(self) -> Structure:
         """Return a copy to which rows may be added."""
         out: Structure = object.__new__(Structure)
-        for name in _SLOTS:
-            setattr(out, name, getattr(self, name))
+        vars(out).update(vars(self))
         out.streams, out.batches, out.waits = dict(self.streams), list(self.batches), list(self.waits)
         out.touched, out.result, out.shared = list(self.touched), None, False
         return out
@@ -174,8 +173,6 @@ class Structure:
         column[rows] = items
         self.batches[0] = replace(first, item=column)
 
-
-_SLOTS = [one.name for one in fields(Structure)]
 
 Step = Callable[..., Any]
 """Adds rows to a draft; takes the draft and hashable facts, and returns what passes ask of it."""

@@ -41,7 +41,7 @@ class UpdateFacts:
     reduce_dtype: str
     reduce_bytes: float
     reductions: int
-    """How often each gradient is added between ranks; 0 = never."""
+    """How often each gradient is added between ranks in another format than it is kept in; 0 = never."""
     zero_stage: int
     lanes: int
     replicas: int
@@ -76,7 +76,7 @@ def update_facts(state: State) -> UpdateFacts:
         gradient_bytes=resolved.gradient_bytes,
         reduce_dtype=resolved.reduce_dtype,
         reduce_bytes=resolved.reduce_bytes,
-        reductions=resolved.reductions if resolved.reduces else 0,
+        reductions=resolved.reductions if resolved.reduces and resolved.reduce_dtype != resolved.gradient_dtype else 0,
         zero_stage=resolved.zero_stage,
         lanes=resolved.lanes,
         replicas=resolved.replicas,
@@ -151,7 +151,7 @@ def optimizer_table(
     )
     if not (facts.casts_gathered and facts.zero_stage == 3):
         add_casts(rows, "weights", held, facts.precision, phase="optimizer", launches=max(1, int(tensors)))
-    if facts.reduce_dtype != facts.gradient_dtype and facts.reductions:
+    if facts.reductions:
         wide, narrow, times = facts.gradient_bytes, facts.reduce_bytes, facts.reductions
         rows.add(
             label=f"cast gradients to {facts.reduce_dtype} and back",
