@@ -39,6 +39,17 @@ def test_a_stage_that_is_not_said_is_that_of_the_code_or_of_what_it_comes_from(c
     assert f"zero_stage = {stage} (the framework's habit)" in rules(**row)
 
 
+def test_a_note_on_a_models_layers_is_read() -> None:
+    row = {"model": "gpt-7b", "gated_mlp": "0", "hidden": "4096", "heads": "32", "kv_heads": "32", "ffn_hidden": "14336"}
+    model = placed(**row).workload.model
+    assert ("learned", "layer_norm", True) == (model.positions, model.norm, model.linear_bias)
+    told = placed(**row, quality_note="RMSNorm, no biases; rotary positions").workload.model
+    assert ("rotary", "rms_norm", False, 1.0) == (told.positions, told.norm, told.linear_bias, told.rotary_share)
+    pythia = row | {"model": "pythia-1b", "hidden": "2048", "heads": "8", "kv_heads": "8", "ffn_hidden": "8192"}
+    assert 0.25 == placed(**pythia).workload.model.rotary_share
+    assert 1.0 == placed(**pythia, quality_note="rotary positions").workload.model.rotary_share
+
+
 def test_a_network_that_is_not_named_is_that_of_the_middle_machine() -> None:
     blank = placed(inter_gbps_per_gpu="")
     assert placed(inter_gbps_per_gpu="100").cluster.levels[-1].bandwidth == blank.cluster.levels[-1].bandwidth

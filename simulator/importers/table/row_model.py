@@ -78,7 +78,16 @@ def _row_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     )
     if latent:
         special.pop("qk_norm", None)  # latents have norms of their own
-    tied = flag(row, "tied_emb")
+    tied, told = flag(row, "tied_emb"), _layer_told(row)
+    if told:
+        assumed = [one for one in assumed if one != why]
+        special = {name: value for name, value in special.items() if not (told.get("positions") and "rotary" in name)}
+    kind: dict[str, Any] = {
+        "norm": style.norm if style else ("rms_norm" if gated else "layer_norm"),
+        "positions": style.positions if style else ("rotary" if gated else "learned"),
+        "linear_bias": style.linear_bias if style else not gated,
+        "qkv_bias": not latent and (style.qkv_bias if style else not gated),
+    }
     try:
         model = Model(
             name=name[:200],
@@ -89,18 +98,36 @@ def _row_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
             kv_heads=kv_heads,
             ffn=ffn,
             gated_mlp=gated,
-            norm=style.norm if style else ("rms_norm" if gated else "layer_norm"),
-            positions=style.positions if style else ("rotary" if gated else "learned"),
             tied_embeddings=tied if tied is not None else not gated,
             vocabulary=vocabulary,
             sequence_length=length,
-            linear_bias=style.linear_bias if style else not gated,
-            qkv_bias=not latent and (style.qkv_bias if style else not gated),
-            **special,
+            **kind | special | told,
         )
     except ValidationError as error:
         raise CannotPlace(f"model {name[:60]!r}: {error.errors()[0]['msg']}", counts=False) from None
     return model, length, tuple(assumed)
+
+
+_TOLD: tuple[tuple[str, dict[str, Any]], ...] = (
+    (r"\brotary (positions|embeddings?)|\brope\b", {"positions": "rotary"}),
+    (r"\brotary (positions|embedding) of a quarter", {"rotary_share": 0.25}),
+    (r"\blearned positions\b", {"positions": "learned"}),
+    (r"\balibi\b", {"positions": "alibi"}),
+    (r"\brms[- ]?norms?\b", {"norm": "rms_norm"}),
+    (r"\blayer[- ]?norms?\b", {"norm": "layer_norm"}),
+    (r"\b(no|without) bias(es)?\b", {"linear_bias": False, "qkv_bias": False}),
+)
+"""Words of a row's note on its model's layers, and what they say of it."""
+
+
+def _layer_told(row: Row) -> dict[str, Any]:
+    """Return what a row's note says of norms, positions and biases, as fields of a model.
+
+    >>> _layer_told({"quality_note": "LayerNorm without biases; rotary positions"})
+    {'positions': 'rotary', 'norm': 'layer_norm', 'linear_bias': False, 'qkv_bias': False}
+    """
+    note = text(row, "quality_note").lower()
+    return {field: value for words, fields in _TOLD if re.search(words, note) for field, value in fields.items()}
 
 
 def _blank_vocabulary(row: Row, assumed: list[str]) -> int:
