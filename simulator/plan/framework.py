@@ -54,8 +54,9 @@ class Framework(ExtendingSpec):
     fuses_experts (in mxfp8 the grouped products apply the activation function and write narrow results themselves).
     CUDA graphs: cuda_graphs, as in `Plan`, wherever a plan allows it.
     Loss: loss_metrics (training metrics that evaluate it again of every microbatch's logits, each by plain torch).
-    End of a step: clips_gradients by their global norm; post_validates (with a split backward ranks update without waiting
-    for it, and check it afterwards).
+    End of a step: divides_gradients (replicas divide their buffer of gradients by their number, or by that of tokens, before they
+    add it up; else the sum does it); clips_gradients by their global norm; post_validates (with a split backward ranks update
+    without waiting for it, and check it afterwards).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; gathers_by_tensor (every
     weight tensor is gathered and reduced by collectives of its own, and under full recompute gathered once more, for hooks of
     every module fetch and drop its weights; else a layer at a time); reuse_distance (what is used again before modules of so
@@ -223,6 +224,7 @@ class Framework(ExtendingSpec):
     reduction_dtype: Literal["fp32", "bf16", "fp16", "gradient"] = "gradient"
     reduces_whole: bool = False
     broadcasts_updates: bool = False
+    divides_gradients: bool = False
     gathers_by_tensor: bool = False
     loss_metrics: int = Field(default=0, ge=0, le=16)
     reuse_distance: int = Field(default=0, ge=0)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.comparing import captured, llama_job, lowered, recorded
+from simulator.program.program import Program
+from tests.conformance.comparing import captured, llama_job, lowered, operators, recorded
 from tests.conformance.test_megatron import CASES, PLAN, WORLD, Case
 from tests.conformance.test_memory import EXPERTS, PLAIN, ROTARY
 from tests.conformance.test_traffic import TOKENS, Amount, moved
@@ -58,8 +59,8 @@ MASKS = 20
 
 
 def beside(name: str, case: Case, weights: int) -> dict[str, tuple[Amount, ...]]:
-    """By phase.  The buffer of gradients is cleared where a step begins, ours after the update; it is divided by the number of replicas
-    before it is reduced."""
+    """By phase.  The buffer of gradients is cleared where a step begins, and divided by the number of replicas before it is reduced; ours
+    does both in the update."""
     layer, experts = (offset(case), turned(case)), "--experts" in case.words
     again: dict[str, tuple[Amount, ...]] = {
         "tensor, full recompute": layer,
@@ -83,10 +84,19 @@ def test_a_step_moves_and_starts_what_ours_does(name: str, tmp_path: Path, monke
     profile(tmp_path, "local_layers", "megatron_core", **HERE)
     monkeypatch.chdir(tmp_path)
     plan = case.plan | {"framework": "local_layers"}
-    ours = moved(lowered(llama_job(gpus=WORLD, model=ROTARY | case.model, **plan)))
+    program = lowered(llama_job(gpus=WORLD, model=ROTARY | case.model, **plan))
+    ours = moved(program)
 
     for phase, more in beside(name, case, step.parameters).items():
         there, here = theirs.get(phase, Amount()), ours.get(phase, Amount())
         starts = here.launches + sum(m.launches for m in more)
         assert here.bytes + sum(m.bytes for m in more) == pytest.approx(there.bytes, rel=0.02), phase
         assert starts == pytest.approx(there.launches, rel=0.17 if name == "experts" else 0.12), phase
+    assert updates(program, "clear gradients") == pytest.approx(4.0 * step.parameters, rel=1e-3)
+    assert updates(program, "divide gradients") == pytest.approx(8.0 * step.parameters, rel=1e-3)
+
+
+def updates(program: Program, label: str) -> float:
+    """Return the bytes of a kernel of our update."""
+    rows = [(table, row, times) for table, row, times in operators(program) if table.label[row] == label]
+    return sum(times * float(table.read[row] + table.written[row]) for table, row, times in rows)

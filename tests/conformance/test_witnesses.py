@@ -67,6 +67,16 @@ def standing_gradients(capture: Capture) -> float:
     return sum(standing) / (4.0 * capture.parameters)
 
 
+def divides_gradients(capture: Capture) -> bool:
+    """Whether the buffer of all fp32 gradients is multiplied in place before replicas add it up."""
+    size = 4.0 * capture.parameters
+    times = [
+        n for n, e in enumerate(capture.events) if e.name in ("aten.mul_", "aten.div_") and e.read == e.written >= size
+    ]
+    sent = [n for n, e in enumerate(capture.events) if e.communicates and e.message >= size]
+    return bool(times) and times[0] < sent[0]
+
+
 def fresh_gradients(capture: Capture) -> bool:
     """Whether the gradients of most parameters are made by the backward and still there when it ends, to be dropped after the update."""
     end = max(n for n, e in enumerate(capture.events) if e.phase == "backward" and e.work != "all_reduce")
@@ -274,6 +284,7 @@ WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
         lambda: {e.work for e in zero("--stage 2").events if e.message > 1e6} == {"all_reduce", "all_gather"},
     ),
     ("megatron_core", "tensor_parallel_overlap"): (MEGATRON, lambda: hides_input_gradients(megatron())),
+    ("megatron_core", "divides_gradients"): (MEGATRON, lambda: divides_gradients(megatron())),
     ("megatron_core", "drops_gradients"): (MEGATRON, lambda: fresh_gradients(megatron())),
     ("megatron_core", "keeps_buckets"): (MEGATRON, lambda: standing_gradients(megatron()) > 1.5),
     ("megatron_core", "gathers_logits"): (MEGATRON, lambda: any(e.work == "all_gather" for e in megatron().events)),

@@ -147,6 +147,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "reduction_dtype": ({"plan": {"gradient_dtype": "fp32"}}, '"gradient"', '"bf16"'),
     "reduces_whole": switch(ZERO),
     "broadcasts_updates": switch(ZERO),
+    "divides_gradients": switch({}),
     "gathers_by_tensor": switch(FSDP),
     "loss_metrics": ({}, "0", "2"),
     "reuse_distance": (

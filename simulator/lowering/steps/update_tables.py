@@ -10,6 +10,7 @@ from simulator.lowering.layers.casts import add_casts
 from simulator.lowering.layers.holdings import MESH_WEIGHTS
 from simulator.lowering.layers.rows import Rows
 from simulator.lowering.memory.host_shards import shard_bytes
+from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.state import State
 from simulator.program.program import COLLECTIVE, OperatorTable
 from simulator.remembered import hashed_once
@@ -42,6 +43,8 @@ class UpdateFacts:
     reduce_bytes: float
     reductions: int
     """How often each gradient is added between ranks in another format than it is kept in; 0 = never."""
+    divided: float
+    """Weights whose gradients are divided together before they are added between ranks; 0 = none are."""
     zero_stage: int
     lanes: int
     replicas: int
@@ -77,6 +80,7 @@ def update_facts(state: State) -> UpdateFacts:
         reduce_dtype=resolved.reduce_dtype,
         reduce_bytes=resolved.reduce_bytes,
         reductions=resolved.reductions if resolved.reduces and resolved.reduce_dtype != resolved.gradient_dtype else 0,
+        divided=_divided(resolved),
         zero_stage=resolved.zero_stage,
         lanes=resolved.lanes,
         replicas=resolved.replicas,
@@ -90,6 +94,13 @@ def update_facts(state: State) -> UpdateFacts:
         reduces_whole=framework.reduces_whole,
         one_by_one=resolved.optimizer_in_backward,
     )
+
+
+def _divided(resolved: ResolvedPlan) -> float:
+    """Weights of a bucket, or all, whose gradients a kernel divides before replicas add them up."""
+    if not (resolved.framework.divides_gradients and resolved.reduces and resolved.zero_stage < 3):
+        return 0.0
+    return resolved.bucket_size / resolved.gradient_bytes if resolved.overlap_gradients else math.inf
 
 
 @functools.lru_cache(maxsize=1024)
@@ -133,6 +144,7 @@ def optimizer_table(
     cost = facts.cost
     updated = mine * (1.0 - facts.offloaded)
     batch = 1 if facts.one_by_one else TENSORS_PER_LAUNCH
+    whole = held * facts.gradient_bytes
     launches = max(cost.fused_launches, round(tensors / batch)) if facts.fused else int(12 * tensors)
     read, written = (cost.read, cost.written) if facts.fused else (2 * cost.read, 2 * cost.written)
     if facts.lists and any(cost.listed):
@@ -151,6 +163,16 @@ def optimizer_table(
     )
     if not (facts.casts_gathered and facts.zero_stage == 3):
         add_casts(rows, "weights", held, facts.precision, phase="optimizer", launches=max(1, int(tensors)))
+    if facts.divided:
+        rows.add(
+            label="divide gradients",
+            work="memory_bound",
+            dtype=facts.gradient_dtype,
+            read=whole,
+            written=whole,
+            phase="optimizer",
+            launches=math.ceil(held / facts.divided) or 1,
+        )
     if facts.reductions:
         wide, narrow, times = facts.gradient_bytes, facts.reduce_bytes, facts.reductions
         rows.add(
