@@ -95,6 +95,10 @@ def profile_of_run(row: Row, named: str, assumed: list[str]) -> str:
     words = (text(row, "attn_kernel"), row_precision(row)[0], row_gpu(row)[0].architecture)
     variants = (names.find("framework_variants", f"{found} {word}") for word in words)
     found = next(filter(None, variants), found)
+    noted = names.framework_noted(found, words_said(row))
+    if noted is not None:
+        found = noted.profile
+        assumed.append(f"framework {found} ({noted.source})")
     of_source = names.framework_of(text(row, "source"), found, text(row, "version"))
     if of_source is not None:
         found = of_source[0]

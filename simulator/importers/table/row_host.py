@@ -56,17 +56,36 @@ def row_host(row: Row, layers: int, zero_stage: int) -> tuple[dict[str, Any], tu
     return out, (f"{told} (the row's own words)",) if told else ()
 
 
-def row_graphs(row: Row) -> dict[str, Any]:
+def row_graphs(row: Row, experts: bool = False, recomputes: bool = False, sized: bool = True) -> dict[str, Any]:
     """Return what CUDA graphs start, where the column cuda_graphs or the row's words tell: none, full_iteration, or parts of layers.
+
+    Args:
+        experts: whether layers have experts, whose own kernels graphs of layers leave out.
+        recomputes: whether whole layers run again, which graphs of layers cannot.
+        sized: whether kernels of experts learn their rows on the GPU, as a graph of the whole step needs.
 
     >>> row_graphs({"cuda_graphs": "attn, moe_router"}), row_graphs({"quality_note": "CUDA graphs of attention and router"})
     ({'cuda_graphs': ('attn', 'moe_router')}, {'cuda_graphs': ('attn', 'moe_router')})
+    >>> row_graphs({"quality_note": "full-iteration CUDA graphs"}), row_graphs({"quality_note": "CUDA graphs of layers"})
+    ({'cuda_graphs': 'full_iteration'}, {'cuda_graphs': ('attn', 'mlp')})
     """
     said = text(row, "cuda_graphs").strip().lower()
     if not said:
-        found = re.search(r"cuda graphs? of ([a-z ,]+)", words_said(row))
-        parts = tuple(part for word, part in _GRAPHED.items() if found and word in found.group(1))
-        return {"cuda_graphs": parts} if parts else {}
+        found = re.search(
+            r"\b(?:(no|without|full-iteration|whole-step) )?cuda graphs?( of (?:the whole step|[a-z ,]+))?",
+            words_said(row),
+        )
+        if found is None:
+            return {}
+        kind, of = found.group(1) or "", found.group(2) or ""
+        if kind in ("no", "without"):
+            return {"cuda_graphs": "none"}
+        if kind or "whole step" in of:
+            return {"cuda_graphs": "full_iteration"} if sized or not experts else {}
+        parts = tuple(part for word, part in _GRAPHED.items() if word in of)
+        if not parts:
+            parts = ("attn", "moe_router", "moe_preprocess") if experts else ("attn", "mlp")
+        return {} if recomputes else {"cuda_graphs": parts}
     parts = tuple(part.strip() for part in said.split(","))
     return {"cuda_graphs": parts if parts not in (("none",), ("full_iteration",)) else said}
 

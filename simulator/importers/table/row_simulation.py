@@ -16,6 +16,7 @@ from simulator.importers.table.row_notes import row_accumulation, row_dropout, r
 from simulator.importers.table.row_plan import row_plan
 from simulator.importers.table.rows import Row, text
 from simulator.importers.vocabulary.names import load_names
+from simulator.plan.framework import load_framework
 from simulator.workload.model import Model
 from simulator.workload.workload import Workload
 
@@ -63,7 +64,12 @@ def row_simulation(row: Row) -> RowSimulation:
     dropout, from_dropout = row_dropout(row)
     fields |= dropout
     on_host, from_host = row_host(row, _layers_per_chunk(model, fields), fields["zero_stage"])
-    fields |= on_host | row_graphs(row)
+    fields |= on_host
+    graphs = row_graphs(
+        row, bool(model.experts), recompute == "full", load_framework(fields["framework"]).fuses_experts
+    )
+    if graphs != {"cuda_graphs": "none"} or "cuda_graphs" not in fields:  # what a published recipe sets is no oversight
+        fields |= graphs
     optimizer, from_optimizer = row_optimizer(row)
     cluster, from_cluster = row_cluster(row)
     fact = load_names().fact(text(row, "source"), "recompute")

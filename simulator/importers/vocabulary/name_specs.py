@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from simulator.specs import Name, Names, Spec
+from simulator.specs import Listed, Name, Names, Spec
 from simulator.units import BytesPerSecond, Watts
 
 __all__ = [
+    "FrameworkOfNote",
     "FrameworkOfRelease",
     "FrameworkOfTime",
     "HabitOfModel",
@@ -135,6 +136,22 @@ class FrameworkOfTime(Spec):
         if self.until:
             return bool(told) and time_told(self.since)[:4] <= told[:4] and told <= time_told(self.until)
         return architecture not in _EARLY or year >= years_of(self.since)[0]
+
+
+class FrameworkOfNote(Spec):
+    """The profile of a framework in runs whose notes name something that its usual one lacks.
+
+    Args:
+        framework: the usual profile.
+        words: of notes, lower case; one is enough.
+        profile: what is meant then.
+        source: where that was read.
+    """
+
+    framework: Name
+    words: Annotated[tuple[Name, ...], Listed, Field(min_length=1)]
+    profile: Name
+    source: Name
 
 
 class FrameworkOfRelease(Spec):

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from simulator.hardware.gpu import Gpu
 from simulator.importers.vocabulary.name_specs import (
+    FrameworkOfNote,
     FrameworkOfRelease,
     FrameworkOfTime,
     HabitOfModel,
@@ -114,6 +115,7 @@ class NameTable(Spec):
     framework_parts: Annotated[tuple[Name, ...], Listed] = ()
     framework_variants: dict[str, Name] = Field(default_factory=dict)
     framework_of_time: Annotated[tuple[FrameworkOfTime, ...], Listed] = ()
+    framework_of_note: Annotated[tuple[FrameworkOfNote, ...], Listed] = ()
     framework_of_release: Annotated[tuple[FrameworkOfRelease, ...], Listed] = ()
     words_since: dict[str, Name] = Field(default_factory=dict)
     schedules: dict[str, Name]
@@ -219,6 +221,11 @@ class NameTable(Spec):
         release = release_of(version)
         known = (entry for entry in self.framework_of_release if release and entry.framework == framework)
         return next((entry.profile for entry in known if entry.holds(release, architecture)), None)
+
+    def framework_noted(self, framework: str, said: str) -> FrameworkOfNote | None:
+        """Return what a framework means in a run whose words (in lower case) name something that its usual profile lacks."""
+        known = (entry for entry in self.framework_of_note if entry.framework == framework)
+        return next((entry for entry in known if any(word in said for word in entry.words)), None)
 
     def fact(self, of: str, field: str, gpu: str = "") -> SourceFact | None:
         """Return the first entry on a source (or a library) that has this field, for this GPU if it is about one; None if none does.

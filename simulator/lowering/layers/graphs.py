@@ -107,9 +107,9 @@ def _check(scopes: tuple[str, ...], workload: Workload, plan: Plan, framework: F
     elif workload.model.experts and not _fixed_sizes(workload, plan, framework):
         refuse(
             "a graph of the whole step needs kernels that take the number of rows of each expert from the GPU: a capacity_factor, or "
-            "HybridEP and fused grouped products of mxfp8",
+            "HybridEP and grouped products that do",
             f"{said}, capacity_factor = 0 and framework {framework.name!r} tells the host",
-            "cuda_graphs = ['attn', 'moe_router', 'moe_preprocess'], or framework = 'megatron_bridge_26_06' with precision = 'mxfp8' and "
+            "cuda_graphs = ['attn', 'moe_router', 'moe_preprocess'], or framework = 'megatron_bridge_26_06' with "
             "expert_exchange = 'once_per_node'",
         )
 
@@ -117,8 +117,7 @@ def _check(scopes: tuple[str, ...], workload: Workload, plan: Plan, framework: F
 def _fixed_sizes(workload: Workload, plan: Plan, framework: Framework) -> bool:
     """Whether no kernel's size depends on what the router chose, or kernels learn it on the GPU."""
     exchange = plan.expert_exchange or framework.expert_exchange
-    fuses = framework.fuses_experts and workload.numbers.micro_scaled
-    on_gpu = fuses and (plan.expert_parallel == 1 or exchange == "once_per_node")
+    on_gpu = framework.fuses_experts and (plan.expert_parallel == 1 or exchange == "once_per_node")
     return bool(workload.model.capacity_factor) or on_gpu
 
 
