@@ -284,6 +284,11 @@ def _agrees(cluster: Cluster, wanted: _Wanted, technologies: tuple[str, ...]) ->
     return wanted.rate is None or abs(cluster.network.bandwidth * node.nics / node.gpus / wanted.rate - 1) <= _SAME_RATE
 
 
+def _network_rate(node: Node) -> float:
+    """Return what each GPU of a node has of its network, per direction [B/s]."""
+    return load_link(node.network_link).bandwidth * node.nics / node.gpus
+
+
 def _built(wanted: _Wanted) -> tuple[Cluster, tuple[str, ...]]:
     """Build node and cluster in memory, on the pattern of one of our nodes with this GPU where there is one."""
     ours = _nodes_with(wanted.gpu.name)
@@ -292,9 +297,9 @@ def _built(wanted: _Wanted) -> tuple[Cluster, tuple[str, ...]]:
     assumed: tuple[str, ...] = ()
     rate = wanted.rate
     if rate is None and wanted.needs_network:
-        other = next((n for n in ours if n.network_link), load_node("dgx_a100_80"))
-        link = load_link(other.network_link)
-        rate, technology = link.bandwidth * other.nics / other.gpus, wanted.technology or link.technology
+        known = sorted((n for n in ours if n.network_link), key=_network_rate)
+        other = known[len(known) // 2] if known else load_node("dgx_a100_80")
+        rate, technology = _network_rate(other), wanted.technology or load_link(other.network_link).technology
         assumed = (f"network of {show(rate, 'B/s')} per GPU, as node {other.name}",)
     network, nics = (None, 0) if rate is None else _network(technology, rate, wanted.per_node)
     node = pattern.model_copy(
