@@ -318,24 +318,24 @@ def _stand(
     """
     fresh = added.fresh
     held = np.array(weights, np.int64)[added.g_part][fresh]
-    _touch_each(rows, "start", (added.issued if buffers else added.gathers)[fresh], held)
-    _touch_each(rows, "end", added.dropped[fresh], held)
+    rows.touch_each("start", (added.issued if buffers else added.gathers)[fresh], held)
+    rows.touch_each("end", added.dropped[fresh], held)
     if not gradients:  # whole ones stand all the time
         return
     made, reducing, shards, idle = np.array(gradients, np.int64)[added.r_part].T
     copied = reducing >= 0
-    _touch_each(rows, "start", added.stands, made)
-    _touch_each(rows, "end", added.made[copied], made[copied])
+    rows.touch_each("start", added.stands, made)
+    rows.touch_each("end", added.made[copied], made[copied])
     rows.touch("end", added.hops.rows[~copied], made[~copied])
     longer = copied & buffers & (added.following >= 0)
     rows.touch("mark", added.hops.rows[~longer], reducing[~longer])
-    _touch_each(rows, "mark", added.following[longer], reducing[longer])
+    rows.touch_each("mark", added.following[longer], reducing[longer])
     rows.touch("start", added.hops.rows, shards)
     if (idle >= 0).any():
-        _touch_each(rows, "start", rows.first_row[rows.order.rank_offsets[added.hops.rank]], idle)
+        rows.touch_each("start", rows.first_row[rows.order.rank_offsets[added.hops.rank]], idle)
         rows.touch("end", added.hops.rows, idle)
     if len(rows.updated):
-        _touch_each(rows, "end", rows.updated[added.hops.rank], shards)
+        rows.touch_each("end", rows.updated[added.hops.rank], shards)
 
 
 def _units(rows: Structure, class_of: tuple[int, ...], cuts: Cuts, wholes: tuple[int, ...]) -> tuple[Ints, Ints, Ints]:
@@ -361,22 +361,6 @@ def _units(rows: Structure, class_of: tuple[int, ...], cuts: Cuts, wholes: tuple
     row = np.concatenate([row, rows.first_row[fused]])
     turn = np.argsort(row, kind="stable")
     return np.concatenate([action, fused])[turn], row[turn], np.concatenate([unit, numbers])[turn]
-
-
-def _touch_each(structure: Structure, edge: str, rows: Ints, effects: Ints) -> None:
-    """Give rows effects at an edge; one that comes several times (parts of a unit, both halves of a pair) gets them all."""
-    rows, effects = rows[effects >= 0], effects[effects >= 0]
-    turn = np.argsort(rows, kind="stable")
-    fresh = np.ones(len(rows), bool)
-    fresh[1:] = np.diff(rows[turn]) != 0
-    if fresh.all():
-        structure.touch(edge, rows, effects)
-        return
-    first = np.flatnonzero(fresh)
-    again = np.empty(len(rows), np.int64)
-    again[turn] = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))
-    for some in np.split(np.argsort(again, kind="stable"), np.cumsum(np.bincount(again))[:-1]):
-        structure.touch(edge, rows[some], effects[some])
 
 
 def _add(

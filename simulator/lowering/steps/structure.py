@@ -166,6 +166,21 @@ class Structure:
         elif keep.any():
             self.touched.append((edge, rows[keep], numbers[keep]))
 
+    def touch_each(self, edge: str, rows: Ints, effects: Ints) -> None:
+        """As `touch`, of arrays; a row that comes several times (parts of a unit, both halves of a pair) gets them all."""
+        rows, effects = rows[effects >= 0], effects[effects >= 0]
+        turn = np.argsort(rows, kind="stable")
+        fresh = np.ones(len(rows), bool)
+        fresh[1:] = np.diff(rows[turn]) != 0
+        if fresh.all():
+            self.touch(edge, rows, effects)
+            return
+        first = np.flatnonzero(fresh)
+        again = np.empty(len(rows), np.int64)
+        again[turn] = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))
+        for some in np.split(np.argsort(again, kind="stable"), np.cumsum(np.bincount(again))[:-1]):
+            self.touch(edge, rows[some], effects[some])
+
     def run_items(self, rows: Ints, items: Ints) -> None:
         """Say what these rows of the first batch run."""
         first = self.batches[0]
