@@ -154,11 +154,13 @@ def _edges(structure: Structure, effects: int) -> tuple[Arrays, Pairs]:
         column = columns[edge]
         held = column[rows]
         fresh = held < 0
+        if fresh.all():
+            column[rows] = touched
+            continue
         column[rows[fresh]] = touched[fresh]
-        if not fresh.all():
-            size = effects + len(numbers)
-            unique, index = np.unique(held[~fresh].astype(np.int64) * size + touched[~fresh], return_inverse=True)
-            pairs = [divmod(code, size) for code in unique.tolist()]
-            joined = [numbers.setdefault(pair, effects + len(numbers)) for pair in pairs]
-            column[rows[~fresh]] = np.array(joined)[index]
+        size = effects + len(numbers)
+        unique, index = np.unique(held[~fresh].astype(np.int64) * size + touched[~fresh], return_inverse=True)
+        pairs = [divmod(code, size) for code in unique.tolist()]
+        joined = [numbers.setdefault(pair, effects + len(numbers)) for pair in pairs]
+        column[rows[~fresh]] = np.array(joined)[index]
     return {f"{edge}_effect": _frozen(column) for edge, column in columns.items()}, tuple(numbers)

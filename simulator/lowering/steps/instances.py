@@ -92,9 +92,9 @@ def _codes(rows: Structure, class_of: tuple[int, ...]) -> np.ndarray:
 Pieces = tuple[tuple[OperatorTable, int], ...]
 
 
-def _block(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -> Block:
+def _block(state: State, number: int, chunk: Chunk, kind: int, variant: int, scale: int) -> Block:
     direction = _DIRECTION[kind]
-    cut = state.cuts[(chunk, direction, variant)] = _cut(state, chunk, direction, variant)
+    cut = state.cuts[(number, direction, variant)] = _cut(state, chunk, direction, variant)
     runs = [_pieces(state, [], cut, number, kind, variant, scale) for number in range(len(cut.different))]
     which = cut.which
     if arrived := received(state, chunk, kind, scale):
@@ -183,8 +183,8 @@ def add_instances(state: State) -> None:
         rest, scale = divmod(code, scales)
         rest, variant = divmod(rest, 3)
         number, kind = divmod(rest, 4)
-        state.codes.append((number, kind, variant, scale))
-        block = made[code] = _block(state, names[number], kind, variant, scale)
+        state.occurring.setdefault((number, kind > 0, scale), set()).add(variant)
+        block = made[code] = _block(state, number, names[number], kind, variant, scale)
         bases.append((code, len(state.items), len(block.segments)))
         state.items.extend(block.segments)
         state.blocks.append(block)
