@@ -23,7 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.costs.items import Desk, desk_of, price_item
+from simulator.costs.desk import Desk, desk_of
+from simulator.costs.items import price_item
 from simulator.costs.tables import price_table
 from simulator.job import Job
 from simulator.lowering.layers.expand import LayerCost

@@ -241,23 +241,22 @@ def _add_actions(
     rows.check_size(total)
     action = np.repeat(np.arange(len(pair)), kept)
     part = np.arange(total) - rows.first_row[action]
-    joined = pair[action] >= 0
-    compute = rows.lanes("compute")
-    partner = np.where(joined, pair[action], 0)
+    partner = pair[action]
+    joined, compute = partner >= 0, rows.lanes("compute")
     batch = Batch(
         item=base[action] + part,
         kind=COMPUTE,
         rank=ranks[action],
         streams=compute[ranks[action]][:, None],
-        action=np.where(joined, 5, order.kind[action]).astype(np.int64),
+        action=np.where(joined, 5, order.kind[action]),
         chunk=order.chunk[action],
         microbatch=order.microbatch[action],
         part=part,
         count=order.count[action],
         slice=order.part[action],
         slices=order.parts[action],
-        second_chunk=np.where(joined, order.chunk[partner], -1),
-        second_microbatch=np.where(joined, order.microbatch[partner], -1),
+        second_chunk=np.where(joined, order.chunk[partner], -1) if len(leads) else -1,
+        second_microbatch=np.where(joined, order.microbatch[partner], -1) if len(leads) else -1,
         step=rows.step_of(order.microbatch[action]),
     )
     if len(rows.updates):

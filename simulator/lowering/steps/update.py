@@ -129,7 +129,7 @@ def _last_reductions(rows: Structure) -> tuple[np.ndarray, np.ndarray]:
             numbers = np.arange(start, start + n)
             for column in batch.streams.T:
                 known = column >= 0
-                np.maximum.at(last, column[known], numbers[known])
+                last[column[known]] = numbers[known]  # they rise: of several rows of a stream the last one stays
         start += n
     some = np.flatnonzero((last >= 0) & (owner >= 0))
     final = rows.last_row[rows.order.rank_offsets[1:] - 1]
