@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from simulator.collectives import collective_seconds
 from simulator.collectives.crossing import placed_alike
+from simulator.costs.desk import Axes, Desk
 from simulator.costs.fused_pairs import handed_over, hidden_seconds
 from simulator.costs.host import host_seconds
-from simulator.costs.desk import Axes, Desk
 from simulator.costs.host_time import HostTimes, table_time
 from simulator.costs.memory_bound import MEMORY_BOUND_CLASS, memory_bound_calibrated, memory_bound_sigma
 from simulator.costs.slices import slice_seconds

@@ -63,7 +63,7 @@ def actions_are_in_order(program: Program) -> None:
     last[action, key] = row  # of several rows the last one stays
     first[action[::-1], key[::-1]] = row[::-1]
     _parts_occur_once(program, found, first != last)
-    (f, b, i, w), there = first, first >= 0
+    (b, i, w), there = first[1:], first >= 0
     rules = (
         (1, ~there[0], "a backward needs its forward; there is none of this microbatch"),
         (2, ~there[0], "an input gradient needs its forward; there is none of this microbatch"),

@@ -40,7 +40,14 @@ def test_a_stage_that_is_not_said_is_that_of_the_code_or_of_what_it_comes_from(c
 
 
 def test_a_note_on_a_models_layers_is_read() -> None:
-    row = {"model": "gpt-7b", "gated_mlp": "0", "hidden": "4096", "heads": "32", "kv_heads": "32", "ffn_hidden": "14336"}
+    row = {
+        "model": "gpt-7b",
+        "gated_mlp": "0",
+        "hidden": "4096",
+        "heads": "32",
+        "kv_heads": "32",
+        "ffn_hidden": "14336",
+    }
     model = placed(**row).workload.model
     assert ("learned", "layer_norm", True) == (model.positions, model.norm, model.linear_bias)
     told = placed(**row, quality_note="RMSNorm, no biases; rotary positions").workload.model

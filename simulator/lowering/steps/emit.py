@@ -88,7 +88,9 @@ def _columns(structure: Structure) -> Arrays:
 
     held = [b.streams >= 0 for b in batches]
     width = np.concatenate([some.sum(axis=1) for some in held])
-    streams = np.concatenate([b.streams[some] for b, some in zip(batches, held, strict=True)], dtype=np.int32, casting="unsafe")
+    streams = np.concatenate(
+        [b.streams[some] for b, some in zip(batches, held, strict=True)], dtype=np.int32, casting="unsafe"
+    )
     after_offsets, after = _waits(structure)
     order = structure.order
     arrays = {
