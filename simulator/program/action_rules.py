@@ -60,8 +60,9 @@ def actions_are_in_order(program: Program) -> None:
         return
     row, action, key = found.row, found.action, found.key
     first, last = np.full((4, found.keys), -1, np.int32), np.full((4, found.keys), -1, np.int32)
+    back = np.arange(len(row) - 1, -1, -1)
     last[action, key] = row  # of several rows the last one stays
-    first[action[::-1], key[::-1]] = row[::-1]
+    first[action[back], key[back]] = row[back]
     _parts_occur_once(program, found, first != last)
     (b, i, w), there = first[1:], first >= 0
     rules = (
