@@ -15,22 +15,21 @@ from numpy.typing import NDArray
 
 from simulator.collectives import collective_seconds
 from simulator.collectives.crossing import placed_alike
+from simulator.costs.desk import Axes, Desk
 from simulator.costs.fused_pairs import handed_over, hidden_seconds
 from simulator.costs.host import host_seconds
-from simulator.costs.host_time import NO_HOST, HostTimes, host_times, table_time
+from simulator.costs.host_time import HostTimes, table_time
 from simulator.costs.memory_bound import MEMORY_BOUND_CLASS, memory_bound_calibrated, memory_bound_sigma
 from simulator.costs.slices import slice_seconds
-from simulator.costs.tables import Machine, TablePrice, machine_of, mesh_of, placement_text, price_table
+from simulator.costs.tables import Machine, TablePrice, mesh_of, placement_text, price_table
 from simulator.errors import ProgramError
-from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import Fabric, GroupPlacement, place_group, place_hop
 from simulator.hardware.host import Host, host_of
-from simulator.plan.framework import Framework
 from simulator.program.calls import SYNCHRONISED
-from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, RESOURCE_KINDS, account_of
+from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, RESOURCE_KINDS
 from simulator.program.program import COPY, TRANSFER, FusedSegment, Link, OperatorTable, Segment
 
-__all__ = ["HOST_CLASS", "HOST_SIGMA", "Axes", "Desk", "ItemPrice", "desk_of", "price_item"]
+__all__ = ["HOST_CLASS", "HOST_SIGMA", "ItemPrice", "class_names", "price_item"]
 
 HOST_CLASS = "host"
 HOST_SIGMA = 0.3
@@ -39,82 +38,9 @@ HOST_SIGMA = 0.3
 SMALL_WAIT = 0.05
 """A block that waits for its host for less than this part of its kernels' time is not called host-bound."""
 
-Axes = tuple[tuple[str, int], ...]
 Pieces = tuple[tuple[OperatorTable, int], ...]
 _CLASSES: dict[str, int] = {}
 """Numbers of the price classes met so far: names of kinds, algorithms and levels, of which there are few."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Desk:
-    """Where items are priced; equal only to itself, `desk_of` hands out one per cluster, mesh and host.
-
-    Args:
-        host: what the GPU's host does for it, at this cluster's pace.
-        after_message: what a message that blocks keeps the GPU waiting for the host [s].
-        end_of_step: the host's fixed time where it waits for the GPU [s].
-        slice_time: the host's time for a tensor of a list [s].
-        fuses: whether the communication of a fused pair hides under its compute.
-        unbound: whether the threads of every rank's update on the host may run on every core.
-    """
-
-    machine: Machine
-    axes: Axes
-    host: HostTimes = NO_HOST
-    after_message: float = 0.0
-    end_of_step: float = 0.0
-    slice_time: float = 0.0
-    fuses: bool = False
-    unbound: bool = False
-
-
-@functools.lru_cache(maxsize=256)
-def desk_of(cluster: Cluster, axes: Axes, framework: Framework | None) -> Desk:
-    """Return the desk of a cluster, a mesh and the framework whose host costs apply; None = the host costs nothing."""
-    machine = machine_of(cluster, framework.backend if framework else "nccl")
-    if framework is None:
-        return _desk(machine, axes, NO_HOST, 0.0, 0.0, 0.0, False, False)
-    pace = cluster.pace.host
-    return _desk(
-        machine,
-        axes,
-        host_times(framework, cluster.node.host, pace),
-        _message_wait(framework, axes) / pace,
-        framework.step_time / pace,
-        framework.slice_time / pace,
-        framework.fuses_pairs,
-        framework.unbound_host_threads,
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def _desk(
-    machine: Machine,
-    axes: Axes,
-    host: HostTimes,
-    after_message: float,
-    end_of_step: float,
-    slice_time: float,
-    fuses: bool,
-    unbound: bool,
-) -> Desk:
-    return Desk(
-        machine=machine,
-        axes=axes,
-        host=host,
-        after_message=after_message,
-        end_of_step=end_of_step,
-        slice_time=slice_time,
-        fuses=fuses,
-        unbound=unbound,
-    )
-
-
-def _message_wait(host: Framework, axes: Axes) -> float:
-    """How long a message that blocks keeps the GPU waiting for the host [s]; where only the description of a divided activation makes
-    it wait, not at all without tensor parallelism."""
-    divided = any(size > 1 and account_of((name,)) == "tp" for name, size in axes)
-    return host.message_wait if divided or not host.partitions_activations else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -194,7 +120,7 @@ def price_item(item: Segment | FusedSegment | Link, desk: Desk) -> ItemPrice:
         return _segment(item.pieces, item.synchronises, desk)
     if isinstance(item, FusedSegment):
         return _pair(item.first.pieces, item.second.pieces, desk)
-    if item.kind not in (COPY, TRANSFER) and not set(item.group) <= {name for name, _ in desk.axes}:
+    if item.kind not in (COPY, TRANSFER) and not desk.names.issuperset(item.group):
         raise ProgramError(f"link {item.name!r}: group {item.group} names an axis that the mesh {desk.axes} lacks")
     place = None if item.kind == COPY else _place(item.kind, item.group, item.pipeline_ranks, desk)
     wait, listing = desk.after_message if item.blocks else 0.0, desk.slice_time if item.slices else 0.0

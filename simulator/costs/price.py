@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs.items import HOST_CLASS, HOST_SIGMA, Desk, ItemPrice, class_names, desk_of, price_item
+from simulator.costs.desk import Desk, desk_of
+from simulator.costs.items import HOST_CLASS, HOST_SIGMA, ItemPrice, class_names, price_item
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
 from simulator.plan.framework import load_framework

@@ -9,7 +9,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -289,6 +289,7 @@ def _access(call: Call, phase: str) -> str:
 
 
 def _gemms(table: OperatorTable, rows: NDArray[np.int64], machine: Machine) -> Priced:
+    """Price the products of a table: those that no table had before, all at once."""
     shape = table.shape[rows]
     dtype = [table.dtype[i] for i in rows]
     order = [call.order for i in rows if isinstance(call := table.call[i], Product)]
@@ -296,17 +297,46 @@ def _gemms(table: OperatorTable, rows: NDArray[np.int64], machine: Machine) -> P
         [max(BYTES_PER_ELEMENT[d], 2) for d in dtype]
     )  # products of narrow operands are stored in 16 bits
     accumulates = table.written[rows] > 1.5 * stored * shape[:, 0] * shape[:, 1] * shape[:, 2]
-    values = gemm_seconds(shape, order, dtype, accumulates, machine.gpu, machine.gemm)
-    known = np.array([gemm_calibrated(d, machine.gpu, machine.gemm) for d in dtype])
-    sigma = gemm_sigma(shape, dtype, machine.gpu, machine.gemm)
-    return rows, values, [gemm_class(d) for d in dtype], sigma, known
+    keys = list(zip(map(tuple, shape.tolist()), order, dtype, accumulates.tolist(), strict=True))
+    known = _products(machine.gpu, machine.gemm)
+    if len(known) >= _MOST_PRODUCTS:
+        known.clear()
+    if fresh := [n for n, key in enumerate(keys) if key not in known]:
+        sizes, orders, formats = shape[fresh], [order[n] for n in fresh], [dtype[n] for n in fresh]
+        seconds = gemm_seconds(sizes, orders, formats, accumulates[fresh], machine.gpu, machine.gemm)
+        sigmas = gemm_sigma(sizes, formats, machine.gpu, machine.gemm)
+        known |= {keys[n]: some for n, *some in zip(fresh, seconds.tolist(), sigmas.tolist(), strict=True)}
+    values, sigma = np.array([known[key] for key in keys]).T
+    good = np.array([gemm_calibrated(d, machine.gpu, machine.gemm) for d in dtype])
+    return rows, values, [gemm_class(d) for d in dtype], sigma, good
+
+
+_MOST_PRODUCTS = 65536
+"""Products of one GPU that are remembered."""
+
+
+@functools.lru_cache(maxsize=64)
+def _products(gpu: Gpu, numbers: GemmCoefficients) -> dict[tuple[Any, ...], list[float]]:
+    """Seconds and sigma of the products priced so far."""
+    return {}
 
 
 def _attention(table: OperatorTable, i: int, machine: Machine) -> Priced:
-    sequences, heads, length, width = (int(x) for x in table.shape[i])
-    call = cast(AttentionCall, table.call[i])  # by a rule of the program
     direction = "backward" if table.phase[i] == "backward" else "forward"
-    numbers, gpu, dtype = machine.attention, machine.gpu, table.dtype[i]
+    call, dtype = cast(AttentionCall, table.call[i]), table.dtype[i]  # by a rule of the program
+    value, sigma = _attention_price(
+        tuple(table.shape[i].tolist()), call, direction, dtype, machine.gpu, machine.attention
+    )
+    good = attention_calibrated(call.kernel, dtype, machine.gpu, machine.attention)
+    return np.array([i]), np.array([value]), [attention_class(call.kernel)], np.array([sigma]), np.array([good])
+
+
+@functools.lru_cache(maxsize=8192)
+def _attention_price(
+    shape: tuple[int, ...], call: AttentionCall, direction: str, dtype: str, gpu: Gpu, numbers: AttentionCoefficients
+) -> tuple[float, float]:
+    """Seconds and sigma of an attention kernel."""
+    sequences, heads, length, width = shape
     value = attention_seconds(
         sequences,
         heads,
@@ -323,9 +353,7 @@ def _attention(table: OperatorTable, i: int, machine: Machine) -> Priced:
         window=call.window,
         chunked=call.mask == "chunk",
     )
-    sigma = attention_sigma(length, call.keys, call.kernel, dtype, gpu, numbers)
-    known = np.array([attention_calibrated(call.kernel, dtype, gpu, numbers)])
-    return np.array([i]), np.atleast_1d(value), [attention_class(call.kernel)], np.atleast_1d(sigma), known
+    return float(value), float(attention_sigma(length, call.keys, call.kernel, dtype, gpu, numbers))
 
 
 def _collective(

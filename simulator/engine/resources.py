@@ -27,7 +27,9 @@ def kinds_of_items(prices: Prices) -> NDArray[np.int32]:
 
 def longer_beside(prices: Prices) -> NDArray[np.float64]:
     """Return [items, bits of the kinds beside it] how many times longer each item takes."""
-    return np.asarray(1.0 + prices.share @ _worst(prices.slowdown.tobytes()))
+    longer: NDArray[np.float64] = prices.share @ _worst(prices.slowdown.tobytes())
+    longer += 1.0
+    return longer
 
 
 @functools.lru_cache(maxsize=_MANY)

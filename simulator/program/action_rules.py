@@ -60,24 +60,23 @@ def actions_are_in_order(program: Program) -> None:
         return
     row, action, key = found.row, found.action, found.key
     first, last = np.full((4, found.keys), -1, np.int32), np.full((4, found.keys), -1, np.int32)
-    for kind in range(4):
-        mine = np.flatnonzero(action == kind)
-        last[kind][key[mine]] = row[mine]
-        first[kind][key[mine[::-1]]] = row[mine[::-1]]
+    back = np.arange(len(row) - 1, -1, -1)
+    last[action, key] = row  # of several rows the last one stays
+    first[action[back], key[back]] = row[back]
     _parts_occur_once(program, found, first != last)
-    f, b, i, w = first
+    (b, i, w), there = first[1:], first >= 0
     rules = (
-        (b, f < 0, "a backward needs its forward; there is none of this microbatch"),
-        (i, f < 0, "an input gradient needs its forward; there is none of this microbatch"),
-        (b, (i >= 0) | (w >= 0), "a backward is whole (B) or split (I and W), not both"),
-        (i, w < 0, "an input gradient (I) needs a weight gradient (W) after it"),
-        (w, i < 0, "a weight gradient (W) needs an input gradient (I) before it"),
-        (b, last[0] > b, "a forward comes before its backward in the order of rows"),
-        (i, last[0] > i, "a forward comes before its input gradient in the order of rows"),
-        (w, last[2] > w, "an input gradient comes before its weight gradient in the order of rows"),
+        (1, ~there[0], "a backward needs its forward; there is none of this microbatch"),
+        (2, ~there[0], "an input gradient needs its forward; there is none of this microbatch"),
+        (1, there[2] | there[3], "a backward is whole (B) or split (I and W), not both"),
+        (2, ~there[3], "an input gradient (I) needs a weight gradient (W) after it"),
+        (3, ~there[2], "a weight gradient (W) needs an input gradient (I) before it"),
+        (1, last[0] > b, "a forward comes before its backward in the order of rows"),
+        (2, last[0] > i, "a forward comes before its input gradient in the order of rows"),
+        (3, last[2] > w, "an input gradient comes before its weight gradient in the order of rows"),
     )
-    for these, wrong, rule in rules:
-        refuse(program, these, (these >= 0) & wrong, rule)
+    for kind, wrong, rule in rules:
+        refuse(program, first[kind], there[kind] & wrong, rule)
     rank, home = program.rank[row], np.empty(found.keys, np.int32)
     home[key] = rank
     refuse(program, row, home[key] != rank, "all actions of a microbatch on a chunk are on one rank")

@@ -60,19 +60,17 @@ def verify(program: Program) -> None:
     simulator.errors.ProgramError: a row cannot wait for itself: row 0 (layer) on rank 0 names itself in `after`
     """
     known: set[Any] = program.rows.once("rules that they obey", set)
-    form = _form(program)
-    seen = {_ROWS: (), _LANES: program.stream_lane, _FORM: form}
+    seen = ((_ROWS, ()), (_LANES, program.stream_lane), (_FORM, _form(program)))
+    fresh = dict([facts for facts in seen if facts not in known])
     for rule, what in _LOOKS_AT.items():
-        if what == _AMOUNTS:
+        if what == _AMOUNTS or what in fresh:
             rule(program)
-        elif (key := (rule, seen[what])) not in known:
-            rule(program)
-            if len(known) >= _MOST_KNOWN:
-                known.clear()
-            known.add(key)
+    if len(known) >= _MOST_KNOWN:
+        known.clear()
+    known.update(fresh.items())
 
 
-_MOST_KNOWN = 512
+_MOST_KNOWN = 64
 _ROWS, _LANES, _FORM, _AMOUNTS = "rows", "lanes", "form", "amounts"
 """What a rule looks at besides the columns of rows: nothing, names of lanes, a `_form`, or what only that program has."""
 
@@ -118,8 +116,8 @@ def check_runnable(program: Program, occupancy: NDArray[np.float64], latency: ND
                 f"prices hold one {name} per item, but there are {seconds.shape[-1]} for {len(program.items)} items; "
                 "price this very program"
             )
-        wrong = ~(np.isfinite(seconds) & (seconds >= 0.0))
-        if wrong.any():
+        if seconds.size and not (seconds.min() >= 0.0 and seconds.max() < math.inf):
+            wrong = ~(np.isfinite(seconds) & (seconds >= 0.0))
             item = int(np.argwhere(wrong)[0][-1])
             raise ProgramError(
                 f"times are finite and not negative: {name} of item {item} ({program.items[item].name}) is "
@@ -258,18 +256,16 @@ def _all_members_take_part(program: Program) -> None:
             raise ProgramError(
                 f"pipeline_ranks lie in 0..{program.ranks - 1}, but item {number} ({name}) has {list(ranks)}"
             )
-    low = np.array([ranks[0] if ranks else -1 for ranks in members], np.int32)
-    high = np.array([ranks[-1] if ranks else -1 for ranks in members], np.int32)
-    count = np.array([len(ranks) for ranks in members], np.int64)
-    rows = np.flatnonzero(program.kind != COMPUTE)
-    begin, held, item = program.stream_offsets[rows], np.diff(program.stream_offsets)[rows], program.item[rows]
+    low, high, count = np.array([(r[0], r[-1], len(r)) if r else (-1, -1, 0) for r in members]).reshape(-1, 3).T
+    rows = np.flatnonzero((count > 0)[program.item])  # all others are of every rank by itself
+    begin, item = program.stream_offsets[rows], program.item[rows]
+    held = program.stream_offsets[rows + 1] - begin
     place = program.stream_rank % dict(program.axes).get(
         "pp", program.ranks
     )  # an unfolded rank's place in the pipeline
     one, other = place[program.streams[begin]], place[program.streams[begin + held - 1]]
     good = (held == count[item]) & (held <= 2)
     good &= (np.minimum(one, other) == low[item]) & (np.maximum(one, other) == high[item])
-    good |= count[item] == 0  # of every rank by itself
     for row in rows[~good].tolist():
         streams = program.streams[program.stream_offsets[row] : program.stream_offsets[row + 1]]
         taking, wanted = sorted(set(place[streams].tolist())), members[program.item[row]]
@@ -354,7 +350,7 @@ def _table_is_sound(table: OperatorTable) -> None:
 
 def _memory_returns_to_its_base(program: Program) -> None:
     """What the rows of a rank allocate they also free, per category (to rounding)."""
-    changes, touches, balanced = _effect_counts(program)
+    allocated, freed, balanced = _effect_counts(program)
     if not program.effects:
         return
     size = program.effect_bytes
@@ -363,7 +359,7 @@ def _memory_returns_to_its_base(program: Program) -> None:
         raise ProgramError(f"bytes of tensors are finite and not negative: see effect {wrong_size}")
     if balanced:
         return
-    net, scale = changes @ program.effect_bytes, touches @ np.abs(program.effect_bytes)
+    net, scale = (allocated - freed) @ size, (allocated + freed) @ np.abs(size)
     wrong = np.argwhere(np.abs(net) > 1e-9 * scale)
     if len(wrong):
         rank, category = wrong[0].tolist()
@@ -377,8 +373,7 @@ Counts = tuple[NDArray[np.float64], NDArray[np.float64], bool]
 
 
 def _effect_counts(program: Program) -> Counts:
-    """[ranks, effects] how often rows allocate each effect more than they free it, and how often they do either; whether
-    every rank frees each effect as often as it allocates it.
+    """[ranks, effects] how often rows allocate each effect, and how often they free it; whether every rank does both as often.
 
     Raises:
         ProgramError: an effect is out of range, or a column of them has not one entry per row.
@@ -398,10 +393,11 @@ def _counted(program: Program) -> Counts:
     counts = []
     for column in (program.start_effect, program.end_effect):
         rows = np.flatnonzero(column >= 0)
-        cell = program.rank[rows].astype(np.int64) * effects + column[rows]
-        counts.append(np.bincount(cell, minlength=program.ranks * effects).reshape(program.ranks, effects))
-    changes = counts[0] - counts[1]
-    return changes.astype(np.float64), (counts[0] + counts[1]).astype(np.float64), not changes.any()
+        cell = program.rank[rows] * np.int64(effects) + column[rows]
+        counts.append(
+            np.bincount(cell, minlength=program.ranks * effects).reshape(program.ranks, effects).astype(float)
+        )
+    return counts[0], counts[1], np.array_equal(counts[0], counts[1])
 
 
 _LOOKS_AT: dict[Callable[[Program], None], str] = {

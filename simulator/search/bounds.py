@@ -23,14 +23,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.costs.items import Desk, desk_of, price_item
+from simulator.costs.desk import Desk, desk_of
+from simulator.costs.items import price_item
 from simulator.costs.tables import price_table
 from simulator.job import Job
 from simulator.lowering.layers.expand import LayerCost
 from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.connect import message_links
 from simulator.lowering.steps.hops import links_of
-from simulator.lowering.steps.parameters import contents, first_alike, group_held, layer_counts, rank_held
+from simulator.lowering.steps.parameters import all_alike, contents, group_held, layer_counts, rank_held
 from simulator.lowering.steps.pattern import Pattern
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.unit_parts import gather_links
@@ -71,7 +72,7 @@ def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
     fill += _before(hops[way.there])[way.first]
     if not resolved.schedule.splits_backward:
         drain += _before(hops[way.back])[way.first]
-    alike = [first_alike(state, rank) for rank in range(ranks)]
+    alike = all_alike(state)
     exchanged = {rank: _exchanged(state, rank, desk) for rank in dict.fromkeys(alike)}
     reduced, gathered = np.array([exchanged[rank] for rank in alike]).T
     behind = reduced if not resolved.overlap_gradients and resolved.zero_stage < 2 else 0.0

@@ -17,7 +17,7 @@ from simulator.calibration.kernels.attention import (
     read_attention_csv,
 )
 from simulator.calibration.kernels.residuals import rounded_residuals
-from simulator.costs.items import desk_of
+from simulator.costs.desk import desk_of
 from simulator.costs.tables import machine_of
 from simulator.hardware.compute_coefficients import AttentionCoefficients
 from simulator.hardware.gpu import load_gpu

@@ -82,7 +82,7 @@ def layer_policies(chunk: Chunk, recompute: Recompute) -> Chunk:
     """Return the chunk with what each of its layers does: endings of their kinds, () where all do the same.
 
     >>> layer_policies(Chunk(layers=3, head=True), Recompute("full", method="block", layers=1)).kinds
-    ['layer', 'layer kept', 'layer kept', 'head']
+    ('layer', 'layer kept', 'layer kept', 'head')
     """
     n = recompute.layers
     if recompute.method == "block":

@@ -17,6 +17,7 @@ import numpy as np
 
 from simulator.errors import PlanError
 from simulator.lowering.memory.offload import COPY_BACK_LANE, COPY_LANE, add_copies, copy_link
+from simulator.lowering.steps.assign import classes_of
 from simulator.lowering.steps.cut import offloaded
 from simulator.lowering.steps.state import State
 from simulator.program.program import Tensor
@@ -123,8 +124,8 @@ def _layers(state: State, wanted: np.ndarray) -> np.ndarray:
     """(action, row, kind, layer) of every offloaded layer in the wanted actions, in the order of rows."""
     kinds = list(_effects(state))
     found = []
-    classes = list(dict.fromkeys(state.chunks))
-    class_of = np.array([classes.index(c) for c in state.chunks])[state.order.chunk]
+    classes, numbers = classes_of(state.chunks)
+    class_of = np.array(numbers)[state.order.chunk]
     for number, chunk in enumerate(classes):
         apart = offloaded(chunk, state.resolved.activation_offload)
         for kind in (0, 1, 2, 3):
@@ -134,7 +135,7 @@ def _layers(state: State, wanted: np.ndarray) -> np.ndarray:
                     wanted & (class_of == number) & (state.order.kind == kind) & (state.variant == variant)
                 )
                 if len(actions):
-                    places = _places(state.cuts[(chunk, word, variant)].pieces, apart, word)
+                    places = _places(state.cuts[(number, word, variant)].pieces, apart, word)
                     for layer, place in places:
                         what = np.full(len(actions), kinds.index(chunk.kinds[layer]))
                         rows = state.first_row[actions] + place

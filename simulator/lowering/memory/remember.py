@@ -19,9 +19,9 @@ from simulator.lowering.memory.host_shards import gathered_shard, shard_bytes, s
 from simulator.lowering.memory.offload import device_bytes, host_tensors
 from simulator.lowering.memory.resident_memory import beside_states
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
-from simulator.lowering.steps.assign import Chunk
+from simulator.lowering.steps.assign import Chunk, classes_of
 from simulator.lowering.steps.cut import BUCKETS, UNBROKEN, UNITS, offloaded
-from simulator.lowering.steps.parameters import Held, first_alike, rank_held
+from simulator.lowering.steps.parameters import Held, all_alike, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
 from simulator.lowering.steps.unit_parts import gradient_made, made_in_turn
@@ -34,25 +34,27 @@ __all__ = ["add_memory", "kept_output", "largest_mark", "resident_tensors", "sav
 
 def add_memory(state: State) -> None:
     """Give the compute rows their memory effects and the ranks their resident tensors."""
-    classes = list(dict.fromkeys(state.chunks))
+    classes, class_of = classes_of(state.chunks)
     found: list[_Stand] = []
     for number, chunk in enumerate(classes):
         for scale, costs in enumerate(state.scales):
             saved = state.effect(saved_by(state, costs, chunk))
             marks, pieces = [], []
             for direction, word in enumerate(("forward", "backward")):
-                for variant in state.occurring(number, direction, scale):
-                    cut = state.cuts[(chunk, word, variant)]
+                for variant in sorted(state.occurring.get((number, direction > 0, scale), ())):
+                    cut = state.cuts[(number, word, variant)]
                     effect = [state.effect(largest_mark(state, costs, group, word)) for group in cut.different]
-                    marks.append((direction, variant, tuple([effect[number] for number in cut.which])))
+                    marks.append((direction, variant, tuple([effect[which] for which in cut.which])))
                     if variant == UNITS:
                         kept, of_group = _kept_by(state, costs, chunk, cut.pieces, backward=bool(direction))
                         numbers = {what: state.effect(tensors) for what, tensors in kept.items()}
                         pieces.append((direction, variant, tuple([numbers[what] for what in of_group])))
             found.append(_Stand(number, scale, saved, tuple(marks), tuple(pieces)))
-    state.stand(_stand, tuple(classes.index(c) for c in state.chunks), tuple(found))
+    state.stand(_stand, class_of, tuple(found))
     resident_tensors(state)
-    state.host = [_on_host(state, rank) for rank in range(state.ranks)]
+    resolved = state.resolved
+    if resolved.optimizer_offload or resolved.activation_offload or resolved.parameter_offload:
+        state.host = [_on_host(state, rank) for rank in range(state.ranks)]
 
 
 class _Stand(NamedTuple):
@@ -117,8 +119,10 @@ def _touch_segments(rows: Structure, edge: str, actions: np.ndarray, effects: tu
 
 def saved_by(state: State, costs: dict[str, LayerCost], chunk: Chunk) -> tuple[Tensor, ...]:
     """Return what a chunk keeps from forward to backward on the GPU."""
-    away = offloaded(chunk, state.resolved.activation_offload)
-    here = tuple(kind for kind, goes in zip(chunk.kinds, away, strict=True) if not goes)
+    here = chunk.kinds
+    if state.resolved.activation_offload:
+        away = offloaded(chunk, state.resolved.activation_offload)
+        here = tuple(kind for kind, goes in zip(here, away, strict=True) if not goes)
     return _saved_by(tuple(costs), tuple(costs.values()), here, kept_output(state, costs, chunk))
 
 
@@ -206,9 +210,10 @@ def resident_tensors(state: State) -> list[list[Tensor]]:
     if state.resident:
         return state.resident
     versions: list[int] = state.resolved.schedule.weight_versions(state.resolved.shape).tolist()
+    first = all_alike(state)
     known: dict[tuple[int, int], list[Tensor]] = {}
     for rank, version in enumerate(versions):
-        alike = version, first_alike(state, rank)
+        alike = version, first[rank]
         if alike not in known:
             known[alike] = _resident(state, rank, version - 1)
         state.resident.append(known[alike])
@@ -225,7 +230,9 @@ def _resident(state: State, rank: int, older: int) -> list[Tensor]:
     if shard_bytes(state) > resolved.precision.element:
         weight, gradient, optimizer, has_master = 4.0, 4.0, optimizer - 4.0, False
     optimizer = device_bytes(state, optimizer, has_master)
-    states, experts = (
+    parts = [(held.all - held.experts, resolved.shard_size)]
+    parts += [(held.experts, resolved.expert_shard_size)] if held.experts else []
+    states = [
         model_states(
             parameters,
             weight=weight,
@@ -235,18 +242,15 @@ def _resident(state: State, rank: int, older: int) -> list[Tensor]:
             replicas=replicas,
             lanes=resolved.lanes,
         )
-        for parameters, replicas in (
-            (held.all - held.experts, resolved.shard_size),
-            (held.experts, resolved.expert_shard_size),
-        )
-    )
+        for parameters, replicas in parts
+    ]
     stashed = older * held.all * float(resolved.precision.element)
     # with narrow GEMMs the operand and its transpose (a byte each) stand in place of the 16-bit weight
     out = [
         Tensor(
             name="weights",
             category="weights",
-            bytes=states.weights + experts.weights - weight * gathered_shard(state, held),
+            bytes=sum([part.weights for part in states]) - weight * gathered_shard(state, held),
         ),
         Tensor(name="older versions of the weights", category="weights", bytes=stashed),
         Tensor(
@@ -254,12 +258,12 @@ def _resident(state: State, rank: int, older: int) -> list[Tensor]:
             category="gradients",
             bytes=0.0
             if gradients_dropped(resolved)
-            else (states.gradients + experts.gradients) * resolved.gradients_kept,
+            else sum([part.gradients for part in states]) * resolved.gradients_kept,
         ),
         Tensor(
             name="optimizer states",
             category="optimizer_states",
-            bytes=states.optimizer_states + experts.optimizer_states,
+            bytes=sum([part.optimizer_states for part in states]),
         ),
         Tensor(name="secondary weight shards", category="weights", bytes=_secondary(held, resolved)),
         *beside_states(state, rank),
@@ -269,9 +273,6 @@ def _resident(state: State, rank: int, older: int) -> list[Tensor]:
 
 def _on_host(state: State, rank: int) -> list[Tensor]:
     """What stands in the host's memory for one GPU of a rank, at most."""
-    resolved = state.resolved
-    if not (resolved.optimizer_offload or resolved.activation_offload or resolved.parameter_offload):
-        return []
     held = rank_held(state, rank)
     mine = held.sharded(state.resolved) if state.resolved.zero_stage else held.all
     shards = shards_on_host(state, rank, state.resolved.optimizer_offload * mine)

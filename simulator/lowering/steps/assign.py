@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from simulator.remembered import hashed_once
+from simulator.remembered import hashed_once, kept
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER
 
 __all__ = ["Chunk", "Chunks", "assign_layers", "by_weights", "classes_of", "ends_as_layers"]
@@ -33,30 +33,25 @@ class Chunk:
     decoder: int = -1
     mtp: int = 0
 
-    @property
-    def kinds(self) -> list[str]:
+    @kept
+    def kinds(self) -> tuple[str, ...]:
         """Kinds of layers in the order they run forward.
 
         >>> Chunk(layers=2, head=True, names=("layer", "moe layer")).kinds
-        ['layer', 'moe layer', 'head']
+        ('layer', 'moe layer', 'head')
         """
-        return list(_kinds(self))
+        middle = list(self.names) or ["layer"] * self.layers
+        if self.endings:
+            middle = [kind + ending for kind, ending in zip(middle, self.endings, strict=True)]
+        if self.decoder >= 0:
+            middle.insert(self.decoder, DECODER_EMBEDDING)
+        ends = ["embedding"] * self.embedding, ["head"] * self.head + [MTP_LAYER, MTP_HEAD] * self.mtp
+        return tuple(ends[0] + middle + ends[1])
 
 
 @hashed_once
 class Chunks(tuple[Chunk, ...]):
     """All chunks of a plan, or some of them: a key again and again, whose hash is that of as many."""
-
-
-@functools.lru_cache(maxsize=1024)
-def _kinds(chunk: Chunk) -> tuple[str, ...]:
-    middle = list(chunk.names) or ["layer"] * chunk.layers
-    if chunk.endings:
-        middle = [kind + ending for kind, ending in zip(middle, chunk.endings, strict=True)]
-    if chunk.decoder >= 0:
-        middle.insert(chunk.decoder, DECODER_EMBEDDING)
-    ends = ["embedding"] * chunk.embedding, ["head"] * chunk.head + [MTP_LAYER, MTP_HEAD] * chunk.mtp
-    return tuple(ends[0] + middle + ends[1])
 
 
 @functools.lru_cache(maxsize=256)

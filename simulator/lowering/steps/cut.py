@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.lowering.steps.assign import Chunk
@@ -69,7 +70,7 @@ def _groups(
 ) -> tuple[tuple[str, ...], ...]:
     kinds = _layers_of(chunk, direction)
     if variant == UNBROKEN or not kinds or (variant == UNITS and len(kinds) == 1):
-        return (tuple(kinds),)
+        return (kinds,)
     if variant == UNITS:
         units = unit_groups(chunk.kinds, unit)
         return units if direction == "forward" else tuple(unit[::-1] for unit in reversed(units))
@@ -124,7 +125,7 @@ def offloaded(chunk: Chunk, layers: int) -> list[bool]:
     return out
 
 
-def unit_groups(kinds: list[str], layers: int) -> tuple[tuple[str, ...], ...]:
+def unit_groups(kinds: Sequence[str], layers: int) -> tuple[tuple[str, ...], ...]:
     """Return the FSDP units of a chunk, forward: so many layers each, embedding and head apart; 0 = all in one.
 
     >>> unit_groups(["embedding", "layer", "layer", "layer", "head"], 2)
@@ -149,7 +150,7 @@ def unit_groups(kinds: list[str], layers: int) -> tuple[tuple[str, ...], ...]:
     return tuple(units)
 
 
-def _layers_of(chunk: Chunk, direction: str) -> list[str]:
+def _layers_of(chunk: Chunk, direction: str) -> tuple[str, ...]:
     """Kinds of layers of a chunk in the order they run."""
     return chunk.kinds if direction == "forward" else chunk.kinds[::-1]
 

@@ -86,8 +86,11 @@ def _columns(structure: Structure) -> Arrays:
             start = stop
         return _frozen(out)
 
-    width = np.concatenate([(b.streams >= 0).sum(axis=1) for b in batches])
-    streams = np.concatenate([b.streams[b.streams >= 0] for b in batches], dtype=np.int32, casting="unsafe")
+    held = [b.streams >= 0 for b in batches]
+    width = np.concatenate([some.sum(axis=1) for some in held])
+    streams = np.concatenate(
+        [b.streams[some] for b, some in zip(batches, held, strict=True)], dtype=np.int32, casting="unsafe"
+    )
     after_offsets, after = _waits(structure)
     order = structure.order
     arrays = {
@@ -154,11 +157,13 @@ def _edges(structure: Structure, effects: int) -> tuple[Arrays, Pairs]:
         column = columns[edge]
         held = column[rows]
         fresh = held < 0
+        if fresh.all():
+            column[rows] = touched
+            continue
         column[rows[fresh]] = touched[fresh]
-        if not fresh.all():
-            size = effects + len(numbers)
-            unique, index = np.unique(held[~fresh].astype(np.int64) * size + touched[~fresh], return_inverse=True)
-            pairs = [divmod(code, size) for code in unique.tolist()]
-            joined = [numbers.setdefault(pair, effects + len(numbers)) for pair in pairs]
-            column[rows[~fresh]] = np.array(joined)[index]
+        size = effects + len(numbers)
+        unique, index = np.unique(held[~fresh].astype(np.int64) * size + touched[~fresh], return_inverse=True)
+        pairs = [divmod(code, size) for code in unique.tolist()]
+        joined = [numbers.setdefault(pair, effects + len(numbers)) for pair in pairs]
+        column[rows[~fresh]] = np.array(joined)[index]
     return {f"{edge}_effect": _frozen(column) for edge, column in columns.items()}, tuple(numbers)

@@ -92,9 +92,9 @@ def _codes(rows: Structure, class_of: tuple[int, ...]) -> np.ndarray:
 Pieces = tuple[tuple[OperatorTable, int], ...]
 
 
-def _block(state: State, chunk: Chunk, kind: int, variant: int, scale: int) -> Block:
+def _block(state: State, number: int, chunk: Chunk, kind: int, variant: int, scale: int) -> Block:
     direction = _DIRECTION[kind]
-    cut = state.cuts[(chunk, direction, variant)] = _cut(state, chunk, direction, variant)
+    cut = state.cuts[(number, direction, variant)] = _cut(state, chunk, direction, variant)
     runs = [_pieces(state, [], cut, number, kind, variant, scale) for number in range(len(cut.different))]
     which = cut.which
     if arrived := received(state, chunk, kind, scale):
@@ -183,8 +183,8 @@ def add_instances(state: State) -> None:
         rest, scale = divmod(code, scales)
         rest, variant = divmod(rest, 3)
         number, kind = divmod(rest, 4)
-        state.codes.append((number, kind, variant, scale))
-        block = made[code] = _block(state, names[number], kind, variant, scale)
+        state.occurring.setdefault((number, kind > 0, scale), set()).add(variant)
+        block = made[code] = _block(state, number, names[number], kind, variant, scale)
         bases.append((code, len(state.items), len(block.segments)))
         state.items.extend(block.segments)
         state.blocks.append(block)
@@ -241,23 +241,22 @@ def _add_actions(
     rows.check_size(total)
     action = np.repeat(np.arange(len(pair)), kept)
     part = np.arange(total) - rows.first_row[action]
-    joined = pair[action] >= 0
-    compute = rows.lanes("compute")
-    partner = np.where(joined, pair[action], 0)
+    partner = pair[action]
+    joined, compute = partner >= 0, rows.lanes("compute")
     batch = Batch(
         item=base[action] + part,
         kind=COMPUTE,
         rank=ranks[action],
         streams=compute[ranks[action]][:, None],
-        action=np.where(joined, 5, order.kind[action]).astype(np.int64),
+        action=np.where(joined, 5, order.kind[action]),
         chunk=order.chunk[action],
         microbatch=order.microbatch[action],
         part=part,
         count=order.count[action],
         slice=order.part[action],
         slices=order.parts[action],
-        second_chunk=np.where(joined, order.chunk[partner], -1),
-        second_microbatch=np.where(joined, order.microbatch[partner], -1),
+        second_chunk=np.where(joined, order.chunk[partner], -1) if len(leads) else -1,
+        second_microbatch=np.where(joined, order.microbatch[partner], -1) if len(leads) else -1,
         step=rows.step_of(order.microbatch[action]),
     )
     if len(rows.updates):

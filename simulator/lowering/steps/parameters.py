@@ -23,6 +23,7 @@ from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER
 
 __all__ = [
     "Held",
+    "all_alike",
     "chunk_held",
     "contents",
     "first_alike",
@@ -116,6 +117,11 @@ def rank_chunks(state: State, rank: int) -> tuple[tuple[int, int], ...]:
 def contents(state: State, rank: int) -> tuple[Chunk, ...]:
     """What lies on a rank, chunk by chunk: ranks of equal contents hold the same weights."""
     return _ranks(state).contents[rank]
+
+
+def all_alike(state: State) -> tuple[int, ...]:
+    """Of every rank the first whose contents are its own."""
+    return _ranks(state).alike
 
 
 def first_alike(state: State, rank: int) -> int:

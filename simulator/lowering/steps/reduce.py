@@ -51,13 +51,13 @@ Backward = tuple[int, int, bool]
 def _buckets(state: State) -> np.ndarray:
     """One reduction per segment of every backward that completes a bucket (fused pairs are not cut: one for the whole); returns the rows
     of all of them."""
-    every, (names, class_of) = state.resolved.zero_stage == 2, classes_of(state.chunks)
+    every, (_, class_of) = state.resolved.zero_stage == 2, classes_of(state.chunks)
     items: dict[tuple[str, ...], list[Chain]] = {}
     found: list[Chain] = []
     where: list[tuple[Backward, int]] = []
     for cut in state.build(_kinds_completing, every, class_of):
         number, variant, completes = cut
-        for group, _, last in state.cuts[(names[number], "backward", variant)].spans:
+        for group, _, last in state.cuts[(number, "backward", variant)].spans:
             if group not in items:
                 items[group] = links_of(state, f"gradients of {words(group)}", group_held(state, group))
             chains = _second_hop_once(state, items[group], completes)
@@ -68,9 +68,9 @@ def _buckets(state: State) -> np.ndarray:
 
 def _with_rows(state: State, rows: np.ndarray) -> list[Bucket]:
     """The buckets of all backwards that complete some, each with the rows of its reductions, of which each has as many."""
-    out, start = [], 0
+    out, start, (_, class_of) = [], 0, classes_of(state.chunks)
     for action, chunk, variant, _ in state.build(_completing, state.resolved.zero_stage == 2):
-        for group, first, last in state.cuts[(state.chunks[chunk], "backward", variant)].spans:
+        for group, first, last in state.cuts[(class_of[chunk], "backward", variant)].spans:
             count = len(group_held(state, group).hops(state.resolved))
             out.append(Bucket(group, action, first, last, tuple(rows[start : start + count].tolist())))
             start += count
@@ -270,7 +270,9 @@ def table_link(state: State) -> tuple[int, tuple[int, ...]] | None:
     does.
     """
     tied = state.workload.model.tied_embeddings
-    users = [c for c, chunk in enumerate(state.chunks) if "input" in table_copies(chunk, tied)]
+    names, class_of = classes_of(state.chunks)
+    uses = ["input" in table_copies(chunk, tied) for chunk in names]
+    users = [c for c, number in enumerate(class_of) if uses[number]]
     if len(users) < 2:
         return None
     of_lane = [{int(state.placement.rank_of[a, c]) for c in users} for a in range(state.placement.lanes)]

@@ -52,10 +52,10 @@ def _gather_buckets(state: State) -> None:
     element = state.resolved.precision.element
     items: dict[tuple[str, ...], list[int]] = {}
     places: list[tuple[tuple[int, int], Waited]] = []
-    names, class_of = classes_of(state.chunks)
+    _, class_of = classes_of(state.chunks)
     for number, variant in state.build(_kinds_of_first_forwards, class_of):
         found: list[tuple[int, int]] = []
-        for group, first, _ in state.cuts[(names[number], "forward", variant)].spans:
+        for group, first, _ in state.cuts[(number, "forward", variant)].spans:
             if group not in items:
                 items[group] = [
                     gather_link(state, f"weights of {words(group)}{what}", count * element, axes)
@@ -127,19 +127,18 @@ Cuts = tuple[tuple[tuple[int, ...] | None, tuple[int, ...] | None], ...]
 
 def _fsdp(state: State, plan: Windowing) -> None:
     resolved = state.resolved
-    classes = list(dict.fromkeys(state.chunks))
+    classes, class_of = classes_of(state.chunks)
     units: dict[tuple[str, ...], int] = {}
     cuts: list[tuple[tuple[int, ...] | None, tuple[int, ...] | None]] = []
-    for chunk in classes:
-        forward, backward = (state.cuts.get((chunk, word, UNITS)) for word in ("forward", "backward"))
+    for number in range(len(classes)):
+        forward, backward = (state.cuts.get((number, word, UNITS)) for word in ("forward", "backward"))
         cuts.append(
             (
                 None if forward is None else tuple(units.setdefault(g, len(units)) for g in forward.groups),
                 None if backward is None else tuple(units.setdefault(g[::-1], len(units)) for g in backward.groups),
             )
         )
-    class_of = tuple(classes.index(c) for c in state.chunks)
-    wholes = tuple(units.setdefault(tuple(state.chunks[c].kinds), len(units)) for c in state.build(_paired_chunks))
+    wholes = tuple(units.setdefault(state.chunks[c].kinds, len(units)) for c in state.build(_paired_chunks))
     parts = unit_parts(state, list(units), kept_gradient(state))
     # the head stays from its forward to a backward that follows at once; with it, in one unit, the embedding
     ends = {"head", "embedding"} if resolved.framework.fsdp_root_unit else {"head"}

@@ -61,18 +61,12 @@ class State:
     # filled by `instances`
     scales: list[dict[str, LayerCost]] = field(default_factory=list)
     """Costs of layers at each size of an action."""
-    codes: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """(kind of chunk, kind of action, variant, size) of the actions that occur."""
+    occurring: dict[tuple[int, bool, int], set[int]] = field(default_factory=dict)
+    """(kind of chunk, whether backward, size) -> the variants of the actions that occur."""
     parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Kinds of layers that are larger than a bucket of gradients: the kinds of their parts, as the backward runs them."""
-    cuts: dict[tuple[Chunk, str, int], Cut] = field(default_factory=dict)
-    """How passes over chunks are cut: (chunk, direction, variant) -> units or buckets, and segments."""
-
-    def occurring(self, chunk: int, direction: int, scale: int) -> list[int]:
-        """Return the variants of actions in a direction (0 forward, 1 backward) on a kind of chunk at one size."""
-        back = direction > 0
-        found = {v for c, kind, v, size in self.codes if c == chunk and (kind > 0) == back and size == scale}
-        return sorted(found)
+    cuts: dict[tuple[int, str, int], Cut] = field(default_factory=dict)
+    """How passes over chunks are cut: (kind of chunk, direction, variant) -> units or buckets, and segments."""
 
     @property
     def ranks(self) -> int:

@@ -6,6 +6,7 @@ import functools
 import heapq
 from collections import Counter
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,8 +17,8 @@ from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.hops import REDUCING_LANES
 from simulator.lowering.steps.parameters import (
     Held,
+    all_alike,
     contents,
-    first_alike,
     rank_chunks,
     rank_held,
     summed_parameters,
@@ -29,6 +30,8 @@ from simulator.lowering.steps.unit_parts import gather_link, kept_tensors, liste
 from simulator.lowering.steps.update_tables import Summed, UpdateFacts, norm_table, optimizer_table, update_facts
 from simulator.program.program import COLLECTIVE, COMPUTE, Link, OperatorTable, Segment, Tensor
 from simulator.workload.optimizers import OPTIMIZERS
+
+Made = TypeVar("Made")
 
 __all__ = [
     "add_update",
@@ -74,13 +77,13 @@ def add_update(state: State) -> None:
     resolved = state.resolved
     if len(state.updates):
         return  # where steps run into each other they stand amid the actions: pass `asynchronous`
-    facts = update_facts(state)
+    facts, updates = update_facts(state), _updates(state)
     rank, before = state.build(_last_reductions)
     tables: tuple[Callable[..., OperatorTable], ...] = (optimizer_table,)
     if not (resolved.clip_gradients or resolved.precision.loss_scaling):
         tables = (norm_table, optimizer_table) if _sums_gradients(state) else tables
     else:
-        norm = _segments(state, facts, (norm_table,), "gradient norm", synchronises=False)
+        norm = _segments(state, facts, updates, (norm_table,), "gradient norm", synchronises=False)
         item = state.add_item(
             Link(
                 name="all_reduce gradient norm",
@@ -94,7 +97,7 @@ def add_update(state: State) -> None:
             )
         )
         rank, before = state.build(_add_norm, norm, item)
-    optimizer = _segments(state, facts, tables, "optimizer", synchronises=True)
+    optimizer = _segments(state, facts, updates, tables, "optimizer", synchronises=True)
     stands = tuple(_of_each_rank(state, lambda rank: state.effect(_stands_in_update(state, rank))))
     rows = state.build(_add_optimizer, optimizer)
     state.stand(_stand, stands)
@@ -126,7 +129,7 @@ def _last_reductions(rows: Structure) -> tuple[np.ndarray, np.ndarray]:
             numbers = np.arange(start, start + n)
             for column in batch.streams.T:
                 known = column >= 0
-                np.maximum.at(last, column[known], numbers[known])
+                last[column[known]] = numbers[known]  # they rise: of several rows of a stream the last one stays
         start += n
     some = np.flatnonzero((last >= 0) & (owner >= 0))
     final = rows.last_row[rows.order.rank_offsets[1:] - 1]
@@ -183,7 +186,7 @@ def update_segments(state: State) -> tuple[int, ...]:
     resolved = state.resolved
     local = resolved.precision.loss_scaling or _sums_gradients(state) or resolved.clip_gradients
     tables = (norm_table, optimizer_table) if local else (optimizer_table,)
-    return _segments(state, update_facts(state), tables, "update", synchronises=False)
+    return _segments(state, update_facts(state), _updates(state), tables, "update", synchronises=False)
 
 
 def _sums_gradients(state: State) -> bool:
@@ -191,28 +194,42 @@ def _sums_gradients(state: State) -> bool:
     return any(summed_parameters(state, rank) for rank in range(state.ranks))
 
 
+Update = tuple[Held, float, float, Summed, float]
+"""Of a rank: its weights, those whose states it keeps and those whose gradients it keeps [count], those of whose gradients ranks have a
+term each, and how many tensors it has."""
+
+
+def _updates(state: State) -> list[Update]:
+    """What the update of each rank depends on."""
+
+    def update(rank: int) -> Update:
+        held = rank_held(state, rank)
+        mine = _mine(state, held), _mine(state, held, 2) * state.resolved.gradients_kept
+        return held, *mine, summed_parameters(state, rank), float(tensors_held(state, rank))
+
+    return _of_each_rank(state, update)
+
+
 def _segments(
-    state: State, facts: UpdateFacts, tables: tuple[Callable[..., OperatorTable], ...], name: str, synchronises: bool
+    state: State,
+    facts: UpdateFacts,
+    updates: list[Update],
+    tables: tuple[Callable[..., OperatorTable], ...],
+    name: str,
+    synchronises: bool,
 ) -> tuple[int, ...]:
     """One segment per different rank content."""
-    known: dict[tuple[Held, Summed, float], int] = {}
-
-    def segment(rank: int) -> int:
-        held = rank_held(state, rank)
-        key = (held, summed_parameters(state, rank), float(tensors_held(state, rank)))
-        if key not in known:
-            mine = _mine(state, held), _mine(state, held, 2) * state.resolved.gradients_kept
-            pieces = tuple([(table(facts, held.all, *mine, *key[1:]), 1) for table in tables])
-            made = Segment(name=name, pieces=pieces, phase="optimizer", synchronises=synchronises)
-            known[key] = state.add_item(made)
-        return known[key]
-
-    return tuple(_of_each_rank(state, segment))
+    items: dict[Update, int] = {}
+    for update in dict.fromkeys(updates):
+        pieces = tuple([(table(facts, update[0].all, *update[1:]), 1) for table in tables])
+        made = Segment(name=name, pieces=pieces, phase="optimizer", synchronises=synchronises)
+        items[update] = state.add_item(made)
+    return tuple([items[update] for update in updates])
 
 
-def _of_each_rank(state: State, make: Callable[[int], int]) -> list[int]:
+def _of_each_rank(state: State, make: Callable[[int], Made]) -> list[Made]:
     """What is made for each rank, once for those of equal contents."""
-    first = [first_alike(state, rank) for rank in range(state.ranks)]
+    first = all_alike(state)
     made = {rank: make(rank) for rank in dict.fromkeys(first)}
     return [made[rank] for rank in first]
 

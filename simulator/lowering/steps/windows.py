@@ -73,7 +73,7 @@ def find_windows(rows: Structure, plan: Windowing) -> Windows:
     n = len(kind)
     own = np.arange(n)
     uses, completes = kind <= 2, (kind == 1) | (kind == 3)
-    visit = _visits(rows)
+    visit = _visits(rows) if "visit" in (plan.gather, plan.reduce) else own
     if not plan.reshards:
         gathers = rows.pattern.first_forward.copy()
         until = _last_of(_homes(rows), rows.pattern.last_backward)
