@@ -18,6 +18,7 @@ __all__ = [
     "SourceFact",
     "UsualNetwork",
     "month_of",
+    "month_submitted",
     "release_of",
     "time_told",
     "years_of",
@@ -226,6 +227,16 @@ def time_told(text: str) -> str:
         return ""
     name, year, month = found.groups()
     return f"{year}{_MONTHS.index(name.lower()) + 1:02d}" if name else year + (month or "12")
+
+
+def month_submitted(text: str) -> str:
+    """Return the month in which a paper that a text names went to arXiv, as 202504; "" for none.
+
+    >>> month_submitted("Skywork, arXiv 2310.19341, Table 5"), month_submitted("results_202506.md")
+    ('202310', '')
+    """
+    found = re.search(r"arxiv[ :./a-z]*(\d\d)(0[1-9]|1[0-2])\.\d{4,5}", text, re.IGNORECASE)
+    return f"20{found.group(1)}{found.group(2)}" if found else ""
 
 
 def release_of(text: str) -> tuple[int, ...]:
