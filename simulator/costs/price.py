@@ -82,7 +82,7 @@ def _by_class(different: list[ItemPrice], item: NDArray[np.int64], names: list[s
     Args:
         different: the prices; `item`: [items] which of them each item has; `names`: of classes, by number.
     """
-    part, _ = _spread([len(p.noted) for p in different], item)
+    part = _spread([len(p.noted) for p in different], item)
     noted = _column([p.noted for p in different], np.int64)[part]
     known, first = np.unique(noted, return_index=True)
     met = known[np.argsort(first)]
@@ -94,13 +94,14 @@ def _by_class(different: list[ItemPrice], item: NDArray[np.int64], names: list[s
         for name in ("seconds", "weighted")
     )
     unknown = noted[~_column([p.calibrated for p in different], np.bool_)[part]]
-    part, owner = _spread([len(p.classes) for p in different], item)
-    class_share = np.zeros((len(item), len(met)))
-    column = number[_column([p.classes for p in different], np.int64)[part]]
-    class_share[owner, column] = _column([p.classes.values() for p in different], np.float64)[part]
+    owner = np.repeat(np.arange(len(different)), [len(p.classes) for p in different])
+    share = np.zeros((len(different), len(met)))
+    share[owner, number[_column([p.classes for p in different], np.int64)]] = _column(
+        [p.classes.values() for p in different], np.float64
+    )
     return ByClass(
         classes=tuple([names[n] for n in met.tolist()]),
-        class_share=class_share,
+        class_share=share[item],
         sigma=np.divide(weighted, seconds, out=np.zeros(len(met)), where=seconds != 0.0),
         calibrated=tuple((np.bincount(unknown, minlength=len(met)) == 0).tolist()),
     )
@@ -110,14 +111,14 @@ def _column(parts: Iterable[Iterable[float]], dtype: type) -> NDArray[Any]:
     return np.array(list(itertools.chain.from_iterable(parts)), dtype)
 
 
-def _spread(lengths: list[int], item: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return, for lists of these lengths laid end to end, where the entries of the list of every item stand, and the item of each.
+def _spread(lengths: list[int], item: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return, for lists of these lengths laid end to end, where the entries of the list of every item stand.
 
-    >>> [found.tolist() for found in _spread([2, 1], np.array([1, 0, 1]))]
-    [[2, 0, 1, 2], [0, 1, 1, 2]]
+    >>> _spread([2, 1], np.array([1, 0, 1])).tolist()
+    [2, 0, 1, 2]
     """
     size = np.array(lengths, np.int64)
     each = size[item]
-    owner = np.repeat(np.arange(len(item)), each)
     begin = np.cumsum(size) - size
-    return np.arange(len(owner)) + (begin[item] - (np.cumsum(each) - each))[owner], owner
+    place: NDArray[np.int64] = np.repeat(begin[item] - (np.cumsum(each) - each), each)
+    return place + np.arange(len(place))

@@ -283,7 +283,9 @@ def _members(ranks: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _amounts_are_finite(program: Program) -> None:
-    known = None  # segments one after another that run the same
+    known: dict[
+        int, Any
+    ] = {}  # of segments that run the very same one is looked at; held, so that no other gets its number
     for item in program.items:
         if isinstance(item, Link):
             named = (
@@ -308,9 +310,9 @@ def _amounts_are_finite(program: Program) -> None:
                 )
             continue
         pieces = item.pieces
-        if pieces is known:
+        if id(pieces) in known:
             continue
-        known = pieces
+        known[id(pieces)] = pieces
         for table, count in pieces:
             if count < 0:
                 raise ProgramError(

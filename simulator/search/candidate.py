@@ -297,8 +297,7 @@ def fit_probability(prediction: Prediction) -> float:
 
 
 def _candidate(point: Point, job: Job, p: Prediction, objective: str) -> Candidate:
-    facts: Mapping[str, Any] = p.provenance["runs_of_this_kind"]
-    hourly = job.cluster.price_per_gpu_hour
+    alike, hourly = p.whole_runs, job.cluster.price_per_gpu_hour
     return Candidate(
         point=point,
         settings=tuple(point.settings_of(job)),
@@ -315,9 +314,9 @@ def _candidate(point: Point, job: Job, p: Prediction, objective: str) -> Candida
         energy=step_power(p, job.cluster, job.power).facility * p.step_time if objective == "energy" else None,
         tokens_per_second=p.tokens / p.step_time,
         breakdown=p.breakdown,
-        kind=p.provenance["kind_of_run"],
-        runs=facts["n"],
-        sources=facts["sources"],
-        median_error=facts["median_error"],
-        notes=tuple(text for text in p.provenance["assumptions"] if text not in job.assumptions),
+        kind=p.kind_of_run,
+        runs=alike.runs,
+        sources=alike.sources,
+        median_error=alike.median,
+        notes=tuple(text for text in p.made["assumptions"] if text not in job.assumptions),
     )

@@ -106,7 +106,7 @@ def _block(state: State, number: int, chunk: Chunk, kind: int, variant: int, sca
     return _named(chunk, kind, tuple(runs), which)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=256)
 def _named(chunk: Chunk, kind: int, runs: tuple[Pieces, ...], which: tuple[int, ...]) -> Block:
     """The block of an action whose segments run, one after the other, `which` of the runs."""
     ends = " + embedding" * chunk.embedding + " + head" * chunk.head

@@ -133,7 +133,7 @@ def _last_reductions(rows: Structure) -> tuple[np.ndarray, np.ndarray]:
         start += n
     some = np.flatnonzero((last >= 0) & (owner >= 0))
     final = rows.last_row[rows.order.rank_offsets[1:] - 1]
-    alone = np.setdiff1d(np.arange(rows.ranks), owner[some])
+    alone = np.flatnonzero(np.bincount(owner[some], minlength=rows.ranks) == 0)
     rows.waited = np.append(owner[some], alone), np.append(last[some], final[alone])
     return rows.waited
 
