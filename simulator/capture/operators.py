@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 
 from simulator.program.calls import STREAM, AttentionCall, Call, Product, Traffic
 
-__all__ = ["Facts", "Work", "describe", "tensors_in"]
+__all__ = ["WHOLE", "Facts", "Work", "describe", "tensors_in"]
+
+WHOLE = {"aten::to", "aten::reshape", "aten::contiguous", "aten::flatten"}
+"""Operators written in others, which come whole where autograd is not in between: they are taken apart."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from simulator.capture.messages import BARRIERS, MADE, MESSAGES, SENT, WAITS, message_of
-from simulator.capture.operators import Facts, describe
+from simulator.capture.operators import WHOLE, Facts, describe
 from simulator.capture.record import Event
 from simulator.capture.storages import Storages
 from simulator.capture.streams import Streams
@@ -442,6 +442,9 @@ def dispatch_mode(recorder: Recorder) -> Any:
                 return NotImplemented
             if recorder.unseen.depth:
                 return function(*arguments, **(options or {}))
+            if function._schema.name in WHOLE:
+                with self:
+                    return function.decompose(*arguments, **(options or {}))
             return recorder.operator(function, tuple(arguments), options or {})
 
     return Mode()

@@ -334,3 +334,34 @@ def test_a_recorded_step_is_a_program_that_runs_on_any_cluster(tmp_path: Path) -
         times.append(json.loads(done.stdout)["step_time_s"]["value"])
 
     assert 0 < times[0] < times[1]
+
+
+def test_what_is_written_in_other_operators_is_taken_apart_below_autograd(tmp_path: Path) -> None:
+    """Casts and copies that a script's own dispatch mode asks for, where autograd is not in between."""
+    script = tmp_path / "train.py"
+    kernel = """
+from torch.utils._python_dispatch import TorchDispatchMode
+class Widens(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        out = function(*arguments, **(options or {}))
+        if function is torch.ops.aten.addmm.default:
+            out = out.to(torch.float64).t().reshape(-1).reshape(64, 8).t().to(torch.float32)
+        return out
+def step():
+    with Widens():
+        loss = model(torch.zeros(8, 64)).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    script.write_text(MODEL + kernel)
+    names = [event.name for event in capture(f"{script}:step", 1).events if event.phase == "forward"]
+
+    assert names[names.index("aten.addmm") :] == [
+        "aten.addmm",
+        "aten._to_copy",
+        "aten.clone",
+        "aten._to_copy",
+        "aten.sum",
+        "aten.ones_like",
+    ]

@@ -46,12 +46,12 @@ TOLERANCES = {
     "parallel.py:step": Amount(0.015, 0.06),
     "library.py:step": Amount(0.01, 0.12),
     "titan.py:step": Amount(0.04, 0.22),
-    "ring": Amount(0.05, 0.25),
+    "ring": Amount(0.015, 0.08),
 }
 """Kind of code -> relative.  Operators on one number of each token (masks of a split vocabulary, means and scales of norms, places) are
 no large pass, and not lowered one by one: a few in plain PyTorch, more with transformers (tables of cosines, made in each step) and
 torchtitan (each layer checks its places, looks cosines up, copies queries, keys and values out of one product, and counts rows of experts).
-A ring joins results and gradients in halves and by other operations than ours has."""
+Rank 0 of a ring sees halves of queries alone, ours the mean of them and of halves of keys."""
 TOKENS, LAYERS, TABLE, LOGITS = 2048, 4, 32_000 * 1024, 2048 * 32_000
 
 
@@ -129,7 +129,7 @@ def test_a_step_moves_and_starts_what_ours_does(name: str, tmp_path: Path, monke
     pytest.importorskip(needed, reason=f"the witness is {needed}: nox -s capture")
     monkeypatch.chdir(tmp_path)
     theirs, ours = moved(captured(case.script, case.world, case.words)), moved(as_it_runs_here(name, case, tmp_path))
-    tolerance = TOLERANCES["ring" if "--context" in case.words else case.script]
+    tolerance = TOLERANCES["ring" if name == "context" else case.script]
 
     for phase in ("forward", "recompute", "backward"):
         there, here = theirs.get(phase, Amount()), ours.get(phase, Amount())

@@ -87,7 +87,8 @@ def test_joining_grows_with_the_blocks_and_plain_operations_move_more() -> None:
         return float(found.read[i] + found.written[i]) / tokens
 
     assert [0.75 * 10 + 6, 0.75 * 30 + 6] == [moved("megatron_core", 2), moved("megatron_core", 4)]
-    assert 0.75 * 38 * 3 + 6 == moved("torchtitan_eager", 4)
+    half, all_of_it = (6 + 32) / 2 + 8, 6 + 32
+    assert 3 * ((half + all_of_it) / 2 + 4 * 2) + 6 + 6 == moved("torchtitan_eager", 4)
     assert 0.75 * 10 * 3 + 6 + 4 * 2 == moved("torchtitan", 4)
     assert label not in table("layer forward", "megatron_core", 1).label
     whole = table("layer forward", "megatron_core", 4, context_parallel_kind="all_gather")

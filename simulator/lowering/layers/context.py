@@ -23,7 +23,7 @@ off by default (traced).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
@@ -35,13 +35,22 @@ from simulator.workload.operator import Operator
 
 __all__ = ["exchange_heads", "ring_attention", "swap_heads"]
 
-_TOUCHED = 0.75
-"""Share of the queries, or of the keys, that a block of another rank touches on average."""
-_JOIN = {"fused": (10.0, 6.0, 6.0), "plain": (38.0, 26.0, 26.0), "traced": (10.0, 10.0, 10.0)}
-"""Bytes per value of a block: forward, gradients of queries, of keys and values; by how the runtime joins."""
-_LAST = 6.0
-_PUT_TOGETHER = 4.0
-_LAUNCHES = {"fused": (4, 6), "plain": (8, 16), "traced": (2, 3)}
+
+class _Joining(NamedTuple):
+    """What joins partial results: bytes per value of queries, and of keys and values, of each block of another rank; the same once
+    more; and kernels of a block, and once more."""
+
+    block: tuple[float, float]
+    once: tuple[float, float]
+    launches: tuple[int, int]
+
+
+_JOINING = {
+    "fused": (_Joining((7.5, 0.0), (6.0, 0.0), (4, 0)), _Joining((4.5, 4.5), (0.0, 0.0), (6, 0))),
+    "plain": (_Joining((32.5, 4.0), (12.0, 0.0), (11, 2)), _Joining((11.5, 23.5), (20.0, 28.0), (7, 9))),
+    "traced": (_Joining((7.5, 0.0), (6.0, 4.0), (2, 0)), _Joining((7.5, 7.5), (0.0, 4.0), (3, 0))),
+}
+"""Forward and backward, by how the runtime joins."""
 
 
 def ring_attention(
@@ -72,10 +81,9 @@ def ring_attention(
         flops=work * length * blocks,
     )
     queries, keys = float(sequences * length * heads * width), 2.0 * sequences * length * groups * width
-    out, grad_q, grad_kv = _JOIN[how]
-    moved = _TOUCHED * blocks * (grad_q * queries + grad_kv * keys if backward else out * queries)
-    moved += 0.0 if backward else _LAST * queries
-    moved += _PUT_TOGETHER * keys if how == "traced" else 0.0
+    joining = _JOINING[how][backward]
+    each, once = ((per_query * queries + per_key * keys) for per_query, per_key in (joining.block, joining.once))
+    moved = blocks * each + once
     rows.add(
         label=f"{o.label} joining of partial results",
         work="memory_bound",
@@ -83,7 +91,7 @@ def ring_attention(
         read=moved / 2,
         written=moved / 2,
         phase=phase,
-        launches=_LAUNCHES[how][backward] * blocks,
+        launches=blocks * joining.launches[0] + joining.launches[1],
         part="input" if backward else "",
     )
     shared = keys * peers * ctx.e
