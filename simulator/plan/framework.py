@@ -38,9 +38,10 @@ class Framework(ExtendingSpec):
     they are kept); reduces_whole (ZeRO-1 and 2 sum all gradients on all replicas, though each keeps its shard only);
     broadcasts_updates (ZeRO-1 deals out whole weight tensors; each owner broadcasts what it updated, one after the other);
     gradients_overlap and parameters_overlap (with compute);
-    bucket_size; p2p "latency" (receives are posted ahead) or "blocking"; scatters_p2p (tensor-parallel ranks share the
-    sending, and gather what they receive); partitions_activations (they keep no more than their parts of a chunk's output either,
-    and gather it again before its backward); tensor_parallel_overlap (input-gradient collective beside the weight-gradient GEMM);
+    bucket_size, and bucket_growth (a bucket holds at least so many gradients for every rank that reduces it); p2p "latency"
+    (receives are posted ahead) or "blocking"; scatters_p2p (tensor-parallel ranks share the sending, and gather what they
+    receive); partitions_activations (they keep no more than their parts of a chunk's output either, and gather it again before
+    its backward); tensor_parallel_overlap (input-gradient collective beside the weight-gradient GEMM);
     fuses_pairs (forward and backward of two microbatches interleaved, so that the communication of one hides under the compute of
     the other; else one after the other); separate_communicators (gathers and reductions do not queue behind each other).
     Attention: repeats_keys (keys and values are repeated for every query head before the kernel, so that kernel and exchange see
@@ -160,6 +161,7 @@ class Framework(ExtendingSpec):
     gradients_overlap: bool
     parameters_overlap: bool
     bucket_size: Bytes
+    bucket_growth: int = Field(default=0, ge=0)
     p2p: Messages
     deals_layers: Deal = "evenly"
     backend: Literal["nccl", "gloo"] = "nccl"

@@ -120,3 +120,12 @@ def test_what_is_reduced_whole_is_said() -> None:
     assert "has the effect of one" in " ".join(units.provenance["assumptions"])
     assert not [link.name for _, link in reductions(units.program) if "part" in link.name]
     assert "has the effect of one" not in " ".join(predicted(1e6).provenance["assumptions"])
+
+
+def test_buckets_of_megatron_core_grow_with_the_ranks() -> None:
+    """NVIDIA/Megatron-LM 0fda386c: at least a million gradients for each of 512 ranks, where 40 million were the size for all."""
+    code = {"gpus": 512, "framework": "megatron_core", "zero_stage": 1, "overlap_gradients": None}
+    grown, same, fixed = (predicted(size, **code) for size in (None, 4.0 * 512e6, 160e6))
+    assert grown.step_time == same.step_time
+    assert len(reductions(grown.program)) < len(reductions(fixed.program))
+    assert predicted(None, **code | {"gpus": 16}).step_time == predicted(160e6, **code | {"gpus": 16}).step_time

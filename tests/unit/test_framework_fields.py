@@ -89,6 +89,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "gradients_overlap": switch({}),
     "parameters_overlap": switch(ZERO),
     "bucket_size": ({}, '"1 MiB"', '"400 MiB"'),
+    "bucket_growth": ({}, "0", "40000000"),
     "backend": ({}, '"nccl"', '"gloo"'),
     "deals_layers": (PIPELINE, '"evenly"', '"ends_as_layers"'),
     "p2p": (PIPELINE, '"latency"', '"blocking"'),

@@ -242,7 +242,8 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
         and plan.zero_stage in (1, 2)
         and facts.ranks > 1,
         overlap_tensor_parallel=said("overlap_tensor_parallel"),
-        bucket_size=plan.bucket_size or framework.bucket_size,
+        bucket_size=plan.bucket_size
+        or max(framework.bucket_size, framework.bucket_growth * facts.ranks * BYTES_PER_ELEMENT[facts.gradient]),
         gradient_bytes=int(BYTES_PER_ELEMENT[facts.gradient]),
         gradient_dtype=facts.gradient,
         p2p=said("p2p", _takes_messages_in_turn(schedule), "latency"),
