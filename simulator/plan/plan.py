@@ -172,8 +172,8 @@ class Plan(Spec):
     secondary_shard_size: Annotated[Degree | None, STATES] = None
     """Ranks that hold a second copy of the weights for the backward pass of ZeRO-3 (ZeRO++ hpZ)."""
     recompute: Annotated[RecomputeKind | None, RECOMPUTE, FrameworkDefault("recompute")] = None
-    """none, selective (attention core), operators (memory-bound kernels and every second matrix product, as
-    torchtitan's selective mode does) or full (every layer from its input)."""
+    """none, selective (attention core), operators (memory-bound kernels, every second matrix product and
+    grouped products of experts, as torchtitan's selective mode does) or full (every layer from its input)."""
     recompute_modules: Annotated[tuple[Module, ...] | None, Listed, RECOMPUTE] = None
     """What selective recompute makes again, in place of the attention core."""
     recompute_policy: Annotated[Name | None, RECOMPUTE] = None

@@ -108,7 +108,7 @@ class Keep:
         gathered: what ranks gather of a tensor that another operation keeps: all of it, and nothing where none of them lacks a part.
         droppable: whether selective recompute makes it again; None = derived.
         cheap: whether per-operator recompute makes it again; None = derived.
-        idle: kept only under per-operator recompute, which keeps the outputs of every second product though nothing reads them.
+        idle: kept only under per-operator recompute: outputs of every second product, though nothing reads them, and what was sent.
         share: of it that is kept.
         role: "operand" of attention, which compilers know by name; "statistics" of its softmax.
     """

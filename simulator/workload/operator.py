@@ -25,7 +25,7 @@ class Saved:
         category: memory category: activations or logits.
         droppable: dropped under selective recompute (made again in backward).
         cheap: dropped under per-operator recompute: the output of a memory-bound kernel, or of a product that is run again.
-        idle: kept only under per-operator recompute, which keeps the outputs of every second product though nothing reads them.
+        idle: kept only under per-operator recompute: outputs of every second product, though nothing reads them, and what was sent.
         gathered: all of what ranks have parts of, kept beside their part; nothing where each has all of it.
         role: "operand" of a layer's own attention, "statistics" of a softmax.
     """
@@ -65,7 +65,7 @@ class Operator:
         sums_read: bytes that a kernel of its own reads once more backward, for sums over tokens (a norm's weights).
         parameters: weights it owns, undivided [count].
         saved: tensors kept for backward.
-        again: part of it that is recomputed under per-operator recompute: memory-bound kernels and every second product.
+        again: part of it that is recomputed under per-operator recompute: memory-bound kernels, every second product, grouped ones.
     """
 
     op: Op

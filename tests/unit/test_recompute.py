@@ -288,3 +288,32 @@ def test_an_operator_that_keeps_what_it_made_runs_again_to_the_end_of_a_layer() 
     """A norm at the end of a layer keeps what it made of the last product."""
     with_norm = Workload(model=load_model("gemma2_9b"), sequence_length=4096, global_batch_size=8)
     assert "mlp down" in labels(lowered(with_norm, recompute="full", zero_stage=3, framework="torchtitan_eager"))
+
+
+def test_operator_by_operator_grouped_products_of_experts_run_again_whole_and_exchanges_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchtitan's list of what is kept names plain products and exchanges; grouped products and what sorts rows are not on it."""
+    monkeypatch.chdir(tmp_path)
+    whole = profile(tmp_path, "whole", "torchtitan_eager", recompute_extent='"layer"')
+    loop = profile(tmp_path, "loop", "torchtitan_eager", expert_loop='"modules"')
+    found = set(
+        labels(lowered(MOE, recompute="operators", expert_parallel=8, zero_stage=3, framework=whole), "moe layer")
+    )
+    assert {"permute", "expert up", "expert down", "sort by expert", "sort back", "unpermute"} <= found
+    assert not {"dispatch", "combine"} & found
+
+    plans = (Plan(framework=name, recompute="operators", zero_stage=3) for name in (whole, loop))
+    grouped, looped = ({t.name for t in layer_costs(MOE, resolve(MOE, plan, 8))["moe layer"].saved} for plan in plans)
+    assert "expert gate output" not in grouped
+    assert "expert input" in grouped
+    assert "expert gate output" in looped
+
+    whole = profile(tmp_path, "wide", "torchtitan_eager", weighs_rows_in_fp32="true")
+    plans = (Plan(framework=whole, recompute=kind, zero_stage=3) for kind in ("none", "operators"))  # type: ignore[arg-type]
+    none, some = (
+        {t.name: t.bytes for t in layer_costs(MOE, resolve(MOE, plan, 8))["moe layer"].saved} for plan in plans
+    )
+    assert "expert output" not in none
+    assert "expert output in fp32" not in some
+    assert none["expert output in fp32"] == 2 * some["expert output"]

@@ -2,7 +2,7 @@
 
     full         all operators of a layer; its input is kept
     selective    the attention core, or the modules that the plan names
-    operators    memory-bound kernels and every second matrix product
+    operators    memory-bound kernels, every second matrix product and the grouped products of experts; not what goes between GPUs
     policy       what the backward pass needs beside the values that the policy names (`saved_values.py`)
 
 Which layers (`recompute_method` with n = `recompute_layers`):

@@ -83,7 +83,9 @@ def experts(g: LayerBuilder, x: Tensor) -> Tensor:
         there = g.tensor("dispatched rows", Dim("expert_rows", mine.dims[0].size), g.hidden)
         g.add(_exchange("dispatch", mine, there, True, m.experts_per_token, reach))
         if not by_product:
-            there = g.moves("sort by expert", there, "sorted rows", access="gather", after_exchange=True)
+            there = g.moves(
+                "sort by expert", there, "sorted rows", access="gather", after_exchange=True, again=("sorted rows",)
+            )
         pads = style.pads_expert_rows and g.quantises and not m.capacity_factor
         if pads:
             there = g.moves("expert rows padded", there, "padded rows", access="stream", absorbed="exchange")
@@ -94,7 +96,9 @@ def experts(g: LayerBuilder, x: Tensor) -> Tensor:
         if pads:
             out = g.moves("expert padding removed", out, "rows without padding", access="stream", absorbed="exchange")
         if not by_product:
-            out = g.moves("sort back", out, "rows sorted back", access="gather", after_exchange=True)
+            out = g.moves(
+                "sort back", out, "rows sorted back", access="gather", after_exchange=True, again=("rows sorted back",)
+            )
         back = g.tensor("combined rows", *mine.dims)
         g.add(_exchange("combine", out, back, False, m.experts_per_token, reach))
         if style.weighs_rows_in_fp32 and not by_product:
@@ -125,6 +129,7 @@ def _permuted(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
             label="permute",
             inputs=(x, chosen),
             outputs=(mine,),
+            again=(mine.name,),
             absorbed="exchange",
             moves=(Moves(dims=x.dims, read=e, backward_written=e), rows),
             access="gather",
@@ -158,6 +163,7 @@ def _unpermuted(g: LayerBuilder, x: Tensor, back: Tensor, chosen: Tensor) -> Ten
             inputs=(back, chosen),
             outputs=(made,),
             keeps=() if weighted_before else (Keep(tensor=back, name="expert output"),),
+            again=(made.name,),
             absorbed="exchange",
             moves=moved,
             access="gather",
@@ -183,7 +189,11 @@ def _weighted_rows(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
             label="expert rows weighted",
             inputs=(x, chosen),
             outputs=(out,),
-            keeps=(Keep(tensor=x, name="expert output in fp32", element=4.0),),
+            keeps=(
+                Keep(tensor=x, name="expert output in fp32", element=4.0, cheap=True),
+                Keep(tensor=x, name="expert output", idle=True),  # what came is kept, where widening it runs again
+            ),
+            again=(out.name,),
             absorbed="exchange",
             moves=(moved,),
             access="stream",

@@ -40,7 +40,9 @@ def mlp(g: LayerBuilder, name: str, x: Tensor, width: Dim, expert: bool = False,
     made = [g.tensor(first, *rows, width)] + ([g.tensor(f"{before}up output", *rows, width)] if m.gated_mlp else [])
     apart = m.gated_mlp and not _joined(g, expert)
     whole = style.keeps_gathered_inputs and not expert
-    kept = Keep(tensor=x, name=f"{name} input", element=g.kept, whole=whole)
+    grouped = expert and style.expert_loop == "none"  # of these products per-operator recompute keeps none
+    # rows that experts got are kept as they came, where putting them in order runs again
+    kept = Keep(tensor=x, name=f"{name} input", element=g.kept, whole=whole, cheap=False if grouped else None)
     gathered = Keep(tensor=x, name=f"{name} input, gathered", element=g.kept, gathered=True) if whole else None
     each = (g.experts,) if expert else ()
     inner = g.linear(
@@ -50,7 +52,7 @@ def mlp(g: LayerBuilder, name: str, x: Tensor, width: Dim, expert: bool = False,
         (g.hidden,),
         keep=kept if keeps_input else gathered,
         bias=m.linear_bias,
-        again=tuple(t.name for t in made[1:]),
+        again=tuple(t.name for t in made[0 if grouped else 1 :]),
         kernels=(1, 1) if apart else (),
         each=each,
         role="mlp_up" if layer else "",
@@ -71,6 +73,7 @@ def mlp(g: LayerBuilder, name: str, x: Tensor, width: Dim, expert: bool = False,
         keep=Keep(tensor=down_in, name=f"{name} down input", element=g.kept, cheap=True),
         more_keeps=idle,
         bias=m.linear_bias,
+        again=(out.name,) if grouped else (),
         each=each,
         role="mlp_down" if layer else "",
     )[0]
