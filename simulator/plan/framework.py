@@ -28,7 +28,7 @@ class Framework(ExtendingSpec):
     Kernels: attention, fused_*, autocast (only where gradients are fp32, as such weights' are), keeps_inner_results,
     complex_rotary, norms_in_fp32, norm_sums_apart, measures_accuracy, splits_qkv, packs_qkv, softmax_by_reductions,
     stacks_saved, embeds_by_product, dropout, joined_gate, joined_expert_gate, joined_qkv, keeps_values_in_place, plain_gate,
-    plain_router, casts_apart as in `KernelStyle`.
+    plain_router, picks_masked, casts_apart as in `KernelStyle`.
     Recompute: recompute_extent (how much of a forward runs again: "layer", all of it; "until_kept", as far as the last operator that
     keeps something for its backward; "needed", what some backward reads, as a compiler drops the rest).
     Pipelines: deals_layers over chunks where a plan has no split ("evenly"; "ends_as_layers", embedding and head counted as a layer each
@@ -222,6 +222,7 @@ class Framework(ExtendingSpec):
     joined_qkv: bool = True
     norm_sums_apart: bool = False
     plain_gate: bool = False
+    picks_masked: bool = False
     plain_router: bool = False
     reduction_dtype: Literal["fp32", "bf16", "fp16", "gradient"] = "gradient"
     reduces_whole: bool = False

@@ -184,6 +184,7 @@ class KernelStyle:
             GPT-2's one).
         norm_sums_apart: the sums over tokens of a LayerNorm's backward are a kernel of their own, which reads both operands again.
         plain_gate: a gate is joined by plain tensor operations, even where bias and activation function are one kernel.
+        picks_masked: of an encoder's tokens the head sees those alone that were masked.
         plain_router: the choice of experts and the loss that balances them are plain tensor operations.
         repeats_keys: keys and values are repeated for every query head before attention.
         fuses_experts: the grouped products of experts apply the activation function and write narrow results (mxfp8) themselves.
@@ -241,6 +242,7 @@ class KernelStyle:
     joined_qkv: bool = True
     norm_sums_apart: bool = False
     plain_gate: bool = False
+    picks_masked: bool = False
     plain_router: bool = False
     repeats_keys: bool = False
     ring_in_fp32: bool = False

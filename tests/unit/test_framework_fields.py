@@ -90,6 +90,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "parameters_overlap": switch(ZERO),
     "bucket_size": ({}, '"1 MiB"', '"400 MiB"'),
     "bucket_growth": ({}, "0", "40000000"),
+    "picks_masked": switch({"model": "bert_large", "length": 128}),
     "backend": ({}, '"nccl"', '"gloo"'),
     "deals_layers": (PIPELINE, '"evenly"', '"ends_as_layers"'),
     "p2p": (PIPELINE, '"latency"', '"blocking"'),

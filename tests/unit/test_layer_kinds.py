@@ -235,6 +235,17 @@ def test_full_attention_of_an_encoder_costs_more_than_a_causal_one() -> None:
     assert run(encoder, 8192).step_time > run(causal, 8192).step_time
 
 
+def test_a_head_that_sees_masked_tokens_alone_computes_15_per_cent() -> None:
+    """NVIDIA/DeepLearningExamples: at most 20 of 128 tokens have a label."""
+    work = Workload(model=load_model("bert_large"), sequence_length=128, global_batch_size=32)
+    codes = ("nvidia_bert", "nvidia_bert_2022")
+    made = [layer_costs(work, resolve(work, Plan(framework=code), 8)) for code in codes]
+    for costs in ("forward", "backward"):
+        whole, picked = ({kind: getattr(cost, costs).flops.sum() for kind, cost in one.items()} for one in made)
+        assert picked["head"] / whole["head"] == pytest.approx(20 / 128, rel=0.02)
+        assert {**picked, "head": 0.0} == pytest.approx({**whole, "head": 0.0})
+
+
 def test_capacity_pads_the_rows_of_experts_and_leaves_no_imbalance() -> None:
     model = small("mixtral_8x7b", layers=4)
     padded = model.model_copy(update={"capacity_factor": 1.5})

@@ -3,10 +3,12 @@
     embedding (tokens, positions, types) - norm - layers - [linear - activation - norm] - output - cross entropy
 
 Norms stand behind their residuals in the original; they cost the same in front.  All positions are predicted, as the libraries'
-training code does (the original gathers the 15 % that were masked).  Source: Devlin et al., arXiv 1810.04805.
+training code does, or as in the original the 15 % that were masked (`picks_masked`).  Source: Devlin et al., arXiv 1810.04805.
 """
 
 from __future__ import annotations
+
+import math
 
 from simulator.workload.blocks.embedding import embedding
 from simulator.workload.blocks.head import head
@@ -16,6 +18,9 @@ from simulator.workload.families.transformer import Transformer
 from simulator.workload.graph import Dim, Keep, Kernel, Moves, Tensor
 
 __all__ = ["Encoder"]
+
+_MASKED = 0.15
+"""Share of tokens that are masked: Devlin et al., section 3.1."""
 
 
 class Encoder(Transformer):
@@ -30,15 +35,19 @@ class Encoder(Transformer):
 
     def head(self, g: LayerBuilder, x: Tensor) -> Tensor:
         """See `Transformer.head`."""
-        stream = x
+        stream, tokens = x, g.tokens
+        if g.style.picks_masked:
+            tokens = (g.batch, Dim("masked", math.ceil(_MASKED * g.sequence.size)))
+            x = x.view(*tokens, g.hidden)
         if g.m.head_transform:
-            made = g.tensor("head transform output", *g.tokens, Dim("transformed", g.m.hidden))
+            made = g.tensor("head transform output", *tokens, Dim("transformed", g.m.hidden))
             kept = Keep(tensor=x, name="head transform input", element=g.kept)
             g.linear("head transform", x, (made,), (g.hidden,), keep=kept, bias=True)
             x = norm(g, "head norm", _activation(g, made))
         if g.m.pooler:
             self._pooler(g, stream)
-        return head(g, x.view(*g.tokens, g.hidden), bias=g.m.head_transform)
+        share = tokens[1].size / g.sequence.size
+        return head(g, x.view(*tokens, g.hidden), bias=g.m.head_transform, share=share)
 
     def _pooler(self, g: LayerBuilder, x: Tensor) -> None:
         """A dense layer on the first token of each sequence; its bias costs nothing beside it."""
