@@ -174,7 +174,7 @@ def test_fsdp_gathers_experts_over_fewer_ranks() -> None:
 
 def test_chunks_know_which_of_their_layers_have_experts() -> None:
     chunks = assign_layers(6, 3, None, ("layer", "layer", "layer", "moe layer", "layer", "moe layer"))
-    assert [["embedding", "layer", "layer"], ["layer", "moe layer"], ["layer", "moe layer", "head"]] == [
+    assert [("embedding", "layer", "layer"), ("layer", "moe layer"), ("layer", "moe layer", "head")] == [
         c.kinds for c in chunks
     ]
 

@@ -146,7 +146,7 @@ def test_token_prediction_adds_a_layer_and_a_head_on_the_last_rank() -> None:
     costs = layer_costs(w := Workload(model=model, sequence_length=1024, global_batch_size=4), resolve(w, Plan(), 1))
     assert ("embedding", "layer", "moe layer", "head", "mtp layer", "mtp head") == layer_kinds(model) == tuple(costs)
     chunks = assign_layers(4, 2, None, model.layer_kinds, 1)
-    assert [["embedding", "layer", "moe layer"], ["moe layer", "moe layer", "head", "mtp layer", "mtp head"]] == [
+    assert [("embedding", "layer", "moe layer"), ("moe layer", "moe layer", "head", "mtp layer", "mtp head")] == [
         c.kinds for c in chunks
     ]
     with_it, without = (run(m, 1024, 2, 8, pipeline_parallel=2) for m in (model, plain))
