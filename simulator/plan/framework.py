@@ -26,7 +26,7 @@ class Framework(ExtendingSpec):
     """How a training framework behaves.
 
     Kernels: attention, fused_*, autocast (only where gradients are fp32, as such weights' are), keeps_inner_results,
-    complex_rotary, norms_in_fp32, norm_sums_apart, measures_accuracy, splits_qkv, packs_qkv, softmax_by_reductions,
+    complex_rotary, norms_in_fp32, norm_sums_apart, measures_accuracy, splits_qkv, copies_qkv, packs_qkv, softmax_by_reductions,
     stacks_saved, embeds_by_product, dropout, joined_gate, joined_expert_gate, joined_qkv, keeps_values_in_place, plain_gate,
     plain_router, picks_masked, casts_apart as in `KernelStyle`.
     Recompute: recompute_extent (how much of a forward runs again: "layer", all of it; "until_kept", as far as the last operator that
@@ -52,6 +52,7 @@ class Framework(ExtendingSpec):
     and a group of tokens one sequence); exchange_sorts (once_per_node it also sorts rows by expert and back, by kernels on its own
     stream); pads_expert_rows (else, and where products are in 8 bits, rows are copied once more to pad each expert's, and back);
     copies_rows_apart (tokens are repeated for their experts and then sorted, results put in order and then summed, by a pass each);
+    grouped_kernel (products of all experts are one kernel; else the host hands each to the library by itself);
     fuses_experts (in mxfp8 the grouped products apply the activation function and write narrow results themselves).
     CUDA graphs: cuda_graphs, as in `Plan`, wherever a plan allows it.
     Loss: loss_metrics (training metrics that evaluate it again of every microbatch's logits, each by plain torch).
@@ -133,6 +134,7 @@ class Framework(ExtendingSpec):
     norms_in_fp32: bool = False
     measures_accuracy: bool = False
     splits_qkv: bool = False
+    copies_qkv: bool = False
     keeps_values_in_place: bool = False
     packs_qkv: bool = False
     softmax_by_reductions: bool = False
@@ -152,6 +154,7 @@ class Framework(ExtendingSpec):
     casts_apart: bool = False
     expert_exchange: Exchange = "all_to_all"
     expert_loop: ExpertLoop = "none"
+    grouped_kernel: bool = False
     masks_by_sequence: bool = False
     exchange_sorts: bool = False
     pads_expert_rows: bool = False

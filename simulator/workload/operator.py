@@ -162,6 +162,7 @@ class KernelStyle:
         measures_accuracy: accuracy and perplexity of every microbatch are computed from its logits, beside the loss.
         splits_qkv: queries, keys and values are parts of one tensor; their gradients are copied into one (attention that keeps
             its scores does so everywhere).
+        copies_qkv: each is copied out of that tensor.
         keeps_values_in_place: latent attention keeps its values where the up projection made them, beside keys that nothing reads
             again; else they are copied out.
         packs_qkv: before a fused kernel queries, keys and values are each put in batch-first order and then packed into one tensor.
@@ -189,6 +190,7 @@ class KernelStyle:
         repeats_keys: keys and values are repeated for every query head before attention.
         fuses_experts: the grouped products of experts apply the activation function and write narrow results (mxfp8) themselves.
         copies_rows_apart: rows of tokens are repeated and then sorted by expert, and put back in order and then summed.
+        grouped_kernel: products of all experts are one kernel; else the host starts each.
         expert_loop: experts run one after the other: "modules", "slices" or "none" (blocks/expert_loop.py).
         exchange_sorts: an exchange of rows once per node sorts them by expert and back, by kernels on its own stream.
         pads_expert_rows: each expert's rows are copied to places whose number products in 8 bits take, and back.
@@ -223,6 +225,7 @@ class KernelStyle:
     norms_in_fp32: bool = False
     measures_accuracy: bool = False
     splits_qkv: bool = False
+    copies_qkv: bool = False
     keeps_values_in_place: bool = False
     packs_qkv: bool = False
     softmax_by_reductions: bool = False
@@ -250,6 +253,7 @@ class KernelStyle:
     casts_apart: bool = False
     fuses_experts: bool = False
     copies_rows_apart: bool = False
+    grouped_kernel: bool = False
     expert_loop: str = "none"
     exchange_sorts: bool = False
     pads_expert_rows: bool = False

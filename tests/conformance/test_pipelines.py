@@ -20,6 +20,7 @@ from tests.conformance.comparing import (
     pipeline,
     products_of,
 )
+from tests.conformance.test_plans import DEEPSEEK
 from tests.conformance.test_traffic import SCRIPTS_OWN, moved
 from tests.profiles import profile
 
@@ -132,12 +133,13 @@ TITAN = "--pipeline 2 --microbatches 4"
 RELEASE = {"framework": "torchtitan_2026_eager", "recompute": "none", "zero_stage": 3}
 
 
-def test_torchtitan_pipes_shards_as_ours_does() -> None:
+@pytest.mark.parametrize(("name", "model"), [("llama3", {}), ("qwen3", {"qk_norm": True}), ("deepseek_v3", DEEPSEEK)])
+def test_torchtitan_pipes_shards_as_ours_does(name: str, model: dict[str, Any]) -> None:
     """Two stages of two shards each: weights are gathered and gradients reduced once a step."""
     pytest.importorskip("torchtitan", reason="the witness is torchtitan: nox -s capture")
-    job = llama_job(gpus=4, **RELEASE, pipeline_parallel=2, schedule="1f1b")
+    job = llama_job(gpus=4, model=model, **RELEASE, pipeline_parallel=2, schedule="1f1b")
     ours = lowered(replace(job, workload=replace(job.workload, global_batch_size=8)))
-    theirs = pipeline("titan.py:step", 4, TITAN)
+    theirs = pipeline("titan.py:step", 4, f"{TITAN} --model {name}")
 
     for phase in ("forward", "backward"):
         assert products_of(theirs, phase) == products_of(ours, phase)

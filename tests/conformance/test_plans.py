@@ -190,6 +190,17 @@ CASES |= {
                 ("reduce_scatter", "cp", 2 * 2 * 2097152.0, "bf16"): (0, 4),
             },
         ),
+        "'s Qwen3, context": Case(
+            words="--model qwen3 --context 2",
+            plan={"context_parallel": 2, "context_parallel_kind": "ring"},
+            model={"qk_norm": True},
+            scores=True,
+            messages={
+                ("all_gather", "cp+dp", 65536000.0, "bf16"): (2, 1),
+                ("all_to_all", "cp", 2097152.0, "fp32"): (8, 0),
+                ("reduce_scatter", "cp", 2 * 2 * 2097152.0, "bf16"): (0, 4),
+            },
+        ),
         ", context, tensor": Case(
             words="--context 2 --tensor 2",
             plan={

@@ -232,6 +232,17 @@ WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
         TITAN,
         lambda: ("aten._to_copy", 4 * 2048 * 4 * 1024) in kept_by(titan(DEEPSEEK), "moe.routed_experts"),
     ),
+    ("torchtitan_2026_eager", "copies_qkv"): (
+        TITAN,
+        lambda: sum(e.name == "aten.clone" and e.path.endswith("qkv_linear") for e in titan().events) == 3 * 4,
+    ),
+    ("torchtitan_eager", "grouped_kernel"): (
+        TITAN,
+        lambda: (
+            [e.phase for e in titan("--model deepseek_v3").events if e.name == "aten._grouped_mm"].count("forward")
+            == 3 * 3
+        ),
+    ),
     ("torchtitan_2026_eager", "recompute_extent"): (TITAN, lambda: extent_of_recompute(titan("--recompute full"))),
     ("torchtitan_eager", "pipeline_keeps_unsharded"): (
         TITAN,

@@ -52,7 +52,7 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
         before, after = gathered if d.around.gathers else 0.0, scattered if d.around.sums else 0.0
         write_in_pieces(ctx, rows, o.label, d.shape, "TN", phase, before, after, narrow=narrow)
         return
-    order, launches = "TN" if o.has_weight else "NN", _launches(op, b) if d.around.experts else o.launches
+    order, launches = "TN" if o.has_weight else "NN", _launches(ctx, op, b) if d.around.experts else o.launches
     if panels:
         row = product_panels(ctx, rows, o, d, gathered, order, phase, narrow)
     for i, width in enumerate(() if panels else d.widths):
@@ -94,9 +94,9 @@ def _fetch(ctx: LayerContext, rows: Rows, o: Operator, op: Product, d: Division,
         fetch(rows, o.label, modules, phase, passes * modules * ctx.fetches)
 
 
-def _launches(op: Product, experts: int) -> int:
+def _launches(ctx: LayerContext, op: Product, experts: int) -> int:
     """What the host starts for one product of each of some experts: in a loop each is an operator of its own, else one of a group."""
-    return experts * (1 if op.looped else LAUNCHES_PER_EXPERT)
+    return experts if op.looped else 1 if ctx.style.grouped_kernel else experts * LAUNCHES_PER_EXPERT
 
 
 def _piecewise(ctx: LayerContext, op: Product, d: Division) -> bool:
@@ -233,7 +233,7 @@ def _gradients(
     """
     b, m, n, k = shape
     d, narrow = ctx.division(o), op.quantised
-    launches = _launches(op, b) if d.around.experts else 1
+    launches = _launches(ctx, op, b) if d.around.experts else 1
     if narrow:
         label = f"{o.label} output gradient"
         _quantise(ctx, rows, label, op, d, float(b * m * n), "backward", d.around.gathers_back)

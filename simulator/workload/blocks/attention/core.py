@@ -88,11 +88,14 @@ def _fused(
 
 def _copies(g: LayerBuilder, out: Tensor, operands: tuple[Tensor, ...], label: str) -> Tensor:
     """Copies around a fused kernel: its output into the layer's order of several sequences, and the gradients of queries, keys
-    and values into the one tensor that they were split off from; before it, both into batch-first order and into one tensor."""
+    and values into the one tensor that they were split off from; before it, out of that tensor, or both into batch-first order and into
+    one tensor."""
     style, e = g.style, g.e
     moves = style.copies_attention_output and style.attention in _FLASH and g.batch.size > 1
-    parts = style.splits_qkv and g.m.attention != "latent" and not label and not g.qkv_apart
-    packed = 2.0 * (style.packs_qkv and not label)
+    joined = g.m.attention != "latent" and not label and not g.qkv_apart
+    parts, copies = style.splits_qkv and joined, style.copies_qkv and joined
+    packs = style.packs_qkv and not label
+    packed = 2.0 * packs + copies
     if not moves and not parts and not packed:
         return out
     copied = replace(out, name=f"{out.name}, copied")
@@ -105,8 +108,8 @@ def _copies(g: LayerBuilder, out: Tensor, operands: tuple[Tensor, ...], label: s
                 Moves.copies(out.dims, e * moves, e * moves),
                 *(Moves.copies(t.dims, e * packed, e * parts) for t in operands),
             ),
-            launches=(1 if moves else 0) + (4 if packed else 0),
-            backward_launches=(1 if moves else 0) + (3 if parts else 0),
+            launches=moves + 4 * packs + 3 * copies,
+            backward_launches=moves + parts,
         )
     )
     return copied
