@@ -15,7 +15,7 @@ from simulator.units import show
 
 __all__ = ["PlanInstead", "other_plan", "plan_instead", "with_a_plan"]
 
-_FEW_TRIES = 16
+_FEW_TRIES = 24
 _MOST_ROWS = 100_000
 """Rows of the largest step beside which another plan is looked for unasked: of larger ones it would take seconds."""
 _NOTICEABLE = 0.01
