@@ -10,21 +10,33 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.energy.step_power import facility_watts, step_power
-from simulator.errors import SimulatorError
+from simulator.errors import PlanError, SimulatorError
 from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.hardware.power import load_power_coefficients
 from simulator.hardware.run_residuals import load_run_residuals
 from simulator.job import Job
 from simulator.lowering import begin, resolve
 from simulator.lowering.resolve.framework_rules import beyond_framework
+from simulator.plan.framework import Framework
+from simulator.plan.plan import Plan
 from simulator.report.prediction import QUANTILE, Prediction
+from simulator.schedules.base import Schedule
 from simulator.search.bounds import ROUNDING, least_seconds
 from simulator.search.defaults import repeated
 from simulator.search.held import grows_with_tokens, lasting, least_bytes
 from simulator.search.space import Point, Space
 from simulator.simulation import simulate_job
 
-__all__ = ["OBJECTIVES", "Candidate", "Looked", "fit_probability", "fullest_that_fits", "least_objective", "look"]
+__all__ = [
+    "OBJECTIVES",
+    "Candidate",
+    "Looked",
+    "check_runs",
+    "fit_probability",
+    "fullest_that_fits",
+    "least_objective",
+    "look",
+]
 
 OBJECTIVES = ("step_time", "cost", "memory", "energy")
 """What is made least: seconds of a step, its price (GPU-seconds where the cluster names none), bytes on the fullest rank, the facility's
@@ -192,8 +204,8 @@ def look(
         job = space.job_of(point)
         cluster = job.cluster
         resolved = resolve(job.workload, job.plan, cluster.world_size, f"cluster {cluster.name!r}")
-        if space.by_framework and (beyond := beyond_framework(resolved.framework, resolved.schedule, job.plan)):
-            return Looked(point=point, job=None, refusal=f"{beyond}. Way out: --any-framework")
+        if space.by_framework:
+            check_runs(resolved.framework, resolved.schedule, job.plan)
         room, unseen = cluster.gpu.usable_memory, "code" in unseen_of(job, resolved.framework.name)
         most = math.inf if probability is None else fullest_that_fits(probability, unseen)
         begun = functools.cache(lambda: begin(job.workload, resolved))
@@ -227,6 +239,16 @@ def look(
         surely=surely,
         objective=objective,
     )
+
+
+def check_runs(framework: Framework, schedule: Schedule, plan: Plan) -> None:
+    """Refuse a plan that its framework does not run.
+
+    Raises:
+        PlanError: with what it lacks.
+    """
+    if beyond := beyond_framework(framework, schedule, plan):
+        raise PlanError(f"{beyond}. Way out: --any-framework")
 
 
 def unseen_of(job: Job, framework: str) -> frozenset[str]:

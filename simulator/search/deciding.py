@@ -14,11 +14,11 @@ from pydantic import PrivateAttr
 
 from simulator.errors import SimulatorError
 from simulator.lowering.resolve.facts import RULES, Facts
-from simulator.lowering.resolve.framework_rules import beyond_framework
 from simulator.plan.plan import Plan
+from simulator.search.candidate import check_runs
 from simulator.search.defaults import repeated
 from simulator.search.space import Point, Space
-from simulator.search.split import BALANCED, SPLIT
+from simulator.search.split import SPLIT, check_dealt
 
 __all__ = ["deciding_fields"]
 
@@ -34,35 +34,39 @@ def deciding_fields(space: Space, point: Point, refusal: str) -> frozenset[str]:
         values = _Values(point.values)
         if repeated(values):
             return frozenset(values.seen)
+    balanced = point.balanced
     try:
-        job = space.job_of(point)
+        job = space.job_of(balanced)
     except SimulatorError:
         return every
     where = job.cluster.world_size, f"cluster {job.cluster.name!r}"
-    rule = _broken(Facts(job.workload, job.plan, *where), refusal, space.by_framework)
+    rules = (*RULES, *_DEALT * (balanced is not point), *_BEYOND * space.by_framework)
+    rule = _broken(Facts(job.workload, job.plan, *where), refusal, rules)
     if rule is None:
         return every
     plan = _watched(job.plan)
     with suppress(SimulatorError):
         rule(Facts(job.workload, plan, *where))
-    fields = {f"plan.{name}" for name in _seen_of(plan)}
-    if SPLIT in fields and point.values.get(SPLIT, BALANCED) != BALANCED:  # a word, whose layers depend on the plan
-        return every
+    fields = {f"plan.{name}" for name in _seen_of(plan)} | ({SPLIT} if rule in _DEALT else set())
     return frozenset(field for field in every if field in fields or not field.startswith("plan."))
 
 
-def _broken(facts: Facts, refusal: str, by_framework: bool) -> Callable[[Facts], object] | None:
+Rule = Callable[[Facts], object]
+
+
+def _broken(facts: Facts, refusal: str, rules: tuple[Rule, ...]) -> Rule | None:
     """The rule that refuses a plan so; None where it is none of these."""
-    for rule in RULES:
+    for rule in rules:
         try:
             rule(facts)
         except SimulatorError as error:
             return rule if str(error) == refusal else None
-    return _beyond if by_framework and _beyond(facts) else None
+    return None
 
 
-def _beyond(facts: Facts) -> str:
-    return beyond_framework(facts.framework, facts.schedule, facts.plan)
+_DEALT: tuple[Rule, ...] = (lambda facts: check_dealt(facts.chunks),)
+"""What a split that depends on the plan asks for beyond the rules; it asks both of the plan that leaves its layers open."""
+_BEYOND: tuple[Rule, ...] = (lambda facts: check_runs(facts.framework, facts.schedule, facts.plan),)
 
 
 class _Watched(Plan):

@@ -66,6 +66,13 @@ class Point:
         some = {field: value for field, value in self.values.items() if value not in (None, BALANCED)}
         return [f"{field}={setting_value(value)}" for field, value in some.items()]
 
+    @property
+    def balanced(self) -> Point:
+        """The same plan with its layers left open, where a word deals them out; itself where none does."""
+        return (
+            Point(self.number, {**self.values, SPLIT: BALANCED}) if self.values.get(SPLIT) in tuple(_SPLITS) else self
+        )
+
     def settings_of(self, job: Job) -> list[str]:
         """As `--set` arguments that any verb takes, for the job that this plan is."""
         point = Point(self.number, {**self.values, SPLIT: job.plan.layer_split})

@@ -6,6 +6,7 @@ move from the busiest rank to others as long as that helps.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -18,16 +19,17 @@ from simulator.lowering import begin, resolve
 from simulator.lowering.steps.state import State
 from simulator.workload.layer_kind import is_layer
 
-__all__ = ["BALANCED", "FITTED", "SPLIT", "TIMED", "Seconds", "Work", "timed_split", "work_of"]
+__all__ = ["BALANCED", "FITTED", "SPLIT", "TIMED", "Seconds", "Work", "check_dealt", "timed_split", "work_of"]
 
 SPLIT = "plan.layer_split"
 BALANCED, TIMED, FITTED = "balanced", "timed", "fitted"
 """Words that a space may have for values of `plan.layer_split`: left out, by time, and by dynamic programming (`search/fitted.py`)."""
 _HALVINGS = 60
 Seconds = NDArray[np.float64]
+Counts = tuple[int, ...]
 
 
-def timed_split(job: Job) -> tuple[int, ...]:
+def timed_split(job: Job) -> Counts:
     """Return layers per chunk such that the busiest rank's kernels take least.
 
     Args:
@@ -39,8 +41,8 @@ def timed_split(job: Job) -> tuple[int, ...]:
     cluster = job.cluster
     resolved = resolve(job.workload, job.plan, cluster.world_size, f"cluster {cluster.name!r}")
     work = work_of(job, begin(job.workload, resolved))
-    seconds, fixed = work.layers.sum(axis=0), work.fixed.sum(axis=0)
-    found = _least(seconds, fixed) if work.alone else _moved(seconds, fixed, work.rank_of, np.array(work.balanced))
+    seconds, fixed = (tuple(some.sum(axis=0).tolist()) for some in (work.layers, work.fixed))
+    found = _dealt(seconds, fixed, None if work.alone else tuple(work.rank_of.tolist()), work.balanced)
     if found == work.balanced:
         raise PlanError("layers dealt out by time are as the balanced split has them. Way out: leave layer_split out")
     return found
@@ -77,8 +79,7 @@ def work_of(job: Job, state: State) -> Work:
         PlanError: there is one chunk, or the model has more than one stack of layers.
     """
     machine = machine_of(job.cluster, state.resolved.framework.backend)
-    if len(state.chunks) < 2:
-        raise PlanError("layers are dealt out by time over the chunks of pipeline ranks, but there is 1 chunk")
+    check_dealt(len(state.chunks))
     each = {
         kind: [price_table(table, machine, state.resolved.axes).seconds for table in (cost.forward, cost.backward)]
         for kind, cost in state.costs.items()
@@ -99,19 +100,48 @@ def work_of(job: Job, state: State) -> Work:
     return Work(np.array(layers).T, fixed, state.placement.rank_of[0], balanced)
 
 
-def _least(seconds: Seconds, fixed: Seconds) -> tuple[int, ...]:
+def check_dealt(chunks: int) -> None:
+    """Refuse to deal out layers over one chunk.
+
+    Raises:
+        PlanError: there is one.
+    """
+    if chunks < 2:
+        raise PlanError("layers are dealt out by time over the chunks of pipeline ranks, but there is 1 chunk")
+
+
+Times = tuple[float, ...]
+"""Seconds of each layer, or of what stays in each chunk."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _dealt(seconds: Times, fixed: Times, rank_of: Counts | None, balanced: Counts) -> Counts:
+    """The split of a model's layers: plans that differ in what no kernel sees have the same.
+
+    Args:
+        rank_of: of chunks; None where every rank has one.
+        balanced: what to begin with, where ranks have several.
+    """
+    if rank_of is None:
+        return _least(seconds, fixed)
+    return _moved(np.array(seconds), np.array(fixed), np.array(rank_of), np.array(balanced))
+
+
+def _least(seconds: Times, fixed: Times) -> Counts:
     """The split whose busiest chunk takes least; of these the one with the fewest layers in front, where most activations stand."""
-    low, high = float(seconds.max()), float(seconds.sum() + fixed.sum())
+    low, high = max(seconds), sum(seconds) + sum(fixed)
     best = _filled(seconds, fixed, high)
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
+        if not low < middle < high:
+            break
         found = _filled(seconds, fixed, middle)
         low, high = (low, middle) if found else (middle, high)
         best = found or best
     return best
 
 
-def _filled(seconds: Seconds, fixed: Seconds, most: float) -> tuple[int, ...]:
+def _filled(seconds: Times, fixed: Times, most: float) -> Counts:
     """Fill chunks from the last one on, none above `most`, each with a layer at least; () where that does not do."""
     counts, left = [], len(seconds)
     for chunk in range(len(fixed) - 1, -1, -1):
@@ -126,7 +156,7 @@ def _filled(seconds: Seconds, fixed: Seconds, most: float) -> tuple[int, ...]:
     return tuple(counts[::-1]) if left == 0 else ()
 
 
-def _moved(seconds: Seconds, fixed: Seconds, rank_of: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[int, ...]:
+def _moved(seconds: Seconds, fixed: Seconds, rank_of: NDArray[np.int64], counts: NDArray[np.int64]) -> Counts:
     """Move layers, one by one, from chunks of the busiest rank to chunks of others."""
     before = np.concatenate([[0.0], np.cumsum(seconds)])
 

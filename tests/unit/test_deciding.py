@@ -34,7 +34,17 @@ SPARSE = [
     "recompute=selective,full",
     "recompute_modules=['moe_act'],['mlp']",
 ]
-SPACES = {"dense": ("gpt3_6_7b", DENSE), "with experts": ("mixtral_8x7b", SPARSE)}
+DEALT = [
+    "tensor_parallel=1,3,8",
+    "pipeline_parallel=1,2,4,64",
+    "chunks_per_rank=1,2",
+    "microbatch_size=1,4",
+    "zero_stage=0,2,3",
+    "overlap_parameters=false,true",
+    "recompute=none,full",
+    "layer_split=balanced,timed,fitted",
+]
+SPACES = {"dense": ("gpt3_6_7b", DENSE), "with experts": ("mixtral_8x7b", SPARSE), "dealt": ("gpt3_6_7b", DEALT)}
 
 
 def space_of(name: str, offered: bool = False) -> Space:
@@ -43,7 +53,9 @@ def space_of(name: str, offered: bool = False) -> Space:
     return make_space(job, {} if offered else read_ranges(ranges), {})
 
 
-@pytest.mark.parametrize(("name", "offered"), [("dense", False), ("with experts", False), ("dense", True)])
+@pytest.mark.parametrize(
+    ("name", "offered"), [("dense", False), ("with experts", False), ("dealt", False), ("dense", True)]
+)
 def test_plans_refused_together_are_those_refused_alone(name: str, offered: bool) -> None:
     space = space_of(name, offered)
     numbers = range(0, space.size, max(1, space.size // 1500))
@@ -54,6 +66,20 @@ def test_plans_refused_together_are_those_refused_alone(name: str, offered: bool
     for number in numbers:
         alone = look(space, space.at(number), "step_time", None).job is None
         assert (number in run.refused, number in looked) == (alone, not alone)
+
+
+@pytest.mark.parametrize("split", ["timed", "fitted"])
+def test_plans_whose_layers_depend_on_them_are_refused_by_the_block_too(split: str) -> None:
+    space = space_of("dealt")
+    for values, said, fields in (
+        ({"tensor_parallel": 3}, "must equal the world size", {"plan.tensor_parallel"}),
+        ({"zero_stage": 2}, "there is 1 chunk", {"plan.pipeline_parallel", "plan.layer_split"}),
+    ):
+        named = {f"plan.{field}": value for field, value in values.items()}
+        point = space.at(space.number(dict(space.at(0).values) | {"plan.layer_split": split} | named))
+        refusal = look(space, point, "step_time").refusal
+        assert said in refusal
+        assert fields <= deciding_fields(space, point, refusal) < {*space.ranges}
 
 
 def test_a_rule_is_about_the_fields_that_it_asks_for() -> None:

@@ -36,7 +36,7 @@ def test_no_split_has_a_less_busy_chunk(seed: int) -> None:
     every = [tuple(np.diff([0, *cut, layers]).tolist()) for cut in cuts]
     alone = np.arange(chunks)
     best = min(busiest(counts, seconds, fixed, alone) for counts in every)
-    found = _least(seconds, fixed)
+    found = _least(tuple(seconds.tolist()), tuple(fixed.tolist()))
     assert sum(found) == layers
     assert busiest(found, seconds, fixed, alone) == pytest.approx(best, rel=1e-9)
 
