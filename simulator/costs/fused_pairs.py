@@ -19,9 +19,9 @@ import functools
 
 import numpy as np
 
-from simulator.costs.tables import Machine, price_table
+from simulator.costs.tables import BESIDE_PRODUCTS, Machine, price_table
 from simulator.program.calls import EXCHANGED, NodeExchange
-from simulator.program.prices import RESOURCE_KINDS, account_of
+from simulator.program.prices import account_of
 from simulator.program.program import COLLECTIVE, IN_STEP_GRAPH, OperatorTable
 
 __all__ = ["handed_over", "hidden_seconds"]
@@ -49,8 +49,7 @@ def _held_back(pieces: Pieces, machine: Machine) -> float:
     working = max((call.multiprocessors for call in calls), default=0)
     if working:
         return working / machine.gpu.streaming_multiprocessors
-    gemm, tp = RESOURCE_KINDS.index("gemm"), RESOURCE_KINDS.index("tp")
-    return max(float(machine.slowdown[gemm, tp]), float(machine.slowdown[tp, gemm])) - 1.0
+    return max(float(machine.slowdown[BESIDE_PRODUCTS]), float(machine.slowdown[BESIDE_PRODUCTS[::-1]])) - 1.0
 
 
 def handed_over(first: Pieces, second: Pieces, machine: Machine, axes: tuple[tuple[str, int], ...]) -> int:

@@ -333,11 +333,16 @@ def _message(
     else:
         time = collective_seconds(collective, message, place, fabric)
         draft.occupancy = time.seconds
-    draft.share[RESOURCE_KINDS.index("pp" if kind == TRANSFER else "dp")] = 1.0
+    draft.share[RESOURCE_KINDS.index("pp" if kind == TRANSFER else _wires(place, fabric))] = 1.0
     draft.account[account] = draft.occupancy
     draft.note(time.class_name, time.seconds, time.sigma, time.calibrated)
     draft.model = f"{time.algorithm}/{time.protocol} ({time.profile})"
     draft.placement = placement_text(place, time)
+
+
+def _wires(place: GroupPlacement, fabric: Fabric) -> str:
+    """Return the kind of resource of a collective: "tp" where its multiprocessors set its pace, "dp" where network or PCIe hold it up."""
+    return "dp" if place.level == "fabric" or fabric.intra == "pcie" else "tp"
 
 
 def _list(draft: _Draft, slices: int, message: float, account: int, slice_time: float, machine: Machine) -> None:

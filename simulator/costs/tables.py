@@ -245,6 +245,9 @@ def _kernel_prices(
 
 _ACCOUNT = {name: number for number, name in enumerate(ACCOUNTS)}
 _RESOURCE = {name: number for number, name in enumerate(RESOURCE_KINDS)}
+BESIDE_PRODUCTS = _RESOURCE["gemm"], _RESOURCE["dp"]
+"""A product and a collective of its own layer beside it.  Transformer Engine carries such by copy engines or 16 multiprocessors
+(module/base.py, initialize_ub), as few as a collective over a network holds."""
 
 Priced = tuple[NDArray[np.int64], NDArray[np.float64], list[str], NDArray[np.float64], NDArray[np.bool_]]
 
@@ -377,10 +380,8 @@ def _collective(
     exposed = time.seconds
     if table.beside[i] >= 0:
         other = int(table.beside[i])
-        gemm, tp = RESOURCE_KINDS.index("gemm"), RESOURCE_KINDS.index("tp")
-        exposed = overlapped(
-            float(seconds[other]), time.seconds, float(machine.slowdown[gemm, tp]), float(machine.slowdown[tp, gemm])
-        ) - float(seconds[other])
+        slow = float(machine.slowdown[BESIDE_PRODUCTS]), float(machine.slowdown[BESIDE_PRODUCTS[::-1]])
+        exposed = overlapped(float(seconds[other]), time.seconds, *slow) - float(seconds[other])
     seconds[i] = exposed
     classes[time.class_name].add(exposed, time.sigma, time.calibrated)
     if time.method.startswith("steps"):

@@ -57,7 +57,8 @@ class Framework(ExtendingSpec):
     CUDA graphs: cuda_graphs, as in `Plan`, wherever a plan allows it.
     Loss: loss_metrics (training metrics that evaluate it again of every microbatch's logits, each by plain torch).
     End of a step: divides_gradients (replicas divide their buffer of gradients by their number, or by that of tokens, before they
-    add it up; else the sum does it); clips_gradients by their global norm; post_validates (with a split backward ranks update
+    add it up; else the sum does it); checks_gradients (without loss scaling the norm of each buffer is taken before that, for NaNs, and
+    the host waits for it); clips_gradients by their global norm; post_validates (with a split backward ranks update
     without waiting for it, and check it afterwards).
     FSDP: shards_in_master_precision (the fp32 shard is the only copy of the weights); fsdp_prefetch; gathers_by_tensor (every
     weight tensor is gathered and reduced by collectives of its own, and under full recompute gathered once more, for hooks of
@@ -229,6 +230,7 @@ class Framework(ExtendingSpec):
     plain_router: bool = False
     reduction_dtype: Literal["fp32", "bf16", "fp16", "gradient"] = "gradient"
     reduces_whole: bool = False
+    checks_gradients: bool = False
     broadcasts_updates: bool = False
     divides_gradients: bool = False
     gathers_by_tensor: bool = False

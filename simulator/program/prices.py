@@ -21,7 +21,9 @@ PARTS_OF_AXES = {"replica": "dp", "ring": "cp", "heads": "tp", "cols": "tp", "ro
 """Mesh axes that are a part of another one, whose account they share."""
 
 RESOURCE_KINDS = ("gemm", "memory", "tp", "dp", "pp", "copy")
-"""Kinds of activity that can slow each other when they overlap on one GPU (design 5b I)."""
+"""Kinds of activity that can slow each other when they overlap on one GPU (design 5b I): kernels by what they need; collectives whose
+multiprocessors set their pace, as over NVLink ("tp", and those of a layer), or that a network or PCIe holds up ("dp"); messages between
+pipeline ranks; copies of the host's link."""
 
 
 def account_of(group: tuple[str, ...]) -> str:

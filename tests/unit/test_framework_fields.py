@@ -152,6 +152,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "reduces_whole": switch(ZERO),
     "broadcasts_updates": switch(ZERO),
     "divides_gradients": switch({}),
+    "checks_gradients": switch({}),
     "gathers_by_tensor": switch(FSDP),
     "loss_metrics": ({}, "0", "2"),
     "reuse_distance": (

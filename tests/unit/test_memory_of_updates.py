@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
+import pytest
 
 from simulator.importers.table.row_cluster import row_cluster
+from simulator.lowering import lower
 from simulator.plan.plan import Plan
 from simulator.program.program import CATEGORIES, Segment
 from simulator.report.prediction import Prediction
@@ -95,3 +98,25 @@ def moved(precision: str, optimizer: str) -> float:
     tables = (t for item in program.items if isinstance(item, Segment) for t, _ in item.pieces)
     rows = (t.read[j] + t.written[j] for t in tables for j, label in enumerate(t.label) if label == optimizer)
     return float(sum(rows) / MODEL.parameters)
+
+
+@pytest.mark.parametrize(
+    ("precision", "plan", "read"),
+    [
+        ("bf16", {"framework": "megatron_core"}, 4.0),
+        ("bf16", {"framework": "megatron_core", "gradient_dtype": "bf16"}, 2.0),
+        ("bf16", {"framework": "megatron_core", "zero_stage": 3}, 0.0),
+        ("fp16", {"framework": "megatron_core"}, 0.0),
+        ("bf16", {"framework": "megatron_bridge"}, 0.0),
+        ("bf16", {"framework": "megatron_lm_2023"}, 0.0),
+    ],
+)
+def test_megatron_looks_through_all_gradients_for_nans_before_it_adds_them_up(
+    precision: str, plan: dict[str, Any], read: float
+) -> None:
+    """Bytes read per weight (megatron/core/distributed, check_grads); loss scaling finds NaNs by itself."""
+    work = Workload(model=MODEL, sequence_length=2048, global_batch_size=8, precision=precision)
+    program = lower(work, Plan(**plan), 8)
+    (update,) = [i for i in program.items if isinstance(i, Segment) and i.name == "optimizer"]
+    found = [t.read[t.label.index("check gradients")] for t, _ in update.pieces if "check gradients" in t.label]
+    assert sum(found) / MODEL.parameters == pytest.approx(read, rel=0.01)

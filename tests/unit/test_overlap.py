@@ -11,16 +11,22 @@ import numpy as np
 import pytest
 
 from simulator.calibration.kernels.overlap import calibrate_overlap, read_overlap_csv
+from simulator.costs.price import price
 from simulator.costs.tables import machine_of
 from simulator.errors import CalibrationError, SpecError
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.gpu import load_gpu
 from simulator.hardware.interference import load_interference
+from simulator.lowering import lower
+from simulator.plan.plan import Plan
 from simulator.probes.collectives import format_table
 from simulator.probes.machine import machine_files
 from simulator.probes.overlap import write_overlap
 from simulator.probes.torch_device import Device
 from simulator.program.prices import RESOURCE_KINDS
+from simulator.program.program import Link
+from simulator.workload.model import load_model
+from simulator.workload.workload import Workload
 
 PROCESSOR = Device(kind="cpu", name="this_machine", count=2, units=1, memory=2.0**33, software="torch 2.13.0")
 GLOO = {
@@ -180,9 +186,36 @@ def test_measure_calibrate_predict_compare_with_recorded_output(dtsim: Any, tmp_
     assert json.loads(out)["step_time_s"]["value"] > 0
 
 
-@pytest.mark.parametrize(("cluster", "slowed"), [("mi300x_x8", 1.7), ("a100_x8", 1.189)])
-def test_collectives_slow_what_runs_beside_them_by_the_chip(cluster: str, slowed: float) -> None:
-    """MI300X gains a fifth of what hiding a collective would gain (arXiv 2412.14335)."""
+@pytest.mark.parametrize(
+    ("cluster", "wires", "slowed"),
+    [
+        ("mi300x_x8", "dp", 1.7),
+        ("a100_x8", "dp", 1.189),
+        ("a100_x8", "tp", 1.76),
+        ("h100_x8", "tp", 1.76),
+        ("hgx_b200", "tp", 1.189),
+    ],
+)
+def test_collectives_slow_what_runs_beside_them_by_the_chip_and_the_wires(
+    cluster: str, wires: str, slowed: float
+) -> None:
+    """MI300X gains a fifth of what hiding a collective would gain (arXiv 2412.14335); A100's products in NVIDIA/nccl issue 1428."""
     slowdown = machine_of(load_cluster(cluster)).slowdown
-    kinds = RESOURCE_KINDS.index("gemm"), RESOURCE_KINDS.index("dp")
+    kinds = RESOURCE_KINDS.index("gemm"), RESOURCE_KINDS.index(wires)
     assert slowdown[kinds] == slowed
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gpus", "wires"),
+    [("dgx_h100", 8, "tp"), ("dgx_h100", 16, "dp"), ("a40_x8", 8, "dp"), ("gb200_nvl72", 16, "tp")],
+)
+def test_a_collective_that_nothing_holds_up_slows_more_than_one_on_a_network(
+    cluster: str, gpus: int, wires: str
+) -> None:
+    """Over NVLink it moves as fast as its multiprocessors can; a network or PCIe holds it up."""
+    work = Workload(model=load_model("gpt3_1_3b"), sequence_length=2048, global_batch_size=gpus)
+    program = lower(work, Plan(zero_stage=3, framework="torchtitan"), gpus)
+    prices = price(program, load_cluster(cluster, gpus))
+    gathers = [i for i, item in enumerate(program.items) if isinstance(item, Link) and item.collective == "all_gather"]
+    assert gathers
+    assert np.all(prices.share[gathers][:, RESOURCE_KINDS.index(wires)] == 1.0)

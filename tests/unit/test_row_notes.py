@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.importers.table.row_framework import named_framework
 from simulator.importers.table.row_notes import keeps_16_bits, row_dropout, row_loss, row_optimizer
 from simulator.importers.table.row_simulation import row_simulation
 from simulator.importers.table.rows import CannotPlace
@@ -60,6 +61,18 @@ def test_a_month_in_a_sources_text_tells_the_profile_of_its_time() -> None:
         )
     ]
     assert [None, "torchtitan_2025", None, "torchtitan_2025"] == [later and later.profile for later in told]
+
+
+@pytest.mark.parametrize("version", ["2024-07", "nightly-20240814"])
+def test_the_month_that_a_row_tells_goes_before_the_one_in_which_its_page_was_read(version: str) -> None:
+    row = {
+        **ROW,
+        "framework": "torchtitan (FSDP2) + torch.compile",
+        "gpu": "H100-80GB-SXM",
+        "source_loc": "pull/382@2026-11",
+    }
+    assert "torchtitan" == named_framework({**row, "version": version}, [])
+    assert "torchtitan_2025" == named_framework({**row, "version": ""}, [])
 
 
 def test_a_code_that_shards_nothing_runs_under_ddp_and_adapters_are_refused() -> None:

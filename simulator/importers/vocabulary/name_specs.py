@@ -207,8 +207,12 @@ def years_of(text: str) -> list[str]:
 
 
 def month_of(text: str) -> str:
-    """Return the latest month that a text holds, as 202504; "" for none."""
-    found = re.findall(r"(?<!\d)(20[12]\d)[-_./ ]?(0[1-9]|1[0-2])(?!\d)", text)
+    """Return the latest month that a text holds, as 202504, with or without a day; "" for none.
+
+    >>> month_of("2024-07"), month_of("nightly-20240814 of 2024"), month_of("2024-2025")
+    ('202407', '202408', '')
+    """
+    found = re.findall(r"(?<!\d)(20[12]\d)[-_./ ]?(0[1-9]|1[0-2])(?:[0-2]\d|3[01])?(?!\d)", text)
     return max((year + month for year, month in found), default="")
 
 

@@ -197,12 +197,13 @@ class NameTable(Spec):
         """Return what a code's name means for a run of these words (the first year or month in them is the run's) on this architecture.
 
         Args:
-            where: it was published, which may hold a month, or the number of a paper: no run is later than that.
+            where: it was published, which may hold a month, that of reading it at the latest, or the number of a paper: no run is later
+                than that, and what the words tell goes before it.
         """
         told, year, month = (
             time_told(words) or month_submitted(where),
             self.year_of(words),
-            month_of(f"{words} {where}"),
+            month_of(words) or month_of(where),
         )
         known = (entry for entry in self.framework_of_time if entry.framework == framework)
         return next((entry for entry in known if entry.holds(told, year, month, architecture)), None)

@@ -45,6 +45,8 @@ class UpdateFacts:
     """How often each gradient is added between ranks in another format than it is kept in; 0 = never."""
     divided: float
     """Weights whose gradients are divided together before they are added between ranks; 0 = none are."""
+    checked: float
+    """Weights whose gradients a norm looks through together for NaNs; 0 = none are."""
     zero_stage: int
     lanes: int
     replicas: int
@@ -80,7 +82,8 @@ def update_facts(state: State) -> UpdateFacts:
         reduce_dtype=resolved.reduce_dtype,
         reduce_bytes=resolved.reduce_bytes,
         reductions=resolved.reductions if resolved.reduces and resolved.reduce_dtype != resolved.gradient_dtype else 0,
-        divided=_divided(resolved),
+        divided=_together(resolved) if resolved.framework.divides_gradients and resolved.reduces else 0.0,
+        checked=_together(resolved) if _checks(resolved) else 0.0,
         zero_stage=resolved.zero_stage,
         lanes=resolved.lanes,
         replicas=resolved.replicas,
@@ -96,11 +99,16 @@ def update_facts(state: State) -> UpdateFacts:
     )
 
 
-def _divided(resolved: ResolvedPlan) -> float:
-    """Weights of a bucket, or all, whose gradients a kernel divides before replicas add them up."""
-    if not (resolved.framework.divides_gradients and resolved.reduces and resolved.zero_stage < 3):
+def _together(resolved: ResolvedPlan) -> float:
+    """Weights of a bucket, or all, whose gradients a kernel takes together before replicas add them up; 0 where none stand whole."""
+    if resolved.zero_stage == 3:
         return 0.0
     return resolved.bucket_size / resolved.gradient_bytes if resolved.overlap_gradients else math.inf
+
+
+def _checks(resolved: ResolvedPlan) -> bool:
+    """Whether gradients are looked through for NaNs, which under loss scaling are no error."""
+    return resolved.framework.checks_gradients and not resolved.precision.loss_scaling
 
 
 @functools.lru_cache(maxsize=1024)
@@ -172,6 +180,15 @@ def optimizer_table(
             written=whole,
             phase="optimizer",
             launches=math.ceil(held / facts.divided) or 1,
+        )
+    if facts.checked:
+        rows.add(
+            label="check gradients",
+            work="memory_bound",
+            dtype=facts.gradient_dtype,
+            read=whole,
+            phase="optimizer",
+            launches=3 * (math.ceil(held / facts.checked) or 1),
         )
     if facts.reductions:
         wide, narrow, times = facts.gradient_bytes, facts.reduce_bytes, facts.reductions
