@@ -67,7 +67,7 @@ def _idle(findings: Findings, replicas: int | None) -> Iterator[tuple[str, str]]
                 yield f"plan.{name}", "pipeline_parallel = 1"
     model_known = bool(findings.tables.get("model"))
     if model_known and not findings.get("model.experts"):
-        for name in ("expert_parallel", "expert_exchange", "expert_tensor_parallel"):
+        for name in ("expert_parallel", "expert_exchange", "expert_tensor_parallel", "expert_permute_fusion"):
             yield f"plan.{name}", "the model has no experts"
     elif plan("expert_parallel") == 1:
         yield "plan.expert_exchange", "expert_parallel = 1"

@@ -228,6 +228,9 @@ def _experts(settings: Settings, findings: Findings) -> None:
         settings.put("plan.expert_exchange", kind, "once_per_node" if once else "all_to_all")
     elif kind is not None:
         settings.refuse(kind, "not modelled; known: alltoall, flex")
+    fuses = settings.flag("moe_permute_fusion")
+    if fuses is not None and findings.get("plan.expert_exchange") != "once_per_node":
+        findings.put("plan.expert_permute_fusion", fuses, settings.said("moe_permute_fusion"))
     if settings.flag("overlap_moe_expert_parallel_comm"):
         findings.put("plan.schedule", "combined_1f1b", settings.said("overlap_moe_expert_parallel_comm"))
 

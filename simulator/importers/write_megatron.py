@@ -21,7 +21,7 @@ _SAID = {
     "tensor_parallel", "context_parallel", "context_parallel_kind", "context_parallel_inner", "pipeline_parallel", "data_parallel",
     "expert_parallel", "expert_tensor_parallel", "expert_exchange", "sequence_parallel", "tensor_parallel_splits", "chunks_per_rank",
     "microbatch_size", "schedule", "zero_stage", "recompute", "recompute_modules", "recompute_method", "recompute_layers", "attention",
-    "gradient_accumulation_fusion",
+    "gradient_accumulation_fusion", "expert_permute_fusion",
     "fused_cross_entropy", "overlap_gradients", "overlap_parameters", "bucket_size", "gradient_dtype", "layer_split", "optimizer_offload",
     "optimizer_offload_overlap", "activation_offload", "dropout", "cuda_graphs", "framework",
 }  # fmt: skip
@@ -143,6 +143,8 @@ def _experts(job: Job) -> Iterator[tuple[str, Any]]:
     yield "moe-token-dispatcher-type", "flex" if once else "alltoall"
     if once:
         yield "moe-enable-deepep", True
+    if p.expert_permute_fusion:
+        yield "moe-permute-fusion", True
 
 
 def _parallel(job: Job) -> Iterator[tuple[str, Any]]:

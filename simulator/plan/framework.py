@@ -52,6 +52,7 @@ class Framework(ExtendingSpec):
     and a group of tokens one sequence); exchange_sorts (once_per_node it also sorts rows by expert and back, by kernels on its own
     stream); pads_expert_rows (else, and where products are in 8 bits, rows are copied once more to pad each expert's, and back);
     copies_rows_apart (tokens are repeated for their experts and then sorted, results put in order and then summed, by a pass each);
+    fuses_permute (one kernel copies tokens' rows for their experts, and one sums them; else plain operations do);
     grouped_kernel (products of all experts are one kernel; else the host hands each to the library by itself);
     fuses_experts (in mxfp8 the grouped products apply the activation function and write narrow results themselves).
     CUDA graphs: cuda_graphs, as in `Plan`, wherever a plan allows it.
@@ -161,6 +162,7 @@ class Framework(ExtendingSpec):
     pads_expert_rows: bool = False
     fuses_experts: bool = False
     copies_rows_apart: bool = False
+    fuses_permute: bool = True
     gradient_dtype: Literal["fp32", "bf16", "fp16", "compute"]
     gradients_overlap: bool
     parameters_overlap: bool

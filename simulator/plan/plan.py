@@ -95,6 +95,9 @@ class Plan(Spec):
     expert_loop: Annotated[ExpertLoop | None, EXPERTS, FrameworkDefault("expert_loop"), EXPERT_CHOICE] = None
     """Whether the host starts one expert after the other and waits for each one's rows: "modules" (each has weight tensors of its own),
     "slices" (of tensors of all experts, whose whole gradients are added up expert by expert) or "none" (grouped products)."""
+    expert_permute_fusion: Annotated[bool | None, EXPERTS, FrameworkDefault("fuses_permute"), EXPERT_CHOICE] = None
+    """Whether one kernel copies tokens' rows for their experts, and one sums them (Megatron-LM: --moe-permute-fusion); else plain
+    operations do, whose sums are atomic additions."""
     expert_imbalance: Annotated[float, Field(ge=1, le=1000), EXPERTS, EXPERT_CHOICE, SHARED_EXPERTS] = 1.0
     """Rows of the rank with the most popular experts over the mean of all."""
     sequence_parallel: Annotated[

@@ -193,6 +193,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "tensor_mesh": ({"tensor_parallel": 64, "layout": "tesseract", "microbatch_size": 16}, None, (8, 8, 1)),
     "expert_group_size": ({"expert_exchange": "einsum"}, None, 64),
     "expert_loop": ({}, None, "slices"),
+    "expert_permute_fusion": ({}, True, False),
     "expert_imbalance": ({"expert_parallel": 4}, 1.0, 1.5),
     "shard_size": ({"zero_stage": 1}, None, 4),
     "secondary_shard_size": ({"zero_stage": 3}, None, 4),

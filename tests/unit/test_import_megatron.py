@@ -107,6 +107,10 @@ def test_models(tmp_path: Path, text: str, field: str, value: object) -> None:
         ("--use-legacy-models", {"framework": "megatron_lm_2023"}),
         ("--ddp-bucket-size 40000000 --overlap-grad-reduce", {"bucket_size": "160000000 B"}),
         (
+            "--num-experts 4 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall --moe-permute-fusion",
+            {"expert_exchange": "all_to_all", "expert_permute_fusion": True},
+        ),
+        (
             "--num-experts 4 --expert-model-parallel-size 2 --moe-token-dispatcher-type flex --moe-enable-deepep",
             {"expert_exchange": "once_per_node"},
         ),

@@ -138,7 +138,22 @@ def test_an_unknown_gpu_of_a_table_of_peaks_needs_its_memory_alone() -> None:
 def test_dropout_is_told_by_words_or_by_the_configuration_of_the_model(
     row: dict[str, str], expected: dict[str, bool]
 ) -> None:
-    assert expected == row_dropout(row)[0]
+    assert expected == row_dropout(row, load_model("llama3_8b"), "hugging_face_fsdp")[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "model", "profile", "expected"),
+    [
+        ({}, "gpt3_175b", "megatron_core", {"dropout": True}),
+        ({"quality_note": "no dropout"}, "gpt3_175b", "megatron_core", {"dropout": False}),
+        ({}, "llama3_8b", "megatron_core", {}),
+        ({}, "gpt3_175b", "nemo", {}),
+    ],
+)
+def test_megatron_s_script_trains_its_own_layers_with_dropout_unless_told_otherwise(
+    row: dict[str, str], model: str, profile: str, expected: dict[str, bool]
+) -> None:
+    assert expected == row_dropout(row, load_model(model), profile)[0]
 
 
 def test_sequences_of_like_length_run_with_their_mean() -> None:

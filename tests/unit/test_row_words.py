@@ -7,9 +7,11 @@ from collections import Counter
 import pytest
 
 from simulator.accuracy.attempt import attempt, may_fit, predict, verdict_outcome
+from simulator.importers.table.row_experts import row_experts
 from simulator.importers.table.row_simulation import row_simulation
 from simulator.importers.table.rows import CannotPlace
 from simulator.plan.framework import load_framework
+from simulator.workload.model import load_model
 from tests.rows import ROW, placed
 
 
@@ -24,6 +26,8 @@ from tests.rows import ROW, placed
         ("Levanter on TPU", "3", "jax_xla"),
         ("llm.c (C/CUDA)", "1", "llm_c"),
         ("torchtitan (FSDP2), eager", "3", "torchtitan_eager"),
+        ("prime-rl (FSDP2 + torch.compile)", "3", "prime_rl"),
+        ("Megatron-Bridge, library recipe", "1", "megatron_bridge_library"),
         ("Hugging Face transformers with Transformer Engine layers", "3", "pytorch_fsdp_fused"),
         ("HAI-LLM", "1", "hai_llm"),
         ("OLMo-core", "3", "olmo_core"),
@@ -377,3 +381,27 @@ def test_attention_in_8_bits_is_read_where_a_kernel_for_it_is_known() -> None:
     row = {"framework": "Megatron-Core", "quality_note": "attention in 8 bits", "precision": "mxfp8"}
     assert "te_mxfp8" == placed(**row, gpu="GB200-NVL72", gpus_per_node="4").fields["attention"]
     assert "te_mxfp8" != placed(**row, gpu="H100-80GB-SXM").fields.get("attention")
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks", "wanted"),
+    [("natural routing", "8", 1.23), ("natural routing", "1", None), ("experts balanced by force", "8", None)],
+)
+def test_natural_routing_fills_one_rank_more_than_the_others(words: str, ranks: str, wanted: float | None) -> None:
+    said: list[str] = []
+    model = load_model("qwen3_30b_a3b")
+    found = row_experts({"ep": ranks, "quality_note": words}, model, 1, 8, said)
+    assert found.get("expert_imbalance") == wanted
+    assert any("1.23" in line for line in said) == (wanted is not None)
+
+
+def test_a_loss_outside_the_compiled_layers_stays_there_on_any_gpu_in_any_year() -> None:
+    code = "prime-rl (FSDP2 + torch.compile)"
+    found = placed(framework=code, tp="1", pp="1", dp="16", gpu="B200-SXM", version="2026-03")
+    assert found.fields["framework"] == "prime_rl"
+    assert not load_framework("prime_rl").fused_cross_entropy
+
+
+def test_recipes_of_the_library_widen_their_fused_loss() -> None:
+    assert load_framework("megatron_bridge_library").widens_fused_loss
+    assert not load_framework("megatron_bridge").widens_fused_loss

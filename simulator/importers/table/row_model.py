@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from simulator.importers.table.row_experts import natural_routing
 from simulator.importers.table.row_families import letters, special_model
 from simulator.importers.table.row_notes import mean_length, words_said
 from simulator.importers.table.rows import CannotPlace, Row, count, flag, number, text
@@ -169,9 +170,10 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
     if dense >= layers:
         raise CannotPlace(f"moe_dense_layers = {dense} leave none of the {layers} layers with experts", counts=False)
     drops = _capacity(row)
-    assumed.append(
-        "experts take equal rows and drop the rest" if drops else f"experts equally popular ({_routing(row)})"
-    )
+    if drops:
+        assumed.append("experts take equal rows and drop the rest")
+    elif not natural_routing(row):
+        assumed.append(f"experts equally popular ({_routing(row)})")
     return {
         **drops,
         "experts": int(experts),
@@ -186,14 +188,12 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
 def _routing(row: Row) -> str:
     """What a row's words tell of how the router's choice was balanced.
 
-    >>> _routing({"quality_note": "natural routing"}), _routing({"quality_note": "forced balance"})
-    ('though the routing is natural: what hot ranks cost is not predicted', 'balanced by force')
+    >>> _routing({"quality_note": "forced balance"}), _routing({})
+    ('balanced by force', 'whether by force is not said')
     """
     said = words_said(row)
     if re.search(r"\bforced? balanc|\bbalanced by force|\bforce[_ -]load[_ -]balanc|\brandom routing", said):
         return "balanced by force"
-    if re.search(r"\bnatural(ly)?[ -]rout|\bown routing", said):
-        return "though the routing is natural: what hot ranks cost is not predicted"
     return "whether by force is not said"
 
 

@@ -82,18 +82,20 @@ def mean_length(row: Row) -> int | None:
     return int(found.group(1).replace(",", "")) if found else None
 
 
-def row_dropout(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return (fields of the plan, what was assumed): dropout as the row's words say, or as its model's configuration has it.
-
-    >>> row_dropout({"quality_note": "dropout 0.1"})[0], row_dropout({"quality_note": "no dropout"})[0]
-    ({'dropout': True}, {'dropout': False})
-    """
+def row_dropout(row: Row, model: Model, profile: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return (fields of the plan, what was assumed): dropout as the row's words say, as its model's configuration has it, or as the
+    script of the code has it by default, where the model has the script's default layers, too: layer norms, biases, learned positions."""
     said = words_said(row)
     if "dropout" in said:
         with_it = not re.search(r"\b(no|without) dropout|dropout (of )?0(\.0*)?(?![.\d])", said)
         return {"dropout": with_it}, (f"dropout = {with_it} (the row's own words)".lower(),)
     known = load_names().dropout_of(text(row, "model"), text(row, "framework"))
-    return ({"dropout": True}, (f"dropout ({known.source})",)) if known else ({}, ())
+    if known is not None:
+        return {"dropout": True}, (f"dropout ({known.source})",)
+    default = load_names().dropout_by_default.get(profile)
+    if default and model.positions == "learned" and model.norm == "layer_norm" and model.linear_bias:
+        return {"dropout": True}, (f"dropout ({default})",)
+    return {}, ()
 
 
 def row_accumulation(row: Row) -> dict[str, Any]:

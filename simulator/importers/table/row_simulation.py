@@ -61,7 +61,7 @@ def row_simulation(row: Row) -> RowSimulation:
     fields, batch, recompute, from_plan = row_plan(row, model)
     fields |= row_loss(row, model, fields["microbatch_size"] * length // fields["context_parallel"])
     fields |= row_accumulation(row)
-    dropout, from_dropout = row_dropout(row)
+    dropout, from_dropout = row_dropout(row, model, fields["framework"])
     fields |= dropout
     on_host, from_host = row_host(row, _layers_per_chunk(model, fields), fields["zero_stage"])
     fields |= on_host

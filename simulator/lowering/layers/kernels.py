@@ -214,6 +214,8 @@ def _row(
     access = access or ("scores backward" if op.access == "scores" and phase == "backward" else op.access or "layer")
     if op.after_exchange and ctx.style.exchange_sorts and ctx.experts.kind == "once_per_node":
         access = "exchange"
+    if op.sums_rows == ("backward" if phase == "backward" else "forward"):
+        access = "atomic"
     mine = ctx.experts.count // ctx.layout.ranks(EXPERT)
     launches = launches * (mine if op.looped else 1) + op.per_expert * mine * (2 if phase == "backward" else 1)
     rows.add(

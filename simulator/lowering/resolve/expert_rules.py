@@ -157,12 +157,18 @@ def check_experts(model: Model, plan: Plan, exchange: str) -> None:
         "expert_exchange",
         "expert_group_size",
         "expert_loop",
+        "expert_permute_fusion",
         "expert_imbalance",
     )
     plan.check_needs("model.experts", *dealt, model=model)
     if not model.experts:
         return
     _check_masks(model, plan, exchange)
+    if plan.expert_permute_fusion is not None and exchange != "all_to_all":
+        raise PlanError(
+            "expert_permute_fusion is about kernels that copy tokens' rows in front of an all_to_all, but expert_exchange = "
+            f"{exchange!r} makes the copies itself. Way out: leave expert_permute_fusion out, or expert_exchange = 'all_to_all'."
+        )
     if model.capacity_factor and plan.expert_imbalance > 1:
         raise PlanError(
             "expert_imbalance is about experts that take all rows sent to them, but model "
@@ -208,7 +214,13 @@ def expert_loop(plan: Plan, framework: Framework, exchange: str) -> str:
     """
     grouped = plan.expert_parallel > 1 or exchange == BY_MASKS or framework.fuses_experts
     if plan.expert_loop in (None, "none") or not grouped:
-        return "none" if grouped else plan.expert_loop or framework.expert_loop
+        loop = "none" if grouped else plan.expert_loop or framework.expert_loop
+        if loop != "none" and plan.expert_permute_fusion is not None:
+            raise PlanError(
+                "expert_permute_fusion is about kernels that copy the rows of all experts, but experts in a loop take theirs one "
+                f"after the other (expert_loop = {loop!r}). Way out: leave expert_permute_fusion out, or expert_loop = 'none'."
+            )
+        return loop
     raise PlanError(
         "experts in a loop take rows of their own rank's tokens and have products of their own, but expert_loop = "
         f"{plan.expert_loop!r}, expert_parallel = {plan.expert_parallel}, expert_exchange = {exchange!r} and framework "

@@ -154,6 +154,7 @@ class Facts:
             plan.loss_chunks or 1,
             self.expert_group,
             expert_loop(plan, framework, self.exchange),
+            said("expert_permute_fusion"),
             numbers.micro_scaled,
             self.gradient == "fp32" and numbers.master_weights,
             len(self.layout.tensor) > 1,
@@ -314,6 +315,7 @@ def _style(
     chunks: int,
     group: int,
     loop: str,
+    permutes: bool,
     micro_scaled: bool,
     wide: bool,
     several_axes: bool,
@@ -322,6 +324,7 @@ def _style(
     """The kernels of a framework's profile, which has a key for every field of the style; what the plan resolved comes on top.
 
     Args:
+        permutes: whether one kernel each copies and sums rows of tokens for their experts.
         micro_scaled: whether products are of a format that experts are fused in.
         wide: whether weights and gradients are fp32, as autocast has them.
         several_axes: whether layers lie on several tensor axes: gathered operands are the layout's own affair then.
@@ -336,6 +339,7 @@ def _style(
         "fused_cross_entropy": fused,
         "fused_wgrad_accumulation": accumulates,
         "expert_loop": loop,
+        "fuses_permute": permutes,
     }
     for name, stays in (
         ("weights_in_experts", not group),  # masks have the router's weights

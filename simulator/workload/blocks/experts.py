@@ -37,6 +37,11 @@ on one of several streams.  MooreThreads/SimuMax, configs/system/b200_*.json: pr
 _COUNT_KERNELS = 12
 """Kernels and copies between the choice of experts and the moment at which the host knows how many rows each expert has."""
 
+_PLAIN_PERMUTE = (16, 8)
+"""Kernels that copy rows by plain operations (Megatron-Core, moe/moe_utils.py, permute; its operations recorded with PyTorch 2.13):
+two transposed copies, tokens' numbers, two picks by a mask (six each: nonzero and the copy) and the rows; backward zeros and a mask's
+spreading (four) for the weights, zeros and the addition for the rows, and a product."""
+
 _LOGIT = 4.0
 """Bytes of a router's logit: the choice is made in fp32 in every framework."""
 
@@ -112,7 +117,9 @@ def experts(g: LayerBuilder, x: Tensor) -> Tensor:
 
 def _permuted(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
     """Every token once for each of its experts, the rows of an expert together: by one kernel, or repeated first and then put in order
-    (`copies_rows_apart`).  So it is on the way back: summed as they lie, or put in order and then summed.  Backward as many passes."""
+    (`copies_rows_apart`).  So it is on the way back: summed as they lie, or put in order and then summed.  Backward as many passes.
+    Without fusion (`fuses_permute`) rows are picked (index_select), whose gradient adds row after row into zeros by atomic additions
+    (index_add); so does the way back forward (scatter_add)."""
     m, e = g.m, g.e
     mine = g.tensor(
         "copied rows", Dim("copies", max(1, round(g.t * m.experts_per_token * (m.capacity_factor or 1.0)))), g.hidden
@@ -120,7 +127,7 @@ def _permuted(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
     if g.style.expert_loop != "none":
         rows_taken(g, x, mine, chosen)
         return mine
-    apart = g.style.copies_rows_apart
+    apart, fused = g.style.copies_rows_apart, g.style.fuses_permute
     rows = Moves(
         dims=mine.dims, read=apart * e, written=e + apart * e, backward_read=e + apart * e, backward_written=apart * e
     )
@@ -133,8 +140,9 @@ def _permuted(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
             absorbed="exchange",
             moves=(Moves(dims=x.dims, read=e, backward_written=e), rows),
             access="gather",
-            launches=1 + apart,
-            backward_launches=1 + apart,
+            sums_rows="" if fused else "backward",
+            launches=1 + apart if fused else _PLAIN_PERMUTE[0],
+            backward_launches=1 + apart if fused else _PLAIN_PERMUTE[1],
         )
     )
     return mine
@@ -167,7 +175,8 @@ def _unpermuted(g: LayerBuilder, x: Tensor, back: Tensor, chosen: Tensor) -> Ten
             absorbed="exchange",
             moves=moved,
             access="gather",
-            launches=1 + apart,
+            sums_rows="" if g.style.fuses_permute else "forward",
+            launches=1 + apart if g.style.fuses_permute else 2,
             backward_launches=1 + apart,
         )
     )
