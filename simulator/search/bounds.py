@@ -32,13 +32,12 @@ from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.connect import message_links
 from simulator.lowering.steps.hops import links_of
 from simulator.lowering.steps.parameters import all_alike, contents, group_held, layer_counts, rank_held
-from simulator.lowering.steps.pattern import Pattern
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.unit_parts import gather_links
 from simulator.lowering.steps.update import weight_gathers
 from simulator.program.prices import ACCOUNTS
+from simulator.program.program import Link
 from simulator.remembered import Remembered, kept
-from simulator.schedules.placement import Placement
 from simulator.workload.layer_kind import is_layer
 
 __all__ = ["ROUNDING", "contents_of", "least_of_any_split", "least_seconds", "one_after_another"]
@@ -53,31 +52,26 @@ def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
     """
     if job.cluster.parts:
         return 0.0
-    resolved, ranks = state.resolved, state.ranks
+    resolved = state.resolved
     desk = desk_of(job.cluster, resolved.axes, resolved.framework)
     if not one_after_another(state):
         return _least_busy(state, desk) * (1.0 - ROUNDING)
-    forward, backward = _of_chunks(state, desk, _kernels)
-    way = _ROUTES.get((state.structure,), lambda: _Route(state.pattern, state.placement))
-    busy = resolved.microbatches * np.bincount(way.rank_of, forward + backward, ranks)
-    fill = _before(forward)[way.first]
-    drain = np.zeros(ranks) if resolved.schedule.splits_backward else _before(backward)[way.first]
-    kernels = float((fill + busy + drain).max()) * (1.0 - ROUNDING)
+    kinds, layers = tuple(state.costs), tuple(state.costs.values())
+    way = _ROUTES.get((state.structure, state.chunks, kinds), lambda: _Route(state, kinds))
+    each = _of_layers(layers, desk, _kernels).ravel()
+    front, drain = way.front @ each, way.drain @ each
+    kernels = float((front + drain).max()) * (1.0 - ROUNDING)
     if kernels > enough:
         return kernels
-    messages = [price_item(link, desk) for link in message_links(state)]
-    occupancy, latency = (np.array([getattr(one, name) for one in messages]) for name in ("occupancy", "latency"))
-    sent = np.bincount(state.pattern.messages.link, minlength=len(messages)) * occupancy
-    hops = np.append(occupancy + latency, 0.0)  # on one rank nothing is sent
-    fill += _before(hops[way.there])[way.first]
-    if not resolved.schedule.splits_backward:
-        drain += _before(hops[way.back])[way.first]
+    occupancy, latency = _messages(message_links(state), desk)
+    hops = occupancy + latency
+    front, drain = front + way.there @ hops, drain + way.back @ hops
     alike = all_alike(state)
     exchanged = {rank: _exchanged(state, rank, desk) for rank in dict.fromkeys(alike)}
     reduced, gathered = np.array([exchanged[rank] for rank in alike]).T
     behind = reduced if not resolved.overlap_gradients and resolved.zero_stage < 2 else 0.0
-    whole = np.maximum(fill + busy + np.maximum(drain, behind + gathered), reduced + gathered)
-    return float(max(sent.max(initial=0.0), whole.max())) * (1.0 - ROUNDING)
+    whole = np.maximum(front + np.maximum(drain, behind + gathered), reduced + gathered)
+    return float(max((way.sent * occupancy).max(initial=0.0), whole.max())) * (1.0 - ROUNDING)
 
 
 def least_of_any_split(job: Job, state: State) -> float:
@@ -171,12 +165,27 @@ _TIMES: Remembered[np.ndarray] = Remembered(2**22, lambda times: 1024 + times.nb
 
 
 class _Route:
-    """The way of a microbatch: the rank of every chunk, the first chunk of every rank, and the link (-1 = none) from every chunk but
-    the last to the next, and back."""
+    """The way of a microbatch through the chunks of an order, in what it takes of each.
 
-    def __init__(self, pattern: Pattern, placement: Placement) -> None:
-        self._pattern, self.rank_of = pattern, placement.rank_of[0]
-        self.first = np.unique(self.rank_of, return_index=True)[1]
+    Attributes:
+        front, drain: [ranks, 2 x kinds of layers] layers that run forward, and backward, from the first microbatch on its way to a
+            rank until the rank's last action, and behind that.
+        there, back: [ranks, links] messages on the way to each rank's first chunk, and on the way back from it.
+        sent: [links] messages of a step.
+    """
+
+    def __init__(self, state: State, kinds: tuple[str, ...]) -> None:
+        self._pattern, self._rank_of = state.pattern, state.placement.rank_of[0]
+        self._first = np.unique(self._rank_of, return_index=True)[1]
+        self._returns = not state.resolved.schedule.splits_backward
+        counts = contents_of(state.chunks, kinds).counts
+        before = _before(counts)[self._first]
+        own = state.resolved.microbatches * np.add.reduceat(
+            counts[np.argsort(self._rank_of, kind="stable")],
+            np.searchsorted(np.sort(self._rank_of), range(state.ranks)),
+        )
+        self.front = np.hstack([before + own, own])
+        self.drain = np.hstack([np.zeros_like(before), before * self._returns])
 
     @kept
     def there(self) -> np.ndarray:
@@ -184,19 +193,34 @@ class _Route:
 
     @kept
     def back(self) -> np.ndarray:
-        return self._links(-1)
+        return self._links(-1) * self._returns
+
+    @kept
+    def sent(self) -> np.ndarray:
+        return np.bincount(self._pattern.messages.link, minlength=len(self._pattern.links))
 
     def _links(self, turn: int) -> np.ndarray:
         links = {ranks[:2]: number for number, ranks in enumerate(self._pattern.links)}
-        return np.array([links.get(way[::turn], -1) for way in itertools.pairwise(self.rank_of.tolist())], np.int64)
+        taken = np.zeros((len(self._rank_of) - 1, len(links)))
+        for place, way in enumerate(itertools.pairwise(self._rank_of.tolist())):
+            if (number := links.get(way[::turn])) is not None:  # on one rank nothing is sent
+                taken[place, number] = 1.0
+        return np.asarray(_before(taken)[self._first])
 
 
-_ROUTES: Remembered[_Route] = Remembered(2**22, lambda route: 4096 + 32 * len(route.rank_of))
+_ROUTES: Remembered[_Route] = Remembered(2**24, lambda way: 4096 + 2 * way.front.nbytes + 64 * len(way.front) ** 2)
 
 
-def _before(seconds: np.ndarray) -> np.ndarray:
-    """Seconds of all before each, and of all."""
-    return np.append(0.0, np.cumsum(seconds))
+def _before(taken: np.ndarray) -> np.ndarray:
+    """[places + 1, ...] all before each, and all."""
+    return np.concatenate([np.zeros((1, *taken.shape[1:])), np.cumsum(taken, axis=0)])
+
+
+@functools.lru_cache(maxsize=1024)
+def _messages(links: tuple[Link, ...], desk: Desk) -> tuple[np.ndarray, np.ndarray]:
+    """[links] occupancy and latency of a message."""
+    prices = [price_item(link, desk) for link in links]
+    return np.array([one.occupancy for one in prices]), np.array([one.latency for one in prices])
 
 
 def one_after_another(state: State) -> bool:

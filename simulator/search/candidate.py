@@ -15,12 +15,12 @@ from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.hardware.power import load_power_coefficients
 from simulator.hardware.run_residuals import load_run_residuals
 from simulator.job import Job
-from simulator.lowering import begin, resolve
 from simulator.lowering.resolve.framework_rules import beyond_framework
 from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
 from simulator.report.prediction import QUANTILE, Prediction
 from simulator.schedules.base import Schedule
+from simulator.search.begun import begun
 from simulator.search.bounds import ROUNDING, least_seconds
 from simulator.search.defaults import repeated
 from simulator.search.held import grows_with_tokens, lasting, least_bytes
@@ -201,27 +201,29 @@ def look(
     if space.offered and (reason := repeated(point.values)):
         return Looked(point=point, job=None, refusal=reason)
     try:
-        job = space.job_of(point)
-        cluster = job.cluster
-        resolved = resolve(job.workload, job.plan, cluster.world_size, f"cluster {cluster.name!r}")
+        one = begun(space, point)
+        job, resolved, cluster = one.job, one.resolved, one.job.cluster
         if space.by_framework:
             check_runs(resolved.framework, resolved.schedule, job.plan)
         room, unseen = cluster.gpu.usable_memory, "code" in unseen_of(job, resolved.framework.name)
         most = math.inf if probability is None else fullest_that_fits(probability, unseen)
-        begun = functools.cache(lambda: begin(job.workload, resolved))
-        stands = lasting(job.workload, resolved, begun) if probability is not None and not cluster.parts else None
+        stands = (
+            lasting(job.workload, resolved, lambda: one.state)
+            if probability is not None and not cluster.parts
+            else None
+        )
         held = float(stands.bytes.max()) * (1.0 - ROUNDING) if stands else 0.0
         large = by_states = surely = held > most * room
         by_tokens = False
         seconds, enough = 0.0, cut / least_objective(job, 1.0, objective) if objective != "memory" else math.inf
         if not large and enough < math.inf:
-            seconds = least_seconds(job, begun(), 0.0)
+            seconds = least_seconds(job, one.state, 0.0)
         if not large and seconds <= enough:
-            state = begun()
+            state = one.state
             held = least_bytes(job, state, most * room, stands)
             surely = held > most * room
             if probability and stands and most * room >= held > 0:
-                most = min(most, fullest_that_fits(probability, unseen, stands.spread / held))
+                most = min(most, fullest_that_fits(probability, unseen, stands.spread(held)))
             large = held > most * room
             by_tokens = large and grows_with_tokens(state)
             if not large and objective != "memory":

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.hardware.memory_residuals import load_memory_residuals
+from simulator.hardware.memory_residuals import PARTS, load_memory_residuals
 from simulator.job import Job
 from simulator.lowering.layers.expand import LayerCost
 from simulator.lowering.memory.remember import kept_output, resident_tensors, saved_by
@@ -75,13 +75,21 @@ class Lasting(NamedTuple):
 
     Args:
         bytes: [ranks].
-        spread: log spread of the fullest rank's peak, times the peak's bytes, at least.
+        parts: of ranks that differ, the bytes of each of `PARTS`.
         shared: whether all plans have it that differ in no other field than `ACTIVATION_FIELDS`.
     """
 
     bytes: np.ndarray
-    spread: float
+    parts: frozenset[tuple[float, ...]]
     shared: bool
+
+    def spread(self, peak: float) -> float:
+        """Return the log spread at least of the fullest rank's peak, if it is as large as this [B].
+
+        What else stands at a peak may be of any part that grows in a step; where errors even out best, each has as much as its spread
+        allows: bytes x sigma^2 are the same for all that are above what stands through the step.
+        """
+        return min(_evened_out(parts, peak) for parts in self.parts) / peak
 
 
 def lasting(workload: Workload, resolved: ResolvedPlan, begun: Callable[[], State]) -> Lasting:
@@ -139,15 +147,34 @@ def _lasting(state: State) -> Lasting:
     resident = resident_tensors(state)
     different = {id(tensors): [t for t in tensors if t.category != "fragmentation"] for tensors in resident}
     sizes = {number: _size(tensors) for number, tensors in different.items()}
-    spread = min(_spread(tensors) for tensors in different.values())
-    return Lasting(np.array([sizes[id(tensors)] for tensors in resident]), spread, _shared(state.resolved))
+    parts = frozenset(_parts(tensors) for tensors in different.values())
+    return Lasting(np.array([sizes[id(tensors)] for tensors in resident]), parts, _shared(state.resolved))
 
 
-def _spread(tensors: list[Tensor]) -> float:
-    by_category: dict[str, float] = {}
-    for tensor in tensors:
-        by_category[tensor.category] = by_category.get(tensor.category, 0.0) + tensor.bytes
-    return load_memory_residuals().sigma(by_category) * sum(by_category.values())
+def _parts(tensors: list[Tensor]) -> tuple[float, ...]:
+    return tuple([sum(t.bytes for t in tensors if t.category in names) for names in PARTS.values()])
+
+
+def _evened_out(stands: tuple[float, ...], peak: float) -> float:
+    """Log spread of a peak times its bytes, at least.
+
+    Args:
+        stands: bytes of each of `PARTS` that are there; a context does not grow.
+    """
+    residuals = load_memory_residuals().part
+    sigmas = [residuals[name].sigma for name in PARTS]
+    held = list(stands)
+    growing = [number for number, name in enumerate(PARTS) if name != "context"]
+    while growing:
+        room = peak - sum(held) + sum(held[number] for number in growing)
+        level = room / sum(sigmas[number] ** -2 for number in growing)
+        above = [number for number in growing if held[number] * sigmas[number] ** 2 > level]
+        if not above:
+            for number in growing:
+                held[number] = level / sigmas[number] ** 2
+            break
+        growing = [number for number in growing if number not in above]
+    return math.hypot(*(size * sigma for size, sigma in zip(held, sigmas, strict=True)))
 
 
 def _size(tensors: list[Tensor] | tuple[Tensor, ...]) -> float:

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simulator.errors import SimulatorError
-from simulator.lowering import begin, resolve
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.search.begun import begun
 from simulator.search.bounds import least_of_any_split, least_seconds
 from simulator.search.candidate import least_objective
 from simulator.search.held import GATHERS, ZERO
@@ -122,12 +122,18 @@ class Family:
         if dealt_out:
             values[SPLIT] = BALANCED
         try:
-            job = self._space.job_of(Point(point.number, values))
-            resolved = resolve(job.workload, job.plan, job.cluster.world_size)
-            if self._again and not keeps_everything(resolved):
+            one = begun(self._space, Point(self._number(values), values))
+            if self._again and not keeps_everything(one.resolved):
                 return 0.0
-            state = begin(job.workload, resolved)
+            job, state = one.job, one.state
             seconds = least_of_any_split(job, state) if dealt_out else least_seconds(job, state, 0.0)
         except SimulatorError:
             return 0.0
         return least_objective(job, seconds, self._objective)
+
+    def _number(self, values: Mapping[str, Any]) -> int:
+        """The number of the plan with these values; -1 where the space has none."""
+        try:
+            return self._space.number(values)
+        except ValueError:
+            return -1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import statistics
 import sys
 import time
 from typing import Any
@@ -11,10 +13,13 @@ import pytest
 
 from simulator.errors import SpecError, UnknownNameError
 from simulator.job import Job, job_from_names, load_job
+from simulator.report.prediction import QUANTILE
 from simulator.search import candidate
 from simulator.search.answer import Answer
+from simulator.search.begun import Begun, begun
 from simulator.search.candidate import fit_probability, look
 from simulator.search.defaults import default_ranges
+from simulator.search.held import lasting
 from simulator.search.quick import quick_search, quick_space
 from simulator.search.search import search
 from simulator.search.space import Space, make_space, read_ranges
@@ -179,6 +184,28 @@ def test_what_is_too_large_by_its_bound_does_not_fit(probability: float) -> None
     for number in exact.large:
         result = look(space, space.at(number), "step_time").simulated()
         assert isinstance(result, str) or not result.feasible(probability)
+
+
+@pytest.mark.parametrize("model", ["llama2_13b", "mixtral_8x7b"])
+def test_a_peak_is_no_surer_than_the_bound_of_its_spread_says(model: str) -> None:
+    ranges = [
+        "tensor_parallel=1,4", "pipeline_parallel=1,2", "microbatch_size=1,4", "zero_stage=0,1,2,3", "recompute=none,full",
+    ]  # fmt: skip
+    space = space_of(model, "dgx_a100", ["cluster.gpus=16", "workload.global_batch_size=64"], ranges)
+    parts = []
+    for point in space.points():
+        looked = look(space, point, "step_time")
+        if looked.job is None:
+            continue
+        found = simulate_job(looked.job)
+        peak, high = found.peak_memory, found.memory_band(found.fullest)[1]
+        parts.append(_least_spread(begun(space, point), peak) / (math.log(high / peak) / QUANTILE))
+    assert max(parts) < 1.0 + 1e-9
+    assert statistics.median(parts) > 0.5
+
+
+def _least_spread(one: Begun, peak: float) -> float:
+    return lasting(one.job.workload, one.resolved, lambda: one.state).spread(peak)
 
 
 @pytest.mark.parametrize("model", ["gpt3_6_7b", "mixtral_8x7b"])

@@ -15,7 +15,7 @@ from simulator.search.run import Run
 from simulator.search.space import DEGREES, Space
 from simulator.search.strategies.base import Strategy
 
-__all__ = ["Descent"]
+__all__ = ["Descent", "descend"]
 
 _SAMPLE = 3
 """Plans of the sample whose bounds are found, for every plan that may be simulated."""
@@ -39,35 +39,42 @@ class Descent(Strategy):
         looks = run.looks(itertools.islice(run.spread, seed % run.space.size, None))
         for block in (_SAMPLE, *(1 for _ in range(_BLOCKS))):
             looked = list(itertools.islice(looks, block * tries))
-            self._descend(run, looked, tries)
+            descend(run, looked, tries)
         run.complete = not run.over
 
-    def _descend(self, run: Run, looked: list[Looked], tries: int) -> None:
-        """Simulate the promising of these, then of those around the best, until none is left."""
-        been: set[int] = set()
-        while not run.over and len(run.candidates) < tries:
-            looked = [one for one in sorted(looked, key=_order) if self._promising(run, one)]
-            if looked:
-                run.simulate(looked[: min(_TOGETHER, tries - len(run.candidates))])
-                continue
-            here = self._place(run)
-            if here is None or here in been:
-                break
-            been.add(here)
-            looked = list(run.looks(_around(run.space, here)))
 
-    def _promising(self, run: Run, one: Looked) -> bool:
-        """Whether a plan is not simulated yet and may be the best."""
-        if one.point.number in run.candidates or one.point.number in run.refused:
-            return False
-        return not run.best or one.bound < run.best[0].value(run.objective)
+def descend(run: Run, looked: list[Looked], tries: int) -> None:
+    """Simulate the promising of these, then of those around the best, until none is left.
 
-    def _place(self, run: Run) -> int | None:
-        """The best plan, or the one that lacks least memory."""
-        if run.best:
-            return run.best[0].point.number
-        lacks = {n: c.peak_memory / c.capacity for n, c in run.candidates.items()} | dict(run.large)
-        return min(lacks, key=lambda number: (lacks[number], number), default=None)
+    Args:
+        tries: plans that are simulated at most.
+    """
+    been: set[int] = set()
+    while not run.over and len(run.candidates) < tries:
+        looked = [one for one in sorted(looked, key=_order) if _promising(run, one)]
+        if looked:
+            run.simulate(looked[: min(_TOGETHER, tries - len(run.candidates))])
+            continue
+        here = _place(run)
+        if here is None or here in been:
+            break
+        been.add(here)
+        looked = list(run.looks(_around(run.space, here)))
+
+
+def _promising(run: Run, one: Looked) -> bool:
+    """Whether a plan is not simulated yet and may be the best."""
+    if one.point.number in run.candidates or one.point.number in run.refused:
+        return False
+    return not run.best or one.bound < run.best[0].value(run.objective)
+
+
+def _place(run: Run) -> int | None:
+    """The best plan, or the one that lacks least memory."""
+    if run.best:
+        return run.best[0].point.number
+    lacks = {n: c.peak_memory / c.capacity for n, c in run.candidates.items()} | dict(run.large)
+    return min(lacks, key=lambda number: (lacks[number], number), default=None)
 
 
 def _order(one: Looked) -> tuple[float, int]:

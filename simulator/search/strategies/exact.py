@@ -1,7 +1,8 @@
 """Exact: plans in order of what they take at least, until no plan left can be among the best.
 
 The bound of a plan (`search/bounds.py`) is never above what `simulate()` says of it.  Once the bound of the next plan is above the
-last of the best plans asked for, all plans behind it are too, and the answer is proven.
+last of the best plans asked for, all plans behind it are too, and the answer is proven.  Before anything else it goes downhill from a
+sample: the better the best plan known, the fewer others have to be looked at closely.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import numpy as np
 from simulator.search.candidate import Looked
 from simulator.search.run import BATCH, Run
 from simulator.search.strategies.base import Strategy
+from simulator.search.strategies.descent import descend
 
 __all__ = ["Exact"]
 
 _TOGETHER = 512
 """Plans that are looked at before the best of them are simulated."""
-_FIRST = 64
-"""Plans from all over the space that are looked at before all others."""
 _EARLY = 2
 """How many these are."""
+_SAMPLE = 256
+"""Plans from all over the space from the best of which it goes downhill before anything else."""
+_DOWN = 24
+"""Plans that are simulated on the way down."""
 
 
 class Exact(Strategy):
@@ -36,12 +40,11 @@ class Exact(Strategy):
 
     def search(self, run: Run, tries: int, seed: int) -> None:
         """See `Strategy.search`."""
-        first = itertools.islice(run.spread, _FIRST)  # a good plan to begin with keeps the bounds of others short
-        for numbers in (first, run.numbers):
-            looks = run.looks(run.promising(numbers))
-            while some := sorted(itertools.islice(looks, _TOGETHER), key=_order):
-                early = [one for one in some[:_EARLY] if run.cut is None or one.bound <= run.cut]
-                run.simulate(early)  # something to go on with, should time run out before all are looked at
+        descend(run, list(run.looks(itertools.islice(run.spread, min(_SAMPLE, run.space.size // 64)))), _DOWN)
+        looks = run.looks(run.promising(run.numbers))
+        while some := sorted(itertools.islice(looks, _TOGETHER), key=_order):
+            early = [one for one in some[:_EARLY] if run.cut is None or one.bound <= run.cut]
+            run.simulate(early)  # something to go on with, should time run out before all are looked at
         if run.over:
             return
         left = run.left
