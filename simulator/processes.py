@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import threading
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import Connection
+from pathlib import Path
 
-__all__ = ["Helpers", "processes_of"]
+__all__ = ["Helpers", "end_session", "processes_of"]
 
 
 class Helpers(ProcessPoolExecutor):
@@ -34,6 +36,20 @@ def processes_of(count: int) -> Helpers:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, masked)
     return pool
+
+
+def end_session(leader: int) -> None:
+    """End a process that leads a session and all others of it, those too that made groups of their own, as a compiler's do; itself last.
+
+    Where /proc does not tell who there is, its own group alone.
+    """
+    found = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if pid != leader and os.getsid(pid) == leader:
+                os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _helps(parent: int, told: Connection) -> None:

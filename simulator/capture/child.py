@@ -1,6 +1,6 @@
 """Run a script in a process of its own and bring back what it did; nothing of it outlives the call.
 
-The process leads a group of its own, which is ended as a whole when it is done, when time is up, and when somebody stops us; should this
+The process leads a session of its own, which is ended as a whole when it is done, when time is up, and when somebody stops us; should this
 process vanish, the other one notices that its standard input closes.
 """
 
@@ -23,6 +23,7 @@ from typing import Any
 from simulator.capture.meetings import connected
 from simulator.capture.record import Capture, read_capture
 from simulator.errors import SpecError
+from simulator.processes import end_session
 
 __all__ = ["capture", "captures", "script_of"]
 
@@ -233,8 +234,7 @@ class _Child:
 
     def kill(self) -> None:
         """End it and all its children."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        end_session(self._process.pid)
         self._process.wait()
         os.close(self._input)
 

@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import runpy
-import signal
 import sys
 import threading
 import traceback
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.capture.letters import Alone, Letters
+from simulator.processes import end_session
 
 __all__ = ["main"]
 
@@ -47,7 +47,7 @@ def main() -> int:
 def _end_with_parent(parent: Any) -> None:
     while parent.read(1):
         pass
-    os.killpg(os.getpgid(0), signal.SIGKILL)
+    end_session(os.getsid(0))
 
 
 def _record(task: dict[str, Any]) -> str:

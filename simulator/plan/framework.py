@@ -82,8 +82,10 @@ class Framework(ExtendingSpec):
     copies_attention_output (attention kernels of batch-first tensors in a sequence-first layer: the output
     projection keeps its own copy of their output); keeps_gathered_inputs (what sequence parallelism gathers for a product is
     kept for its backward, not gathered again); gathers_by_product (products that read the same each gather it for themselves, and
-    scatter its gradient by themselves); divides_checkpoints (of a recomputed layer's input each tensor-parallel rank keeps its
-    part, and gathers it before the backward); keeps_idle_products (per-operator recompute also keeps a layer's last product,
+    scatter its gradient by themselves); sums_by_product (where its gradient is summed whole, each product's is summed by itself, as by
+    Megatron-LM's modules; else every rank adds them up and the sum is sent once);
+    divides_checkpoints (of a recomputed layer's input each tensor-parallel rank keeps its part, and gathers it before the backward);
+    keeps_idle_products (per-operator recompute also keeps a layer's last product,
     which nothing reads); copies_sequence_parts (sequences are the second dimension of what tensor-parallel ranks share, so that
     each rank's part of several lies apart: scattered or gathered, they are copied); flat_units (FSDP's first version: the gradients
     of a unit are joined into a flat one, which is divided in place before its reduction and behind it); copies_gathered (FSDP
@@ -189,6 +191,7 @@ class Framework(ExtendingSpec):
     copies_attention_output: bool
     keeps_gathered_inputs: bool
     gathers_by_product: bool = False
+    sums_by_product: bool = True
     divides_checkpoints: bool = False
     keeps_idle_products: bool
     copies_sequence_parts: bool = False

@@ -207,6 +207,7 @@ class KernelStyle:
         weights_in_experts: the router's weights scale the experts' inner activation, not their outputs.
         keeps_gathered_inputs: the gathered input of a column-split product is kept, not gathered again in backward.
         gathers_by_product: each product of an operation gathers its input for itself, and scatters that one's gradient by itself.
+        sums_by_product: where that gradient is summed whole on every rank, each product's is summed by itself.
         divides_checkpoints: of a recomputed layer's input each tensor-parallel rank keeps its part, and gathers it before the backward.
         keeps_idle_products: per-operator recompute keeps a layer's last product too.
         keeps_compute_gradients: gradients are made in the compute dtype, and added to wider ones in passes of their own.
@@ -268,6 +269,7 @@ class KernelStyle:
     weights_in_experts: bool = False
     keeps_gathered_inputs: bool = False
     gathers_by_product: bool = False
+    sums_by_product: bool = True
     divides_checkpoints: bool = False
     keeps_idle_products: bool = False
     keeps_compute_gradients: bool = False

@@ -269,7 +269,7 @@ def test_no_process_outlives_whoever_asked(tmp_path: Path, ending: signal.Signal
     script, told = tmp_path / "train.py", tmp_path / "pid"
     script.write_text(
         "import os, pathlib, subprocess, sys, time\n"
-        "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], process_group=0)\n"
         f"pathlib.Path({str(told)!r}).write_text(f'{{os.getpid()}} {{other.pid}}')\n"
         "time.sleep(600)\n"
     )

@@ -28,6 +28,7 @@ PROFILES = {
     "pytorch_ddp": SCRIPTS_OWN,
     "pytorch_fsdp": SCRIPTS_OWN,
     "torchtitan_eager": LISTS,
+    "torchtitan_2025_eager": LISTS | PLAIN_NORM,
     "torchtitan_2026_eager": LISTS | PLAIN_NORM,
     "library.py:step": LISTS | PLAIN_NORM,
     "transformers, fsdp2": LISTS | PLAIN_NORM | {"copies_gathered": "true", "flat_units": "false"},
@@ -72,34 +73,19 @@ HEADS = LAYERS * TOKENS * (16 + 4) * 64 / 2
 LATENTS = LAYERS * TOKENS / 2 * (384 + 256)
 """Numbers of latents beside its own tokens' that a tensor-parallel rank of torchtitan makes and norms: those of all tokens."""
 BESIDE: dict[str, dict[str, tuple[Amount, ...]]] = {
-    "fsdp2, ends apart": {"backward": (again(8),)},
     "fsdp2, tensor, sequence": {"backward": (SPLIT_TABLE,)},
-    **{
-        name: {"backward": (again(8),)}
-        for name in (
-            "torchtitan",
-            "torchtitan, context",
-            "torchtitan's DeepSeek-V3",
-            "torchtitan's DeepSeek-V3, recompute",
-            "torchtitan's DeepSeek-V3, experts",
-        )
-    },
-    "torchtitan, recompute": {"backward": (again(8),)},
-    "torchtitan, hybrid shard": {"backward": (again(4),)},
-    "torchtitan, tensor": {"backward": (again(8, 2),)},
-    "torchtitan, context, tensor": {"backward": (again(8, 2),)},
     # cosines and sines in fp32, 5.5 + 4.5 passes and casts (7.5 + 7.5 backward); Llama and DeepSeek-V3 turn by complex numbers, 10 bytes
     "torchtitan's Qwen3": {
         "forward": (Amount(HEADS * 32.0, 8 * LAYERS),),
-        "backward": (again(8, 2), Amount(HEADS * 52.0, 8 * LAYERS)),
+        "backward": (Amount(HEADS * 52.0, 8 * LAYERS),),
     },
     "torchtitan's Qwen3, context": {
         "forward": (Amount(HEADS * 32.0, 8 * LAYERS),),
-        "backward": (again(8), Amount(HEADS * 52.0, 8 * LAYERS)),
+        "backward": (Amount(HEADS * 52.0, 8 * LAYERS),),
     },
     "torchtitan's DeepSeek-V3, experts, tensor": {
         "forward": (Amount(LATENTS * 34.0),),
-        "backward": (again(8, 2), SPLIT_TABLE, Amount(LATENTS * 82.0)),
+        "backward": (SPLIT_TABLE, Amount(LATENTS * 82.0)),
     },
     **{name: {"forward": (WIDENED,)} for name in ("transformers", "transformers, recompute", "transformers' Qwen3")},
     "transformers, fsdp2": {"backward": (again(8),)},

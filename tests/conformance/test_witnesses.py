@@ -217,6 +217,14 @@ WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
         TORCH,
         lambda: extent_of_recompute(recorded("parallel.py:step", 8, "--data fsdp2 --recompute")),
     ),
+    ("torchtitan_eager", "sums_by_product"): (
+        TORCH,
+        lambda: (
+            messages_of(captured("parallel.py:step", 2, "--tensor 2 --half"))["all_reduce", "tp", 4194304.0, "bf16"]
+            != 18
+        ),
+    ),
+    ("torchtitan_2026_eager", "fsdp_root_unit"): (TITAN, lambda: gathered(titan()).count(65536000.0) == 0),
     ("torchtitan_2026_eager", "joined_qkv"): (
         TITAN,
         lambda: any(e.shape[2] == 1536 for e in titan().events if e.work == "gemm" and e.phase == "forward"),

@@ -167,8 +167,7 @@ def _linear_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
         ctx.move(rows, _again(ctx, around.weights), _matrix(ctx, o, op, i), "backward", f"{o.label} weight")
         each = (b, m, width, k)
         wgrad = _gradients(ctx, rows, o, op, each, i, piecewise)
-        apart = ctx.style.gathers_by_product or any(hop.collective != "reduce_scatter" for hop in around.sums_back)
-        if apart or i + 1 == len(o.widths):
+        if _sums_apart(ctx, around.sums_back) or i + 1 == len(o.widths):
             ctx.move(rows, around.sums_back, wide, "backward", o.label, beside=wgrad)
     if not panels:
         sum_input_gradients(ctx, rows, o, wide / _divided(ctx, d))
@@ -183,6 +182,12 @@ def _linear_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
             part="weight",
             launches=2 * (d.shape[0] if op.looped else 1),
         )
+
+
+def _sums_apart(ctx: LayerContext, sums: Hops) -> bool:
+    """Whether each product has the gradient of what all of them read summed over ranks by itself, not their sum once."""
+    whole = any(hop.collective != "reduce_scatter" for hop in sums)
+    return ctx.style.gathers_by_product or (whole and ctx.style.sums_by_product)
 
 
 def _again(ctx: LayerContext, gathers: Hops) -> Hops:

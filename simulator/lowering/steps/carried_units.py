@@ -53,7 +53,8 @@ def carried(state: State, group: tuple[str, ...], kind: int) -> tuple[OperatorTa
         return None, None
     held = group_held(state, group)
     again = kind in _BACKWARD and resolved.reshard_after_forward
-    gathers = kind == 0 or (again and not (ends and habits.fsdp_root_unit))
+    stays = "head" in group or (ends and habits.fsdp_root_unit)
+    gathers = kind == 0 or (again and not stays)
     copies, casts = habits.copies_gathered and gathers, casts and gathers
     comes, goes = in_loop and (kind == 0 or again), in_loop and kind in _WEIGHTS_APART
     flat = habits.flat_units and resolved.zero_stage == 3

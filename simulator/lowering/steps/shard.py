@@ -259,8 +259,11 @@ def _shard(
     rank = rows.pattern.rank[action]
     layers = np.array([u.layers for u in units])[unit]
     frees = np.where(stays & layers, _same_unit(rows, action, row, action + stays, at_end=True), row)
-    gate = _gates(frees[gathers], rank[gathers], prefetch)
-    ahead = row[gathers][np.maximum(np.arange(len(gate)) - prefetch, 0)]
+    # a unit of its own that stayed takes its turn in the backward too: what is prefetched beside it is no more than beside others
+    turns = gathers | (windows.gathers[action] & ~together)
+    fetched = gathers[turns]
+    gate = _gates(frees[turns], rank[turns], prefetch)[fetched]
+    ahead = row[turns][np.maximum(np.flatnonzero(fetched) - prefetch, 0)]
     g_of, g_part = _every_part(unit[gathers], parts, len(units))
     twice, stays_there = np.array([(p.twice, p.gather < 0) for p in parts], bool).reshape(-1, 2).T
     times = 1 + (twice[g_part] & (rows.order.kind[action[gathers]] > 0)[g_of]).astype(np.int64)
