@@ -75,6 +75,18 @@ def test_a_quantising_layer_keeps_the_host_twice_as_long() -> None:
     assert 100e-6 == pytest.approx(of[1] - of[0])
 
 
+def test_pieces_of_a_product_are_one_call_of_the_host() -> None:
+    """Transformer Engine cuts a product in pieces in its library: each piece is a launch and a message, no linear layer of its own."""
+    plan: dict[str, Any] = {"tensor_parallel": 8, "sequence_parallel": True, "framework": "megatron_core"}
+    whole, cut = (
+        table(program_of("gpt3_1_3b", **plan, **more), "layer forward") for more in ({}, {"tensor_parallel_splits": 4})
+    )
+    pieces = [i for i, label in enumerate(cut.label) if label.startswith("qkv piece")]
+    assert [cut.launches[i] for i in pieces if cut.work[i] == "gemm"] == [8, 0, 0, 0]
+    assert float(host_rows(cut, TIMES)[pieces].sum()) == pytest.approx(TIMES.module + 8 * TIMES.launch)
+    assert float(host_rows(cut, TIMES).sum()) < float(host_rows(whole, TIMES).sum())
+
+
 def test_hooks_fetch_the_weights_of_every_linear_layer() -> None:
     """DeepSpeed's ZeRO-3: once each forward, made again and backward; a smaller stage has no such hooks."""
     profile = "hugging_face_deepspeed"

@@ -213,6 +213,9 @@ def _link_of(technology: str, generation: str, own: list[Link], both: float | No
         (link for link in known if generation and link.name.startswith(technology + generation)), None
     )
     mine = next((link for link in own if link.technology == technology), None)
+    told = both is None or (mine and abs(both / 2 / mine.bandwidth - 1) <= _SAME_RATE)
+    if mine and told and mine.name.startswith(technology + generation):
+        return mine
     if exact or (mine and both is None):
         return exact or mine or known[0]
     wanted = both / 2 if both else mine.bandwidth if mine else max(link.bandwidth for link in known)
@@ -230,7 +233,8 @@ def _inner_link(row: Row, gpu: Gpu, ours: tuple[Node, ...]) -> tuple[Link, tuple
     both = quantity("intra_link", f"{rate.group(1)} GB/s", "B/s") if rate else None
     if kind:
         technology = _FAMILIES.get(kind.group(1).replace(" ", ""), kind.group(1))
-        own = [load_link(node.link) for node in ours]
+        joined = "switch" in name.lower()
+        own = [link for node in ours if (link := load_link(node.link)).switched or not joined]
         link = _link_of(technology, kind.group(2) or "", own, both)
         if both is not None and abs(both / 2 / link.bandwidth - 1) > _SAME_RATE:
             link = link.model_copy(update={"name": name, "aliases": (), "bandwidth": both / 2})

@@ -17,7 +17,8 @@ _STATES = (
 """Words for optimizer states that live on the host and are updated there."""
 _WEIGHTS = r"weights, gradients and moments on the host|offload[-_]params?\b|param\w*[-_ ]offload|\bfsdp\d?\b.*\bcpu[-_ ]offload(?! of)"
 """Words for shards of weights that live there, too: PyTorch's and fairscale's FSDP move weights, gradients and states together."""
-_ACTIVATIONS = r"offload[-_]activations=(1|true)|activations? (are )?(offload\w*|move to the host)|activation offload"
+_ACTIVATIONS = r"offload[-_]activations=(?:1|true)|activations? (?:of (\d+) layers )?(?:are )?(?:offload\w*|move to the host)|activation offload"
+"""Words for activations that wait there, and for how many layers'; those of single operators are not modelled."""
 _GRAPHED = {"attention": "attn", "mlp": "mlp", "router": "moe_router", "preprocess": "moe_preprocess"}
 """Words for parts of layers that CUDA graphs start."""
 _NOT = r"\b(no|without) (cpu )?offload"
@@ -38,6 +39,8 @@ def row_host(row: Row, layers: int, zero_stage: int) -> tuple[dict[str, Any], tu
     {'optimizer_offload': 1.0}
     >>> row_host({"activation_offload": "8"}, 32, 0)[0]
     {'activation_offload': 8}
+    >>> row_host({"quality_note": "activations of 15 layers offloaded to the host"}, 16, 0)[0]
+    {'activation_offload': 15}
     """
     said = "" if re.search(_NOT, words_said(row)) else words_said(row)
     out: dict[str, Any] = {}
@@ -49,7 +52,10 @@ def row_host(row: Row, layers: int, zero_stage: int) -> tuple[dict[str, Any], tu
         part = number(row, name)
         if part is not None and not 0 <= part <= (1 if whole == 1.0 else 100_000):
             raise CannotPlace(f"{name} = {part:g} is outside 0 to 1", counts=False)
-        value = part if part is not None else whole if re.search(pattern, said) else 0
+        found = re.search(pattern, said)
+        if found and pattern == _ACTIVATIONS and found.group(1):
+            whole = min(int(found.group(1)), layers)
+        value = part if part is not None else whole if found else 0
         if value:
             out[name] = int(value) if name == "activation_offload" else float(value)
     told = ", ".join(f"{name} = {value:g}" for name, value in out.items() if not text(row, name))

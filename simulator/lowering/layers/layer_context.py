@@ -137,10 +137,11 @@ class LayerContext:
         always: bool = False,
         axes: tuple[str, ...] = (),
         part: str = "",
+        launches: int = 1,
     ) -> None:
         """Add a collective of the tensor-parallel ranks, or of those along some `axes`; none without a name.
 
-        It runs beside a row where the framework can, or `always`.
+        It runs beside a row where the framework can, or `always`; 0 launches: another row starts it.
         """
         if name:
             rows.add(
@@ -153,6 +154,7 @@ class LayerContext:
                 phase=phase,
                 beside=beside if self.overlaps or always else -1,
                 part=part,
+                launches=launches,
             )
 
     def move(

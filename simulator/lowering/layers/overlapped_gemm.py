@@ -6,6 +6,7 @@ gather 0 | product 0 | product 1 | product 2            product 0 | product 1 | 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from simulator.lowering.layers.layer_context import LayerContext
@@ -31,24 +32,24 @@ def write_in_pieces(
     multiprocessors less well.  PyTorch's async TP sends each rank its piece and adds up what arrived from all by a kernel behind the last
     (torch/distributed/_symmetric_memory, _pipelined_produce_and_all2all).
 
+    All pieces are one call of the host, which starts a product and a message for each (NVIDIA/TransformerEngine
+    common/comm_gemm_overlap/comm_gemm_overlap.cpp: the loop over pieces is the library's): they count with the first product.
+
     Args:
         gathered, scattered: bytes of the whole collective before and after the product; 0 = none.
     """
     b, m, n, k = shape
     pieces = min(ctx.splits, m)
-    before = -1
+    started, before = pieces * (1 + bool(gathered) + bool(scattered)), -1
+    message = functools.partial(ctx.collective, always=True, launches=0)
     for i in range(pieces):
         if gathered:
-            ctx.collective(
-                rows, "all_gather", gathered / pieces, phase, f"{label} piece {i}", beside=before, always=True
-            )
-        size = m // pieces + (i < m % pieces)
-        before = ctx.product(rows, f"{label} piece {i}", (b, size, n, k), order, phase, **more)
+            message(rows, "all_gather", gathered / pieces, phase, f"{label} piece {i}", beside=before)
+        size, launches = m // pieces + (i < m % pieces), 0 if i else started
+        before = ctx.product(rows, f"{label} piece {i}", (b, size, n, k), order, phase, launches=launches, **more)
         if scattered:
             following = before + 2 if i + 1 < pieces else -1
-            ctx.collective(
-                rows, "reduce_scatter", scattered / pieces, phase, f"{label} piece {i}", beside=following, always=True
-            )
+            message(rows, "reduce_scatter", scattered / pieces, phase, f"{label} piece {i}", beside=following)
     if scattered and ctx.copied:
         rows.add(
             label=f"{label} sum of pieces",
