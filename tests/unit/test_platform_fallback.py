@@ -22,12 +22,11 @@ from simulator.calibration.collectives.fit.platform_fallback import (
     fit_fallback,
     with_fallback,
 )
-from simulator.calibration.collectives.fit.platforms import fit_nccl, fit_platform, platform_of
+from simulator.calibration.collectives.fit.platforms import fit_all, fit_nccl, fit_platform, platform_of
 from simulator.calibration.collectives.read.tidy_logs import load_index, published_in
 from simulator.collectives import collective_seconds
-from simulator.hardware.coefficients import SIZE_CLASSES, Profile, find_profile, pooled_profile
+from simulator.hardware.coefficients import SIZE_CLASSES, find_profile, pooled_profile
 from simulator.hardware.fabric import describe_group
-from simulator.specs import load_named
 
 INDEX = Path(__file__).parents[1] / "data" / "nccl_logs" / "index.csv"
 LOGS = {log.name: log for log in load_index(INDEX)}
@@ -113,7 +112,11 @@ def test_a_stranger_is_never_surer_than_another_machine_of_a_measured_kind() -> 
 
 
 def test_gpus_that_talk_through_host_memory_lie_as_far_apart_as_their_hosts() -> None:
-    staged = load_named("calibrations", "nccl_ada_pcie_staged", Profile)
-    assert min(value.sigma for value in staged.classes.values()) >= 0.7
     log = LOGS["rtx4090_1x4_pcie_kalavai_docker_all_reduce"]
     assert min(value.sigma for value in fit_platform([log], "nccl_mine").classes.values()) >= 0.7
+
+
+def test_one_host_whose_gpus_talk_through_its_memory_says_nothing_of_others() -> None:
+    lone = LOGS["rtx4090_1x4_pcie_kalavai_docker_all_reduce"]
+    assert not lone.fabric.peer_to_peer
+    assert not [profile for profile in fit_all([lone]) if profile.applies_to is not None]

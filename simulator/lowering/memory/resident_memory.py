@@ -24,6 +24,7 @@ def beside_states(state: State, rank: int) -> list[Tensor]:
         Tensor(name="GEMM workspace", category="workspace", bytes=_workspace(state)),
         Tensor(name="driver context and kernels", category="context", bytes=framework.context),
         *_beside_compute(state, held),
+        *_whole_buckets(state),
         *_kept_gathered(state, rank),
         *(_fsdp_pools(state, held) if resolved.zero_stage == 3 else _flat_copies(state, rank, held)),
         *_received_ahead(state, rank),
@@ -96,6 +97,15 @@ def _beside_compute(state: State, held: Held) -> list[Tensor]:
     return []
 
 
+def _whole_buckets(state: State) -> list[Tensor]:
+    """Buckets of DeepSpeed's ZeRO, which backward makes whole, however small the model: two, where one fills as the other is added."""
+    resolved = state.resolved
+    if not (resolved.framework.holds_buckets and resolved.zero_stage and resolved.replicas > 1):
+        return []
+    several = 2 if resolved.zero_stage < 3 and resolved.overlap_gradients else 1
+    return [Tensor(name="buckets, made whole", category="gradients", bytes=several * resolved.bucket_size)]
+
+
 def _kept_gathered(state: State, rank: int) -> list[Tensor]:
     """Small tensors that ZeRO-3 does not drop, whole beside their shards."""
     if state.resolved.zero_stage < 3:
@@ -125,7 +135,7 @@ def _flat_copies(state: State, rank: int, held: Held) -> list[Tensor]:
         size = min(bucket, held.all) * resolved.gradient_bytes
     elif resolved.zero_stage or resolved.replicas == 1:
         size = held.sharded(resolved) * (resolved.gradient_bytes + 4.0) * updated
-        size += resolved.bucket_size if resolved.replicas > 1 else 0.0
+        size += resolved.bucket_size if resolved.replicas > 1 and not resolved.framework.holds_buckets else 0.0
     else:
         size = held.all * 8.0 * updated
     return [Tensor(name="flat copies of gradients, place idle", category="fragmentation", bytes=size)]

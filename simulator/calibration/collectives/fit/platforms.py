@@ -19,6 +19,7 @@ from simulator.calibration.collectives.fit.between_machines import (
     Spreads,
     at_least,
     left_out,
+    machine_of,
     of_platform,
     spreads,
     widened,
@@ -95,6 +96,7 @@ def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
 
     A fit says nothing of other machines of its kind.  How far they lie apart is measured by leaving out each machine of a
     platform in turn, over sizes and algorithms that the others hold; that spread is added to its sigmas.
+    One machine whose GPUs talk through host memory makes no profile: its wires obey no data sheet, and other hosts are not its like.
     A platform without logs whose fallback has some takes that one's multipliers; the sigma of such, as of the common profiles, is
     that of platforms left out whole.
     """
@@ -111,6 +113,8 @@ def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
             continue
         common = fit_common(platforms, pooled_name(level, library))
         for key, group in sorted(platforms.items()):
+            if not _speaks_for_others(key, group):
+                continue
             fallback = fit_fallback(key, platforms, common.pairs, common.network_latency)
             centre = common.pairs | fallback
             profile = with_fallback(fit_nccl(group, _name(key), centre, key, hops=common.network_latency), fallback)
@@ -127,6 +131,11 @@ def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
     out = [widened(profile, _apart(profile, found, usual)) for profile, found in shipped]
     commons = [at_least(common, usual).model_copy(update={"unseen": usual}) for common in commons]
     return out + strangers + commons
+
+
+def _speaks_for_others(key: Key, group: Sequence[NcclLog]) -> bool:
+    """Whether logs of a platform say something of its other machines: where hosts set the speed, those of one host do not."""
+    return key[3] or len({machine_of(log) for log in group}) > 1
 
 
 def fit_platform(logs: Sequence[NcclLog], name: str) -> Profile:
