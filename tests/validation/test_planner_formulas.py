@@ -101,7 +101,9 @@ def test_rank_correlation_of_distirs_grid() -> None:
                     if plan["data_parallel"] and (full := step(gpus, True, **plan)):
                         pairs.append((step(gpus, False, **plan), full))
     assert len(pairs) > 120
-    assert all(alone >= 0.999 * full for alone, full in pairs)
+    assert all(
+        alone >= 0.995 * full for alone, full in pairs
+    )  # what hides in a bubble gains nothing, and slows what is beside it
     found = spearmanr(*zip(*pairs, strict=True)).statistic
     print(f"{len(pairs)} plans, Spearman {found:.4f}")
     assert found > 0.97
