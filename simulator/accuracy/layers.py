@@ -51,6 +51,9 @@ _BROADCAST = 0.43
 README)."""
 _PLAIN = {"framework": "megatron_lm_2021", "attention": "unfused"}
 """Plan of a framework that keeps scores in memory: a product that scales, one softmax kernel, a product."""
+_FUSED = "fused permutation"
+"""What a measured layer of experts has beside its sizes (Megatron-LM tests/functional_tests/test_cases/common/moe_perf/test_cases.py:
+moe_permute_fusion)."""
 _NO_BIASES = "no biases: Megatron-Core's grouped products are measured without (tests/functional_tests/test_cases/common/moe_perf)"
 
 
@@ -151,7 +154,7 @@ def _as_run(row: Row) -> dict[str, str]:
     }
     if experts:
         run |= {"moe_experts": experts, "moe_topk": text(row, "topk"), "moe_ffn_hidden": text(row, "ffn")}
-        run |= {"moe_dense_layers": "0", "ep": str(expert)}
+        run |= {"moe_dense_layers": "0", "ep": str(expert), "quality_note": _FUSED}
     return run
 
 
