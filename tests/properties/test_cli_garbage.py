@@ -179,6 +179,7 @@ def test_any_collective(
         (["run", "gpt3_175b", "--measured", "0s"], "above zero"),
         (["run", "gpt3_175b", "--measured", "1s", "--measured-tokens-per-gpu", "3100"], "both were given"),
         (["run", "gpt3_175b", "--model", "gpt2", "--cluster", "dgx_h100"], "both were given"),
+        (["run", "nowhere.program", "--cluster", "dgx_h100"], "no such file"),
         (["run", "--model", "gpt2"], "--cluster"),
         (["run", "gpt3_175b", "--tokens", "1e300"], "tokens"),
         (["run", "gpt3_175b", "--engine", "warp"], "no engine 'warp'"),

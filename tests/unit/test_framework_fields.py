@@ -113,7 +113,9 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "recompute": ({}, '"none"', '"full"'),
     "gathers_logits": switch(TENSOR),
     "gathers_by_product": switch({**LLAMA, **TENSOR, "profile": {"joined_gate": "false"}}),
-    "sums_by_product": switch({**LLAMA, **TENSOR, "profile": {"joined_gate": "false"}}),
+    "sums_by_product": switch(
+        {**LLAMA, "plan": {"tensor_parallel": 4, "sequence_parallel": False}, "profile": {"joined_gate": "false"}}
+    ),
     "gathers_rotary": switch({**TENSOR, **LLAMA}),
     "copies_attention_output": switch({"profile": {"attention": '"flash2"'}}),
     "keeps_gathered_inputs": switch(TENSOR),
