@@ -17,7 +17,10 @@ _STATES = (
 """Words for optimizer states that live on the host and are updated there."""
 _WEIGHTS = r"weights, gradients and moments on the host|offload[-_]params?\b|param\w*[-_ ]offload|\bfsdp\d?\b.*\bcpu[-_ ]offload(?! of)"
 """Words for shards of weights that live there, too: PyTorch's and fairscale's FSDP move weights, gradients and states together."""
-_ACTIVATIONS = r"offload[-_]activations=(?:1|true)|activations? (?:of (\d+) layers )?(?:are )?(?:offload\w*|move to the host)|activation offload"
+_ACTIVATIONS = (
+    r"offload[-_]activations=(?:1|true)|activation offload"
+    r"|activations? (?:of (\d+) layers )?(?:are )?(?:offload\w*|move to the host)"
+)
 """Words for activations that wait there, and for how many layers'; those of single operators are not modelled."""
 _GRAPHED = {"attention": "attn", "mlp": "mlp", "router": "moe_router", "preprocess": "moe_preprocess"}
 """Words for parts of layers that CUDA graphs start."""
