@@ -79,7 +79,7 @@ def test_pieces_of_a_product_are_one_call_of_the_host() -> None:
     """Transformer Engine cuts a product in pieces in its library: each piece is a launch and a message, no linear layer of its own."""
     plan: dict[str, Any] = {"tensor_parallel": 8, "sequence_parallel": True, "framework": "megatron_core"}
     whole, cut = (
-        table(program_of("gpt3_1_3b", **plan, **more), "layer forward") for more in ({}, {"tensor_parallel_splits": 4})
+        table(program_of("gpt3_1_3b", **plan, tensor_parallel_splits=splits), "layer forward") for splits in (None, 4)
     )
     pieces = [i for i, label in enumerate(cut.label) if label.startswith("qkv piece")]
     assert [cut.launches[i] for i in pieces if cut.work[i] == "gemm"] == [8, 0, 0, 0]

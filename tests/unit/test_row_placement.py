@@ -157,6 +157,14 @@ def test_links_inside_a_node_are_told_by_word_generation_and_rate(
     assert (pytest.approx(bandwidth, rel=0.05), technology) == (found.bandwidth, found.technology)
 
 
+@pytest.mark.parametrize(("link", "switched"), [("NVLink4 900GB/s", False), ("NVLink4 900GB/s, NVSwitch", True)])
+def test_a_link_without_a_word_on_switches_is_that_of_our_node_with_the_gpu(link: str, switched: bool) -> None:
+    """Four GH200 are joined in pairs; eight H100 by switches, whatever the words."""
+    blank = {"gpu_peak_bf16_tflops": "", "gpu_mem_gb": "", "intra_link": link}
+    assert placed(gpu="GH200-96GB", gpus_per_node="4", **blank).cluster.link.switched == switched
+    assert placed(gpu="H100-80GB-SXM", **blank).cluster.link.switched
+
+
 @pytest.mark.parametrize(("name", "link", "vendor"), [("Zeta-9", "ZetaLink", "nvidia"), ("MI999X", "xGMI", "amd")])
 def test_an_invented_gpu_is_like_one_of_its_maker(name: str, link: str, vendor: str) -> None:
     gpu = placed(gpu=name, gpu_peak_bf16_tflops="300", gpu_mem_gb="64", intra_link=link).cluster.gpu

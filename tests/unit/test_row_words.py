@@ -360,6 +360,8 @@ EXPERTS |= {"ep": "8", "tp": "1", "pp": "1", "dp": "16"}
             {"expert_exchange": "once_per_node", "cuda_graphs": ("attn", "moe_router", "moe_preprocess")},
         ),
         ("all-to-all dispatcher", {"expert_exchange": "all_to_all"}),
+        ("all-to-all (NCCL over EFA)", {"expert_exchange": "all_to_all"}),
+        ("asked for a flex dispatcher and fell back to all-to-all", {"expert_exchange": "all_to_all"}),
         ("exchanges overlapped", {"schedule": "combined_1f1b"}),
         ("1F1B overlap of the exchange", {"schedule": "combined_1f1b"}),
         ("no exchange overlap", {}),

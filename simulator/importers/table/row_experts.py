@@ -13,7 +13,7 @@ __all__ = ["natural_routing", "overlaps_exchange", "row_experts"]
 
 _ONCE = r"\b(deep|hybrid)[- ]?ep\b"
 """Libraries that send a row once to every node (deepseek-ai/DeepEP and its branch hybrid-ep)."""
-_COPIES = r"\ball[- ]?to[- ]?all (token )?dispatcher\b"
+_COPIES = r"\ball[- ]?to[- ]?all (token )?dispatcher\b|\ball[- ]?to[- ]?all (\(nccl|of (megatron|nccl))|\bfell back to all[- ]?to[- ]?all\b"
 _LOOP = r"\bloop over (the )?experts\b|\bexperts (one after (an|the )other )?in a loop\b"
 _SLICES = r"\bslices of (joined|fused|all)\b"
 """Words for experts whose weights are parts of one tensor."""
