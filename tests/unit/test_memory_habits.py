@@ -186,3 +186,11 @@ def test_terms_of_a_peak_sum_to_it_and_name_categories() -> None:
     (outcome,) = next(iter(memory_outcomes([gpt_row(peak_mem="2616", attn_kernel="TE fused/flash")])))
     assert set(dict(outcome.terms)) < set(CATEGORIES)
     assert outcome.predicted == pytest.approx(sum(dict(outcome.terms).values()))
+
+
+def test_fsdp_without_mixed_precision_gathers_fp32_weights_under_autocast() -> None:
+    narrow, wide = (
+        sum(size for name, _, size in effects(lowered(FSDP, code)) if name.startswith("gathered weights"))
+        for code in ("pytorch_fsdp", "pytorch_fsdp_autocast")
+    )
+    assert wide == pytest.approx(2 * narrow)

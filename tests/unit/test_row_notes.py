@@ -166,3 +166,22 @@ def test_sequences_of_like_length_run_with_their_mean() -> None:
         512,
     ]
     assert placed(seq_len="2048").workload.sequence_length == 2048
+
+
+def test_words_on_how_fsdp_wraps_and_what_it_gathers() -> None:
+    torch = {
+        **ROW,
+        "tp": "1",
+        "pp": "1",
+        "vp": "",
+        "dp": "",
+        "schedule": "",
+        "seq_parallel": "0",
+        "mbs": "1",
+        "gbs": ROW["n_gpus"],
+    }
+    torch |= {"zero_stage": "3", "framework": "PyTorch FSDP, eager"}
+    usual = row_simulation(torch).fields
+    whole = row_simulation({**torch, "quality_note": "the whole model one unit; without MixedPrecision"}).fields
+    assert ("pytorch_fsdp", None) == (usual["framework"], usual.get("fsdp_unit"))
+    assert ("pytorch_fsdp_autocast", "chunk") == (whole["framework"], whole["fsdp_unit"])

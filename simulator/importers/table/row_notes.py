@@ -19,6 +19,7 @@ __all__ = [
     "row_optimizer",
     "updates_in_backward",
     "words_said",
+    "wraps_whole",
 ]
 
 _WORDS = ("framework", "optimizer", "recompute_detail", "zero_stage", "overlap", "quality_note", "task")
@@ -70,6 +71,15 @@ def updates_in_backward(row: Row) -> bool:
     True
     """
     return bool(re.search(r"(optim\w*|update|step)[ _-](fused )?(in|into)[ _-](the )?(backward|bwd)", words_said(row)))
+
+
+def wraps_whole(row: Row) -> bool:
+    """Whether a row's words say that FSDP gathers and reduces the model as one unit.
+
+    >>> wraps_whole({"framework": "PyTorch FSDP (whole model one unit)"}), wraps_whole({"quality_note": "wrapped by layer"})
+    (True, False)
+    """
+    return bool(re.search(r"\b(the )?whole model (is )?one unit\b", words_said(row)))
 
 
 def mean_length(row: Row) -> int | None:

@@ -15,7 +15,7 @@ from simulator.importers.table.row_framework import (
     row_precision,
     unsaid_attention,
 )
-from simulator.importers.table.row_notes import updates_in_backward, words_said
+from simulator.importers.table.row_notes import updates_in_backward, words_said, wraps_whole
 from simulator.importers.table.rows import CannotPlace, Row, count, flag, text
 from simulator.importers.vocabulary.name_specs import release_of
 from simulator.importers.vocabulary.names import load_names
@@ -99,6 +99,9 @@ def row_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, t
     if fields.get("attention") == "te" and load_framework(fields["framework"]).attention.startswith("te"):
         fields.pop("attention")  # the library by its name: the profile knows its year
     fields |= _pieces(row, fields, assumed)
+    if fields["zero_stage"] == 3 and wraps_whole(row):
+        fields["fsdp_unit"] = "chunk"
+        assumed.append("the whole model is one FSDP unit (the row's own words)")
     if replicas > 1 and fields["zero_stage"] < 3:
         fields |= _gradient_overlap(row, fields, assumed)
     if _overlap_off(row) and "TP" in text(row, "overlap") and tensor > 1:

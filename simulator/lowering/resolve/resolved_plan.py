@@ -119,6 +119,11 @@ class ResolvedPlan:
         return BYTES_PER_ELEMENT[self.reduce_dtype]
 
     @property
+    def gathered_bytes(self) -> float:
+        """Bytes of a weight as FSDP gathers it: under autocast, which casts beside the products, those of its fp32 shard."""
+        return 4.0 if self.style.autocast else float(self.precision.element)
+
+    @property
     def added_bytes(self) -> float:
         """Bytes of a gradient as several microbatches' are added up: as it is kept, or whole in FSDP's format of reductions
         (PyTorch FSDPParam.to_accumulated_grad_if_needed)."""

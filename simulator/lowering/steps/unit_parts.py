@@ -103,7 +103,7 @@ def gradient_made(resolved: ResolvedPlan) -> float:
     a wider one, or several are added up before."""
     if resolved.style.fused_wgrad_accumulation or resolved.fsdp_reduce != "microbatch":
         return resolved.added_bytes
-    return float(min(resolved.precision.element, resolved.gradient_bytes))
+    return float(min(resolved.gathered_bytes, resolved.gradient_bytes))
 
 
 def made_in_turn(resolved: ResolvedPlan, kinds: Iterable[str]) -> bool:
@@ -130,7 +130,7 @@ def unit_parts(state: State, units: list[tuple[str, ...]], kept: float) -> list[
             stays = bool(piece) and held.all < resolved.framework.keeps_tensors_below
             for number, (what, count, group) in enumerate(held.parts(resolved)):
                 gather, again = (-1, -1) if stays else gather_links(state, f"weights of {name}{what}", count, group)
-                weights, sent = count * resolved.precision.element, max(resolved.gradient_bytes, resolved.reduce_bytes)
+                weights, sent = count * resolved.gathered_bytes, max(resolved.gradient_bytes, resolved.reduce_bytes)
                 made, share = gradient_made(resolved), resolved.expert_shard_size if what else resolved.shard_size
                 found.append(
                     UnitPart(
@@ -213,7 +213,7 @@ def gather_links(state: State, what: str, count: float, group: tuple[str, ...]) 
     """Add the links that gather some weights before a forward and before a backward; returns their items."""
     resolved = state.resolved
     narrow = resolved.quantized_weights
-    message = count * (WEIGHT_BYTES if narrow else resolved.precision.element)
+    message = count * (WEIGHT_BYTES if narrow else resolved.gathered_bytes)
     dtype = "int8" if narrow else ""
     first = gather_link(state, what, message, group, dtype, listed(resolved, group))
     if not resolved.secondary_shard_size:
