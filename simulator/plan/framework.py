@@ -103,8 +103,8 @@ class Framework(ExtendingSpec):
     updates_in_lists (the optimizer runs one operation after the other over the list of all tensors, as torch's "foreach"
     form does: each reads and writes whole lists, and a result as large as all weights stands during the update);
     keeps_buckets (gradients stand beside the buckets in which replicas add them, as under DistributedDataParallel);
-    holds_buckets (under ZeRO gradients are copied into buckets that are made whole, however small the model: one of
-    bucket_size, under stages 1 and 2 a second where reductions overlap);
+    holds_buckets (under ZeRO-2 and 3 gradients are copied into buckets that are made whole, however small the model: one of
+    bucket_size, under stage 2 a second where reductions overlap);
     drops_gradients (an update frees the gradients, and the first backward of the next step makes them anew while
     activations go, so that a step of one microbatch holds one or the other); states_break_places (the first update makes
     the moments in places that the first step's activations left, so that the next step's find them broken up and take

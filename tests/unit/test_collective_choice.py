@@ -33,7 +33,7 @@ def test_large_messages_reach_the_bandwidth_that_logs_show() -> None:
 
 def test_boxes_without_peer_access_go_through_the_host() -> None:
     box = fabric_of(load_cluster("rtx_4090_x4"))
-    assert 2.6 == pytest.approx(bus("all_reduce", 1024 * MIB, 4, 1, box), rel=0.1)
+    assert 6.0 == pytest.approx(bus("all_reduce", 1024 * MIB, 4, 1, box), rel=0.1), "0.19 of PCIe 4.0"
     direct = dataclasses.replace(box, peer_to_peer=True)
     assert bus("all_reduce", 1024 * MIB, 4, 1, direct) > 2 * bus("all_reduce", 1024 * MIB, 4, 1, box)
 

@@ -131,7 +131,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "pipeline_keeps_unsharded": switch({"plan": {"zero_stage": 3, "pipeline_parallel": 2}}),
     "keeps_compute_gradients": switch({"plan": {"gradient_dtype": "fp32"}}),
     "flattens_gradients": switch(ZERO),
-    "holds_buckets": switch(ZERO),
+    "holds_buckets": switch({"plan": {"zero_stage": 2}}),
     "makes_gradients": switch({**LLAMA, "plan": {"microbatch_size": 2}}),
     "weights_in_experts": switch(EXPERTS),
     "launch_time": ({"length": 128}, '"1 us"', '"9 us"'),

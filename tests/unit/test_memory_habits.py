@@ -34,7 +34,7 @@ HABITS: dict[str, dict[str, Any]] = {
     "pipeline_keeps_unsharded": {**PIPELINE, "plan": {**PIPELINE["plan"], "zero_stage": 3}},
     "keeps_compute_gradients": {**SHARDED, "plan": {**SHARDED["plan"], "gradient_dtype": "fp32"}},
     "flattens_gradients": SHARDED,
-    "holds_buckets": SHARDED,
+    "holds_buckets": {**SHARDED, "plan": {**SHARDED["plan"], "zero_stage": 2}},
     "updates_in_lists": FSDP,
     "keeps_buckets": {"model": "llama3_2_1b", "plan": {"data_parallel": 8}, "batch": 8},
     "drops_gradients": FSDP,

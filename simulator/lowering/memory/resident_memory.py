@@ -100,9 +100,9 @@ def _beside_compute(state: State, held: Held) -> list[Tensor]:
 def _whole_buckets(state: State) -> list[Tensor]:
     """Buckets of DeepSpeed's ZeRO, which backward makes whole, however small the model: two, where one fills as the other is added."""
     resolved = state.resolved
-    if not (resolved.framework.holds_buckets and resolved.zero_stage and resolved.replicas > 1):
+    if not (resolved.framework.holds_buckets and resolved.zero_stage > 1 and resolved.replicas > 1):
         return []
-    several = 2 if resolved.zero_stage < 3 and resolved.overlap_gradients else 1
+    several = 2 if resolved.zero_stage == 2 and resolved.overlap_gradients else 1
     return [Tensor(name="buckets, made whole", category="gradients", bytes=several * resolved.bucket_size)]
 
 
@@ -135,7 +135,8 @@ def _flat_copies(state: State, rank: int, held: Held) -> list[Tensor]:
         size = min(bucket, held.all) * resolved.gradient_bytes
     elif resolved.zero_stage or resolved.replicas == 1:
         size = held.sharded(resolved) * (resolved.gradient_bytes + 4.0) * updated
-        size += resolved.bucket_size if resolved.replicas > 1 and not resolved.framework.holds_buckets else 0.0
+        counted = resolved.framework.holds_buckets and resolved.zero_stage > 1
+        size += resolved.bucket_size if resolved.replicas > 1 and not counted else 0.0
     else:
         size = held.all * 8.0 * updated
     return [Tensor(name="flat copies of gradients, place idle", category="fragmentation", bytes=size)]
