@@ -426,15 +426,8 @@ def test_a_blank_sequence_parallel_is_the_habit_of_the_framework(framework: str,
 
 
 def test_a_named_remat_policy_says_what_is_made_again() -> None:
-    maxtext = {
-        "framework": "MaxText",
-        "tp": "1",
-        "pp": "1",
-        "recompute": "full",
-        "dp": "16",
-        "zero_stage": "3",
-        "schedule": "",
-    }
+    alone = {"tp": "1", "pp": "1", "dp": "16", "zero_stage": "3", "schedule": ""}
+    maxtext = {"framework": "MaxText", "recompute": "full", **alone}
     kept = placed(**maxtext, recompute_detail="remat_policy=save_dot_with_context_except_mlp")
     assert (kept.recompute, kept.fields["recompute_policy"]) == ("policy", "save_dot_with_context_except_mlp")
     assert placed(**maxtext, recompute_detail="remat_policy=full").recompute == "full"

@@ -96,10 +96,10 @@ def test_compute_beside_an_exchange_is_slowed_by_what_was_measured_or_by_the_mul
 ) -> None:
     by_copies, once = (SimpleNamespace(call=(None, call)) for call in (None, NodeExchange(8, 1.0, 4096, 32)))
     monkeypatch.setattr(fused_pairs, "_chain", lambda pieces, machine, axes: [(bool(pieces[0][1]), 1.0)])
-    gemm, tp = RESOURCE_KINDS.index("gemm"), RESOURCE_KINDS.index("tp")
+    gemm, dp = RESOURCE_KINDS.index("gemm"), RESOURCE_KINDS.index("dp")
     for one, other in ((1.3, 1.1), (1.1, 1.3)):
         slowdown = np.ones((len(RESOURCE_KINDS),) * 2)
-        slowdown[gemm, tp], slowdown[tp, gemm] = one, other
+        slowdown[gemm, dp], slowdown[dp, gemm] = one, other
         machine: Any = SimpleNamespace(slowdown=slowdown, gpu=SimpleNamespace(streaming_multiprocessors=128))
         for table, hidden in ((by_copies, 0.7), (once, 0.75)):
             pair: Any = ((table, 0),), ((table, 1),)
