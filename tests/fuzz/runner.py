@@ -38,7 +38,7 @@ from tests.fuzz.targets import TARGETS
 
 __all__ = ["LONGEST", "MOST_MEMORY", "Answer", "Tally", "feed", "fuzz", "input_of"]
 
-LONGEST = 90.0
+LONGEST = 20.0
 """Seconds of the processor that an input may take."""
 MOST_MEMORY = 2 << 30
 _TURN, _FIRST = 3.0, 10

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
-from simulator.program.program import Effect, Program
+from simulator.program.program import Effect, Program, Tensor
 from simulator.remembered import Remembered
 
 __all__ = ["KEPT_BYTES", "emit"]
@@ -65,12 +65,20 @@ def _effects(state: State) -> Arrays:
     )
     known, numbers = list(state.effects), list(range(count))
     for one, two in joined:
-        known.append(known[one] + known[two])
+        known.append(_together(known[one], known[two]))
         numbers.append(state.effect(known[-1]))
     if numbers == list(range(len(numbers))):
         return arrays
     table = np.array([*numbers, -1], np.int32)  # one of them was there already
     return {name: _frozen(table[column]) for name, column in arrays.items()}
+
+
+def _together(one: tuple[Tensor, ...], two: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The tensors of two effects, those of one name as one: what all layers let go at one edge is no list as long as the model."""
+    held: dict[tuple[str, str], float] = {}
+    for name, category, size in one + two:
+        held[name, category] = held.get((name, category), 0.0) + size
+    return tuple([Tensor(name, category, size) for (name, category), size in held.items()])
 
 
 def _columns(structure: Structure) -> Arrays:
