@@ -127,8 +127,10 @@ def test_a_visit_gathers_and_reduces_once() -> None:
     for kind in ("all_gather", "reduce_scatter"):
         assert microbatches * traffic(once)[(kind, ("dp",))] == traffic(each)[(kind, ("dp",))]
     cluster = load_cluster("dgx_a100", 16)
-    several = simulate(LLAMA, Plan(**plan, framework="torchtitan", fsdp_gather="microbatch"), cluster)
-    visits = simulate(LLAMA, Plan(**plan, framework="torchtitan", fsdp_gather="visit"), cluster)
+    plan |= {"framework": "torchtitan", "rank_order": ("tp", "pp", "dp")}  # replicas on both nodes
+    several = simulate(LLAMA, Plan(**plan, fsdp_gather="microbatch"), cluster)
+    visits = simulate(LLAMA, Plan(**plan, fsdp_gather="visit"), cluster)
+    assert visits.exposed_communication["dp"] < several.exposed_communication["dp"]
     assert visits.step_time < several.step_time
     held = [p.memory.by_category[:, 5].max() for p in (several, visits)]
     assert held[0] < held[1], "all layers of a chunk stand during a visit"
