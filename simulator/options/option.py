@@ -142,17 +142,12 @@ def chosen(choices: BaseModel, framework: BaseModel, name: str, applies: bool = 
     value = getattr(choices, name)
     if value is not None:
         return value
-    default = _default_of(type(choices), name)
+    default = declared(type(choices))[name].framework_default
     if default is None:
         return None
     if not applies:
         return otherwise
     return not getattr(framework, default.field) if default.opposite else getattr(framework, default.field)
-
-
-@functools.cache
-def _default_of(cls: type[BaseModel], name: str) -> FrameworkDefault | None:
-    return declared(cls)[name].framework_default
 
 
 def check_needs(choices: BaseModel, of: str, *names: str, **facts: object) -> None:

@@ -436,5 +436,5 @@ class Plan(Spec):
 
     def check_needs(self, of: str, *names: str, **facts: object) -> None:
         """Refuse choices that could have no effect, for want of one thing (`simulator.options.option.check_needs`)."""
-        if not self.__pydantic_fields_set__.isdisjoint(names):
+        if not self.model_fields_set.isdisjoint(names):
             check_needs(self, of, *names, **facts)

@@ -10,8 +10,6 @@ from simulator.errors import PlanError
 
 __all__ = ["Shape"]
 
-_WHOLE = (int, np.integer)
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -36,7 +34,7 @@ class Shape:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, _WHOLE) or value < 1:
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
                 raise PlanError(f"{name} of a pipeline is a whole number >= 1: got {value!r}; the least is 1")
 
     def __str__(self) -> str:

@@ -159,10 +159,10 @@ def _saved_by(
     total: dict[tuple[str, str], float] = {}
     if output:
         total[("chunk output", "activations")] = output
-    saved = {kind: [((t.name, t.category), t.bytes) for t in costs[kind].saved] for kind in dict.fromkeys(kinds)}
     for kind in kinds:
-        for key, size in saved[kind]:
-            total[key] = total.get(key, 0) + size
+        for tensor in costs[kind].saved:
+            key = (tensor.name, tensor.category)
+            total[key] = total.get(key, 0) + tensor.bytes
     return tuple(Tensor(name=n, category=c, bytes=float(b)) for (n, c), b in total.items())
 
 
