@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -85,8 +85,8 @@ def read_job(
 
     run_own_schedules(settings or ())
     if job is not None and (model or cluster) and not is_foreign(job):
-        if "." in job and not Path(job).expanduser().exists():
-            raise SpecError(f"{job}: there is no such file")
+        if "." in job and not os.path.exists(os.path.expanduser(job)):
+            raise SpecError(f"{job[:200]}: no such file")
         raise SpecError(
             "a job is named by JOB or by --model and --cluster, but both were given. To change the model of a job: "
             "--set workload.model=NAME; its cluster: --set cluster.name=NAME"

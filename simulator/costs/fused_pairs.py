@@ -19,7 +19,7 @@ import functools
 
 import numpy as np
 
-from simulator.costs.tables import BESIDE_PRODUCTS, Machine, price_table
+from simulator.costs.tables import Machine, price_table, slowed_in_a_layer
 from simulator.program.calls import EXCHANGED, NodeExchange
 from simulator.program.prices import account_of
 from simulator.program.program import COLLECTIVE, IN_STEP_GRAPH, OperatorTable
@@ -49,7 +49,7 @@ def _held_back(pieces: Pieces, machine: Machine) -> float:
     working = max((call.multiprocessors for call in calls), default=0)
     if working:
         return working / machine.gpu.streaming_multiprocessors
-    return max(float(machine.slowdown[BESIDE_PRODUCTS]), float(machine.slowdown[BESIDE_PRODUCTS[::-1]])) - 1.0
+    return max(slowed_in_a_layer(machine)) - 1.0
 
 
 def handed_over(first: Pieces, second: Pieces, machine: Machine, axes: tuple[tuple[str, int], ...]) -> int:

@@ -245,9 +245,17 @@ def _kernel_prices(
 
 _ACCOUNT = {name: number for number, name in enumerate(ACCOUNTS)}
 _RESOURCE = {name: number for number, name in enumerate(RESOURCE_KINDS)}
-BESIDE_PRODUCTS = _RESOURCE["gemm"], _RESOURCE["dp"]
-"""A product and a collective of its own layer beside it.  Transformer Engine carries such by copy engines or 16 multiprocessors
-(module/base.py, initialize_ub), as few as a collective over a network holds."""
+
+
+def slowed_in_a_layer(machine: Machine) -> tuple[float, float]:
+    """Return how many times longer a product and a collective of its own layer take beside each other.
+
+    Transformer Engine carries such collectives by copy engines or 16 multiprocessors (module/base.py, initialize_ub), as few as one over
+    a network holds.
+    """
+    product, message = _RESOURCE["gemm"], _RESOURCE["dp"]
+    return float(machine.slowdown[product, message]), float(machine.slowdown[message, product])
+
 
 Priced = tuple[NDArray[np.int64], NDArray[np.float64], list[str], NDArray[np.float64], NDArray[np.bool_]]
 
@@ -380,8 +388,7 @@ def _collective(
     exposed = time.seconds
     if table.beside[i] >= 0:
         other = int(table.beside[i])
-        slow = float(machine.slowdown[BESIDE_PRODUCTS]), float(machine.slowdown[BESIDE_PRODUCTS[::-1]])
-        exposed = overlapped(float(seconds[other]), time.seconds, *slow) - float(seconds[other])
+        exposed = overlapped(float(seconds[other]), time.seconds, *slowed_in_a_layer(machine)) - float(seconds[other])
     seconds[i] = exposed
     classes[time.class_name].add(exposed, time.sigma, time.calibrated)
     if time.method.startswith("steps"):

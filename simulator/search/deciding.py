@@ -22,6 +22,11 @@ from simulator.search.split import SPLIT, check_dealt
 
 __all__ = ["deciding_fields"]
 
+Rule = Callable[[Facts], object]
+_DEALT: tuple[Rule, ...] = (lambda facts: check_dealt(facts.chunks),)
+"""What a split that depends on the plan asks for beyond the rules; it asks both of the plan that leaves its layers open."""
+_BEYOND: tuple[Rule, ...] = (lambda facts: check_runs(facts.framework, facts.schedule, facts.plan),)
+
 
 def deciding_fields(space: Space, point: Point, refusal: str) -> frozenset[str]:
     """Return the ranged fields of a refused plan that decide that: who has its values of them is refused, too.
@@ -34,13 +39,12 @@ def deciding_fields(space: Space, point: Point, refusal: str) -> frozenset[str]:
         values = _Values(point.values)
         if repeated(values):
             return frozenset(values.seen)
-    balanced = point.balanced
     try:
-        job = space.job_of(balanced)
+        job = space.job_of(point.balanced)
     except SimulatorError:
         return every
     where = job.cluster.world_size, f"cluster {job.cluster.name!r}"
-    rules = (*RULES, *_DEALT * (balanced is not point), *_BEYOND * space.by_framework)
+    rules = (*RULES, *_DEALT * point.dealt_out, *_BEYOND * space.by_framework)
     rule = _broken(Facts(job.workload, job.plan, *where), refusal, rules)
     if rule is None:
         return every
@@ -51,9 +55,6 @@ def deciding_fields(space: Space, point: Point, refusal: str) -> frozenset[str]:
     return frozenset(field for field in every if field in fields or not field.startswith("plan."))
 
 
-Rule = Callable[[Facts], object]
-
-
 def _broken(facts: Facts, refusal: str, rules: tuple[Rule, ...]) -> Rule | None:
     """The rule that refuses a plan so; None where it is none of these."""
     for rule in rules:
@@ -62,11 +63,6 @@ def _broken(facts: Facts, refusal: str, rules: tuple[Rule, ...]) -> Rule | None:
         except SimulatorError as error:
             return rule if str(error) == refusal else None
     return None
-
-
-_DEALT: tuple[Rule, ...] = (lambda facts: check_dealt(facts.chunks),)
-"""What a split that depends on the plan asks for beyond the rules; it asks both of the plan that leaves its layers open."""
-_BEYOND: tuple[Rule, ...] = (lambda facts: check_runs(facts.framework, facts.schedule, facts.plan),)
 
 
 class _Watched(Plan):

@@ -20,7 +20,7 @@ from simulator.search.bounds import least_of_any_split, least_seconds
 from simulator.search.candidate import least_objective
 from simulator.search.held import GATHERS, ZERO
 from simulator.search.space import Point, Space
-from simulator.search.split import BALANCED, FITTED, SPLIT, TIMED
+from simulator.search.split import BALANCED, SPLIT
 
 __all__ = ["Family", "Lighter", "keeps_everything"]
 
@@ -118,15 +118,14 @@ class Family:
         values = {field: self._lightest.get(field, value) for field, value in point.values.items()}
         if values.get(ZERO) not in (None, GATHERS):
             values[ZERO] = min(stage for stage in self._space.ranges[ZERO] if stage is not None)
-        dealt_out = values.get(SPLIT) in (TIMED, FITTED)  # by what its members differ in
-        if dealt_out:
+        if point.dealt_out:  # by what its members differ in
             values[SPLIT] = BALANCED
         try:
             one = begun(self._space, Point(self._number(values), values))
             if self._again and not keeps_everything(one.resolved):
                 return 0.0
             job, state = one.job, one.state
-            seconds = least_of_any_split(job, state) if dealt_out else least_seconds(job, state, 0.0)
+            seconds = least_of_any_split(job, state) if point.dealt_out else least_seconds(job, state, 0.0)
         except SimulatorError:
             return 0.0
         return least_objective(job, seconds, self._objective)

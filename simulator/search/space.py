@@ -67,16 +67,19 @@ class Point:
         return [f"{field}={setting_value(value)}" for field, value in some.items()]
 
     @property
+    def dealt_out(self) -> bool:
+        """Whether a word deals its layers out, by what else it is."""
+        return self.values.get(SPLIT) in tuple(_SPLITS)
+
+    @property
     def balanced(self) -> Point:
         """The same plan with its layers left open, where a word deals them out; itself where none does."""
-        return (
-            Point(self.number, {**self.values, SPLIT: BALANCED}) if self.values.get(SPLIT) in tuple(_SPLITS) else self
-        )
+        return Point(self.number, {**self.values, SPLIT: BALANCED}) if self.dealt_out else self
 
     def settings_of(self, job: Job) -> list[str]:
         """As `--set` arguments that any verb takes, for the job that this plan is."""
         point = Point(self.number, {**self.values, SPLIT: job.plan.layer_split})
-        return that_keep_batch(job, (point if self.values.get(SPLIT) in tuple(_SPLITS) else self).settings)
+        return that_keep_batch(job, (point if self.dealt_out else self).settings)
 
 
 def that_keep_batch(job: Job, settings: list[str]) -> list[str]:

@@ -19,7 +19,7 @@ _WEIGHTS = r"weights, gradients and moments on the host|offload[-_]params?\b|par
 """Words for shards of weights that live there, too: PyTorch's and fairscale's FSDP move weights, gradients and states together."""
 _ACTIVATIONS = (
     r"offload[-_]activations=(?:1|true)|activation offload"
-    r"|activations? (?:of (\d+) layers )?(?:are )?(?:offload\w*|move to the host)"
+    r"|activations? (?:of (?P<layers>\d+) layers )?(?:are )?(?:offload\w*|move to the host)"
 )
 """Words for activations that wait there, and for how many layers'; those of single operators are not modelled."""
 _GRAPHED = {"attention": "attn", "mlp": "mlp", "router": "moe_router", "preprocess": "moe_preprocess"}
@@ -56,8 +56,8 @@ def row_host(row: Row, layers: int, zero_stage: int) -> tuple[dict[str, Any], tu
         if part is not None and not 0 <= part <= (1 if whole == 1.0 else 100_000):
             raise CannotPlace(f"{name} = {part:g} is outside 0 to 1", counts=False)
         found = re.search(pattern, said)
-        if found and pattern == _ACTIVATIONS and found.group(1):
-            whole = min(int(found.group(1)), layers)
+        if found and (some := found.groupdict().get("layers")):
+            whole = min(int(some), layers)
         value = part if part is not None else whole if found else 0
         if value:
             out[name] = int(value) if name == "activation_offload" else float(value)

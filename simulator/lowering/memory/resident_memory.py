@@ -7,6 +7,7 @@ allocator holds without a tensor in it (category fragmentation), each from the s
 from __future__ import annotations
 
 from simulator.lowering.resolve.mesh_rules import MESH_AXES
+from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.parameters import Held, rank_chunks, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.unit_parts import kept_tensors
@@ -100,10 +101,14 @@ def _beside_compute(state: State, held: Held) -> list[Tensor]:
 def _whole_buckets(state: State) -> list[Tensor]:
     """Buckets of DeepSpeed's ZeRO, which backward makes whole, however small the model: two, where one fills as the other is added."""
     resolved = state.resolved
-    if not (resolved.framework.holds_buckets and resolved.zero_stage > 1 and resolved.replicas > 1):
+    if not _holds_buckets(resolved):
         return []
     several = 2 if resolved.zero_stage == 2 and resolved.overlap_gradients else 1
     return [Tensor(name="buckets, made whole", category="gradients", bytes=several * resolved.bucket_size)]
+
+
+def _holds_buckets(resolved: ResolvedPlan) -> bool:
+    return resolved.framework.holds_buckets and resolved.zero_stage > 1 and resolved.replicas > 1
 
 
 def _kept_gathered(state: State, rank: int) -> list[Tensor]:
@@ -135,8 +140,7 @@ def _flat_copies(state: State, rank: int, held: Held) -> list[Tensor]:
         size = min(bucket, held.all) * resolved.gradient_bytes
     elif resolved.zero_stage or resolved.replicas == 1:
         size = held.sharded(resolved) * (resolved.gradient_bytes + 4.0) * updated
-        counted = resolved.framework.holds_buckets and resolved.zero_stage > 1
-        size += resolved.bucket_size if resolved.replicas > 1 and not counted else 0.0
+        size += resolved.bucket_size if resolved.replicas > 1 and not _holds_buckets(resolved) else 0.0
     else:
         size = held.all * 8.0 * updated
     return [Tensor(name="flat copies of gradients, place idle", category="fragmentation", bytes=size)]

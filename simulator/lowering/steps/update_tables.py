@@ -171,25 +171,20 @@ def optimizer_table(
     )
     if not (facts.casts_gathered and facts.zero_stage == 3):
         add_casts(rows, "weights", held, facts.precision, phase="optimizer", launches=max(1, int(tensors)))
-    if facts.divided:
-        rows.add(
-            label="divide gradients",
-            work="memory_bound",
-            dtype=facts.gradient_dtype,
-            read=whole,
-            written=whole,
-            phase="optimizer",
-            launches=math.ceil(held / facts.divided) or 1,
-        )
-    if facts.checked:
-        rows.add(
-            label="check gradients",
-            work="memory_bound",
-            dtype=facts.gradient_dtype,
-            read=whole,
-            phase="optimizer",
-            launches=3 * (math.ceil(held / facts.checked) or 1),
-        )
+    for label, together, written, kernels in (
+        ("divide gradients", facts.divided, whole, 1),
+        ("check gradients", facts.checked, 0.0, 3),
+    ):
+        if together:
+            rows.add(
+                label=label,
+                work="memory_bound",
+                dtype=facts.gradient_dtype,
+                read=whole,
+                written=written,
+                phase="optimizer",
+                launches=kernels * (math.ceil(held / together) or 1),
+            )
     if facts.reductions:
         wide, narrow, times = facts.gradient_bytes, facts.reduce_bytes, facts.reductions
         rows.add(
