@@ -17,6 +17,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.plan.framework import load_framework
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, ByClass, Prices
 from simulator.program.program import Program, Segment
+from simulator.program.ragged import ranges
 
 __all__ = ["HOST_CLASS", "HOST_SIGMA", "price"]
 
@@ -119,6 +120,4 @@ def _spread(lengths: list[int], item: NDArray[np.int64]) -> NDArray[np.int64]:
     """
     size = np.array(lengths, np.int64)
     each = size[item]
-    begin = np.cumsum(size) - size
-    place: NDArray[np.int64] = np.repeat(begin[item] - (np.cumsum(each) - each), each)
-    return place + np.arange(len(place))
+    return ranges((np.cumsum(size) - size)[item], each)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from simulator.program.broken import refuse
 from simulator.program.program import COMPUTE, FusedSegment, Program
+from simulator.program.ragged import ranges
 
 __all__ = ["PAIR", "actions_are_in_order", "actions_are_whole"]
 
@@ -112,10 +113,9 @@ def _entries(program: Program) -> _Actions:
         count, slices, cut = (_column(program, name, default)[row].astype(np.int64) for name, default in _DEFAULTS)
         grain = int(np.lcm.reduce(np.unique(slices)))
         each = count * (grain // slices)
-        inside = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
         begin = microbatch.astype(np.int64) * grain + cut * (grain // slices)
         row, action, chunk, lane = (np.repeat(column, each) for column in (row, action, chunk, lane))
-        microbatch = np.repeat(begin, each) + inside
+        microbatch = ranges(begin, each)
     if len(row) == 0:
         return _Actions(row, action, np.zeros(0, np.int64), 0)
     return _Actions(row, action, *_dense_key([program.step[row], lane, chunk, microbatch]))

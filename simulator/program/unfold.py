@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.program.program import COLLECTIVE, Link, Program
+from simulator.program.ragged import ranges
 from simulator.program.replicas import ReplicaMesh
 
 __all__ = ["BAR", "Unfolded", "unfold"]
@@ -214,8 +215,7 @@ def _ragged(offsets: Ints, rows: Ints) -> tuple[Ints, Ints]:
     """Return (index into `rows`, entry) of all entries of these rows."""
     width = offsets[rows + 1] - offsets[rows]
     which = np.repeat(np.arange(len(rows)), width)
-    entry = np.arange(len(which)) - np.repeat(np.cumsum(width) - width, width) + offsets[rows][which]
-    return which, entry
+    return which, ranges(offsets[rows], width)
 
 
 def _offsets(owner: Ints, rows: int) -> Ints:

@@ -16,6 +16,7 @@ from simulator.errors import PlanError
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
 from simulator.program.program import TRANSFER, Link
+from simulator.program.ragged import ranges
 
 __all__ = ["add_transfers", "message_links"]
 
@@ -149,8 +150,7 @@ def _all_meet(rows: Structure, sent: tuple[Ints, Ints], held: tuple[Ints, Ints],
     while len(ready):
         done += len(ready)
         each = edges[ready + 1] - edges[ready]
-        place = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each) + np.repeat(edges[ready], each)
-        freed, times = np.unique(then[place], return_counts=True)
+        freed, times = np.unique(then[ranges(edges[ready], each)], return_counts=True)
         waits[freed] -= times
         ready = freed[waits[freed] == 0]
     return done == len(whole)

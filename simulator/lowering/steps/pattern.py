@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.program.ragged import ranges
 from simulator.remembered import kept
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
@@ -150,6 +151,5 @@ def atoms_of(order: PipelineOrder) -> tuple[Ints, Ints, int, int]:
     grain = int(np.lcm.reduce(np.unique(order.parts).astype(np.int64)))
     each = order.count.astype(np.int64) * (grain // order.parts.astype(np.int64))
     action = np.repeat(np.arange(len(microbatch)), each)
-    inside = np.arange(len(action)) - np.repeat(np.cumsum(each) - each, each)
     first = microbatch * grain + order.part.astype(np.int64) * (grain // order.parts.astype(np.int64))
-    return action, first[action] + inside, most * grain, grain
+    return action, ranges(first, each), most * grain, grain

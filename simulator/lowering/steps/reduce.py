@@ -22,6 +22,7 @@ from simulator.lowering.steps.parameters import chunk_held, group_held, rank_hel
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
 from simulator.program.program import COLLECTIVE, Link
+from simulator.program.ragged import ranges
 
 __all__ = ["add_reductions", "meet", "meeting_links", "table_link"]
 
@@ -84,10 +85,14 @@ def _kinds_completing(rows: Structure, every: bool, class_of: tuple[int, ...]) -
 
 def _completing(rows: Structure, every: bool) -> list[tuple[int, int, int, bool]]:
     """Return (action, chunk, variant, whether it completes its chunk's gradients) of the backwards that do, or of all; no row."""
+    return list(zip(*(column.tolist() for column in _backwards(rows, every)), strict=True))
+
+
+def _backwards(rows: Structure, every: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """As `_completing`, by columns."""
     kind, last = rows.order.kind, rows.pattern.last_backward
     some = np.flatnonzero((kind == 1) | (kind == 3) if every else last)
-    columns = (some, rows.order.chunk[some], rows.variant[some], last[some])
-    return list(zip(*(column.tolist() for column in columns), strict=True))
+    return some, rows.order.chunk[some], rows.variant[some], last[some]
 
 
 def _after_segments(
@@ -98,15 +103,17 @@ def _after_segments(
     Args:
         where: of each chain: the kind of backward, and its segment.
     """
-    of_cut: dict[Backward, list[tuple[int, int]]] = {}
-    for number, (cut, segment) in enumerate(where):
-        of_cut.setdefault(cut, []).append((number, segment))
-    found = [
-        (action, segment, number)
-        for action, chunk, variant, completes in _completing(rows, every)
-        for number, segment in of_cut.get((class_of[chunk], variant, completes), ())
-    ]
-    actions, segments, numbers = np.array(found, np.int64).reshape(-1, 3).T
+    some, chunk, variant, completes = _backwards(rows, every)
+    kinds = {cut: number for number, cut in enumerate(dict.fromkeys(cut for cut, _ in where))}
+    of = np.array([kinds[cut] for cut, _ in where], np.int64)
+    counts, chains = np.bincount(of, minlength=len(kinds)), np.argsort(of, kind="stable")
+    number_of = np.full((max(class_of) + 1, int(variant.max(initial=0)) + 1, 2), len(kinds))
+    for cut, number in kinds.items():
+        number_of[cut[0], cut[1], int(cut[2])] = number
+    kind = number_of[np.array(class_of, np.int64)[chunk], variant, completes.astype(np.int64)]
+    each = np.append(counts, 0)[kind]
+    numbers = chains[ranges(np.append(np.cumsum(counts) - counts, 0)[kind], each)]
+    actions, segments = np.repeat(some, each), np.array([segment for _, segment in where], np.int64)[numbers]
     return rows.pattern.rank[actions], rows.first_row[actions] + segments, numbers
 
 

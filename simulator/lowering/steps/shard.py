@@ -28,6 +28,7 @@ from simulator.lowering.steps.unit_parts import UnitPart, gather_link, unit_part
 from simulator.lowering.steps.update import gradients_await_update, kept_gradient
 from simulator.lowering.steps.windows import Windowing, find_windows, windowing
 from simulator.program.program import COLLECTIVE
+from simulator.program.ragged import ranges
 
 __all__ = ["add_gathers"]
 
@@ -345,7 +346,7 @@ def _units(rows: Structure, class_of: tuple[int, ...], cuts: Cuts, wholes: tuple
     cut = np.flatnonzero(rows.variant == UNITS)
     counts = rows.last_row[cut] - rows.first_row[cut] + 1
     action = np.repeat(cut, counts)
-    place = np.arange(len(action)) - np.repeat(np.cumsum(counts) - counts, counts)
+    place = ranges(0, counts)
     unit = np.zeros(len(action), np.int64)
     kind = np.array(class_of, np.int64)[rows.order.chunk[action]]
     backward = rows.order.kind[action] != 0
@@ -399,8 +400,7 @@ def _every_part(unit: Ints, parts: tuple[_Part, ...], count: int) -> tuple[Ints,
     counts = np.array([len(some) for some in of_unit], np.int64)
     first = np.array([some[0] if some else 0 for some in of_unit], np.int64)
     of = np.repeat(np.arange(len(unit)), counts[unit])
-    inside = np.arange(len(of)) - np.repeat(np.cumsum(counts[unit]) - counts[unit], counts[unit])
-    return of, first[unit[of]] + inside
+    return of, ranges(first[unit], counts[unit])
 
 
 def _gates(rows: Ints, rank: Ints, depth: int) -> Ints:
