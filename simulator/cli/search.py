@@ -66,7 +66,7 @@ def command(
         ),
     ] = None,
     gpus: Annotated[
-        tuple[str, int] | None, typer.Option(metavar="at-most N", help="Choose the number of GPUs too, up to N.")
+        tuple[str, str] | None, typer.Option(metavar="at-most N", help="Choose the number of GPUs too, up to N.")
     ] = None,
     any_framework: Annotated[
         bool, typer.Option("--any-framework", help="Try what the framework's code does not run, too.")
@@ -130,13 +130,12 @@ def command(
     )
     probability = next(p for p in (fit_probability, said.fit_probability, 0.9) if p is not None)
     if gpus is not None:
-        if gpus[0] != "at-most":
-            raise SpecError(
-                f"--gpus: expected at-most N, got {gpus[0][:20]!r} {gpus[1]}. One number: --fix cluster.gpus=N"
-            )
+        if gpus[0] != "at-most" or not gpus[1].isdecimal():
+            said_so = " ".join(word[:20] for word in gpus)
+            raise SpecError(f"--gpus: expected at-most N, got {said_so!r}. One number: --fix cluster.gpus=N")
         if "cluster.gpus" in asked:
             raise SpecError("--gpus at-most and --range cluster.gpus say the same. Give one of them")
-    sizes = {} if gpus is None else {"cluster.gpus": worlds(the_job, gpus[1])}
+    sizes = {} if gpus is None else {"cluster.gpus": worlds(the_job, int(gpus[1]))}
     space = make_space(the_job, asked, held, any_framework, sizes)
     wanted = (
         {f: getattr(_plan_of(like), f.partition(".")[2]) for f in space.ranges if f.startswith("plan.")} if like else {}

@@ -102,6 +102,7 @@ def test_gpus_at_most_chooses_their_number(dtsim: Any) -> None:
         (("--fit-probability", "1.5"), "between 0"),
         (("--tries", "5"), "draws nothing"),
         (("--gpus", "exactly", "8"), "at-most"),
+        (("--gpus", "8", "--json"), "expected at-most N, got '8 --json'"),
         (("--deadline", "soon"), "--deadline"),
         (("--top", "0"), "1 or more"),
         (("--plot", "out.xyz"), "file ending names its format"),
