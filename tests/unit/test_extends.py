@@ -165,7 +165,7 @@ def test_show_says_whose_a_value_is(here: Path, dtsim: Any) -> None:
     assert lines["recompute"].startswith("recompute full [")
     assert "from" not in lines["recompute"]
     assert lines["gradient_dtype"].endswith("from nemo_2024")
-    assert lines["goes"].startswith("goes back to nemo, nemo_2024, megatron_core, ")
+    assert lines["goes"].startswith("goes back to nemo, nemo_25_02, nemo_2024, megatron_core, ")
 
 
 def test_show_as_json_has_all_values_and_whose_they_are(here: Path, dtsim: Any) -> None:

@@ -372,10 +372,12 @@ BRIDGE, NEMO = "NeMo/Megatron-Bridge (Megatron-Core)", "NeMo (Megatron-Core)"
         (BRIDGE, "H100-80GB-SXM", "26.08", "megatron_bridge"),
         (NEMO, "H100-80GB-SXM", "24.07a", "nemo_2024"),
         (NEMO, "H100-80GB-SXM", "launcher-2024", "nemo_2024"),
-        (NEMO, "H100-80GB-SXM", "24.11.1", "nemo"),
-        (NEMO, "H100-80GB-SXM", "25.02", "nemo"),
+        (NEMO, "H100-80GB-SXM", "24.11.1", "nemo_25_02"),
+        (NEMO, "H100-80GB-SXM", "25.02", "nemo_25_02"),
+        (NEMO, "B200-SXM", "25.02", "nemo_25_02"),
+        (NEMO, "H100-80GB-SXM", "25.04.01", "nemo"),
         (NEMO, "H100-80GB-SXM", "v4.0", "nemo"),
-        (NEMO, "A100-80GB-SXM", "24.07a", "nemo"),
+        (NEMO, "A100-80GB-SXM", "24.07a", "nemo_25_02"),
     ],
 )
 def test_a_framework_changes_with_its_releases(framework: str, gpu: str, version: str, expected: str) -> None:

@@ -383,6 +383,13 @@ def test_attention_in_8_bits_is_read_where_a_kernel_for_it_is_known() -> None:
     row = {"framework": "Megatron-Core", "quality_note": "attention in 8 bits", "precision": "mxfp8"}
     assert "te_mxfp8" == placed(**row, gpu="GB200-NVL72", gpus_per_node="4").fields["attention"]
     assert "te_mxfp8" != placed(**row, gpu="H100-80GB-SXM").fields.get("attention")
+    narrower = placed(
+        **row | {"precision": "nvfp4", "quality_note": "attention in fp8"}, gpu="GB200-NVL72", gpus_per_node="4"
+    )
+    assert "te_mxfp8" == narrower.fields["attention"]
+    assert any("MXFP8 operands" in words for words in narrower.assumed)
+    wide = placed(**row | {"precision": "bf16"}, gpu="GB200-NVL72", gpus_per_node="4")
+    assert "te_mxfp8" != wide.fields.get("attention")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from simulator.importers.table.rows import CannotPlace, Row, number, text
 from simulator.importers.vocabulary.names import load_names
 from simulator.importers.vocabulary.words import kernel_by_words, precision_by_words
 from simulator.plan.framework import load_framework
+from simulator.workload.precision import precision_named
 
 __all__ = [
     "named_framework",
@@ -24,7 +25,7 @@ __all__ = [
 
 _BEFORE_FLASH = ("kepler", "pascal", "volta", "turing")
 """Architectures that FlashAttention (Dao-AILab/flash-attention README: 2 needs Ampere) and Transformer Engine leave out."""
-_IN_8_BITS = r"\battention (is |runs )?in (8 bits|8-bit|mxfp8)\b|\bfp8[-_]dot[-_]product[-_]attention\b"
+_IN_8_BITS = r"\battention (is |runs )?in (8 bits|8-bit|mxfp8|fp8)\b|\bfp8[-_]dot[-_]product[-_]attention\b"
 
 
 def row_precision(row: Row) -> tuple[str, tuple[str, ...]]:
@@ -109,7 +110,10 @@ def profile_of_run(row: Row, named: str, assumed: list[str]) -> str:
 def row_attention(row: Row, assumed: list[str]) -> dict[str, Any]:
     """Return the attention kernel that a row names, as a field of the plan; {} leaves it to the framework."""
     names, kernel = load_names(), text(row, "attn_kernel")
-    if re.search(_IN_8_BITS, words_said(row)) and row_precision(row)[0] == "mxfp8" and _blackwell(row):
+    number_format = row_precision(row)[0]
+    if re.search(_IN_8_BITS, words_said(row)) and precision_named(number_format).quantises and _blackwell(row):
+        if number_format != "mxfp8":
+            assumed.append("attention in 8 bits taken for that of cuDNN with MXFP8 operands")
         return {"attention": "te_mxfp8"}
     if not kernel:
         return {}

@@ -222,7 +222,7 @@ class NameTable(Spec):
         """Return the profile of a framework at a version such as "26.04.01" on an architecture, if it has one of its own.
 
         >>> names = load_names()
-        >>> names.framework_at("nemo", "24.07", "hopper"), names.framework_at("nemo", "25.02", "hopper")
+        >>> names.framework_at("nemo", "24.07", "hopper"), names.framework_at("nemo", "25.09", "hopper")
         ('nemo_2024', None)
         """
         release = release_of(version)
