@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.accuracy.memory import memory_outcomes
 from simulator.importers.table.row_framework import named_framework
 from simulator.importers.table.row_notes import keeps_16_bits, row_dropout, row_loss, row_optimizer
 from simulator.importers.table.row_simulation import row_simulation
@@ -20,6 +21,9 @@ from tests.rows import ROW, placed
         ({"quality_note": "pure PP; bf16"}, False),
         ({"framework": "HF Trainer (bf16-true)"}, True),
         ({"quality_note": "bf16 all-gather"}, False),
+        ({"quality_note": "weights in bf16 without fp32 masters"}, True),
+        ({"quality_note": "no master copy"}, True),
+        ({"quality_note": "fp32 master weights"}, False),
     ],
 )
 def test_words_for_training_in_16_bits_alone(words: dict[str, str], alone: bool) -> None:
@@ -185,3 +189,28 @@ def test_words_on_how_fsdp_wraps_and_what_it_gathers() -> None:
     whole = row_simulation({**torch, "quality_note": "the whole model one unit; without MixedPrecision"}).fields
     assert ("pytorch_fsdp", None) == (usual["framework"], usual.get("fsdp_unit"))
     assert ("pytorch_fsdp_autocast", "chunk") == (whole["framework"], whole["fsdp_unit"])
+
+
+def test_states_of_a_paged_optimizer_are_in_no_allocator() -> None:
+    row = {
+        **ROW,
+        "step_time_s": "",
+        "peak_mem": "10",
+        "mem_unit": "GB",
+        "mem_kind": "reserved",
+        "quality_note": "AdamW",
+    }
+    (whole,), (paged,), (device,) = (
+        [o for o in some if o.quantity == "peak_memory_bytes"]
+        for some in memory_outcomes(
+            [
+                row,
+                row | {"quality_note": "paged AdamW"},
+                row | {"quality_note": "paged AdamW", "mem_kind": "nvidia-smi"},
+            ]
+        )
+    )
+    states = dict(whole.terms)["optimizer_states"]
+    assert states > 0
+    assert (whole.predicted or 0.0) - states == pytest.approx(paged.predicted)
+    assert (device.predicted or 0.0) > (whole.predicted or 0.0)

@@ -29,7 +29,10 @@ _OPTIMIZERS = (
     (r"fused[ _-]adam|adam\w*[ _-]fused", "adam_fused"),
     (r"\bsgd\b", "sgd"),
 )
-_OF_16_BITS = r"\b(all|everything|states?|full|pure|true)[ -](in )?(bf16|bfloat16)\b|\b(bf16|bfloat16)[ -_]true\b"
+_OF_16_BITS = (
+    r"\b(all|everything|states?|full|pure|true)[ -](in )?(bf16|bfloat16)\b|\b(bf16|bfloat16)[ -_]true\b"
+    r"|\b(without|no) (an? )?(fp32 )?master( cop(y|ies)| weights?|s)\b"
+)
 """Words for training without anything wider than 16 bits, in the notes of a row whose precision says bf16 alone."""
 _IN_CHUNKS = r"liger|fused[ -]linear[ -]cross|cut[ -]cross|chunked loss|loss (is )?in chunks"
 _FUSED_LOSS = r"fused cross[ -]?entropy|chunked cross[ -]?entropy|cross[-_ ]entropy[-_ ]loss[-_ ]fusion(=true)?(?!=)|\bloss fusion"
