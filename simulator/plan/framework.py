@@ -92,10 +92,11 @@ class Framework(ExtendingSpec):
     gathers and reduces through buffers of streams of their own, whose memory the
     allocator keeps apart; the compute stream copies weights out of them and gradients into them); keeps_outputs (a pipeline rank
     keeps the output of every microbatch in flight until its backward); receives_ahead (receive buffers of all microbatches of a step
-    stand through it, and so do the outputs of the last chunk); fsdp_root_unit (embedding, final norm and head are one FSDP unit,
-    gathered from the first forward to the last backward); pipeline_keeps_unsharded (under pipeline parallelism FSDP gathers once per
-    step and reduces once, so that whole weights and gradients stand in between); keeps_compute_gradients (gradients in the compute
-    dtype stand beside wider gradient buffers until the end of a microbatch's backward, and are cast and added to them in two passes);
+    stand through it); returns_outputs (so do the outputs of the last chunk, for whoever runs the schedule); fsdp_root_unit (embedding,
+    final norm and head are one FSDP unit, gathered from the first forward to the last backward); pipeline_keeps_unsharded (under
+    pipeline parallelism FSDP gathers once per step and reduces once, so that whole weights and gradients stand in between);
+    keeps_compute_gradients (gradients in the compute dtype stand beside wider gradient buffers until the end of a microbatch's
+    backward, and are cast and added to them in two passes);
     flattens_gradients (the optimizer step copies its gradients into flat tensors, and reduces through a flat buffer of
     bucket_size); makes_gradients (gradients are tensors that the first backward makes and that stay, not parts of a buffer
     made before); weights_in_experts (the router's weights scale the experts' inner activation, so their outputs need not be
@@ -201,6 +202,7 @@ class Framework(ExtendingSpec):
     copies_gathered: bool
     keeps_outputs: bool
     receives_ahead: bool
+    returns_outputs: bool
     fsdp_root_unit: bool
     pipeline_keeps_unsharded: bool
     keeps_compute_gradients: bool

@@ -105,7 +105,12 @@ def lasting(workload: Workload, resolved: ResolvedPlan, begun: Callable[[], Stat
 def _shared(resolved: ResolvedPlan) -> bool:
     """Whether what stands through the whole step is the same whatever microbatches keep from forward to backward."""
     framework = resolved.framework
-    mixed = framework.receives_ahead or framework.states_break_places or framework.drops_gradients
+    mixed = (
+        framework.receives_ahead
+        or framework.returns_outputs
+        or framework.states_break_places
+        or framework.drops_gradients
+    )
     return resolved.schedule.flush and not mixed
 
 

@@ -57,10 +57,16 @@ def captured(script: str, world: int, arguments: str = "", release: str = "") ->
 
 
 @functools.cache
+def ranks_of(script: str, world: int, arguments: str = "") -> list[Capture]:
+    """Return what each rank of a pipeline does."""
+    pytest.importorskip("torch", reason="recording a script needs torch: nox -s capture")
+    return captures(str(SCRIPTS / script), world, (), arguments.split(), seconds=600.0)
+
+
+@functools.cache
 def pipeline(script: str, world: int, arguments: str = "") -> Program:
     """Return the program of all ranks of a pipeline."""
-    pytest.importorskip("torch", reason="recording a script needs torch: nox -s capture")
-    return captured_program(captures(str(SCRIPTS / script), world, (), arguments.split(), seconds=600.0))
+    return captured_program(ranks_of(script, world, arguments))
 
 
 def llama_job(

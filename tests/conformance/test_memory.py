@@ -212,18 +212,16 @@ def test_the_peak_of_a_code_is_ours(name: str, tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("torchtitan")])
 def test_the_peak_of_torchtitan_is_ours(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In all within 1.5 %, and the first layer that is gathered for the backward: ours stands beside the gradient of the logits already,
-    theirs comes when that is made."""
+    """In all within 0.7 %, of a ring, which keeps more (`beside`), 1.5 %."""
     case = CASES[name]
     pytest.importorskip("torchtitan", reason="the witness is torchtitan: nox -s capture")
     profile(tmp_path, "torchtitan_on_cpu", "torchtitan_2026_eager", **PLAIN_NORM)
     monkeypatch.chdir(tmp_path)
     theirs = peak_of(recorded(f"{case.script}:step", case.world, case.words))["total"]
     found = peak_of_tensors(llama_job(gpus=case.world, model=case.model, **case.plan))
-    ours, head = sum(of_group(found, group) for group in GROUPS), of_group(found, "gradients")
 
-    assert ours - (found["gathered"] - head) == pytest.approx(theirs, rel=0.015)
-    assert ours < 1.04 * theirs
+    ours = sum(of_group(found, group) for group in GROUPS)
+    assert ours == pytest.approx(theirs, rel=0.015 if case.beside else 0.007)
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -244,6 +242,11 @@ def test_the_peak_of_whole_weights_is_ours(name: str, tmp_path: Path, monkeypatc
 def peak_of_tensors(job: Job) -> dict[str, float]:
     """Return our bytes by category at the fullest moment of the first rank, of tensors alone: without the workspace of libraries,
     without the place that 16-bit logits leave behind, too small for what comes after them, and without what an allocator keeps."""
+    return peaks_of_tensors(job)[0]
+
+
+def peaks_of_tensors(job: Job) -> list[dict[str, float]]:
+    """The same of every rank of a pipeline."""
     prediction = simulate_job(job)
     program = prediction.program
 
@@ -251,7 +254,8 @@ def peak_of_tensors(job: Job) -> dict[str, float]:
         return Effect(tensors=tuple(tensor for tensor in effect.tensors if not _no_tensor(tensor)))
 
     less = replace(program, effects=tuple(map(stand, program.effects)), resident=tuple(map(stand, program.resident)))
-    return dict(zip(CATEGORIES, memory_peaks(less, prediction.trace).by_category[0].tolist(), strict=True))
+    ranks = memory_peaks(less, prediction.trace).by_category.tolist()
+    return [dict(zip(CATEGORIES, rank, strict=True)) for rank in ranks]
 
 
 def _no_tensor(tensor: Tensor) -> bool:

@@ -103,10 +103,6 @@ def test_a_recorded_pipeline_does_what_ours_does(name: str) -> None:
 
 
 MICROBATCHES = 8
-DIVIDED = 110633984 * 4.0
-"""Gradients are divided by the number of microbatches after the last one: read and written in bf16."""
-OUTPUTS = MICROBATCHES * 2048 * 32000 * 4.0
-"""The last stage joins the logits of all microbatches, for whoever calls it: read and written in bf16."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -124,7 +120,7 @@ def test_a_recorded_pipeline_moves_and_starts_what_ours_does(
 
     assert ours["forward"] == pytest.approx(theirs["forward"], rel=0.01)
     after = [sum(p[phase].bytes for phase in ("backward", "optimizer")) for p in (ours, theirs)]
-    assert after[0] + DIVIDED + OUTPUTS == pytest.approx(after[1], rel=2e-3)
+    assert after[0] == pytest.approx(after[1], rel=2e-3)
     starts = [sum(p[phase].launches for phase in ("backward", "optimizer")) for p in (ours, theirs)]
     assert starts[0] == pytest.approx(starts[1], rel=0.03)
 

@@ -127,6 +127,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "copies_gathered": switch(FSDP),
     "keeps_outputs": switch(PIPELINE),
     "receives_ahead": switch(PIPELINE),
+    "returns_outputs": switch(PIPELINE),
     "fsdp_root_unit": switch(FSDP),
     "pipeline_keeps_unsharded": switch({"plan": {"zero_stage": 3, "pipeline_parallel": 2}}),
     "keeps_compute_gradients": switch({"plan": {"gradient_dtype": "fp32"}}),

@@ -31,6 +31,7 @@ HABITS: dict[str, dict[str, Any]] = {
     "fsdp_root_unit": FSDP,
     "keeps_outputs": PIPELINE,
     "receives_ahead": PIPELINE,
+    "returns_outputs": PIPELINE,
     "pipeline_keeps_unsharded": {**PIPELINE, "plan": {**PIPELINE["plan"], "zero_stage": 3}},
     "keeps_compute_gradients": {**SHARDED, "plan": {**SHARDED["plan"], "gradient_dtype": "fp32"}},
     "flattens_gradients": SHARDED,
@@ -194,3 +195,26 @@ def test_fsdp_without_mixed_precision_gathers_fp32_weights_under_autocast() -> N
         for code in ("pytorch_fsdp", "pytorch_fsdp_autocast")
     )
     assert wide == pytest.approx(2 * narrow)
+
+
+def test_the_first_layer_of_a_backward_is_gathered_behind_the_loss() -> None:
+    """It stands beside the head's backward, but not where gradients of the logits are largest."""
+    program = lowered(FSDP, "torchtitan_2026_eager")
+    head = next(
+        sum(t.bytes for t in effect.tensors if t.category == "workspace")
+        for effect in program.effects
+        if any(t.name == "head gradients of activations" for t in effect.tensors)
+    )
+    names = ("gathered weights of layer", "unsharded gradients of head")
+    later = {t.name: t.bytes for effect in program.effects for t in effect.tensors if t.name in names}
+
+    assert head + sum(later.values()) == pytest.approx(2 * 4.0 * 2048 * 128256)
+
+
+def test_shards_of_gradients_that_are_added_up_whole_stand_in_no_step_of_a_pipeline() -> None:
+    """The last backward makes them, and lets the whole ones go."""
+    case = {**PIPELINE, "plan": {**PIPELINE["plan"], "zero_stage": 3}}
+    names = {t.name for rank in lowered(case, "torchtitan_2026_eager").resident for t in rank.tensors}
+
+    assert "unsharded gradients" in names
+    assert "gradient buffers" not in names

@@ -7,7 +7,9 @@ was saved for it.  The temporaries are the most that this comes to, above all th
     sums                 hand the gradient of their output on: both operands' are the same tensor
     products             their output's gradient gathered, their input's whole before it is scattered, and, where the product does not add
                          it into its buffer, the weight's
-    norms, softmax       in plain operations: three, two fp32 numbers per element
+    norms                in plain operations: three fp32 numbers per element
+    softmax, weights     of experts' rows, in plain operations: two, three fp32 numbers per element, in place of the gradients of what
+                         they made and read
     fused attention      the gradient of queries is added up in fp32 (Dao-AILab/flash-attention csrc/flash_attn/flash_api.cpp: dq_accum)
 
 Weights' gradients that stay, each from the operation that makes it to the end of the layer, stand beside.
@@ -29,7 +31,8 @@ from simulator.workload.operator import LayerPart, Operator
 __all__ = ["backward_temporaries"]
 
 _NO_GRADIENT = ("mask", "statistics")
-_PLAIN_NORM, _PLAIN_SOFTMAX = 3.0, 2.0
+_PLAIN_NORM = 3.0
+_WIDE = {"softmax": 2.0, "row weights": 3.0}
 """Numbers in fp32 per element."""
 
 
@@ -59,8 +62,12 @@ def backward_temporaries(
             continue
         given = () if isinstance(o.op, Lookup) else o.sources
         read = {t.name: t.bytes / ctx.ways(t.dims) for t in given if t.role not in _NO_GRADIENT}
-        in_place = o.role == "norm" and plain_norm
-        new = _PLAIN_NORM * FP32 * sum(_elements(ctx, t) for t in o.sources) if in_place else sum(read.values())
+        new = sum(read.values())
+        if o.role == "norm" and plain_norm:
+            new = _PLAIN_NORM * FP32 * sum(_elements(ctx, t) for t in o.sources)
+        elif o.role in _WIDE and not (o.role == "softmax" and ctx.style.fused_softmax):
+            out = o.op.outputs[0]
+            new = max(new, _WIDE[o.role] * FP32 * _elements(ctx, out) - out.bytes / ctx.ways(out.dims))
         there += held_by(ctx, o) * ctx.e if stay else 0.0
         most = max(most, (gradients.level + new + _scratch(ctx, o, stay), there), key=sum)
         gradients.drop(made)
@@ -128,6 +135,4 @@ def _scratch(ctx: LayerContext, o: Operator, stay: bool) -> float:
         return size + (n * k * ctx.e if o.has_weight and not added else 0.0)
     if isinstance(op, Attention):
         return FP32 * _elements(ctx, o.sources[0])
-    if op.role == "softmax" and not ctx.style.fused_softmax:
-        return _PLAIN_SOFTMAX * FP32 * _elements(ctx, op.outputs[0])
     return 0.0

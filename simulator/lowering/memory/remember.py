@@ -20,8 +20,8 @@ from simulator.lowering.memory.offload import device_bytes, host_tensors
 from simulator.lowering.memory.resident_memory import beside_states
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk, classes_of
-from simulator.lowering.steps.cut import BUCKETS, UNBROKEN, UNITS, offloaded
-from simulator.lowering.steps.parameters import Held, all_alike, rank_held
+from simulator.lowering.steps.cut import BUCKETS, UNBROKEN, UNITS, Cut, offloaded
+from simulator.lowering.steps.parameters import Held, all_alike, group_held, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
 from simulator.lowering.steps.unit_parts import gradient_made, made_in_turn
@@ -43,7 +43,9 @@ def add_memory(state: State) -> None:
             for direction, word in enumerate(("forward", "backward")):
                 for variant in sorted(state.occurring.get((number, direction > 0, scale), ())):
                     cut = state.cuts[(number, word, variant)]
-                    effect = [state.effect(largest_mark(state, costs, group, word)) for group in cut.different]
+                    behind = _gathered_behind(state, cut) if variant == UNITS and direction else 0.0
+                    largest = [largest_mark(state, costs, group, word, behind) for group in cut.different]
+                    effect = [state.effect(tensors) for tensors in largest]
                     marks.append((direction, variant, tuple([effect[which] for which in cut.which])))
                     if variant == UNITS:
                         kept, of_group = _kept_by(state, costs, chunk, cut.pieces, backward=bool(direction))
@@ -166,12 +168,35 @@ def _saved_by(
     return tuple(Tensor(name=n, category=c, bytes=float(b)) for (n, c), b in total.items())
 
 
+def _gathered_behind(state: State, cut: Cut) -> float:
+    """Return the bytes of units that are gathered while the head, a unit itself, runs backward, so that theirs can begin when it has.
+
+    The host asks for them in the hook of the head's own backward (torch.distributed.fsdp: _pre_backward), behind the loss's.
+    """
+    resolved = state.resolved
+    again = resolved.zero_stage == 3 and resolved.reshard_after_forward and resolved.fsdp_gather == "microbatch"
+    if cut.groups[0] != ("head",) or not again:
+        return 0.0
+    ahead = resolved.fsdp_prefetch if resolved.framework.copies_gathered else max(1, resolved.fsdp_prefetch)
+    units = [group_held(state, group[::-1]).parts(resolved) for group in cut.groups[1 : 1 + ahead]]
+    return resolved.gathered_bytes * sum(count for parts in units for _, count, _ in parts)
+
+
 def largest_mark(
-    state: State, costs: dict[str, LayerCost], group: tuple[str, ...], direction: str
+    state: State,
+    costs: dict[str, LayerCost],
+    group: tuple[str, ...],
+    direction: str,
+    behind: float = 0.0,
 ) -> tuple[Tensor, ...]:
-    """Return the largest set of temporaries among the layers of a segment."""
+    """Return the largest set of temporaries among the layers of a segment.
+
+    Args:
+        behind: bytes that are counted from where the head's backward begins, but come after the loss's.
+    """
     if group == ("head",) and direction == "backward" and state.resolved.zero_stage == 3:
-        return _less(costs["head"].backward_mark, costs["head"].parameters * gradient_made(state.resolved))
+        made = costs["head"].parameters * gradient_made(state.resolved)
+        return _less(costs["head"].backward_mark, made + behind)
     if direction == "backward" and made_in_turn(state.resolved, group):
         return _largest_of_unit(tuple([costs[kind] for kind in group]), gradient_made(state.resolved))
     return _largest(tuple([costs[kind] for kind in dict.fromkeys(group)]), direction)
@@ -195,7 +220,7 @@ def _largest(layers: tuple[LayerCost, ...], direction: str) -> tuple[Tensor, ...
 
 
 def _less(tensors: tuple[Tensor, ...], later: float) -> tuple[Tensor, ...]:
-    """Temporaries of the loss, less the head's whole gradients: these are counted from the segment's start, but come after it."""
+    """Temporaries, less so many bytes: of the loss what comes after it but is counted from the segment's start."""
     out = []
     for tensor in tensors:
         left = max(0.0, tensor.bytes - later)

@@ -56,17 +56,17 @@ def _communicators(axes: tuple[tuple[str, int], ...]) -> int:
 
 def _received_ahead(state: State, rank: int) -> list[Tensor]:
     """Receive buffers of a runtime that makes them for all microbatches at once, and the outputs that its last chunk collects."""
-    resolved = state.resolved
-    if not resolved.framework.receives_ahead or resolved.pipeline_parallel == 1:
+    resolved, framework = state.resolved, state.resolved.framework
+    if resolved.pipeline_parallel == 1:
         return []
     last, boundary = len(state.chunks) - 1, max(cost.input_bytes for cost in state.costs.values())
     out = []
     held = [chunk for _, chunk in rank_chunks(state, rank)]
     messages = sum((chunk > 0) + (chunk < last) for chunk in held)
-    if messages:
+    if framework.receives_ahead and messages:
         size = messages * resolved.microbatches * boundary
         out.append(Tensor(name="receive buffers", category="communication", bytes=size))
-    if last in held and resolved.microbatches > 1:
+    if framework.returns_outputs and last in held and resolved.microbatches > 1:
         tokens = resolved.microbatch_size * state.workload.sequence_length / resolved.context_parallel
         logits_dims = (
             Dim("batch", resolved.microbatch_size),

@@ -273,11 +273,16 @@ def gradients_await_update(resolved: ResolvedPlan) -> bool:
 
     Of the layers whose gradients stand the activations are gone, so the peak lies at one end of the backward: all activations, or
     all gradients.  With more microbatches those of the first stand beside the activations of the next, but where they are added up
-    whole: then their shards are made by the last backward, which lets the whole ones go.
+    whole, in pipelines too: then their shards are made by the last backward, which lets the whole ones go.
     """
-    once = resolved.microbatches == 1 or (resolved.zero_stage == 3 and resolved.fsdp_reduce == "step")
-    alone = once and resolved.pipeline_parallel == 1 and not resolved.optimizer_in_backward
-    return resolved.framework.drops_gradients and alone and resolved.optimizer_offload == 0.0
+    alone = resolved.microbatches == 1 and resolved.pipeline_parallel == 1
+    once = alone or (resolved.zero_stage == 3 and resolved.fsdp_reduce == "step")
+    return (
+        resolved.framework.drops_gradients
+        and once
+        and not resolved.optimizer_in_backward
+        and resolved.optimizer_offload == 0.0
+    )
 
 
 def _gather(state: State, hosts: np.ndarray, back: np.ndarray) -> None:

@@ -196,6 +196,7 @@ def _weighted_rows(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
     g.add(
         Kernel(
             label="expert rows weighted",
+            role="row weights",
             inputs=(x, chosen),
             outputs=(out,),
             keeps=(

@@ -1,4 +1,6 @@
-"""The Llama of this folder in stages of torch.distributed.pipelining; --schedule is the name of one of its classes."""
+"""The Llama of this folder in stages of torch.distributed.pipelining; --schedule is the name of one of its classes.
+
+As torchtitan asks for it since October 2025: gradients are not divided, and nobody wants the outputs."""
 
 import argparse
 
@@ -50,16 +52,14 @@ parts = [
 ]
 kind = getattr(schedules, words.schedule)
 several = issubclass(kind, schedules.PipelineScheduleMulti)
-schedule = kind(parts if several else parts[0], words.microbatches, loss_fn=loss_of)
+schedule = kind(parts if several else parts[0], words.microbatches, loss_fn=loss_of, scale_grads=False)
 optimizer = torch.optim.AdamW([parameter for model in models for parameter in model.parameters()])
 
 
 def step():
     tokens = torch.randint(0, VOCABULARY, (words.microbatches, TOKENS))
     inputs = (tokens,) if rank == 0 else ()
-    if stages - 1 in numbers:
-        schedule.step(*inputs, target=tokens, losses=[])
-    else:
-        schedule.step(*inputs)
+    target = {"target": tokens, "losses": []} if stages - 1 in numbers else {}
+    schedule.step(*inputs, **target, return_outputs=False)
     optimizer.step()
     optimizer.zero_grad()

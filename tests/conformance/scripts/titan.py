@@ -111,7 +111,8 @@ def config():
 
 shape = config()
 shape.update_from_config(config=SimpleNamespace(parallelism=parallelism))
-model = shape.build()
+with torch.device("meta" if words.pipeline > 1 else "cpu"):  # stages are copies of parts of it
+    model = shape.build()
 split = {
     "llama3": llama3.parallelize_llama, "qwen3": qwen3.parallelize_qwen3, "deepseek_v3": deepseek_v3.parallelize_deepseekv3,
 }[words.model]  # fmt: skip
@@ -130,6 +131,8 @@ if words.pipeline > 1:
         model, **options, device=torch.device("cpu"), model_config=shape, parallelize_fn=split,
         loss_fn=lambda logits, tokens: (cross_entropy_loss(logits, tokens), {}),
     )  # fmt: skip
+    for part in parts:
+        part.to_empty(device="cpu")
 else:
     split(model, **options)
     parts = [model]
