@@ -189,22 +189,21 @@ def _size(tensors: list[Tensor] | tuple[Tensor, ...]) -> float:
 def _in_flight(state: State) -> np.ndarray:
     """[ranks] bytes of saved tensors and temporaries at the fullest action of every rank.
 
-    Of a head alone temporaries may be less than it says (`largest_mark`); of layers backward they count less what the head behind them
-    keeps.  Under ZeRO-3 a forward keeps, and a backward lets go of what it has used, unit by unit: those of the layer next to the head
-    count, less that.
+    Of a head alone temporaries may be less than it says (`largest_mark`).  Under ZeRO-3 a forward keeps, and a backward lets go of what
+    it has used, unit by unit: those of the layer next to the head count, less what the head behind it keeps.
     """
     chunks, class_of = classes_of(state.chunks)
     structure, resolved, costs = state.structure, state.resolved, state.costs
     moments = _MOMENTS.get((structure, class_of), lambda: _moments(structure, class_of))
     contents = contents_of(chunks, tuple(costs))
     kept, forward, backward, unit = _sizes(tuple(costs.values()))
-    saved, before, behind = contents.counts @ kept, contents.held, contents.behind
-    gone = np.outer([resolved.zero_stage == 3, 1.0], (contents.held - contents.behind) @ kept)
+    saved, before, behind, gone = contents.counts @ kept, contents.held, contents.behind, 0.0
     if resolved.zero_stage == 3:
         weights, gradients = np.array([_unsharded(state, kind) for kind in costs]).T
         backward = np.where([made_in_turn(resolved, (kind,)) for kind in costs], unit, backward + gradients)
         forward, backward = forward + weights, backward + weights
         before = behind = contents.first
+        gone = (contents.held - contents.behind) @ kept
     if resolved.activation_offload:
         saved = np.array([_size(saved_by(state, costs, chunk)) for chunk in chunks])
     elif resolved.framework.keeps_outputs:

@@ -85,7 +85,10 @@ LOCAL = {name: case for name, case in test_memory.CASES.items() if name.startswi
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_the_peak_of_megatron_core_is_ours(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights, gradients and activations: the script has no optimizer.  Scores are made in a buffer that stands all the time."""
+    """Within 2 %, and what the head keeps, which ours counts beside temporaries of layers.
+
+    Weights, gradients and activations: the script has no optimizer.  Scores are made in a buffer that stands all the time.
+    """
     pytest.importorskip("megatron.core", reason="the witness is megatron-core: nox -s capture")
     case = LOCAL[name]
     profile(tmp_path, "local_layers", "megatron_core", **PLAIN)
@@ -95,7 +98,8 @@ def test_the_peak_of_megatron_core_is_ours(name: str, tmp_path: Path, monkeypatc
 
     again = HALVES / 8 if "full" in name else 0.0  # the layer that runs again
     ours = of(found) - found["optimizer_states"] + case.beside + again
-    assert ours == pytest.approx(theirs - scores(case.plan), rel=0.01)
+    there = theirs - scores(case.plan)
+    assert 0.98 * there <= ours <= 1.02 * there + found["logits"]
 
 
 def scores(plan: dict[str, object]) -> float:
@@ -151,7 +155,7 @@ def test_the_peak_of_a_pipeline_of_torchtitan_is_ours(
 def test_the_peak_of_a_pipeline_of_megatron_core_is_ours(
     chunks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within 3 %: theirs are messages of a moment, too, and scores in fp32 beside those in 16 bits forward."""
+    """Within 5 %, and what a head keeps: theirs are messages of a moment, too, and scores in fp32 beside those in 16 bits forward."""
     pytest.importorskip("megatron.core", reason="the witness is megatron-core: nox -s capture")
     profile(tmp_path, "local_layers", "megatron_core", **PLAIN)
     monkeypatch.chdir(tmp_path)
@@ -165,4 +169,5 @@ def test_the_peak_of_a_pipeline_of_megatron_core_is_ours(
     theirs = [of(peak_of(each)) for each in ranks_of("gpt.py:step", gpus, words)]
 
     for here, there in zip(ours, theirs, strict=True):
-        assert of(here) - here["optimizer_states"] == pytest.approx(there - scores(plan), rel=0.05)
+        stands = there - scores(plan)
+        assert 0.95 * stands <= of(here) - here["optimizer_states"] <= 1.05 * stands + here["logits"]

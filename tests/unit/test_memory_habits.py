@@ -9,8 +9,6 @@ import pytest
 
 from simulator.accuracy.memory import memory_outcomes
 from simulator.lowering import lower
-from simulator.lowering.layers.expand import layer_costs
-from simulator.lowering.resolve.resolved_plan import resolve
 from simulator.plan.plan import Plan
 from simulator.program.program import CATEGORIES, Program, Segment
 from simulator.workload.model import load_model
@@ -211,18 +209,6 @@ def test_the_first_layer_of_a_backward_is_gathered_behind_the_loss() -> None:
     later = {t.name: t.bytes for effect in program.effects for t in effect.tensors if t.name in names}
 
     assert head + sum(later.values()) == pytest.approx(2 * 4.0 * 2048 * 128256)
-
-
-def test_what_a_head_keeps_is_gone_when_layers_run_backward() -> None:
-    """Where a chunk lets go of all at once, layers' temporaries have its place."""
-    case = {"model": "gpt3_175b", "plan": {"recompute": "full"}, "batch": 1}
-    work = Workload(model=load_model("gpt3_175b"), sequence_length=2048, global_batch_size=1)
-    costs = layer_costs(work, resolve(work, Plan(**{"framework": "megatron_core", **case["plan"]}), 1))
-    layer, kept = (sum(t.bytes for t in found) for found in (costs["layer"].backward_mark, costs["head"].saved))
-    program = lowered(case, "megatron_core")
-    marks = [program.effects[number].tensors for number in program.mark_effect.tolist() if number >= 0]
-
-    assert layer - kept == pytest.approx(max(sum(t.bytes for t in tensors) for tensors in marks))
 
 
 def test_shards_of_gradients_that_are_added_up_whole_stand_in_no_step_of_a_pipeline() -> None:

@@ -43,10 +43,8 @@ def add_memory(state: State) -> None:
             for direction, word in enumerate(("forward", "backward")):
                 for variant in sorted(state.occurring.get((number, direction > 0, scale), ())):
                     cut = state.cuts[(number, word, variant)]
-                    units, head = variant == UNITS, bool(direction) and chunk.head
-                    behind = _gathered_behind(state, cut) if units and head else 0.0
-                    gone = sum(tensor.bytes for tensor in costs["head"].saved) if head and not units else 0.0
-                    largest = [largest_mark(state, costs, group, word, behind, gone) for group in cut.different]
+                    behind = _gathered_behind(state, cut) if variant == UNITS and direction else 0.0
+                    largest = [largest_mark(state, costs, group, word, behind) for group in cut.different]
                     effect = [state.effect(tensors) for tensors in largest]
                     marks.append((direction, variant, tuple([effect[which] for which in cut.which])))
                     if variant == UNITS:
@@ -190,24 +188,18 @@ def largest_mark(
     group: tuple[str, ...],
     direction: str,
     behind: float = 0.0,
-    gone: float = 0.0,
 ) -> tuple[Tensor, ...]:
     """Return the largest set of temporaries among the layers of a segment.
 
     Args:
         behind: bytes that are counted from where the head's backward begins, but come after the loss's.
-        gone: bytes that the head keeps, which are gone when the layers before it run backward.
     """
     if group == ("head",) and direction == "backward" and state.resolved.zero_stage == 3:
         made = costs["head"].parameters * gradient_made(state.resolved)
         return _less(costs["head"].backward_mark, made + behind)
     if direction == "backward" and made_in_turn(state.resolved, group):
         return _largest_of_unit(tuple([costs[kind] for kind in group]), gradient_made(state.resolved))
-    if not gone:
-        return _largest(tuple([costs[kind] for kind in dict.fromkeys(group)]), direction)
-    layers = _largest(tuple([costs[kind] for kind in dict.fromkeys(group) if kind != "head"]), direction)
-    head = costs["head"].backward_mark if "head" in group else ()
-    return max(head, _less(layers, gone), key=lambda tensors: sum(t.bytes for t in tensors))
+    return _largest(tuple([costs[kind] for kind in dict.fromkeys(group)]), direction)
 
 
 @functools.lru_cache(maxsize=4096)
