@@ -177,15 +177,6 @@ def _shown(group: tuple[str, ...], names: dict[str, str]) -> str:
     return "+".join(sorted(names[a] for a in group if a in names))
 
 
-def orderless(products: Any) -> Any:
-    """Products without the order of operands of scores: query x key is TN there; we call products of two activations NN."""
-    out: dict[Any, int] = {}
-    for key, times in products.items():
-        name = key[:5] if key[0] == "gemm" and key[1] > 1 else key
-        out[name] = out.get(name, 0) + times
-    return out
-
-
 def by_axes(program: Any, **names: str) -> Counter[tuple[str, str]]:
     """Bytes of messages by kind and axes: the norms' buffer and the format of the loss's messages are told apart there only.
 

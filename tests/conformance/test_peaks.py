@@ -12,10 +12,10 @@ import pytest
 
 from simulator.capture.answer import peak_of
 from simulator.job import Job
-from tests.conformance import test_pipelines, test_plans
+from tests.conformance import test_memory, test_pipelines, test_plans
 from tests.conformance.comparing import llama_job, ranks_of, recorded
-from tests.conformance.test_memory import GROUPS, ROTARY, of_group, peak_of_tensors, peaks_of_tensors
-from tests.conformance.test_pipelines import EAGER, MICROBATCHES, RELEASE, TITAN
+from tests.conformance.test_memory import GROUPS, HALVES, PLAIN, ROTARY, of_group, peak_of_tensors, peaks_of_tensors
+from tests.conformance.test_pipelines import EAGER, MEGATRON, MICROBATCHES, RELEASE, TITAN
 from tests.conformance.test_plans import DEEPSEEK, Case
 from tests.conformance.test_traffic import LISTS, PLAIN_NORM, SCRIPTS_OWN
 from tests.profiles import profile
@@ -80,6 +80,33 @@ def test_the_peak_of_a_ring_is_ours(name: str, tmp_path: Path, monkeypatch: pyte
     assert beside < 0.02 * theirs
 
 
+LOCAL = {name: case for name, case in test_memory.CASES.items() if name.startswith("megatron")}
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_the_peak_of_megatron_core_is_ours(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within 2 %, and what the head keeps, which ours counts beside temporaries of layers.
+
+    Weights, gradients and activations: the script has no optimizer.  Scores are made in a buffer that stands all the time.
+    """
+    pytest.importorskip("megatron.core", reason="the witness is megatron-core: nox -s capture")
+    case = LOCAL[name]
+    profile(tmp_path, "local_layers", "megatron_core", **PLAIN)
+    monkeypatch.chdir(tmp_path)
+    theirs = of(peak_of(recorded("gpt.py:step", case.world, case.words)))
+    found = peak_of_tensors(llama_job(gpus=case.world, model=case.model, **case.plan))
+
+    again = HALVES / 8 if "full" in name else 0.0  # the layer that runs again
+    ours = of(found) - found["optimizer_states"] + case.beside + again
+    there = theirs - scores(case.plan)
+    assert 0.98 * there <= ours <= 1.02 * there + found["logits"]
+
+
+def scores(plan: dict[str, object]) -> float:
+    """Bytes of a rank's scores of a layer in 16 bits."""
+    return 16 / int(str(plan.get("tensor_parallel", 1))) * 2048 * 2048 * 2.0
+
+
 GATHERED = 2048 * 32000 * 2.0
 """Bytes of a microbatch's logits in 16 bits, which the last stage holds for its backward."""
 SPLIT = {"zero bubble": (0.08, 0.02), "zbv": (0.02, 0.09)}
@@ -122,3 +149,25 @@ def test_the_peak_of_a_pipeline_of_torchtitan_is_ours(
     for here, there in zip(ours, theirs, strict=True):
         assert of(here, "states") == pytest.approx(of(there, "states"), rel=0.01)
         assert of(here) + (GATHERED if here["logits"] else 0.0) == pytest.approx(of(there), rel=0.01)
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_the_peak_of_a_pipeline_of_megatron_core_is_ours(
+    chunks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within 5 %, and what a head keeps: theirs are messages of a moment, too, and scores in fp32 beside those in 16 bits forward."""
+    pytest.importorskip("megatron.core", reason="the witness is megatron-core: nox -s capture")
+    profile(tmp_path, "local_layers", "megatron_core", **PLAIN)
+    monkeypatch.chdir(tmp_path)
+    plan = MEGATRON | {"framework": "local_layers"}
+    words, gpus = "--tensor 2 --pipeline 4", 8
+    if chunks > 1:
+        plan |= {"pipeline_parallel": 2, "schedule": "interleaved", "chunks_per_rank": 2}
+        words, gpus = "--tensor 2 --pipeline 2 --chunks 2", 4
+    job = llama_job(gpus=gpus, model=ROTARY, **plan)
+    ours = peaks_of_tensors(replace(job, workload=replace(job.workload, global_batch_size=8)))
+    theirs = [of(peak_of(each)) for each in ranks_of("gpt.py:step", gpus, words)]
+
+    for here, there in zip(ours, theirs, strict=True):
+        stands = there - scores(plan)
+        assert 0.95 * stands <= of(here) - here["optimizer_states"] <= 1.05 * stands + here["logits"]

@@ -113,19 +113,23 @@ def test_its_peak_is_ours(name: str) -> None:
         )
 
 
+LAYER = 22548480.0
+"""Bytes of a layer in bf16."""
+
+
 @pytest.mark.parametrize("name", ["fsdp1", "fsdp1, recompute", "fsdp2"])
 def test_the_peak_of_one_microbatch_is_ours(name: str) -> None:
-    """A unit's gradients on their way are activations there, gradients here: together, and states, within 1 %.  All within 3 % under FSDP1;
-    of fsdp2 ours gathers the next unit when that can start, they when the layer asks for it, two units here."""
+    """Within 1 %: states, and all else, for gradients on their way are activations there, and what is gathered behind the loss is counted
+    from it here.  Under fsdp2 the embedding is a unit, which ours keeps with the head, and ours gathers another
+    layer when that can start, they when it is asked for."""
     case = CASES[name]
     theirs = peak_of(recorded(case.script, case.world, case.words))
     ours = peak_of_tensors(llama_job(gpus=case.world, model=case.model, **case.plan))
 
-    for groups in (("states",), ("activations", "gradients")):
+    for groups in (("states",), ("activations", "gathered", "gradients")):
         there, here = (sum(of_group(found, group) for group in groups) for found in (theirs, ours))
-        assert here == pytest.approx(there, rel=0.01), groups
-    if name != "fsdp2":
-        assert sum(of_group(ours, group) for group in GROUPS) == pytest.approx(theirs["total"], rel=0.03)
+        more = ENDS[0] + LAYER if name == "fsdp2" and "gathered" in groups else 0.0
+        assert here - more == pytest.approx(there, rel=0.01), groups
 
 
 def test_attention_takes_groups_of_heads_as_they_are() -> None:

@@ -52,7 +52,8 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
         before, after = gathered if d.around.gathers else 0.0, scattered if d.around.sums else 0.0
         write_in_pieces(ctx, rows, o.label, d.shape, "TN", phase, before, after, narrow=narrow)
         return
-    order, launches = "TN" if o.has_weight else "NN", _launches(ctx, op, b) if d.around.experts else o.launches
+    order = "TN" if o.has_weight or op.makes_scores else "NN"
+    launches = _launches(ctx, op, b) if d.around.experts else o.launches
     if panels:
         row = product_panels(ctx, rows, o, d, gathered, order, phase, narrow)
     for i, width in enumerate(() if panels else d.widths):
@@ -76,7 +77,8 @@ def product_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
         round_backward(ctx, rows, o, op, shape)
         return
     if not op.fixed:
-        row = ctx.product(rows, f"{o.label} gradient", (b, m, k, n), "NN", "backward", part="input")
+        order = "NN" if op.makes_scores else "TN"
+        row = ctx.product(rows, f"{o.label} gradient", (b, m, k, n), order, "backward", part="input")
     if op.makes_scores:
         exchange_keys(ctx, rows, o, heads_held(ctx, o, op.inputs[1].dims), o.shape[3], "backward", row)
     ctx.product(rows, f"{o.label} gradient", (b, k, n, m), "NT", "backward", part="input")

@@ -41,7 +41,7 @@ def round_forward(
     """Write a product of which the ranks have parts of the right operand; `shape`: of all blocks together."""
     _collective(ctx, rows, o, op, attention_exchange(QUERIES).keys, phase)
     place = _COLUMNS if op.makes_scores else _DEPTH
-    _blocks(ctx, rows, o, o.label, shape, place, "NN", phase, fresh=op.makes_scores)
+    _blocks(ctx, rows, o, o.label, shape, place, "TN" if op.makes_scores else "NN", phase, fresh=op.makes_scores)
 
 
 def round_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, shape: tuple[int, int, int, int]) -> None:
@@ -52,7 +52,8 @@ def round_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, shap
     exchange = attention_exchange(QUERIES, whole_gradients=True)
     _collective(ctx, rows, o, op, exchange.gradients, "backward")
     _collective(ctx, rows, o, op, exchange.keys, "backward")
-    _blocks(ctx, rows, o, label, (b, m, k, n), _DEPTH if op.makes_scores else _COLUMNS, "NN", "backward")
+    place, order = (_DEPTH, "NN") if op.makes_scores else (_COLUMNS, "TN")
+    _blocks(ctx, rows, o, label, (b, m, k, n), place, order, "backward")
 
 
 def _collective(ctx: LayerContext, rows: Rows, o: Operator, op: Product, name: str, phase: str) -> None:

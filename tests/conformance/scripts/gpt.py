@@ -131,6 +131,7 @@ config = (MLATransformerConfig if words.latent else TransformerConfig)(
     virtual_pipeline_model_parallel_size=words.chunks if words.chunks > 1 else None,
     context_parallel_size=words.context,
     batch_p2p_sync=False,
+    deallocate_pipeline_outputs=True,  # as Megatron-LM asks for it
     finalize_model_grads_func=finalize_model_grads,
     sequence_parallel=words.sequence,
     use_cpu_initialization=True,
