@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from simulator.accuracy.attempt import Attempt, attempt, group_of, how_predicted, sweep_of, verdict_outcome
 from simulator.accuracy.scores import Outcome
-from simulator.importers.table.row_notes import words_said
+from simulator.importers.table.row_notes import pages_states
 from simulator.importers.table.rows import CannotPlace, Row, flag, number, text
 from simulator.importers.vocabulary.names import load_names
 from simulator.program.program import CATEGORIES
@@ -24,8 +23,6 @@ _OUTSIDE = {
     "allocated": ("context", "fragmentation"),
 }
 """Categories that a kind of measurement does not count (NCCL asks the driver for its buffers itself: context)."""
-_PAGED = r"\bpaged[ _-]?((8|32)[ -]?bit[ _-]?)?(adam|lion|optim)"
-"""Words for an optimizer whose states lie in managed memory, which no allocator of tensors counts (bitsandbytes get_paged)."""
 _WORDS = {"device": "whole device", "reserved": "reserved by the allocator", "allocated": "allocated by tensors"}
 
 
@@ -127,10 +124,7 @@ class _Peak:
 def _peak(prediction: Prediction, row: Row) -> _Peak:
     """Return the peak of the rank that was measured, as far as the measurement counts it."""
     kind, where = _kind(row), text(row, "mem_rank").lower()
-    outside = (
-        *_OUTSIDE[kind],
-        *(("optimizer_states",) if kind != "device" and re.search(_PAGED, words_said(row)) else ()),
-    )
+    outside = _OUTSIDE[kind] + (("optimizer_states",) if kind != "device" and pages_states(row) else ())
     counted = [i for i, name in enumerate(CATEGORIES) if name not in outside]
     values = prediction.memory.by_category[:, counted].sum(axis=1)
     if "last" in where:

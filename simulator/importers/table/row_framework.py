@@ -110,8 +110,8 @@ def profile_of_run(row: Row, named: str, assumed: list[str]) -> str:
 def row_attention(row: Row, assumed: list[str]) -> dict[str, Any]:
     """Return the attention kernel that a row names, as a field of the plan; {} leaves it to the framework."""
     names, kernel = load_names(), text(row, "attn_kernel")
-    number_format = row_precision(row)[0]
-    if re.search(_IN_8_BITS, words_said(row)) and precision_named(number_format).quantises and _blackwell(row):
+    in_8_bits = re.search(_IN_8_BITS, words_said(row)) and _blackwell(row)
+    if in_8_bits and precision_named(number_format := row_precision(row)[0]).quantises:
         if number_format != "mxfp8":
             assumed.append("attention in 8 bits taken for that of cuDNN with MXFP8 operands")
         return {"attention": "te_mxfp8"}

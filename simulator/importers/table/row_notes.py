@@ -13,6 +13,7 @@ from simulator.workload.model import Model
 __all__ = [
     "keeps_16_bits",
     "mean_length",
+    "pages_states",
     "row_accumulation",
     "row_dropout",
     "row_loss",
@@ -74,6 +75,16 @@ def updates_in_backward(row: Row) -> bool:
     True
     """
     return bool(re.search(r"(optim\w*|update|step)[ _-](fused )?(in|into)[ _-](the )?(backward|bwd)", words_said(row)))
+
+
+def pages_states(row: Row) -> bool:
+    """Whether a row's words name an optimizer whose states lie in managed memory, which no allocator of tensors counts (bitsandbytes,
+    get_paged).
+
+    >>> pages_states({"quality_note": "bitsandbytes PagedAdamW8bit"}), pages_states({"quality_note": "paged stash"})
+    (True, False)
+    """
+    return bool(re.search(r"\bpaged[ _-]?((8|32)[ -]?bit[ _-]?)?(adam|lion|optim)", words_said(row)))
 
 
 def wraps_whole(row: Row) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 
 from simulator.lowering.memory.gradients_down import Bucket, add_gradients_down
 from simulator.lowering.steps.assign import classes_of
+from simulator.lowering.steps.cut import BUCKETS, UNBROKEN, UNITS
 from simulator.lowering.steps.hops import Chain, add_chains, gradient_link, links_of
 from simulator.lowering.steps.idle import idle_after
 from simulator.lowering.steps.parameters import chunk_held, group_held, rank_held, table_copies, table_size, words
@@ -47,6 +48,8 @@ def add_reductions(state: State) -> None:
 
 Backward = tuple[int, int, bool]
 """A backward: the class of its chunk, how it is cut, and whether it completes the chunk's gradients."""
+_VARIANTS = 1 + max(UNBROKEN, UNITS, BUCKETS)
+"""Ways to cut a backward."""
 
 
 def _buckets(state: State) -> np.ndarray:
@@ -104,15 +107,11 @@ def _after_segments(
         where: of each chain: the kind of backward, and its segment.
     """
     some, chunk, variant, completes = _backwards(rows, every)
-    kinds = {cut: number for number, cut in enumerate(dict.fromkeys(cut for cut, _ in where))}
-    of = np.array([kinds[cut] for cut, _ in where], np.int64)
-    counts, chains = np.bincount(of, minlength=len(kinds)), np.argsort(of, kind="stable")
-    number_of = np.full((max(class_of) + 1, int(variant.max(initial=0)) + 1, 2), len(kinds))
-    for cut, number in kinds.items():
-        number_of[cut[0], cut[1], int(cut[2])] = number
-    kind = number_of[np.array(class_of, np.int64)[chunk], variant, completes.astype(np.int64)]
-    each = np.append(counts, 0)[kind]
-    numbers = chains[ranges(np.append(np.cumsum(counts) - counts, 0)[kind], each)]
+    kind = (np.array(class_of, np.int64)[chunk] * _VARIANTS + variant) * 2 + completes
+    of = np.array([(number * _VARIANTS + cut) * 2 + last for (number, cut, last), _ in where], np.int64)
+    counts = np.bincount(of, minlength=int(kind.max(initial=0)) + 1)
+    each = counts[kind]
+    numbers = np.argsort(of, kind="stable")[ranges((np.cumsum(counts) - counts)[kind], each)]
     actions, segments = np.repeat(some, each), np.array([segment for _, segment in where], np.int64)[numbers]
     return rows.pattern.rank[actions], rows.first_row[actions] + segments, numbers
 

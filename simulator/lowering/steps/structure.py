@@ -22,6 +22,7 @@ from simulator.errors import refuse
 from simulator.lowering.resolve.asynchronous_rules import update_mask
 from simulator.lowering.steps.ordered import ordered
 from simulator.lowering.steps.pattern import Pattern
+from simulator.program.ragged import ranges
 from simulator.remembered import Remembered
 from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order import PipelineOrder
@@ -177,7 +178,7 @@ class Structure:
             return
         first = np.flatnonzero(fresh)
         again = np.empty(len(rows), np.int64)
-        again[turn] = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))
+        again[turn] = ranges(0, np.diff(np.append(first, len(rows))))
         for some in np.split(np.argsort(again, kind="stable"), np.cumsum(np.bincount(again))[:-1]):
             self.touch(edge, rows[some], effects[some])
 
