@@ -7,31 +7,11 @@ Stage k lies on pipeline rank k mod p, which is where our loop placement puts ch
 
 from __future__ import annotations
 
-import re
-
 from simulator.importers.imported import Findings
 from simulator.importers.settings import Entry, Settings, whole_of, word_of
+from simulator.importers.vocabulary.words import stages_of
 
-__all__ = ["read_layout", "stages_of"]
-
-_MOST_STAGES = 4096
-_REPEAT = re.compile(r"(?:\(([^()]*)\)|([EtmL]))\*(\d{1,4})")
-
-
-def stages_of(layout: str) -> list[str] | None:
-    """Return the letters of every stage; None when the text is no layout.
-
-    >>> stages_of("Et*2|(tt|)*2L")
-    ['Ett', 'tt', 'tt', 'L']
-    """
-    text = re.sub(r"[\s,]", "", layout)
-    while len(text) <= _MOST_STAGES and (match := _REPEAT.search(text)):
-        text = (
-            text[: match.start()] + (match.group(1) or match.group(2) or "") * int(match.group(3)) + text[match.end() :]
-        )
-    if len(text) > _MOST_STAGES or not re.fullmatch(r"[EtmL|]+", text):
-        return None
-    return text.split("|")
+__all__ = ["read_layout"]
 
 
 def read_layout(settings: Settings, findings: Findings) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from simulator.errors import PlanError
 from simulator.job import Job
 from simulator.lowering import resolve
+from simulator.lowering.steps.assign import before_prediction
 
 __all__ = ["megatron_script"]
 
@@ -165,9 +166,12 @@ def _parallel(job: Job) -> Iterator[tuple[str, Any]]:
         yield "sequence-parallel", True
     if p.tensor_parallel_splits:
         yield "tp-comm-overlap", True
-    if p.layer_split and p.pipeline_parallel > 1:
-        stages = ["t" * count for count in p.layer_split]
-        yield "pipeline-model-parallel-layout", '"' + "|".join(["E" + stages[0], *stages[1:]]) + 'L"'
+    model, chunks = job.workload.model, p.pipeline_parallel * p.chunks_per_rank
+    split = p.layer_split or (before_prediction(model.layers, chunks, model.mtp_layers) if model.mtp_layers else ())
+    if split and p.pipeline_parallel > 1:
+        stages = ["t" * count for count in split]
+        layout = "E" + "|".join(stages) + "m" * model.mtp_layers + "L"
+        yield "pipeline-model-parallel-layout", f'"{layout}"'
     elif p.chunks_per_rank > 1:
         yield "num-virtual-stages-per-pipeline-rank", p.chunks_per_rank
     if s.zero_stage:

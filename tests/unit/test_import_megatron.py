@@ -10,8 +10,8 @@ import pytest
 from simulator.errors import SpecError
 from simulator.importers.document import Document
 from simulator.importers.jobs import import_files, load_any_job
-from simulator.importers.megatron_layout import stages_of
 from simulator.importers.shell import read_script
+from simulator.importers.vocabulary.words import stages_of
 from simulator.workload.model import load_model
 
 SCRIPT = Path(__file__).parents[1] / "data" / "imports" / "megatron.sh"

@@ -145,11 +145,12 @@ def test_token_prediction_adds_a_layer_and_a_head_on_the_last_rank() -> None:
     plain = model.model_copy(update={"mtp_layers": 0})
     costs = layer_costs(w := Workload(model=model, sequence_length=1024, global_batch_size=4), resolve(w, Plan(), 1))
     assert ("embedding", "layer", "moe layer", "head", "mtp layer", "mtp head") == layer_kinds(model) == tuple(costs)
-    chunks = assign_layers(4, 2, None, model.layer_kinds, 1)
+    assert [4, 0] == [c.layers for c in assign_layers(4, 2, None, model.layer_kinds, 1)]
+    chunks = assign_layers(4, 2, (2, 2), model.layer_kinds, 1)
     assert [("embedding", "layer", "moe layer"), ("moe layer", "moe layer", "head", "mtp layer", "mtp head")] == [
         c.kinds for c in chunks
     ]
-    with_it, without = (run(m, 1024, 2, 8, pipeline_parallel=2) for m in (model, plain))
+    with_it, without = (run(m, 1024, 2, 8, pipeline_parallel=2, layer_split=(2, 2)) for m in (model, plain))
     assert with_it.step_time > 1.15 * without.step_time
     first, last = (sum(with_it.memory.by_category[r]) - sum(without.memory.by_category[r]) for r in (0, 1))
     assert first == 0 < last

@@ -4,6 +4,7 @@ the same shape, else from its style: gated MLPs go with RMS norm and rotary posi
 from __future__ import annotations
 
 import functools
+import math
 import re
 from typing import Any
 
@@ -227,13 +228,30 @@ Layer = tuple[int, int, int, int, bool]
 
 
 def _style(layer: Layer, name: str) -> tuple[Model | None, str]:
-    """Our model with the same layer (its number of layers may differ), the one called most alike; else of the same kind of MLP."""
-    models = _by_shape().get(layer)
+    """Our model with the same layer (its number of layers may differ), the one called most alike; else what the family that the name
+    begins with has beside sizes; else what goes with the kind of MLP."""
+    models, said = _by_shape().get(layer), letters(name)
     if models:
-        said = letters(name)
         return min(models, key=lambda m: (not _called(m, said), _odd(m), m.name)), ""
+    relative = _relative(layer, said)
+    if relative is not None:
+        return relative, f"norms, positions and biases as in {relative.name} (no model of ours has this layer)"
     norm, positions = ("RMS norm", "rotary") if layer[-1] else ("layer norm with biases", "learned")
     return None, f"{norm} and {positions} positions (no model of ours has this layer)"
+
+
+def _relative(layer: Layer, said: str) -> Model | None:
+    """The model nearest in width of the family that a name begins with, without what its own size decides: windows and predictions."""
+    ours = [
+        model
+        for models in _by_shape().values()
+        for model in models
+        if said.startswith(letters(model.family)) and model.gated_mlp == layer[-1]
+    ]
+    if not ours:
+        return None
+    best = min(ours, key=lambda m: (-len(m.family), abs(math.log(m.hidden / layer[0])), m.name))
+    return best.model_copy(update={"window": 0, "mixers": (), "mtp_layers": 0, "experts": 0, "expert_groups": 0})
 
 
 def _defaults(style: Model | None, name: str, experts: int, length: int, assumed: list[str]) -> dict[str, Any]:
@@ -270,7 +288,7 @@ def _prediction(row: Row, style: Model | None, layers: int, assumed: list[str]) 
 def _odd(model: Model) -> bool:
     """Whether a layer differs from the plain one of its sizes, so that a row must name the model to mean it."""
     more = model.qk_norm or model.post_norms or model.window > 0
-    return more or model.positions not in ("learned", "rotary", "alibi") or model.capacity_factor > 0
+    return more or model.positions not in ("learned", "rotary") or model.capacity_factor > 0
 
 
 def _called(model: Model, said: str) -> bool:

@@ -20,10 +20,10 @@ from simulator.importers.table.rows import CannotPlace, Row, count, flag, text
 from simulator.importers.vocabulary.name_specs import release_of
 from simulator.importers.vocabulary.names import load_names
 from simulator.importers.vocabulary.words import (
-    layers_of_stages,
     recompute_by_words,
     recompute_policy,
     schedule_by_words,
+    stages_of,
     zero_stage,
 )
 from simulator.plan.framework import load_framework
@@ -242,9 +242,10 @@ def _uneven(row: Row, model: Model, pipeline: int) -> dict[str, Any]:
 
 
 def _layout(row: Row) -> tuple[int, ...] | None:
-    """Return the layers of each stage that the row's notes tell as Megatron's --pipeline-model-parallel-layout."""
-    found = re.search(r"pipeline-model-parallel-layout=([^;\s]+)", text(row, "quality_note"))
-    return layers_of_stages(found.group(1)) if found else None
+    """Return the layers of each stage that the row's notes tell in the letters of Megatron's --pipeline-model-parallel-layout."""
+    found = re.search(r"\blayout[= ](E[tmL|()*,\d]*)", text(row, "quality_note"))
+    stages = stages_of(found.group(1)) if found else None
+    return tuple(stage.count("t") for stage in stages) if stages else None
 
 
 def _gradient_dtype(row: Row) -> dict[str, Any]:

@@ -11,18 +11,18 @@ from simulator.specs import load_all, names
 __all__ = [
     "is_pretraining",
     "kernel_by_words",
-    "layers_of_stages",
     "precision_by_words",
     "recompute_by_words",
     "recompute_policy",
     "schedule_by_words",
     "sparse_layers",
+    "stages_of",
     "trains_all_weights",
     "zero_stage",
 ]
 
 _KERNELS = (
-    (r"unfused|non-?flash|(no|without)[ -]flash|math", "unfused"),
+    (r"unfused|eager|non-?flash|(no|without)[ -]flash|math", "unfused"),
     (r"cudnn|transformer ?engine|\bte\b|\bck\b|aiter", "te"),
     (r"sdpa|flex", "sdpa"),
     (r"(flash|fa)[a-z_ -]*v?4", "te"),
@@ -177,17 +177,22 @@ def sparse_layers(said: str) -> tuple[int, int] | None:
     return (places[0], min(steps, default=1)) if places and len(steps) <= 1 else None
 
 
-def layers_of_stages(said: str) -> tuple[int, ...] | None:
-    """Return the transformer layers of each stage of Megatron's --pipeline-model-parallel-layout, None where the text is none.
+def stages_of(layout: str) -> list[str] | None:
+    """Return the letters of every stage of Megatron's --pipeline-model-parallel-layout; None where the text is none.
 
-    E is the embedding, t a layer, m a prediction module, L the loss, | ends a stage, and (...)*n repeats.
+    E is the embedding, t a decoder layer, m a prediction module, L the loss; x*n and (...)*n repeat, | ends a stage.
 
-    >>> layers_of_stages("Et*3|(tt|)*2mL"), layers_of_stages("not a layout")
-    ((3, 2, 2, 0), None)
+    >>> stages_of("Et*2|(tt|)*2L"), stages_of("Et*3|(t*4|)*2mL"), stages_of("not a layout")
+    (['Ett', 'tt', 'tt', 'L'], ['Ettt', 'tttt', 'tttt', 'mL'], None)
     """
-    plain = said.replace(" ", "").replace(",", "")
-    if not re.fullmatch(r"E[tmL|()*\d]*", plain):
+    text = re.sub(r"[\s,]", "", layout)
+    while len(text) <= _MOST_STAGES and (found := _REPEATED.search(text)):
+        once = found.group(1) or found.group(2) or ""
+        text = text[: found.start()] + once * int(found.group(3)) + text[found.end() :]
+    if len(text) > _MOST_STAGES or not re.fullmatch(r"[EtmL|]+", text):
         return None
-    flat = re.sub(r"\(([^()]*)\)\*(\d{1,3})", lambda m: m.group(1) * int(m.group(2)), plain)
-    flat = re.sub(r"([tm|])\*(\d{1,3})", lambda m: m.group(1) * int(m.group(2)), flat)
-    return tuple(stage.count("t") for stage in flat.split("|"))
+    return text.split("|")
+
+
+_MOST_STAGES = 4096
+_REPEATED = re.compile(r"(?:\(([^()]*)\)|([EtmL]))\*(\d{1,4})")

@@ -1,7 +1,8 @@
 """Pass 1: which layers each chunk holds (design 5b R).
 
-An explicit split is taken as it is.  Else, when (layers + 2) divides over the chunks, the embedding and the head count as one
-layer each; else layers go round evenly and the surplus goes to the middle chunks.
+An explicit split is taken as it is.  Else, when multi-token prediction follows, each module counts as two layers and the head as one;
+else, when (layers + 2) divides over the chunks, the embedding and the head count as one layer each; else layers go round evenly and
+the surplus goes to the middle chunks.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from simulator.remembered import hashed_once, kept
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER
 
-__all__ = ["Chunk", "Chunks", "assign_layers", "by_weights", "classes_of", "ends_as_layers"]
+__all__ = ["Chunk", "Chunks", "assign_layers", "before_prediction", "by_weights", "classes_of", "ends_as_layers"]
 
 
 @hashed_once
@@ -105,6 +106,21 @@ def by_weights(layers: int, chunks: int, layer: float, head: float) -> list[int]
     return found if all(found[:-1]) else None
 
 
+def before_prediction(layers: int, chunks: int, modules: int) -> list[int]:
+    """Return the layers of each chunk when a multi-token prediction module counts as two layers, for it has a head of its own, and the
+    head as one: chunks are filled in order, and what stands behind the last layer takes its place from the last ones.
+
+    Source: NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/recipes/deepseek/deepseek_v3.py, layouts of DeepSeek-V3 for 4 to 16 chunks;
+    Megatron-LM's README of its mixture of experts for 32.
+
+    >>> before_prediction(61, 4, 1), before_prediction(61, 32, 1)[-3:], before_prediction(10, 4, 1)
+    ([16, 16, 16, 13], [2, 1, 0], [4, 3, 3, 0])
+    """
+    each, more = divmod(layers + 2 * modules + 1, chunks)
+    ends = [min(layers, each * i + min(more, i)) for i in range(chunks)] + [layers]
+    return [ends[i + 1] - ends[i] for i in range(chunks)]
+
+
 def assign_layers(
     layers: int, chunks: int, split: tuple[int, ...] | None = None, names: tuple[str, ...] = (), mtp: int = 0
 ) -> tuple[Chunk, ...]:
@@ -117,11 +133,13 @@ def assign_layers(
 
     >>> [c.layers for c in assign_layers(8, 4)], [c.layers for c in assign_layers(10, 4)]
     ([2, 2, 2, 2], [2, 3, 3, 2])
-    >>> [c.layers for c in assign_layers(9, 4)]
-    [2, 2, 3, 2]
+    >>> [c.layers for c in assign_layers(9, 4)], [c.layers for c in assign_layers(9, 4, mtp=1)]
+    ([2, 2, 3, 2], [3, 3, 3, 0])
     """
     if split is None:
-        if layers % chunks == 0:
+        if mtp:
+            counts = before_prediction(layers, chunks, mtp)
+        elif layers % chunks == 0:
             counts = [layers // chunks] * chunks
         elif (layers + 2) % chunks == 0 and chunks > 2:
             even = (layers + 2) // chunks
