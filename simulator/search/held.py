@@ -270,7 +270,5 @@ def _unsharded(state: State, kind: str) -> tuple[float, float]:
     resolved = state.resolved
     whole = sum(count for _, count, _ in group_held(state, (kind,)).parts(resolved))
     gathered = 0.0 if resolved.framework.gathers_by_tensor else resolved.precision.element
-    each_time = (
-        resolved.fsdp_reduce == "microbatch" and not resolved.reduces_once and not resolved.schedule.splits_backward
-    )
+    each_time = resolved.fsdp_reduce == "microbatch" and not resolved.schedule.splits_backward
     return float(whole * gathered), float(whole * gradient_made(resolved) if each_time else 0.0)
