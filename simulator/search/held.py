@@ -65,7 +65,8 @@ def held_bytes(job: Job, state: State, enough: float = math.inf, lasts: Lasting 
     if job.cluster.parts:
         return np.zeros(state.ranks)
     stands = (lasts or lasting(job.workload, state.resolved, lambda: state)).bytes
-    if stands.max() <= enough and one_after_another(state) and not state.structure.sizes:
+    parted = state.resolved.framework.split_keeps_graph and state.resolved.schedule.splits_backward
+    if stands.max() <= enough and one_after_another(state) and not state.structure.sizes and not parted:
         return np.asarray(stands + _in_flight(state))
     return stands
 

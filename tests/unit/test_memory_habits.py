@@ -32,6 +32,7 @@ HABITS: dict[str, dict[str, Any]] = {
     "keeps_outputs": PIPELINE,
     "receives_ahead": PIPELINE,
     "returns_outputs": PIPELINE,
+    "split_keeps_graph": {**PIPELINE, "plan": {**PIPELINE["plan"], "schedule": "zb_interleaved", "chunks_per_rank": 2}},
     "pipeline_keeps_unsharded": {**PIPELINE, "plan": {**PIPELINE["plan"], "zero_stage": 3}},
     "keeps_compute_gradients": {**SHARDED, "plan": {**SHARDED["plan"], "gradient_dtype": "fp32"}},
     "flattens_gradients": SHARDED,
