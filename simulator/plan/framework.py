@@ -95,6 +95,9 @@ class Framework(ExtendingSpec):
     stand through it); returns_outputs (so do the outputs of the last chunk, for whoever runs the schedule); fsdp_root_unit (embedding,
     final norm and head are one FSDP unit, gathered from the first forward to the last backward); pipeline_keeps_unsharded (under
     pipeline parallelism FSDP gathers once per step and reduces once, so that whole weights and gradients stand in between);
+    split_keeps_graph (a split backward is two walks through one graph of autograd: what the forward kept, but for the loss, the gradients
+    of what operators with weights made and that of a chunk's input stand until the second has been there, which holds nothing else; the
+    first chunk, whose input has no gradient, runs all of it in the second);
     keeps_compute_gradients (gradients in the compute dtype stand beside wider gradient buffers until the end of a microbatch's
     backward, and are cast and added to them in two passes);
     flattens_gradients (the optimizer step copies its gradients into flat tensors, and reduces through a flat buffer of
@@ -205,6 +208,7 @@ class Framework(ExtendingSpec):
     returns_outputs: bool
     fsdp_root_unit: bool
     pipeline_keeps_unsharded: bool
+    split_keeps_graph: bool = False
     keeps_compute_gradients: bool
     flattens_gradients: bool
     makes_gradients: bool

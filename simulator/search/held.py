@@ -65,7 +65,8 @@ def held_bytes(job: Job, state: State, enough: float = math.inf, lasts: Lasting 
     if job.cluster.parts:
         return np.zeros(state.ranks)
     stands = (lasts or lasting(job.workload, state.resolved, lambda: state)).bytes
-    if stands.max() <= enough and one_after_another(state) and not state.structure.sizes:
+    parted = state.resolved.framework.split_keeps_graph and state.resolved.schedule.splits_backward
+    if stands.max() <= enough and one_after_another(state) and not state.structure.sizes and not parted:
         return np.asarray(stands + _in_flight(state))
     return stands
 
@@ -270,7 +271,5 @@ def _unsharded(state: State, kind: str) -> tuple[float, float]:
     resolved = state.resolved
     whole = sum(count for _, count, _ in group_held(state, (kind,)).parts(resolved))
     gathered = 0.0 if resolved.framework.gathers_by_tensor else resolved.precision.element
-    each_time = (
-        resolved.fsdp_reduce == "microbatch" and not resolved.reduces_once and not resolved.schedule.splits_backward
-    )
+    each_time = resolved.fsdp_reduce == "microbatch" and not resolved.schedule.splits_backward
     return float(whole * gathered), float(whole * gradient_made(resolved) if each_time else 0.0)

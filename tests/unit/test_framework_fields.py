@@ -129,6 +129,9 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "receives_ahead": switch(PIPELINE),
     "returns_outputs": switch(PIPELINE),
     "fsdp_root_unit": switch(FSDP),
+    "split_keeps_graph": switch(
+        {"plan": {"schedule": "zb_interleaved", "chunks_per_rank": 2, "pipeline_parallel": 2}, "batch": 16}
+    ),
     "pipeline_keeps_unsharded": switch({"plan": {"zero_stage": 3, "pipeline_parallel": 2}}),
     "keeps_compute_gradients": switch({"plan": {"gradient_dtype": "fp32"}}),
     "flattens_gradients": switch(ZERO),

@@ -16,6 +16,7 @@ from simulator.lowering.layers.gathered import gathered_bytes, kept_ways, kept_w
 from simulator.lowering.layers.graphs import graph_inputs, started_by
 from simulator.lowering.layers.holdings import (
     expert_parameters,
+    held_by,
     parameters,
     summed_parameters,
     weight_tensors,
@@ -61,6 +62,7 @@ class LayerCost:
         summed: (what, mesh axes, count) of those of whose gradients ranks that split layers have a term each, which they add up.
         input_bytes: activation that crosses a chunk boundary, per GPU [B].
         tensors: sizes of its weight tensors, those of routed experts left out [count].
+        between: gradients of what operators with weights made, from which those of the weights are made [B].
     """
 
     tables: Mapping[str, Callable[[], OperatorTable]]
@@ -73,6 +75,7 @@ class LayerCost:
     expert_parameters: float = 0.0
     summed: tuple[tuple[str, tuple[str, ...], float], ...] = ()
     tensors: tuple[float, ...] = ()
+    between: float = 0.0
 
     @functools.cached_property
     def forward(self) -> OperatorTable:
@@ -235,6 +238,7 @@ def _layer_cost(
         input_bytes=(part.boundary_bytes or part.input_bytes) / stream,
         expert_parameters=plain.expert_parameters,
         tensors=plain.tensors,
+        between=plain.between,
     )
 
 
@@ -249,6 +253,7 @@ class _Plain(NamedTuple):
     summed: tuple[tuple[str, tuple[str, ...], float], ...]
     expert_parameters: float
     tensors: tuple[float, ...]
+    between: float
 
 
 @functools.lru_cache(maxsize=2048)
@@ -287,7 +292,14 @@ def _plain(ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary:
         summed=summed_parameters(ctx, part),
         expert_parameters=expert_parameters(ctx, part) if experts_apart else 0.0,
         tensors=weight_tensors(ctx, part, model.norm, experts_apart),
+        between=sum(_made(ctx, o) for o in part.operators if held_by(ctx, o)),
     )
+
+
+def _made(ctx: LayerContext, o: Operator) -> float:
+    """Bytes of what an operator makes, of a norm without what it keeps for itself."""
+    outputs = o.op.outputs if o.work == "gemm" else o.op.outputs[:1]
+    return sum(t.bytes / ctx.ways(t.dims) for t in outputs)
 
 
 def _once(ctx: LayerContext) -> bool:

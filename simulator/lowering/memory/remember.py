@@ -8,6 +8,7 @@ Temporaries of a block are a mark above its entry level.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -38,20 +39,34 @@ def add_memory(state: State) -> None:
     found: list[_Stand] = []
     for number, chunk in enumerate(classes):
         for scale, costs in enumerate(state.scales):
-            saved = state.effect(saved_by(state, costs, chunk))
+            between = _between(state, costs, chunk)
+            all_kept = saved_by(state, costs, chunk)
+            whole = UNITS not in state.occurring.get((number, True, scale), ())
+            loss = tuple(t for t in all_kept if t.category == "logits" and between and whole)
+            saved = state.effect(tuple(t for t in all_kept if t not in loss))
+            made = state.effect(
+                (Tensor(name="gradients between", category="activations", bytes=between),) if between else ()
+            )
             marks, pieces = [], []
             for direction, word in enumerate(("forward", "backward")):
                 for variant in sorted(state.occurring.get((number, direction > 0, scale), ())):
                     cut = state.cuts[(number, word, variant)]
                     behind = _gathered_behind(state, cut) if variant == UNITS and direction else 0.0
                     largest = [largest_mark(state, costs, group, word, behind) for group in cut.different]
-                    effect = [state.effect(tensors) for tensors in largest]
-                    marks.append((direction, variant, tuple([effect[which] for which in cut.which])))
+                    for kinds, less in (
+                        ((0,), 0.0),
+                        ((1,), 0.0),
+                        ((2,), between if chunk.head else 0.0),
+                        ((3,), math.inf if between else 0.0),
+                    ):
+                        if (kinds != (0,)) == bool(direction):
+                            effect = [state.effect(_less(tensors, less)) for tensors in largest]
+                            marks.append((kinds, variant, tuple([effect[which] for which in cut.which])))
                     if variant == UNITS:
                         kept, of_group = _kept_by(state, costs, chunk, cut.pieces, backward=bool(direction))
                         numbers = {what: state.effect(tensors) for what, tensors in kept.items()}
                         pieces.append((direction, variant, tuple([numbers[what] for what in of_group])))
-            found.append(_Stand(number, scale, saved, tuple(marks), tuple(pieces)))
+            found.append(_Stand(number, scale, saved, state.effect(loss), made, tuple(marks), tuple(pieces)))
     state.stand(_stand, class_of, tuple(found))
     resident_tensors(state)
     resolved = state.resolved
@@ -60,13 +75,16 @@ def add_memory(state: State) -> None:
 
 
 class _Stand(NamedTuple):
-    """Effects of the actions on a kind of chunk at one size of them: what they keep from forward to backward; by direction (0 forward,
-    1 backward) and variant, what stands during each of their segments, and of those cut in units what each keeps, or lets go of it."""
+    """Effects of the actions on a kind of chunk at one size of them: what they keep from forward to backward, of that what the loss needs
+    (where it goes before the rest), and what a split backward keeps between its halves; by kinds of actions and by direction (0 forward,
+    1 backward), each by variant, what stands during each of their segments, and of those cut in units what each keeps, or lets go of it."""
 
     chunk: int
     scale: int
     saved: int
-    marks: tuple[tuple[int, int, tuple[int, ...]], ...]
+    loss: int
+    between: int
+    marks: tuple[tuple[tuple[int, ...], int, tuple[int, ...]], ...]
     pieces: tuple[tuple[int, int, tuple[int, ...]], ...]
 
 
@@ -74,15 +92,18 @@ def _stand(rows: Structure, class_of: tuple[int, ...], found: tuple[_Stand, ...]
     """Give the compute rows their effects; `class_of`: per chunk: its number among the different ones."""
     of = _actions(rows, class_of)
     edges = ("start", (0,), rows.first_row), ("end", _DONE, rows.last_row)
-    for number, scale, saved, marks, pieces in found:
+    for number, scale, saved, loss, between, marks, pieces in found:
         for way, (edge, kinds, row) in enumerate(edges):
             left = tuple([variant for variant in _VARIANTS if (way, variant) not in [piece[:2] for piece in pieces]])
             rows.touch(edge, row[of(number, scale, kinds, left)], saved)
+            rows.touch(edge, row[of(number, scale, (1, 2) if way else kinds, left)], loss)
+        rows.touch("start", rows.first_row[of(number, scale, (2,), _VARIANTS)], between)
+        rows.touch("end", rows.last_row[of(number, scale, (3,), _VARIANTS)], between)
         for way, variant, effects in pieces:
             edge, kinds, _ = edges[way]
             _touch_segments(rows, edge, of(number, scale, kinds, (variant,)), effects)
-        for direction, variant, effects in marks:
-            _touch_segments(rows, "mark", of(number, scale, (1, 2, 3) if direction else (0,), (variant,)), effects)
+        for kinds, variant, effects in marks:
+            _touch_segments(rows, "mark", of(number, scale, kinds, (variant,)), effects)
 
 
 _DONE, _VARIANTS = (1, 3), (UNBROKEN, UNITS, BUCKETS)
@@ -117,6 +138,15 @@ def _touch_segments(rows: Structure, edge: str, actions: np.ndarray, effects: tu
         return
     segments = rows.first_row[actions][:, None] + np.arange(len(effects))
     rows.touch(edge, segments.reshape(-1), np.broadcast_to(np.array(effects, np.int64), segments.shape).reshape(-1))
+
+
+def _between(state: State, costs: dict[str, LayerCost], chunk: Chunk) -> float:
+    """Bytes that a split backward of a chunk keeps between its halves, beside what the forward kept: gradients of what operators with
+    weights made, and that of its input; 0 where codes keep others, and of a chunk whose input has no gradient."""
+    resolved = state.resolved
+    if not (resolved.framework.split_keeps_graph and resolved.schedule.splits_backward) or chunk.embedding:
+        return 0.0
+    return costs[chunk.kinds[0]].input_bytes + sum(costs[kind].between for kind in chunk.kinds)
 
 
 def saved_by(state: State, costs: dict[str, LayerCost], chunk: Chunk) -> tuple[Tensor, ...]:

@@ -70,7 +70,6 @@ class ResolvedPlan:
     expert_exchange: str = "all_to_all"
     expert_imbalance: float = 1.0
     secondary_shard_size: int = 0
-    reduces_once: bool = False
     fsdp_unit: int = 1
     fsdp_gather: str = "microbatch"
     fsdp_reduce: str = "microbatch"
@@ -256,7 +255,6 @@ def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str =
         fsdp_prefetch=said("fsdp_prefetch"),
         post_validation=facts.post_validates,
         reshard_after_forward=reshards,
-        reduces_once=unsharded and reduce == "step",
         clip_gradients=said("clip_gradients", schedule.flush and not plan.optimizer_in_backward),
         optimizer_in_backward=plan.optimizer_in_backward,
         axes=axes,

@@ -160,7 +160,6 @@ def _fsdp(state: State, plan: Windowing) -> None:
         tuple(_Part(*(getattr(part, name) for name in _Part._fields)) for part in parts),
         resolved.fsdp_prefetch,
         resolved.framework.separate_communicators,
-        resolved.reduces_once,
     )
     if any(len(part.reduce) > 1 for part in parts):
         second = [part.reduce[1] if len(part.reduce) > 1 else -1 for part in parts]
@@ -177,7 +176,7 @@ def _fsdp(state: State, plan: Windowing) -> None:
         added,
         resolved.framework.copies_gathered,
         tuple(part.weights for part in parts),
-        () if resolved.reduces_once else tuple(_gradients(part, stay) for part in parts),
+        tuple(_gradients(part, stay) for part in parts),
     )
 
 
@@ -241,7 +240,6 @@ def _shard(
     parts: tuple[_Part, ...],
     prefetch: int,
     apart: bool,
-    reduces_once: bool,
 ) -> _Added:
     """Add the rows of gathers and reductions.
 
@@ -323,8 +321,6 @@ def _stand(
     held = np.array(weights, np.int64)[added.g_part][fresh]
     rows.touch_each("start", (added.issued if buffers else added.gathers)[fresh], held)
     rows.touch_each("end", added.dropped[fresh], held)
-    if not gradients:  # whole ones stand all the time
-        return
     made, reducing, shards, idle = np.array(gradients, np.int64)[added.r_part].T
     copied = reducing >= 0
     rows.touch_each("start", added.stands, made)
