@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.conformance.comparing import (
     scores_of,
     sent_by,
 )
+from tests.profiles import profile
 
 pytestmark = pytest.mark.slow
 
@@ -65,19 +67,6 @@ class Case:
     model: dict[str, Any] = field(default_factory=dict)
 
 
-def root(
-    ours: tuple[float, float], gradient: int, dtype: str = "fp32", axis: str = "dp"
-) -> dict[tuple[str, str, float, str], tuple[int, int]]:
-    """The unit of all that is in no layer is one message; ours are two, of the embedding and of norm and head."""
-    out = {}
-    for what, scale, name in (("all_gather", 1.0, "bf16"), ("reduce_scatter", gradient / 2, dtype)):
-        out[(what, axis, sum(ours) * scale, name)] = (1, 0)
-        out |= {(what, axis, size * scale, name): (0, 1) for size in ours}
-    return out
-
-
-ENDS = (65536000.0, 65538048.0)
-"""Bytes of the embedding, and of norm and head, in bf16."""
 LOSS = {
     ("all_reduce", "tp", 8192.0, "fp32"): (3, 0),  # the same three messages of the loss: fp32, which we call bf16
     ("all_reduce", "tp", 8192.0, "bf16"): (0, 3),
@@ -90,25 +79,20 @@ NORMS = {
     ("all_reduce", "tp", 36864.0, "fp32"): (0, 1),  # we reduce them together, as Megatron-LM does
 }
 CASES = {
-    "fsdp2": Case(words="--data fsdp2", plan=SHARDED, messages=root(ENDS, 4)),
+    "fsdp2": Case(words="--data fsdp2", plan=SHARDED),
     "fsdp2, ends apart": Case(words="--data fsdp2 --ends-apart", plan=APART),
     "fsdp2 recompute": Case(
         words="--data fsdp2 --recompute",
         plan=SHARDED | {"recompute": "full"},
-        messages=root(ENDS, 4),
     ),
     "hybrid shard": Case(
         words="--data hsdp --copies 2",
         plan=SHARDED | {"shard_size": 4},
-        messages=root(ENDS, 4)
-        | {("all_reduce", "replica", 65537024.0, "fp32"): (1, 0)}
-        | {("all_reduce", "replica", size / 2, "fp32"): (0, 1) for size in ENDS},
     ),
     "fsdp1": Case(
         words="--data fsdp1",
         plan=SHARDED | {"framework": "pytorch_fsdp"},
         products=False,  # the profile is that of codes whose attention takes groups of heads as they are
-        messages=root(ENDS, 2, "bf16"),
     ),
     # buckets are cut at 25 MiB within layers; ours end with a layer
     "ddp": Case(words="--data ddp", plan=EAGER | {"framework": "pytorch_ddp"}, products=False, total=True),
@@ -137,7 +121,7 @@ CASES = {
     "fsdp2, tensor, sequence": Case(
         words="--data fsdp2 --tensor 2 --sequence",
         plan=SPLIT | {"zero_stage": 3, "sequence_parallel": True},
-        messages=LOSS | NORMS | root((32768000.0, 32770048.0), 4),
+        messages=LOSS | NORMS,
     ),
     # a ring's gradients are as many bytes in as many turns as ours: fp32, home included, which we call a reduce_scatter
     "context": Case(
@@ -146,8 +130,7 @@ CASES = {
         world=4,
         scores=True,
         axes={"ep": "cp"},
-        messages=root(ENDS, 4, axis="cp")
-        | {
+        messages={
             ("all_to_all", "cp", 4194304.0, "fp32"): (16, 0),
             ("reduce_scatter", "cp", 4 / 3 * 4 * 4194304.0, "bf16"): (0, 4),
         },
@@ -163,7 +146,6 @@ COUNTS = {
     ("all_gather", "ep", 512.0, "bf16"): (0, 3),  # Megatron-LM's way: those of all
 }
 RELEASE = {"framework": "torchtitan_2026_eager", "recompute": "none", "zero_stage": 3}
-EMBEDDING = ("all_gather", "dp", 65536000.0, "bf16")
 CASES |= {
     f"torchtitan{name}": replace(case, script="titan.py:step", plan=RELEASE | case.plan)
     for name, case in {
@@ -269,13 +251,20 @@ LIBRARY = SHARDED | {"framework": "pytorch_fsdp", "fsdp_prefetch": 0}
 CASES |= {
     f"transformers{name}": replace(case, script="library.py:step", plan=LIBRARY | case.plan)
     for name, case in {
-        "": Case(words="", plan={}, messages=root(ENDS, 2, "bf16")),
-        ", recompute": Case(words="--recompute", plan={"recompute": "full"}, messages=root(ENDS, 2, "bf16")),
-        ", fsdp2": Case(words="--version 2", plan={}, messages={EMBEDDING: (2, 1)}, ordered=False),
-        "' Qwen3": Case(words="--model qwen3", plan={}, model={"qk_norm": True}, messages=root(ENDS, 2, "bf16")),
+        "": Case(words="", plan={}),
+        ", recompute": Case(words="--recompute", plan={"recompute": "full"}),
+        ", fsdp2": Case(words="--version 2", plan={"framework": "pytorch_fsdp_ends_apart"}),
+        "' Qwen3": Case(words="--model qwen3", plan={}, model={"qk_norm": True}),
     }.items()
 }
 """Models of transformers, made ready by accelerate, under whose defaults FSDP1 prefetches nothing in the backward."""
+
+
+@pytest.fixture(autouse=True)
+def _ends_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The units of accelerate's fsdp2: the embedding is one, norm and head another."""
+    profile(tmp_path, "pytorch_fsdp_ends_apart", "pytorch_fsdp", fsdp_root_unit="false")
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("name", CASES)

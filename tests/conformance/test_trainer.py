@@ -14,7 +14,7 @@ import pytest
 from simulator.capture.answer import peak_of, saved_of
 from tests.conformance.comparing import Message, captured, llama_job, lowered, products_of, recorded
 from tests.conformance.test_memory import GROUPS, kept, of_group, peak_of_tensors
-from tests.conformance.test_plans import EMBEDDING, ENDS, Case, does_what_ours_does, root
+from tests.conformance.test_plans import Case, does_what_ours_does
 from tests.profiles import profile
 
 pytest.importorskip("accelerate", reason="the witness is accelerate: nox -s capture")
@@ -22,6 +22,8 @@ pytestmark = pytest.mark.slow
 
 REPLICAS = {"framework": "trainer_of_2026_ddp", "recompute": "none"}
 SHARDS = {"framework": "trainer_of_2026_fsdp", "zero_stage": 3, "recompute": "none", "fsdp_prefetch": 0}
+APART = SHARDS | {"framework": "trainer_of_2026_fsdp2", "fsdp_prefetch": 1}
+"""The embedding is a unit of its own, norm and head another."""
 ROTARY = {"positions": "rotary"}
 TOKENS: dict[Message, tuple[int, int]] = {("all_gather", "dp", 64.0, "fp32"): (1, 0)}
 BUFFERS: dict[Message, tuple[int, int]] = {("broadcast", "dp", 256.0, "fp32"): (1, 0)}
@@ -39,16 +41,12 @@ CASES = {
     "replicas, recompute": trainer(
         "--data ddp --recompute reentrant", REPLICAS | {"recompute": "full"}, BUFFERS, total=True
     ),
-    "fsdp1": trainer("--data fsdp1", SHARDS, NORM | root(ENDS, 2, "bf16")),
-    "fsdp1, recompute": trainer(
-        "--data fsdp1 --recompute not_reentrant", SHARDS | {"recompute": "full"}, NORM | root(ENDS, 2, "bf16")
-    ),
+    "fsdp1": trainer("--data fsdp1", SHARDS, NORM),
+    "fsdp1, recompute": trainer("--data fsdp1 --recompute not_reentrant", SHARDS | {"recompute": "full"}, NORM),
     # its units are those of torchtitan since 2025: the embedding is gathered before its backward too
-    "fsdp2": trainer("--data fsdp2", SHARDS | {"fsdp_prefetch": 1}, NORMS | {EMBEDDING: (2, 1)}, ordered=False),
+    "fsdp2": trainer("--data fsdp2", APART, NORMS),
 }
 FOUR, SMALL = "--accumulate 4 --layers 8 --vocabulary 1024", {"layers": 8, "vocabulary": 1024}
-SMALL_ENDS = (2097152.0, 2099200.0)
-"""Bytes of the embedding, and of norm and head, of the small vocabulary in bf16."""
 
 
 def accumulated(words: str, plan: dict[str, object], messages: dict[Message, tuple[int, int]], **more: object) -> Case:
@@ -56,7 +54,6 @@ def accumulated(words: str, plan: dict[str, object], messages: dict[Message, tup
     return replace(case, model=ROTARY | SMALL)
 
 
-ONCE = root(SMALL_ENDS, 2, "bf16")
 CASES |= {
     "replicas, four microbatches": accumulated(
         "--data ddp", REPLICAS, BUFFERS | {("all_reduce", "dp", 300.0, "fp32"): (1, 0)}, total=True
@@ -64,13 +61,12 @@ CASES |= {
     "fsdp1, four microbatches": accumulated(
         "--data fsdp1",
         SHARDS,
-        NORM | {key: (4 * a, 4 * b) if key[0] == "all_gather" else (a, b) for key, (a, b) in ONCE.items()},
+        NORM,
     ),
     "fsdp2, four microbatches": accumulated(
         "--data fsdp2",
-        SHARDS | {"fsdp_prefetch": 1},
-        {("all_reduce", "dp", 300.0, "fp32"): (1, 0), ("all_gather", "dp", SMALL_ENDS[0], "bf16"): (8, 4)},
-        ordered=False,
+        APART,
+        {("all_reduce", "dp", 300.0, "fp32"): (1, 0)},
     ),
 }
 
@@ -82,6 +78,7 @@ def _of_2026(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile(tmp_path, "trainer_of_2026_ddp", "hugging_face_ddp", repeats_keys="false")
     shards = {"repeats_keys": "false", "recompute_extent": '"until_kept"'}
     profile(tmp_path, "trainer_of_2026_fsdp", "hugging_face_fsdp", **shards)
+    profile(tmp_path, "trainer_of_2026_fsdp2", "hugging_face_fsdp", fsdp_root_unit="false", **shards)
     monkeypatch.chdir(tmp_path)
 
 
@@ -120,15 +117,14 @@ LAYER = 22548480.0
 @pytest.mark.parametrize("name", ["fsdp1", "fsdp1, recompute", "fsdp2"])
 def test_the_peak_of_one_microbatch_is_ours(name: str) -> None:
     """Within 1 %: states, and all else, for gradients on their way are activations there, and what is gathered behind the loss is counted
-    from it here.  Under fsdp2 the embedding is a unit, which ours keeps with the head, and ours gathers another
-    layer when that can start, they when it is asked for."""
+    from it here.  Under fsdp2 ours gathers another layer when that can start, they when it is asked for."""
     case = CASES[name]
     theirs = peak_of(recorded(case.script, case.world, case.words))
     ours = peak_of_tensors(llama_job(gpus=case.world, model=case.model, **case.plan))
 
     for groups in (("states",), ("activations", "gathered", "gradients")):
         there, here = (sum(of_group(found, group) for group in groups) for found in (theirs, ours))
-        more = ENDS[0] + LAYER if name == "fsdp2" and "gathered" in groups else 0.0
+        more = LAYER if name == "fsdp2" and "gathered" in groups else 0.0
         assert here - more == pytest.approx(there, rel=0.01), groups
 
 

@@ -130,9 +130,11 @@ def first_alike(state: State, rank: int) -> int:
 
 
 def group_held(state: State, kinds: Iterable[str]) -> Held:
-    """Weights of a group of layers."""
+    """Weights of a group of layers; a table that several of them share is held once."""
+    kinds = tuple(kinds)
     costs = [state.costs[kind] for kind in kinds]
-    return Held(sum(c.parameters for c in costs), sum(c.expert_parameters for c in costs))
+    total = sum(c.parameters for c in costs) - _shared(state, kinds)
+    return Held(total, sum(c.expert_parameters for c in costs))
 
 
 def chunk_held(state: State, chunk: int) -> Held:
@@ -150,16 +152,20 @@ def _held(state: State, what: Chunk) -> Held:
     for kind, count in layer_counts(what):
         total += count * costs[kind].parameters
         experts += count * costs[kind].expert_parameters
-    copies = table_copies(what, state.workload.model.tied_embeddings)
-    total -= (len(copies) - len(set(copies))) * table_size(state)
-    return Held(total, experts)
+    return Held(total - _shared(state, what.kinds), experts)
+
+
+def _shared(state: State, kinds: tuple[str, ...]) -> float:
+    """Weights of tables that some parts of the model count, but share with others of them."""
+    copies = table_copies(kinds, state.workload.model.tied_embeddings)
+    return (len(copies) - len(set(copies))) * table_size(state)
 
 
 @functools.lru_cache(maxsize=1024)
-def table_copies(chunk: Chunk, tied: bool) -> tuple[str, ...]:
-    """Return the matrices of the vocabulary that a chunk's parts use, one entry per use: "input" or "output" (one if tied).
+def table_copies(kinds: tuple[str, ...], tied: bool) -> tuple[str, ...]:
+    """Return the matrices of the vocabulary that parts of the model use, one entry per use: "input" or "output" (one if tied).
 
-    >>> table_copies(Chunk(layers=1, head=True, mtp=1), tied=False)
+    >>> table_copies(("layer", "head", "mtp layer", "mtp head"), tied=False)
     ('output', 'input', 'output')
     """
     output = "input" if tied else "output"
@@ -170,7 +176,7 @@ def table_copies(chunk: Chunk, tied: bool) -> tuple[str, ...]:
         MTP_LAYER: ["input"],
         MTP_HEAD: [output],
     }
-    return tuple(name for kind in chunk.kinds for name in uses.get(kind, []))
+    return tuple(name for kind in kinds for name in uses.get(kind, []))
 
 
 def table_size(state: State) -> float:

@@ -277,7 +277,7 @@ def table_link(state: State) -> tuple[int, tuple[int, ...]] | None:
     """
     tied = state.workload.model.tied_embeddings
     names, class_of = classes_of(state.chunks)
-    uses = ["input" in table_copies(chunk, tied) for chunk in names]
+    uses = ["input" in table_copies(chunk.kinds, tied) for chunk in names]
     users = [c for c, number in enumerate(class_of) if uses[number]]
     if len(users) < 2:
         return None

@@ -5,8 +5,10 @@ the gather waits for the end of the segment d + 1 units earlier, whose buffer is
 its backward segment.  Which actions gather and reduce, and how long what they gathered stands, is in `windows`.  Gathers and
 reductions share one lane, in the order the host issues them, unless the profile says two communicators.
 
-ZeRO-1 and ZeRO-2 with overlap_parameters: the weights updated in the last step are gathered bucket by bucket at the start of
-this one; the layers of a bucket wait for it in their first forward.
+What FSDP's root holds is gathered once for all its segments of an action, before the first, and reduced once, when the backward has
+ended; the gradients of each segment stand since it ran.
+
+What ZeRO-1 and ZeRO-2 gather with overlap_parameters is in `gather_buckets`.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ import numpy as np
 from simulator.errors import PlanError
 from simulator.lowering.memory.parameter_offload import add_shard_copies
 from simulator.lowering.steps.assign import classes_of
-from simulator.lowering.steps.cut import UNITS
+from simulator.lowering.steps.cut import UNITS, unit_groups
+from simulator.lowering.steps.gather_buckets import gather_buckets
 from simulator.lowering.steps.hops import Hops, add_second_hops
-from simulator.lowering.steps.parameters import group_held, words
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
-from simulator.lowering.steps.unit_parts import UnitPart, gather_link, unit_parts
+from simulator.lowering.steps.unit_parts import UnitPart, root_gradients, unit_parts
 from simulator.lowering.steps.update import gradients_await_update, kept_gradient
 from simulator.lowering.steps.windows import Windowing, find_windows, windowing
 from simulator.program.program import COLLECTIVE
@@ -45,66 +47,17 @@ def add_gathers(state: State) -> None:
     if plan is not None:
         _fsdp(state, plan)
     elif state.resolved.overlap_parameters:
-        _gather_buckets(state)
-
-
-def _gather_buckets(state: State) -> None:
-    """One gather per bucket of a chunk's weights, before the first forward that needs them."""
-    element = state.resolved.precision.element
-    items: dict[tuple[str, ...], list[int]] = {}
-    places: list[tuple[tuple[int, int], Waited]] = []
-    _, class_of = classes_of(state.chunks)
-    for number, variant in state.build(_kinds_of_first_forwards, class_of):
-        found: list[tuple[int, int]] = []
-        for group, first, _ in state.cuts[(number, "forward", variant)].spans:
-            if group not in items:
-                items[group] = [
-                    gather_link(state, f"weights of {words(group)}{what}", count * element, axes)
-                    for what, count, axes in group_held(state, group).parts(state.resolved)
-                ]
-            found += [(item, first) for item in items[group]]
-        places.append(((number, variant), tuple(found)))
-    state.build(_add_buckets, class_of, tuple(places))
-
-
-Waited = tuple[tuple[int, int], ...]
-"""Gathers: item, and the segment that waits for it."""
-
-
-def _first_forwards(rows: Structure, class_of: tuple[int, ...]) -> list[tuple[int, tuple[int, int]]]:
-    """(action, (class of its chunk, how it is cut)) of the first forwards of chunks."""
-    first = np.flatnonzero(rows.pattern.first_forward)
-    columns = first, rows.order.chunk[first], rows.variant[first]
-    return [(a, (class_of[c], v)) for a, c, v in zip(*(column.tolist() for column in columns), strict=True)]
-
-
-def _kinds_of_first_forwards(rows: Structure, class_of: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Return (class of its chunk, how it is cut) of the first forwards that differ, as they come, and make no row."""
-    return tuple(dict.fromkeys(kind for _, kind in _first_forwards(rows, class_of)))
-
-
-def _add_buckets(
-    rows: Structure, class_of: tuple[int, ...], places: tuple[tuple[tuple[int, int], Waited], ...]
-) -> None:
-    """Add the gathers of first forwards, which are told by their kinds."""
-    of_kind = dict(places)
-    found = [(item, a, first) for a, kind in _first_forwards(rows, class_of) for item, first in of_kind[kind]]
-    numbers, action, place = np.array(found, np.int64).reshape(-1, 3).T
-    ranks = rows.pattern.rank[action]
-    lane = rows.lanes("dp")
-    added = rows.add_rows(
-        Batch(item=numbers, kind=COLLECTIVE, rank=ranks, streams=lane[ranks][:, None], chunk=rows.order.chunk[action])
-    )
-    rows.wait(rows.first_row[action] + place, added)
+        gather_buckets(state)
 
 
 class _Unit(NamedTuple):
-    """A unit: whether it stays gathered between a forward and a backward that follows at once, whether layers are in it, and whether it
-    is part of one that begins and ends the pass (FSDP's root), so that its weights and gradients stand until then."""
+    """What a segment has of a unit: whether it stays gathered between a forward and a backward that follows at once, whether layers are
+    in it, whether it is part of FSDP's root, whose weights and gradients stand until the pass ends, and the number of the whole unit."""
 
     root: bool
     layers: bool
     together: bool
+    whole: int
 
 
 class _Part(NamedTuple):
@@ -130,6 +83,9 @@ def _fsdp(state: State, plan: Windowing) -> None:
     resolved = state.resolved
     classes, class_of = classes_of(state.chunks)
     units: dict[tuple[str, ...], int] = {}
+    # the head stays from its forward to a backward that follows at once; with it, in one unit, the embedding
+    ends = {"head", "embedding"} if resolved.framework.fsdp_root_unit else {"head"}
+    whole: dict[tuple[str, ...], int] = {}
     cuts: list[tuple[tuple[int, ...] | None, tuple[int, ...] | None]] = []
     for number in range(len(classes)):
         forward, backward = (state.cuts.get((number, word, UNITS)) for word in ("forward", "backward"))
@@ -139,10 +95,13 @@ def _fsdp(state: State, plan: Windowing) -> None:
                 None if backward is None else tuple(units.setdefault(g[::-1], len(units)) for g in backward.groups),
             )
         )
+        root = [group for group in unit_groups(classes[number].kinds, resolved.fsdp_unit) if set(group) <= ends]
+        if len(root) > 1 and cuts[-1] != (None, None):
+            joint = tuple(kind for group in root for kind in group)
+            whole |= {group: units.setdefault(joint, len(units)) for group in root}
     wholes = tuple(units.setdefault(state.chunks[c].kinds, len(units)) for c in state.build(_paired_chunks))
-    parts = unit_parts(state, list(units), kept_gradient(state))
-    # the head stays from its forward to a backward that follows at once; with it, in one unit, the embedding
-    ends = {"head", "embedding"} if resolved.framework.fsdp_root_unit else {"head"}
+    gathered = {number: kinds for kinds, number in units.items() if kinds not in whole}
+    parts = unit_parts(state, gathered, frozenset(whole.values()), kept_gradient(state))
     stays = resolved.reshard_after_forward and resolved.fsdp_gather == "microbatch"
     _check_visits(state, *state.build(_once, plan))
     added = state.build(
@@ -153,9 +112,10 @@ def _fsdp(state: State, plan: Windowing) -> None:
             _Unit(
                 stays and bool(ends & set(kinds)),
                 bool(set(kinds) - {"head", "embedding"}),
-                stays and "embedding" in ends and set(kinds) <= ends,
+                "embedding" in ends and set(kinds) <= ends,
+                whole.get(kinds, number),
             )
-            for kinds in units
+            for kinds, number in units.items()
         ),
         tuple(_Part(*(getattr(part, name) for name in _Part._fields)) for part in parts),
         resolved.fsdp_prefetch,
@@ -177,6 +137,7 @@ def _fsdp(state: State, plan: Windowing) -> None:
         resolved.framework.copies_gathered,
         tuple(part.weights for part in parts),
         tuple(_gradients(part, stay) for part in parts),
+        tuple(root_gradients(state, kinds) if kinds in whole else -1 for kinds in units),
     )
 
 
@@ -216,7 +177,8 @@ class _Added:
     """Gathers and reductions: their rows, and of each its part, its action and the row at whose end what it gathered is dropped
     (since whose start its gradients stand, and `made` at whose end they are there).  `gate`: the row that a gather waits for, -1 = none;
     `issued`: at whose start the host issues it, the gather's own where it waits for none; `fresh`: whether it was not fetched a moment
-    ago; `following`: the backward of the next unit that is reduced on the rank, -1 = none."""
+    ago; `following`: the backward of the next unit that is reduced on the rank, -1 = none.  `t_unit`: segments of a root of several
+    whose gradients are reduced, since `t_stands`, and until `t_made` as they are made."""
 
     gathers: Ints
     g_part: Ints
@@ -230,6 +192,9 @@ class _Added:
     stands: Ints
     made: Ints
     following: Ints
+    t_unit: Ints
+    t_stands: Ints
+    t_made: Ints
 
 
 def _shard(
@@ -253,28 +218,32 @@ def _shard(
     forward, backward = _turns(rows)
     root = np.array([u.root for u in units])[unit]
     together = np.array([u.together for u in units])[unit]
+    whole = np.array([u.whole for u in units])[unit]
     stays = root & forward[action]
-    gathers, completes = windows.gathers[action] & ~(root & backward[action]), windows.reduces[action]
+    first, last = _ends(action, whole, together)
+    gathers, completes = windows.gathers[action] & ~(root & backward[action]) & first, windows.reduces[action] & last
     rank = rows.pattern.rank[action]
     layers = np.array([u.layers for u in units])[unit]
     frees = np.where(stays & layers, _same_unit(rows, action, row, action + stays, at_end=True), row)
-    # a unit of its own that stayed takes its turn in the backward too: what is prefetched beside it is no more than beside others
-    turns = gathers | (windows.gathers[action] & ~together)
+    # what stayed takes its turn, too, but for the root's in the backward: what is prefetched beside it is no more than beside others
+    turns = windows.gathers[action] & ~(root & backward[action] & together)
     fetched = gathers[turns]
     gate = _gates(frees[turns], rank[turns], prefetch)[fetched]
     ahead = row[turns][np.maximum(np.flatnonzero(fetched) - prefetch, 0)]
-    g_of, g_part = _every_part(unit[gathers], parts, len(units))
+    g_of, g_part = _every_part(whole[gathers], parts, len(units))
     twice, stays_there = np.array([(p.twice, p.gather < 0) for p in parts], bool).reshape(-1, 2).T
     times = 1 + (twice[g_part] & (rows.order.kind[action[gathers]] > 0)[g_of]).astype(np.int64)
     times[stays_there[g_part]] = 0
     g_of, g_part = np.repeat(g_of, times), np.repeat(g_part, times)
-    r_of, r_part = _every_part(unit[completes], parts, len(units))
+    r_of, r_part = _every_part(whole[completes], parts, len(units))
     rows.check_size(len(g_of) + len(r_of))
     gate, g_action, g_row = gate[g_of], action[gathers][g_of], row[gathers][g_of]
     r_action, r_row = action[completes][r_of], row[completes][r_of]
     following = np.append(row[completes][1:], -1)
     following[np.append(np.diff(rank[completes]) != 0, True) | together[completes]] = -1
     made = np.where(together[completes], rows.last_row[action[completes]], row[completes])[r_of]
+    turned = windows.reduces[action] & (whole != unit)
+    t_action, t_row = action[turned], row[turned]
     gather_rows, reduce_rows = _add(rows, parts, (g_part, g_row, g_action, gate), (r_part, made, r_action), apart)
     drop = np.where(stays[gathers][g_of], g_action + 1, windows.until[g_action])
     return _Added(
@@ -292,7 +261,19 @@ def _shard(
         stands=_same_unit(rows, r_action, r_row, windows.since[r_action], at_end=False),
         made=made,
         following=following[r_of],
+        t_unit=unit[turned],
+        t_stands=_same_unit(rows, t_action, t_row, windows.since[t_action], at_end=False),
+        t_made=rows.last_row[t_action],
     )
+
+
+def _ends(action: Ints, whole: Ints, together: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return masks: the first and the last segment of every unit in its action, in running order; all but the root's are both."""
+    first, last = ~together, ~together
+    where = np.flatnonzero(together)
+    fresh = np.diff(action[where] * (whole.max(initial=0) + 1) + whole[where]) != 0
+    first[where], last[where] = np.append(True, fresh)[: len(where)], np.append(fresh, True)[: len(where)]
+    return first, last
 
 
 def _gradients(part: UnitPart, dropped: bool) -> tuple[int, int, int, int]:
@@ -310,8 +291,10 @@ def _stand(
     buffers: bool,
     weights: tuple[int, ...],
     gradients: tuple[tuple[int, int, int, int], ...],
+    turned: tuple[int, ...],
 ) -> None:
-    """Let what is gathered, and gradients before, while and after they are reduced, stand: their effects by part.
+    """Let what is gathered, and gradients before, while and after they are reduced, stand: their effects by part, and by unit those of
+    a root's segments.
 
     Gradients that are copied into another format for it stand until they are all there, the copy while it is reduced.  FSDP2's
     `buffers` stand as its host makes and drops them: those of a gather from where it is issued, those of a reduction until the next
@@ -321,6 +304,9 @@ def _stand(
     held = np.array(weights, np.int64)[added.g_part][fresh]
     rows.touch_each("start", (added.issued if buffers else added.gathers)[fresh], held)
     rows.touch_each("end", added.dropped[fresh], held)
+    of_root = np.array(turned, np.int64)[added.t_unit]
+    rows.touch_each("start", added.t_stands, of_root)
+    rows.touch_each("end", added.t_made, of_root)
     made, reducing, shards, idle = np.array(gradients, np.int64)[added.r_part].T
     copied = reducing >= 0
     rows.touch_each("start", added.stands, made)

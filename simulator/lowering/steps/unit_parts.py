@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from simulator.lowering.layers.rows import Rows
@@ -37,6 +37,7 @@ __all__ = [
     "listed",
     "made_in_turn",
     "quantising",
+    "root_gradients",
     "unit_parts",
 ]
 
@@ -115,14 +116,24 @@ def made_in_turn(resolved: ResolvedPlan, kinds: Iterable[str]) -> bool:
     return resolved.zero_stage == 3 and resolved.framework.copies_gathered and each_time and not whole and not ends
 
 
-def unit_parts(state: State, units: list[tuple[str, ...]], kept: float) -> list[UnitPart]:
-    """Return the parts of every unit, in order; each part of `units` is a unit's layers.
+def root_gradients(state: State, kinds: tuple[str, ...]) -> int:
+    """Return the effect of the gradients of one segment of FSDP's root while they stand as they are made."""
+    size = sum(count for _, count, _ in group_held(state, kinds).parts(state.resolved)) * gradient_made(state.resolved)
+    return _stands(state, f"unsharded gradients of {words(kinds)}", "gradients", size)
+
+
+def unit_parts(
+    state: State, units: Mapping[int, tuple[str, ...]], roots: frozenset[int], kept: float
+) -> list[UnitPart]:
+    """Return the parts of every unit, in order.
 
     Args:
+        units: their layers by number; `roots`: those of several segments, each of whose gradients stand since it ran (`root_gradients`)
+            until they are copied to be reduced, or reduced as they are.
         kept: bytes of a gradient on the rank that keeps it.
     """
     resolved, found = state.resolved, []
-    for unit, kinds in enumerate(units):
+    for unit, kinds in units.items():
         whole = kinds[0] if len(kinds) == 1 else words(kinds)
         for piece, held, twice in _pieces(state, kinds):
             name = whole + piece
@@ -143,10 +154,10 @@ def unit_parts(state: State, units: list[tuple[str, ...]], kept: float) -> list[
                         reduce=chains[number],
                         weights=_stands(state, f"gathered weights of {name}{what}", "gathered", weights),
                         gradients=-1
-                        if made_in_turn(resolved, kinds)
+                        if unit in roots or made_in_turn(resolved, kinds)
                         else _stands(state, f"unsharded gradients of {name}{what}", "gradients", count * made),
                         reducing=_stands(state, f"gradients of {name}{what} to reduce", "communication", count * sent)
-                        if made < sent
+                        if unit in roots or made < sent
                         else -1,
                         shards=_stands(state, "gradients", "gradients", count / share * kept),
                         idle=_stands(state, "shards of gradients, place idle", "fragmentation", count / share * kept)

@@ -1,0 +1,67 @@
+"""Gathers of weights that the last step updated: of ZeRO-1 and ZeRO-2 with overlap_parameters, bucket by bucket.
+
+The layers of a bucket wait for its gather in their first forward.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.lowering.steps.assign import classes_of
+from simulator.lowering.steps.parameters import group_held, words
+from simulator.lowering.steps.state import State
+from simulator.lowering.steps.structure import Batch, Structure
+from simulator.lowering.steps.unit_parts import gather_link
+from simulator.program.program import COLLECTIVE
+
+__all__ = ["gather_buckets"]
+
+
+def gather_buckets(state: State) -> None:
+    """One gather per bucket of a chunk's weights, before the first forward that needs them."""
+    element = state.resolved.precision.element
+    items: dict[tuple[str, ...], list[int]] = {}
+    places: list[tuple[tuple[int, int], Waited]] = []
+    _, class_of = classes_of(state.chunks)
+    for number, variant in state.build(_kinds_of_first_forwards, class_of):
+        found: list[tuple[int, int]] = []
+        for group, first, _ in state.cuts[(number, "forward", variant)].spans:
+            if group not in items:
+                items[group] = [
+                    gather_link(state, f"weights of {words(group)}{what}", count * element, axes)
+                    for what, count, axes in group_held(state, group).parts(state.resolved)
+                ]
+            found += [(item, first) for item in items[group]]
+        places.append(((number, variant), tuple(found)))
+    state.build(_add_buckets, class_of, tuple(places))
+
+
+Waited = tuple[tuple[int, int], ...]
+"""Gathers: item, and the segment that waits for it."""
+
+
+def _first_forwards(rows: Structure, class_of: tuple[int, ...]) -> list[tuple[int, tuple[int, int]]]:
+    """(action, (class of its chunk, how it is cut)) of the first forwards of chunks."""
+    first = np.flatnonzero(rows.pattern.first_forward)
+    columns = first, rows.order.chunk[first], rows.variant[first]
+    return [(a, (class_of[c], v)) for a, c, v in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _kinds_of_first_forwards(rows: Structure, class_of: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Return (class of its chunk, how it is cut) of the first forwards that differ, as they come, and make no row."""
+    return tuple(dict.fromkeys(kind for _, kind in _first_forwards(rows, class_of)))
+
+
+def _add_buckets(
+    rows: Structure, class_of: tuple[int, ...], places: tuple[tuple[tuple[int, int], Waited], ...]
+) -> None:
+    """Add the gathers of first forwards, which are told by their kinds."""
+    of_kind = dict(places)
+    found = [(item, a, first) for a, kind in _first_forwards(rows, class_of) for item, first in of_kind[kind]]
+    numbers, action, place = np.array(found, np.int64).reshape(-1, 3).T
+    ranks = rows.pattern.rank[action]
+    lane = rows.lanes("dp")
+    added = rows.add_rows(
+        Batch(item=numbers, kind=COLLECTIVE, rank=ranks, streams=lane[ranks][:, None], chunk=rows.order.chunk[action])
+    )
+    rows.wait(rows.first_row[action] + place, added)
