@@ -144,6 +144,7 @@ def test_the_figure_shows_timelines_and_time_against_memory(job: str, dtsim: Dts
     assert (2, True) == (code, "names its format" in said)
 
 
+@pytest.mark.slow
 def test_all_schedules_side_by_side_have_two_columns_and_cut_bars(job: str, dtsim: Dtsim, tmp_path: Path) -> None:
     some, every, bars = (tmp_path / name for name in ("some.png", "every.png", "bars.png"))
     assert 0 == dtsim("compare", job, "--schedule", "gpipe,zbv,one_f_one_b,chimera", "--figure", str(some))[0]

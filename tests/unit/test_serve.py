@@ -390,6 +390,7 @@ def test_a_question_that_takes_too_long_is_ended_and_the_next_is_answered() -> N
         answering.close()
 
 
+@pytest.mark.slow
 def test_the_best_plan_is_a_setting_that_the_page_can_show(server: Server) -> None:
     status, found = ask(server, "best", SMALL)
     assert 200 == status, found

@@ -63,17 +63,18 @@ def _held_at_the_end(journals: Path, count: int) -> tuple[int, int]:
 def test_memory_hardly_grows_with_the_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some bytes of where a point's result is, nothing of the result, also where all are resumed.
 
-    What other threads of the process make meanwhile is counted, too, so the least of three tries tells.
+    What other threads of the process make meanwhile is counted, too, so the least of up to three tries tells.
     """
     monkeypatch.setattr("simulator.studies.sweep._SECONDS", 0.01)  # small blocks
-    tries = []
+    done = resumed = most = 1_800 * 100
     for number in range(3):
         journals = tmp_path / str(number)
         journals.mkdir()
         few, many = (_held_at_the_end(journals, count) for count in (200, 400))
-        tries.append((many[0] - few[0], many[1] - few[1]))
-    assert min(done for done, _ in tries) < 1_800 * 100
-    assert min(resumed for _, resumed in tries) < 1_800 * 100
+        done, resumed = min(done, many[0] - few[0]), min(resumed, many[1] - few[1])
+        if max(done, resumed) < most:
+            return
+    pytest.fail(f"{done} and {resumed} bytes more for 1,800 points more, at most {most} are right")
 
 
 def test_blocks_have_all_points_once_and_shrink_towards_the_end(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def test_first_predictions_err_as_the_documents_state(
     assert median(by_source) == pytest.approx(over_sources, abs=0.001)
 
 
+@pytest.mark.slow
 def test_a_card_that_was_found_out_later_was_not_known_at_first() -> None:
     found = {o.case_id: o for o in evidence.first("blind_runs")}
     assert "machine" in found["aoe2e-0001"].unknown  # predicted for a card of 700 W, ran on one of 500 W

@@ -26,11 +26,13 @@ def outcomes() -> list[Outcome]:
     return [o for some in run_outcomes(rows) for o in some if o.quantity == "step_time_s"]
 
 
+@pytest.mark.slow
 def test_every_row_is_predicted(outcomes: list[Outcome]) -> None:
     assert len(outcomes) >= 487
     assert [] == [(o.case_id, o.reason) for o in outcomes if o.predicted is None]
 
 
+@pytest.mark.slow
 def test_the_errors_are_those_that_the_documents_state(outcomes: list[Outcome]) -> None:
     """docs/held_out.md, runs nobody tuned on: 8.3 % over rows and 9.4 % over sources, most of it faster than measured."""
     medians = [s.median_ape for s in scores_by_group(outcomes).values() if s.median_ape is not None]
@@ -41,6 +43,7 @@ def test_the_errors_are_those_that_the_documents_state(outcomes: list[Outcome]) 
     assert -0.10 <= (scores.bias or -1.0) <= 0.05
 
 
+@pytest.mark.slow
 def test_no_price_was_fitted_to_a_source_of_these_runs(outcomes: list[Outcome]) -> None:
     shipped = {row["source"] for row in csv.DictReader(lines(PUBLISHED))}
     assert set() == shipped & {o.group for o in outcomes}

@@ -133,11 +133,13 @@ def shown() -> str:
     return HEAD[0] + PAGE.read_text().partition(HEAD[0])[2].partition("\n\n")[0]
 
 
+@pytest.mark.slow
 def test_all_four_sets_are_there() -> None:
     found = [(one.name.split(",")[0], one.gpus) for one in sets()]
     assert {("vTrain", 64), ("vTrain", 512), ("BLOOM", 384), ("Hagemann et al.", 64)} <= set(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(7))
 def test_the_pick_is_within_two_percent_of_the_best_or_within_the_noise_of_the_set(number: int) -> None:
     one = sets()[number]
@@ -146,6 +148,7 @@ def test_the_pick_is_within_two_percent_of_the_best_or_within_the_noise_of_the_s
     assert len(sets()) == 7
 
 
+@pytest.mark.slow
 def test_the_page_has_these_figures() -> None:
     assert shown().splitlines() == table().splitlines()
 
