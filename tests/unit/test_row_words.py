@@ -295,6 +295,20 @@ def test_megatrons_layer_pattern_and_pipeline_layout_are_read() -> None:
     assert (3, (5, 4, 4, 4, 4, 3)) == (layout["chunks_per_rank"], layout["layer_split"])
 
 
+def test_a_layer_that_no_model_has_takes_what_the_family_of_its_name_has() -> None:
+    odd = {"hidden": "1536", "heads": "12", "kv_heads": "4", "head_dim": "128", "ffn_hidden": "5000", "gated_mlp": "1"}
+    named = placed(**odd, model="qwen3-vl-2b-text")
+    assert (True, "qwen3", 0) == (
+        named.workload.model.qk_norm,
+        named.workload.model.family,
+        named.workload.model.mtp_layers,
+    )
+    assert any("as in qwen3_" in said for said in named.assumed)
+    plain = placed(**odd, model="somebody-2b")
+    assert not plain.workload.model.qk_norm
+    assert any("no model of ours has this layer" in said for said in plain.assumed)
+
+
 def test_experts_cut_otherwise_than_the_rest_have_as_large_parts() -> None:
     experts = {
         "moe_experts": "8",

@@ -307,7 +307,7 @@ def _stand(
     of_root = np.array(turned, np.int64)[added.t_unit]
     rows.touch_each("start", added.t_stands, of_root)
     rows.touch_each("end", added.t_made, of_root)
-    made, reducing, shards, idle = np.array(gradients, np.int64)[added.r_part].T
+    made, reducing, shards, idle = np.array(gradients, np.int64).reshape(-1, 4)[added.r_part].T
     copied = reducing >= 0
     rows.touch_each("start", added.stands, made)
     rows.touch_each("end", added.made[copied], made[copied])
