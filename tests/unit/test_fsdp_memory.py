@@ -59,7 +59,9 @@ def test_what_is_gathered_stands_from_where_the_host_asks_for_it() -> None:
 def test_the_root_unit_is_reduced_when_the_backward_has_ended(framework: str) -> None:
     program = lowered(framework)
     last = max(r for r in range(program.size) if program.kind[r] == COMPUTE and program.label(r).startswith("0B0"))
-    head = [r for r in range(program.size) if program.label(r).startswith("reduce_scatter gradients of head")]
+    head = [
+        r for r in range(program.size) if program.label(r).startswith("reduce_scatter gradients of embedding + head")
+    ]
     assert [program.after[program.after_offsets[r] : program.after_offsets[r + 1]].tolist() for r in head] == [[last]]
 
 

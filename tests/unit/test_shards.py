@@ -209,3 +209,7 @@ def test_a_format_of_reductions_without_an_effect_is_refused(plan: dict[str, Any
         resolve(LLAMA, Plan(**plan), 16)
     with pytest.raises(PlanError, match="data_parallel = 1"):
         resolve(LLAMA, Plan(gradient_reduce_dtype="bf16"), 1)
+
+
+def test_one_gpu_under_zero_3_gathers_and_reduces_nothing() -> None:
+    assert not traffic(lowered(1, zero_stage=3, framework="hugging_face_deepspeed"))
