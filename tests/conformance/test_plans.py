@@ -261,10 +261,14 @@ CASES |= {
 """Models of transformers, made ready by accelerate, under whose defaults FSDP1 prefetches nothing in the backward."""
 
 
+def ends_apart(folder: Path) -> None:
+    """Write the profile of the units of accelerate's fsdp2: the embedding is one, norm and head another."""
+    profile(folder, "pytorch_fsdp_ends_apart", "pytorch_fsdp", fsdp_root_unit="false")
+
+
 @pytest.fixture(autouse=True)
 def _ends_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The units of accelerate's fsdp2: the embedding is one, norm and head another."""
-    profile(tmp_path, "pytorch_fsdp_ends_apart", "pytorch_fsdp", fsdp_root_unit="false")
+    ends_apart(tmp_path)
     monkeypatch.chdir(tmp_path)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from simulator.program.program import COMPUTE, Program
 from tests.conformance.comparing import captured, llama_job, lowered, operators
-from tests.conformance.test_plans import CASES, Case
+from tests.conformance.test_plans import CASES, Case, ends_apart
 from tests.profiles import profile
 
 pytestmark = pytest.mark.slow
@@ -57,11 +57,6 @@ Rank 0 of a ring sees halves of queries alone, ours the mean of them and of halv
 TOKENS, LAYERS, TABLE, LOGITS = 2048, 4, 32_000 * 1024, 2048 * 32_000
 
 
-def again(shards: int, parts: int = 1) -> Amount:
-    """The embedding's unit is gathered before its backward too: cast, copied in, and copied out of what was gathered."""
-    return Amount(TABLE / parts * (2 * 2.0 + 10.0 / shards), 3)
-
-
 SPLIT_TABLE = Amount(TABLE / 2 * 6.0)
 """DTensor's embedding makes the gradient of the whole table on every rank (2 bytes of half of it), and copies its part out (4)."""
 WIDENED = Amount(LOGITS * 6.0, 1)
@@ -88,7 +83,6 @@ BESIDE: dict[str, dict[str, tuple[Amount, ...]]] = {
         "backward": (SPLIT_TABLE, Amount(LATENTS * 82.0)),
     },
     **{name: {"forward": (WIDENED,)} for name in ("transformers", "transformers, recompute", "transformers' Qwen3")},
-    "transformers, fsdp2": {"backward": (again(8),)},
 }
 """What a code does beside ours, by case and phase."""
 
@@ -120,6 +114,7 @@ def test_a_step_moves_and_starts_what_ours_does(name: str, tmp_path: Path, monke
     case = CASES[name]
     needed = {"titan.py:step": "torchtitan", "library.py:step": "accelerate"}.get(case.script, "torch")
     pytest.importorskip(needed, reason=f"the witness is {needed}: nox -s capture")
+    ends_apart(tmp_path)
     monkeypatch.chdir(tmp_path)
     theirs, ours = moved(captured(case.script, case.world, case.words)), moved(as_it_runs_here(name, case, tmp_path))
     kind = "ring" if "--context" in case.words else "exchange" if "--expert-ranks" in case.words else case.script
