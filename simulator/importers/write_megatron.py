@@ -8,7 +8,7 @@ from typing import Any
 from simulator.errors import PlanError
 from simulator.job import Job
 from simulator.lowering import resolve
-from simulator.lowering.steps.assign import before_prediction
+from simulator.lowering.steps.assign import assign_layers
 
 __all__ = ["megatron_script"]
 
@@ -166,11 +166,11 @@ def _parallel(job: Job) -> Iterator[tuple[str, Any]]:
         yield "sequence-parallel", True
     if p.tensor_parallel_splits:
         yield "tp-comm-overlap", True
-    model, chunks = job.workload.model, p.pipeline_parallel * p.chunks_per_rank
-    split = p.layer_split or (before_prediction(model.layers, chunks, model.mtp_layers) if model.mtp_layers else ())
-    if split and p.pipeline_parallel > 1:
-        stages = ["t" * count for count in split]
-        layout = "E" + "|".join(stages) + "m" * model.mtp_layers + "L"
+    model = job.workload.model
+    if p.pipeline_parallel > 1 and (p.layer_split or model.mtp_layers):
+        count = p.pipeline_parallel * p.chunks_per_rank
+        chunks = assign_layers(model.layers, count, p.layer_split or None, mtp=model.mtp_layers)
+        layout = "E" + "|".join("t" * chunk.layers + "m" * chunk.mtp for chunk in chunks) + "L"
         yield "pipeline-model-parallel-layout", f'"{layout}"'
     elif p.chunks_per_rank > 1:
         yield "num-virtual-stages-per-pipeline-rank", p.chunks_per_rank

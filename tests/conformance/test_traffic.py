@@ -55,8 +55,6 @@ no large pass, and not lowered one by one: a few in plain PyTorch, more with tra
 where torchtitan's experts are exchanged (their rows are counted, read by the host, and put in order by numbers of tokens).
 Rank 0 of a ring sees halves of queries alone, ours the mean of them and of halves of keys."""
 TOKENS, LAYERS, TABLE, LOGITS = 2048, 4, 32_000 * 1024, 2048 * 32_000
-
-
 SPLIT_TABLE = Amount(TABLE / 2 * 6.0)
 """DTensor's embedding makes the gradient of the whole table on every rank (2 bytes of half of it), and copies its part out (4)."""
 WIDENED = Amount(LOGITS * 6.0, 1)

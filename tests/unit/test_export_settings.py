@@ -37,6 +37,7 @@ def alike(one: Job, other: Job) -> None:
         ("llama3_8b", ("cp=2", "plan.context_parallel_kind=ulysses", "plan.attention=flash2", "workload.precision=mxfp8")),
         ("llama3_8b", ("plan.zero_stage=3", "workload.precision=bf16", "plan.optimizer_offload=0.5")),
         ("mixtral_8x7b", ("tp=2", "plan.sequence_parallel=true", "ep=4", "plan.expert_exchange=once_per_node", "plan.zero_stage=1")),
+        ("deepseek_v3", ("pp=4", "plan.zero_stage=1")),
         ("deepseek_v2_lite", ("ep=8", "plan.zero_stage=1", "plan.recompute=selective", "plan.recompute_modules=['mla_up_proj']")),
         ("gpt2_1_5b", ("workload.precision=fp16", "plan.recompute=full", "plan.recompute_method=block", "plan.recompute_layers=3")),
     ],

@@ -53,15 +53,9 @@ def add_memory(state: State) -> None:
                     cut = state.cuts[(number, word, variant)]
                     behind = _gathered_behind(state, cut) if variant == UNITS and direction else 0.0
                     largest = [largest_mark(state, costs, group, word, behind) for group in cut.different]
-                    for kinds, less in (
-                        ((0,), 0.0),
-                        ((1,), 0.0),
-                        ((2,), between if chunk.head else 0.0),
-                        ((3,), math.inf if between else 0.0),
-                    ):
-                        if (kinds != (0,)) == bool(direction):
-                            effect = [state.effect(_less(tensors, less)) for tensors in largest]
-                            marks.append((kinds, variant, tuple([effect[which] for which in cut.which])))
+                    for kinds, less in _halves(between, chunk) if direction else (((0,), 0.0),):
+                        effect = [state.effect(_less(tensors, less) if less else tensors) for tensors in largest]
+                        marks.append((kinds, variant, tuple([effect[which] for which in cut.which])))
                     if variant == UNITS:
                         kept, of_group = _kept_by(state, costs, chunk, cut.pieces, backward=bool(direction))
                         numbers = {what: state.effect(tensors) for what, tensors in kept.items()}
@@ -147,6 +141,14 @@ def _between(state: State, costs: dict[str, LayerCost], chunk: Chunk) -> float:
     if not (resolved.framework.split_keeps_graph and resolved.schedule.splits_backward) or chunk.embedding:
         return 0.0
     return costs[chunk.kinds[0]].input_bytes + sum(costs[kind].between for kind in chunk.kinds)
+
+
+def _halves(between: float, chunk: Chunk) -> tuple[tuple[tuple[int, ...], float], ...]:
+    """Return (kinds of backward actions, bytes that their temporaries hold less): where gradients are kept between the halves, the second
+    has no temporaries, and the first of a chunk with the head makes the kept ones among its own."""
+    if not between:
+        return (((1, 2, 3), 0.0),)
+    return ((1,), 0.0), ((2,), between if chunk.head else 0.0), ((3,), math.inf)
 
 
 def saved_by(state: State, costs: dict[str, LayerCost], chunk: Chunk) -> tuple[Tensor, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from simulator.remembered import hashed_once, kept
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER
 
-__all__ = ["Chunk", "Chunks", "assign_layers", "before_prediction", "by_weights", "classes_of", "ends_as_layers"]
+__all__ = ["Chunk", "Chunks", "assign_layers", "by_weights", "classes_of", "ends_as_layers"]
 
 
 @hashed_once
@@ -106,14 +106,14 @@ def by_weights(layers: int, chunks: int, layer: float, head: float) -> list[int]
     return found if all(found[:-1]) else None
 
 
-def before_prediction(layers: int, chunks: int, modules: int) -> list[int]:
+def _before_prediction(layers: int, chunks: int, modules: int) -> list[int]:
     """Return the layers of each chunk when a multi-token prediction module counts as two layers, for it has a head of its own, and the
     head as one: chunks are filled in order, and what stands behind the last layer takes its place from the last ones.
 
     Source: NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/recipes/deepseek/deepseek_v3.py, layouts of DeepSeek-V3 for 4 to 16 chunks;
     Megatron-LM's README of its mixture of experts for 32.
 
-    >>> before_prediction(61, 4, 1), before_prediction(61, 32, 1)[-3:], before_prediction(10, 4, 1)
+    >>> _before_prediction(61, 4, 1), _before_prediction(61, 32, 1)[-3:], _before_prediction(10, 4, 1)
     ([16, 16, 16, 13], [2, 1, 0], [4, 3, 3, 0])
     """
     each, more = divmod(layers + 2 * modules + 1, chunks)
@@ -138,7 +138,7 @@ def assign_layers(
     """
     if split is None:
         if mtp:
-            counts = before_prediction(layers, chunks, mtp)
+            counts = _before_prediction(layers, chunks, mtp)
         elif layers % chunks == 0:
             counts = [layers // chunks] * chunks
         elif (layers + 2) % chunks == 0 and chunks > 2:
