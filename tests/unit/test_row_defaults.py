@@ -141,3 +141,21 @@ def test_words_tell_the_kind_of_network_and_with_it_the_machine(words: str, gpus
 )
 def test_a_code_is_known_whose_name_says_nothing_beside_it(framework: str, known: bool) -> None:
     assert ("code" not in placed(framework=framework).unknown) is known
+
+
+@pytest.mark.parametrize(
+    ("framework", "stage", "reshards"),
+    [
+        ("torchtitan (FSDP2) + torch.compile", 3, False),
+        ("Meta internal", 3, False),
+        ("PyTorch FSDP", 2, True),
+        ("Megatron-DeepSpeed", 2, True),
+    ],
+)
+def test_the_second_stage_of_a_code_that_has_fsdp_alone_keeps_weights_from_forward_to_backward(
+    framework: str, stage: int, reshards: bool
+) -> None:
+    row = placed(framework=framework, zero_stage="2", tp="1", pp="1", dp="16")
+    assert stage == row.fields["zero_stage"]
+    assert reshards is row.fields.get("reshard_after_forward", True)
+    assert reshards is not any(said.startswith("zero_stage 3") for said in row.assumed)

@@ -321,6 +321,9 @@ def _sharding(row: Row, framework: str, replicas: int, context: int, assumed: li
             return {"zero_stage": stage, "shard_size": group}
         assumed.append(f"states sharded over all {replicas} replicas: groups of {group} do not divide them")
     hooks = stage == 3 and load_framework(framework).fetch_time > 0  # run on one rank, too
+    if stage == 2 and replicas > 1 and not any(load_framework(framework).can("zero_stage", n) for n in (1, 2)):
+        assumed.append("zero_stage 3 whose weights stay from forward to backward (2 in a code that has FSDP alone)")
+        return {"zero_stage": 3, "reshard_after_forward": False}
     return {"zero_stage": stage if replicas > 1 or hooks else 0}
 
 
