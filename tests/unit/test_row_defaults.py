@@ -155,7 +155,9 @@ def test_a_code_is_known_whose_name_says_nothing_beside_it(framework: str, known
 def test_the_second_stage_of_a_code_that_has_fsdp_alone_keeps_weights_from_forward_to_backward(
     framework: str, stage: int, reshards: bool
 ) -> None:
-    row = placed(framework=framework, zero_stage="2", tp="1", pp="1", dp="16")
-    assert stage == row.fields["zero_stage"]
-    assert reshards is row.fields.get("reshard_after_forward", True)
-    assert reshards is not any(said.startswith("zero_stage 3") for said in row.assumed)
+    for group in ("", "8"):
+        row = placed(framework=framework, zero_stage="2", tp="1", pp="1", dp="16", shard_size=group)
+        assert stage == row.fields["zero_stage"]
+        assert group == str(row.fields.get("shard_size", ""))
+        assert reshards is row.fields.get("reshard_after_forward", True)
+        assert reshards is not any(said.startswith("zero_stage 3") for said in row.assumed)

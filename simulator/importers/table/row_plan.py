@@ -301,7 +301,7 @@ def _blank_microbatch(row: Row, pipeline: int, replicas: int) -> tuple[int, str]
 
 
 def _sharding(row: Row, framework: str, replicas: int, context: int, assumed: list[str]) -> dict[str, Any]:
-    """Return the ZeRO stage and, where states are sharded in groups, their size.
+    """Return the ZeRO stage, the size of groups in which states are sharded, if any, and whether gathered weights stay, where they do.
 
     Args:
         replicas: ranks that hold the same weights, the `context` ranks that share sequences among them.
@@ -314,17 +314,18 @@ def _sharding(row: Row, framework: str, replicas: int, context: int, assumed: li
     if stage is None or stage > 3:
         raise CannotPlace(f"zero_stage must be 0 to 3, but it is {text(row, 'zero_stage')[:20]!r}", counts=False)
     group = count(row, "shard_size")
-    if stage and group and group < replicas:
-        if group == 1:
-            return {"zero_stage": 0}
-        if group % context == 0 and replicas % group == 0:
-            return {"zero_stage": stage, "shard_size": group}
-        assumed.append(f"states sharded over all {replicas} replicas: groups of {group} do not divide them")
-    hooks = stage == 3 and load_framework(framework).fetch_time > 0  # run on one rank, too
-    if stage == 2 and replicas > 1 and not any(load_framework(framework).can("zero_stage", n) for n in (1, 2)):
+    if group == 1 and replicas > 1:
+        return {"zero_stage": 0}
+    profile, kept = load_framework(framework), {}
+    if stage == 2 and replicas > 1 and not any(profile.can("zero_stage", n) for n in (1, 2)):
+        stage, kept = 3, {"reshard_after_forward": False}
         assumed.append("zero_stage 3 whose weights stay from forward to backward (2 in a code that has FSDP alone)")
-        return {"zero_stage": 3, "reshard_after_forward": False}
-    return {"zero_stage": stage if replicas > 1 or hooks else 0}
+    if stage and group and group < replicas:
+        if group % context == 0 and replicas % group == 0:
+            return {"zero_stage": stage, "shard_size": group, **kept}
+        assumed.append(f"states sharded over all {replicas} replicas: groups of {group} do not divide them")
+    hooks = stage == 3 and profile.fetch_time > 0  # run on one rank, too
+    return {"zero_stage": stage if replicas > 1 or hooks else 0, **kept}
 
 
 def _usual_zero_stage(framework: str) -> int:
