@@ -1,6 +1,6 @@
 """Published runs of eager codes, predicted twice: by profile, as every run is, and through a recording of such a code.
 
-python -m tests.conformance.published        the table of docs/accuracy.md (needs torch and transformers: nox -s capture)
+python -m tests.conformance.published        the table of docs/behind_the_numbers.md (needs torch and transformers: nox -s capture)
 """
 
 from __future__ import annotations
