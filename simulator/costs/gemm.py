@@ -99,6 +99,7 @@ def gemm_seconds(
     ends = (c.prologue + c.gradient_prologue * gradient) * pace * _HALF_BYTES / element
     depth = np.ceil(k / parts / _DEPTH_STEP) * _DEPTH_STEP + ends
     rate = peak * _issue_rate(c, pace, dtype) * _alignment(sizes, layout, dtype, element, peak, gpu, c)
+    rate = rate * np.array([1.0 if name == "TN" else c.turned_rate for name in layout])
     compute = waves * rows * columns * depth * (2.0 * gpu.streaming_multiprocessors) / rate
     busy = 2.0 * batch * m * n * k / (peak * compute)
     lasting = compute * np.asarray(repeats, np.float64)

@@ -122,6 +122,7 @@ class GemmCoefficients(_Calibration):
             small_tile_loss were measured on: on slower tensor cores they lose less; 0 = the same loss everywhere.
         prologue: start and end of a tile, as the depth of 16-bit operands that takes as long; `gradient_prologue` is added for weight
             gradients.
+        turned_rate: rate of products whose operands do not both run along the depth (NN, NT: both gradients), relative to TN.
         small_tile_loss: loss of smaller tiles, per percent of extra operand traffic per output element.
         wave_softening: 0: a last, partial wave costs a whole one; 1: work is spread evenly (stream-K).
         exposed_output: share of the output's memory time that compute does not hide.
@@ -147,6 +148,7 @@ class GemmCoefficients(_Calibration):
     issue_reference: NotNegative = 0.0
     prologue: NotNegative
     gradient_prologue: NotNegative
+    turned_rate: Fraction = 1.0
     small_tile_loss: NotNegative
     wave_softening: Fraction
     exposed_output: NotNegative

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize(("case", "apart"), [("titan-0001", 0.02), ("f8nc-0001", 0.035)])
 def test_a_profile_and_a_recording_of_the_code_predict_the_same_step(case: str, apart: float) -> None:
-    """They part in forward and backward, which a recording prices by how each pass walks memory (docs/behind_the_numbers.md), and nowhere else."""
+    """They part in forward and backward, priced by how each pass walks memory (docs/behind_the_numbers.md), and nowhere else."""
     pytest.importorskip("torch", reason="recording a script needs torch: nox -s capture")
     found = twice(next(row for row in rows() if row["case_id"] == case))
 

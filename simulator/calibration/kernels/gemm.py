@@ -39,6 +39,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "issue_efficiency": (0.4, 1.2),
     "prologue": (0.0, 600.0),
     "gradient_prologue": (0.0, 400.0),
+    "turned_rate": (0.5, 1.0),
     "small_tile_loss": (0.0, 1.0),
     "wave_softening": (0.0, 0.98),
     "exposed_output": (0.0, 2.0),
