@@ -72,7 +72,7 @@ def names(kind: str) -> list[str]:
     Raises:
         UnknownNameError: no such kind.
     """
-    return sorted(spec_files(kind))
+    return sorted({file.removesuffix(".toml") for folder in searched_folders(kind) for file in _toml_files(folder)})
 
 
 def find_spec(kind: str, name: str) -> Path:
