@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from simulator.cli.app import main
+from simulator.remembered import forget_all
 
 # How long a machine takes is no property of what is tested. A change is judged by the same inputs everywhere;
 # `nox -s explore` draws others.
@@ -19,6 +21,23 @@ settings.register_profile("explore", max_examples=1000, print_blob=True, **HOWEV
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 collect_ignore = ["validation/torch_stages.py"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests and what they import are no garbage: a tenth of the time went into searching them.  Speeds are printed as users have them."""
+    if config.getoption("markexpr") != "benchmark":
+        gc.set_threshold(10_000, 10, 100)
+
+
+def pytest_sessionfinish() -> None:
+    """Leave without five searches of all that was made: what is found in them after the last test is judged by none."""
+    gc.freeze()
+
+
+@pytest.fixture
+def little_remembered() -> None:
+    """For tests that fork: a child need not copy, and let go of, what all the tests before have left to be remembered."""
+    forget_all()
 
 
 @pytest.fixture

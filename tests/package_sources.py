@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import gc
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,20 +32,14 @@ class Source:
 
 @functools.cache
 def package_sources() -> tuple[Source, ...]:
-    """Return every Python file of the package; `__init__` keeps its own part in the dotted name.
-
-    The garbage collector rests meanwhile and never walks the trees: there are some 350,000 nodes, and they stay.
-    """
+    """Return every Python file of the package; `__init__` keeps its own part in the dotted name."""
     found = []
-    gc.disable()
     for path in sorted(PACKAGE.rglob("*.py")):
         if "_data" not in path.parts:
             text = path.read_text()
             tree = ast.parse(text)
             module = ("simulator", *path.relative_to(PACKAGE).with_suffix("").parts)
             found.append(Source(path=path, module=module, text=text, tree=tree, nodes=tuple(ast.walk(tree))))
-    gc.freeze()
-    gc.enable()
     return tuple(found)
 
 

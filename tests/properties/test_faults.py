@@ -26,6 +26,8 @@ from tests.properties.writers import (
 
 __all__ = ["folder"]
 
+pytestmark = pytest.mark.usefixtures("little_remembered")
+
 
 def check_refused(left: subprocess.CompletedProcess[str]) -> None:
     """One readable message, no traceback, exit code 2."""
