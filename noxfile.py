@@ -51,7 +51,7 @@ def shuffled(session: nox.Session) -> tuple[str, ...]:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The quick suite, as the README has it (six minutes on two cores); with SHUFFLE=1 once more in random order."""
+    """The quick suite, as the README has it (three minutes on two cores); with SHUFFLE=1 once more in random order."""
     python(session, "pytest", "-n", "2", *session.posargs)
     if os.environ.get("SHUFFLE"):
         python(session, "pytest", *shuffled(session), *session.posargs)

@@ -23,6 +23,12 @@ KEPT = ("simulator", "tests", "hardware_specs", "workloads", "docs", "notebooks"
 DATA = ("tests/unit/test_data_files.py", "tests/architecture/test_sources.py")
 """Tests of every data file."""
 PREDICTED = "llama3_8b_fsdp_8xh100"
+FIGURES = f"""
+import simulator
+p = simulator.simulate_job(simulator.load_job({PREDICTED!r}))
+print(repr(p.step_time), repr(p.low), repr(p.high), repr(p.peak_memory))
+"""
+"""Prints a shipped job's figures to the last digit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +217,7 @@ class Copy:
             if file.is_file():
                 shutil.copy2(file, root / file.name)
         self.before = self.files()
-        self.predicted = self.predictions()
+        self.predicted = self.python("-c", FIGURES)
 
     def files(self) -> dict[str, bytes]:
         """Return what stands in the copy, caches aside."""
@@ -237,15 +243,10 @@ class Copy:
         assert done.returncode == 0, f"{arguments}: {(done.stdout + done.stderr)[-6000:]}"
         return done.stdout
 
-    def holds(self, kind: str) -> None:
-        """Run a promise's own check, with the copy's package."""
+    def holds(self, kind: str) -> str:
+        """Run a promise's own check, with the copy's package; return what a shipped job is then predicted to take."""
         where = "import simulator\nassert simulator.__file__.startswith({!r}), simulator.__file__\n"
-        self.python("-c", where.format(str(self.root)) + PROMISES[kind].check)
-
-    def predictions(self) -> str:
-        """Return a shipped job's figures to the last digit."""
-        ask = f"import simulator; p = simulator.simulate_job(simulator.load_job({PREDICTED!r}))"
-        return self.python("-c", f"{ask}; print(repr(p.step_time), repr(p.low), repr(p.high), repr(p.peak_memory))")
+        return self.python("-c", where.format(str(self.root)) + FIGURES + PROMISES[kind].check)
 
 
 @pytest.fixture(scope="module")
@@ -268,10 +269,9 @@ def test_one_new_file_is_found_and_passes_what_is_made_for_its_kind(kind: str, c
     for needed in (*promise.needs, kind):
         copy.add(needed)
 
-    copy.holds(kind)
+    assert copy.predicted == copy.holds(kind)
     copy.python("-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "-k", Path(promise.target).stem, *promise.tests)
 
-    assert copy.predicted == copy.predictions()
     added = {PROMISES[one].target for one in (*promise.needs, kind)}
     assert copy.before == {file: text for file, text in copy.files().items() if file not in added}
 

@@ -26,7 +26,7 @@ from simulator.workload.graph import Kernel
 
 @pytest.mark.parametrize("strategy", list(STRATEGIES), ids=lambda s: str(s.name))
 def test_every_strategy_keeps_the_contract(strategy: Strategy) -> None:
-    StrategyContract(strategy).check_all(chains=8 if len(strategy.axes) == 1 else 3)  # many ranks take long
+    StrategyContract(strategy).check_all(chains=8 if len(strategy.axes) == 1 else 1)  # many ranks take long: more below
 
 
 @pytest.mark.slow

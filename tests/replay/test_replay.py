@@ -18,7 +18,7 @@ from tests.replay.cases import PLANS, cases
 from tests.replay.figures import differing, read_figures
 from tests.replay.recorder import Recorder
 
-EVERY = 40
+EVERY = 80
 """The quick suite replays all jobs, and of rows and plans every so many."""
 
 

@@ -72,7 +72,7 @@ def optimum(p: int, m: int, f: Any, i: Any, w: Any, t: int, limit: int) -> float
     return float(solver.objective_value)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES[::2], *(pytest.param(case, marks=pytest.mark.slow) for case in CASES[1::2])])
 def test_small_shapes_reach_the_proven_optimum(case: tuple[int, ...]) -> None:
     p, m, f, i, w, t, limit = case
     found = automatic_schedule(Shape(p, m), f, i, w, t, limit)

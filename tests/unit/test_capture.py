@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from simulator.program.calls import Traffic
 from simulator.program.spec import verify
 from simulator.program.text import parse_text, render_text
 from simulator.simulation import simulate_program
+
+Dtsim = Callable[..., tuple[int, str, str]]
 
 
 def event(path: str = "layers.0", phase: str = "forward", stream: int = 0, **facts: object) -> Event:
@@ -280,30 +282,26 @@ def test_a_script_that_is_none_is_refused(tmp_path: Path, target: str, says: str
         script_of(str(tmp_path / target))
 
 
-def test_without_torch_one_message_says_what_to_install(tmp_path: Path) -> None:
+def test_without_torch_one_message_says_what_to_install(
+    dtsim: Dtsim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = tmp_path / "train.py"
     script.write_text("")
-    hide = "import sys; sys.modules['torch'] = None; from simulator.cli import main; main(sys.argv[1:])"
-    done = subprocess.run(
-        [sys.executable, "-c", hide, "capture", str(script)], capture_output=True, text=True, check=False
-    )
+    monkeypatch.setitem(sys.modules, "torch", None)
+    code, out, said = dtsim("capture", str(script))
 
-    assert (2, "") == (done.returncode, done.stdout)
-    assert "pip install 'dtsim[torch]'" in done.stderr
+    assert (2, "") == (code, out)
+    assert "pip install 'dtsim[torch]'" in said
 
 
-def dtsim(*words: str) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, "-m", "simulator", *words], capture_output=True, text=True, check=False)
-    return done.returncode, done.stderr
-
-
-def test_a_program_needs_a_cluster_and_takes_no_settings_of_a_job(tmp_path: Path) -> None:
+def test_a_program_needs_a_cluster_and_takes_no_settings_of_a_job(dtsim: Dtsim, tmp_path: Path) -> None:
     path = tmp_path / "step.program"
     path.write_text(render_text(captured_program(step(event()))))
 
-    assert (2, True) == ((found := dtsim("run", str(path)))[0], "--cluster" in found[1])
-    found = dtsim("run", str(path), "--cluster", "dgx_h100", "--set", "plan.tensor_parallel=2")
-    assert (2, True) == (found[0], "--set" in found[1])
+    code, _, said = dtsim("run", str(path))
+    assert (2, True) == (code, "--cluster" in said)
+    code, _, said = dtsim("run", str(path), "--cluster", "dgx_h100", "--set", "plan.tensor_parallel=2")
+    assert (2, True) == (code, "--set" in said)
     assert 0 == dtsim("run", str(path), "--cluster", "dgx_h100")[0]
 
 
@@ -311,11 +309,11 @@ def test_a_program_needs_a_cluster_and_takes_no_settings_of_a_job(tmp_path: Path
     ("option", "value"), [("--world", "0"), ("--rank", "8"), ("--rank", "0,x"), ("--time-limit", "-1 s")]
 )
 def test_options_of_a_capture_that_cannot_be_are_refused_before_anything_runs(
-    tmp_path: Path, option: str, value: str
+    dtsim: Dtsim, tmp_path: Path, option: str, value: str
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text("raise SystemExit('this ran')")
-    code, said = dtsim("capture", str(script), option, value)
+    code, _, said = dtsim("capture", str(script), option, value)
 
     assert 2 == code
     assert "this ran" not in said

@@ -26,6 +26,8 @@ NOT_RUN = (
     "dtsim sweep",
 )
 """They serve for ever, need a device or files of the reader's, take minutes, or have tests of their own."""
+LONG = ("dtsim advise",)
+"""Run in CI: some seconds, for a verb that tests/unit/test_guide.py calls with a smaller model."""
 RUN = [line for lines in EXAMPLES.values() for line in lines if not line.startswith(NOT_RUN)]
 LOG = "".join(
     f" [2026-01-01 00:00:{step:02d}] iteration {step}/ 100 | consumed samples: {step * 128} | "
@@ -43,7 +45,7 @@ def test_every_help_page_has_examples_that_stay_on_their_lines(dtsim: Dtsim, ver
     assert all(line.startswith(f"dtsim {verb}") for line in EXAMPLES[verb])
 
 
-@pytest.mark.parametrize("line", RUN)
+@pytest.mark.parametrize("line", [pytest.param(one, marks=[pytest.mark.slow] * one.startswith(LONG)) for one in RUN])
 def test_an_example_runs_as_it_is_printed(
     dtsim: Dtsim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
