@@ -22,6 +22,7 @@ from simulator.collectives.crossing import placed_with_crossing
 from simulator.errors import PlanError, SpecError, UnknownNameError
 from simulator.hardware.coefficients import Pair, Profile, find_profile, library_of, load_cost_table, pooled_profile
 from simulator.hardware.fabric import Fabric, GroupPlacement, fabric_of
+from simulator.program.prices import PriceClass
 from simulator.registry import Family
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class CollectiveTime:
         protocol: ll, ll128 or simple.
         sigma: standard deviation of log(measured / predicted) of its class.
         calibrated: whether logs of this platform stand behind it.
-        class_name: kind:algorithm:level, such as "all_reduce:ring:node".
+        price_class: kind, algorithm and level.
         profile: the name of the profile used.
         method: "closed form" or "steps", and why, in words.
     """
@@ -65,7 +66,7 @@ class CollectiveTime:
     protocol: str
     sigma: float
     calibrated: bool
-    class_name: str
+    price_class: PriceClass
     profile: str
     method: str = "closed form"
 
@@ -136,7 +137,7 @@ def _price(
             protocol="simple",
             sigma=profile.everything.sigma,
             calibrated=profile.calibrated,
-            class_name=f"{kind}:none:{place.level}",
+            price_class=PriceClass(kind, "none", place.level),
             profile=profile.name,
         )
     taken = [candidate.seconds(message) for candidate in offered]
@@ -148,7 +149,7 @@ def _price(
         protocol=best.protocol,
         sigma=_sigma(kind, message, place, fabric, best, profile),
         calibrated=measured,
-        class_name=f"{kind}:{best.algorithm}:{place.level}",
+        price_class=PriceClass(kind, best.algorithm, place.level),
         profile=profile.name,
         method=best.method,
     )

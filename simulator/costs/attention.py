@@ -15,6 +15,8 @@ Attention that keeps its scores in memory is no kernel of its own: it is two pro
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -22,6 +24,7 @@ from simulator.costs.gemm import clock_share, tensor_pace
 from simulator.errors import ProgramError
 from simulator.hardware.compute_coefficients import AttentionCoefficients
 from simulator.hardware.gpu import Gpu
+from simulator.program.prices import PriceClass
 from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = ["attention_calibrated", "attention_class", "attention_seconds", "attention_sigma"]
@@ -159,9 +162,10 @@ def _reach(end: Array, span: Array, chunked: bool) -> Array:
     return np.asarray(inner * inner / 2.0 + np.where(end > inner, inner * (end - inner), 0.0))
 
 
-def attention_class(kernel: str) -> str:
-    """Return the name of the price class, such as "attention:flash2"."""
-    return f"attention:{kernel}"
+@functools.lru_cache(maxsize=64)
+def attention_class(kernel: str) -> PriceClass:
+    """Return the price class of an attention kernel."""
+    return PriceClass("attention", kernel)
 
 
 def attention_calibrated(kernel: str, dtype: str, gpu: Gpu, coefficients: AttentionCoefficients) -> bool:

@@ -12,6 +12,7 @@ The numbers are in `hardware/compute_coefficients.py`.  Host launches are not pa
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -21,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from simulator.errors import ProgramError
 from simulator.hardware.compute_coefficients import Clock, GemmCoefficients
 from simulator.hardware.gpu import Gpu
+from simulator.program.prices import PriceClass
 from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = [
@@ -118,9 +120,10 @@ def gemm_seconds(
     return np.asarray(seconds.min(axis=0))
 
 
-def gemm_class(dtype: str) -> str:
-    """Return the name of the price class, such as "gemm:bf16"."""
-    return f"gemm:{dtype}"
+@functools.lru_cache(maxsize=64)
+def gemm_class(dtype: str) -> PriceClass:
+    """Return the price class of products in a number format."""
+    return PriceClass("gemm", dtype)
 
 
 def gemm_calibrated(dtype: str, gpu: Gpu, coefficients: GemmCoefficients) -> bool:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from simulator.errors import ProgramError
 from simulator.hardware.host import Host
+from simulator.program.prices import PriceClass
 
 __all__ = ["HOST_COPY_CLASS", "HOST_UPDATE_CLASS", "host_seconds"]
 
-HOST_COPY_CLASS, HOST_UPDATE_CLASS = "host_copy", "host_update"
-"""Names of the price classes."""
+HOST_COPY_CLASS, HOST_UPDATE_CLASS = PriceClass("host_copy"), PriceClass("host_update")
 
 
-def host_seconds(what: str, size: float, host: Host) -> tuple[float, str, float]:
+def host_seconds(what: str, size: float, host: Host) -> tuple[float, PriceClass, float]:
     """Return (time [s], price class, sigma) of a copy or an update.
 
     Args:
@@ -30,8 +30,8 @@ def host_seconds(what: str, size: float, host: Host) -> tuple[float, str, float]
 
     >>> from simulator.hardware.cluster import load_cluster
     >>> from simulator.hardware.host import host_of
-    >>> seconds, name, _ = host_seconds("to_host", 55.44e9, host_of(load_cluster("dgx_h100")))
-    >>> round(seconds, 3), name
+    >>> seconds, which, _ = host_seconds("to_host", 55.44e9, host_of(load_cluster("dgx_h100")))
+    >>> round(seconds, 3), str(which)
     (1.0, 'host_copy')
     """
     if what == "host_update":

@@ -26,12 +26,12 @@ from simulator.errors import ProgramError
 from simulator.hardware.fabric import Fabric, GroupPlacement, place_group, place_hop
 from simulator.hardware.host import Host, host_of
 from simulator.program.calls import SYNCHRONISED
-from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, RESOURCE_KINDS
+from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, RESOURCE_KINDS, PriceClass
 from simulator.program.program import COPY, TRANSFER, FusedSegment, Link, OperatorTable, Segment
 
-__all__ = ["HOST_CLASS", "HOST_SIGMA", "ItemPrice", "class_names", "price_item"]
+__all__ = ["HOST_CLASS", "HOST_SIGMA", "ItemPrice", "price_classes", "price_item"]
 
-HOST_CLASS = "host"
+HOST_CLASS = PriceClass("host")
 HOST_SIGMA = 0.3
 """Spread of launch times between hosts: traces show medians of 3 to 6 us, i.e. exp(+-0.3) around 4 us."""
 
@@ -39,8 +39,8 @@ SMALL_WAIT = 0.05
 """A block that waits for its host for less than this part of its kernels' time is not called host-bound."""
 
 Pieces = tuple[tuple[OperatorTable, int], ...]
-_CLASSES: dict[str, int] = {}
-"""Numbers of the price classes met so far: names of kinds, algorithms and levels, of which there are few."""
+_CLASSES: dict[PriceClass, int] = {}
+"""Numbers of the price classes met so far, of which there are few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,7 +49,7 @@ class ItemPrice:
 
     Args:
         classes: seconds by number of the price class.
-        noted: number of the price class (`class_names`) of every part that was priced by itself; `seconds`, `weighted` (by its sigma),
+        noted: number of the price class (`price_classes`) of every part that was priced by itself; `seconds`, `weighted` (by its sigma),
             `calibrated`: of each.
     """
 
@@ -76,9 +76,9 @@ class _Draft:
         self.noted: list[tuple[int, float, float, bool]] = []
         self.model = self.placement = ""
 
-    def note(self, name: str, seconds: float, sigma: float, calibrated: bool) -> None:
+    def note(self, which: PriceClass, seconds: float, sigma: float, calibrated: bool) -> None:
         """Count seconds under a price class."""
-        self.count(_CLASSES.setdefault(name, len(_CLASSES)), seconds, sigma, calibrated)
+        self.count(_CLASSES.setdefault(which, len(_CLASSES)), seconds, sigma, calibrated)
 
     def count(self, number: int, seconds: float, sigma: float, calibrated: bool) -> None:
         """As `note`, by the number of the class."""
@@ -103,8 +103,8 @@ class _Draft:
         )
 
 
-def class_names() -> list[str]:
-    """Return the names of price classes by number."""
+def price_classes() -> list[PriceClass]:
+    """Return the price classes met so far, by number."""
     return list(_CLASSES)
 
 
@@ -236,12 +236,12 @@ def _run(table: OperatorTable, machine: Machine, axes: Axes, host: HostTimes) ->
     work = table_time(table, machine, axes, host)
     classes = [
         (
-            _CLASSES.setdefault(name, len(_CLASSES)),
+            _CLASSES.setdefault(which, len(_CLASSES)),
             time.seconds,
             time.weighted_sigma / time.seconds if time.seconds else 0.0,
             time.calibrated,
         )
-        for name, time in priced.classes.items()
+        for which, time in priced.classes.items()
     ]
     return _Run(
         price=priced,
@@ -263,7 +263,7 @@ def _hide(draft: _Draft, saved: float) -> None:
     """Take what a fused pair hides off the experts' exchanges."""
     ep = ACCOUNTS.index("ep")
     draft.account[ep] -= saved
-    exchanges = [number for name, number in _CLASSES.items() if name.startswith("all_to_all")]
+    exchanges = [number for which, number in _CLASSES.items() if which.kind == "all_to_all"]
     numbers = [number for number in draft.classes if number in exchanges]
     total = sum(draft.classes[number] for number in numbers)
     for number in numbers:
@@ -306,13 +306,13 @@ def _link(
 
 def _copy(draft: _Draft, what: str, message: float, account: int, host: Host) -> None:
     """Price what the host does; copies use the GPU's copy engines, updates nothing of it."""
-    seconds, name, sigma = host_seconds(what, message, host)
+    seconds, which, sigma = host_seconds(what, message, host)
     draft.occupancy = seconds
     if what != "host_update":
         draft.share[RESOURCE_KINDS.index("copy")] = 1.0
     draft.account[account] = seconds
-    draft.note(name, seconds, sigma, True)
-    draft.model = name
+    draft.note(which, seconds, sigma, True)
+    draft.model = str(which)
 
 
 def _message(
@@ -335,7 +335,7 @@ def _message(
         draft.occupancy = time.seconds
     draft.share[RESOURCE_KINDS.index("pp" if kind == TRANSFER else _wires(place, fabric))] = 1.0
     draft.account[account] = draft.occupancy
-    draft.note(time.class_name, time.seconds, time.sigma, time.calibrated)
+    draft.note(time.price_class, time.seconds, time.sigma, time.calibrated)
     draft.model = f"{time.algorithm}/{time.protocol} ({time.profile})"
     draft.placement = placement_text(place, time)
 

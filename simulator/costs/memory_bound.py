@@ -21,11 +21,11 @@ from numpy.typing import ArrayLike, NDArray
 from simulator.errors import ProgramError
 from simulator.hardware.compute_coefficients import MemoryBoundCoefficients
 from simulator.hardware.gpu import Gpu
+from simulator.program.prices import PriceClass
 
 __all__ = ["MEMORY_BOUND_CLASS", "memory_bound_calibrated", "memory_bound_seconds", "memory_bound_sigma"]
 
-MEMORY_BOUND_CLASS = "memory_bound"
-"""Name of the price class."""
+MEMORY_BOUND_CLASS = PriceClass("memory_bound")
 
 
 def memory_bound_seconds(

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs.desk import Desk, desk_of
-from simulator.costs.items import HOST_CLASS, HOST_SIGMA, ItemPrice, class_names, price_item
+from simulator.costs.items import HOST_CLASS, HOST_SIGMA, ItemPrice, price_classes, price_item
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
 from simulator.plan.framework import load_framework
-from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, ByClass, Prices
+from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, ByClass, PriceClass, Prices
 from simulator.program.program import Program, Segment
 from simulator.program.ragged import ranges
 
@@ -73,15 +73,15 @@ def _joined(different: list[ItemPrice], numbers: list[int], slowdown: NDArray[np
         slowdown=slowdown,
         model=tuple([models[number] for number in numbers]),
         placement=tuple([places[number] for number in numbers]),
-        by_class=functools.partial(_by_class, different, item, class_names()),
+        by_class=functools.partial(_by_class, different, item, price_classes()),
     )
 
 
-def _by_class(different: list[ItemPrice], item: NDArray[np.int64], names: list[str]) -> ByClass:
+def _by_class(different: list[ItemPrice], item: NDArray[np.int64], classes: list[PriceClass]) -> ByClass:
     """What the prices of all items rest on; classes are numbered as they come.
 
     Args:
-        different: the prices; `item`: [items] which of them each item has; `names`: of classes, by number.
+        different: the prices; `item`: [items] which of them each item has; `classes`: by number.
     """
     part = _spread([len(p.noted) for p in different], item)
     noted = _column([p.noted for p in different], np.int64)[part]
@@ -101,7 +101,7 @@ def _by_class(different: list[ItemPrice], item: NDArray[np.int64], names: list[s
         [p.classes.values() for p in different], np.float64
     )
     return ByClass(
-        classes=tuple([names[n] for n in met.tolist()]),
+        classes=tuple([classes[n] for n in met.tolist()]),
         class_share=share[item],
         sigma=np.divide(weighted, seconds, out=np.zeros(len(met)), where=seconds != 0.0),
         calibrated=tuple((np.bincount(unknown, minlength=len(met)) == 0).tolist()),

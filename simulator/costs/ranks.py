@@ -147,16 +147,16 @@ def _slowest(folded: Program, folded_item: Ints, jobs: dict[Cluster, list[int]])
     for cluster, numbers in jobs.items():
         items = tuple(folded.items[int(folded_item[i])] for i in numbers)
         tables.append((np.array(numbers), price(replace(folded, items=items), cluster)))
-    names = tuple(dict.fromkeys(name for _, p in tables for name in p.classes))
+    classes = tuple(dict.fromkeys(which for _, p in tables for which in p.classes))
     columns: dict[str, Any] = {
         "occupancy": np.zeros(n),
         "latency": np.zeros(n),
         "account": np.zeros((n, len(ACCOUNTS))),
         "share": np.zeros((n, len(RESOURCE_KINDS))),
     }
-    class_share, known = np.zeros((n, len(names))), np.full(n, -1.0)
+    class_share, known = np.zeros((n, len(classes))), np.full(n, -1.0)
     model, placement = ["given"] * n, [""] * n
-    weight, sigma, calibrated = np.zeros(len(names)), np.zeros(len(names)), [True] * len(names)
+    weight, sigma, calibrated = np.zeros(len(classes)), np.zeros(len(classes)), [True] * len(classes)
     for priced, prices in tables:
         total = prices.occupancy + prices.latency
         slower = total > known[priced]
@@ -164,7 +164,7 @@ def _slowest(folded: Program, folded_item: Ints, jobs: dict[Cluster, list[int]])
         known[rows] = total[slower]
         for name, column in columns.items():
             column[rows] = getattr(prices, name)[slower]
-        index = np.array([names.index(name) for name in prices.classes], np.int64)
+        index = np.array([classes.index(which) for which in prices.classes], np.int64)
         class_share[rows] = 0.0
         class_share[np.ix_(rows, index)] = prices.class_share[slower]
         for i, row in zip(np.flatnonzero(slower).tolist(), rows.tolist(), strict=True):
@@ -176,9 +176,9 @@ def _slowest(folded: Program, folded_item: Ints, jobs: dict[Cluster, list[int]])
             calibrated[q] &= good
     made = functools.partial(
         ByClass,
-        classes=names,
+        classes=classes,
         class_share=class_share,
-        sigma=np.divide(sigma, weight, out=np.zeros(len(names)), where=weight > 0),
+        sigma=np.divide(sigma, weight, out=np.zeros(len(classes)), where=weight > 0),
         calibrated=tuple(calibrated),
     )
     return Prices(

@@ -39,7 +39,7 @@ from simulator.hardware.gpu import Gpu
 from simulator.hardware.interference import load_interference
 from simulator.hardware.parts import NORMAL, Pace
 from simulator.program.calls import EXCHANGED, AttentionCall, Call, NodeExchange, Product, Traffic
-from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, account_of
+from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, PriceClass, account_of
 from simulator.program.program import COLLECTIVE, COMPUTE, OperatorTable
 from simulator.units import BYTES_PER_ELEMENT
 
@@ -141,7 +141,7 @@ class TablePrice:
     launches: int
     account: NDArray[np.float64]
     resource: NDArray[np.float64]
-    classes: dict[str, ClassTime]
+    classes: dict[PriceClass, ClassTime]
     rows: NDArray[np.float64]
     crossings: tuple[str, ...] = ()
 
@@ -155,9 +155,9 @@ def price_table(table: OperatorTable, machine: Machine, axes: Axes) -> TablePric
 def _price_table(table: OperatorTable, machine: Machine, axes: Axes) -> TablePrice:
     seconds, noted, launches, account_numbers, resource_numbers = _kernel_prices(table, machine)
     seconds = seconds.copy()
-    classes: dict[str, ClassTime] = defaultdict(ClassTime)
-    for name, time in noted.items():
-        classes[name] = ClassTime(time.seconds, time.weighted_sigma, time.calibrated)
+    classes: dict[PriceClass, ClassTime] = defaultdict(ClassTime)
+    for which, time in noted.items():
+        classes[which] = ClassTime(time.seconds, time.weighted_sigma, time.calibrated)
     crossings: list[str] = []
     for i in _collectives(table):
         crossings += _collective(table, i, machine, axes, seconds, classes)
@@ -222,17 +222,19 @@ def _collectives(table: OperatorTable) -> tuple[int, ...]:
 @functools.lru_cache(maxsize=4096)
 def _kernel_prices(
     table: OperatorTable, machine: Machine
-) -> tuple[NDArray[np.float64], dict[str, ClassTime], int, Ints, Ints]:
+) -> tuple[NDArray[np.float64], dict[PriceClass, ClassTime], int, Ints, Ints]:
     """Return what does not depend on the mesh: seconds of every kernel, 0 for collectives; the same by price class; launches; the
     number of the account, and of the kind of resource, of every row."""
     seconds = np.zeros(len(table))
-    classes: dict[str, ClassTime] = defaultdict(ClassTime)
-    for indices, priced, names, sigmas, known in _kernels(table, machine):
-        streams = names[0] == MEMORY_BOUND_CLASS
+    classes: dict[PriceClass, ClassTime] = defaultdict(ClassTime)
+    for indices, priced, row_classes, sigmas, known in _kernels(table, machine):
+        streams = row_classes[0] == MEMORY_BOUND_CLASS
         values = priced / (machine.pace.memory_bandwidth if streams else machine.pace.clock)
         seconds[indices] = values
-        for value, name, sigma, good in zip(values.tolist(), names, sigmas.tolist(), known.tolist(), strict=True):
-            classes[name].add(value, sigma, good)
+        for value, which, sigma, good in zip(
+            values.tolist(), row_classes, sigmas.tolist(), known.tolist(), strict=True
+        ):
+            classes[which].add(value, sigma, good)
     account, resource = [], []
     for i, (kind, work, group) in enumerate(zip(table.kind.tolist(), table.work, table.group, strict=True)):
         communicates = kind == COLLECTIVE
@@ -257,7 +259,7 @@ def slowed_in_a_layer(machine: Machine) -> tuple[float, float]:
     return float(machine.slowdown[product, message]), float(machine.slowdown[message, product])
 
 
-Priced = tuple[NDArray[np.int64], NDArray[np.float64], list[str], NDArray[np.float64], NDArray[np.bool_]]
+Priced = tuple[NDArray[np.int64], NDArray[np.float64], list[PriceClass], NDArray[np.float64], NDArray[np.bool_]]
 
 
 def _kernels(table: OperatorTable, machine: Machine) -> Iterator[Priced]:
@@ -373,7 +375,7 @@ def _collective(
     machine: Machine,
     axes: tuple[tuple[str, int], ...],
     seconds: NDArray[np.float64],
-    classes: dict[str, ClassTime],
+    classes: dict[PriceClass, ClassTime],
 ) -> Iterator[str]:
     """Price a collective inside a block; beside a compute row only what that row does not hide counts.
 
@@ -390,7 +392,7 @@ def _collective(
         other = int(table.beside[i])
         exposed = overlapped(float(seconds[other]), time.seconds, *slowed_in_a_layer(machine)) - float(seconds[other])
     seconds[i] = exposed
-    classes[time.class_name].add(exposed, time.sigma, time.calibrated)
+    classes[time.price_class].add(exposed, time.sigma, time.calibrated)
     if time.method.startswith("steps"):
         yield f"{table.work[i]} over {'-'.join(table.group[i])}: {placement_text(place, time)}"
 

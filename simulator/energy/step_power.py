@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.costs.memory_bound import MEMORY_BOUND_CLASS
+from simulator.costs.price import HOST_CLASS
 from simulator.costs.tables import Machine, machine_of
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.power import Power, PowerCoefficients, load_power_coefficients
@@ -157,25 +159,27 @@ def _item_watts(
     for i, item in enumerate(prediction.program.items):
         if isinstance(item, Link):
             continue
-        flops: dict[str, float] = defaultdict(float)
+        products: dict[str, float] = defaultdict(float)
+        attention = 0.0
         for table, count in item.pieces:
             for row, work in enumerate(table.work):
-                if work in ("gemm", "attention"):
-                    flops[f"gemm:{table.dtype[row]}" if work == "gemm" else work] += count * float(table.flops[row])
+                if work == "gemm":
+                    products[table.dtype[row]] += count * float(table.flops[row])
+                elif work == "attention":
+                    attention += count * float(table.flops[row])
         total = joules = 0.0
-        for name, seconds in zip(prices.classes, prices.class_share[i].tolist(), strict=True):
+        for one, seconds in zip(prices.classes, prices.class_share[i].tolist(), strict=True):
             if seconds <= 0.0:
                 continue
-            kind, _, which = name.partition(":")
-            if kind == "gemm":
-                drawn = running(flops[name] / seconds, which)
-            elif kind == "attention":
-                kernel = machine.attention.kernels.get(which)
-                drawn = running(flops["attention"] / seconds, "", kernel.power_share if kernel else 0.0)
-            elif kind == "memory_bound":
+            if one.kind == "gemm":
+                drawn = running(products[one.which] / seconds, one.which)
+            elif one.kind == "attention":
+                kernel = machine.attention.kernels.get(one.which)
+                drawn = running(attention / seconds, "", kernel.power_share if kernel else 0.0)
+            elif one == MEMORY_BOUND_CLASS:
                 drawn = min(gpu.power, numbers.memory_bound * limit)
             else:
-                share = numbers.waiting if kind == "host" else numbers.communication
+                share = numbers.waiting if one == HOST_CLASS else numbers.communication
                 drawn = min(gpu.power, share * limit)
             total, joules = total + seconds, joules + seconds * drawn
         out[i] = joules / total if total else idle

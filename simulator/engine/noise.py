@@ -92,8 +92,8 @@ class NoisyStep:
     @functools.cached_property
     def attention(self) -> Floats:
         """Per item of the prices: seconds of attention kernels."""
-        named = [q for q, name in enumerate(self.prices.classes) if name.startswith("attention")]
-        out: Floats = self.prices.class_share[:, named].sum(axis=1)
+        mine = [q for q, which in enumerate(self.prices.classes) if which.kind == "attention"]
+        out: Floats = self.prices.class_share[:, mine].sum(axis=1)
         return out
 
 

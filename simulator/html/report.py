@@ -119,7 +119,7 @@ def _critical(p: Prediction) -> dict[str, Any]:
     return {
         "whole": p.step_time,
         "ladder": list(from_peak_to_step(p)),
-        "classes": list(class_seconds(p).items())[:_MOST_TERMS],
+        "classes": [(str(which), s) for which, s in class_seconds(p).items()][:_MOST_TERMS],
         "host_bound": p.provenance["host_bound"],
         "leaves": leaving[:_MOST_TERMS],
     }
@@ -146,10 +146,11 @@ def _levers(p: Prediction, job: Job) -> dict[str, Any]:
 
 def _trust(p: Prediction) -> dict[str, Any]:
     facts = p.provenance
+    terms = sorted(p.spreads(slower=True).items(), key=lambda term: -term[1])[:_MOST_TERMS]
     return {
         "kind": facts["kind_of_run"],
         "runs": facts["runs_of_this_kind"],
-        "terms": sorted(p.spreads(slower=True).items(), key=lambda term: -term[1])[:_MOST_TERMS],
+        "terms": [(str(term), sigma) for term, sigma in terms],
         "calibrated": facts["calibration"]["calibrated"],
         "uncalibrated": facts["calibration"]["uncalibrated"],
     }

@@ -5,11 +5,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ACCOUNTS", "BLOCKED", "HOST_BOUND", "PARTS_OF_AXES", "RESOURCE_KINDS", "ByClass", "Prices", "account_of"]
+__all__ = [
+    "ACCOUNTS",
+    "BLOCKED",
+    "HOST_BOUND",
+    "PARTS_OF_AXES",
+    "RESOURCE_KINDS",
+    "ByClass",
+    "PriceClass",
+    "Prices",
+    "account_of",
+]
 
 ACCOUNTS = ("forward", "backward", "recompute", "optimizer", "host", "tp", "cp", "ep", "dp", "pp", "bubble")
 """Where an instant of a rank can go; a step's breakdown has one entry each and sums to the step time."""
@@ -35,18 +46,38 @@ def account_of(group: tuple[str, ...]) -> str:
     return PARTS_OF_AXES.get(group[0], group[0])
 
 
+class PriceClass(NamedTuple):
+    """What prices have in common that are wrong together.
+
+    Args:
+        kind: gemm, attention, memory_bound, host, host_copy, host_update or the name of a collective.
+        which: the number format of a gemm, the kernel of attention, the algorithm of a collective; "" else.
+        level: of a collective, the outermost level that it crosses; "" else.
+
+    >>> str(PriceClass("all_reduce", "ring", "node")), str(PriceClass("gemm", "bf16")), str(PriceClass("host"))
+    ('all_reduce:ring:node', 'gemm:bf16', 'host')
+    """
+
+    kind: str
+    which: str = ""
+    level: str = ""
+
+    def __str__(self) -> str:
+        return ":".join(filter(None, self))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ByClass:
     """What prices rest on.
 
     Args:
-        classes: names of the price classes (gemm:bf16, attention, host, all_reduce:ring:node, ...).
+        classes: the price classes.
         class_share: [items, classes] seconds of occupancy + latency by class.
         sigma: [classes] standard deviation of log(measured / priced) of each class, from its residual file.
         calibrated: per class, whether measurements stand behind it.
     """
 
-    classes: tuple[str, ...]
+    classes: tuple[PriceClass, ...]
     class_share: NDArray[np.float64]
     sigma: NDArray[np.float64]
     calibrated: tuple[bool, ...]
@@ -81,7 +112,7 @@ class Prices:
         return self.by_class()
 
     @property
-    def classes(self) -> tuple[str, ...]:
+    def classes(self) -> tuple[PriceClass, ...]:
         """As of `ByClass`."""
         return self._by_class.classes
 

@@ -18,7 +18,7 @@ from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.hardware.parts import RankKind
 from simulator.hardware.run_residuals import KindResidual, Unknown, load_run_residuals, run_kind
 from simulator.program.critical import critical_path
-from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, Prices, account_of
+from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, PriceClass, Prices, account_of
 from simulator.program.program import CATEGORIES, Program
 from simulator.program.trace import Trace
 from simulator.report.breakdown import EXPOSED, breakdown, mean_breakdown
@@ -35,8 +35,8 @@ __all__ = ["QUANTILE", "WHOLE_RUNS", "Prediction", "measure"]
 
 QUANTILE = 1.2816
 """The 90 % quantile of the normal distribution: low and high enclose 80 %."""
-WHOLE_RUNS = "whole runs of this kind"
-"""Name of the term of the band that no single price explains."""
+WHOLE_RUNS = PriceClass("whole runs of this kind")
+"""The term of the band that no single price explains."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -91,7 +91,7 @@ class Prediction(Tabular):
         return self.step_time * math.exp(QUANTILE * self._priced)
 
     @functools.cached_property
-    def sigma_classes(self) -> dict[str, float]:
+    def sigma_classes(self) -> dict[PriceClass, float]:
         """Log spread that each price class adds to the band."""
         return _sigma_classes(self.program, self.prices, self.trace, self.window)
 
@@ -246,8 +246,8 @@ class Prediction(Tabular):
         total = sum(parts.values())
         return total * math.exp(-width), total * math.exp(width)
 
-    def spreads(self, slower: bool) -> dict[str, float]:
-        """Return the log spread of each term of the band, on the side of slower or of faster runs."""
+    def spreads(self, slower: bool) -> dict[PriceClass, float]:
+        """Return the log spread of each term of the band, price classes and `WHOLE_RUNS`, on the side of slower or of faster runs."""
         whole = self.whole_runs.sigma_slower if slower else self.whole_runs.sigma_faster
         return {**self.sigma_classes, WHOLE_RUNS: whole}
 
@@ -336,7 +336,7 @@ class Prediction(Tabular):
             "host_memory_bytes": self.host_memory,
             "fits": self.fits,
             "band": {
-                "sigma_by_class": self.sigma_classes,
+                "sigma_by_class": {str(which): sigma for which, sigma in self.sigma_classes.items()},
                 "sigma_whole_runs": {
                     "slower": self.whole_runs.sigma_slower,
                     "faster": self.whole_runs.sigma_faster,
@@ -381,6 +381,9 @@ def measure(
 def _facts(prediction: Prediction, unrolled: int) -> dict[str, Any]:
     """What the run itself adds to the provenance."""
     program, prices, cluster, whole = prediction.program, prediction.prices, prediction.cluster, prediction.whole_runs
+    known: dict[bool, list[str]] = {False: [], True: []}
+    for which, good in zip(prices.classes, prices.calibrated, strict=True):
+        known[good].append(str(which))
     return {
         "engine": prediction.trace.engine,
         "flush": _flush_words(prediction.window, unrolled),
@@ -390,8 +393,8 @@ def _facts(prediction: Prediction, unrolled: int) -> dict[str, Any]:
         "unknown": sorted(prediction.unseen),
         "runs_of_this_kind": {"median_error": whole.median, "n": whole.runs, "sources": whole.sources},
         "calibration": {
-            "uncalibrated": sorted(n for n, good in zip(prices.classes, prices.calibrated, strict=True) if not good),
-            "calibrated": sorted(n for n, good in zip(prices.classes, prices.calibrated, strict=True) if good),
+            "uncalibrated": sorted(known[False]),
+            "calibrated": sorted(known[True]),
             "models": sorted(set(prices.model) - {"kernels", HOST_BOUND, BLOCKED}),
         },
         "host_bound": sorted(
@@ -421,7 +424,7 @@ def _peak(program: Program, ranks: tuple[RankKind, ...], dtype: str) -> float:
     return float(np.average([kind.peak_flops[name] for kind in ranks], weights=program.rank_weight))
 
 
-def _sigma_classes(program: Program, prices: Prices, trace: Trace, window: StepWindow) -> dict[str, float]:
+def _sigma_classes(program: Program, prices: Prices, trace: Trace, window: StepWindow) -> dict[PriceClass, float]:
     """Per class: its share of the critical path times its sigma."""
     path = critical_path(program, prices, trace)
     if not window.whole:
@@ -429,10 +432,10 @@ def _sigma_classes(program: Program, prices: Prices, trace: Trace, window: StepW
     seconds = prices.class_share[program.item[path]].sum(axis=0)
     length = window.high - window.low
     share = seconds / length if length else seconds
-    out: dict[str, float] = {}
-    for name, part, sigma in zip(prices.classes, share, prices.sigma, strict=True):
+    out: dict[PriceClass, float] = {}
+    for which, part, sigma in zip(prices.classes, share, prices.sigma, strict=True):
         if part > 0:
-            out[name] = float(part * sigma)
+            out[which] = float(part * sigma)
     return out
 
 

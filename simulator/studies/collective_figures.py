@@ -152,7 +152,7 @@ class CollectiveFigures(Tabular):
                 "cluster": self.cluster,
                 "calibration": self.time.profile,
                 "calibrated": self.time.calibrated,
-                "class": self.time.class_name,
+                "class": str(self.time.price_class),
                 "sigma": self.time.sigma,
                 "engine": self.time.method.partition(":")[0],
                 "method": self.time.method,
@@ -172,7 +172,7 @@ class CollectiveFigures(Tabular):
                 f"bus bandwidth {show(self.bus_bandwidth, 'B/s')}, algorithm bandwidth {show(self.algorithm_bandwidth, 'B/s')}",
                 f"algorithm {time.algorithm}, protocol {time.protocol}; {self.place.text}",
                 *([f"by {time.method}"] if ":" in time.method else []),
-                f"profile {time.profile} ({known}), spread of its class {time.class_name}: {percent(time.sigma)}",
+                f"profile {time.profile} ({known}), spread of its class {time.price_class}: {percent(time.sigma)}",
                 *([self.why] if self.why else []),
             ),
         )

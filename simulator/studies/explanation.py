@@ -9,6 +9,7 @@ from typing import Any
 
 from simulator.errors import PlanError
 from simulator.job import Job
+from simulator.program.prices import PriceClass
 from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
 from simulator.report.schema import SCHEMA_VERSION
@@ -52,7 +53,7 @@ class Explanation:
     prediction: Prediction
     name: str
     ladder: tuple[tuple[str, float], ...]
-    classes: dict[str, float]
+    classes: dict[PriceClass, float]
     gains: tuple[Trial, ...]
     other: Trial | None = None
 
@@ -75,7 +76,7 @@ class Explanation:
             "step_time_s": {"value": p.step_time, "low": p.low, "high": p.high},
             "from_peak_to_step_s": [{"part": words, "seconds": s} for words, s in self.ladder],
             "breakdown_s": p.breakdown,
-            "critical_path_s": self.classes,
+            "critical_path_s": {str(which): s for which, s in self.classes.items()},
             "host_bound": p.provenance["host_bound"],
             "placement": p.provenance["placement"],
             "bubble_fraction": p.bubble_fraction,
@@ -107,7 +108,9 @@ class Explanation:
 
     def _binding(self) -> Section:
         p = self.prediction
-        rows = tuple((name, show(s, "s"), percent(s / p.step_time)) for name, s in list(self.classes.items())[:8])
+        rows = tuple(
+            (str(which), show(s, "s"), percent(s / p.step_time)) for which, s in list(self.classes.items())[:8]
+        )
         blocks = p.provenance["host_bound"]
         leaving = sorted({re.sub(r"( of rank)? \d+( to \d+)?", "", name) for name in p.provenance["placement"]})
         return Section(

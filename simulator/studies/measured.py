@@ -9,7 +9,8 @@ from typing import Any
 from simulator.errors import SpecError
 from simulator.job import Job
 from simulator.program.critical import critical_path
-from simulator.report.prediction import QUANTILE, WHOLE_RUNS, Prediction
+from simulator.program.prices import PriceClass
+from simulator.report.prediction import QUANTILE, Prediction
 from simulator.report.table import Section, Table, percent
 from simulator.units import show
 
@@ -126,13 +127,13 @@ def measured_time(job: Job, step_time: float | None, tokens_per_second_per_gpu: 
     return step_time if step_time is not None else job.measured_step_time or None
 
 
-def class_seconds(prediction: Prediction) -> dict[str, float]:
+def class_seconds(prediction: Prediction) -> dict[PriceClass, float]:
     """Return seconds of the critical path by price class, the largest first."""
     program, prices = prediction.program, prediction.prices
     path = critical_path(program, prices, prediction.trace)
     seconds = prices.class_share[program.item[path]].sum(axis=0)
     pairs = sorted(zip(prices.classes, seconds.tolist(), strict=True), key=lambda pair: -pair[1])
-    return {name: s for name, s in pairs if s > 0}
+    return {which: s for which, s in pairs if s > 0}
 
 
 def judge_step_time(prediction: Prediction, measured: float) -> Judgement:
@@ -147,10 +148,10 @@ def judge_step_time(prediction: Prediction, measured: float) -> Judgement:
     seconds = class_seconds(prediction)
     sign = 1.0 if gap > 0 else -1.0
     terms = []
-    for name, sigma in prediction.spreads(slower=gap > 0).items():
+    for term, sigma in prediction.spreads(slower=gap > 0).items():
         reach = abs(prediction.step_time * math.expm1(sign * QUANTILE * sigma))
-        in_step = 0.0 if name == WHOLE_RUNS else seconds.get(name, 0.0)
-        terms.append(Term(name=name, seconds=in_step, reach=reach, explains=reach >= abs(gap)))
+        in_step = seconds.get(term, 0.0)
+        terms.append(Term(name=str(term), seconds=in_step, reach=reach, explains=reach >= abs(gap)))
     terms.sort(key=lambda term: (-term.reach, term.name))
     accounts = [(n, s, (s + gap) / s) for n, s in prediction.breakdown.items() if s > 0 and s + gap >= 0]
     accounts.sort(key=lambda part: abs(math.log(part[2])) if part[2] > 0 else math.inf)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.costs.price import HOST_CLASS
 from simulator.importers.operations import Operation
 from simulator.program.program import COLLECTIVE, TRANSFER, Link
 from simulator.report.frames import Records, Tabular
@@ -21,7 +22,6 @@ from simulator.units import show
 
 __all__ = ["KernelsBeside", "kernel_seconds", "kernels_beside", "message_bytes"]
 
-_ON_HOST = ("host",)
 _COMPUTE = ("gemm", "attention", "memory_bound", "optimizer")
 """What a trace calls `compute` that does not tell kernels apart."""
 _LOCAL = ("compute", *_COMPUTE)
@@ -125,10 +125,9 @@ def kernel_seconds(prediction: Prediction) -> dict[str, float]:
     prices = prediction.prices
     seconds = _uses(prediction) @ prices.class_share
     out: dict[str, float] = {}
-    for name, value in zip(prices.classes, seconds.tolist(), strict=True):
-        kind = name.partition(":")[0]
-        if kind not in _ON_HOST and value > 0:
-            out[kind] = out.get(kind, 0.0) + value
+    for which, value in zip(prices.classes, seconds.tolist(), strict=True):
+        if which != HOST_CLASS and value > 0:
+            out[which.kind] = out.get(which.kind, 0.0) + value
     return dict(sorted(out.items(), key=lambda pair: -pair[1]))
 
 

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from simulator.program.prices import PriceClass
+
 __all__ = ["digests", "rows"]
 
 _LENGTH = 12
@@ -36,12 +38,14 @@ def _plain(thing: Any) -> Any:
     kind = type(thing)
     if kind in (str, float, int, bool, type(None), bytes):
         return thing
+    if kind is PriceClass:
+        return str(thing)
     if kind is tuple or kind is list:
         return tuple(map(_plain, thing))
     if kind is np.ndarray:
         return str(thing.dtype), thing.shape, thing.tobytes()
     if isinstance(thing, Mapping):
-        return tuple((key, _plain(value)) for key, value in thing.items())
+        return tuple((_plain(key), _plain(value)) for key, value in thing.items())
     if _fields(kind):
         return (kind.__name__, *((name, _plain(getattr(thing, name))) for name in _fields(kind)))
     return repr(thing)

@@ -126,7 +126,7 @@ def test_trust_depends_on_kernel_gpu_and_length():
     assert not attention_calibrated("flash2", "fp16", v100, guessed)
     sigma = attention_sigma([4096, 128], [4096, 128], "flash2", "bf16", h100, numbers)
     assert sigma[0] < sigma[1]
-    assert attention_class("flash2") == "attention:flash2"
+    assert str(attention_class("flash2")) == "attention:flash2"
 
 
 def test_bad_input_is_refused():

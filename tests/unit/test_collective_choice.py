@@ -12,6 +12,7 @@ from simulator.errors import PlanError, UnknownNameError
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.coefficients import load_cost_table
 from simulator.hardware.fabric import Fabric, describe_group, fabric_of, place_group, place_hop
+from simulator.program.prices import PriceClass
 
 MIB = 2.0**20
 A100 = fabric_of(load_cluster("dgx_a100", 128))
@@ -112,7 +113,7 @@ def test_measured_platforms_say_so_and_others_carry_a_wider_band() -> None:
     )
     assert (True, False) == (known.calibrated, unknown.calibrated)
     assert known.sigma < unknown.sigma
-    assert "all_reduce:ring:node" == known.class_name
+    assert PriceClass("all_reduce", "ring", "node") == known.price_class
     named = dataclasses.replace(A100, architecture="pascal", calibration=("nccl_ampere_nvlink",))
     assert "nccl_ampere_nvlink" == collective_seconds("all_reduce", 64 * MIB, describe_group(8), named).profile
 

@@ -133,7 +133,7 @@ def test_calibrated_means_this_architecture_and_number_format():
     assert gemm_calibrated("fp16", A100, load_gemm_coefficients(A100))
     assert not gemm_calibrated("tf32", A100, load_gemm_coefficients(A100))
     assert not gemm_calibrated("fp16", t4, load_gemm_coefficients(t4))
-    assert gemm_class("bf16") == "gemm:bf16"
+    assert str(gemm_class("bf16")) == "gemm:bf16"
 
 
 def test_a_gpu_comes_before_its_chip_and_its_chip_before_its_architecture():

@@ -31,7 +31,7 @@ def step(*settings: str) -> tuple[float, float]:
     job = load_job("gpt3_175b", settings)
     found = simulate(job.workload, job.plan, job.cluster)
     program, prices = found.program, found.prices
-    clocked = [q for q, name in enumerate(prices.classes) if name.startswith(("gemm", "attention"))]
+    clocked = [q for q, which in enumerate(prices.classes) if which.kind in ("gemm", "attention")]
     first = program.rank == 0
     return found.step_time, float(prices.class_share[program.item[first]][:, clocked].sum())
 

@@ -224,7 +224,7 @@ def test_a_factor_slows_its_own_kernels(factor: str, touched: tuple[str, ...]) -
     slow = simulate_job(job(f'cluster.parts=[{{nodes="0-1",{factor}=0.5}}]')).prices
     for kind in ("gemm", "memory_bound", "attention"):
         before, after = (
-            sum(p.class_share[:, q].sum() for q, name in enumerate(p.classes) if name.startswith(kind))
+            sum(p.class_share[:, q].sum() for q, which in enumerate(p.classes) if which.kind == kind)
             for p in (plain, slow)
         )
         assert before > 0

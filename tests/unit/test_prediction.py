@@ -14,7 +14,7 @@ from simulator.engine.compiled_engine import run_many
 from simulator.hardware.cluster import load_cluster
 from simulator.plan.plan import Plan
 from simulator.program.critical import critical_path
-from simulator.report.prediction import QUANTILE, Prediction
+from simulator.report.prediction import QUANTILE, WHOLE_RUNS, Prediction
 from simulator.simulation import simulate
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
@@ -120,7 +120,7 @@ def test_the_band_comes_from_the_classes_on_the_critical_path() -> None:
     slower, faster = (math.sqrt(sum(s**2 for s in prediction.spreads(side).values())) for side in (True, False))
     assert prediction.high == pytest.approx(prediction.step_time * math.exp(QUANTILE * slower), rel=1e-12)
     assert prediction.low == pytest.approx(prediction.step_time * math.exp(-QUANTILE * faster), rel=1e-12)
-    assert {"whole runs of this kind"} == set(prediction.spreads(True)) - set(prediction.sigma_classes)
+    assert {WHOLE_RUNS} == set(prediction.spreads(True)) - set(prediction.sigma_classes)
 
 
 def test_the_band_agrees_with_sampled_prices_through_the_engine() -> None:

@@ -18,7 +18,7 @@ from simulator.lowering import lower, resolve
 from simulator.lowering.layers.expand import layer_costs
 from simulator.plan.framework import load_framework
 from simulator.plan.plan import Plan
-from simulator.program.prices import ACCOUNTS, BLOCKED
+from simulator.program.prices import ACCOUNTS, BLOCKED, PriceClass
 from simulator.program.program import COLLECTIVE, TRANSFER, Link, Program, Segment
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
@@ -172,10 +172,11 @@ def test_every_class_has_a_spread_and_says_whether_it_was_calibrated() -> None:
     program = program_of("llama3_8b", 8, 8, 8192, zero_stage=3, framework="torchtitan")
     known, new = (price(program, load_cluster(c, 8)) for c in ("h100_x8", "ascend_910b_x8"))
     assert (known.sigma > 0).all()
-    assert "gemm:bf16" in known.classes
+    product = PriceClass("gemm", "bf16")
+    assert product in known.classes
     table = dict(zip(new.classes, new.calibrated, strict=True))
-    assert not table["gemm:bf16"]
-    sigmas = [dict(zip(p.classes, p.sigma, strict=True))["gemm:bf16"] for p in (known, new)]
+    assert not table[product]
+    sigmas = [dict(zip(p.classes, p.sigma, strict=True))[product] for p in (known, new)]
     assert sigmas[0] < sigmas[1]
 
 
