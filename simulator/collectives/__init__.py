@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from simulator.collectives.base import KINDS, PRIOR, PROTOCOLS, Collective, Cost
-from simulator.collectives.crossing import placed_with_crossing
+from simulator.collectives.crossing import Method, placed_with_crossing
 from simulator.errors import PlanError, SpecError, UnknownNameError
 from simulator.hardware.coefficients import Pair, Profile, find_profile, library_of, load_cost_table, pooled_profile
 from simulator.hardware.fabric import Fabric, GroupPlacement, fabric_of
@@ -58,7 +58,7 @@ class CollectiveTime:
         calibrated: whether logs of this platform stand behind it.
         price_class: kind, algorithm and level.
         profile: the name of the profile used.
-        method: "closed form" or "steps", and why, in words.
+        method: how the time was found.
     """
 
     seconds: float
@@ -68,7 +68,7 @@ class CollectiveTime:
     calibrated: bool
     price_class: PriceClass
     profile: str
-    method: str = "closed form"
+    method: Method = Method()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Candidate:
     bandwidth: float
     ramp: float
     medium: tuple[float, ...]
-    method: str = "closed form"
+    method: Method = Method()
 
     def seconds(self, message: float) -> float:
         """Return the seconds of one message [B]: the scalar twin of `Collective.seconds`."""
@@ -291,7 +291,9 @@ def bus_factor(kind: str, ranks: int) -> float:
     return (ranks - 1) / ranks if kind in _SHARED_OUT else 1.0
 
 
-def _tuned(member: Collective, protocol: str, cost: Cost, profile: Profile, pooled: Profile, method: str) -> Candidate:
+def _tuned(
+    member: Collective, protocol: str, cost: Cost, profile: Profile, pooled: Profile, method: Method
+) -> Candidate:
     """Return the cost with its multipliers: the platform's, else those of all platforms, else none."""
     name = f"{member.name}:{protocol}"
     pair: Pair = profile.pairs.get(name) or pooled.pairs.get(name, PRIOR)

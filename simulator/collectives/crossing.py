@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +27,30 @@ from simulator.hardware.fabric_graph import FabricGraph, graph_of
 from simulator.hardware.fair_rates import drain_seconds
 from simulator.hardware.topology import Lattice
 
-__all__ = ["MOST_ROUNDS", "Crossing", "crossing_of", "placed_alike", "placed_with_crossing", "reason_of"]
+__all__ = ["MOST_ROUNDS", "Crossing", "Method", "crossing_of", "placed_alike", "placed_with_crossing", "reason_of"]
 
 MOST_ROUNDS = 128
 """Rounds of different patterns that are solved; of an algorithm with more, every so many-th stands for its neighbours."""
 
 Numbers = NDArray[np.int64]
+
+
+class Method(NamedTuple):
+    """How the time of a collective was found.
+
+    Args:
+        engine: a closed form, or the steps of the algorithm on the topology.
+        why: in words; "" where there is no topology whose flows could cross.
+
+    >>> str(Method("steps", "groups share network cards")), str(Method())
+    ('steps: groups share network cards', 'closed form')
+    """
+
+    engine: Literal["closed form", "steps"] = "closed form"
+    why: str = ""
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +70,18 @@ class Crossing:
 
 def placed_with_crossing(
     member: Collective, kind: str, place: GroupPlacement, fabric: Fabric
-) -> tuple[GroupPlacement, str]:
-    """Return the placement with what crossing flows leave of its bandwidth, and how that was found, in words."""
+) -> tuple[GroupPlacement, Method]:
+    """Return the placement with what crossing flows leave of its bandwidth, and how that was found."""
     if fabric.topology is None or place.lattice is None or place.nodes < 2:
-        return place, "closed form"
+        return place, Method()
     found = crossing_of(member, kind, place, fabric)
     placed = replace(place, crossing=found.factor)
     if not found.reason:
-        return placed, "closed form: no flows cross"
+        return placed, Method(why="no flows cross")
     if not found.solved:
-        return replace(place, crossing=0.0), f"closed form: {found.reason}"
+        return replace(place, crossing=0.0), Method(why=found.reason)
     lost = f"{found.factor:.3g} times the time of its own cards" if found.factor > 1.005 else "and loses nothing"
-    return placed, f"steps: {found.reason}, {lost}"
+    return placed, Method("steps", f"{found.reason}, {lost}")
 
 
 def placed_alike(place: GroupPlacement, fabric: Fabric) -> GroupPlacement:

@@ -393,13 +393,13 @@ def _collective(
         exposed = overlapped(float(seconds[other]), time.seconds, *slowed_in_a_layer(machine)) - float(seconds[other])
     seconds[i] = exposed
     classes[time.price_class].add(exposed, time.sigma, time.calibrated)
-    if time.method.startswith("steps"):
+    if time.method.engine == "steps":
         yield f"{table.work[i]} over {'-'.join(table.group[i])}: {placement_text(place, time)}"
 
 
 def placement_text(place: GroupPlacement, time: CollectiveTime) -> str:
     """Return where a group lies, in words, and on what its time rests where flows cross."""
-    return place.text + (f", by {time.method}" if time.method.startswith("steps") else "")
+    return place.text + (f", by {time.method}" if time.method.engine == "steps" else "")
 
 
 def overlapped(compute: float, communication: float, slow_compute: float, slow_communication: float) -> float:

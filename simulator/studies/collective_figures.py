@@ -154,8 +154,8 @@ class CollectiveFigures(Tabular):
                 "calibrated": self.time.calibrated,
                 "class": str(self.time.price_class),
                 "sigma": self.time.sigma,
-                "engine": self.time.method.partition(":")[0],
-                "method": self.time.method,
+                "engine": self.time.method.engine,
+                "method": str(self.time.method),
                 "placement": self.place.text,
             },
         }
@@ -171,7 +171,7 @@ class CollectiveFigures(Tabular):
             lines=(
                 f"bus bandwidth {show(self.bus_bandwidth, 'B/s')}, algorithm bandwidth {show(self.algorithm_bandwidth, 'B/s')}",
                 f"algorithm {time.algorithm}, protocol {time.protocol}; {self.place.text}",
-                *([f"by {time.method}"] if ":" in time.method else []),
+                *([f"by {time.method}"] if time.method.why else []),
                 f"profile {time.profile} ({known}), spread of its class {time.price_class}: {percent(time.sigma)}",
                 *([self.why] if self.why else []),
             ),
