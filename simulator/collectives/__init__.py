@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Literal
 from simulator.collectives.base import KINDS, PRIOR, PROTOCOLS, Collective, Cost
 from simulator.collectives.crossing import Method, placed_with_crossing
 from simulator.errors import PlanError, SpecError, UnknownNameError
-from simulator.hardware.coefficients import Pair, Profile, find_profile, library_of, load_cost_table, pooled_profile
+from simulator.hardware.coefficients import (
+    Pair,
+    PairName,
+    Profile,
+    find_profile,
+    library_of,
+    load_cost_table,
+    pooled_profile,
+)
 from simulator.hardware.fabric import Fabric, GroupPlacement, fabric_of
 from simulator.program.prices import PriceClass
 from simulator.registry import Family
@@ -142,7 +150,7 @@ def _price(
         )
     taken = [candidate.seconds(message) for candidate in offered]
     best = offered[taken.index(min(taken))]
-    measured = profile.calibrated and profile.holds(f"{best.algorithm}:{best.protocol}")
+    measured = profile.calibrated and profile.holds(PairName(best.algorithm, best.protocol))
     return CollectiveTime(
         seconds=min(taken),
         algorithm=best.algorithm,
@@ -240,7 +248,7 @@ def candidates(
         if place.nodes > 1 and not named:
             names = [name for name in names if protocol == name or table.offers(fabric.network, member.name, name)]
         if profile.offers:
-            names = [name for name in names if f"{member.name}:{name}" in profile.offers]
+            names = [name for name in names if PairName(member.name, name) in profile.offers]
         if not any(member.cost(kind, place, fabric, table, name) for name in names):
             continue
         placed, method = placed_with_crossing(member, kind, place, fabric)
@@ -295,7 +303,7 @@ def _tuned(
     member: Collective, protocol: str, cost: Cost, profile: Profile, pooled: Profile, method: Method
 ) -> Candidate:
     """Return the cost with its multipliers: the platform's, else those of all platforms, else none."""
-    name = f"{member.name}:{protocol}"
+    name = PairName(member.name, protocol)
     pair: Pair = profile.pairs.get(name) or pooled.pairs.get(name, PRIOR)
     common = PRIOR if name in profile.pairs else profile.others
     return Candidate(

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, PlainSerializer, PlainValidator
 
 from simulator.hardware.fabric import Backend, Fabric, GroupPlacement
 from simulator.specs import Count, Listed, Name, NamedSpec, Spec, load_named, names, working_folder
@@ -30,8 +30,10 @@ __all__ = [
     "Library",
     "Own",
     "Pair",
+    "PairName",
     "Profile",
     "Residual",
+    "ResidualClass",
     "SizeRange",
     "find_profile",
     "library_of",
@@ -143,6 +145,46 @@ class Pair(Spec):
     ramp: Annotated[float, Field(ge=0, le=1000)]
 
 
+class PairName(NamedTuple):
+    """An algorithm with a protocol; a file writes "ring:ll128"."""
+
+    algorithm: str
+    protocol: str
+
+    def __str__(self) -> str:
+        return ":".join(self)
+
+
+class ResidualClass(NamedTuple):
+    """A collective by an algorithm, of one size class or ("") of all; a file writes "all_reduce:ring:large"."""
+
+    kind: str
+    algorithm: str
+    size: str = ""
+
+    def __str__(self) -> str:
+        return ":".join(filter(None, self))
+
+
+def _pair_name(value: object) -> PairName:
+    words = value.split(":") if isinstance(value, str) else value
+    if not isinstance(words, list | PairName) or len(words) != 2:
+        raise ValueError('expected "algorithm:protocol", such as "ring:ll128"')
+    return PairName(*words)
+
+
+def _residual_class(value: object) -> ResidualClass:
+    words = value.split(":") if isinstance(value, str) else value
+    if not isinstance(words, list | ResidualClass) or len(words) not in (2, 3):
+        raise ValueError('expected "kind:algorithm" or "kind:algorithm:size", such as "all_reduce:ring:large"')
+    return ResidualClass(*words)
+
+
+_PairKey = Annotated[PairName, PlainValidator(_pair_name), PlainSerializer(str)]
+_ClassKey = Annotated[ResidualClass, PlainValidator(_residual_class), PlainSerializer(str)]
+_PairKeys = Annotated[tuple[_PairKey, ...], Listed]
+
+
 class Residual(Spec):
     """How far a class of predictions was from the logs: |predicted / measured - 1| at two quantiles; sigma of logs."""
 
@@ -168,7 +210,7 @@ RING_KIN = ("all_gather", "reduce_scatter", "all_reduce")
 
 
 class Profile(NamedSpec):
-    """Fitted multipliers of one platform: `pairs` by "algorithm:protocol", `classes` by "kind:algorithm[:size class]".
+    """Fitted multipliers of one platform: `pairs` by algorithm and protocol, `classes` by kind, algorithm and size.
 
     The sigmas of `classes` are for another machine of this kind, those of `own`, by log, for the machine of that log,
     which a cluster that names the profile is where `one_machine` says that all logs are of one;
@@ -181,23 +223,23 @@ class Profile(NamedSpec):
     a hop takes beyond NCCL's constants; of a technology not named the cost table's.
 
     `backend`: the library.  Of one that copies messages through host memory, `host_rate` is what a thread of the host moves: no rank
-    gets more of any wire; without it the multipliers say so of one platform.  `offers`: the "algorithm:protocol" that the library
-    has; none named = all.
+    gets more of any wire; without it the multipliers say so of one platform.  `offers`: the pairs that the library has; none
+    named = all.
     """
 
     backend: Backend = "nccl"
     host_rate: BytesPerSecond | None = None
-    offers: Words = ()
+    offers: _PairKeys = ()
     applies_to: AppliesTo | None = None
     size_range: SizeRange
-    pairs: dict[str, Pair]
-    classes: dict[str, Residual]
+    pairs: dict[_PairKey, Pair]
+    classes: dict[_ClassKey, Residual]
     everything: Residual
     logs: dict[str, str]
     own: dict[str, Own] = Field(default_factory=dict)
     one_machine: bool = False
     unseen: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
-    borrowed: Words = ()
+    borrowed: _PairKeys = ()
     others: Pair = Pair(latency=1.0, bandwidth=1.0, ramp=0.0)
     single_process_launch: Seconds = 0.0
     network_latency: dict[str, Seconds] = Field(default_factory=dict)
@@ -211,23 +253,23 @@ class Profile(NamedSpec):
         """Return what a hop through a network takes beyond NCCL's constants [s]."""
         return self.network_latency.get(network, load_cost_table().network_latency.get(network, 0.0))
 
-    def holds(self, pair: str) -> bool:
-        """Return whether its own logs hold an "algorithm:protocol"."""
+    def holds(self, pair: PairName) -> bool:
+        """Return whether its own logs hold a pair."""
         return pair in self.pairs and pair not in self.borrowed
 
     def measured(self, kind: str, algorithm: str, protocol: str, message: float) -> bool:
         """Return whether its logs hold such collectives, that pair, and sizes around this one [B]."""
         return (
             self.calibrated
-            and f"{kind}:{algorithm}" in self.classes
-            and self.holds(f"{algorithm}:{protocol}")
+            and ResidualClass(kind, algorithm) in self.classes
+            and self.holds(PairName(algorithm, protocol))
             and self.size_range.smallest <= message <= self.size_range.largest
         )
 
     def residual(self, kind: str, algorithm: str, message: float) -> Residual:
         """Return how well such collectives are known at this size [B]; of a class never measured, how well all are."""
-        name = f"{kind}:{algorithm}"
-        return self.classes.get(f"{name}:{size_class(message)}") or self.classes.get(name, self.everything)
+        found = self.classes.get(ResidualClass(kind, algorithm, size_class(message)))
+        return found or self.classes.get(ResidualClass(kind, algorithm), self.everything)
 
     def kin_sigma(self, kind: str, algorithm: str, protocol: str, message: float) -> float | None:
         """Return how well a kind that the logs do not hold is known by its kin; None where it has none.

@@ -8,16 +8,21 @@ from dataclasses import replace
 import pytest
 
 from simulator.collectives import collective_seconds, profile_of
+from simulator.errors import SpecError
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.coefficients import (
     SIZE_CLASSES,
     AppliesTo,
+    PairName,
+    Profile,
     Residual,
+    ResidualClass,
     library_of,
     load_cost_table,
     pooled_profile,
 )
 from simulator.hardware.fabric import Fabric, describe_group, fabric_of
+from simulator.specs import validate_spec
 
 TWO_NODES = describe_group(16, 2)
 
@@ -66,12 +71,36 @@ def test_a_users_own_latency_comes_on_top() -> None:
     )
 
 
+def test_a_file_names_pairs_and_classes_in_words_that_are_read_once() -> None:
+    said = profile_of(wires("dgx_h100"), TWO_NODES).model_dump(exclude_none=True)
+    assert "ring:ll128" in said["pairs"]
+    assert {"all_reduce:tree", "all_reduce:tree:small"} <= set(said["classes"])
+    read = Profile(**said)
+    assert {PairName, ResidualClass} == {type(key) for key in (*read.pairs, *read.classes)}
+    assert said == read.model_dump(exclude_none=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"pairs": {"ring": {"latency": 1.0, "bandwidth": 1.0, "ramp": 0.0}}}, 'expected "algorithm:protocol"'),
+        ({"borrowed": ["ring:ll:large"]}, 'expected "algorithm:protocol"'),
+        ({"offers": [8]}, 'expected "algorithm:protocol"'),
+        ({"classes": {"all_reduce": {}}}, 'expected "kind:algorithm" or "kind:algorithm:size"'),
+    ],
+)
+def test_a_key_of_another_form_is_refused(changes: dict[str, object], said: str) -> None:
+    data = profile_of(wires("dgx_h100"), TWO_NODES).model_dump(exclude_none=True)
+    with pytest.raises(SpecError, match=said):
+        validate_spec(data | changes, Profile, "mine.toml", from_file=False)
+
+
 def test_how_sure_depends_on_the_size_where_that_was_measured() -> None:
     profile = profile_of(wires("dgx_h100"), TWO_NODES)
-    assert {name.rpartition(":")[2] for name in profile.classes if name.count(":") == 2} <= set(SIZE_CLASSES)
-    one = Residual(points=9, residual_p50=0.1, residual_p95=0.2, sigma=0.3)
+    assert {which.size for which in profile.classes if which.size} <= set(SIZE_CLASSES)
+    every, one = ResidualClass("reduce", "ring"), Residual(points=9, residual_p50=0.1, residual_p95=0.2, sigma=0.3)
     mine = profile.model_copy(
-        update={"classes": {"reduce:ring": one, "reduce:ring:large": one.model_copy(update={"sigma": 0.1})}}
+        update={"classes": {every: one, every._replace(size="large"): one.model_copy(update={"sigma": 0.1})}}
     )
     assert [0.3, 0.3, 0.1] == [mine.residual("reduce", "ring", size).sigma for size in (8.0, 2.0**20, 2.0**24)]
     assert mine.everything == mine.residual("gather", "direct", 8.0)
@@ -80,7 +109,7 @@ def test_how_sure_depends_on_the_size_where_that_was_measured() -> None:
 
 def test_a_kind_that_a_platforms_logs_do_not_hold_is_no_surer_than_anywhere() -> None:
     fabric = wires("dgx_h100")
-    held = {name.split(":")[0] for name in profile_of(fabric, TWO_NODES).classes}
+    held = {which.kind for which in profile_of(fabric, TWO_NODES).classes}
     assert "all_to_all" not in held
     time = collective_seconds("all_to_all", 2.0**24, TWO_NODES, fabric)
     assert time.sigma >= pooled_profile("fabric").residual("all_to_all", time.algorithm, 2.0**24).sigma
@@ -90,7 +119,7 @@ def test_a_rings_kin_tell_how_well_an_unmeasured_kind_is_known() -> None:
     """H100 on RoCE has logs of all_gather only; its ring sends the same pieces for reduce_scatter, its tree does not."""
     fabric, size = wires("meta_h100_roce"), 2.0**30
     profile = profile_of(fabric, TWO_NODES)
-    assert not {"reduce_scatter:ring", "all_reduce:ring"} & set(profile.classes)
+    assert not {ResidualClass(kind, "ring") for kind in ("reduce_scatter", "all_reduce")} & set(profile.classes)
     kin = collective_seconds("all_gather", size, TWO_NODES, fabric, "ring", "simple").sigma
     found = collective_seconds("reduce_scatter", size, TWO_NODES, fabric, "ring", "simple").sigma
     assert kin < found == pytest.approx(math.hypot(kin, load_cost_table().between_kinds))

@@ -25,7 +25,7 @@ from simulator.calibration.collectives.fit.platform_fallback import (
 from simulator.calibration.collectives.fit.platforms import fit_all, fit_nccl, fit_platform, platform_of
 from simulator.calibration.collectives.read.tidy_logs import load_index, published_in
 from simulator.collectives import collective_seconds
-from simulator.hardware.coefficients import SIZE_CLASSES, find_profile, pooled_profile
+from simulator.hardware.coefficients import SIZE_CLASSES, PairName, find_profile, pooled_profile
 from simulator.hardware.fabric import describe_group
 
 INDEX = Path(__file__).parents[1] / "data" / "nccl_logs" / "index.csv"
@@ -33,19 +33,20 @@ LOGS = {log.name: log for log in load_index(INDEX)}
 H100 = LOGS["h100_2x8_ibndr_309a_all_reduce"]
 ROCE = (*platform_of(H100)[:2], "roce", True)
 HOPS = {"infiniband": 0.0}
+RING, NVLS_TREE = PairName("ring", "simple"), PairName("nvls_tree", "simple")
 
 
 def test_a_platform_borrows_the_pairs_that_its_logs_do_not_hold() -> None:
     fallback = fit_fallback(ROCE, {platform_of(H100): [H100]}, {}, HOPS)
     assert fit_fallback(ROCE, {}, {}, HOPS) == {}
     own = fit_nccl([H100], "nccl_own", applies_to=platform_of(H100))
-    few = own.model_copy(update={"pairs": {"ring:simple": own.pairs["ring:simple"]}})
+    few = own.model_copy(update={"pairs": {RING: own.pairs[RING]}})
     whole = with_fallback(few, fallback)
     assert set(whole.pairs) == set(fallback)
-    assert whole.pairs["ring:simple"] == own.pairs["ring:simple"]
-    assert whole.holds("ring:simple")
-    assert not whole.holds("nvls_tree:simple")
-    assert "nvls_tree:simple" in whole.borrowed
+    assert whole.pairs[RING] == own.pairs[RING]
+    assert whole.holds(RING)
+    assert not whole.holds(NVLS_TREE)
+    assert NVLS_TREE in whole.borrowed
 
 
 def test_a_platform_without_logs_takes_its_fallbacks_multipliers_and_is_not_called_measured() -> None:
@@ -97,14 +98,14 @@ def test_the_spread_between_machines_is_what_the_other_machine_was_missed_by() -
     assert of_platform(found, {"large": 1.0})["large"] == 1.0
     own = fit_nccl([H100], "nccl_own", applies_to=platform_of(H100))
     wide = widened(own, apart)
-    name = next(name for name in own.classes if name.endswith(":large"))
-    assert wide.classes[name].sigma == pytest.approx(np.hypot(own.classes[name].sigma, apart["large"]), rel=1e-3)
+    which = next(which for which in own.classes if which.size == "large")
+    assert wide.classes[which].sigma == pytest.approx(np.hypot(own.classes[which].sigma, apart["large"]), rel=1e-3)
 
 
 def test_a_stranger_is_never_surer_than_another_machine_of_a_measured_kind() -> None:
     pooled = pooled_profile("node", "rccl")
     assert pooled.unseen["large"] > 0
-    assert all(value.sigma >= pooled.unseen.get(name.rpartition(":")[2], 0.0) for name, value in pooled.classes.items())
+    assert all(value.sigma >= pooled.unseen.get(which.size, 0.0) for which, value in pooled.classes.items())
     narrow = pooled.model_copy(
         update={"classes": {k: v.model_copy(update={"sigma": 0.001}) for k, v in pooled.classes.items()}}
     )

@@ -113,5 +113,5 @@ def _with_sigmas(profile: Profile, apart: Spreads, joined: Callable[[float, floa
     def of(value: Residual, more: float) -> Residual:
         return value.model_copy(update={"sigma": joined(value.sigma, more)})
 
-    classes = {name: of(value, apart.get(name.rpartition(":")[2], usual)) for name, value in profile.classes.items()}
+    classes = {which: of(value, apart.get(which.size, usual)) for which, value in profile.classes.items()}
     return profile.model_copy(update={"classes": classes, "everything": of(profile.everything, usual)})

@@ -24,8 +24,10 @@ from simulator.errors import CalibrationError
 from simulator.hardware.coefficients import (
     AppliesTo,
     Pair,
+    PairName,
     Profile,
     Residual,
+    ResidualClass,
     SizeRange,
     load_cost_table,
     size_class,
@@ -70,7 +72,7 @@ _NOISE = 0.1
 _SMALL = 32768.0
 """Messages below this size [B] count for a third: their times are the latency alone, over and over."""
 
-Pairs = dict[str, Pair]
+Pairs = dict[PairName, Pair]
 Hops = Mapping[str, float]
 """What a hop takes beyond NCCL's constants [s], by network technology."""
 Key = tuple[str, str, str, bool]
@@ -145,11 +147,10 @@ def predict(log: NcclLog, pairs: Pairs, launch: float = 0.0, hops: Hops | None =
     return with_host(_choose(terms_of(log), pairs, _hop(log, hops))[0], host_seconds(log, launch))
 
 
-def pairs_chosen(log: NcclLog, pairs: Pairs, hops: Hops | None = None) -> list[tuple[str, str]]:
-    """Return (algorithm, protocol) of each of the log's points by a profile's multipliers."""
+def pairs_chosen(log: NcclLog, pairs: Pairs, hops: Hops | None = None) -> list[PairName]:
+    """Return the pair of each of the log's points by a profile's multipliers."""
     terms = terms_of(log)
-    names = [term.pair.split(":") for term in terms]
-    return [(names[i][0], names[i][1]) for i in _choose(terms, pairs, _hop(log, hops))[1]]
+    return [terms[i].pair for i in _choose(terms, pairs, _hop(log, hops))[1]]
 
 
 def residuals(log: NcclLog, pairs: Pairs, launch: float = 0.0, hops: Hops | None = None) -> NDArray[np.float64]:
@@ -297,20 +298,20 @@ def _applies(key: Key | None) -> AppliesTo | None:
 
 def classes_of(
     logs: Sequence[NcclLog], errors: dict[str, NDArray[np.float64]], pairs: Pairs, hops: Hops | None = None
-) -> dict[str, Residual]:
+) -> dict[ResidualClass, Residual]:
     """Return the residuals by collective and algorithm chosen, and by size class where it has `_FEW` points."""
-    found: dict[str, list[float]] = defaultdict(list)
+    found: dict[ResidualClass, list[float]] = defaultdict(list)
     for log in logs:
         terms = terms_of(log)
         chosen = _choose(terms, pairs, _hop(log, hops))[1]
         for size, error, i in zip(log.message, errors[log.name], chosen, strict=True):
-            name = f"{log.kind}:{terms[i].pair.split(':')[0]}"
-            found[name].append(float(error))
-            found[f"{name}:{size_class(float(size))}"].append(float(error))
+            every = ResidualClass(log.kind, terms[i].pair.algorithm)
+            found[every].append(float(error))
+            found[every._replace(size=size_class(float(size)))].append(float(error))
     return {
-        name: residual_of(np.array(values))
-        for name, values in sorted(found.items())
-        if name.count(":") == 1 or len(values) >= _FEW
+        which: residual_of(np.array(values))
+        for which, values in sorted(found.items())
+        if not which.size or len(values) >= _FEW
     }
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from simulator.calibration.collectives.read.tidy_logs import NcclLog
 from simulator.collectives import ALGORITHMS, PRIOR, competitors
 from simulator.errors import CalibrationError
-from simulator.hardware.coefficients import load_cost_table
+from simulator.hardware.coefficients import PairName, load_cost_table
 
 __all__ = ["Stack", "Term", "pairs_offered", "stacked", "terms_of"]
 
@@ -26,7 +26,7 @@ class Term:
     before the bare wires end it.
     """
 
-    pair: str
+    pair: PairName
     latency: float
     hops: float
     wire: NDArray[np.float64]
@@ -56,7 +56,7 @@ class Stack:
         return np.asarray((fixed + wire + ramp[:, None] * np.sqrt(fixed * wire)).min(0))
 
 
-def stacked(terms: Sequence[Term], names: Sequence[str]) -> Stack:
+def stacked(terms: Sequence[Term], names: Sequence[PairName]) -> Stack:
     """Return terms as arrays; `names` says in which order their pairs count."""
     return Stack(
         pair=np.array([names.index(term.pair) for term in terms]),
@@ -89,12 +89,12 @@ def terms_of(log: NcclLog) -> list[Term]:
                     room = cost.ceiling / cost.bandwidth
                     other = member.cost(log.kind, log.place, slower, table, protocol)
                     hops = other.latency - cost.latency if other else 0.0
-                    out.append(Term(f"{member.name}:{protocol}", cost.latency, hops, total - cost.latency, room))
+                    out.append(Term(PairName(member.name, protocol), cost.latency, hops, total - cost.latency, room))
     if not out:
         raise CalibrationError(f"log {log.name}: NCCL offers no {log.kind} with {log.algorithm}, {log.protocol} there")
     return out
 
 
-def pairs_offered(log: NcclLog) -> set[str]:
-    """Return the pairs, "algorithm:protocol", that NCCL offers for a log."""
+def pairs_offered(log: NcclLog) -> set[PairName]:
+    """Return the pairs that NCCL offers for a log."""
     return {term.pair for term in terms_of(log)}

@@ -15,7 +15,7 @@ from simulator.calibration.collectives.read.tidy_logs import NcclLog
 from simulator.calibration.collectives.tool import Collected
 from simulator.collectives import bus_factor, collective_seconds, profile_of
 from simulator.errors import SimulatorError
-from simulator.hardware.coefficients import SIZE_CLASSES, Profile
+from simulator.hardware.coefficients import SIZE_CLASSES, PairName, Profile
 from simulator.report.prediction import QUANTILE
 from simulator.report.save_picture import check_picture, save_picture
 from simulator.report.table import Section, Table, percent
@@ -81,7 +81,7 @@ def fit_figures(profile: Profile, collected: Collected) -> dict[str, Any]:
         "residual_p50": profile.everything.residual_p50,
         "residual_p95": profile.everything.residual_p95,
         "sigma": profile.everything.sigma,
-        "pairs": {name: pair.model_dump() for name, pair in profile.pairs.items()},
+        "pairs": {str(name): pair.model_dump() for name, pair in profile.pairs.items()},
         "logs": logs,
     }
 
@@ -116,9 +116,9 @@ def _sections(profile: Profile, collected: Collected) -> list[Section]:
         for one in figures["logs"]
     )
     pairs = tuple(
-        (name, f"{pair.latency:.3g}", f"{pair.bandwidth:.3g}", f"{pair.ramp:.3g}")
+        (str(name), f"{pair.latency:.3g}", f"{pair.bandwidth:.3g}", f"{pair.ramp:.3g}")
         for name, pair in profile.pairs.items()
-        if _wins(name, profile, collected.logs)
+        if _wins(name, profile)
     )
     return [
         Section(
@@ -141,9 +141,8 @@ def _sections(profile: Profile, collected: Collected) -> list[Section]:
     ]
 
 
-def _wins(name: str, profile: Profile, logs: Sequence[NcclLog]) -> bool:
-    algorithm = name.split(":")[0]
-    return any(key.split(":")[1] == algorithm for key in profile.classes)
+def _wins(name: PairName, profile: Profile) -> bool:
+    return any(which.algorithm == name.algorithm for which in profile.classes)
 
 
 def plot_fit(profiles: Sequence[Profile], logs: Sequence[NcclLog], path: str | Path) -> Path:
