@@ -128,6 +128,7 @@ class Job:
         unknown: what of code, plan and machine was assumed; each widens the band of the step time.
         search: what `dtsim search` is to do; None = its options say all.
         batch_follows: whether the global batch follows from the replicas: what it was read from says sequences per replica.
+        replicas_told: whether the job that this one was made of says how many replicas it has.
     """
 
     name: str
@@ -146,6 +147,7 @@ class Job:
     unknown: frozenset[Unknown] = frozenset()
     search: SearchChoice | None = None
     batch_follows: bool = False
+    replicas_told: bool = False
 
 
 def load_job(name: str | Path, settings: Iterable[str] = ()) -> Job:
@@ -287,7 +289,7 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
     """Return the job that `data` describes; for messages, `place` is where it was read, all but the keys `given` by --set."""
     spec = validate_spec(renamed_tables(data, place), JobFile, place, given=given)
     assumptions: list[str] = []
-    model = _model(spec, place)
+    model = _model(spec, place, given)
     OPTIMIZERS.get(spec.workload.optimizer)
     cluster = _cluster(spec, assumptions, given)
     cluster = replace(cluster, parts=cluster.parts + spec.cluster.parts)
@@ -361,14 +363,15 @@ def _with_spread(cluster: Cluster, sigma: float) -> Cluster:
     return replace(cluster, spec=cluster.spec.model_copy(update={"gpu_spread": sigma}))
 
 
-def _model(spec: JobFile, place: str) -> Model:
+def _model(spec: JobFile, place: str, given: Collection[tuple[str, ...]]) -> Model:
     """The named model, the one the job holds, or the named one with the job's changes."""
     if spec.workload.model is None and spec.model is None:
         raise SpecError(
             f"{place}: a job names a model (workload.model = NAME) or holds one (table [model]): this has neither"
         )
+    own = [key[1:] for key in given if key[0] == "model"]
     if spec.workload.model is None:
-        return validate_spec(spec.model or {}, Model, f"{place} [model]")
+        return validate_spec(spec.model or {}, Model, f"{place} [model]", given=own)
     named = load_model(spec.workload.model)
     if not spec.model:
         return named
@@ -377,7 +380,9 @@ def _model(spec: JobFile, place: str) -> Model:
         held.pop("head_dim")
     if named.kv_heads == named.heads:
         held.pop("kv_heads")
-    return validate_spec({**held, "name": f"{named.name} (changed)", **spec.model}, Model, f"{place} [model]")
+    return validate_spec(
+        {**held, "name": f"{named.name} (changed)", **spec.model}, Model, f"{place} [model]", given=own
+    )
 
 
 def _cluster(spec: JobFile, assumptions: list[str], given: Collection[tuple[str, ...]]) -> Cluster:

@@ -61,7 +61,7 @@ def simulate(
     >>> 5 < prediction.step_time < 60, prediction.fits
     (True, True)
     """
-    resolved = resolve(workload, plan, cluster.world_size, f"cluster {cluster.name!r}")
+    resolved = resolve(workload, plan, cluster.world_size, f"cluster {cluster.name!r}", tries=True)
     program = lower_resolved(workload, resolved)
     verify(program)
     priced = price_ranks(program, cluster, fold)

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.cli.options import ForceOption, JsonOption, TableOption
-from simulator.cli.output import claim_table, note, print_json, print_sections, save_table, tell_compiling, wrote
+from simulator.cli.output import (
+    INTERRUPTED,
+    claim_table,
+    note,
+    print_json,
+    print_sections,
+    save_table,
+    tell_compiling,
+    wrote,
+)
 
 if TYPE_CHECKING:
     from simulator.accuracy.scores import Outcome
@@ -78,6 +87,8 @@ def command(
         print(markdown_table(validation))
     else:
         print_sections(describe_validation(validation))
+    if not complete:
+        raise typer.Exit(INTERRUPTED)
 
 
 def _write_residuals(kind: str, outcomes: list[Outcome], path: Path) -> None:

@@ -15,7 +15,7 @@ from simulator.report.table import Section, Table, percent
 from simulator.search.candidate import Candidate
 from simulator.search.choices import Choice
 from simulator.search.ledger import Ledger, Noted
-from simulator.search.space import Space, setting_value, with_batch
+from simulator.search.space import Space, setting_value, with_batch, with_replicas
 from simulator.search.split import BALANCED
 from simulator.units import show
 
@@ -85,6 +85,8 @@ class Answer(Tabular):
             "simulated": fits,
         }
         left = self.space.size - sum(found.values())
+        if self.proven:  # what is left has a bound no better than the best
+            return found | {"bounded": found["bounded"] + left}
         return found | ({"open": left} if left else {})
 
     @property
@@ -110,7 +112,8 @@ class Answer(Tabular):
         """Return what a plan changes in the job that was searched, as `--set` arguments: fixed choices, its own, the batch."""
         held = {field: value for field, value in self.space.fixed.items() if value is not None and value != BALANCED}
         said = [*(f"{field}={setting_value(value)}" for field, value in held.items()), *one.settings]
-        return with_batch(self.space.job_of(one.point), said)  # one that nobody gave would be counted anew for the plan
+        job = self.space.job_of(one.point)
+        return with_batch(job, with_replicas(job, said))  # a batch that nobody gave would be counted anew for the plan
 
     @property
     def nearest(self) -> Candidate | None:

@@ -37,6 +37,7 @@ __all__ = [
     "table_ranges",
     "that_keep_batch",
     "with_batch",
+    "with_replicas",
 ]
 
 MOST_PLANS = 10_000_000
@@ -79,13 +80,22 @@ class Point:
     def settings_of(self, job: Job) -> list[str]:
         """As `--set` arguments that any verb takes, for the job that this plan is."""
         point = Point(self.number, {**self.values, SPLIT: job.plan.layer_split})
-        return that_keep_batch(job, (point if self.dealt_out else self).settings)
+        return that_keep_batch(job, with_replicas(job, (point if self.dealt_out else self).settings))
 
 
 def that_keep_batch(job: Job, settings: list[str]) -> list[str]:
     """Return settings that leave a job its global batch, also where that follows from the replicas and they change those."""
     moves = {*DEGREES, "plan.data_parallel", _GPUS} & {setting.partition("=")[0] for setting in settings}
     return with_batch(job, settings) if job.batch_follows and moves else settings
+
+
+def with_replicas(job: Job, settings: list[str]) -> list[str]:
+    """Return settings that say a plan's replicas, where they change them and the job that was searched says how many it has."""
+    said = {setting.partition("=")[0] for setting in settings}
+    told = job.replicas_told and job.plan.data_parallel is None and "plan.data_parallel" not in said
+    if not (told and {*DEGREES, _GPUS} & said):
+        return settings
+    return [*settings, f"plan.data_parallel={job.cluster.world_size // job.plan.model_parallel_size}"]
 
 
 def with_batch(job: Job, settings: list[str]) -> list[str]:
@@ -194,6 +204,7 @@ class Space:
             plan=self.job.plan.model_copy(update={key: _choice(key, value) for key, value in plan.items()}),
             workload=replace(self.job.workload, **workload) if workload else self.job.workload,
             cluster=cluster,
+            replicas_told=self.job.replicas_told or self.job.plan.data_parallel is not None,
         )
         if split in tuple(_SPLITS):
             return replace(made, plan=made.plan.model_copy(update={"layer_split": _SPLITS[split](made)}))

@@ -29,7 +29,7 @@ def explain(
     where = f"{place}, line {line}" if line else place
     path = _short(".".join(map(str, at)), 100)
     kind, value = item["type"], item["input"]
-    within = kind == "extra_forbidden" and any(key[: len(at)] == at for key in given)
+    within = (kind == "extra_forbidden" or not line) and any(key[: len(at)] == at for key in given)  # of a whole table
     if within or any(at[:n] in given for n in range(1, len(at) + 1)):
         line, where = 0, "--set"
     if kind == "missing":

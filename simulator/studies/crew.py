@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -141,6 +142,11 @@ def cluster_crew(address: str, patience: float = 0.0) -> Crew:
         from distributed import Client
     except ImportError:
         raise SpecError("--scheduler needs dask.distributed. Way out: pip install 'dtsim[cluster]'") from None
+
+    if not re.fullmatch(r"(\w+://)?[^\s/:]+:\d+|inproc://\S+", address):
+        raise SpecError(
+            f"--scheduler {address[:120]}: no address of a scheduler. Way out: tcp://HOST:PORT of one that runs"
+        )
 
     def connect(patience: float) -> Any:
         until = time.monotonic() + patience

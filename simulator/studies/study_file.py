@@ -17,7 +17,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +27,7 @@ from pydantic import Field
 from simulator.aliases import renamed
 from simulator.errors import SpecError
 from simulator.job import Job, check_keys
-from simulator.search.space import setting_value
+from simulator.search.space import setting_value, with_replicas
 from simulator.specs import Spec, read_toml, validate_spec
 from simulator.specs.folders import KINDS, spec_files
 from simulator.studies.variants import SHORT_KEYS, VariantLoader
@@ -123,6 +123,11 @@ class Study:
         """
         loader = _loader(self.place)
         return loader.load(self.settings(number), loader.like([self.fixed]))
+
+    def settings_to_run(self, number: int) -> list[str]:
+        """Return a point as `--set` arguments of its job that any verb takes: with its replicas, where it has others than the job says."""
+        told = _loader(self.place).base.plan.data_parallel is not None
+        return with_replicas(replace(self.job(number), replicas_told=told), self.settings(number))
 
 
 @functools.lru_cache(maxsize=4)

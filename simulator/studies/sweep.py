@@ -91,7 +91,7 @@ class Sweep(Tabular):
         lines = [f"{done:,} of {self.study.size:,} points: {counts}; {self.found:,} of them were there before"]
         best = self.best
         if best is not None:
-            settings = " ".join(f"--set {setting}" for setting in self.study.settings(best["point"]))
+            settings = " ".join(f"--set {setting}" for setting in self.study.settings_to_run(best["point"]))
             lines.append(f"the quickest that fits: {show(best['step_time_s'], 's')}: {settings}")
         lines += ["stopped; --resume goes on"] if self.stopped else []
         return [Section(title=f"{self.study.name}: {show(self.seconds, 's')}", lines=tuple(lines))]

@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -366,3 +367,34 @@ def test_a_reader_that_stops_reading_is_no_error() -> None:
     line = f"{sys.executable} -m simulator show program gpt3_175b --rows 0 | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert (0, "") == (done.returncode, done.stderr)
+
+
+def test_a_validation_that_is_stopped_says_so(dtsim: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from simulator.accuracy.validate import Table
+
+    plain = Table.outcomes
+
+    def pressed(self: Table, everything: bool = False) -> Iterator[Any]:
+        yield next(iter(plain(self, everything)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Table, "outcomes", pressed)
+    code, out, err = dtsim("validate", "--json")
+    assert code == 130
+    assert json.loads(out)["complete"] is False
+    assert "they are shown" in err
+
+
+@pytest.mark.parametrize("setting", ["model.layers=0", 'checkpoint.interval="0 s"', "plan.tensor_parallel=0"])
+def test_what_a_setting_got_wrong_is_not_told_of_the_file(dtsim: Any, setting: str) -> None:
+    code, _, err = dtsim("run", "gpt3_175b", "--set", setting)
+    assert code == 2
+    assert "error: --set: " in err
+
+
+def test_a_scheduler_has_an_address(dtsim: Any, tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text('job = "gpt3_175b"\n[vary]\n"plan.zero_stage" = [0, 1]\n')
+    code, _, err = dtsim("sweep", str(study), "--scheduler", "foo")
+    assert code == 2
+    assert "no address of a scheduler" in err

@@ -166,3 +166,33 @@ def test_the_answer_says_what_binds_and_what_memory_costs(dtsim: Any) -> None:
     assert (
         f"time against memory\n  {len(front)} of the {answer['disposed']['simulated']} plans simulated that fit" in out
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--range", "tp=2,4"),
+        ("--fix", "tp=4", "--range", "zero_stage=0,1"),
+        ("--range", "tp=4", "--gpus", "at-most", "32"),
+    ],
+)
+def test_the_plan_of_a_job_that_tells_its_replicas_runs_as_it_is_printed(dtsim: Any, words: tuple[str, ...]) -> None:
+    job = "gpt3_13b_2xdgx_a100"  # has data_parallel = 4
+    _, out, _ = dtsim("search", job, *words)
+    printed = next(line for line in out.splitlines() if "run it: dtsim " in line)
+    code, said, _ = dtsim(*shlex.split(printed.partition("run it: dtsim ")[2]), "--json")
+    assert code == 0
+    _, out, _ = dtsim("search", job, *words, "--json")
+    best = json.loads(out)["best"][0]
+    assert json.loads(said)["step_time_s"]["value"] == best["step_time_s"]
+
+
+def test_what_a_proof_leaves_is_disposed_of_by_its_bound(dtsim: Any) -> None:
+    many = ("--range", "tp=2,4,8", "--range", "zero_stage=0,1,3", "--range", "microbatch_size=1,2", "--range", "pp=1,2")
+    _, out, _ = dtsim(
+        "search", "gpt3_13b_2xdgx_a100", *many, "--strategy", "descent", "--fit-probability", "0", "--json"
+    )
+    answer = json.loads(out)
+    assert answer["proven"] is True
+    assert set(answer["disposed"]) == {"refused", "memory", "bounded", "simulated"}
+    assert sum(answer["disposed"].values()) == 36

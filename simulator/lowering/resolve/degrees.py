@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from simulator.errors import PlanError
 from simulator.plan.plan import Plan
@@ -21,8 +22,11 @@ def nearest_divisor(n: int, wanted: int) -> int:
     return min(divisors, key=lambda d: (abs(d - wanted), d))
 
 
-def count_replicas(plan: Plan, world_size: int, cluster_name: str) -> int:
+def count_replicas(plan: Plan, world_size: int, cluster_name: str, works: Callable[[Plan], bool] | None = None) -> int:
     """Return the data-parallel replicas.
+
+    Args:
+        works: whether another plan breaks no rule; the nearest degrees that a refusal names are tried with it.
 
     Raises:
         PlanError: degrees that do not multiply to the world size.
@@ -31,17 +35,39 @@ def count_replicas(plan: Plan, world_size: int, cluster_name: str) -> int:
     inner = plan.model_parallel_size
     replicas = plan.data_parallel if plan.data_parallel is not None else max(1, world_size // inner)
     if inner * replicas != world_size:
-        way = f"data_parallel = {world_size // inner}"
-        if world_size % inner:
-            best = nearest_divisor(world_size, t * p)
-            tensor = math.gcd(best, t)
-            way = f"tensor_parallel = {tensor}, pipeline_parallel = {best // tensor}, data_parallel = {world_size // best}"
-            way += ", context_parallel = 1" if c > 1 else ""
+        way = (
+            f"Nearest: data_parallel = {world_size // inner}"
+            if world_size % inner == 0
+            else _nearest(plan, world_size, works)
+        )
         raise PlanError(
             "tensor_parallel x context_parallel x pipeline_parallel x data_parallel must equal the world size, but "
-            f"{t} x {c} x {p} x {replicas} = {inner * replicas} and {cluster_name} has {world_size} GPUs. Nearest: {way}."
+            f"{t} x {c} x {p} x {replicas} = {inner * replicas} and {cluster_name} has {world_size} GPUs. {way}."
         )
     return replicas
+
+
+def _nearest(plan: Plan, world_size: int, works: Callable[[Plan], bool] | None) -> str:
+    """The degrees nearest to a plan's that divide the world, of those tried the first that works."""
+    t, p = plan.tensor_parallel, plan.pipeline_parallel
+    degrees = [d for d in range(1, world_size + 1) if world_size % d == 0] if world_size <= _MOST_TRIED else []
+    pairs = [(a, b) for a in degrees for b in degrees if world_size % (a * b) == 0]
+    pairs.sort(key=lambda pair: (abs(math.log(pair[0] / t)) + abs(math.log(pair[1] / p)), pair))
+    for a, b in pairs[:_TRIES] if works else ():
+        changes = {"tensor_parallel": a, "pipeline_parallel": b, "data_parallel": world_size // (a * b)}
+        changes |= {"context_parallel": 1} if plan.context_parallel > 1 else {}
+        changes |= {"sequence_parallel": False} if a == 1 and plan.sequence_parallel else {}
+        if works and works(plan.model_copy(update=changes)):
+            return "Nearest: " + ", ".join(f"{field} = {str(value).lower()}" for field, value in changes.items())
+    best = nearest_divisor(world_size, t * p)
+    tensor = math.gcd(best, t)
+    way = f"tensor_parallel = {tensor}, pipeline_parallel = {best // tensor}, data_parallel = {world_size // best}"
+    way += ", context_parallel = 1" if plan.context_parallel > 1 else ""
+    return f"Nearest: {way}" if works is None else f"What multiplies to it (something else must change, too): {way}"
+
+
+_MOST_TRIED, _TRIES = 100_000, 60
+"""The largest world whose degrees are tried, and how many of them."""
 
 
 def count_microbatches(workload: Workload, plan: Plan, replicas: int) -> int:

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import fields
 
-from simulator.errors import PlanError
+from simulator.errors import PlanError, SimulatorError
 from simulator.lowering.layers.graphs import graphs_of
 from simulator.lowering.layers.recompute import Recompute
 from simulator.lowering.resolve.asynchronous_rules import UNROLLED, check_asynchronous, post_validation
@@ -55,10 +55,12 @@ class Facts:
         workload, plan: of which.
         world_size: GPUs of the job.
         cluster_name: for messages.
+        tries: whether degrees that a refusal names are tried before (in milliseconds each); else they divide the world alone.
     """
 
-    def __init__(self, workload: Workload, plan: Plan, world_size: int, cluster_name: str) -> None:
+    def __init__(self, workload: Workload, plan: Plan, world_size: int, cluster_name: str, tries: bool = False) -> None:
         self.workload, self.plan, self.world_size, self.cluster_name = workload, plan, world_size, cluster_name
+        self.tries = tries
 
     @kept
     def framework(self) -> Framework:
@@ -68,7 +70,17 @@ class Facts:
     @kept
     def replicas(self) -> int:
         """Data-parallel ones."""
-        return count_replicas(self.plan, self.world_size, self.cluster_name)
+        return count_replicas(self.plan, self.world_size, self.cluster_name, self._works if self.tries else None)
+
+    def _works(self, plan: Plan) -> bool:
+        """Whether another plan of the same work breaks no rule."""
+        other = Facts(self.workload, plan, self.world_size, self.cluster_name)
+        try:
+            for rule in RULES:
+                rule(other)
+        except SimulatorError:
+            return False
+        return True
 
     @property
     def ranks(self) -> int:

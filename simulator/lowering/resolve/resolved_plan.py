@@ -205,16 +205,19 @@ class ResolvedPlan:
         return Shape(self.pipeline_parallel, self.microbatches, self.chunks_per_rank)
 
 
-def resolve(workload: Workload, plan: Plan, world_size: int, cluster_name: str = "the cluster") -> ResolvedPlan:
+def resolve(
+    workload: Workload, plan: Plan, world_size: int, cluster_name: str = "the cluster", tries: bool = False
+) -> ResolvedPlan:
     """Return the plan with every choice made.
 
     Args:
         world_size: GPUs of the job.
+        tries: whether degrees that a refusal names are tried before (`Facts`).
 
     Raises:
         PlanError: a rule is broken; the message names the nearest plan that works.
     """
-    facts = Facts(workload, plan, world_size, cluster_name)
+    facts = Facts(workload, plan, world_size, cluster_name, tries)
     for rule in RULES:
         rule(facts)
     framework, schedule, replicas, numbers = facts.framework, facts.schedule, facts.replicas, workload.numbers
