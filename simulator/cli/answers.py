@@ -172,7 +172,7 @@ ANSWERS = {
             "gap": Key("number?", "how much better another plan may be at most"),
             "seconds": Key("number", "that it took"),
             "best": Key("list", "the best plans"),
-            "ties": Key("list", "numbers of plans that nobody can tell from the best"),
+            "ties": Key("list", "the `number` of each plan that nobody can tell from the best"),
             "chosen": Key("table?", "the one of them to take"),
             "pareto": Key(
                 "list", "plans that fit, simulated, that none of these beats in time, memory, GPUs and price"

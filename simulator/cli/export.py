@@ -59,19 +59,29 @@ def command(
 
 
 def _settings(job: Job, form: str) -> str:
-    """The settings of a training framework."""
+    """The settings of a training framework; tells what they cannot say."""
+    from simulator.importers.written import lost_on_the_way
+
+    text, ending = _written(job, form)
+    if lost := lost_on_the_way(job, text, ending):
+        note(f"read back, it is another plan ({'; '.join(lost)})")
+    return text
+
+
+def _written(job: Job, form: str) -> tuple[str, str]:
+    """(settings, ending of their file)."""
     if form == "megatron":
         from simulator.importers.write_megatron import megatron_script
 
-        return megatron_script(job)
+        return megatron_script(job), ".sh"
     from simulator.importers.write_others import deepspeed_json, torchtitan_toml
 
     if form == "torchtitan":
-        return torchtitan_toml(job)
+        return torchtitan_toml(job), ".toml"
     text, elsewhere = deepspeed_json(job)
     for line in elsewhere:
         note(f"not in this file, but in user code: {line}")
-    return text
+    return text, ".json"
 
 
 def _write_chrome(job: Job, path: str) -> None:

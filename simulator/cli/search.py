@@ -114,6 +114,8 @@ def command(
     check_picture(plot, holds)
     the_job = read_job(job, model, cluster, settings)
     table = output is not None and Path(output).suffix.lower() in ENDINGS
+    if output and not table and Path(output).suffix.lower() not in (".toml", ""):
+        raise SpecError(f"{output}: -o writes a job (.toml), or the plans as a table ({', '.join(ENDINGS)})")
     if output and not table and (lost := unwritten(the_job)):
         raise SpecError(
             f"{output}: a job file written here has no {', '.join(lost)}. Way out: leave out -o, and set the fields found by --set"

@@ -124,6 +124,7 @@ class Candidate:
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
         return {
+            "number": self.point.number,
             "plan": {field: value for field, value in self.point.values.items()},
             "settings": list(self.settings),
             "step_time_s": self.step_time,

@@ -240,7 +240,7 @@ class Run:
         counts = {
             "refused": refused,
             "too large": large,
-            "bounded": size - open_ - refused - large - fits,
+            "bounded or waiting": size - open_ - refused - large - fits,
             "fit": fits,
             "open": open_,
         }

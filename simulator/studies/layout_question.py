@@ -189,6 +189,10 @@ def answer_layout(
     known = model_named(model)
     sequences = _positive("--batch", batch, asked.batch)
     length = _positive("--sequence", sequence, known.sequence_length)
+    if length > known.most_tokens:
+        raise SpecError(
+            f"--sequence {length}: the model's position table ends at {known.sequence_length} tokens. Way out: no more than these"
+        )
     notes = [f"{sequences:,} sequence{'s' * (sequences > 1)} of {length:,} tokens, products in bf16"]
     words = known.padded_vocabulary(asked.words) if asked.words > 1 else known.vocabulary
     if words != known.vocabulary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from simulator.specs import load_named
@@ -106,6 +107,11 @@ class Model(ModelFields):
     def _all(self, seen: bool) -> int:
         ends = self.embedding_parameters + self.head_parameters
         return ends + sum(n * self.kind_parameters(kind, seen) for kind, n in Counter(self.layer_kinds).items())
+
+    @property
+    def most_tokens(self) -> float:
+        """Tokens of the longest sequence: those of its table of positions; without one there is no end."""
+        return self.sequence_length if self.positions == "learned" else math.inf
 
     def padded_vocabulary(self, tensor_parallel: int, multiple: int = 128) -> int:
         """Return the rows of the embedding once padded so that each rank of the split holds a multiple of `multiple`.

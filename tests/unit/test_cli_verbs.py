@@ -398,3 +398,20 @@ def test_a_scheduler_has_an_address(dtsim: Any, tmp_path: Path) -> None:
     code, _, err = dtsim("sweep", str(study), "--scheduler", "foo")
     assert code == 2
     assert "no address of a scheduler" in err
+
+
+TITAN = ("--model", "llama3_8b", "--cluster", "h100_x8", "--set", "plan.zero_stage=3")
+
+
+@pytest.mark.parametrize(
+    ("words", "lost"),
+    [
+        (("deepspeed", "gpt3_13b_2xdgx_a100"), "recompute: none, as read: full"),
+        (("torchtitan", *TITAN), "framework: megatron_core, as read: "),
+        (("torchtitan", *TITAN, "--set", "plan.framework=torchtitan"), ""),
+    ],
+)
+def test_an_export_tells_what_it_cannot_say(dtsim: Any, words: tuple[str, ...], lost: str) -> None:
+    code, _, err = dtsim("export", *words)
+    assert code == 0
+    assert (lost in err) if lost else ("another plan" not in err)

@@ -73,7 +73,7 @@ def _check_tokens(workload: Workload, plan: Plan) -> None:
             f"sequence_parallel needs a sequence_length that tensor_parallel divides, but {workload.sequence_length} / "
             f"{t * c} is no whole number. Nearest: sequence_length = {max(1, round(workload.sequence_length / (t * c))) * t * c}."
         )
-    if model.positions == "learned" and workload.sequence_length > model.sequence_length:
+    if workload.sequence_length > model.most_tokens:
         raise PlanError(
             f"the model's position table ends at {model.sequence_length} tokens, but sequence_length = "
             f"{workload.sequence_length}. Nearest: sequence_length = {model.sequence_length}."

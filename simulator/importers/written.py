@@ -1,0 +1,54 @@
+"""What is lost where a job goes out as another program's settings and is read back."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import SimulatorError
+from simulator.importers.jobs import load_any_job
+from simulator.job import Job
+from simulator.lowering import ResolvedPlan, resolve
+from simulator.specs import names
+
+__all__ = ["lost_on_the_way"]
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def lost_on_the_way(job: Job, text: str, ending: str) -> list[str]:
+    """Return which choices are others when settings are read back for the same model and cluster, as "choice: ours, as read: theirs".
+
+    Nothing where they cannot be: the job has a model or a cluster of its own.
+
+    Args:
+        text: the settings.
+        ending: of their file, by which they are known: ".sh", ".toml" or ".json".
+    """
+    if job.workload.model.name not in names("models") or job.cluster.name not in names("clusters"):
+        return []
+    said = (f"cluster.gpus={job.cluster.world_size}", f"workload.sequence_length={job.workload.sequence_length}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"settings{ending}"
+        path.write_text(text, encoding="utf-8")
+        try:
+            read = load_any_job(str(path), said, job.workload.model.name, job.cluster.name)
+            theirs = dict(_choices(read))
+        except SimulatorError as refusal:
+            return [f"they cannot be read back: {refusal}"]
+    return [f"{name}: {ours}, as read: {theirs[name]}" for name, ours in _choices(job) if ours != theirs[name]]
+
+
+def _choices(job: Job) -> Iterator[tuple[str, Any]]:
+    """What a plan resolves to, by name, as far as it is plain, and what the framework chose."""
+    plan = resolve(job.workload, job.plan, job.cluster.world_size)
+    yield "framework", plan.framework.name
+    yield "recompute", plan.recompute
+    yield "attention", plan.style.attention
+    for field in fields(ResolvedPlan):
+        value = getattr(plan, field.name)
+        if isinstance(value, _PLAIN):
+            yield field.name, value
