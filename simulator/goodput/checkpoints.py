@@ -119,8 +119,10 @@ def checkpoint_cost(checkpoint: Checkpoint, cluster: Cluster, size: float) -> Ch
                 f'checkpoint.mode = "memory" copies to a neighbour, but cluster {cluster.name!r} has no network'
             )
         write = part * (checkpoint.copies - 1) / (cluster.network.bandwidth * cluster.node.nics)
-    far = to_files("persist_write") if checkpoint.persist_write == "auto" else float(checkpoint.persist_write)
-    return CheckpointCost(bytes=size, stall=float(copy), write=far, near=float(write), load=float(copy))
+    far = checkpoint.persist_write
+    if far == "auto":
+        far = to_files("persist_write") if checkpoint.bandwidth is not None else checkpoint.to_files_every or 0.0
+    return CheckpointCost(bytes=size, stall=float(copy), write=float(far), near=float(write), load=float(copy))
 
 
 def young_interval(delay: float, mtbf: float) -> float:

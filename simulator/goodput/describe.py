@@ -23,7 +23,7 @@ from simulator.hardware.reliability import Failure, Reliability, Restart
 from simulator.job import Job
 from simulator.report.prediction import Prediction
 from simulator.simulation import simulate_job
-from simulator.units import parse, show
+from simulator.units import in_unit, parse, show
 
 __all__ = ["Described", "count_of", "describe_run"]
 
@@ -128,7 +128,7 @@ def describe_run(
         automatic = checkpoint.interval == "auto"
         interval = math.inf if checkpoint.interval == "auto" else whole_steps(float(checkpoint.interval), step)
     near = cost is not None and cost.near >= 0.0
-    persist = checkpoint.persist if checkpoint is not None and near else None
+    persist = checkpoint.to_files_every if checkpoint is not None and near else None
     window = table.maintenance
     work = steps * step
     model = RunModel(
@@ -205,6 +205,14 @@ def _checkpoint(
         raise SpecError(
             f"job {job.name!r} describes failures but no checkpoints, so every failure would lose all work. Way out: a table "
             "[checkpoint], such as --set 'checkpoint.interval=\"auto\"' --set 'checkpoint.write=\"60 s\"' (or checkpoint.bandwidth)"
+        )
+    if checkpoint.mode == "memory" and checkpoint.persist is None:
+        assumptions.append(
+            f"the file system gets a checkpoint every {in_unit(checkpoint.to_files_every or 0.0, 'h', 's'):g} h (checkpoint.persist)"
+        )
+    if checkpoint.mode == "memory" and checkpoint.persist_write == "auto" and checkpoint.bandwidth is None:
+        assumptions.append(
+            "it takes all the time until the next to get it (checkpoint.persist_write, checkpoint.bandwidth)"
         )
     size = checkpoint_bytes(job, prediction)
     if job.sites is not None and job.sites.local_steps > 1:

@@ -37,7 +37,7 @@ def sharing_files(job: Job, beside: Beside) -> Job:
         table = other.job.checkpoint
         if table is None:
             continue
-        every = table.persist or table.interval
+        every = table.to_files_every or table.interval
         size = checkpoint_bytes(other.job, other.prediction)
         each = math.inf if every == "auto" else size / float(every) / other.job.cluster.nodes
         writers.append((other.job.cluster.nodes, min(each, checkpoint.bandwidth)))

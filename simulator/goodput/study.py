@@ -65,7 +65,8 @@ def goodput(
     best = _best(described, seed, say) if described.automatic else None
     if best is not None:
         interval = whole_steps(best.simulated, described.step)
-        every = max(1, round(job.checkpoint.persist / interval)) if job.checkpoint and job.checkpoint.persist else 1
+        rare = job.checkpoint.to_files_every if job.checkpoint else None
+        every = max(1, round(rare / interval)) if rare else 1
         described = replace(described, model=replace(described.model, interval=interval, far_every=every))
     runs, stopped = sample_runs(described.model, samples, seed, say=say, partial=True)
     pulled: tuple[Lever, ...] = ()

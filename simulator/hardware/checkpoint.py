@@ -32,8 +32,9 @@ class Checkpoint(Spec):
         node_bandwidth: of one machine to the file system [B/s]; by default that of its network cards.
         share: part of the file system's bandwidth that this job gets beside others.
         interference: part of its pace that training loses while a checkpoint is written in the background.
-        persist: of mode "memory": training time between two that also go to the file system [s].
-        persist_write: how long that takes in the background [s], or "auto".
+        persist: of mode "memory": training time between two that also go to the file system [s]; by default three hours.
+        persist_write: how long that takes in the background [s]; "auto" = its bytes over the bandwidth, or, where that is not known, all
+            the time until the next.
         copies: of mode "memory": machines that hold the same state; a failure that takes as many away goes back to the file system.
     """
 
@@ -56,8 +57,19 @@ class Checkpoint(Spec):
             raise ValueError("interval must be above zero")
         if self.mode == "synchronous" and (self.interference or self.copy_time != "auto"):
             raise ValueError('copy_time and interference are of modes that write beside training, not of "synchronous"')
-        if (self.mode == "memory") != (self.persist is not None):
-            raise ValueError('mode = "memory" and persist (how often the file system gets one) belong together')
+        if self.mode != "memory" and self.persist is not None:
+            raise ValueError('persist (how often the file system gets one) is of mode = "memory"')
         if self.persist is not None and self.persist <= 0:
             raise ValueError("persist must be above zero")
         return self
+
+    @property
+    def to_files_every(self) -> float | None:
+        """Training time between two that go to the file system beside those in memory [s]; None where all do."""
+        if self.mode != "memory":
+            return None
+        return _PERSIST if self.persist is None else self.persist
+
+
+_PERSIST = 3 * 3600.0
+"""As often as BLOOM's run saved to its file system, which Gemini (Wang et al., SOSP 2023) takes for its copies there."""

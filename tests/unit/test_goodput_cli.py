@@ -212,7 +212,7 @@ def test_a_wrong_table_is_refused_in_words(
         (("--samples", "0"), "samples must be"),
         (("--seed", "-1"), "a seed is a whole number"),
         (("--set", "checkpoint.write=auto"), "checkpoint.bandwidth"),
-        (("--set", "checkpoint.mode=memory"), "persist"),
+        (("--set", 'checkpoint.persist="3 h"'), "persist"),
         (("--set", 'reliability.failures=[{component="gpu",mtbf="1 h"}]', "--tokens", "1T"), "a run does not end"),
         (("--set", "power.cap=900 W"), "at most its own limit"),
     ],
@@ -235,3 +235,24 @@ def test_failures_without_checkpoints_are_refused(tmp_path: Path) -> None:
     table = FAILS.partition("[checkpoint]")[0]
     with pytest.raises(SpecError, match=r"table \[checkpoint\]"):
         goodput(load_job(write(tmp_path, PLAIN + table)), span=86400.0)
+
+
+def test_checkpoints_in_memory_need_no_word_on_the_file_system(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = (write(tmp_path, PLAIN + FAILS), "--days", "20", "--samples", "20", "--no-levers")
+    found = answer(capsys, *settings, "--set", "checkpoint.mode=memory")
+    assumed = found["provenance"]["assumptions"]
+    assert "the file system gets a checkpoint every 3 h (checkpoint.persist)" in assumed
+    assert any("checkpoint.persist_write" in text for text in assumed)
+    told = answer(
+        capsys,
+        *settings,
+        "--set",
+        "checkpoint.mode=memory",
+        "--set",
+        'checkpoint.persist="3 h"',
+        "--set",
+        'checkpoint.persist_write="3 h"',
+    )
+    assert told["goodput"] == found["goodput"]
