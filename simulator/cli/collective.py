@@ -34,7 +34,7 @@ def command(
         int | None, typer.Option("--nodes", help="Nodes they lie on; default: as few as hold them.")
     ] = None,
     groups: Annotated[
-        int, typer.Option("--groups", help="Such groups, side by side in every node, that run at the same time.")
+        int, typer.Option("--groups", min=1, help="Such groups, side by side in every node, that run at the same time.")
     ] = 1,
     algorithm: Annotated[str, typer.Option("--algorithm", help="auto, ring, tree, ...")] = "auto",
     protocol: Annotated[str, typer.Option("--protocol", help="auto, ll, ll128 or simple.")] = "auto",

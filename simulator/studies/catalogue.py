@@ -103,8 +103,15 @@ class Member:
         return "" if text is None else f"[{list(dict.fromkeys(self.sources.values())).index(text) + 1}]"
 
 
-def kind_named(text: str) -> str:
+_LISTED = ("kinds", "engines", "collectives")
+"""Kinds whose members have a name and a few words, and no more to show."""
+
+
+def kind_named(text: str, shown: bool = False) -> str:
     """Return the kind meant by a word: the plural or the singular.
+
+    Args:
+        shown: whether its members must have more to show than a name and a few words.
 
     Raises:
         UnknownNameError: no such kind.
@@ -112,11 +119,11 @@ def kind_named(text: str) -> str:
     >>> kind_named("gpu"), kind_named("schedules"), kind_named("recompute_policy")
     ('gpus', 'schedules', 'recompute_policies')
     """
-    known = [*FILE_KINDS, *FAMILIES, "collectives", "kinds", "engines", "options"]
+    known = [*FILE_KINDS, *FAMILIES, "options", *(() if shown else _LISTED)]
     for kind in (text, text.lower(), text.lower() + "s", text.lower().removesuffix("y") + "ies"):
         if kind in known:
             return kind
-    raise UnknownNameError("kind", text[:100], known)
+    raise UnknownNameError("kind that can be shown" if shown else "kind", text[:100], known)
 
 
 def list_kind(kind: str) -> list[tuple[str, str]]:
@@ -209,13 +216,11 @@ def show_member(kind: str, name: str, settings: Sequence[str] = ()) -> Member:
         UnknownNameError: no such kind or member.
         SpecError: its file is wrong.
     """
-    kind = kind_named(kind)
+    kind = kind_named(kind, shown=True)
     if kind in FAMILIES:
         return _plug_in(kind, name)
     if kind == "options":
         return _option(name)
-    if kind in ("kinds", "engines", "collectives"):
-        raise UnknownNameError("kind that can be shown", kind, [*FILE_KINDS, *FAMILIES, "options"])
     path = find_spec(kind, name)
     data, inherited = read_toml(path), {}
     if kind == "jobs":
