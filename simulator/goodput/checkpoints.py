@@ -96,22 +96,25 @@ def checkpoint_cost(checkpoint: Checkpoint, cluster: Cluster, size: float) -> Ch
     part = size / cluster.nodes
     own = checkpoint.node_bandwidth or (cluster.network.bandwidth * cluster.node.nics if cluster.network else None)
 
-    def to_files(what: str) -> float:
-        if checkpoint.bandwidth is None:
+    to_files = None
+    if checkpoint.bandwidth is not None:
+        to_files = max(size / (checkpoint.bandwidth * checkpoint.share), part / own if own else 0.0)
+    rare = checkpoint.to_files_every
+    write = checkpoint.write
+    if write == "auto" and rare is None:
+        if to_files is None:
             raise SpecError(
-                f'checkpoint.{what} = "auto" follows from the file system\'s bandwidth, which is not given. Way out: '
-                f'checkpoint.bandwidth = "2 TB/s" (of all machines together), or checkpoint.{what} = "60 s"'
+                'checkpoint.write = "auto" follows from the file system\'s bandwidth, which is not given. Way out: '
+                'checkpoint.bandwidth = "2 TB/s" (of all machines together), or checkpoint.write = "60 s"'
             )
-        return max(size / (checkpoint.bandwidth * checkpoint.share), part / own if own else 0.0)
-
-    write = to_files("write") if checkpoint.write == "auto" and checkpoint.mode != "memory" else checkpoint.write
+        write = to_files
     copy = checkpoint.copy_time
     if copy == "auto":
         reached = cluster.host_link.bandwidth * load_host_coefficients().copy_fraction
         copy = size / cluster.world_size * cluster.node.gpus_per_host_link / reached
     if checkpoint.mode == "synchronous":
         return CheckpointCost(bytes=size, stall=float(write), write=0.0, near=-1.0, load=float(write))
-    if checkpoint.mode == "asynchronous":
+    if rare is None:
         return CheckpointCost(bytes=size, stall=float(copy), write=float(write), near=-1.0, load=float(write))
     if write == "auto":
         if cluster.network is None:
@@ -121,7 +124,7 @@ def checkpoint_cost(checkpoint: Checkpoint, cluster: Cluster, size: float) -> Ch
         write = part * (checkpoint.copies - 1) / (cluster.network.bandwidth * cluster.node.nics)
     far = checkpoint.persist_write
     if far == "auto":
-        far = to_files("persist_write") if checkpoint.bandwidth is not None else checkpoint.to_files_every or 0.0
+        far = rare if to_files is None else to_files
     return CheckpointCost(bytes=size, stall=float(copy), write=float(far), near=float(write), load=float(copy))
 
 

@@ -206,11 +206,12 @@ def _checkpoint(
             f"job {job.name!r} describes failures but no checkpoints, so every failure would lose all work. Way out: a table "
             "[checkpoint], such as --set 'checkpoint.interval=\"auto\"' --set 'checkpoint.write=\"60 s\"' (or checkpoint.bandwidth)"
         )
-    if checkpoint.mode == "memory" and checkpoint.persist is None:
+    every = checkpoint.to_files_every
+    if every is not None and checkpoint.persist is None:
         assumptions.append(
-            f"the file system gets a checkpoint every {in_unit(checkpoint.to_files_every or 0.0, 'h', 's'):g} h (checkpoint.persist)"
+            f"the file system gets a checkpoint every {in_unit(every, 'h', 's'):g} h (checkpoint.persist)"
         )
-    if checkpoint.mode == "memory" and checkpoint.persist_write == "auto" and checkpoint.bandwidth is None:
+    if every is not None and checkpoint.persist_write == "auto" and checkpoint.bandwidth is None:
         assumptions.append(
             "it takes all the time until the next to get it (checkpoint.persist_write, checkpoint.bandwidth)"
         )

@@ -16,7 +16,7 @@ from simulator.specs import names
 
 __all__ = ["lost_on_the_way"]
 
-_PLAIN = (bool, int, float, str, type(None))
+_PLAIN = (bool, int, float, str, tuple, type(None))
 
 
 def lost_on_the_way(job: Job, text: str, ending: str) -> list[str]:
@@ -43,12 +43,16 @@ def lost_on_the_way(job: Job, text: str, ending: str) -> list[str]:
 
 
 def _choices(job: Job) -> Iterator[tuple[str, Any]]:
-    """What a plan resolves to, by name, as far as it is plain, and what the framework chose."""
-    plan = resolve(job.workload, job.plan, job.cluster.world_size)
-    yield "framework", plan.framework.name
-    yield "recompute", plan.recompute
-    yield "attention", plan.style.attention
+    """What a job and its plan come to, by field; parts that have a name by it."""
+    work, plan = job.workload, resolve(job.workload, job.plan, job.cluster.world_size)
+    yield from (
+        ("precision", work.precision),
+        ("optimizer", work.optimizer),
+        ("global_batch_size", work.global_batch_size),
+    )
+    yield from (("recompute", plan.recompute), ("attention", plan.style.attention))
     for field in fields(ResolvedPlan):
         value = getattr(plan, field.name)
-        if isinstance(value, _PLAIN):
-            yield field.name, value
+        named = getattr(value, "name", value)
+        if field.name != "precision" and isinstance(named, _PLAIN):
+            yield field.name, named

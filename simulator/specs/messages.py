@@ -29,7 +29,8 @@ def explain(
     where = f"{place}, line {line}" if line else place
     path = _short(".".join(map(str, at)), 100)
     kind, value = item["type"], item["input"]
-    within = (kind == "extra_forbidden" or not line) and any(key[: len(at)] == at for key in given)  # of a whole table
+    whole = kind == "extra_forbidden" or (at and not line)  # a table, and one that the file does not have
+    within = whole and any(key[: len(at)] == at for key in given)
     if within or any(at[:n] in given for n in range(1, len(at) + 1)):
         line, where = 0, "--set"
     if kind == "missing":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -140,13 +139,17 @@ def cluster_crew(address: str, patience: float = 0.0) -> Crew:
     """
     try:
         from distributed import Client
+        from distributed.comm.addressing import get_address_host_port
     except ImportError:
         raise SpecError("--scheduler needs dask.distributed. Way out: pip install 'dtsim[cluster]'") from None
 
-    if not re.fullmatch(r"(\w+://)?[^\s/:]+:\d+|inproc://\S+", address):
-        raise SpecError(
-            f"--scheduler {address[:120]}: no address of a scheduler. Way out: tcp://HOST:PORT of one that runs"
-        )
+    if not address.startswith("inproc://"):  # of this very process, by a name of its own
+        try:
+            get_address_host_port(address)
+        except ValueError as wrong:
+            raise SpecError(
+                f"--scheduler {address[:120]}: no address of a scheduler ({str(wrong)[:120]}). Way out: tcp://HOST:PORT of one that runs"
+            ) from None
 
     def connect(patience: float) -> Any:
         until = time.monotonic() + patience

@@ -407,3 +407,12 @@ def test_who_stops_a_sweep_does_not_wait_for_points_under_way(monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         list(local_crew(2).run(_takes_an_hour, None, [[0], [1], [2]], lambda point, why: None))
     assert time.monotonic() - begun < 1800
+
+
+def test_the_quickest_point_of_a_job_that_tells_its_replicas_runs_as_it_is_printed(dtsim: Any, tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text('job = "gpt3_13b_2xdgx_a100"\n[vary]\n"plan.tensor_parallel" = [2, 4]\n')
+    _, out, _ = dtsim("sweep", str(study), "-o", str(tmp_path / "out.csv"), "--processes", "1")
+    printed = next(line for line in out.splitlines() if "the quickest that fits" in line)
+    settings = printed[printed.index("--set") :].split()
+    assert dtsim("run", "gpt3_13b_2xdgx_a100", *settings)[0] == 0

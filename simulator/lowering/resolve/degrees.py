@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from simulator.errors import PlanError
 from simulator.plan.plan import Plan
@@ -18,8 +18,11 @@ def nearest_divisor(n: int, wanted: int) -> int:
     >>> nearest_divisor(96, 7)
     6
     """
-    divisors = {d for i in range(1, math.isqrt(n) + 1) if n % i == 0 for d in (i, n // i)}
-    return min(divisors, key=lambda d: (abs(d - wanted), d))
+    return min(_divisors(n), key=lambda d: (abs(d - wanted), d))
+
+
+def _divisors(n: int) -> set[int]:
+    return {d for i in range(1, math.isqrt(n) + 1) if n % i == 0 for d in (i, n // i)}
 
 
 def count_replicas(plan: Plan, world_size: int, cluster_name: str, works: Callable[[Plan], bool] | None = None) -> int:
@@ -50,24 +53,33 @@ def count_replicas(plan: Plan, world_size: int, cluster_name: str, works: Callab
 def _nearest(plan: Plan, world_size: int, works: Callable[[Plan], bool] | None) -> str:
     """The degrees nearest to a plan's that divide the world, of those tried the first that works."""
     t, p = plan.tensor_parallel, plan.pipeline_parallel
-    degrees = [d for d in range(1, world_size + 1) if world_size % d == 0] if world_size <= _MOST_TRIED else []
-    pairs = [(a, b) for a in degrees for b in degrees if world_size % (a * b) == 0]
-    pairs.sort(key=lambda pair: (abs(math.log(pair[0] / t)) + abs(math.log(pair[1] / p)), pair))
-    for a, b in pairs[:_TRIES] if works else ():
-        changes = {"tensor_parallel": a, "pipeline_parallel": b, "data_parallel": world_size // (a * b)}
-        changes |= {"context_parallel": 1} if plan.context_parallel > 1 else {}
-        changes |= {"sequence_parallel": False} if a == 1 and plan.sequence_parallel else {}
-        if works and works(plan.model_copy(update=changes)):
-            return "Nearest: " + ", ".join(f"{field} = {str(value).lower()}" for field, value in changes.items())
+    whole = {"context_parallel": 1} if plan.context_parallel > 1 else {}
+    if works is not None:
+        pairs = [(a, b) for a in _divisors(world_size) for b in _divisors(world_size // a)]
+        pairs.sort(key=lambda pair: (abs(math.log(pair[0] / t)) + abs(math.log(pair[1] / p)), pair))
+        for a, b in pairs[:_TRIES]:
+            alone = {"sequence_parallel": False} if a == 1 and plan.sequence_parallel else {}
+            changes = {**_degrees(a, b, world_size), **whole, **alone}
+            if works(plan.model_copy(update=changes)):
+                return f"Nearest: {_said(changes)}"
     best = nearest_divisor(world_size, t * p)
     tensor = math.gcd(best, t)
-    way = f"tensor_parallel = {tensor}, pipeline_parallel = {best // tensor}, data_parallel = {world_size // best}"
-    way += ", context_parallel = 1" if plan.context_parallel > 1 else ""
+    way = _said({**_degrees(tensor, best // tensor, world_size), **whole})
     return f"Nearest: {way}" if works is None else f"What multiplies to it (something else must change, too): {way}"
 
 
-_MOST_TRIED, _TRIES = 100_000, 60
-"""The largest world whose degrees are tried, and how many of them."""
+_TRIES = 60
+"""How many degrees are tried."""
+
+
+def _degrees(tensor: int, pipeline: int, world_size: int) -> dict[str, int]:
+    """Degrees that multiply to a world, by their fields."""
+    replicas = world_size // (tensor * pipeline)
+    return {"tensor_parallel": tensor, "pipeline_parallel": pipeline, "data_parallel": replicas}
+
+
+def _said(changes: Mapping[str, int]) -> str:
+    return ", ".join(f"{field} = {str(value).lower()}" for field, value in changes.items())
 
 
 def count_microbatches(workload: Workload, plan: Plan, replicas: int) -> int:
