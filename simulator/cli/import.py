@@ -41,7 +41,10 @@ def command(
     claim(force, output)
     imported = import_files(files, cluster)
     if output is not None:
-        _write(imported, output, Path(files[0]).stem, as_json)
+        from simulator.studies.other_plan import imported_plan
+
+        name = Path(files[0]).stem
+        _write(imported_plan(imported, name), output, name, as_json)
         for path in write_files(imported):
             wrote(path)
     if as_json:

@@ -335,7 +335,8 @@ def _message(
         draft.occupancy = time.seconds
     draft.share[RESOURCE_KINDS.index("pp" if kind == TRANSFER else _wires(place, fabric))] = 1.0
     draft.account[account] = draft.occupancy
-    draft.note(time.price_class, time.seconds, time.sigma, time.calibrated)
+    if place.ranks > 1:
+        draft.note(time.price_class, time.seconds, time.sigma, time.calibrated)
     draft.model = f"{time.algorithm}/{time.protocol} ({time.profile})"
     draft.placement = placement_text(place, time)
 

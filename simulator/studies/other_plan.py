@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.job import Job
+from simulator.errors import SpecError
+from simulator.importers.imported import Imported, again
+from simulator.importers.jobs import job_data
+from simulator.job import Job, job_from_data
 from simulator.report.prediction import Prediction
 from simulator.report.table import Section, percent
 from simulator.search.quick import changed_fields, proposed, quick_search
 from simulator.search.space import that_keep_batch
 from simulator.studies.changes import Change, Outcome, Trial
-from simulator.units import show
+from simulator.units import WRITTEN, show
 
-__all__ = ["PlanInstead", "other_plan", "plan_instead", "with_a_plan"]
+__all__ = ["PlanInstead", "imported_plan", "other_plan", "plan_instead", "with_a_plan"]
 
 _FEW_TRIES = 24
 _MOST_ROWS = 100_000
@@ -103,3 +106,28 @@ def with_a_plan(job: Job) -> Job:
     chosen = " ".join(f"--set {setting}" for setting in found.settings)
     said = f"plan = the {what}; the job names none, this one is {chosen or 'one rank'}"
     return replace(job, plan=answer.space.job_of(found.point).plan, assumptions=(*job.assumptions, said))
+
+
+def imported_plan(imported: Imported, name: str) -> Imported:
+    """Return what was imported with the plan and batch that `dtsim run` takes where files name a model and a cluster, and no plan.
+
+    Args:
+        name: of the job that is made of it.
+    """
+    cluster, model = imported.tables.get("cluster", {}), imported.tables.get("model")
+    if "name" not in cluster or not (model or "model" in imported.tables.get("workload", {})):
+        return imported
+    try:
+        job = job_from_data(job_data(imported, name), imported.source_format, ())
+    except SpecError:
+        return imported  # what is missing stands in the file that is written
+    planned = with_a_plan(job)
+    if planned is job:
+        return imported
+    found = again(imported)
+    for key, value in planned.plan.model_dump(exclude_defaults=True, context=WRITTEN).items():
+        if found.get(f"plan.{key}") is None:
+            found.assume(f"plan.{key}", value, "a quick search found it; the files name no plan")
+    if found.get("workload.global_batch_size") is None:
+        found.assume("workload.global_batch_size", job.workload.global_batch_size, "as dtsim run takes it")
+    return found.done()

@@ -154,6 +154,11 @@ def test_an_uncalibrated_cluster_works_at_once_and_says_so() -> None:
     assert new.high / new.low > known.high / known.low
 
 
+def test_one_gpu_needs_no_measured_network() -> None:
+    alone = predict("llama3_8b", "h100_x8", 1, 1, 4096, zero_stage=0)
+    assert alone.provenance["calibration"]["uncalibrated"] == []
+
+
 def test_too_much_memory_is_a_verdict_not_an_error() -> None:
     prediction = predict("gpt3_175b", "a100_x8", 8, 8, 2048, tensor_parallel=8)
     assert not prediction.fits
