@@ -14,6 +14,8 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, overload
 
+from simulator.compiled import compile_from_now_on
+
 __all__ = ["Remembered", "forget_all", "hashed_once", "kept", "remember_at_most", "undisturbed"]
 
 Value = TypeVar("Value")
@@ -90,7 +92,9 @@ def undisturbed() -> Iterator[None]:
     """Leave what is there already out of Python's searches for garbage, unless the caller's program has seen to that.
 
     For many predictions in a row: each leaves something to be remembered, so that whole heaps would be searched again and again.
+    All loops are compiled then, too.
     """
+    compile_from_now_on()
     own = gc.get_freeze_count() == 0
     if own:
         gc.freeze()

@@ -26,6 +26,7 @@ from typer.core import TyperGroup
 
 from simulator.cli.examples import epilog
 from simulator.cli.output import INTERRUPTED, compile_cache_of, note
+from simulator.compiled import interpreted_for
 from simulator.errors import SimulatorError, UnknownNameError
 
 __all__ = ["VERBS", "main"]
@@ -56,6 +57,8 @@ VERBS = {
 }
 """Verb -> its one line of help; module and function are `simulator.cli.VERB` and `command`."""
 
+_INTERPRETED = 2_000_000
+"""Array entries that loops meet in Python before they are compiled: about a second, as loading numba takes."""
 _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -130,6 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     _STOPPED.clear()
+    if arguments is None:
+        interpreted_for(_INTERPRETED)
     words, before = list(sys.argv[1:] if arguments is None else arguments), signal.getsignal(signal.SIGINT)
     if (
         before not in (signal.default_int_handler, signal.SIG_DFL)

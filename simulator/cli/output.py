@@ -164,6 +164,12 @@ def tell_compiling() -> None:
 
     numba tells when it does: a cache's age would not, as sources that are newer but equal are taken from it.
     """
+    from simulator.compiled import when_numba_loads
+
+    when_numba_loads(_listen)
+
+
+def _listen() -> None:
     from numba.core import event
 
     class Tell(event.Listener):

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.compiled import compiled
 from simulator.engine.meetings import items_that_stretch
 from simulator.engine.resources import kinds_of_items, longer_beside
 from simulator.errors import DeadlockError, ProgramError
@@ -37,7 +37,7 @@ def run_compiled(program: Program, prices: Prices) -> Trace:
     times = _fixed(prices.occupancy), _fixed(prices.latency)
     start, end = np.empty(program.size), np.empty(program.size)
     if not prices.interferes:
-        _replay(*columns, *times, start, end, order)  # type: ignore[call-arg]
+        _replay(*columns, *times, start, end, order)
     elif not _stretched(program, prices, columns, times, start, end, order):
         from simulator.engine.compiled_interference import run_fluid
 
@@ -54,7 +54,7 @@ def _stretched(
     if stretches is None:
         return False
     own = program.stream_rank, program.kind, kinds_of_items(prices), stretches, longer_beside(prices)
-    return bool(_stretch(*columns, *times, *own, start, end, order))  # type: ignore[call-arg]
+    return bool(_stretch(*columns, *times, *own, start, end, order))
 
 
 def run_many(program: Program, occupancy: NDArray[np.float64], latency: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -77,7 +77,7 @@ def run_many(program: Program, occupancy: NDArray[np.float64], latency: NDArray[
     start, end = np.empty(program.size), np.empty(program.size)
     for sample in range(len(occupancy)):
         prices = _fixed(occupancy[sample]), _fixed(latency[sample])
-        makespans[sample] = _replay(*columns, *prices, start, end, order)  # type: ignore[call-arg]
+        makespans[sample] = _replay(*columns, *prices, start, end, order)
     return makespans
 
 
@@ -96,7 +96,7 @@ def settled_order(program: Program) -> NDArray[np.int32]:
 def _found_order(program: Program) -> NDArray[np.int32] | None:
     order = np.empty(program.size, np.int32)
     _, *columns = _columns(program)
-    done = _play(*columns, _fixed(program.kind, np.int8), order)  # type: ignore[call-arg]
+    done = _play(*columns, _fixed(program.kind, np.int8), order)
     return order if done == program.size else None
 
 
@@ -122,7 +122,7 @@ def _columns(program: Program) -> tuple[Any, ...]:
     return found
 
 
-@numba.njit(cache=True)
+@compiled()
 def _play(stream_offsets, streams, after_offsets, after, stream_count, kind, order):  # type: ignore[no-untyped-def]
     """Fill the order in which rows can be settled, each compute row after all links that can be; return how many rows can run.
 
@@ -197,7 +197,7 @@ def _play(stream_offsets, streams, after_offsets, after, stream_count, kind, ord
     return done
 
 
-@numba.njit(cache=True)
+@compiled()
 def _replay(  # type: ignore[no-untyped-def]
     item, stream_offsets, streams, after_offsets, after, stream_count, occupancy, latency, start, end, order
 ):
@@ -220,7 +220,7 @@ def _replay(  # type: ignore[no-untyped-def]
     return makespan
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled(error_model="numpy")
 def _stretch(  # type: ignore[no-untyped-def]
     item, stream_offsets, streams, after_offsets, after, stream_count, occupancy, latency, stream_rank, kind, masks, stretches, longer,
     start, end, order,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.compiled import compiled, part
 from simulator.engine.resources import kinds_of_items, longer_beside
 from simulator.program.prices import Prices
 from simulator.program.program import Program
@@ -66,8 +66,8 @@ def _fixed(array: NDArray[Any], dtype: Any) -> NDArray[Any]:
     return view
 
 
-@numba.njit(cache=True, error_model="numpy")
-def _settle(keys, tree, slot):  # type: ignore[no-untyped-def]
+@part(error_model="numpy")
+def _settle(keys: Any, tree: Any, slot: Any) -> None:
     """Play the matches of a slot again, up a tournament tree: node n holds the earlier of nodes 2n and 2n + 1."""
     node = (slot + len(keys)) >> 1
     while node > 0:
@@ -76,7 +76,7 @@ def _settle(keys, tree, slot):  # type: ignore[no-untyped-def]
         node >>= 1
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled(error_model="numpy")
 def _flow(  # type: ignore[no-untyped-def]
     item, stream_offsets, streams, after_offsets, after, stream_rank, rank_count, occupancy, latency, mix, masks, factors,
     start, end,

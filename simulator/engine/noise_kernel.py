@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numba
+from simulator.compiled import compiled
 
 __all__ = ["noisy_compute"]
 
 
-@numba.njit(cache=True)
+@compiled()
 def noisy_compute(  # type: ignore[no-untyped-def]
     rows, class_of, kernels, waiting, communication, square, adds, rank, microbatch, gpus, compute, lengths, inside, out
 ):

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.compiled import compiled
 from simulator.engine.meetings import links_that_slow
 from simulator.engine.noise import NoisyStep, StepTimes
 from simulator.program.program import COMPUTE
@@ -107,7 +107,7 @@ def _slowing(step: NoisyStep) -> NDArray[np.int64] | None:
     return np.unique(np.concatenate([rows for rows in found if rows is not None]))
 
 
-@numba.njit(cache=True)
+@compiled()
 def _settle_replicas(  # type: ignore[no-untyped-def]
     order, stream_offsets, previous, after_offsets, after, meeting, groups, latency, latency_of, start, end
 ):
@@ -159,7 +159,7 @@ def _settle_replicas(  # type: ignore[no-untyped-def]
     return makespan
 
 
-@numba.njit(cache=True)
+@compiled()
 def _side_by_side(links, stream_offsets, streams, stream_rank, compute, edges, start, end):  # type: ignore[no-untyped-def]
     """Whether a link runs while a compute row of one of its ranks does, in any replica; compute rows of a rank end in order."""
     for link in links:
@@ -181,7 +181,7 @@ def _side_by_side(links, stream_offsets, streams, stream_rank, compute, edges, s
     return False
 
 
-@numba.njit(cache=True)
+@compiled()
 def _chain(  # type: ignore[no-untyped-def]
     row, replica, stream_offsets, previous, after_offsets, after, meeting, groups, latency, latency_of, end
 ):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.compiled import compiled
 from simulator.program.prices import Prices
 from simulator.program.program import Program
 from simulator.program.trace import Trace
@@ -34,7 +31,7 @@ def critical_path(program: Program, prices: Prices, trace: Trace) -> NDArray[np.
     """
     if program.size == 0:
         return np.zeros(0, np.int32)
-    path: NDArray[np.int32] = _kernel()(
+    path: NDArray[np.int32] = _walk(
         int(np.argmax(trace.end)),
         np.ascontiguousarray(program.item, np.int32),
         np.ascontiguousarray(program.stream_offsets, np.int64),
@@ -48,35 +45,30 @@ def critical_path(program: Program, prices: Prices, trace: Trace) -> NDArray[np.
     return path
 
 
-@functools.cache
-def _kernel() -> Callable[..., Any]:
-    """Compile the walk when it is first wanted: `import simulator` stays light."""
-    import numba
-
-    @numba.njit(cache=True)
-    def walk(last, item, stream_offsets, streams, after_offsets, after, latency, end, stream_count):  # type: ignore
-        previous = np.empty(len(streams), np.int32)
-        tail = np.full(stream_count, -1, np.int32)
-        for row in range(len(item)):
-            for entry in range(stream_offsets[row], stream_offsets[row + 1]):
-                previous[entry] = tail[streams[entry]]
-                tail[streams[entry]] = row
-        path = np.empty(len(item), np.int32)
-        row, length = last, 0
-        while row >= 0 and length < len(item):
-            path[length] = row
-            length += 1
-            binding, ready = -1, 0.0
-            for entry in range(stream_offsets[row], stream_offsets[row + 1]):
-                other = previous[entry]
-                if other >= 0 and (end[other] > ready or binding < 0):
-                    binding, ready = other, end[other]
-            for entry in range(after_offsets[row], after_offsets[row + 1]):
-                other = after[entry]
-                seen = end[other] + latency[item[other]]
-                if seen > ready or binding < 0:
-                    binding, ready = other, seen
-            row = binding if ready > 0.0 else -1
-        return path[:length][::-1].copy()
-
-    return walk
+@compiled()
+def _walk(  # type: ignore[no-untyped-def]
+    last, item, stream_offsets, streams, after_offsets, after, latency, end, stream_count
+):
+    previous = np.empty(len(streams), np.int32)
+    tail = np.full(stream_count, -1, np.int32)
+    for row in range(len(item)):
+        for entry in range(stream_offsets[row], stream_offsets[row + 1]):
+            previous[entry] = tail[streams[entry]]
+            tail[streams[entry]] = row
+    path = np.empty(len(item), np.int32)
+    row, length = last, 0
+    while row >= 0 and length < len(item):
+        path[length] = row
+        length += 1
+        binding, ready = -1, 0.0
+        for entry in range(stream_offsets[row], stream_offsets[row + 1]):
+            other = previous[entry]
+            if other >= 0 and (end[other] > ready or binding < 0):
+                binding, ready = other, end[other]
+        for entry in range(after_offsets[row], after_offsets[row + 1]):
+            other = after[entry]
+            seen = end[other] + latency[item[other]]
+            if seen > ready or binding < 0:
+                binding, ready = other, seen
+        row = binding if ready > 0.0 else -1
+    return path[:length][::-1].copy()

@@ -1,27 +1,19 @@
-"""The compiled loop that gives every instant of a rank to an account.
-
-This module imports numba, so `breakdown.py` imports it only when it runs.  The meaning is told there.
-"""
+"""The loop that gives every instant of a rank to an account; its meaning is told in `breakdown.py`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numba import float64, int32, int64, njit, types, void
+
+from simulator.compiled import compiled, part
 
 __all__ = ["account_instants"]
 
 Array = Any
 
-_INTS, _LONGS, _FLOATS, _TABLE = (
-    types.Array(dtype, dimensions, "C", readonly=True)
-    for dtype, dimensions in ((int32, 1), (int64, 1), (float64, 1), (float64, 2))
-)
-"""Types of read-only inputs.  Giving them compiles one version, whether an array happens to be writeable or not."""
 
-
-@njit(cache=True, nogil=True, inline="always")
+@part(inline="always")
 def _waits_for(
     row: int,
     previous: Array,
@@ -43,13 +35,13 @@ def _waits_for(
     return found
 
 
-@njit(cache=True, nogil=True)
+@part()
 def _overlap(low: float, high: float, window: tuple[float, float]) -> float:
     """Length of [low, high] within the window."""
     return max(0.0, min(high, window[1]) - max(low, window[0]))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@part(inline="always")
 def _explain_gap(
     low: float,
     high: float,
@@ -82,7 +74,7 @@ def _explain_gap(
         out[bubble] += _overlap(low, high, window)
 
 
-@njit(cache=True, nogil=True)
+@part()
 def _explain_tail(
     low: float,
     links: Array,
@@ -112,7 +104,7 @@ def _explain_tail(
         out[bubble] += _overlap(low, high, window)
 
 
-@njit(cache=True, nogil=True)
+@part()
 def _chain_streams(offsets: Array, streams: Array, n_streams: int) -> Array:
     """Per entry of `streams`: the row before it on that stream, -1 for the first."""
     previous = np.empty(len(streams), np.int32)
@@ -124,7 +116,7 @@ def _chain_streams(offsets: Array, streams: Array, n_streams: int) -> Array:
     return previous
 
 
-@njit(cache=True, nogil=True)
+@part()
 def _links_after(
     until: Array, account: Array, offsets: Array, streams: Array, stream_rank: Array, end: Array
 ) -> tuple[Array, Array]:
@@ -152,17 +144,19 @@ def _links_after(
     return first, found
 
 
-_PAIR = types.UniTuple(float64, 2)  # type: ignore[no-untyped-call]
+def _types() -> Any:
+    """One version, whether an array happens to be writeable or not."""
+    from numba import float64, int32, int64, types, void
+
+    ints, longs, floats = (types.Array(dtype, 1, "C", readonly=True) for dtype in (int32, int64, float64))
+    table, pair = types.Array(float64, 2, "C", readonly=True), types.UniTuple(float64, 2)  # type: ignore[no-untyped-call]
+    return void(
+        *(ints, longs, ints, ints, ints, longs, ints, floats, floats, floats, table, ints),
+        *(pair, int64, float64[:, ::1]),
+    )
 
 
-@njit(
-    void(
-        *(_INTS, _LONGS, _INTS, _INTS, _INTS, _LONGS, _INTS, _FLOATS, _FLOATS, _FLOATS, _TABLE, _INTS),
-        *(_PAIR, int64, float64[:, ::1]),
-    ),
-    cache=True,
-    nogil=True,
-)
+@compiled(_types)
 def account_instants(
     item: Array,
     offsets: Array,

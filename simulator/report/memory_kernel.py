@@ -1,26 +1,19 @@
-"""The compiled loop of the memory walk.
-
-This module imports numba, so `memory.py` imports it only when it runs.  The meaning is told there.
-"""
+"""The loop of the memory walk; its meaning is told in `memory.py`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numba import float64, int32, int64, njit, types
+
+from simulator.compiled import compiled, part
 
 __all__ = ["walk_memory"]
 
 Array = Any
 
-_INTS, _LONGS, _FLOATS = (
-    types.Array(dtype, dimensions, "C", readonly=True) for dtype, dimensions in ((int32, 1), (int64, 1), (float64, 1))
-)
-"""Types of read-only inputs.  Giving them compiles one version, whether an array happens to be writeable or not."""
 
-
-@njit(cache=True, nogil=True)
+@part()
 def _rows_by_stream(
     rank: Array, stream_rank: Array, offsets: Array, streams: Array, starts: Array, ends: Array, marks: Array
 ) -> tuple[Array, Array, int]:
@@ -51,7 +44,7 @@ def _rows_by_stream(
     return rows, first, -1
 
 
-@njit(cache=True, nogil=True)
+@part()
 def _time_of_peak(
     lanes: Array,
     rows: Array,
@@ -106,7 +99,7 @@ def _time_of_peak(
                     head[k] = start[row] if position[k] % 2 == 0 else end[row]
 
 
-@njit(cache=True, nogil=True)
+@part()
 def _count_live(
     rows: Array, now: float, start: Array, end: Array, starts: Array, ends: Array, marks: Array, net: Array
 ) -> None:
@@ -123,14 +116,18 @@ def _count_live(
             net[ends[row]] -= 1
 
 
-@njit(
-    int64(
-        *(_INTS, _INTS, _LONGS, _INTS, _FLOATS, _FLOATS, _INTS, _INTS, _INTS, _FLOATS, _FLOATS),
+def _types() -> Any:
+    """One version, whether an array happens to be writeable or not."""
+    from numba import float64, int32, int64, types
+
+    ints, longs, floats = (types.Array(dtype, 1, "C", readonly=True) for dtype in (int32, int64, float64))
+    return int64(
+        *(ints, ints, longs, ints, floats, floats, ints, ints, ints, floats, floats),
         *(float64, float64, float64[::1], int64[:, ::1]),
-    ),
-    cache=True,
-    nogil=True,
-)
+    )
+
+
+@compiled(_types)
 def walk_memory(
     rank: Array,
     stream_rank: Array,

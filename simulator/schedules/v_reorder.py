@@ -141,7 +141,8 @@ def reordered(offsets: Sequence[Sequence[int]], microbatches: int) -> tuple[NDAr
     slots = reorder.pulled(slots, _turn(slots, ranks, m), ranks, m, True)
     slots = reorder.squeezed(slots, _turn(slots, ranks, m), ranks, m)[: 4 * ranks * m]
     slots = reorder.filled(reorder.pulled(slots, _turn(slots, ranks, m), ranks, m, False), ranks, m)
-    return reorder.read(reorder.squeezed(slots, _turn(slots, ranks, m), ranks, m), ranks, m)
+    kinds, numbers = reorder.read(reorder.squeezed(slots, _turn(slots, ranks, m), ranks, m), ranks, m)
+    return kinds, numbers
 
 
 def _turn(slots: NDArray[np.int64], ranks: int, m: int) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ from simulator.errors import PlanError, SimulatorError
 from simulator.job import Job
 from simulator.lowering import ResolvedPlan, resolve
 from simulator.plan.plan import Plan
+from simulator.remembered import undisturbed
 from simulator.report.prediction import Prediction
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
@@ -121,13 +122,14 @@ def trials(job: Job, changes: Iterable[Change], engine: str = "compiled") -> lis
         engine: "compiled" or "simpy".
     """
     found = []
-    for change in changes:
-        try:
-            p = simulate_job(changed(job, change), engine)
-            outcome = Outcome(step_time=p.step_time, peak_memory=p.peak_memory, capacity=p.capacity)
-            found.append(Trial(change=change, outcome=outcome))
-        except SimulatorError as error:
-            found.append(Trial(change=change, outcome=None, reason=str(error)))
+    with undisturbed():
+        for change in changes:
+            try:
+                p = simulate_job(changed(job, change), engine)
+                outcome = Outcome(step_time=p.step_time, peak_memory=p.peak_memory, capacity=p.capacity)
+                found.append(Trial(change=change, outcome=outcome))
+            except SimulatorError as error:
+                found.append(Trial(change=change, outcome=None, reason=str(error)))
     return found
 
 

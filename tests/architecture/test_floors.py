@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 from tests.package_sources import package_sources
 
 FLOORS = (
-    ("units", "errors"),
+    ("units", "errors", "compiled"),
     ("aliases",),
     ("specs", "registry", "options", "remembered", "processes"),
     ("workload", "hardware", "plan", "schedules", "program"),

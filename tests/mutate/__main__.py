@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 
 from tests.mutate.covering import covering, record
-from tests.mutate.judging import ROOT, survives
+from tests.mutate.judging import ROOT, is_compiled, survives
 from tests.mutate.mutants import Mutant, mutants_of
 
 ROOMS = tuple(f"simulator/{room}" for room in ("lowering", "costs", "engine", "collectives", "schedules", "report"))
@@ -101,7 +101,7 @@ def _chosen(arguments: argparse.Namespace) -> list[tuple[int, Mutant]]:
     print(f"{len(chosen)} of {len(every)} mutants, seed {arguments.seed}", flush=True)
     found = [(number, mutant) for number, mutant in chosen if number in wanted]
     return sorted(
-        found, key=lambda pair: "numba" in (ROOT / pair[1].path).read_text(encoding="utf-8")
+        found, key=lambda pair: is_compiled((ROOT / pair[1].path).read_text(encoding="utf-8"))
     )  # compiling takes long
 
 

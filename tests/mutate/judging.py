@@ -47,10 +47,15 @@ def judged(work: Callable[[], bool], seconds: int) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
+def is_compiled(source: str) -> bool:
+    """Whether functions of a module are compiled."""
+    return "numba" in source or "simulator.compiled" in source
+
+
 def _swapped(path: Path, source: str) -> bool:
     """Let the functions of an imported module be those of a mutated source; False when something else than these differs."""
     module = sys.modules.get(".".join(path.with_suffix("").parts).removesuffix(".__init__"))
-    if module is None or "numba" in source:
+    if module is None or is_compiled(source):
         return False
     old, new = (compile(text, str(ROOT / path), "exec") for text in ((ROOT / path).read_text(encoding="utf-8"), source))
     bodies: dict[CodeType, CodeType] = {}
@@ -118,7 +123,7 @@ def _passes(tests: list[str]) -> bool:
 def _asked(mutant: Mutant, plain: str, entered: Map) -> list[tuple[float, str]]:
     """Who enters the function of the mutant; where nobody is known to, its file; of what is compiled the files that import it."""
     function = next(iter(functions_at(mutant.path, plain, mutant.begin[0])), "")
-    within = [] if "numba" in plain else entered.get(function) or _of_files([mutant.path], entered)
+    within = [] if is_compiled(plain) else entered.get(function) or _of_files([mutant.path], entered)
     return within or _of_files(_importers(mutant.path), entered)
 
 
@@ -156,7 +161,7 @@ def _fresh(copy: Path, mutant: Mutant, source: str, work: Callable[[], bool]) ->
         os.chdir(copy)
         sys.path[:] = [str(copy), *(entry for entry in sys.path if entry not in ("", str(ROOT)))]
         sys.dont_write_bytecode = True
-        if "numba" not in source:
+        if not is_compiled(source):
             return work()
         import numba
 

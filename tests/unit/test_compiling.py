@@ -16,25 +16,32 @@ NOTE = "compiling the engine once"
 CAPTURED: Any = {"capture_output": True, "text": True}
 
 
-def dtsim(where: Path, cache: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command from the sources in a folder, with its compiled code in another."""
-    environment = os.environ | {"PYTHONPATH": str(where), "NUMBA_CACHE_DIR": str(cache)}
-    return subprocess.run([sys.executable, "-m", "simulator", *arguments], env=environment, cwd=where, **CAPTURED)
+def dtsim(where: Path, cache: Path | None, *arguments: str, called: bool = False) -> subprocess.CompletedProcess[str]:
+    """The command from the sources in a folder, with its compiled code in another; or the same called by a program."""
+    environment = os.environ | {"PYTHONPATH": str(where)} | ({"NUMBA_CACHE_DIR": str(cache)} if cache else {})
+    how = ["-c", "import sys; from simulator.cli import main; main(sys.argv[1:])"] if called else ["-m", "simulator"]
+    return subprocess.run([sys.executable, *how, *arguments], env=environment, cwd=where, **CAPTURED)
 
 
 COMPILES = """
-import numba
 from simulator.cli.output import note, tell_compiling
+from simulator.compiled import compiled
 tell_compiling(); tell_compiling()
 note("nothing yet")
-for factor in (2, 3):
-    numba.njit(lambda x, by=factor: by * x)(1.0)
+for loop in (compiled(cache=False)(lambda x: 2 * x), compiled(cache=False)(lambda x: 3 * x)):
+    assert loop(1.0) > 1.0
 """
 
 
 def test_it_is_said_once_and_only_when_something_is_compiled() -> None:
     left = subprocess.run([sys.executable, "-c", COMPILES], env=os.environ | {"PYTHONPATH": str(ROOT)}, **CAPTURED)
     assert ["nothing yet", NOTE] == [line[: len(NOTE)] for line in left.stderr.splitlines()]
+
+
+def test_the_first_command_after_an_installation_compiles_nothing(tmp_path: Path) -> None:
+    left = dtsim(ROOT, tmp_path / "empty", "run", "gpt2_124m_2gpu", "--json")
+    assert (0, False) == (left.returncode, (tmp_path / "empty").exists())
+    assert left.stdout == dtsim(ROOT, None, "run", "gpt2_124m_2gpu", "--json", called=True).stdout
 
 
 def test_noise_that_is_not_there_is_refused_before_anything_is_compiled(tmp_path: Path) -> None:
@@ -52,7 +59,7 @@ def test_sources_that_are_newer_but_equal_are_not_compiled_again(tmp_path: Path)
     arguments = (tmp_path, tmp_path / "cache", "schedule", "gpipe", "-p", "2", "-m", "2")
     said = []
     for _ in range(3):
-        said.append(NOTE in dtsim(*arguments).stderr)
+        said.append(NOTE in dtsim(*arguments, called=True).stderr)
         for source in (tmp_path / "simulator").rglob("*.py"):
             source.touch()
     assert [True, False, False] == said

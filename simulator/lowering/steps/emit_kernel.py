@@ -1,26 +1,27 @@
-"""The compiled loop that joins waits into a ragged column.
-
-This module imports numba, so `emit.py` imports it only when it runs.
-"""
+"""The loop that joins waits into a ragged column."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numba import int32, int64, njit, types
+
+from simulator.compiled import compiled
 
 __all__ = ["join_waits"]
 
 Array = Any
 
-_LONGS = types.Array(int64, 1, "C", readonly=True)
+
+def _types() -> Any:
+    """One version, whether an array happens to be writeable or not."""
+    from numba import int32, int64, types
+
+    longs = types.Array(int64, 1, "C", readonly=True)
+    return types.Tuple((int64[::1], int32[::1]))(longs, longs, int64)  # type: ignore[no-untyped-call]
 
 
-_BOTH = types.Tuple((int64[::1], int32[::1]))  # type: ignore[no-untyped-call]
-
-
-@njit(_BOTH(_LONGS, _LONGS, int64), cache=True, nogil=True)
+@compiled(_types)
 def join_waits(rows: Array, on: Array, size: int) -> tuple[Array, Array]:
     """Return (offsets, after): for each of `size` rows what it waits for, in the order in which it was added.
 

@@ -6,8 +6,11 @@ work wakes it.  What an atom's neighbour may know, and when, stands in one table
 
 from __future__ import annotations
 
-import numba
+from typing import Any
+
 import numpy as np
+
+from simulator.compiled import compiled, part
 
 __all__ = ["run_order"]
 
@@ -15,8 +18,8 @@ _UNKNOWN = -1.0
 """An atom that has not passed; below it stands the parked rank, as -2 - rank."""
 
 
-@numba.njit(cache=True)
-def _atoms(microbatch, count, part, parts, grain):  # type: ignore[no-untyped-def]
+@part()
+def _atoms(microbatch: Any, count: Any, part: Any, parts: Any, grain: int) -> tuple[Any, Any]:
     """First atom of an action, and how many."""
     if grain == 1:
         return microbatch, count
@@ -26,8 +29,8 @@ def _atoms(microbatch, count, part, parts, grain):  # type: ignore[no-untyped-de
     return microbatch * grain + part * each, count * each
 
 
-@numba.njit(cache=True)
-def _arrival(passed, side, before, first, many, rank):  # type: ignore[no-untyped-def]
+@part()
+def _arrival(passed: Any, side: int, before: int, first: Any, many: Any, rank: int) -> float:
     """When all these atoms are there; -1 where one is not, and the rank is parked at it."""
     latest = 0.0
     for atom in range(first, first + many):
@@ -40,7 +43,7 @@ def _arrival(passed, side, before, first, many, rank):  # type: ignore[no-untype
     return latest
 
 
-@numba.njit(cache=True)
+@compiled()
 def run_order(  # type: ignore[no-untyped-def]
     rank_offsets, kind, chunk, microbatch, count, part, parts, weight, pair,
     grain, atoms, alone, fused, weighted, lane_of, delay, seconds, share, start, end, ranks_out,

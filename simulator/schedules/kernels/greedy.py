@@ -8,14 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from simulator.compiled import compiled, part
 
 __all__ = ["greedy_lines"]
 
 Array = Any
 
 
-@njit(cache=True, nogil=True)
+@part()
 def _choose(held: Array, chunks: int, microbatches: int, unit: int, begun: Array, ended: Array) -> tuple[int, int]:
     """Kind and line of the ready action with the least (forward, precedence) among the lines that a rank holds, or -1."""
     for kind in (1, 0):
@@ -37,7 +38,7 @@ def _choose(held: Array, chunks: int, microbatches: int, unit: int, begun: Array
     return -1, -1
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def greedy_lines(held: Array, chunks: int, microbatches: int, unit: int, ticks: Array) -> tuple[Array, Array, Array]:
     """Return kind, line and number in its lane [ranks, actions] of ranks that always take the best ready action.
 

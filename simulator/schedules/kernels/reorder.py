@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from simulator.compiled import compiled, part
 
 __all__ = ["filled", "pulled", "read", "squeezed"]
 
@@ -18,7 +19,7 @@ Array = Any
 # Loops in place of array assignments and reductions: numba compiles each of those for seconds, and these in none.
 
 
-@njit(cache=True, nogil=True)
+@part()
 def _end(slots: Array, count: int) -> int:
     """The slot after the last of the first `count` entries."""
     end = 0
@@ -27,7 +28,7 @@ def _end(slots: Array, count: int) -> int:
     return end
 
 
-@njit(cache=True, nogil=True)
+@part()
 def _rank_and_pass(entry: int, ranks: int, m: int) -> tuple[int, int, int]:
     """Rank, pass and number of an entry."""
     if entry >= 4 * ranks * m:
@@ -37,7 +38,7 @@ def _rank_and_pass(entry: int, ranks: int, m: int) -> tuple[int, int, int]:
     return row % ranks, row // ranks, number
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def filled(slots: Array, ranks: int, m: int) -> Array:
     """Return `slots` of passes 0..3 followed by those of W: a free slot takes a waiting W."""
     out = np.empty(6 * ranks * m, np.int64)
@@ -62,7 +63,7 @@ def filled(slots: Array, ranks: int, m: int) -> Array:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def read(slots: Array, ranks: int, m: int) -> tuple[Array, Array]:
     """Return pass and microbatch [ranks, 6m] by slot; a free slot takes a waiting W, 4 of pass 2 before 5 of pass 3."""
     kinds, numbers = np.empty((ranks, 6 * m), np.int8), np.empty((ranks, 6 * m), np.int32)
@@ -91,7 +92,7 @@ def read(slots: Array, ranks: int, m: int) -> tuple[Array, Array]:
     return kinds, numbers
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def squeezed(slots: Array, turn: Array, ranks: int, m: int) -> Array:
     """Return new slots: every rank keeps its order and takes each action as early as its inputs allow."""
     out = np.empty_like(slots)
@@ -112,7 +113,7 @@ def squeezed(slots: Array, turn: Array, ranks: int, m: int) -> Array:
     return out
 
 
-@njit(cache=True, nogil=True)
+@part()
 def _walk(content: Array, level: Array, waiting: Array, first: int, explicit: bool) -> int:
     """Write level and waiting W after every slot from `first` on; return the highest level met."""
     now = level[first - 1] if first > 0 else 0
@@ -134,7 +135,7 @@ def _walk(content: Array, level: Array, waiting: Array, first: int, explicit: bo
     return most
 
 
-@njit(cache=True, nogil=True)
+@part()
 def _fits(content: Array, level: Array, waiting: Array, new: int, old: int, cap: int, explicit: bool) -> bool:
     """Whether moving what stands in slot `old` to the free slot `new` keeps the level within the cap."""
     moved = content[old]
@@ -161,7 +162,7 @@ def _fits(content: Array, level: Array, waiting: Array, new: int, old: int, cap:
     return True
 
 
-@njit(cache=True, nogil=True)
+@part()
 def _earliest(slots: Array, content: Array, entry: int, ranks: int, m: int) -> int:
     """The first slot after all inputs of an entry."""
     rank, kind, number = _rank_and_pass(entry, ranks, m)
@@ -185,7 +186,7 @@ def _earliest(slots: Array, content: Array, entry: int, ranks: int, m: int) -> i
     return after + 1
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def pulled(given: Array, turn: Array, ranks: int, m: int, explicit: bool) -> Array:
     """Return new slots: before the first I0 and after the last F0 of rank 0, actions move to the first slot that fits.
 
