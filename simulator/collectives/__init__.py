@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 
-ALGORITHMS: Family[Collective] = Family("collective algorithm", "simulator.collectives", "Collective")
+ALGORITHMS: Family[Collective] = Family("collective algorithm", "simulator.collectives", "Collective", "algorithms")
 """All algorithms by name; which of them compete, `competitors` says."""
 
 
