@@ -38,6 +38,12 @@ def command(
     ] = 1,
     algorithm: Annotated[str, typer.Option("--algorithm", help="auto, ring, tree, ...")] = "auto",
     protocol: Annotated[str, typer.Option("--protocol", help="auto, ll, ll128 or simple.")] = "auto",
+    servers: Annotated[
+        int | None,
+        typer.Option(
+            "--servers", min=0, help="Machines without GPUs that add up; of byteps, parameter_server_dedicated."
+        ),
+    ] = None,
     backend: Annotated[str, typer.Option("--backend", help="nccl (the vendor's library) or gloo.")] = "nccl",
     plot: Annotated[
         str | None, typer.Option("--plot", metavar="OUT.png", help="Draw time and bandwidth over sizes.")
@@ -53,6 +59,12 @@ def command(
     claim_table(force, output, plot)
     check_picture(plot)
     messages = _messages(size, sizes)
+    if servers is not None:
+        if algorithm == "auto":
+            raise SpecError(
+                "--servers help an algorithm that has them. Way out: --algorithm byteps, or parameter_server_dedicated"
+            )
+        algorithm = f"{algorithm}:{servers}"
     rows = collective_table(kind, messages, cluster, ranks, nodes, algorithm, protocol, groups, backend)
     whole = Stacked(tuple(rows))
     save_table(whole, output)

@@ -18,8 +18,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from simulator.collectives.base import KINDS, PRIOR, PROTOCOLS, Collective, Cost
+from simulator.collectives.byteps import ServedCollective
 from simulator.collectives.crossing import Method, placed_with_crossing
 from simulator.errors import PlanError, SpecError, UnknownNameError
+from simulator.hardware.cluster import MAX_WORLD_SIZE
 from simulator.hardware.coefficients import (
     Pair,
     PairName,
@@ -50,8 +52,39 @@ __all__ = [
 ]
 
 
-ALGORITHMS: Family[Collective] = Family("collective algorithm", "simulator.collectives", "Collective", "algorithms")
-"""All algorithms by name; which of them compete, `competitors` says."""
+class _Algorithms(Family[Collective]):
+    """The family; NAME:N stands for an algorithm with so many machines that help it."""
+
+    def get(self, name: str) -> Collective:
+        """Return the algorithm with this name or alias, with as many servers as stand behind a colon.
+
+        Raises:
+            UnknownNameError: nobody bears the name.
+            PlanError: the algorithm has no servers, or not so many.
+        """
+        plain, colon, many = name.partition(":")
+        return with_servers(super().get(plain), many) if colon else super().get(name)
+
+
+@functools.lru_cache(maxsize=256)
+def with_servers(member: Collective, many: str) -> Collective:
+    """Return an algorithm with so many servers in place of as many as it asks for."""
+    if not isinstance(member, ServedCollective):
+        served = ", ".join(each.name for each in ALGORITHMS if isinstance(each, ServedCollective))
+        raise PlanError(
+            f"algorithms with servers are {served}, but {member.name!r} is given {many[:20]}. Way out: one of them"
+        )
+    if not many.isdecimal() or int(many) > MAX_WORLD_SIZE:
+        raise PlanError(
+            f"servers are a whole number up to {MAX_WORLD_SIZE:,}, but {member.name} is given {many[:20]!r}"
+        )
+    return type(member)(int(many))
+
+
+ALGORITHMS: Family[Collective] = _Algorithms(
+    "collective algorithm", "simulator.collectives", "Collective", "algorithms"
+)
+"""All algorithms by name; which of them compete, `competitors` says.  `ALGORITHMS.get("byteps:4")` has four servers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

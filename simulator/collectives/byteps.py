@@ -11,6 +11,7 @@ message per direction, as in a ring; with k = N it is 1, twice as fast.  Inside 
 from __future__ import annotations
 
 import abc
+from typing import ClassVar
 
 from simulator.collectives.base import Phase, Transfer
 from simulator.collectives.plain import PlainCollective
@@ -39,15 +40,16 @@ class ServedCollective(PlainCollective):
     Args:
         servers: how many machines; None = what `split` makes of the nodes.
 
-    Endpoint n + s x g + j is card j of server s.
+    `fewest` that the algorithm works with.  Endpoint n + s x g + j is card j of server s.
     """
 
     kinds = ("all_reduce",)
     pipelined = ("all_reduce",)
+    fewest: ClassVar[int] = 0
 
     def __init__(self, servers: int | None = None) -> None:
-        if servers is not None and servers < 0:
-            raise PlanError(f"servers must be 0 or more, but {self.name} is given {servers}")
+        if servers is not None and servers < self.fewest:
+            raise PlanError(f"servers must be {self.fewest} or more, but {self.name} is given {servers}")
         self.servers = servers
 
     @abc.abstractmethod

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from simulator.collectives import CollectiveTime, bus_factor, collective_seconds
+from simulator.collectives import ALGORITHMS, CollectiveTime, bus_factor, collective_seconds
 from simulator.collectives.base import KINDS
+from simulator.collectives.plain import PlainCollective
 from simulator.errors import PlanError, SpecError, UnknownNameError
 from simulator.hardware.cluster import MAX_WORLD_SIZE, load_cluster
 from simulator.hardware.fabric import BACKENDS, Backend, Fabric, GroupPlacement, describe_group, fabric_of
@@ -172,9 +173,24 @@ class CollectiveFigures(Tabular):
                 f"bus bandwidth {show(self.bus_bandwidth, 'B/s')}, algorithm bandwidth {show(self.algorithm_bandwidth, 'B/s')}",
                 f"algorithm {time.algorithm}, protocol {time.protocol}; {self.place.text}",
                 *([f"by {time.method}"] if time.method.why else []),
+                *self._through_ports(),
                 f"profile {time.profile} ({known}), spread of its class {time.price_class}: {percent(time.sigma)}",
                 *([self.why] if self.why else []),
             ),
+        )
+
+    def _through_ports(self) -> tuple[str, ...]:
+        """Beside a ring's, what passes the busiest port of an algorithm that sends more; nothing of others."""
+        ring = bus_factor(self.kind, self.place.ranks)
+        member = ALGORITHMS.get(self.time.algorithm)
+        if self.kind != "all_reduce" or not isinstance(member, PlainCollective):
+            return ()
+        way, both = member.ways(self.kind, self.place), member.volume(self.kind, self.place)
+        if way <= 1.001 * ring:
+            return ()
+        return (
+            f"the busiest port takes {way:.3g} messages one way and {both:.3g} in turn, that of a ring {ring:.3g} both ways at once: "
+            f"{way / ring:.3g} times as many each way, {both / ring:.3g} times as long",
         )
 
 
