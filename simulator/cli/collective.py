@@ -59,13 +59,7 @@ def command(
     claim_table(force, output, plot)
     check_picture(plot)
     messages = _messages(size, sizes)
-    if servers is not None:
-        if algorithm == "auto":
-            raise SpecError(
-                "--servers help an algorithm that has them. Way out: --algorithm byteps, or parameter_server_dedicated"
-            )
-        algorithm = f"{algorithm}:{servers}"
-    rows = collective_table(kind, messages, cluster, ranks, nodes, algorithm, protocol, groups, backend)
+    rows = collective_table(kind, messages, cluster, ranks, nodes, algorithm, protocol, groups, backend, servers)
     whole = Stacked(tuple(rows))
     save_table(whole, output)
     single = sizes is None and len(rows) == 1

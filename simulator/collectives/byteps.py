@@ -17,6 +17,7 @@ from simulator.collectives.base import Phase, Transfer
 from simulator.collectives.plain import PlainCollective
 from simulator.collectives.rounds import Leg
 from simulator.errors import PlanError
+from simulator.hardware.cluster import MAX_WORLD_SIZE
 from simulator.hardware.fabric import GroupPlacement
 
 __all__ = ["Byteps", "ServedCollective", "optimal_split"]
@@ -48,8 +49,10 @@ class ServedCollective(PlainCollective):
     fewest: ClassVar[int] = 0
 
     def __init__(self, servers: int | None = None) -> None:
-        if servers is not None and servers < self.fewest:
-            raise PlanError(f"servers must be {self.fewest} or more, but {self.name} is given {servers}")
+        if servers is not None and not self.fewest <= servers <= MAX_WORLD_SIZE:
+            raise PlanError(
+                f"servers must be {self.fewest} or more, up to {MAX_WORLD_SIZE:,}, but {self.name} is given {servers}"
+            )
         self.servers = servers
 
     @abc.abstractmethod

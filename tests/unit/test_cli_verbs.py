@@ -290,9 +290,10 @@ def test_collective_with_servers_and_through_one_port(dtsim: Any) -> None:
         answer(dtsim(*words, "--algorithm", "byteps", "--servers", k, "--json"))["time_s"]["value"] for k in ("0", "8")
     )
     assert 1.75 == pytest.approx(few / many, rel=0.01)
-    code, _, error = dtsim(*words, "--servers", "3")
-    assert 2 == code
-    assert "--algorithm byteps" in error
+    for more, told in (((), "servers help byteps"), (("--algorithm", "byteps", "--nodes", "1"), "lie on one")):
+        code, out, error = dtsim(*words, "--servers", "3", *more)
+        assert (2, "") == (code, out)
+        assert told in error
     code, out, _ = dtsim(*words, "--algorithm", "naive")
     assert 0 == code
     assert "4 times as many each way, 8 times as long" in out

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from simulator.collectives import ALGORITHMS, bus_factor, candidates, collective_seconds
+from simulator.collectives import ALGORITHMS, bus_factor, candidates, collective_seconds, with_servers
 from simulator.collectives.byteps import Byteps, optimal_split
 from simulator.collectives.occupancy import multiprocessors, open_channels
 from simulator.collectives.parameter_server import DedicatedParameterServer
@@ -188,29 +188,26 @@ def test_too_few_servers_are_a_bottleneck() -> None:
         Byteps(-1)
 
 
-def test_servers_stand_behind_the_name() -> None:
+def test_servers_are_as_many_as_told() -> None:
     """T = max(M / B, n M / (k B)) of a parameter server; 1.75 and 1 M / B of BytePS on 8 nodes with 0 and 8 (its section 4.1)."""
     flat = describe_group(8, 8)
-    assert [8.0, 2.0, 1.0, 1.0] == [
-        ALGORITHMS.get(f"ps_dedicated:{k}").volume("all_reduce", flat) for k in (1, 4, 8, 16)
-    ]
-    assert [1.75, 1.0] == pytest.approx([ALGORITHMS.get(f"byteps:{k}").volume("all_reduce", flat) for k in (0, 8)])
+    assert [8.0, 2.0, 1.0, 1.0] == [with_servers("ps_dedicated", k).volume("all_reduce", flat) for k in (1, 4, 8, 16)]
+    assert [1.75, 1.0] == pytest.approx([with_servers("byteps", k).volume("all_reduce", flat) for k in (0, 8)])
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "servers", "told"),
     [
-        ("ring:3", "algorithms with servers are byteps, parameter_server_dedicated, but 'ring' is given 3"),
-        ("byteps:x", "a whole number"),
-        ("byteps:", "a whole number"),
-        ("byteps:99999999", "a whole number up to"),
-        ("parameter_server_dedicated:0", "1 or more"),
-        ("byte:3", "no collective algorithm 'byte'"),
+        ("ring", 3, "servers help byteps and parameter_server_dedicated, but the algorithm is 'ring'"),
+        ("auto", 3, "but the algorithm is 'auto'"),
+        ("byteps", 99_999_999, "up to"),
+        ("parameter_server_dedicated", 0, "1 or more"),
+        ("byte", 3, "no collective algorithm 'byte'"),
     ],
 )
-def test_servers_that_cannot_be_are_refused(name: str, told: str) -> None:
+def test_servers_that_cannot_be_are_refused(name: str, servers: int, told: str) -> None:
     with pytest.raises((PlanError, UnknownNameError), match=told):
-        ALGORITHMS.get(name)
+        with_servers(name, servers)
 
 
 def test_all_through_one_port_takes_n_times_as_long_as_a_ring() -> None:
