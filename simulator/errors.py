@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 __all__ = [
+    "FEW",
     "TYPING_SLIP",
     "CalibrationError",
     "DeadlockError",
@@ -35,6 +36,8 @@ __all__ = [
 ]
 
 
+FEW = 12
+"""So many names are shown all; of more the nearest three."""
 TYPING_SLIP = 0.8
 """How like a key must be to one that is known before we say that it was meant: keys of other meaning share whole words."""
 
@@ -53,20 +56,32 @@ class UnknownNameError(SpecError):
     Args:
         few: show the nearest three of those that are known, in place of all.
         meant: what to write in its place, when that is known better than by its letters.
+        shown_by: the command that shows all; where they are many, it stands there beside the nearest three.
+        aliases: other names of those that are known, offered but not shown.
 
     >>> print(UnknownNameError("schedule", "chimaera", ["gpipe", "chimera"]))
     no schedule 'chimaera'. Did you mean 'chimera'? Known: chimera, gpipe
+    >>> print(UnknownNameError("rank", "w9", [f"rank{i}" for i in range(99)], shown_by="dtsim list ranks"))
+    no rank 'w9'. Nearest: rank9, rank98, rank97; all: dtsim list ranks
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], few: bool = False, meant: str = "") -> None:
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        known: Iterable[str],
+        few: bool = False,
+        meant: str = "",
+        shown_by: str = "",
+        aliases: Iterable[str] = (),
+    ) -> None:
         names = sorted(known)
-        guess = None if meant else nearest(name, names, TYPING_SLIP if few else 0.6)
+        guess = None if meant else nearest(name, [*names, *aliases], TYPING_SLIP if few else 0.6)
         hint = f" Did you mean {guess!r}?" if guess else f" Here: {meant}." if meant else ""
-        if few:
-            super().__init__(f"no {kind} {name!r}.{hint} Nearest: {', '.join(nearest_few(name, names))}")
-            return
-        shown = ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
-        super().__init__(f"no {kind} {name!r}.{hint} Known: {shown or 'none'}")
+        shown = f"Known: {', '.join(names[:40]) or 'none'}" + (", ..." if len(names) > 40 else "")
+        if few or (shown_by and len(names) > FEW):
+            shown = f"Nearest: {', '.join(nearest_few(name, names))}" + (f"; all: {shown_by}" if shown_by else "")
+        super().__init__(f"no {kind} {name!r}.{hint} {shown}")
 
 
 class PlanError(SimulatorError):

@@ -38,10 +38,11 @@ class Family(Generic[Member]):
         kind: the word used in messages, such as "schedule".
         package: the package whose modules are searched, also the entry-point group for outside packages.
         base: name of the abstract class, found in the package's `base` module.
+        listed: what `dtsim list` calls its members, where it lists them.
     """
 
-    def __init__(self, kind: str, package: str, base: str) -> None:
-        self.kind, self.package, self.base = kind, package, base
+    def __init__(self, kind: str, package: str, base: str, listed: str = "") -> None:
+        self.kind, self.package, self.base, self.listed = kind, package, base, listed
 
     @functools.cached_property
     def members(self) -> dict[str, Member]:
@@ -78,7 +79,9 @@ class Family(Generic[Member]):
         """
         key = _plain(name)
         if key not in self._aliases:
-            raise UnknownNameError(self.kind, name, self.members)
+            others = [alias for member in self.members.values() for alias in getattr(member, "aliases", ())]
+            shown_by = f"dtsim list {self.listed}" if self.listed else ""
+            raise UnknownNameError(self.kind, name, self.members, shown_by=shown_by, aliases=others)
         return self.members[self._aliases[key]]
 
     def __contains__(self, name: str) -> bool:

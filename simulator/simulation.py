@@ -148,15 +148,21 @@ def _provenance(
 ) -> dict[str, Any]:
     from simulator import __version__
 
-    return {
-        "version": __version__,
-        "cluster": cluster.name,
-        "gpu": cluster.gpu.name,
-        "framework": resolved.framework.name,
-        "schedule": resolved.schedule.name,
-        "microbatches": resolved.microbatches,
-        "data_parallel": resolved.data_parallel,
-        "recompute": resolved.recomputes.text,
-        "attention": resolved.style.attention,
-        "assumptions": list(assumptions),
-    } | ({"parts": [part.text for part in parts]} if parts else {})
+    schedule = resolved.schedule
+    stale = {} if schedule.flush else {"staleness": (schedule.weight_versions(resolved.shape) - 1).tolist()}
+    return (
+        {
+            "version": __version__,
+            "cluster": cluster.name,
+            "gpu": cluster.gpu.name,
+            "framework": resolved.framework.name,
+            "schedule": resolved.schedule.name,
+            "microbatches": resolved.microbatches,
+            "data_parallel": resolved.data_parallel,
+            "recompute": resolved.recomputes.text,
+            "attention": resolved.style.attention,
+            "assumptions": list(assumptions),
+        }
+        | stale
+        | ({"parts": [part.text for part in parts]} if parts else {})
+    )

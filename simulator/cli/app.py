@@ -70,7 +70,7 @@ class _Verbs(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in VERBS:
-            raise UnknownNameError("verb", cmd_name[:100], VERBS)
+            raise UnknownNameError("verb", cmd_name[:100], VERBS, shown_by="dtsim --help")
         return _verb(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -38,6 +38,12 @@ def command(
     ] = 1,
     algorithm: Annotated[str, typer.Option("--algorithm", help="auto, ring, tree, ...")] = "auto",
     protocol: Annotated[str, typer.Option("--protocol", help="auto, ll, ll128 or simple.")] = "auto",
+    servers: Annotated[
+        int | None,
+        typer.Option(
+            "--servers", min=0, help="Machines without GPUs that add up; of byteps, parameter_server_dedicated."
+        ),
+    ] = None,
     backend: Annotated[str, typer.Option("--backend", help="nccl (the vendor's library) or gloo.")] = "nccl",
     plot: Annotated[
         str | None, typer.Option("--plot", metavar="OUT.png", help="Draw time and bandwidth over sizes.")
@@ -53,7 +59,7 @@ def command(
     claim_table(force, output, plot)
     check_picture(plot)
     messages = _messages(size, sizes)
-    rows = collective_table(kind, messages, cluster, ranks, nodes, algorithm, protocol, groups, backend)
+    rows = collective_table(kind, messages, cluster, ranks, nodes, algorithm, protocol, groups, backend, servers)
     whole = Stacked(tuple(rows))
     save_table(whole, output)
     single = sizes is None and len(rows) == 1

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from simulator.collectives.base import KINDS, PRIOR, PROTOCOLS, Collective, Cost
+from simulator.collectives.byteps import ServedCollective
 from simulator.collectives.crossing import Method, placed_with_crossing
 from simulator.errors import PlanError, SpecError, UnknownNameError
 from simulator.hardware.coefficients import (
@@ -47,11 +48,32 @@ __all__ = [
     "competitors",
     "level_of",
     "profile_of",
+    "with_servers",
 ]
 
 
-ALGORITHMS: Family[Collective] = Family("collective algorithm", "simulator.collectives", "Collective")
+ALGORITHMS: Family[Collective] = Family("collective algorithm", "simulator.collectives", "Collective", "algorithms")
 """All algorithms by name; which of them compete, `competitors` says."""
+
+
+@functools.lru_cache(maxsize=256)
+def with_servers(algorithm: str, servers: int) -> Collective:
+    """Return the algorithm with this name and so many servers, in place of as many as it asks for.
+
+    Raises:
+        UnknownNameError: nobody bears the name.
+        PlanError: the algorithm has no servers, or not so many.
+
+    >>> with_servers("byteps", 4).name
+    'byteps'
+    """
+    served = [each.name for each in ALGORITHMS if isinstance(each, ServedCollective)]
+    member = None if algorithm == "auto" else ALGORITHMS.get(algorithm)
+    if not isinstance(member, ServedCollective):
+        raise PlanError(
+            f"servers help {' and '.join(served)}, but the algorithm is {algorithm!r}. Way out: one of these"
+        )
+    return type(member)(servers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +129,7 @@ def collective_seconds(
     message: float,
     place: GroupPlacement,
     cluster: Cluster | Fabric,
-    algorithm: str = "auto",
+    algorithm: str | Collective = "auto",
     protocol: str = "auto",
 ) -> CollectiveTime:
     """Return the seconds of a collective: the quickest of those to choose from, or what is asked for.
@@ -118,7 +140,7 @@ def collective_seconds(
             (both n x shard), of all_reduce and all_to_all the buffer, of send_recv what one rank sends.
         place: from `place_group`, `place_hop` or `describe_group`.
         cluster: the cluster, or its wires from `fabric_of`.
-        algorithm: a name, or "auto": the cluster's own choice.
+        algorithm: a name, "auto": the cluster's own choice, or one `with_servers`.
         protocol: ll, ll128, simple or "auto".
 
     Raises:
@@ -132,7 +154,7 @@ def collective_seconds(
 
 @functools.lru_cache(maxsize=65536)
 def _price(
-    kind: str, message: float, place: GroupPlacement, fabric: Fabric, algorithm: str, protocol: str
+    kind: str, message: float, place: GroupPlacement, fabric: Fabric, algorithm: str | Collective, protocol: str
 ) -> CollectiveTime:
     if not 0 <= message < math.inf:
         raise PlanError(f"a message must be a finite number of bytes, not below zero, but {kind} has {message}")
@@ -219,7 +241,7 @@ def _able(kind: str) -> list[str]:
 
 @functools.lru_cache(maxsize=8192)
 def candidates(
-    kind: str, place: GroupPlacement, fabric: Fabric, algorithm: str = "auto", protocol: str = "auto"
+    kind: str, place: GroupPlacement, fabric: Fabric, algorithm: str | Collective = "auto", protocol: str = "auto"
 ) -> tuple[Candidate, ...]:
     """Return all there is to choose from for a collective on these wires, or the algorithm or protocol that is asked for.
 
@@ -231,7 +253,10 @@ def candidates(
         raise UnknownNameError("collective", kind, KINDS)
     if protocol != "auto" and protocol not in PROTOCOLS:
         raise UnknownNameError("protocol", protocol, PROTOCOLS)
-    chosen = (ALGORITHMS.get(algorithm),) if algorithm != "auto" else competitors(kind, fabric.algorithms)
+    if algorithm == "auto":
+        chosen = competitors(kind, fabric.algorithms)
+    else:
+        chosen = (ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else algorithm,)
     named = algorithm != "auto" or kind in dict(fabric.algorithms)
     if place.ranks < 2:
         return ()
@@ -257,7 +282,7 @@ def candidates(
             if cost is not None:
                 found.append(_tuned(member, name, cost, profile, pooled, method))
     if not found:
-        wanted, way_out = algorithm, "leave both on auto"
+        wanted, way_out = algorithm if isinstance(algorithm, str) else algorithm.name, "leave both on auto"
         if algorithm == "auto" and named:
             wanted = " or ".join(member.name for member in chosen)
             way_out = f"name more in algorithms.{kind} of the cluster"

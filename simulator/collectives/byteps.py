@@ -11,11 +11,13 @@ message per direction, as in a ring; with k = N it is 1, twice as fast.  Inside 
 from __future__ import annotations
 
 import abc
+from typing import ClassVar
 
 from simulator.collectives.base import Phase, Transfer
 from simulator.collectives.plain import PlainCollective
 from simulator.collectives.rounds import Leg
 from simulator.errors import PlanError
+from simulator.hardware.cluster import MAX_WORLD_SIZE
 from simulator.hardware.fabric import GroupPlacement
 
 __all__ = ["Byteps", "ServedCollective", "optimal_split"]
@@ -39,15 +41,18 @@ class ServedCollective(PlainCollective):
     Args:
         servers: how many machines; None = what `split` makes of the nodes.
 
-    Endpoint n + s x g + j is card j of server s.
+    `fewest` that the algorithm works with.  Endpoint n + s x g + j is card j of server s.
     """
 
     kinds = ("all_reduce",)
     pipelined = ("all_reduce",)
+    fewest: ClassVar[int] = 0
 
     def __init__(self, servers: int | None = None) -> None:
-        if servers is not None and servers < 0:
-            raise PlanError(f"servers must be 0 or more, but {self.name} is given {servers}")
+        if servers is not None and not self.fewest <= servers <= MAX_WORLD_SIZE:
+            raise PlanError(
+                f"servers must be {self.fewest} or more, up to {MAX_WORLD_SIZE:,}, but {self.name} is given {servers}"
+            )
         self.servers = servers
 
     @abc.abstractmethod

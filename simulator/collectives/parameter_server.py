@@ -55,6 +55,7 @@ class DedicatedParameterServer(ServedCollective):
     name = "parameter_server_dedicated"
     aliases = ("ps_dedicated",)
     source = "Li et al., OSDI 2014 (the idea; from memory, unverified); counts derived here"
+    fewest = 1
 
     def split(self, nodes: int) -> tuple[int, float, float]:
         """Return (servers, share of each server, 0 for the nodes)."""

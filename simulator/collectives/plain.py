@@ -5,6 +5,8 @@ Each hop takes what a send takes on that wire, the bytes find what channels find
 
 from __future__ import annotations
 
+import numpy as np
+
 from simulator.collectives.base import Collective, Cost
 from simulator.collectives.wires import attained, hop_latency
 from simulator.hardware.coefficients import CostTable
@@ -24,6 +26,15 @@ class PlainCollective(Collective):
     def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
         """Return the base of a send + the hops of the legs; the legs' shares of the wires."""
         return leg_cost(self, kind, place, fabric, table, protocol) if self.works(kind, place) else None
+
+    def ways(self, kind: str, place: GroupPlacement) -> float:
+        """Return the messages that pass the busiest port one way, in or out, over all steps; `volume` counts the steps in turn."""
+        n = self.endpoints(place)
+        out, into = np.zeros(n), np.zeros(n)
+        for pattern, times in self.patterns(kind, place):
+            out += times * np.bincount(pattern.source, pattern.fraction[pattern.source_flow], n)
+            into += times * np.bincount(pattern.destination, pattern.fraction[pattern.destination_flow], n)
+        return float(max(out.max(), into.max()))
 
 
 def leg_cost(

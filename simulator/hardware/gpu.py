@@ -91,7 +91,10 @@ class Gpu(NamedSpec):
         dtype = peak_name(dtype)
         if dtype not in self.peak_flops:
             has = ", ".join(self.peak_flops)
-            raise SpecError(f"GPU {self.name!r} has no peak for {dtype}. It has: {has}. Way out: another precision")
+            other = next(each for each in ("bf16", "fp16", "fp32") if each in self.peak_flops)
+            raise SpecError(
+                f"GPU {self.name!r} has no peak for {dtype}. It has: {has}. Way out: --set workload.precision={other}"
+            )
         return self.peak_flops[dtype]
 
 

@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["IMPORTERS"]
 
-IMPORTERS: Family[Importer] = Family("format to import", "simulator.importers", "Importer")
+IMPORTERS: Family[Importer] = Family("format to import", "simulator.importers", "Importer", "importers")

@@ -46,6 +46,11 @@ _OPTIMIZERS = {
     "cpuadam": "adam",
     "deepspeedcpuadam": "adam",
     "sgd": "sgd",
+    "lamb": "lamb",
+    "fusedlamb": "lamb",
+    "lion": "lion",
+    "fusedlion": "lion",
+    "deepspeedcpulion": "lion",
 }
 _DTYPES = {
     "fp32": "fp32",

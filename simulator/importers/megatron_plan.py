@@ -71,7 +71,7 @@ def _precision(settings: Settings, findings: Findings) -> None:
     elif base is not None:
         findings.put("workload.precision", base, settings.said(base))
     name = (settings.word("optimizer") or "").lower()
-    if name in ("adam", "sgd"):
+    if name in ("adam", "lion", "sgd"):
         findings.put("workload.optimizer", name, settings.said("optimizer"))
     elif name:
         findings.skip(settings.said("optimizer"), f"{name} is not modelled; adam's states and updates are counted")

@@ -108,6 +108,18 @@ class Trainer(Importer):
         return findings.done()
 
 
+_OPTIMIZERS = (
+    ("lion_8bit", ""),
+    ("8bit", "adam_8bit"),
+    ("adafactor", "adafactor"),
+    ("lion", "lion"),
+    ("lamb", "lamb"),
+    ("fused", "adam_fused"),
+    ("adam", "adam"),
+)
+"""Part of a name of `optim` -> the optimizer; the first that is in it."""
+
+
 def _model(settings: Settings, findings: Findings) -> None:
     entry = settings.take("model_name_or_path", "base_model", "model_name", "model_id")
     if entry is None:
@@ -136,19 +148,7 @@ def _precision(settings: Settings, findings: Findings) -> None:
     optimizer = settings.take("optim", "optimizer")
     if optimizer is not None:
         word = word_of(optimizer).lower()
-        name = (
-            "adam_8bit"
-            if "8bit" in word
-            else "adafactor"
-            if "adafactor" in word
-            else "adam_fused"
-            if "fused" in word
-            else "adam"
-            if "adam" in word
-            else "sgd"
-            if word == "sgd"
-            else ""
-        )
+        name = next((name for part, name in _OPTIMIZERS if part in word), "sgd" if word == "sgd" else "")
         if name:
             settings.put("workload.optimizer", optimizer, name)
         else:

@@ -29,6 +29,8 @@ _DTYPES = {
     "bf16_true": "bfloat16",
 }
 _CONVERTERS = {"fp8_current": "float8", "fp8_rowwise": "float8", "mxfp8": "mx"}
+_OPTIMIZERS = {"sgd": "SGD", "lamb": "Lamb", "lion": "Lion"}
+"""Optimizers by DeepSpeed's names; all others are written as AdamW."""
 
 
 def torchtitan_toml(job: Job) -> str:
@@ -182,7 +184,7 @@ def deepspeed_json(job: Job) -> tuple[str, tuple[str, ...]]:
         "gradient_accumulation_steps": s.microbatches,
         "gradient_clipping": 1.0 if s.clip_gradients else 0.0,
         "zero_optimization": zero,
-        "optimizer": {"type": "SGD" if w.optimizer == "sgd" else "AdamW", "params": {"lr": 1e-4}},
+        "optimizer": {"type": _OPTIMIZERS.get(w.optimizer, "AdamW"), "params": {"lr": 1e-4}},
     }
     if w.precision != "fp32":
         config[w.precision] = {"enabled": True}

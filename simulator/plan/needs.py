@@ -6,7 +6,17 @@ from dataclasses import replace
 
 from simulator.options.option import more_than, one_of
 
-__all__ = ["BY_GATHER", "COPIES", "EXPERT_CHOICE", "GATHERS", "IN_BACKWARD", "SHARED_EXPERTS", "UNITS"]
+__all__ = [
+    "BY_GATHER",
+    "COPIES",
+    "EACH_MICROBATCH",
+    "EXPERT_CHOICE",
+    "GATHERED_AFTER",
+    "GATHERS",
+    "IN_BACKWARD",
+    "SHARED_EXPERTS",
+    "UNITS",
+]
 
 EXPERT_CHOICE = more_than(
     "model.experts",
@@ -27,7 +37,7 @@ COPIES = more_than(
     1,
     "gradients are reduced only between replicas",
     values="data_parallel = 1",
-    way="leave out overlap_gradients, bucket_size",
+    way="leave out overlap_gradients, bucket_size, reduce_gradients",
 )
 UNITS = one_of("zero_stage", (3,), "{name} is about the gathered units of zero_stage 3")
 GATHERS = one_of(
@@ -75,3 +85,51 @@ IN_BACKWARD = (
     ),
 )
 """Needs of optimizer_in_backward."""
+
+EACH_MICROBATCH = (
+    more_than(
+        "microbatches",
+        1,
+        "gradients of one microbatch are added once in any case",
+        values="reduce_gradients = {value!r} and a step has 1 microbatch",
+        way="leave reduce_gradients out",
+    ),
+    one_of(
+        "zero_stage",
+        (0,),
+        "reduce_gradients says when replicas add whole gradients (ZeRO-2 adds after every microbatch, FSDP by fsdp_reduce)",
+        way="leave reduce_gradients out",
+    ),
+    one_of(
+        "schedule.replicas",
+        (1,),
+        "copies of a chunk on several pipeline ranks add its gradients once they are complete",
+        values="schedule = {schedule.name!r}",
+        way="leave reduce_gradients out",
+    ),
+    one_of(
+        "schedule.flush",
+        (True,),
+        "without a flush gradients are added where weights change",
+        values="schedule = {schedule.name!r}",
+        way="leave reduce_gradients out",
+    ),
+)
+"""Needs of reduce_gradients."""
+
+GATHERED_AFTER = (
+    one_of(
+        "zero_stage",
+        (1, 2),
+        "overlap_parameters gathers the weights of ZeRO-1 and ZeRO-2",
+        way="leave overlap_parameters out",
+    ),
+    more_than(
+        "replicas",
+        1,
+        "updated weights are gathered from the replicas that shard them",
+        values="data_parallel = 1",
+        way="leave overlap_parameters out",
+    ),
+)
+"""Needs of overlap_parameters."""

@@ -11,7 +11,17 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from simulator.options.option import FrameworkDefault, Group, check_needs, given, more_than, one_of
-from simulator.plan.needs import BY_GATHER, COPIES, EXPERT_CHOICE, GATHERS, IN_BACKWARD, SHARED_EXPERTS, UNITS
+from simulator.plan.needs import (
+    BY_GATHER,
+    COPIES,
+    EACH_MICROBATCH,
+    EXPERT_CHOICE,
+    GATHERED_AFTER,
+    GATHERS,
+    IN_BACKWARD,
+    SHARED_EXPERTS,
+    UNITS,
+)
 from simulator.plan.values import (
     Attention,
     Degree,
@@ -230,19 +240,7 @@ class Plan(Spec):
         bool | None,
         GRADIENTS,
         FrameworkDefault("parameters_overlap"),
-        one_of(
-            "zero_stage",
-            (1, 2),
-            "overlap_parameters gathers the weights of ZeRO-1 and ZeRO-2",
-            way="leave overlap_parameters out",
-        ),
-        more_than(
-            "replicas",
-            1,
-            "updated weights are gathered from the replicas that shard them",
-            values="data_parallel = 1",
-            way="leave overlap_parameters out",
-        ),
+        *GATHERED_AFTER,
     ] = None
     """Gather the weights that ZeRO-1 and ZeRO-2 updated beside the next forward pass."""
     overlap_tensor_parallel: Annotated[
@@ -254,6 +252,14 @@ class Plan(Spec):
     """Run the tensor-parallel collective of an input gradient beside the weight-gradient GEMM."""
     bucket_size: Annotated[Bytes | None, GRADIENTS, FrameworkDefault("bucket_size"), COPIES] = None
     """Gradient bytes reduced at once."""
+    reduce_gradients: Annotated[
+        Literal["step", "microbatch"],
+        GRADIENTS,
+        COPIES,
+        *EACH_MICROBATCH,
+    ] = "step"
+    """When replicas add gradients: once per "step" (accumulation under DistributedDataParallel's no_sync), or after every
+    "microbatch", as its plain loop does, whose next forward waits for that."""
     gradient_dtype: Annotated[
         Literal["fp32", "bf16", "fp16"] | None,
         GRADIENTS,

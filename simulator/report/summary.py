@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from simulator.program.program import CATEGORIES
@@ -128,6 +130,15 @@ def _some_ranks(count: int, fullest: int) -> list[int]:
     return out
 
 
+def _staleness(old: Sequence[int]) -> list[str]:
+    """Of a schedule without a flush: how many updates lie between the weights of a gradient and those that it changes."""
+    if not old:
+        return []
+    ranks = [f"{old[rank]}" if rank >= 0 else "..." for rank in _some_ranks(len(old), 0)]
+    said = f"{old[0]}" if len(set(old)) == 1 else f"{', '.join(ranks)} (by pipeline rank)"
+    return [f"gradients are of weights {said} updates old; steps to an accuracy are not predicted"]
+
+
 def sure_section(prediction: Prediction) -> Section:
     """Return what the band rests on: runs of this kind, the widest terms, what nobody measured, what was assumed."""
     facts, lines = prediction.provenance, []
@@ -164,6 +175,7 @@ def sure_section(prediction: Prediction) -> Section:
             f"between the switches of {paths['cards']:,} network cards, which nobody described, long flows are taken to get "
             f"{percent(paths['share'])} of a card (cluster.topology says how they lie)"
         )
+    lines += _staleness(facts.get("staleness", ()))
     lines += [f"assumed: {text}" for text in facts.get("assumptions", ())]
     lines.append(
         f"engine {facts.get('engine')}, {np.int64(prediction.program.size):,} rows; {facts.get('flush')}; dtsim {facts.get('version')}"

@@ -27,5 +27,5 @@ class _Schedules(Family[Schedule]):
         return read_schedule(name)[0] if is_order_file(name) else super().get(name)
 
 
-SCHEDULES = _Schedules("schedule", "simulator.schedules", "Schedule")
+SCHEDULES = _Schedules("schedule", "simulator.schedules", "Schedule", "schedules")
 """All schedules by name and alias: `SCHEDULES.get("1f1b")`; the user's own by path: `SCHEDULES.get("mine.csv")`."""

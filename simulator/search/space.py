@@ -48,6 +48,7 @@ _WORKLOAD = ("global_batch_size", "precision", "optimizer", "sequence_length")
 _GPUS = "cluster.gpus"
 _CLUSTER = "cluster.name"
 _BATCH = "workload.global_batch_size"
+_PRECISION = "workload.precision"
 
 
 _SPLITS = {TIMED: timed_split, FITTED: fitted_split}
@@ -323,7 +324,7 @@ def make_space(
 
     Raises:
         SpecError: a value that its field cannot have, a field both ranged and fixed, a fixed field with several values, or too many
-            plans.
+            plans; or the GPU computes in no plan of them in the precision.
     """
     both = sorted({*ranges, *(also or ())} & set(fixed))
     if both:
@@ -339,6 +340,8 @@ def make_space(
     base = pinned.job_of(Point(0, {field: values[0] for field, values in fixed.items()})) if fixed else job
     offered, left_out, untried = Offered({}, {}, {}) if ranges else offered_ranges(base, any_framework, fixed)
     chosen = (dict(ranges) or offered) | dict(also)
+    if not {_PRECISION, _CLUSTER} & set(chosen):
+        _check_formats(base)
     space = Space(
         job=base,
         ranges=chosen,
@@ -354,6 +357,13 @@ def make_space(
             f"a space has at most {MOST_PLANS:,} plans, but the ranges combine to {space.size:,}. Way out: shorter ranges"
         )
     return space
+
+
+def _check_formats(job: Job) -> None:
+    """Refuse a precision in which the GPU cannot compute, before every plan is refused for it."""
+    precision = precision_named(job.workload.precision)
+    for dtype in (precision.compute, precision.gemm):
+        job.cluster.gpu.peak(dtype)
 
 
 def _moves(job: Job, ranges: Mapping[str, Any], fixed: Mapping[str, Any]) -> bool:

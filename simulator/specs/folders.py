@@ -108,7 +108,7 @@ def find_spec(kind: str, name: str) -> Path:
             f"{KINDS[kind][1]} {name[:100]!r} is known by name only: {reason}. Way out: your own file with a shape, or another "
             f"{KINDS[kind][1]}."
         )
-    raise UnknownNameError(KINDS[kind][1], name[:100], files)
+    raise UnknownNameError(KINDS[kind][1], name[:100], files, shown_by=f"dtsim list {kind}")
 
 
 def find_extended(kind: str, name: str, path: str) -> str:
@@ -131,7 +131,7 @@ def find_extended(kind: str, name: str, path: str) -> str:
         found = file or found
     if not found:
         known = {file.removesuffix(".toml") for folder in folders for file in _toml_files(folder)}
-        raise UnknownNameError(KINDS[kind][1], name[:100], known)
+        raise UnknownNameError(KINDS[kind][1], name[:100], known, shown_by=f"dtsim list {kind}")
     return found
 
 

@@ -9,13 +9,11 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from simulator.aliases import explained
-from simulator.errors import TYPING_SLIP, nearest, nearest_few
+from simulator.errors import FEW, TYPING_SLIP, nearest, nearest_few
 from simulator.specs.toml_text import KeyPath
 
 __all__ = ["explain", "kind_of"]
 
-_FEW = 12
-"""So many keys are shown all; of more the nearest three."""
 _TRIED = ("function-", "literal[", "tuple[", "list[", "dict[", "constrained-")
 """Beginnings of pydantic's names for members of a union; no key of our files begins so."""
 
@@ -43,9 +41,7 @@ def explain(
         meant = explained(name)
         guess = None if meant else nearest(name, known, TYPING_SLIP)
         hint = f" Here: {meant}." if meant else f" Did you mean {guess}?" if guess else ""
-        shown = (
-            f"Known: {', '.join(known)}" if len(known) <= _FEW else f"Nearest: {', '.join(nearest_few(name, known))}"
-        )
+        shown = f"Known: {', '.join(known)}" if len(known) <= FEW else f"Nearest: {', '.join(nearest_few(name, known))}"
         return line, f"{where}: {path} = {_brief(value)}: unknown key.{hint} {shown}"
     said = path if item["loc"][-1] == "[key]" else f"{path} = {_brief(value)}"
     return line, f"{where}: {said}: {_rule(item)}"

@@ -250,7 +250,7 @@ def _option(name: str) -> Member:
     """A choice of a plan, as it is declared."""
     options = declared(Plan)
     if name not in options:
-        raise UnknownNameError("option", name[:100], options)
+        raise UnknownNameError("option", name[:100], options, shown_by="dtsim list options")
     one = options[name]
     facts = {
         "what": one.doc,

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from simulator.collectives import CollectiveTime, bus_factor, collective_seconds
+from simulator.collectives import ALGORITHMS, CollectiveTime, bus_factor, collective_seconds, with_servers
 from simulator.collectives.base import KINDS
+from simulator.collectives.plain import PlainCollective
 from simulator.errors import PlanError, SpecError, UnknownNameError
 from simulator.hardware.cluster import MAX_WORLD_SIZE, load_cluster
 from simulator.hardware.fabric import BACKENDS, Backend, Fabric, GroupPlacement, describe_group, fabric_of
@@ -172,9 +173,24 @@ class CollectiveFigures(Tabular):
                 f"bus bandwidth {show(self.bus_bandwidth, 'B/s')}, algorithm bandwidth {show(self.algorithm_bandwidth, 'B/s')}",
                 f"algorithm {time.algorithm}, protocol {time.protocol}; {self.place.text}",
                 *([f"by {time.method}"] if time.method.why else []),
+                *self._through_ports(),
                 f"profile {time.profile} ({known}), spread of its class {time.price_class}: {percent(time.sigma)}",
                 *([self.why] if self.why else []),
             ),
+        )
+
+    def _through_ports(self) -> tuple[str, ...]:
+        """Beside a ring's, what passes the busiest port of an algorithm that sends more; nothing of others."""
+        ring = bus_factor(self.kind, self.place.ranks)
+        member = ALGORITHMS.get(self.time.algorithm)
+        if self.kind != "all_reduce" or not isinstance(member, PlainCollective):
+            return ()
+        way, both = member.ways(self.kind, self.place), member.volume(self.kind, self.place)
+        if way <= 1.001 * ring:
+            return ()
+        return (
+            f"the busiest port takes {way:.3g} messages one way and {both:.3g} in turn, that of a ring {ring:.3g} both ways at once: "
+            f"{way / ring:.3g} times as many each way, {both / ring:.3g} times as long",
         )
 
 
@@ -198,6 +214,7 @@ def collective_figures(
     protocol: str = "auto",
     groups: int = 1,
     backend: str = "nccl",
+    servers: int | None = None,
 ) -> CollectiveFigures:
     """Return the figures of one collective, alone on the cluster.
 
@@ -210,6 +227,7 @@ def collective_figures(
         algorithm, protocol: "auto" = what NCCL would choose.
         groups: how many such groups, side by side in every node, run at the same time.
         backend: the library: "nccl" (the vendor's) or "gloo", through host memory.
+        servers: machines without GPUs that help the algorithm; None = as many as it asks for.
 
     Raises:
         SpecError: an unknown name.
@@ -238,7 +256,12 @@ def collective_figures(
         )
     place = describe_group(ranks, domains, groups, level, fabric)
     known = kind_named(kind)
-    time = collective_seconds(known, message, place, fabric, algorithm, protocol)
+    if servers is not None and place.nodes == 1:
+        raise PlanError(
+            f"servers add up between nodes, but {ranks} ranks lie on one. Way out: --nodes, or no --servers"
+        )
+    chosen = algorithm if servers is None else with_servers(algorithm, servers)
+    time = collective_seconds(known, message, place, fabric, chosen, protocol)
     return CollectiveFigures(kind=known, message=message, cluster=whole.name, place=place, time=time, fabric=fabric)
 
 
@@ -252,6 +275,7 @@ def collective_table(
     protocol: str = "auto",
     groups: int = 1,
     backend: str = "nccl",
+    servers: int | None = None,
 ) -> list[CollectiveFigures]:
     """Return the figures of each message size; arguments and errors as `collective_figures`.
 
@@ -260,7 +284,8 @@ def collective_table(
     [1.0, 2.0, 4.0, 8.0, 16.0]
     """
     return [
-        collective_figures(kind, size, cluster, ranks, nodes, algorithm, protocol, groups, backend) for size in messages
+        collective_figures(kind, size, cluster, ranks, nodes, algorithm, protocol, groups, backend, servers)
+        for size in messages
     ]
 
 

@@ -189,18 +189,18 @@ else:
 """,
     ),
     "optimizer": Promise(
-        example="lion.py",
-        target="simulator/workload/optimizers/lion.py",
+        example="signum.py",
+        target="simulator/workload/optimizers/signum.py",
         tests=("tests/contracts",),
         check="""
 from simulator.testing.optimizer_contract import OptimizerContract, StateTensor
 from simulator.workload.optimizers import OPTIMIZERS
-OptimizerContract(OPTIMIZERS.get("lion")).check_all(
+OptimizerContract(OPTIMIZERS.get("signum")).check_all(
     lambda shape, width: [StateTensor(name="momentum", shape=shape, bytes=width)]
 )
 job = "gpt3_13b_2xdgx_a100"
-lion, adam = (simulator.simulate_job(simulator.load_job(job, ["workload.optimizer=" + name])) for name in ("lion", "adam"))
-assert lion.peak_memory < adam.peak_memory and lion.step_time <= adam.step_time
+signum, adam = (simulator.simulate_job(simulator.load_job(job, ["workload.optimizer=" + name])) for name in ("signum", "adam"))
+assert signum.peak_memory < adam.peak_memory and signum.step_time <= adam.step_time
 """,
     ),
 }

@@ -39,6 +39,9 @@ SHIPPED: dict[str, States] = {
     "adam": moments("first moment", "second moment"),
     "adam_8bit": in_8_bits,
     "adam_fused": moments("first moment", "second moment"),
+    "lamb": moments("first moment", "second moment"),
+    "lars": moments("momentum"),
+    "lion": moments("momentum"),
     "sgd": moments("momentum"),
 }
 

@@ -18,6 +18,7 @@ from simulator.program.spec import verify
 from simulator.program.text import parse_text, render_text
 from simulator.report.memory import memory_peaks
 from simulator.report.prediction import Prediction
+from simulator.report.summary import sure_section
 from simulator.report.window import cut_trace, step_window
 from simulator.simulation import simulate
 from simulator.studies.schedule_figures import schedule_figures
@@ -113,6 +114,19 @@ def test_every_instant_of_the_window_has_an_account(schedule: str, batch: int) -
     assert p.rank_breakdown.sum(axis=1) == pytest.approx([p.step_time] * 4, rel=1e-9)
     assert p.trace.makespan > 2 * p.step_time
     assert "no flush of all ranks" in p.provenance["flush"]
+
+
+@pytest.mark.parametrize(("schedule", "old"), [("pipedream", [3, 2, 1, 0]), ("pipedream_2bw", [1, 1, 1, 1])])
+def test_the_answer_says_how_old_the_weights_of_gradients_are(schedule: str, old: list[int]) -> None:
+    """PipeDream, section 3.3: w(t+1) = w(t) - v f(w1(t-n+1), ..., wn(t)); 2BW: one version of delay."""
+    found = predicted(schedule, batch=16)
+    assert old == found.provenance["staleness"]
+    (line,) = [line for line in sure_section(found).lines if "updates old" in line]
+    assert ", ".join(map(str, dict.fromkeys(old))) in line
+    assert "steps to an accuracy are not predicted" in line
+    flushed = predicted("one_f_one_b", batch=16)
+    assert "staleness" not in flushed.provenance
+    assert not [line for line in sure_section(flushed).lines if "updates old" in line]
 
 
 @pytest.mark.parametrize("schedule", ASYNCHRONOUS)

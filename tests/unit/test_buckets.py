@@ -9,6 +9,7 @@ import pytest
 
 from simulator.costs.price import price
 from simulator.engine import run
+from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
 from simulator.lowering import lower
 from simulator.plan.plan import Plan
@@ -69,6 +70,44 @@ def test_a_bucket_goes_when_its_last_gradient_is_there() -> None:
     backward = np.flatnonzero((program.kind == COMPUTE) & (program.action == 1))
     first = reductions(program)[2][0]
     assert trace.start[first] < trace.end[backward[4]], "inside the first layers, not behind them"
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_ddps_plain_loop_adds_gradients_after_every_microbatch(overlap: bool) -> None:
+    """Without no_sync (arXiv 2006.15704, section 3.2.4) every backward ends with its reductions: as many of each, and as much waiting."""
+    settings = {"microbatch_size": 1, "overlap_gradients": overlap}
+    once, each = (
+        predicted(1e8 if overlap else None, reduce_gradients=when, **settings) for when in ("step", "microbatch")
+    )
+    assert 4 * len(reductions(once.program)) == len(reductions(each.program))
+    assert 4 * once.exposed_communication["dp"] == pytest.approx(each.exposed_communication["dp"], rel=0.02)
+    verify(each.program)
+    program, trace = each.program, each.trace
+    ends = {
+        int(program.microbatch[row]): trace.end[row]
+        for row in np.flatnonzero((program.kind == COMPUTE) & (program.action == 1))
+    }
+    for row in np.flatnonzero((program.kind == COMPUTE) & (program.action == 0)):
+        before = [trace.end[r] for r, _ in reductions(program) if trace.start[r] < trace.start[row]]
+        done = sum(end <= trace.start[row] for end in ends.values())
+        assert done * len(before) == done * done * len(reductions(once.program))
+        assert not before or max(before) <= trace.start[row]
+
+
+@pytest.mark.parametrize(
+    ("plan", "rule"),
+    [
+        ({"microbatch_size": 4}, "one microbatch are added once"),
+        ({"zero_stage": 1}, "whole gradients"),
+        ({"zero_stage": 3, "overlap_gradients": None}, "whole gradients"),
+        ({"pipeline_parallel": 2, "schedule": "chimera"}, "once they are complete"),
+        ({"pipeline_parallel": 2, "schedule": "pipedream", "overlap_gradients": None}, "without a flush"),
+        ({"pipeline_parallel": 16, "microbatch_size": 2}, "more than one|between ranks|data_parallel"),
+    ],
+)
+def test_when_replicas_add_gradients_is_refused_where_it_says_nothing(plan: dict[str, Any], rule: str) -> None:
+    with pytest.raises(PlanError, match=rule):
+        predicted(None, reduce_gradients="microbatch", **{"microbatch_size": 1, **plan})
 
 
 def test_a_bucket_of_a_layer_is_a_layer_as_ever() -> None:

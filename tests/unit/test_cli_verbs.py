@@ -284,6 +284,21 @@ def test_collective_answers_to_any_spelling(dtsim: Any, spelling: str) -> None:
     assert math.isclose(found["algorithm_bandwidth"] * 15 / 16, found["bus_bandwidth"])
 
 
+def test_collective_with_servers_and_through_one_port(dtsim: Any) -> None:
+    words = ("collective", "all_reduce", "--size", "1GiB", "--cluster", "dgx_a100", "--ranks", "8", "--nodes", "8")
+    few, many = (
+        answer(dtsim(*words, "--algorithm", "byteps", "--servers", k, "--json"))["time_s"]["value"] for k in ("0", "8")
+    )
+    assert 1.75 == pytest.approx(few / many, rel=0.01)
+    for more, told in (((), "servers help byteps"), (("--algorithm", "byteps", "--nodes", "1"), "lie on one")):
+        code, out, error = dtsim(*words, "--servers", "3", *more)
+        assert (2, "") == (code, out)
+        assert told in error
+    code, out, _ = dtsim(*words, "--algorithm", "naive")
+    assert 0 == code
+    assert "4 times as many each way, 8 times as long" in out
+
+
 def test_collective_over_more_nodes_takes_another_way(dtsim: Any) -> None:
     one, eight = (
         answer(

@@ -9,10 +9,11 @@ import math
 import numpy as np
 import pytest
 
-from simulator.collectives import ALGORITHMS, bus_factor, candidates, collective_seconds
+from simulator.collectives import ALGORITHMS, bus_factor, candidates, collective_seconds, with_servers
 from simulator.collectives.byteps import Byteps, optimal_split
 from simulator.collectives.occupancy import multiprocessors, open_channels
 from simulator.collectives.parameter_server import DedicatedParameterServer
+from simulator.collectives.plain import PlainCollective
 from simulator.errors import PlanError, UnknownNameError
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.coefficients import load_cost_table
@@ -91,6 +92,7 @@ def test_textbook_counts() -> None:
         ("torus", "all_reduce"): (28, 2 * 7 / 8 + 2 * 7 / 64),
         ("parameter_server", "all_reduce"): (2, 2 * 63 / 64),
         ("pat", "reduce_scatter"): (6, 63 / 64),
+        ("naive", "all_reduce"): (2, 2 * 63),
     }
     for (name, kind), counts in known.items():
         member = ALGORITHMS.get(name)
@@ -184,6 +186,38 @@ def test_too_few_servers_are_a_bottleneck() -> None:
     assert [16.0, 4.0, 1.0] == [DedicatedParameterServer(k).volume("all_reduce", flat) for k in (1, 4, 32)]
     with pytest.raises(PlanError, match="0 or more"):
         Byteps(-1)
+
+
+def test_servers_are_as_many_as_told() -> None:
+    """T = max(M / B, n M / (k B)) of a parameter server; 1.75 and 1 M / B of BytePS on 8 nodes with 0 and 8 (its section 4.1)."""
+    flat = describe_group(8, 8)
+    assert [8.0, 2.0, 1.0, 1.0] == [with_servers("ps_dedicated", k).volume("all_reduce", flat) for k in (1, 4, 8, 16)]
+    assert [1.75, 1.0] == pytest.approx([with_servers("byteps", k).volume("all_reduce", flat) for k in (0, 8)])
+
+
+@pytest.mark.parametrize(
+    ("name", "servers", "told"),
+    [
+        ("ring", 3, "servers help byteps and parameter_server_dedicated, but the algorithm is 'ring'"),
+        ("auto", 3, "but the algorithm is 'auto'"),
+        ("byteps", 99_999_999, "up to"),
+        ("parameter_server_dedicated", 0, "1 or more"),
+        ("byte", 3, "no collective algorithm 'byte'"),
+    ],
+)
+def test_servers_that_cannot_be_are_refused(name: str, servers: int, told: str) -> None:
+    with pytest.raises((PlanError, UnknownNameError), match=told):
+        with_servers(name, servers)
+
+
+def test_all_through_one_port_takes_n_times_as_long_as_a_ring() -> None:
+    """Half of n each way, n for both, one after the other."""
+    member, ring = ALGORITHMS.get("naive"), ALGORITHMS.get("ring")
+    for n in (2, 8, 64):
+        flat = describe_group(n, n)
+        assert isinstance(member, PlainCollective)
+        assert n / 2 == pytest.approx(member.ways("all_reduce", flat) / ring.volume("all_reduce", flat))
+        assert n == pytest.approx(member.volume("all_reduce", flat) / ring.volume("all_reduce", flat))
 
 
 def test_a_collective_holds_as_many_multiprocessors_as_nccl_opens_channels() -> None:

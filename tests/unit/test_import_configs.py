@@ -102,6 +102,8 @@ def test_torchtitan_flags_and_saved_json(tmp_path: Path) -> None:
         ("adamw_torch_fused", "adam_fused"),
         ("adamw_bnb_8bit", "adam_8bit"),
         ("adafactor", "adafactor"),
+        ("lion_32bit", "lion"),
+        ("paged_lion_32bit", "lion"),
     ],
 )
 def test_the_trainers_optimizer(tmp_path: Path, optim: str, name: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simulator.errors import PlanError, UnknownNameError
@@ -82,6 +84,31 @@ def test_groups_of_layers_keep_one_input_and_hold_all_of_the_group_while_it_runs
     small, large = (predicted(recompute="full", recompute_method="uniform", recompute_layers=n) for n in (2, 16))
     assert small.peak_memory < large.peak_memory
     assert small.step_time == pytest.approx(large.step_time, rel=1e-6)
+
+
+def test_the_best_number_of_layers_from_one_input_is_the_theorems() -> None:
+    """Chen et al., arXiv 1604.06174: memory c A_in + (L / c) A_int is least for c = sqrt(L A_int / A_in); time is one more forward."""
+
+    def standing(layers: int, group: int) -> tuple[float, float]:
+        model = load_model("gpt2_355m").model_copy(update={"layers": layers, "vocabulary": 512})
+        work = Workload(model=model, sequence_length=1024, global_batch_size=8)
+        groups = {"recompute_method": "uniform", "recompute_layers": group} if group > 1 else {}
+        plan = Plan(recompute="full", microbatch_size=8, framework="megatron_core", **groups)
+        found = simulate(work, plan, load_cluster("a100_x8", 1))
+        kept = [CATEGORIES.index(name) for name in ("activations", "workspace", "logits")]
+        return float(found.memory.by_category[0, kept].sum()), found.breakdown["recompute"] / found.breakdown["forward"]
+
+    depths, least = (24, 48, 96, 192, 384), []
+    one_input = 8 * 1024 * 1024 * 2.0
+    for layers in depths:
+        found = {group: standing(layers, group) for group in range(1, 13)}
+        best = min(found, key=lambda group: found[group][0])
+        inside = (found[12][0] - found[6][0] + one_input * (layers / 6 - layers / 12)) / 6
+        assert abs(best - math.sqrt(layers * one_input / inside)) < 0.7
+        assert all(0.98 < share < 1.001 for _, share in found.values())
+        always = found[1][0] - layers * one_input - inside  # what stands whatever the groups
+        least.append(found[best][0] - always)
+    assert 0.5 == pytest.approx(np.polyfit(np.log(depths), np.log(least), 1)[0], abs=0.05)
 
 
 def test_tensor_ranks_keep_a_part_of_a_checkpoint_each_where_the_code_divides_it() -> None:

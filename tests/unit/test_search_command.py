@@ -116,6 +116,25 @@ def test_bad_words_end_with_2_and_say_why(dtsim: Any, words: tuple[str, ...], to
     assert "plans" not in error.partition("error:")[0]  # told before anything is searched
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("search", "--model", "gpt2_124m"),
+        ("fit", "gpt2_124m", "--fewest", "gpus"),
+        ("fit", "gpt2_124m", "--largest", "batch"),
+        ("advise", "--model", "gpt2_124m"),
+        ("run", "--model", "gpt2_124m"),
+    ],
+)
+def test_a_precision_that_the_gpu_has_not_is_refused_before_any_plan(dtsim: Any, words: tuple[str, ...]) -> None:
+    """In place of "nothing fits": a plan more or less would change nothing."""
+    code, out, error = dtsim(*words, "--cluster", "v100_dgx1")
+    assert (code, out) == (2, "")
+    assert "no peak for bf16" in error
+    assert error.rstrip().endswith("Way out: --set workload.precision=fp16")
+    assert "plans" not in error
+
+
 def test_where_nothing_fits_the_nearest_plan_is_told(dtsim: Any) -> None:
     code, out, _ = dtsim("search", "--model", "gpt3_175b", "--cluster", "h100_x8", "--range", "tensor_parallel=4,8")
     assert code == 0

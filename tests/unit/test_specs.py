@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
 from pathlib import Path
 
 import pytest
 from pydantic import Field
 
-from simulator.errors import SpecError, UnknownNameError
+from simulator.errors import FEW, SpecError, UnknownNameError
 from simulator.hardware.link import load_link
+from simulator.schedules import SCHEDULES
 from simulator.specs import (
     Count,
     Name,
@@ -27,6 +30,7 @@ from simulator.specs import (
     read_toml,
     validate_spec,
 )
+from simulator.studies.catalogue import FAMILIES
 from simulator.units import Bytes, BytesPerSecond, Seconds
 
 
@@ -300,13 +304,35 @@ def test_a_path_is_taken_as_it_is(here: Path) -> None:
 
 
 def test_an_unknown_name_offers_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match=r"^no model 'llama3_9b'. Did you mean 'llama3_8b'\? Known: "):
+    with pytest.raises(
+        UnknownNameError,
+        match=r"^no model 'llama3_9b'. Did you mean 'llama3_8b'\? Nearest: (\w+, ){2}\w+; all: dtsim list models$",
+    ):
         find_spec("models", "llama3_9b")
     for name in ("", "-", "a\0b", "x" * 5000, ".."):
         with pytest.raises(UnknownNameError):
             find_spec("models", name)
     with pytest.raises(UnknownNameError, match=r"^no kind of data file 'gpu'. Did you mean 'gpus'\?"):
         names("gpu")
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_many_members_of_a_family_are_shown_by_their_list(kind: str) -> None:
+    module, name = FAMILIES[kind]
+    family = getattr(importlib.import_module(module), name)
+    with pytest.raises(UnknownNameError) as raised:
+        family.get("no such thing")
+    shown = re.search(r"(Known|Nearest): (.*)$", str(raised.value))
+    assert shown
+    if len(family.members) > FEW:
+        assert re.fullmatch(rf"(\w+, ){{2}}\w+; all: dtsim list {kind}", shown[2])
+    else:
+        assert shown[2] == ", ".join(family.members)
+
+
+def test_a_name_like_an_alias_offers_the_alias() -> None:
+    with pytest.raises(UnknownNameError, match=r"^no schedule '1f2b'. Did you mean '1f1b'\? "):
+        SCHEDULES.get("1f2b")
 
 
 def test_errors_of_several_files_come_together(here: Path) -> None:

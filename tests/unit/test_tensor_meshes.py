@@ -279,9 +279,10 @@ def test_optimus_runs_larger_batches_sooner_where_there_are_many_ranks() -> None
     """arXiv 2104.05343, abstract: on 64 GPUs 1.48 times as quick and batches 8 times as large; ours stand in docs/surveys.md."""
     room = 15.5 * 2**30
     assert optimus("summa_2d", 4, 2048, 86).peak_memory <= room < optimus("summa_2d", 4, 2048, 90).peak_memory
-    one, two = optimus("megatron", 64, 8192, 16), optimus("summa_2d", 64, 8192, 352)
-    assert max(one.peak_memory, two.peak_memory) <= room < optimus("megatron", 64, 8192, 17).peak_memory
-    assert (352 / two.step_time) / (16 / one.step_time) == pytest.approx(1.87, rel=0.02)
+    one, two = optimus("megatron", 64, 8192, 16), optimus("summa_2d", 64, 8192, 400)
+    assert max(one.peak_memory, two.peak_memory) <= room
+    assert room < min(optimus("megatron", 64, 8192, 17).peak_memory, optimus("summa_2d", 64, 8192, 408).peak_memory)
+    assert (400 / two.step_time) / (16 / one.step_time) == pytest.approx(1.95, rel=0.02)
 
 
 def test_what_a_code_keeps_gathered_under_sequence_parallelism_is_no_affair_of_a_mesh() -> None:

@@ -45,8 +45,9 @@ def check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Sch
     if leave:
         plan.check_needs("replicas", "overlap_parameters", replicas=replicas)
     else:
-        plan.check_needs("copies", "overlap_gradients", "bucket_size", copies=copies)
-    plan.check_needs("schedule.replicas", "overlap_gradients", schedule=schedule)
+        plan.check_needs("copies", "overlap_gradients", "bucket_size", "reduce_gradients", copies=copies)
+    plan.check_needs("schedule.replicas", "overlap_gradients", "reduce_gradients", schedule=schedule)
+    plan.check_needs("schedule.flush", "reduce_gradients", schedule=schedule)
     if plan.bucket_size is not None and schedule.replicas > 1 and plan.zero_stage != 2:
         refuse(
             "copies of a chunk on several pipeline ranks add its gradients whole, not by bucket",
@@ -63,6 +64,7 @@ def check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Sch
         "zero_stage",
         "overlap_gradients",
         "overlap_parameters",
+        "reduce_gradients",
         "fsdp_prefetch",
         "reshard_after_forward",
         "optimizer_in_backward",

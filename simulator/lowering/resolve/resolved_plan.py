@@ -73,6 +73,7 @@ class ResolvedPlan:
     fsdp_unit: int = 1
     fsdp_gather: str = "microbatch"
     fsdp_reduce: str = "microbatch"
+    reduce_gradients: str = "step"
     quantized_weights: bool = False
     quantized_gradients: bool = False
     recomputes: Recompute = Recompute("none")
@@ -132,8 +133,13 @@ class ResolvedPlan:
     @property
     def reductions(self) -> int:
         """How often a step adds each gradient between ranks."""
-        each = self.zero_stage == 2 or (self.zero_stage == 3 and self.fsdp_reduce == "microbatch")
+        each = self.reduces_each or (self.zero_stage == 3 and self.fsdp_reduce == "microbatch")
         return self.microbatches if each else 1
+
+    @property
+    def reduces_each(self) -> bool:
+        """Whether the buckets of every microbatch are added between replicas below ZeRO-3."""
+        return self.zero_stage == 2 or self.reduce_gradients == "microbatch"
 
     @property
     def gradients_leave(self) -> bool:
@@ -266,6 +272,7 @@ def resolve(
         fsdp_unit=0 if plan.fsdp_unit == "chunk" else plan.fsdp_unit or 1,
         fsdp_gather=plan.fsdp_gather or "microbatch",
         fsdp_reduce=reduce,
+        reduce_gradients=plan.reduce_gradients,
         quantized_weights=plan.quantized_weights,
         quantized_gradients=plan.quantized_gradients,
         recomputes=facts.recomputes,

@@ -146,7 +146,7 @@ def check_units(workload: Workload, plan: Plan, microbatches: int) -> None:
             f"fsdp_unit = {plan.fsdp_unit} and it has {layers}",
             "fsdp_unit = 'chunk'",
         )
-    plan.check_needs("microbatches", "fsdp_reduce", microbatches=microbatches)
+    plan.check_needs("microbatches", "fsdp_reduce", "reduce_gradients", microbatches=microbatches)
     if plan.fsdp_gather == "visit" and plan.reshard_after_forward is False:
         refuse(
             "weights that stay between forward and backward are gathered once per step",

@@ -169,7 +169,7 @@ def add_instances(state: State) -> None:
         _occurring,
         class_of,
         windowing(resolved),
-        ("all" if resolved.zero_stage == 2 else "last") if reduces or resolved.gradients_leave else "",
+        ("all" if resolved.reduces_each else "last") if reduces or resolved.gradients_leave else "",
         resolved.overlap_parameters,
     )
     sizes = state.structure.sizes

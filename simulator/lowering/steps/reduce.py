@@ -41,6 +41,8 @@ def add_reductions(state: State) -> None:
             _buckets(state)
         else:
             _at_the_end(state)
+        if resolved.reduce_gradients == "microbatch":
+            state.build(_hold_next)
     if lanes:
         _replica_lanes(state)
     _shared_tables(state)
@@ -55,7 +57,7 @@ _VARIANTS = 1 + max(UNBROKEN, UNITS, BUCKETS)
 def _buckets(state: State) -> np.ndarray:
     """One reduction per segment of every backward that completes a bucket (fused pairs are not cut: one for the whole); returns the rows
     of all of them."""
-    every, (_, class_of) = state.resolved.zero_stage == 2, classes_of(state.chunks)
+    every, (_, class_of) = state.resolved.reduces_each, classes_of(state.chunks)
     items: dict[tuple[str, ...], list[Chain]] = {}
     found: list[Chain] = []
     where: list[tuple[Backward, int]] = []
@@ -126,9 +128,9 @@ def _second_hop_once(state: State, chains: list[Chain], completes: bool) -> list
 
 
 def _at_the_end(state: State) -> None:
-    """One reduction per rank after its last backward; ZeRO-2 one per rank and microbatch."""
+    """One reduction per rank after its last backward; ZeRO-2 and DDP's plain loop one per rank and microbatch."""
     found, where = [], []
-    if state.resolved.zero_stage == 2:
+    if state.resolved.reduces_each:
         items = [links_of(state, f"gradients of chunk {c}", chunk_held(state, c)) for c in range(len(state.chunks))]
         for a, number, _, completes in state.build(_completing, True):
             chains = _second_hop_once(state, items[number], completes)
@@ -140,6 +142,17 @@ def _at_the_end(state: State) -> None:
             found += chains
             where += [end - 1] * len(chains)
     add_chains(state, found, _after_actions, tuple(where))
+
+
+def _hold_next(rows: Structure) -> None:
+    """Let what follows a backward wait for its reductions, the rows added last, as DistributedDataParallel ends every backward."""
+    reduced, after = rows.waits[-1]
+    action = np.searchsorted(rows.first_row, after, "right") - 1
+    final = np.append(action[1:] != action[:-1], True)  # of a rank's reductions the last one ends last
+    reduced, action = reduced[final], action[final]
+    follows = np.minimum(action + 1, len(rows.first_row) - 1)
+    goes_on = (follows > action) & (rows.pattern.rank[follows] == rows.pattern.rank[action])
+    rows.wait(rows.first_row[follows[goes_on]], reduced[goes_on])
 
 
 def _after_actions(rows: Structure, where: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

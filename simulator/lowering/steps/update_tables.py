@@ -61,6 +61,10 @@ class UpdateFacts:
     reduces_whole: bool
     one_by_one: bool
     """Each tensor is updated by kernels of its own, and its gradient freed."""
+    norms: int
+    """Norms of every whole tensor that the update needs."""
+    parts: tuple[str, ...]
+    """Mesh axes of the ranks that update parts of one tensor."""
 
 
 def update_facts(state: State) -> UpdateFacts:
@@ -96,7 +100,15 @@ def update_facts(state: State) -> UpdateFacts:
         flattens=framework.flattens_gradients,
         reduces_whole=framework.reduces_whole,
         one_by_one=resolved.optimizer_in_backward,
+        norms=OPTIMIZERS.get(state.workload.optimizer).norms,
+        parts=_parts(resolved),
     )
+
+
+def _parts(resolved: ResolvedPlan) -> tuple[str, ...]:
+    """Mesh axes along which a tensor lies in parts where it is updated: those that split layers, and over which states are sharded."""
+    tensor = resolved.groups.tensor if resolved.tensor_parallel > 1 else ()
+    return tuple(dict.fromkeys((*tensor, *(resolved.groups.shards if resolved.zero_stage else ()))))
 
 
 def _together(resolved: ResolvedPlan) -> float:
@@ -169,6 +181,16 @@ def optimizer_table(
         phase="optimizer",
         launches=launches,
     )
+    if facts.norms and facts.parts:
+        rows.add(
+            label="norms of tensors all_reduce",
+            kind=COLLECTIVE,
+            work="all_reduce",
+            message=4.0 * facts.norms * tensors,
+            group=facts.parts,
+            dtype="fp32",
+            phase="optimizer",
+        )
     if not (facts.casts_gathered and facts.zero_stage == 3):
         add_casts(rows, "weights", held, facts.precision, phase="optimizer", launches=max(1, int(tensors)))
     for label, together, written, kernels in (

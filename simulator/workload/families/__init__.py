@@ -8,4 +8,4 @@ from simulator.registry import Family
 
 __all__ = ["FAMILIES"]
 
-FAMILIES: Family[Any] = Family("architecture", "simulator.workload.families", "ModelFamily")
+FAMILIES: Family[Any] = Family("architecture", "simulator.workload.families", "ModelFamily", "architectures")

@@ -11,4 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIMIZERS"]
 
-OPTIMIZERS: Family[Optimizer] = Family("optimizer", "simulator.workload.optimizers", "Optimizer")
+OPTIMIZERS: Family[Optimizer] = Family("optimizer", "simulator.workload.optimizers", "Optimizer", "optimizers")

@@ -40,13 +40,15 @@ class OptimizerCost:
 class Optimizer(abc.ABC):
     """A rule that turns gradients into new weights.
 
-    `listed_results`: results as large as all weights that an update over lists of tensors makes on its way.
+    `listed_results`: results as large as all weights that an update over lists of tensors makes on its way.  `norms`: of every whole
+    tensor, that its update needs; ranks that have parts of tensors add them up, those of all tensors at once.
     """
 
     name: str
     aliases: tuple[str, ...] = ()
     source: str
     listed_results: int = 1
+    norms: int = 0
 
     @abc.abstractmethod
     def cost(self, weight_bytes: int, gradient_bytes: int, master_weights: bool) -> OptimizerCost:
