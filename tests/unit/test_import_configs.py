@@ -237,3 +237,71 @@ def test_liger_kernels_of_a_trainer_go_with_how_it_shards(tmp_path: Path) -> Non
     ):
         text = f"per_device_train_batch_size: 1\ngradient_accumulation_steps: 2\nlearning_rate: 1.0e-5\nuse_liger_kernel: true\n{zero}\n"
         assert framework == of_text(tmp_path, "train.yaml", text)["job"]["plan"]["framework"]
+
+
+AXOLOTL = """
+base_model: meta-llama/Meta-Llama-3-8B
+model_type: LlamaForCausalLM
+sequence_len: 4096
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+optimizer: adamw_torch_fused
+bf16: auto
+gradient_checkpointing: true
+"""
+
+
+def test_axolotl_names_a_class_and_leaves_the_precision_to_the_gpu(tmp_path: Path) -> None:
+    """Its model_type is a class of the library, not the mark of a config.json; auto is bf16 where the GPU has it, as all here do."""
+    answer = of_text(tmp_path, "axolotl.yaml", AXOLOTL)
+    assert "hugging_face_trainer" == answer["source_format"]
+    assert ("bf16", 4096) == (answer["job"]["workload"]["precision"], answer["job"]["workload"]["sequence_length"])
+    assert "workload.precision" in [one["field"] for one in answer["assumed"]]
+    assert [] == lost(answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "plan"),
+    [
+        ("fsdp_version: 2\nfsdp_config: {reshard_after_forward: true, offload_params: true}\n",
+         {"zero_stage": 3, "reshard_after_forward": True, "parameter_offload": 1.0, "optimizer_offload": 1.0}),
+        ("fsdp_config: {sharding_strategy: SHARD_GRAD_OP, auto_wrap_policy: TRANSFORMER_BASED_WRAP}\n", {"zero_stage": 2}),
+        ("fsdp: full_shard auto_wrap offload\n", {"zero_stage": 3, "parameter_offload": 1.0}),
+        ("fsdp_version: 2\ndp_shard_size: 4\ndp_replicate_size: 2\ntensor_parallel_size: 2\n",
+         {"zero_stage": 3, "shard_size": 4, "tensor_parallel": 2}),
+        ("distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\nparallelism_config: {parallelism_config_tp_size: 2, "
+         "parallelism_config_cp_size: 2, parallelism_config_cp_comm_strategy: alltoall, parallelism_config_dp_shard_size: 2}\n",
+         {"tensor_parallel": 2, "context_parallel": 2, "context_parallel_kind": "ring", "shard_size": None}),
+    ],
+)  # fmt: skip
+def test_sharding_under_each_of_its_names(tmp_path: Path, text: str, plan: dict[str, Any]) -> None:
+    answer = of_text(tmp_path, "a.yaml", AXOLOTL + text)
+    found = answer["job"]["plan"]
+    assert plan | {"framework": "hugging_face_fsdp"} == {key: found.get(key) for key in (*plan, "framework")}
+    assert [] == lost(answer)
+
+
+@pytest.mark.parametrize("line", ["adapter: qlora", "finetuning_type: lora", "use_peft: true", "load_in_4bit: true"])
+def test_what_trains_a_few_weights_is_said_to_be_taken_for_the_training_of_all(tmp_path: Path, line: str) -> None:
+    answer = of_text(tmp_path, "a.yaml", AXOLOTL + line + "\n")
+    assert [line.partition(":")[0]] == lost(answer)
+    assert ["all weights"] == [one["value"] for one in answer["assumed"] if one["field"] == "trained"]
+    none = of_text(tmp_path, "b.yaml", AXOLOTL + "finetuning_type: full\nload_in_8bit: false\n")
+    assert [] == lost(none) + [one for one in none["assumed"] if one["field"] == "trained"]
+
+
+def test_a_stage_of_llama_factory_with_a_second_model_is_not_passed_over(tmp_path: Path) -> None:
+    assert [] == lost(of_text(tmp_path, "a.yaml", AXOLOTL + "stage: sft\n"))
+    assert ["stage"] == lost(of_text(tmp_path, "b.yaml", AXOLOTL + "stage: dpo\n"))
+
+
+def test_a_checkpoint_that_goes_to_the_host_is_recompute_and_a_line_that_was_not_followed(tmp_path: Path) -> None:
+    answer = of_text(tmp_path, "a.yaml", AXOLOTL.replace("checkpointing: true", "checkpointing: offload"))
+    assert "full" == answer["job"]["plan"]["recompute"]
+    assert ["gradient_checkpointing"] == lost(answer)
+
+
+@pytest.mark.parametrize("name", ["meta-llama/Meta-Llama-3-8B-Instruct", "NousResearch/Meta-Llama-3.1-8B-Instruct"])
+def test_releases_of_one_shape_are_one_model(tmp_path: Path, name: str) -> None:
+    answer = of_text(tmp_path, "a.yaml", AXOLOTL.replace("meta-llama/Meta-Llama-3-8B", name))
+    assert (32, []) == (answer["job"]["workload"]["model"]["layers"], lost(answer))
