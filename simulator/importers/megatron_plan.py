@@ -20,6 +20,8 @@ _CONTEXT = {"p2p": "ring", "all_gather": "all_gather", "allgather": "all_gather"
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _FP8 = {"delayed": "fp8", "tensorwise": "fp8_current", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
 _KERNELS = {"flash": "flash2", "unfused": "unfused", "local": "unfused"}
+_REDUCES, _GATHERS = ("overlap_grad_reduce", "overlap_grad_sync"), ("overlap_param_gather", "overlap_param_sync")
+"""Megatron's names and, behind them, those of NeMo's optimizers."""
 _MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 _GRAPHS = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")
 
@@ -101,19 +103,24 @@ def _data_parallel(settings: Settings, findings: Findings, program: str) -> None
     if settings.flag("use_torch_fsdp2"):
         findings.put("plan.zero_stage", 3, settings.said("use_torch_fsdp2"))
     stage = findings.get("plan.zero_stage", 0)
-    reduce, gather = settings.flag("overlap_grad_reduce"), settings.flag("overlap_param_gather")
+    reduce, gather = settings.flag(*_REDUCES), settings.flag(*_GATHERS)
     if stage < 3:
-        pairs = [("plan.overlap_gradients", reduce, "overlap_grad_reduce")]
-        pairs += [("plan.overlap_parameters", gather, "overlap_param_gather")] if stage in (1, 2) else []
-        for field, said, name in pairs:
+        pairs = [("plan.overlap_gradients", reduce, _REDUCES)]
+        pairs += [("plan.overlap_parameters", gather, _GATHERS)] if stage in (1, 2) else []
+        for field, said, names in pairs:
             if said is not None:
-                findings.put(field, said, settings.said(name))
+                findings.put(field, said, settings.said(*names))
             elif program == "Megatron":
-                findings.assume(field, False, f"Megatron overlaps only with {name}")
+                findings.assume(field, False, f"Megatron overlaps only with {names[0]}")
     size = settings.take("ddp_bucket_size")
     if size is not None:
         width = BYTES_PER_ELEMENT[findings.get("plan.gradient_dtype", "fp32")]
         settings.put("plan.bucket_size", size, f"{int(whole_of(size) * width)} B")
+    size = settings.take("bucket_cap_mb")
+    if size is not None and stage in (1, 2):
+        settings.put("plan.bucket_size", size, f"{whole_of(size) * 2**20} B")
+    elif size is not None:
+        findings.ignore(size.place, f"{size.text}: of the distributed optimizer")
     copies = settings.take("num_distributed_optimizer_instances")
     if copies is not None and whole_of(copies) > 1:
         world, degrees = findings.get("cluster.gpus"), 1
@@ -153,13 +160,23 @@ def _recompute(settings: Settings, findings: Findings) -> None:
     if settings.flag("recompute_activations"):
         findings.put("plan.recompute", "selective", settings.said("recompute_activations"))
     method = settings.take("recompute_method", "activations_checkpoint_method")
+    count = settings.take("recompute_num_layers", "activations_checkpoint_num_layers")
+    if settings.null("recompute_granularity", "activations_checkpoint_granularity"):
+        for idle in filter(None, (method, count)):
+            findings.ignore(idle.place, f"{idle.text}: nothing is recomputed without a granularity")
+        method = count = None
     if settings.flag("checkpoint_activations") or (method is not None and kind is None):
         findings.put(
             "plan.recompute",
             "full",
             settings.said("checkpoint_activations", "activations_checkpoint_method", "recompute_method"),
         )
-    count = settings.take("recompute_num_layers", "activations_checkpoint_num_layers")
+    if count is not None and whole_of(count, 0) == 0 and findings.get("plan.recompute") == "full":
+        findings.drop("plan.recompute", f"{count.text}: of no layer")
+        findings.ignore(count.place, count.text)
+        if method is not None:
+            findings.ignore(method.place, method.text)
+        method = count = None
     full = findings.get("plan.recompute") == "full"
     for field, entry in (("recompute_method", method), ("recompute_layers", count)):
         if entry is not None and not full:
@@ -197,6 +214,7 @@ def _kernels(settings: Settings, findings: Findings, program: str) -> None:
         findings.assume(
             "plan.tensor_parallel_splits", 4, "tp_comm_overlap with the pieces that Transformer Engine cuts by default"
         )
+    settings.put_flag("plan.gradient_accumulation_fusion", "gradient_accumulation_fusion")
     if settings.flag("no_gradient_accumulation_fusion"):
         findings.put("plan.gradient_accumulation_fusion", False, settings.said("no_gradient_accumulation_fusion"))
     drops = [settings.number("attention_dropout"), settings.number("hidden_dropout")]

@@ -305,3 +305,53 @@ def test_a_checkpoint_that_goes_to_the_host_is_recompute_and_a_line_that_was_not
 def test_releases_of_one_shape_are_one_model(tmp_path: Path, name: str) -> None:
     answer = of_text(tmp_path, "a.yaml", AXOLOTL.replace("meta-llama/Meta-Llama-3-8B", name))
     assert (32, []) == (answer["job"]["workload"]["model"]["layers"], lost(answer))
+
+
+NEMO = """
+trainer: {devices: 8, num_nodes: 4, precision: bf16}
+exp_manager:
+  name: a_run
+  checkpoint_callback_params: {model_parallel_size: 64, filename: 'step-{step}'}
+run: {name: a_run, time_limit: "0-01:00:00"}
+model:
+  micro_batch_size: 1
+  global_batch_size: 64
+  rampup_batch_size: null
+  encoder_seq_length: 4096
+  num_layers: 24
+  hidden_size: 2048
+  num_attention_heads: 16
+  gradient_accumulation_fusion: %s
+  activations_checkpoint_granularity: %s
+  activations_checkpoint_method: block
+  activations_checkpoint_num_layers: %s
+  optim: {name: distributed_fused_adam, overlap_grad_sync: true, overlap_param_sync: false, bucket_cap_mb: 125}
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "layers", "recompute", "unread"),
+    [
+        ("null", "0", "none", []),
+        ("null", "2", "none", []),
+        ("full", "2", "full", []),
+        ("full", "0", "none", []),
+        ("selective", "0", "selective", ["model.activations_checkpoint_method", "model.activations_checkpoint_num_layers"]),
+    ],
+)  # fmt: skip
+def test_recompute_of_nemo_goes_by_the_granularity_where_the_file_has_one(
+    tmp_path: Path, said: str, layers: str, recompute: str, unread: list[str]
+) -> None:
+    """Its recipes state method and number of layers beside a granularity of null: nothing is made again then."""
+    answer = of_text(tmp_path, "n.yaml", NEMO % ("false", said, layers))
+    assert (recompute, unread) == (answer["job"]["plan"].get("recompute", "none"), lost(answer))
+
+
+def test_overlap_and_buckets_of_nemos_optimizer(tmp_path: Path) -> None:
+    plan = of_text(tmp_path, "n.yaml", NEMO % ("false", "null", "0"))["job"]["plan"]
+    want = {"zero_stage": 1, "overlap_gradients": True, "overlap_parameters": False, "bucket_size": f"{125 * 2**20} B",
+            "gradient_accumulation_fusion": False, "tensor_parallel": None}  # fmt: skip
+    assert want == {key: plan.get(key) for key in want}
+    assert of_text(tmp_path, "n.yaml", NEMO % ("true", "null", "0"))["job"]["plan"]["gradient_accumulation_fusion"]
+    sharded = NEMO.replace("hidden_size", "fsdp: true\n  hidden_size") % ("false", "null", "0")
+    assert 3 == of_text(tmp_path, "n.yaml", sharded)["job"]["plan"]["zero_stage"]
