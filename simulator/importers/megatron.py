@@ -14,7 +14,7 @@ from simulator.importers.document import Document
 from simulator.importers.imported import Findings, Imported
 from simulator.importers.launch import read_launch
 from simulator.importers.megatron_model import read_model
-from simulator.importers.megatron_plan import read_plan
+from simulator.importers.megatron_plan import read_deepspeed, read_plan
 from simulator.importers.settings import Settings, of_tree, plain_name
 
 __all__ = ["NO_EFFECT", "NO_EFFECT_PREFIXES", "SIGNATURE", "Megatron"]
@@ -48,7 +48,7 @@ NO_EFFECT = {
     "tokenizer_type", "tokenizer_model", "hf_tokenizer", "squared_relu", "openai_gelu", "use_cpu_initialization",
     "empty_unused_memory_level",
     "gradient_clip_val", "moe_shared_expert_gate", "trust_remote_code", "num_dataset_builder_threads", "data_cache_path",
-    "qk_clip", "beta_fast",
+    "qk_clip", "beta_fast", "no_pipeline_parallel", "deepspeed_activation_checkpointing", "create_moe_param_group", "vocab_extra_ids",
 }  # fmt: skip
 """Settings that change neither time nor memory of a step as modelled, or follow from others."""
 
@@ -89,20 +89,23 @@ class Megatron(Importer):
             if tree is None
             else of_tree(tree, findings, last_part=True)
         )
-        if settings.flag("use_legacy_models"):
+        deepspeed = settings.flag("deepspeed")
+        if deepspeed:
+            read_deepspeed(settings, findings)
+        elif settings.flag("use_legacy_models"):
             findings.put("plan.framework", "megatron_lm_2023", settings.said("use_legacy_models"))
         else:
             findings.put("plan.framework", "megatron_core", "Megatron's arguments")
-        read_arguments(settings, findings)
+        read_arguments(settings, findings, "Megatron-DeepSpeed" if deepspeed else "Megatron")
         return findings.done()
 
 
-def read_arguments(settings: Settings, findings: Findings) -> None:
+def read_arguments(settings: Settings, findings: Findings, program: str = "Megatron") -> None:
     """Put all that Megatron's arguments decide, and report the rest.
 
     Raises:
         SpecError: a value that is none of its kind.
     """
     read_model(settings, findings)
-    read_plan(settings, findings)
+    read_plan(settings, findings, program)
     settings.report(NO_EFFECT, NO_EFFECT_PREFIXES)

@@ -17,7 +17,7 @@ _WHOLE = {
     "layers": ("num_layers", "encoder_num_layers", "decoder_num_layers"),
     "hidden": ("hidden_size",),
     "heads": ("num_attention_heads",),
-    "vocabulary": ("padded_vocab_size", "vocab_size"),
+    "vocabulary": ("padded_vocab_size", "pad_vocab_size_to", "vocab_size"),
     "sequence_length": ("max_position_embeddings",),
 }
 _LATENT = {"kv_lora_rank": 512, "qk_head_dim": 128, "qk_pos_emb_head_dim": 64, "v_head_dim": 128}
@@ -30,6 +30,14 @@ _POSITIONS = {
     "yarn": "rotary",
     "relative": "relative_bias",
     "mrope": "rotary",
+    "rotary": "rotary",
+    "absolute": "learned",
+    "alibi": "alibi",
+}
+_VOCABULARIES = {
+    "GPT2BPETokenizer": ("GPT-2's", 50257),
+    "BertWordPieceLowerCase": ("BERT's uncased", 30522),
+    "BertWordPieceCase": ("BERT's cased", 28996),
 }
 _PATTERN = {"M": ("mamba2", False), "*": ("full", False), "-": ("none", True)}
 
@@ -177,13 +185,14 @@ def _embeddings(settings: Settings, findings: Findings, defaults: str) -> None:
 
 
 def _vocabulary(settings: Settings, findings: Findings) -> None:
-    """A vocabulary that the arguments do not count is known only of GPT-2's own tokenizer."""
+    """A vocabulary that the arguments do not count is known only of tokenizers of one model."""
     if findings.get("model.vocabulary"):
         settings.ignore("tokenizer_type", "vocab_file", "merge_file", "tokenizer_model")
         return
     kind = settings.take("tokenizer_type")
-    if kind is not None and word_of(kind) == "GPT2BPETokenizer":
-        findings.assume("model.vocabulary", 50257, "GPT2BPETokenizer reads GPT-2's vocabulary of 50,257")
+    if kind is not None and word_of(kind) in _VOCABULARIES:
+        whose, size = _VOCABULARIES[word_of(kind)]
+        findings.assume("model.vocabulary", size, f"{word_of(kind)} reads {whose} vocabulary of {size:,}")
         settings.ignore("vocab_file", "merge_file")
     elif kind is not None:
         settings.refuse(kind, "how many words it has is not said: --set model.vocabulary=N")

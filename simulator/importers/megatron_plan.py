@@ -7,13 +7,13 @@ from simulator.importers.megatron_layout import read_layout
 from simulator.importers.settings import Settings, whole_of, word_of
 from simulator.units import BYTES_PER_ELEMENT
 
-__all__ = ["read_plan"]
+__all__ = ["read_deepspeed", "read_plan"]
 
 _DEGREES = {
     "tensor_parallel": ("tensor_model_parallel_size", "model_parallel_size"),
     "pipeline_parallel": ("pipeline_model_parallel_size",),
     "context_parallel": ("context_parallel_size",),
-    "expert_parallel": ("expert_model_parallel_size",),
+    "expert_parallel": ("expert_model_parallel_size", "moe_expert_parallel_size"),
     "microbatch_size": ("micro_batch_size",),
 }
 _CONTEXT = {"p2p": "ring", "all_gather": "all_gather", "allgather": "all_gather", "a2a": "ulysses", "a2a+p2p": "hybrid"}
@@ -30,7 +30,7 @@ def read_plan(settings: Settings, findings: Findings, program: str = "Megatron")
     """Put the fields of plan and workload that the settings decide.
 
     Args:
-        program: whose defaults fill what is not said; only Megatron's own are known.
+        program: whose defaults fill what is not said: "Megatron", "Megatron-DeepSpeed" or "NeMo".
 
     Raises:
         SpecError: a value that is none of its kind.
@@ -52,6 +52,32 @@ def read_plan(settings: Settings, findings: Findings, program: str = "Megatron")
     _kernels(settings, findings, program)
     _experts(settings, findings)
     _offload(settings, findings)
+
+
+def read_deepspeed(settings: Settings, findings: Findings) -> None:
+    """Put what Megatron-DeepSpeed's own arguments decide (microsoft/Megatron-DeepSpeed, megatron/arguments.py); its JSON is a file beside.
+
+    Raises:
+        SpecError: a value that is none of its kind.
+    """
+    profile = "megatron_deepspeed_bf16" if settings.states("bf16") else "megatron_deepspeed"
+    findings.put("plan.framework", profile, settings.said("deepspeed"))
+    stage = settings.take("zero_stage")
+    if stage is None:
+        findings.assume("plan.zero_stage", 1, "Megatron-DeepSpeed's default of zero_stage")
+    elif whole_of(stage, 0) == 0 and profile.endswith("bf16"):
+        findings.assume(
+            "plan.zero_stage", 1, f"{stage.text} in bf16: DeepSpeed's BF16_Optimizer shards its states all the same"
+        )
+    else:
+        settings.put("plan.zero_stage", stage, whole_of(stage, 0))
+    entry = settings.take("deepspeed_config")
+    if entry is not None:
+        settings.refuse(entry, "give that file beside this one")
+    sequence = settings.take("ds_sequence_parallel_size")
+    if sequence is not None and whole_of(sequence) > 1:
+        settings.put("plan.context_parallel", sequence, whole_of(sequence))
+        settings.put("plan.context_parallel_kind", sequence, "ulysses")
 
 
 def _precision(settings: Settings, findings: Findings) -> None:
@@ -199,7 +225,7 @@ def _recompute(settings: Settings, findings: Findings) -> None:
 
 def _kernels(settings: Settings, findings: Findings, program: str) -> None:
     backend = settings.take("attention_backend")
-    flash = settings.flag("use_flash_attn", "use_flash_attention")
+    flash = settings.flag("use_flash_attn", "use_flash_attn_v2", "use_flash_attn_triton", "use_flash_attention")
     word = str(backend.value).removeprefix("AttnBackend.") if backend is not None else ""
     if word in _KERNELS and backend is not None:
         settings.put("plan.attention", backend, _KERNELS[word])
@@ -222,7 +248,7 @@ def _kernels(settings: Settings, findings: Findings, program: str) -> None:
         findings.put("plan.dropout", False, settings.said("attention_dropout", "hidden_dropout"))
     elif any(drops):
         findings.put("plan.dropout", True, settings.said("attention_dropout", "hidden_dropout"))
-    elif program == "Megatron":
+    elif program != "NeMo":
         findings.assume("plan.dropout", True, "Megatron's default of attention_dropout and hidden_dropout: 0.1")
     scope = settings.take("cuda_graph_scope", "cuda_graph_modules")
     if scope is not None:

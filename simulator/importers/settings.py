@@ -68,6 +68,10 @@ class Settings:
             if name not in self._taken:
                 yield name, entry
 
+    def states(self, name: str) -> bool:
+        """Say whether this setting is there and is true, without taking it."""
+        return name in self._entries and flag_of(self._entries[name])
+
     def null(self, *names: str) -> bool:
         """Say whether one of these settings is there and says nothing."""
         return any(name in self._entries and self._entries[name].value is None for name in names)

@@ -209,3 +209,33 @@ def test_a_script_of_another_trainer_is_not_taken_for_megatrons() -> None:
 
     document = Document("x.sh", b"python train.py --epochs 3\n")
     assert [0] * len(IMPORTERS.members) == [one.recognises(document) for one in IMPORTERS]
+
+
+def test_megatron_deepspeed_is_known_by_its_own_flag(tmp_path: Path) -> None:
+    """Its stage of ZeRO, Ulysses' degree and that of the experts; its JSON is a file beside."""
+    more = "--deepspeed --deepspeed_config ds.json --zero-stage 3 --ds-sequence-parallel-size 4 --use-flash-attn-v2 --no-pipeline-parallel"
+    answer = imported(tmp_path, flags(f"--bf16 {more}"))
+    plan = answer["job"]["plan"]
+    want = {"framework": "megatron_deepspeed_bf16", "zero_stage": 3, "context_parallel": 4, "context_parallel_kind": "ulysses",
+            "attention": "flash2", "overlap_gradients": None}  # fmt: skip
+    assert want == {key: plan.get(key) for key in want}
+    assert ["--deepspeed_config ds.json (give that file beside this one)"] == [
+        line["text"] for line in answer["not_understood"]
+    ]
+    assert "megatron_deepspeed" == imported(tmp_path, flags("--fp16 --deepspeed"))["job"]["plan"]["framework"]
+    states = {kind: imported(tmp_path, flags(f"--{kind} --deepspeed --zero-stage 0")) for kind in ("fp16", "bf16")}
+    assert {"fp16": 0, "bf16": 1} == {kind: one["job"]["plan"]["zero_stage"] for kind, one in states.items()}
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "value"),
+    [
+        ("--position-embedding-type alibi", "positions", "alibi"),
+        ("--position-embedding-type rotary", "positions", "rotary"),
+        ("--pad-vocab-size-to 250880 --tokenizer-type PretrainedFromHF", "vocabulary", 250880),
+        ("--tokenizer-type BertWordPieceLowerCase", "vocabulary", 30522),
+    ],
+)
+def test_words_of_megatrons_older_relatives(tmp_path: Path, more: str, field: str, value: Any) -> None:
+    answer = imported(tmp_path, flags(more))
+    assert (value, []) == (answer["job"]["workload"]["model"][field], answer["not_understood"])
