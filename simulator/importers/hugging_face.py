@@ -80,7 +80,11 @@ class HuggingFaceConfig(Importer):
             findings.assume("model.sequence_length", table["sequence_length"], why)
         if config.kind not in KNOWN_TYPES:
             findings.assume(
-                "model.family", config.kind, "not a known model_type: its sizes are read by the names that llama uses"
+                "model.family",
+                config.kind,
+                "not a known model_type: its sizes are read by the names that llama uses"
+                if "type_vocab_size" not in inner
+                else "not a known model_type: its sizes are read by the names that bert uses",
             )
         return findings.done()
 
@@ -109,7 +113,13 @@ def _type_of(config: dict[str, Any], place: str) -> str:
     """The model_type, or that a shape by llama's names will do."""
     kind = config.get("model_type")
     named = isinstance(kind, str) and re.fullmatch(r"[A-Za-z0-9_.-]{1,80}", kind)
-    likely = set(_LLAMA_NAMES) <= set(config) and named and not _OTHER_LAYERS.search(str(kind))
+    sizes = set(config) | ({"intermediate_size"} if "moe_intermediate_size" in config else set())
+    likely = set(_LLAMA_NAMES) <= sizes and named and not _OTHER_LAYERS.search(str(kind))
+    if config.get("hidden_size_per_layer_input"):
+        raise SpecError(
+            f"{place}: hidden_size_per_layer_input = {str(config['hidden_size_per_layer_input'])[:20]}: embeddings of each layer are "
+            "not modelled. Way out: dtsim init with a named model, then change its numbers in a table [model]"
+        )
     if kind in KNOWN_TYPES or likely:
         return str(kind)
     raise SpecError(
