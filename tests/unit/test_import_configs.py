@@ -355,3 +355,33 @@ def test_overlap_and_buckets_of_nemos_optimizer(tmp_path: Path) -> None:
     assert of_text(tmp_path, "n.yaml", NEMO % ("true", "null", "0"))["job"]["plan"]["gradient_accumulation_fusion"]
     sharded = NEMO.replace("hidden_size", "fsdp: true\n  hidden_size") % ("false", "null", "0")
     assert 3 == of_text(tmp_path, "n.yaml", sharded)["job"]["plan"]["zero_stage"]
+
+
+TITAN = """
+[training]
+local_batch_size = 2
+seq_len = 4096
+mixed_precision_reduce = "%s"
+[model]
+name = "qwen3"
+flavor = "1.7B"
+[optimizer]
+early_step_in_backward = %s
+[parallelism]
+data_parallel_shard_degree = 8
+[float8]
+enable_fsdp_float8_all_gather = true
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "early", "plan"), [("bfloat16", "true", ("bf16", True)), ("float32", "false", (None, None))]
+)
+def test_how_torchtitan_reduces_and_updates_is_not_passed_over(
+    tmp_path: Path, dtype: str, early: str, plan: tuple[str | None, bool | None]
+) -> None:
+    """A section float8 without its converter has no effect."""
+    answer = of_text(tmp_path, "t.toml", TITAN % (dtype, early))
+    found = answer["job"]["plan"]
+    assert plan == (found.get("gradient_reduce_dtype"), found.get("optimizer_in_backward"))
+    assert (28, []) == (answer["job"]["workload"]["model"]["layers"], lost(answer))

@@ -239,3 +239,18 @@ def test_megatron_deepspeed_is_known_by_its_own_flag(tmp_path: Path) -> None:
 def test_words_of_megatrons_older_relatives(tmp_path: Path, more: str, field: str, value: Any) -> None:
     answer = imported(tmp_path, flags(more))
     assert (value, []) == (answer["job"]["workload"]["model"][field], answer["not_understood"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MODEL_ARGS=(\n  --num-layers 24\n  --hidden-size 1024\n  --num-attention-heads 16\n)\n",
+        'MODEL_ARGS="--num-layers 24 --hidden-size 1024 \\\n  --num-attention-heads 16"\n',
+        "HIDDEN=1024\nA=(--num-layers 24 --num-attention-heads 16)\nB=(--hidden-size $HIDDEN --seq-length 2048)\n",
+    ],
+)
+def test_flags_that_a_script_keeps_for_the_one_that_sources_it(tmp_path: Path, text: str) -> None:
+    answer = imported(tmp_path, text)
+    model = answer["job"]["workload"]["model"]
+    assert (24, 1024, 16) == (model["layers"], model["hidden"], model["heads"])
+    assert any("sources" in one["why"] for one in answer["assumed"])
