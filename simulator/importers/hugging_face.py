@@ -39,7 +39,7 @@ _NO_EFFECT = re.compile(
     r"quantization_config|cache_implementation|layer_norm_.*|rms_norm.*|max_window_layers|classifier_dropout|"
     r"swiglu_alpha|original_max_position.*|no_rope_.*|attn_scale|attn_temperature.*|floor_scale|qk_head_dim|relative_attention_.*|"
     r"dense_act_fn|scale_decoder.*|init_std|activation|_?sliding_window_pattern|pooler_.*|encoder_stride|moe_norm_min|num_image_tokens|"
-    r"use_bidirectional_attention|moe_layer_end_index|moe_layer_interval|qkv_bias|use_bias|do_layer_norm_before|time_step_.*|"
+    r"use_bidirectional_attention|moe_layer_end_index|qkv_bias|use_bias|do_layer_norm_before|time_step_.*|"
     r"gradient_checkpointing|n_ctx|scale_attn.*|reorder.*|mrope.*|attn_implementation|_attn_implementation.*|ep_size"
 )
 """Keys that change neither time nor memory of a step as modelled."""

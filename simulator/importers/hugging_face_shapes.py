@@ -100,7 +100,9 @@ def _llama(c: Config) -> Table:
         "vocabulary": c.whole("vocab_size"),
         "sequence_length": c.whole("max_position_embeddings", "model_max_length", "seq_length"),
         "linear_bias": c.flag("mlp_bias", False),
-        "qkv_bias": c.flag("attention_bias", c.flag("use_qkv_bias", c.flag("bias", c.kind in QKV_BIAS))),
+        "qkv_bias": c.flag(
+            "attention_bias", c.flag("use_qkv_bias", c.flag("qkv_bias", c.flag("bias", c.kind in QKV_BIAS)))
+        ),
     }
     if c.get("head_dim") is not None:
         table["head_dim"] = c.whole("head_dim")
@@ -206,7 +208,7 @@ def _experts(c: Config) -> Table:
     shared = shared or c.count("shared_expert_intermediate_size")
     if shared:
         table["shared_expert_ffn"] = shared
-    every = c.whole("decoder_sparse_step", "interleave_moe_layer_step", default=1)
+    every = c.whole("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", default=1)
     dense_layers = max(c.count("first_k_dense_replace"), c.count("moe_layer_start_index"), _dense_layers(c))
     table |= {"dense_layers": dense_layers} | ({"moe_every": every} if every > 1 else {})
     groups, used = c.count("n_group"), c.count("topk_group")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulator.importers.imported import Findings
 from simulator.importers.megatron_layout import read_layout
-from simulator.importers.settings import Settings, whole_of, word_of
+from simulator.importers.settings import Settings, flag_of, whole_of, word_of
 from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = ["read_deepspeed", "read_plan"]
@@ -50,7 +50,7 @@ def read_plan(settings: Settings, findings: Findings, program: str = "Megatron")
     read_layout(settings, findings)
     _recompute(settings, findings)
     _kernels(settings, findings, program)
-    _experts(settings, findings)
+    _experts(settings, findings, program)
     _offload(settings, findings)
 
 
@@ -233,6 +233,11 @@ def _kernels(settings: Settings, findings: Findings, program: str) -> None:
         settings.refuse(backend, "known: auto, fused, " + ", ".join(_KERNELS))
     elif flash:
         findings.put("plan.attention", "flash2", settings.said("use_flash_attn"))
+    built = settings.take("transformer_impl")
+    if built is not None and word_of(built) == "local" and findings.get("plan.framework") == "megatron_core":
+        settings.refuse(built, "Transformer Engine's kernels are priced")
+    elif built is not None:
+        findings.ignore(built.place, built.text)
     if settings.flag("cross_entropy_loss_fusion"):
         findings.put("plan.fused_cross_entropy", True, settings.said("cross_entropy_loss_fusion"))
         settings.ignore("cross_entropy_fusion_impl")
@@ -261,9 +266,15 @@ def _kernels(settings: Settings, findings: Findings, program: str) -> None:
             settings.refuse(scope, "known: full_iteration, " + ", ".join(_GRAPHS))
 
 
-def _experts(settings: Settings, findings: Findings) -> None:
+def _experts(settings: Settings, findings: Findings, program: str) -> None:
     if not findings.get("model.experts"):
         return
+    grouped = settings.take("moe_grouped_gemm")
+    if grouped is not None and flag_of(grouped):
+        findings.ignore(grouped.place, f"{grouped.text}: so experts' products are priced")
+    elif program == "Megatron":
+        why = "not given: Megatron runs one expert after the other then, which --set plan.expert_loop=modules comes near to"
+        findings.assumed_key("moe_grouped_gemm", True, why)
     kind = settings.take("moe_token_dispatcher_type")
     deep = settings.flag("moe_enable_deepep")
     backend = settings.word("moe_flex_dispatcher_backend")

@@ -36,7 +36,8 @@ FLAVORS = {
     "deepseek_v3 671b": "deepseek_v3", "deepseek_v3 236b": "deepseek_v2", "llama4 17bx16e": "llama4_scout",
     "llama4 17bx128e": "llama4_maverick", "qwen3 8b": "qwen3_8b", "qwen3 32b": "qwen3_32b", "qwen3 30b-a3b": "qwen3_30b_a3b",
     "qwen3 0.6b": "qwen3_0_6b", "qwen3 1.7b": "qwen3_1_7b", "qwen3 4b": "qwen3_4b", "qwen3 14b": "qwen3_14b",
-    "deepseek_v3 16b": "deepseek_v2_lite", "qwen3 235b-a22b": "qwen3_235b_a22b", "gpt_oss 20b": "gpt_oss_20b", "gpt_oss 120b": "gpt_oss_120b",
+    "deepseek_v3 16b": "deepseek_v2_lite", "qwen3 235b-a22b": "qwen3_235b_a22b", "gpt_oss 20b": "gpt_oss_20b", "gpt_oss 120b":
+    "gpt_oss_120b",
 }  # fmt: skip
 """Name and flavour of torchtitan's models -> the models shipped here."""
 _NO_EFFECT = {
@@ -44,7 +45,8 @@ _NO_EFFECT = {
     "training.deterministic",
     "model.hf_assets_path", "model.tokenizer_path", "model.print_after_conversion", "training.warmup_steps", "model.norm_type",
     "parallelism.context_parallel_load_balancer", "training.data_parallel_degree", "compile.backend",
-    "float8.filter_fqns", "float8.emulate", "quantize.linear.float8.filter_fqns", "quantize.linear.float8.emulate", "quantize.linear.mx.filter_fqns", "optimizer.implementation",
+    "float8.filter_fqns", "float8.emulate", "quantize.linear.float8.filter_fqns", "quantize.linear.float8.emulate",
+    "quantize.linear.mx.filter_fqns", "optimizer.implementation",
     "activation_checkpoint.early_stop", "activation_checkpoint.preserve_rng_state", "activation_checkpoint.determinism_check",
     "activation_checkpoint.debug", "activation_checkpoint.visualize_memory_budget_pareto",
 }  # fmt: skip

@@ -39,6 +39,8 @@ _NO_EFFECT = {
     "deepspeed_config.zero3_init_flag", "deepspeed_config.zero3_save_16bit_model",
     "deepspeed_config.deepspeed_multinode_launcher", "config_file",
 }  # fmt: skip
+_FACTORY = ("finetuning_type", "cutoff_len", "disable_gradient_checkpointing")
+"""Names by which a file is known to be LLaMA-Factory's."""
 _LIGER = ("use_liger_kernel", "enable_liger_kernel", "liger_rms_norm", "liger_glu_activation", "liger_fused_linear_cross_entropy",
           "liger_rope", "liger_layer_norm", "liger_cross_entropy")  # fmt: skip
 """Trainer, LLaMA-Factory, and Axolotl kernel by kernel: the profiles with Liger's kernels have all of them."""
@@ -201,6 +203,13 @@ def _memory(settings: Settings, findings: Findings) -> None:
         settings.refuse(again, "its inputs of layers stay on the GPU here: --set plan.activation_offload=LAYERS")
     elif again is not None:
         settings.put("plan.recompute", again, "full" if flag_of(again) else "none")
+    elif any(name in settings for name in _FACTORY):
+        if settings.flag("disable_gradient_checkpointing"):
+            findings.put("plan.recompute", "none", settings.said("disable_gradient_checkpointing"))
+        else:
+            findings.assume(
+                "plan.recompute", "full", "LLaMA-Factory's default: disable_gradient_checkpointing is false"
+            )
     kernel = settings.take("attn_implementation", "attn_impl", "flash_attn", "flash_attention")
     if kernel is not None:
         word = str(kernel.value).lower()

@@ -163,3 +163,14 @@ def test_a_type_that_is_not_known_is_read_by_what_its_file_shows(tmp_path: Path)
 def test_what_another_shape_has_is_refused(tmp_path: Path, config: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         read(tmp_path, config)
+
+
+def test_every_second_layer_has_experts_under_each_of_the_names(tmp_path: Path) -> None:
+    experts = LLAMA | {
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 512,
+        "model_type": "ernie4_5_moe",
+    }
+    sparse = [read(tmp_path, experts | {name: 2}).moe_layers for name in ("decoder_sparse_step", "moe_layer_interval")]
+    assert [(False, True) * 8] * 2 == sparse

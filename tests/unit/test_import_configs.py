@@ -385,3 +385,12 @@ def test_how_torchtitan_reduces_and_updates_is_not_passed_over(
     found = answer["job"]["plan"]
     assert plan == (found.get("gradient_reduce_dtype"), found.get("optimizer_in_backward"))
     assert (28, []) == (answer["job"]["workload"]["model"]["layers"], lost(answer))
+
+
+@pytest.mark.parametrize(
+    ("line", "recompute"),
+    [("", "full"), ("disable_gradient_checkpointing: true\n", "none"), ("gradient_checkpointing: false\n", "none")],
+)
+def test_llama_factory_makes_layers_again_unless_it_is_told_not_to(tmp_path: Path, line: str, recompute: str) -> None:
+    text = f"per_device_train_batch_size: 1\nfinetuning_type: full\ncutoff_len: 2048\nbf16: true\n{line}"
+    assert recompute == of_text(tmp_path, "a.yaml", text)["job"]["plan"]["recompute"]

@@ -254,3 +254,15 @@ def test_flags_that_a_script_keeps_for_the_one_that_sources_it(tmp_path: Path, t
     model = answer["job"]["workload"]["model"]
     assert (24, 1024, 16) == (model["layers"], model["hidden"], model["heads"])
     assert any("sources" in one["why"] for one in answer["assumed"])
+
+
+def test_kernels_that_are_not_the_ones_that_are_priced_are_said(tmp_path: Path) -> None:
+    answer = imported(
+        tmp_path, flags("--transformer-impl local --no-masked-softmax-fusion --no-bias-gelu-fusion --num-experts 8")
+    )
+    assert ["--no-bias-gelu-fusion", "--no-masked-softmax-fusion", "--transformer-impl"] == sorted(
+        line["text"].split()[0] for line in answer["not_understood"]
+    )
+    assert ["moe_grouped_gemm"] == [one["field"] for one in answer["assumed"] if "expert after the other" in one["why"]]
+    grouped = imported(tmp_path, flags("--transformer-impl transformer_engine --num-experts 8 --moe-grouped-gemm"))
+    assert [] == grouped["not_understood"] + [one for one in grouped["assumed"] if one["field"] == "moe_grouped_gemm"]
