@@ -13,7 +13,7 @@ from simulator.importers.base import Importer
 from simulator.importers.document import Document
 from simulator.importers.imported import Findings, Imported
 from simulator.importers.launch import read_launch
-from simulator.importers.megatron_model import read_model
+from simulator.importers.megatron_model import read_model, usual_tokenizer
 from simulator.importers.megatron_plan import read_deepspeed, read_plan
 from simulator.importers.settings import Settings, of_tree, plain_name
 
@@ -84,11 +84,13 @@ class Megatron(Importer):
         tree = document.tree
         if tree is not None and not isinstance(tree.data, dict):
             raise SpecError(f"{document.place}: expected a table of Megatron's arguments")
-        settings = (
-            read_launch(document, findings, SIGNATURE.__contains__).flags
-            if tree is None
-            else of_tree(tree, findings, last_part=True)
-        )
+        if tree is None:
+            launch = read_launch(document, findings, SIGNATURE.__contains__)
+            settings, launched = launch.flags, launch.program
+            named = re.search(r"tokenizer|vocab[-_]size", document.text, re.IGNORECASE)
+            tokenizer = "" if named else usual_tokenizer(launched)
+        else:
+            settings, launched, tokenizer = of_tree(tree, findings, last_part=True), "", ""
         deepspeed = settings.flag("deepspeed")
         if deepspeed:
             read_deepspeed(settings, findings)
@@ -96,16 +98,18 @@ class Megatron(Importer):
             findings.put("plan.framework", "megatron_lm_2023", settings.said("use_legacy_models"))
         else:
             findings.put("plan.framework", "megatron_core", "Megatron's arguments")
-        read_arguments(settings, findings, "Megatron-DeepSpeed" if deepspeed else "Megatron")
+        read_arguments(settings, findings, "Megatron-DeepSpeed" if deepspeed else "Megatron", launched, tokenizer)
         return findings.done()
 
 
-def read_arguments(settings: Settings, findings: Findings, program: str = "Megatron") -> None:
+def read_arguments(
+    settings: Settings, findings: Findings, program: str = "Megatron", launched: str = "", tokenizer: str = ""
+) -> None:
     """Put all that Megatron's arguments decide, and report the rest.
 
     Raises:
         SpecError: a value that is none of its kind.
     """
-    read_model(settings, findings)
+    read_model(settings, findings, launched=launched, tokenizer=tokenizer)
     read_plan(settings, findings, program)
     settings.report(NO_EFFECT, NO_EFFECT_PREFIXES)

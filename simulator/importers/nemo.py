@@ -102,7 +102,7 @@ class Nemo(Importer):
         _fsdp(settings, findings)
         profile = "megatron_bridge" if bridge else "nemo"
         findings.put("plan.framework", profile, f"{document.place}: " + ("no section trainer" if bridge else "trainer"))
-        read_model(settings, findings, "NeMo's default")
+        read_model(settings, findings, "NeMo's default", tokenizer=_tokenizer(tree))
         read_plan(settings, findings, "NeMo")
         _narrow(settings, findings)
         settings.report(NO_EFFECT | _NO_EFFECT, (*NO_EFFECT_PREFIXES, "sched", "optim", "exp_", "checkpoint"))
@@ -145,6 +145,13 @@ def _optimizer(settings: Settings, findings: Findings, tree: Tree) -> None:
         findings.put("plan.zero_stage", 1, f"optim.name: {name}")
     if "adam" in name:
         findings.put("workload.optimizer", "adam", f"optim.name: {name}")
+
+
+def _tokenizer(tree: Tree) -> str:
+    """The type of model.tokenizer; "" where it is not said."""
+    model = tree.data.get("model")
+    said = (model.get("tokenizer") if isinstance(model, dict) else None) or tree.data.get("tokenizer")
+    return str(said.get("type", "")) if isinstance(said, dict) else ""
 
 
 def _fsdp(settings: Settings, findings: Findings) -> None:

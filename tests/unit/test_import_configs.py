@@ -394,3 +394,8 @@ def test_how_torchtitan_reduces_and_updates_is_not_passed_over(
 def test_llama_factory_makes_layers_again_unless_it_is_told_not_to(tmp_path: Path, line: str, recompute: str) -> None:
     text = f"per_device_train_batch_size: 1\nfinetuning_type: full\ncutoff_len: 2048\nbf16: true\n{line}"
     assert recompute == of_text(tmp_path, "a.yaml", text)["job"]["plan"]["recompute"]
+
+
+def test_the_tokenizer_of_nemo_has_a_vocabulary_where_its_type_is_of_one_model(tmp_path: Path) -> None:
+    text = NEMO % ("false", "null", "0") + "  tokenizer: {library: megatron, type: GPT2BPETokenizer}\n"
+    assert 50257 == of_text(tmp_path, "n.yaml", text)["job"]["workload"]["model"]["vocabulary"]

@@ -124,7 +124,8 @@ def test_plans(tmp_path: Path, text: str, plan: dict[str, object]) -> None:
 
 
 def test_what_the_file_does_not_decide_is_absent(tmp_path: Path) -> None:
-    job = imported(tmp_path, flags("--tensor-model-parallel-size ${TP} --micro-batch-size 2"))["job"]
+    text = flags("--tensor-model-parallel-size ${TP} --micro-batch-size 2").replace("pretrain_gpt", "train")
+    job = imported(tmp_path, text)["job"]
     assert {} == job["cluster"]
     assert "vocabulary" not in job["workload"]["model"]
     assert "global_batch_size" not in job["workload"]
@@ -266,3 +267,41 @@ def test_kernels_that_are_not_the_ones_that_are_priced_are_said(tmp_path: Path) 
     assert ["moe_grouped_gemm"] == [one["field"] for one in answer["assumed"] if "expert after the other" in one["why"]]
     grouped = imported(tmp_path, flags("--transformer-impl transformer_engine --num-experts 8 --moe-grouped-gemm"))
     assert [] == grouped["not_understood"] + [one for one in grouped["assumed"] if one["field"] == "moe_grouped_gemm"]
+
+
+@pytest.mark.parametrize(
+    ("program", "vocabulary", "fields"),
+    [
+        ("pretrain_gpt.py", 50257, {"architecture": None}),
+        ("pretrain_bert.py", 30522, {"architecture": "encoder", "token_types": 2, "pooler": True, "layers": 24}),
+        (
+            "pretrain_t5.py",
+            30522,
+            {"architecture": "encoder_decoder", "encoder_layers": 24, "layers": 24, "target_length": 128},
+        ),
+        ("train.py", None, {"architecture": None}),
+    ],
+)
+def test_the_program_that_is_launched_decides_architecture_and_vocabulary(
+    tmp_path: Path, program: str, vocabulary: int | None, fields: dict[str, Any]
+) -> None:
+    text = flags("--max-position-embeddings 512 --encoder-seq-length 512").replace("pretrain_gpt.py", program)
+    model = imported(tmp_path, text)["job"]["workload"]["model"]
+    assert fields | {"vocabulary": vocabulary} == {name: model.get(name) for name in (*fields, "vocabulary")}
+    elsewhere = imported(tmp_path, f"TOKENIZER_MODEL=$1\n{text}")["job"]["workload"]["model"]
+    assert "vocabulary" not in elsewhere, "the script speaks of a tokenizer in lines that are not read"
+
+
+def test_stacks_of_t5_may_differ_and_a_job_is_made_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "t5.sh"
+    more = "--decoder-num-layers 12 --decoder-seq-length 64 --max-position-embeddings 512 --micro-batch-size 1 --bf16"
+    path.write_text(flags(more).replace("pretrain_gpt.py", "pretrain_t5.py"))
+    model = load_any_job(str(path), (), None, "dgx_h100").workload.model
+    assert (24, 12, 64) == (model.encoder_layers, model.layers, model.target_length)
+
+
+def test_what_a_script_leaves_to_another_file_is_asked_for_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.sh"
+    path.write_text(flags("--max-position-embeddings 512 --micro-batch-size 1 --bf16 --tokenizer-type Llama3Tokenizer"))
+    with pytest.raises(SpecError, match=r"Way out: --set model\.vocabulary=VALUE"):
+        load_any_job(str(path), (), None, "dgx_h100")
