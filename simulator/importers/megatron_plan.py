@@ -144,7 +144,7 @@ def _data_parallel(settings: Settings, findings: Findings, program: str) -> None
         settings.put("plan.bucket_size", size, f"{int(whole_of(size) * width)} B")
     size = settings.take("bucket_cap_mb")
     if size is not None and stage in (1, 2):
-        settings.put("plan.bucket_size", size, f"{whole_of(size) * 2**20} B")
+        settings.put("plan.bucket_size", size, f"{whole_of(size)} MiB")
     elif size is not None:
         findings.ignore(size.place, f"{size.text}: of the distributed optimizer")
     copies = settings.take("num_distributed_optimizer_instances")

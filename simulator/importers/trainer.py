@@ -30,7 +30,8 @@ _NO_EFFECT = {
     "use_cpu", "debug", "tpu_env", "tpu_use_cluster", "tpu_use_sudo", "enable_cpu_affinity", "downcast_bf16", "data_seed",
     "cutoff_len_strategy",
     "gradient_checkpointing_kwargs.use_reentrant", "gradient_checkpointing_use_reentrant", "trust_remote_code", "template",
-    "overwrite_cache", "model_type", "chat_template", "pad_to_sequence_len", "skip_prepare_dataset", "shuffle_merged_datasets",
+    "overwrite_cache", "model_class", "train_dataset", "sample_backend", "max_new_tokens", "init_config.name", "dist_config.dcp_path",
+    "model_type", "chat_template", "pad_to_sequence_len", "skip_prepare_dataset", "shuffle_merged_datasets",
     "eot_tokens", "processor_type", "use_tensorboard", "strict", "train_on_inputs", "train_on_prompt", "mask_history",
     "eta_min", "local_files_only",
     "preprocessing_num_workers", "plot_loss", "val_size", "max_samples", "val_set_size", "wandb_project", "datasets", "tf32", "local_rank",
@@ -46,7 +47,7 @@ _LIGER = ("use_liger_kernel", "enable_liger_kernel", "liger_rms_norm", "liger_gl
 """Trainer, LLaMA-Factory, and Axolotl kernel by kernel: the profiles with Liger's kernels have all of them."""
 _OFF = ("false", "0", "no", "none", "")
 _TRAINED = {"adapter": _OFF, "finetuning_type": ("full",), "use_peft": _OFF, "use_lora": _OFF, "lora_enable": _OFF,
-            "load_in_4bit": _OFF, "load_in_8bit": _OFF, "quantization_bit": _OFF, "gptq": _OFF}  # fmt: skip
+            "load_in_4bit": _OFF, "peft_config.name": _OFF, "quant_config.name": _OFF, "load_in_8bit": _OFF, "quantization_bit": _OFF, "gptq": _OFF}  # fmt: skip
 """Settings by which fewer weights are trained, or held in fewer bits, and their values where all are."""
 _PREFIXES = ("adam_", "save", "eval", "logging", "hub", "push_to_hub", "lr_", "weight_decay", "dataset", "data_", "dataloader",
              "per_device_eval",
@@ -71,6 +72,8 @@ class Trainer(Importer):
         if not data or (document.form == "json" and "model_type" in data) or "zero_optimization" in data:
             return 0
         if "distributed_type" in data or "per_device_train_batch_size" in data:
+            return 3
+        if "dist_config" in data and "micro_batch_size" in data:
             return 3
         return 2 if max(len(_ACCELERATE & set(data)), len(_TRAINER & set(data)) - 1) > 1 else 0
 
@@ -99,7 +102,7 @@ class Trainer(Importer):
 
 
 def _model(settings: Settings, findings: Findings) -> None:
-    entry = settings.take("model_name_or_path", "base_model", "model_name", "model_id")
+    entry = settings.take("model_name_or_path", "base_model", "model_name", "model_id", "model")
     if entry is None:
         return
     table = model_table(word_of(entry))
@@ -158,6 +161,7 @@ def _batch(settings: Settings, findings: Findings) -> None:
             findings.ignore(times_entry.place, f"{times_entry.text}: with the replicas it makes the global batch")
     elif times_entry is not None:
         settings.refuse(times_entry, "without a microbatch it makes no batch")
+    settings.put_whole("workload.global_batch_size", "global_batch_size")
     settings.put_whole(
         "workload.sequence_length",
         "max_seq_length",
@@ -196,7 +200,7 @@ def _trained(settings: Settings, findings: Findings) -> None:
 
 
 def _memory(settings: Settings, findings: Findings) -> None:
-    names = ("gradient_checkpointing", *fsdp_names("activation_checkpointing"))
+    names = ("gradient_checkpointing", "enable_activation_checkpointing", *fsdp_names("activation_checkpointing"))
     again = settings.take(*names)
     if again is not None and str(again.value).lower() == "offload":
         findings.put("plan.recompute", "full", settings.said(*names))

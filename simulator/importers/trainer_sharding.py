@@ -95,7 +95,7 @@ def _axes(settings: Settings) -> None:
 
 def _kind(settings: Settings) -> str:
     """fsdp, deepspeed or ddp."""
-    named = (settings.word("distributed_type") or "").lower()
+    named = (settings.word("distributed_type", "dist_config.name") or "").lower()
     left = {name for name, _ in settings.left()}
     if "deepspeed" in named or any(n == "deepspeed" or n.startswith("deepspeed_config.") for n in left):
         return "deepspeed"
@@ -106,8 +106,10 @@ def _kind(settings: Settings) -> str:
 
 
 def _deepspeed(settings: Settings, findings: Findings) -> None:
-    findings.put("plan.framework", "hugging_face_deepspeed", settings.said("distributed_type", "deepspeed"))
-    entry = settings.take("deepspeed", "deepspeed_config.deepspeed_config_file")
+    findings.put(
+        "plan.framework", "hugging_face_deepspeed", settings.said("distributed_type", "dist_config.name", "deepspeed")
+    )
+    entry = settings.take("deepspeed", "deepspeed_config.deepspeed_config_file", "dist_config.config_file")
     if entry is not None:
         settings.refuse(entry, "give that file beside this one")
     stage = settings.take("deepspeed_config.zero_stage")
@@ -122,7 +124,9 @@ def _deepspeed(settings: Settings, findings: Findings) -> None:
 def _fsdp(settings: Settings, findings: Findings) -> None:
     strategies = fsdp_names("sharding_strategy")
     findings.put(
-        "plan.framework", "hugging_face_fsdp", settings.said("distributed_type", "fsdp", *strategies, "fsdp_version")
+        "plan.framework",
+        "hugging_face_fsdp",
+        settings.said("distributed_type", "dist_config.name", "fsdp", *strategies, "fsdp_version"),
     )
     strategy = settings.take(*strategies)
     words = settings.take("fsdp")

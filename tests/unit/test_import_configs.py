@@ -349,7 +349,7 @@ def test_recompute_of_nemo_goes_by_the_granularity_where_the_file_has_one(
 
 def test_overlap_and_buckets_of_nemos_optimizer(tmp_path: Path) -> None:
     plan = of_text(tmp_path, "n.yaml", NEMO % ("false", "null", "0"))["job"]["plan"]
-    want = {"zero_stage": 1, "overlap_gradients": True, "overlap_parameters": False, "bucket_size": f"{125 * 2**20} B",
+    want = {"zero_stage": 1, "overlap_gradients": True, "overlap_parameters": False, "bucket_size": "125 MiB",
             "gradient_accumulation_fusion": False, "tensor_parallel": None}  # fmt: skip
     assert want == {key: plan.get(key) for key in want}
     assert of_text(tmp_path, "n.yaml", NEMO % ("true", "null", "0"))["job"]["plan"]["gradient_accumulation_fusion"]
@@ -399,3 +399,19 @@ def test_llama_factory_makes_layers_again_unless_it_is_told_not_to(tmp_path: Pat
 def test_the_tokenizer_of_nemo_has_a_vocabulary_where_its_type_is_of_one_model(tmp_path: Path) -> None:
     text = NEMO % ("false", "null", "0") + "  tokenizer: {library: megatron, type: GPT2BPETokenizer}\n"
     assert 50257 == of_text(tmp_path, "n.yaml", text)["job"]["workload"]["model"]["vocabulary"]
+
+
+@pytest.mark.parametrize(
+    ("name", "framework"), [("fsdp2", "hugging_face_fsdp"), ("deepspeed", "hugging_face_deepspeed")]
+)
+def test_llama_factorys_new_arguments(tmp_path: Path, name: str, framework: str) -> None:
+    text = f"model: Qwen/Qwen3-0.6B\nmodel_class: llm\ndist_config: {{name: {name}}}\n"
+    text += "micro_batch_size: 1\nglobal_batch_size: 16\ncutoff_len: 2048\n"
+    answer = of_text(tmp_path, "a.yaml", text)
+    assert (framework, 28, "full", 16, []) == (
+        answer["job"]["plan"]["framework"], answer["job"]["workload"]["model"]["layers"], answer["job"]["plan"]["recompute"],
+        answer["job"]["workload"]["global_batch_size"], lost(answer),
+    )  # fmt: skip
+    assert "trained" in [
+        one["field"] for one in of_text(tmp_path, "b.yaml", text + "peft_config: {name: lora}\n")["assumed"]
+    ]
