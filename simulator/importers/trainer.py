@@ -47,7 +47,8 @@ _LIGER = ("use_liger_kernel", "enable_liger_kernel", "liger_rms_norm", "liger_gl
 """Trainer, LLaMA-Factory, and Axolotl kernel by kernel: the profiles with Liger's kernels have all of them."""
 _OFF = ("false", "0", "no", "none", "")
 _TRAINED = {"adapter": _OFF, "finetuning_type": ("full",), "use_peft": _OFF, "use_lora": _OFF, "lora_enable": _OFF,
-            "load_in_4bit": _OFF, "peft_config.name": _OFF, "quant_config.name": _OFF, "load_in_8bit": _OFF, "quantization_bit": _OFF, "gptq": _OFF}  # fmt: skip
+            "load_in_4bit": _OFF, "peft_config.name": _OFF, "quant_config.name": _OFF, "load_in_8bit": _OFF,
+            "quantization_bit": _OFF, "gptq": _OFF}  # fmt: skip
 """Settings by which fewer weights are trained, or held in fewer bits, and their values where all are."""
 _PREFIXES = ("adam_", "save", "eval", "logging", "hub", "push_to_hub", "lr_", "weight_decay", "dataset", "data_", "dataloader",
              "per_device_eval",
