@@ -191,7 +191,7 @@ def _trained(settings: Settings, findings: Findings) -> None:
             findings.ignore(entry.place, entry.text)
             continue
         settings.refuse(entry, "not modelled: adapters, frozen weights and weights of fewer bits")
-        why = f"{entry.text}: not modelled; less memory and time than this is what the run takes"
+        why = f"{entry.text}: not modelled: the run takes less memory than this, and another time"
         findings.assumed_key("trained", "all weights", why)
     stage = settings.take("stage", "rl")
     if stage is not None and str(stage.value).lower() in ("pt", "sft"):
