@@ -13,7 +13,7 @@ from typing import Any
 from simulator.errors import SpecError
 from simulator.importers.base import Importer
 from simulator.importers.document import Document, open_document
-from simulator.importers.hugging_face_config import Config
+from simulator.importers.hugging_face_config import WAY_OUT, Config
 from simulator.importers.hugging_face_shapes import class_defaults, shape_of, types
 from simulator.importers.imported import Findings, Imported, brief
 from simulator.importers.trees import Tree
@@ -118,13 +118,12 @@ def _type_of(config: dict[str, Any], place: str) -> str:
     if config.get("hidden_size_per_layer_input"):
         raise SpecError(
             f"{place}: hidden_size_per_layer_input = {str(config['hidden_size_per_layer_input'])[:20]}: embeddings of each layer are "
-            "not modelled. Way out: dtsim init with a named model, then change its numbers in a table [model]"
+            f"not modelled. {WAY_OUT}"
         )
     if kind in KNOWN_TYPES or likely:
         return str(kind)
     raise SpecError(
-        f"{place}: model_type = {str(kind)[:60]!r} cannot be read; known: {', '.join(KNOWN_TYPES)}. Way out: dtsim "
-        "init with a named model, then change its numbers in a table [model]"
+        f"{place}: model_type = {str(kind)[:60]!r} cannot be read; known: {', '.join(KNOWN_TYPES)}. {WAY_OUT}"
     )
 
 

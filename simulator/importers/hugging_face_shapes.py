@@ -155,9 +155,7 @@ def _windows(c: Config, layers: int) -> Table:
     if not size or (c.kind.startswith("qwen") and not c.flag("use_sliding_window", False)):
         return {}
     named = c.words("layer_types")
-    unknown = sorted(set(named) - set(_MIXERS))
-    if unknown:
-        raise SpecError(f"{c.path}: layer_types: {unknown[0][:40]!r} is not modelled; known: {', '.join(_MIXERS)}")
+    c.refuse_layers(named, _MIXERS)
     pattern = [_MIXERS[word] for word in named] or _habit(c, layers)
     if not {"window", "chunk"} & set(pattern):
         return {}
@@ -167,9 +165,9 @@ def _windows(c: Config, layers: int) -> Table:
 def _check_layer_types(c: Config) -> None:
     """Refuse layers that carry a state, in a family that is not known to have them."""
     named = set(c.words("layer_types"))
-    other = sorted(word for word in named if any(part in word for part in ("linear", "mamba", "conv", "recurrent")))
-    if other:
-        raise SpecError(f"{c.path}: layer_types: {other[0][:40]!r} is not modelled; known: {', '.join(_MIXERS)}")
+    c.refuse_layers(
+        (word for word in named if any(part in word for part in ("linear", "mamba", "conv", "recurrent"))), _MIXERS
+    )
     if named - set(_MIXERS):
         c.seen.discard("layer_types")
 

@@ -48,9 +48,7 @@ def qwen3_next(c: Config, base: Callable[[Config], Table], sparse: bool) -> Tabl
     named = c.words("layer_types")
     every = c.whole("full_attention_interval", default=4)
     kinds = {"linear_attention": "delta", "full_attention": "full"}
-    unknown = sorted(set(named) - set(kinds))
-    if unknown:
-        raise SpecError(f"{c.path}: layer_types: {unknown[0][:40]!r} is not modelled; known: {', '.join(kinds)}")
+    c.refuse_layers(named, kinds)
     pattern = [kinds[word] for word in named] or ["delta"] * (every - 1) + ["full"]
     if sparse:
         table["shared_expert_ffn"] = c.whole("shared_expert_intermediate_size")
@@ -116,9 +114,7 @@ def _blocks_of(c: Config) -> list[str]:
 def mamba_beside_attention(c: Config, base: Callable[[Config], Table]) -> Table:
     """bamba, granitemoehybrid: a Mamba-2 mixer or attention, and an MLP behind either; experts beside the MLP where there are any."""
     words = c.words("layer_types") or c.words("layers_block_type")
-    unknown = sorted(set(words) - set(_WORDS))
-    if unknown:
-        raise SpecError(f"{c.path}: layer_types: {unknown[0][:40]!r} is not modelled; known: {', '.join(_WORDS)}")
+    c.refuse_layers(words, _WORDS)
     at = c.get("attn_layer_indices")
     if not words and isinstance(at, list):
         words = ["attention" if i in at else "mamba" for i in range(c.whole("num_hidden_layers"))]

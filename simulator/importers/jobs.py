@@ -44,7 +44,9 @@ def import_file(path: str | Path) -> Imported:
     if importer is None:
         document.tree  # a broken file says why it is broken  # noqa: B018
         titles = "; ".join(one.title for one in IMPORTERS)
-        raise SpecError(f"{document.place}: is of no format that is known here. Known: {titles}")
+        raise SpecError(
+            f"{document.place}: is of no format that is known here. Known: {titles}. Way out: dtsim init writes a job file to fill in"
+        )
     found: Imported = importer.read(document)
     return found
 
