@@ -26,7 +26,8 @@ class Importer(ABC):
 
     @abstractmethod
     def recognises(self, document: Document) -> int:
-        """Return how sure it is that the file is of this format: 0 (no) to 3 (certainly).  It must not raise."""
+        """Return how sure it is that the file is of this format: 0 (no) to 3 (certainly); 4 where its marks stand
+        beside another's.  It must not raise."""
 
     @abstractmethod
     def read(self, document: Document) -> Imported:

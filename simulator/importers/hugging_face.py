@@ -13,7 +13,7 @@ from typing import Any
 from simulator.errors import SpecError
 from simulator.importers.base import Importer
 from simulator.importers.document import Document, open_document
-from simulator.importers.hugging_face_config import Config
+from simulator.importers.hugging_face_config import WAY_OUT, Config
 from simulator.importers.hugging_face_shapes import class_defaults, shape_of, types
 from simulator.importers.imported import Findings, Imported, brief
 from simulator.importers.trees import Tree
@@ -39,7 +39,7 @@ _NO_EFFECT = re.compile(
     r"quantization_config|cache_implementation|layer_norm_.*|rms_norm.*|max_window_layers|classifier_dropout|"
     r"swiglu_alpha|original_max_position.*|no_rope_.*|attn_scale|attn_temperature.*|floor_scale|qk_head_dim|relative_attention_.*|"
     r"dense_act_fn|scale_decoder.*|init_std|activation|_?sliding_window_pattern|pooler_.*|encoder_stride|moe_norm_min|num_image_tokens|"
-    r"use_bidirectional_attention|moe_layer_end_index|moe_layer_interval|qkv_bias|use_bias|do_layer_norm_before|time_step_.*|"
+    r"use_bidirectional_attention|moe_layer_end_index|qkv_bias|use_bias|do_layer_norm_before|time_step_.*|"
     r"gradient_checkpointing|n_ctx|scale_attn.*|reorder.*|mrope.*|attn_implementation|_attn_implementation.*|ep_size"
 )
 """Keys that change neither time nor memory of a step as modelled."""
@@ -80,7 +80,11 @@ class HuggingFaceConfig(Importer):
             findings.assume("model.sequence_length", table["sequence_length"], why)
         if config.kind not in KNOWN_TYPES:
             findings.assume(
-                "model.family", config.kind, "not a known model_type: its sizes are read by the names that llama uses"
+                "model.family",
+                config.kind,
+                "not a known model_type: its sizes are read by the names that llama uses"
+                if "type_vocab_size" not in inner
+                else "not a known model_type: its sizes are read by the names that bert uses",
             )
         return findings.done()
 
@@ -109,12 +113,17 @@ def _type_of(config: dict[str, Any], place: str) -> str:
     """The model_type, or that a shape by llama's names will do."""
     kind = config.get("model_type")
     named = isinstance(kind, str) and re.fullmatch(r"[A-Za-z0-9_.-]{1,80}", kind)
-    likely = set(_LLAMA_NAMES) <= set(config) and named and not _OTHER_LAYERS.search(str(kind))
+    sizes = set(config) | ({"intermediate_size"} if "moe_intermediate_size" in config else set())
+    likely = set(_LLAMA_NAMES) <= sizes and named and not _OTHER_LAYERS.search(str(kind))
+    if config.get("hidden_size_per_layer_input"):
+        raise SpecError(
+            f"{place}: hidden_size_per_layer_input = {str(config['hidden_size_per_layer_input'])[:20]}: embeddings of each layer are "
+            f"not modelled. {WAY_OUT}"
+        )
     if kind in KNOWN_TYPES or likely:
         return str(kind)
     raise SpecError(
-        f"{place}: model_type = {str(kind)[:60]!r} cannot be read; known: {', '.join(KNOWN_TYPES)}. Way out: dtsim "
-        "init with a named model, then change its numbers in a table [model]"
+        f"{place}: model_type = {str(kind)[:60]!r} cannot be read; known: {', '.join(KNOWN_TYPES)}. {WAY_OUT}"
     )
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from simulator.errors import SpecError
 
-__all__ = ["Config"]
+__all__ = ["WAY_OUT", "Config"]
+
+
+WAY_OUT = "Way out: dtsim init with a named model, then change its numbers in a table [model]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,18 @@ class Config:
         if not isinstance(value, bool):
             raise SpecError(f"{self.path}: {key}: expected true or false, got {str(value)[:40]}")
         return value
+
+    def refuse_layers(self, words: Iterable[str], known: Iterable[str]) -> None:
+        """Refuse kinds of layers that are not among the known ones.
+
+        Raises:
+            SpecError: there is one.
+        """
+        other = sorted(set(words) - set(known))
+        if other:
+            raise SpecError(
+                f"{self.path}: layer_types: {other[0][:40]!r} is not modelled; known: {', '.join(known)}. {WAY_OUT}"
+            )
 
     def share(self, *keys: str) -> float:
         """Return the first of these keys that is there, a number above zero and at most one; 1 when absent.

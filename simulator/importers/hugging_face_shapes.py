@@ -19,23 +19,30 @@ from typing import Any
 
 from simulator.errors import SpecError
 from simulator.importers.hugging_face_config import Config
+from simulator.importers.hugging_face_states import mamba2, mamba_beside_attention, nemotron_h, qwen3_next, shortest
 from simulator.importers.hugging_face_traits import DEFAULTS, NORMED_HEADS, QKV_BIAS, TIED, TRAITS
 
 __all__ = ["class_defaults", "shape_of", "types"]
 
 Table = dict[str, Any]
 _MIXERS = {"full_attention": "full", "sliding_attention": "window", "chunked_attention": "chunk"}
-_BLOCKS = {"M": ("mamba2", False), "-": ("none", True), "*": ("full", False)}
-"""Letters of a hybrid_override_pattern: (mixer, whether there is an MLP)."""
-_MAMBA_LENGTH = 2048
-"""Tokens of a sequence, which a state-space model does not limit: those it was trained on (arXiv 2405.21060)."""
 _EXPERT_COUNTS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
 _SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
+_FALCONS = ("falcon", "RefinedWeb", "RefinedWebModel")
+"""Falcon under the names that its files had before the library knew it."""
+_GPTS = ("gpt2", "bloom", "gpt_neox", "opt", "gptj", "codegen", "gpt_neo", "gpt_bigcode", "mpt", *_FALCONS)
+_TURNED = ("falcon", "gpt_neox", "gptj", "codegen")
+_UNTIED_GPTS = ("gpt_neox", "gptj", "codegen")
+_PLAIN_QKV = ("gptj", "codegen", "gpt_neo")
+"""Whose queries, keys and values have no biases beside MLPs that do."""
+_BERTS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert")
+_PLAIN_ACTS = ("relu", "relu2", "xielu")
+"""Activations of MLPs without a gate: so types that are not known have two matrices."""
 _LLAMAS = (
     "llama", "mistral", "ministral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "granite",
     "smollm3", "seed_oss", "glm", "glm4", "ernie4_5", "hunyuan_v1_dense", "exaone4", "stablelm", "starcoder2", "phi", "cohere",
     "cohere2", "nemotron", "arcee", "apertus", "helium", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text",
-    "qwen3_vl_text",
+    "qwen3_vl_text", "exaone", "baichuan", "internlm", "internlm2", "minicpm", "bitnet",
 )  # fmt: skip
 _EXPERTS = (
     "mixtral", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe",
@@ -56,8 +63,7 @@ def shape_of(config: Config) -> Table:
     """
     reader = _READERS.get(config.kind)
     if reader is None:
-        sparse = any(config.get(key) for key in _EXPERT_COUNTS)
-        reader = _experts if sparse else _llama
+        reader = _encoder if config.get("type_vocab_size") else _either(config)
     table = reader(config)
     return table | ({} if table.get("gated_mlp", True) else _written_out(config))
 
@@ -69,6 +75,11 @@ def _written_out(c: Config) -> Table:
     return {"activation": said} if said in ("gelu_new", "gelu_python") else {}
 
 
+def _either(c: Config) -> Callable[[Config], Table]:
+    """The reader of llama's names, with experts where the file counts some."""
+    return _experts if any(c.get(key) for key in _EXPERT_COUNTS) else _llama
+
+
 def class_defaults(kind: str) -> Table:
     """Return what the class of a model_type fills in where a file leaves it out."""
     return dict(DEFAULTS.get(kind, {}))
@@ -77,7 +88,7 @@ def class_defaults(kind: str) -> Table:
 def _llama(c: Config) -> Table:
     heads = c.whole("num_attention_heads")
     table: Table = {
-        "layers": c.whole("num_hidden_layers"),
+        "layers": c.whole("num_hidden_layers", "num_layers"),
         "hidden": c.whole("hidden_size"),
         "heads": heads,
         "kv_heads": c.whole("num_key_value_heads", default=heads),
@@ -87,9 +98,11 @@ def _llama(c: Config) -> Table:
         "positions": "rotary",
         "tied_embeddings": c.flag("tie_word_embeddings", c.kind in TIED),
         "vocabulary": c.whole("vocab_size"),
-        "sequence_length": c.whole("max_position_embeddings"),
+        "sequence_length": c.whole("max_position_embeddings", "model_max_length", "seq_length"),
         "linear_bias": c.flag("mlp_bias", False),
-        "qkv_bias": c.flag("attention_bias", c.flag("use_qkv_bias", c.kind in QKV_BIAS)),
+        "qkv_bias": c.flag(
+            "attention_bias", c.flag("use_qkv_bias", c.flag("qkv_bias", c.flag("bias", c.kind in QKV_BIAS)))
+        ),
     }
     if c.get("head_dim") is not None:
         table["head_dim"] = c.whole("head_dim")
@@ -97,7 +110,42 @@ def _llama(c: Config) -> Table:
         table["rotary_share"] = c.share("partial_rotary_factor")
     if c.kind in NORMED_HEADS or c.flag("use_qk_norm", False) or c.flag("qk_layernorm", False):
         table["qk_norm"] = c.kind != "llama4_text"
+    if c.count("kv_lora_rank"):
+        table |= _latent(c)
+        table.pop("rotary_share", None)
+    if c.kind == "baichuan" and c.get("max_position_embeddings") is None:
+        table["positions"] = "alibi"
+    if c.kind not in _READERS and c.get("hidden_act") in _PLAIN_ACTS:
+        table["gated_mlp"] = False
     return table | TRAITS.get(c.kind, {}) | _windows(c, table["layers"]) | c.rotary_scale()
+
+
+def _qwen(c: Config) -> Table:
+    """The first Qwen: its intermediate_size counts gate and up together."""
+    table = _llama(c)
+    return table | {"ffn": table["ffn"] // 2, "qkv_bias": True}
+
+
+def _chatglm(c: Config) -> Table:
+    """ChatGLM2, ChatGLM3 and GLM-4-9B as their own code names their sizes."""
+    heads = c.whole("num_attention_heads")
+    return {
+        "layers": c.whole("num_layers"),
+        "hidden": c.whole("hidden_size"),
+        "heads": heads,
+        "kv_heads": c.whole("multi_query_group_num") if c.flag("multi_query_attention", False) else heads,
+        "head_dim": c.whole("kv_channels"),
+        "ffn": c.whole("ffn_hidden_size"),
+        "gated_mlp": True,
+        "norm": "rms_norm" if c.flag("rmsnorm", True) else "layer_norm",
+        "positions": "rotary",
+        "rotary_share": 0.5,
+        "tied_embeddings": c.flag("tie_word_embeddings", False),
+        "vocabulary": c.whole("padded_vocab_size", "vocab_size"),
+        "sequence_length": c.whole("seq_length"),
+        "linear_bias": c.flag("add_bias_linear", False),
+        "qkv_bias": c.flag("add_qkv_bias", False) or c.flag("add_bias_linear", False),
+    }
 
 
 def _windows(c: Config, layers: int) -> Table:
@@ -107,21 +155,19 @@ def _windows(c: Config, layers: int) -> Table:
     if not size or (c.kind.startswith("qwen") and not c.flag("use_sliding_window", False)):
         return {}
     named = c.words("layer_types")
-    unknown = sorted(set(named) - set(_MIXERS))
-    if unknown:
-        raise SpecError(f"{c.path}: layer_types: {unknown[0][:40]!r} is not modelled; known: {', '.join(_MIXERS)}")
+    c.refuse_layers(named, _MIXERS)
     pattern = [_MIXERS[word] for word in named] or _habit(c, layers)
     if not {"window", "chunk"} & set(pattern):
         return {}
-    return {"window": size, "mixers": _shortest(pattern)}
+    return {"window": size, "mixers": shortest(pattern)}
 
 
 def _check_layer_types(c: Config) -> None:
     """Refuse layers that carry a state, in a family that is not known to have them."""
     named = set(c.words("layer_types"))
-    other = sorted(word for word in named if any(part in word for part in ("linear", "mamba", "conv", "recurrent")))
-    if other:
-        raise SpecError(f"{c.path}: layer_types: {other[0][:40]!r} is not modelled; known: {', '.join(_MIXERS)}")
+    c.refuse_layers(
+        (word for word in named if any(part in word for part in ("linear", "mamba", "conv", "recurrent"))), _MIXERS
+    )
     if named - set(_MIXERS):
         c.seen.discard("layer_types")
 
@@ -145,14 +191,6 @@ def _habit(c: Config, layers: int) -> list[str]:
     return ["window"]
 
 
-def _shortest(pattern: list[str]) -> list[str]:
-    """The shortest beginning of a pattern that, repeated, gives all of it."""
-    for n in range(1, len(pattern) + 1):
-        if all(word == pattern[i % n] for i, word in enumerate(pattern)):
-            return pattern[:n]
-    return pattern
-
-
 def _experts(c: Config) -> Table:
     """The llama names and a mixture of experts; DeepSeek's latent attention and prediction modules where the file has them."""
     table = _llama(c)
@@ -168,7 +206,7 @@ def _experts(c: Config) -> Table:
     shared = shared or c.count("shared_expert_intermediate_size")
     if shared:
         table["shared_expert_ffn"] = shared
-    every = c.whole("decoder_sparse_step", "interleave_moe_layer_step", default=1)
+    every = c.whole("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", default=1)
     dense_layers = max(c.count("first_k_dense_replace"), c.count("moe_layer_start_index"), _dense_layers(c))
     table |= {"dense_layers": dense_layers} | ({"moe_every": every} if every > 1 else {})
     groups, used = c.count("n_group"), c.count("topk_group")
@@ -178,8 +216,6 @@ def _experts(c: Config) -> Table:
         table |= {"linear_bias": True, "qkv_bias": True, "clamped_gate": True}
     if c.count("num_nextn_predict_layers"):
         table["mtp_layers"] = c.whole("num_nextn_predict_layers")
-    if c.count("kv_lora_rank"):
-        table |= _latent(c)
     return table
 
 
@@ -201,51 +237,103 @@ def _latent(c: Config) -> Table:
 
 
 def _gpt(c: Config) -> Table:
-    """gpt2, bloom, falcon, gpt_neox and opt: layer norms, two matrices an MLP, biases unless switched off."""
-    hidden = c.whole("n_embd", "hidden_size")
-    heads = c.whole("n_head", "num_attention_heads")
-    kind, falcon = c.kind, c.kind == "falcon"
-    bias = c.flag("bias", False) if falcon else c.flag("enable_bias", True) if kind == "opt" else True
-    positions = {"gpt2": "learned", "opt": "learned", "bloom": "alibi"}.get(kind, "rotary")
-    if falcon and c.flag("alibi", False):
-        positions = "alibi"
-    given = c.get("num_kv_heads") if falcon else None
-    few = 1 if falcon and c.flag("multi_query", True) and not c.flag("new_decoder_architecture", False) else heads
-    default = 2048 if kind in ("bloom", "falcon") else None
+    """gpt2 and what is named like it: layer norms, two matrices an MLP, biases unless switched off."""
+    kind = "falcon" if c.kind in _FALCONS else c.kind
+    hidden = c.whole("n_embd", "hidden_size", "d_model")
+    heads = c.whole("n_head", "num_attention_heads", "num_heads", "n_heads")
+    layers = c.whole("n_layer", "num_hidden_layers", "num_layers", "n_layers")
+    inner = c.part("attn_config") if kind == "mpt" and c.get("attn_config") is not None else c
+    bias = _gpt_bias(c, kind)
+    few = 1 if _one_head(c, kind) else heads
+    given = inner.get("num_kv_heads" if kind == "falcon" else "kv_n_heads")
     table: Table = {
-        "layers": c.whole("n_layer", "num_hidden_layers"),
+        "layers": layers,
         "hidden": hidden,
         "heads": heads,
-        "kv_heads": c.whole("num_kv_heads", default=few) if given and few == heads else few,
-        "ffn": c.whole("n_inner", "ffn_dim", "ffn_hidden_size", "intermediate_size", default=4 * hidden),
+        "kv_heads": inner.whole("num_kv_heads", "kv_n_heads", default=few) if given and few == heads else few,
+        "ffn": c.whole(
+            "n_inner",
+            "ffn_dim",
+            "ffn_hidden_size",
+            "intermediate_size",
+            default=c.whole("expansion_ratio", default=4) * hidden,
+        ),
         "gated_mlp": False,
         "norm": "layer_norm",
-        "positions": positions,
-        "tied_embeddings": c.flag("tie_word_embeddings", kind != "gpt_neox"),
+        "positions": _gpt_positions(inner, kind),
+        "tied_embeddings": c.flag("tie_word_embeddings", kind not in _UNTIED_GPTS),
         "vocabulary": c.whole("vocab_size"),
-        "sequence_length": c.whole("n_positions", "max_position_embeddings", "seq_length", default=default),
+        "sequence_length": c.whole(
+            "n_positions",
+            "max_position_embeddings",
+            "max_seq_len",
+            "seq_length",
+            default=2048 if kind in ("bloom", "falcon") else None,
+        ),
         "linear_bias": bias,
-        "qkv_bias": c.flag("attention_bias", True) if kind == "gpt_neox" else bias,
+        "qkv_bias": c.flag("attention_bias", True) if kind == "gpt_neox" else bias and kind not in _PLAIN_QKV,
     }
     if kind == "gpt_neox" and c.share("rotary_pct", "partial_rotary_factor") < 1.0:
         table["rotary_share"] = c.share("rotary_pct", "partial_rotary_factor")
-    return table
+    turned = c.count("rotary_dim") if kind in ("gptj", "codegen") else 0
+    if 0 < turned < hidden // heads:
+        table["rotary_share"] = turned / (hidden // heads)
+    return table | (_local(c, layers) if kind == "gpt_neo" else {})
+
+
+def _gpt_bias(c: Config, kind: str) -> bool:
+    if kind == "mpt":
+        return not c.flag("no_bias", True)
+    return c.flag("bias", False) if kind == "falcon" else c.flag("enable_bias", True) if kind == "opt" else True
+
+
+def _one_head(c: Config, kind: str) -> bool:
+    """Whether all heads share one key and value."""
+    if kind == "gpt_bigcode":
+        return c.flag("multi_query", True)
+    return kind == "falcon" and c.flag("multi_query", True) and not c.flag("new_decoder_architecture", False)
+
+
+def _gpt_positions(c: Config, kind: str) -> str:
+    if kind in ("falcon", "mpt") and c.flag("alibi", kind == "mpt"):
+        return "alibi"
+    return "alibi" if kind == "bloom" else "rotary" if kind in _TURNED else "learned"
+
+
+def _local(c: Config, layers: int) -> Table:
+    """gpt_neo's attention_types: [[["global", "local"], 12]]."""
+    said = c.get("attention_types") or []
+    words = [word for part in said if isinstance(part, list) and len(part) == 2 for word in part[0] * int(part[1])]
+    c.get("attention_layers")
+    kinds = {"global": "full", "local": "window"}
+    if set(words) - set(kinds) or (words and len(words) != layers):
+        raise SpecError(
+            f"{c.path}: attention_types: expected {', '.join(kinds)} for each of {layers} layers, got {str(said)[:60]}"
+        )
+    if "local" not in words:
+        return {}
+    return {"window": c.whole("window_size", default=256), "mixers": shortest([kinds[word] for word in words])}
 
 
 def _encoder(c: Config) -> Table:
-    """bert and vit."""
+    """bert, its kin and vit; a type that is not known and tells segments apart is taken for one of bert's kin."""
     table: Table = {
-        "layers": c.whole("num_hidden_layers"),
-        "hidden": c.whole("hidden_size"),
-        "heads": c.whole("num_attention_heads"),
-        "ffn": c.whole("intermediate_size"),
+        "layers": c.whole("num_hidden_layers", "n_layers"),
+        "hidden": c.whole("hidden_size", "dim"),
+        "heads": c.whole("num_attention_heads", "n_heads"),
+        "ffn": c.whole("intermediate_size", "hidden_dim"),
         "gated_mlp": False,
         "norm": "layer_norm",
         "positions": "learned",
         "linear_bias": True,
         "qkv_bias": c.flag("qkv_bias", True),
     }
-    if c.kind == "bert":
+    if c.count("embedding_size") not in (0, table["hidden"]):
+        raise SpecError(
+            f"{c.path}: embedding_size: {c.get('embedding_size')} beside hidden_size = {table['hidden']}: an embedding of another "
+            "width than the layers is not modelled"
+        )
+    if c.kind != "vit":
         return table | {
             "architecture": "encoder",
             "tied_embeddings": c.flag("tie_word_embeddings", True),
@@ -253,7 +341,7 @@ def _encoder(c: Config) -> Table:
             "sequence_length": c.whole("max_position_embeddings"),
             "token_types": c.count("type_vocab_size"),
             "head_transform": True,
-            "pooler": True,
+            "pooler": c.kind == "bert",
         }
     image, patch = c.whole("image_size", default=224), c.whole("patch_size", default=16)
     labels = c.get("id2label")
@@ -289,79 +377,6 @@ def _t5(c: Config) -> Table:
     }
 
 
-def _qwen3_next(c: Config) -> Table:
-    """Three layers of the gated delta rule for every one of gated attention; with or without experts."""
-    base = _experts if any(c.get(key) for key in _EXPERT_COUNTS) else _llama
-    table = base(Config(c.kind, c.path, {**c.data, "layer_types": None, "sliding_window": None}, c.seen))
-    named = c.words("layer_types")
-    every = c.whole("full_attention_interval", default=4)
-    kinds = {"linear_attention": "delta", "full_attention": "full"}
-    unknown = sorted(set(named) - set(kinds))
-    if unknown:
-        raise SpecError(f"{c.path}: layer_types: {unknown[0][:40]!r} is not modelled; known: {', '.join(kinds)}")
-    pattern = [kinds[word] for word in named] or ["delta"] * (every - 1) + ["full"]
-    if base is _experts:
-        table["shared_expert_ffn"] = c.whole("shared_expert_intermediate_size")
-    return table | {
-        "qk_norm": True,
-        "attention_gate": True,
-        "mixers": _shortest(pattern),
-        "ssm_heads": c.whole("linear_num_value_heads"),
-        "ssm_head_dim": c.whole("linear_value_head_dim"),
-        "ssm_groups": c.whole("linear_num_key_heads"),
-        "ssm_state": c.whole("linear_key_head_dim"),
-        "conv_width": c.whole("linear_conv_kernel_dim"),
-    }
-
-
-def _nemotron_h(c: Config) -> Table:
-    """Layers that are a Mamba-2 mixer, attention or an MLP, as a string of letters says."""
-    letters = c.get("hybrid_override_pattern")
-    if not isinstance(letters, str) or not letters or set(letters) - set(_BLOCKS):
-        raise SpecError(
-            f"{c.path}: hybrid_override_pattern: expected letters of {', '.join(_BLOCKS)}, got {str(letters)[:40]}"
-        )
-    table = _llama(c)
-    table |= {"gated_mlp": False, "positions": "none", "layers": len(letters)}
-    return table | {
-        "mixers": [_BLOCKS[letter][0] for letter in letters],
-        "mlps": [_BLOCKS[letter][1] for letter in letters],
-        "head_dim": c.whole("attention_head_dim", "head_dim", default=table["hidden"] // table["heads"]),
-        "ssm_heads": c.whole("mamba_num_heads"),
-        "ssm_head_dim": c.whole("mamba_head_dim"),
-        "ssm_groups": c.whole("n_groups"),
-        "ssm_state": c.whole("ssm_state_size"),
-        "conv_width": c.whole("conv_kernel"),
-    }
-
-
-def _mamba2(c: Config) -> Table:
-    """Layers of a Mamba-2 mixer alone: no attention, no MLP."""
-    hidden, heads = c.whole("hidden_size"), c.whole("num_heads", default=128)
-    return {
-        "layers": c.whole("num_hidden_layers"),
-        "hidden": hidden,
-        "heads": heads,
-        "ffn": hidden,
-        "gated_mlp": False,
-        "norm": "rms_norm",
-        "positions": "none",
-        "tied_embeddings": c.flag("tie_word_embeddings", False),
-        "vocabulary": c.whole("vocab_size"),
-        "sequence_length": _MAMBA_LENGTH,
-        "linear_bias": c.flag("use_bias", False),
-        "qkv_bias": False,
-        "mixers": ["mamba2"],
-        "mlps": [False],
-        "head_dim": c.whole("head_dim", default=64),
-        "ssm_heads": heads,
-        "ssm_head_dim": c.whole("head_dim", default=64),
-        "ssm_groups": c.whole("n_groups", default=8),
-        "ssm_state": c.whole("state_size", default=128),
-        "conv_width": c.whole("conv_kernel", default=4),
-    }
-
-
 def _dbrx(c: Config) -> Table:
     """DBRX keeps the sizes of attention and of the experts in tables of their own."""
     attention, experts = c.part("attn_config"), c.part("ffn_config")
@@ -389,14 +404,16 @@ def _dbrx(c: Config) -> Table:
 _READERS: dict[str, Callable[[Config], Table]] = {
     **dict.fromkeys(_LLAMAS, _llama),
     **dict.fromkeys(_EXPERTS, _experts),
-    **dict.fromkeys(("gpt2", "bloom", "falcon", "gpt_neox", "opt"), _gpt),
-    "bert": _encoder,
-    "vit": _encoder,
-    "t5": _t5,
-    "qwen3_next": _qwen3_next,
-    "qwen3_5_text": _qwen3_next,
-    "qwen3_5_moe_text": _qwen3_next,
-    "nemotron_h": _nemotron_h,
-    "mamba2": _mamba2,
+    **dict.fromkeys(_GPTS, _gpt),
+    **dict.fromkeys((*_BERTS, "vit"), _encoder),
+    **dict.fromkeys(("t5", "mt5"), _t5),
+    **dict.fromkeys(
+        ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), lambda c: qwen3_next(c, _either(c), _either(c) is _experts)
+    ),
+    **dict.fromkeys(("bamba", "granitemoehybrid"), lambda c: mamba_beside_attention(c, _either(c))),
+    "nemotron_h": lambda c: nemotron_h(c, _llama),
+    "mamba2": mamba2,
+    "chatglm": _chatglm,
+    "qwen": _qwen,
     "dbrx": _dbrx,
 }

@@ -6,6 +6,7 @@ files --importers--> Imported, each --join--> Imported --cluster, settings--> Jo
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +44,9 @@ def import_file(path: str | Path) -> Imported:
     if importer is None:
         document.tree  # a broken file says why it is broken  # noqa: B018
         titles = "; ".join(one.title for one in IMPORTERS)
-        raise SpecError(f"{document.place}: is of no format that is known here. Known: {titles}")
+        raise SpecError(
+            f"{document.place}: is of no format that is known here. Known: {titles}. Way out: dtsim init writes a job file to fill in"
+        )
     found: Imported = importer.read(document)
     return found
 
@@ -166,10 +169,10 @@ def load_any_job(
     try:
         made = job_from_data(data, job, settings, (*_notes(imported), *_left(imported, job)))
     except SpecError as error:
-        if "missing key" in str(error):
-            raise SpecError(
-                f"{error}\nWay out: --set model.KEY=VALUE for what the file leaves to other files"
-            ) from None
+        missing = re.search(r"missing key (\w+)", str(error))
+        if missing:
+            way = f"--set model.{missing.group(1)}=VALUE, which the file leaves to other files; or --model NAME"
+            raise SpecError(f"{error}. Way out: {way}") from None
         raise
     name = "workload.global_batch_size"
     return replace(made, batch_follows=name not in changes and any(a.field == name for a in imported.assumed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from simulator.errors import SimulatorError
@@ -9,6 +10,8 @@ from simulator.specs import find_spec, read_toml
 
 __all__ = ["model_table"]
 
+_RELEASES = re.compile(r"[-_](?:instruct|chat|it|base|hf|deduped|2507)(?=[-_]|$)")
+"""What names of releases of one shape differ by: they were trained on, not changed."""
 _OWN = ("sources", "notes", "aliases", "parameters_published")
 
 
@@ -17,9 +20,11 @@ def model_table(name: str) -> dict[str, Any] | None:
 
     >>> model_table("meta-llama/Meta-Llama-3-8B")["layers"], model_table("my-own-model")
     (32, None)
+    >>> model_table("Qwen/Qwen3-4B-Instruct-2507") == model_table("qwen3_4b")
+    True
     """
     last = name.rstrip("/").rsplit("/", 1)[-1]
-    for one in (last, last.lower().removeprefix("meta-").removesuffix("-hf").removesuffix("-base")):
+    for one in (last, _RELEASES.sub("", last.lower().removeprefix("meta-"))):
         if not one or one.endswith(".toml") or len(one) > 100:
             continue
         try:

@@ -80,7 +80,7 @@ def read_launch(document: Document, findings: Findings, likely: Callable[[str], 
         best = None
     _report(document, script, [c for c in commands if c is not best], findings)
     if best is None:
-        return Launch(program="", flags=Settings({}, findings))
+        return _handed_on(document, script, findings, likely)
     if best.inside:
         findings.assumed_key(
             document.line_of(best.line),
@@ -94,6 +94,29 @@ def read_launch(document: Document, findings: Findings, likely: Callable[[str], 
     for word in stray:
         findings.skip(document.line_of(word.line), word.text)
     return Launch(program=program, flags=flags)
+
+
+def _handed_on(document: Document, script: Script, findings: Findings, likely: Callable[[str], bool]) -> Launch:
+    """The flags of a script without a launch: those of its variables that hold any, for the script that sources it."""
+    flags: dict[str, Entry] = {}
+    stray: list[Word] = []
+    for name, words in script.variables.items():
+        each = [
+            Word(part, w.line, w.note, w.open)
+            for w in words
+            for part in (w.text.split() if len(words) == 1 else [w.text])
+        ]
+        known = sum(likely(plain_name(w.text.partition("=")[0])) for w in each if w.text.startswith("--"))
+        if known > 1:
+            findings.assumed_key(
+                document.line_of(words[0].line),
+                name,
+                "no launch stands here: a script that sources this one hands these flags on",
+            )
+            flags |= dict(_flags(each, document, stray))
+    for word in stray:
+        findings.skip(document.line_of(word.line), word.text)
+    return Launch(program="", flags=Settings(flags, findings))
 
 
 def _unwrapped(command: Command, script: Script, place: str, depth: int) -> Iterator[Command]:

@@ -13,8 +13,8 @@ from simulator.importers.base import Importer
 from simulator.importers.document import Document
 from simulator.importers.imported import Findings, Imported
 from simulator.importers.launch import read_launch
-from simulator.importers.megatron_model import read_model
-from simulator.importers.megatron_plan import read_plan
+from simulator.importers.megatron_model import read_model, usual_tokenizer
+from simulator.importers.megatron_plan import read_deepspeed, read_plan
 from simulator.importers.settings import Settings, of_tree, plain_name
 
 __all__ = ["NO_EFFECT", "NO_EFFECT_PREFIXES", "SIGNATURE", "Megatron"]
@@ -41,14 +41,14 @@ NO_EFFECT = {
     "use_mcore_models", "distributed_backend", "norm_epsilon", "layernorm_epsilon", "apply_layernorm_1p", "apply_query_key_layer_scaling",
     "attention_softmax_in_fp32", "override_opt_param_scheduler", "use_checkpoint_args", "eod_mask_loss", "make_vocab_size_divisible_by",
     "calculate_per_token_loss", "no_create_attention_mask_in_dataloader", "use_dist_ckpt", "no_check_for_nan_in_loss_and_grad",
-    "finetune", "bert_no_binary_head", "transformer_impl", "moe_grouped_gemm", "no_bias_gelu_fusion",
+    "finetune", "bert_no_binary_head", "moe_grouped_gemm",
     "moe_token_drop_policy", "fp8_amax_history_len", "fp8_amax_compute_algo", "fp8_margin", "fp8_interval", "enable_experimental",
-    "masked_softmax_fusion", "no_masked_softmax_fusion", "overlap_p2p_comm", "decoupled_lr", "decoupled_min_lr",
+    "masked_softmax_fusion", "overlap_p2p_comm", "decoupled_lr", "decoupled_min_lr",
     "no_position_embedding", "group_query_attention", "local_rank", "disable_msc", "ddp_average_in_collective", "position_embedding_type",
     "tokenizer_type", "tokenizer_model", "hf_tokenizer", "squared_relu", "openai_gelu", "use_cpu_initialization",
     "empty_unused_memory_level",
     "gradient_clip_val", "moe_shared_expert_gate", "trust_remote_code", "num_dataset_builder_threads", "data_cache_path",
-    "qk_clip", "beta_fast",
+    "qk_clip", "beta_fast", "no_pipeline_parallel", "deepspeed_activation_checkpointing", "create_moe_param_group", "vocab_extra_ids",
 }  # fmt: skip
 """Settings that change neither time nor memory of a step as modelled, or follow from others."""
 
@@ -84,25 +84,32 @@ class Megatron(Importer):
         tree = document.tree
         if tree is not None and not isinstance(tree.data, dict):
             raise SpecError(f"{document.place}: expected a table of Megatron's arguments")
-        settings = (
-            read_launch(document, findings, SIGNATURE.__contains__).flags
-            if tree is None
-            else of_tree(tree, findings, last_part=True)
-        )
-        if settings.flag("use_legacy_models"):
+        if tree is None:
+            launch = read_launch(document, findings, SIGNATURE.__contains__)
+            settings, launched = launch.flags, launch.program
+            named = re.search(r"tokenizer|vocab[-_]size", document.text, re.IGNORECASE)
+            tokenizer = "" if named else usual_tokenizer(launched)
+        else:
+            settings, launched, tokenizer = of_tree(tree, findings, last_part=True), "", ""
+        deepspeed = settings.flag("deepspeed")
+        if deepspeed:
+            read_deepspeed(settings, findings)
+        elif settings.flag("use_legacy_models"):
             findings.put("plan.framework", "megatron_lm_2023", settings.said("use_legacy_models"))
         else:
             findings.put("plan.framework", "megatron_core", "Megatron's arguments")
-        read_arguments(settings, findings)
+        read_arguments(settings, findings, "Megatron-DeepSpeed" if deepspeed else "Megatron", launched, tokenizer)
         return findings.done()
 
 
-def read_arguments(settings: Settings, findings: Findings) -> None:
+def read_arguments(
+    settings: Settings, findings: Findings, program: str = "Megatron", launched: str = "", tokenizer: str = ""
+) -> None:
     """Put all that Megatron's arguments decide, and report the rest.
 
     Raises:
         SpecError: a value that is none of its kind.
     """
-    read_model(settings, findings)
-    read_plan(settings, findings)
+    read_model(settings, findings, launched=launched, tokenizer=tokenizer)
+    read_plan(settings, findings, program)
     settings.report(NO_EFFECT, NO_EFFECT_PREFIXES)

@@ -11,13 +11,13 @@ from simulator.importers.arithmetic import whole_numbers
 from simulator.importers.imported import Findings
 from simulator.importers.settings import Entry, Settings, whole_of, word_of
 
-__all__ = ["read_model"]
+__all__ = ["read_model", "usual_tokenizer"]
 
 _WHOLE = {
     "layers": ("num_layers", "encoder_num_layers", "decoder_num_layers"),
     "hidden": ("hidden_size",),
     "heads": ("num_attention_heads",),
-    "vocabulary": ("padded_vocab_size", "vocab_size"),
+    "vocabulary": ("padded_vocab_size", "pad_vocab_size_to", "vocab_size"),
     "sequence_length": ("max_position_embeddings",),
 }
 _LATENT = {"kv_lora_rank": 512, "qk_head_dim": 128, "qk_pos_emb_head_dim": 64, "v_head_dim": 128}
@@ -30,32 +30,85 @@ _POSITIONS = {
     "yarn": "rotary",
     "relative": "relative_bias",
     "mrope": "rotary",
+    "rotary": "rotary",
+    "absolute": "learned",
+    "alibi": "alibi",
 }
+_VOCABULARIES = {
+    "GPT2BPETokenizer": ("GPT-2's", 50257),
+    "BertWordPieceLowerCase": ("BERT's uncased", 30522),
+    "BertWordPieceCase": ("BERT's cased", 28996),
+}
+_T5 = "encoder_decoder"
+_PROGRAMS = {
+    "pretrain_gpt.py": ("", "GPT2BPETokenizer"),
+    "pretrain_gpt_core.py": ("", "GPT2BPETokenizer"),
+    "pretrain_bert.py": ("encoder", "BertWordPieceLowerCase"),
+    "pretrain_t5.py": (_T5, "BertWordPieceLowerCase"),
+}
+"""Megatron's programs -> the architecture that they train ("": a decoder), and the tokenizer that they take when none is named."""
 _PATTERN = {"M": ("mamba2", False), "*": ("full", False), "-": ("none", True)}
 
 
-def read_model(settings: Settings, findings: Findings, defaults: str = "Megatron's default") -> None:
+def usual_tokenizer(launched: str) -> str:
+    """Return the type of tokenizer that a program of Megatron's takes when none is named; "" when that is not known."""
+    return _PROGRAMS.get(launched, ("", ""))[1]
+
+
+def read_model(
+    settings: Settings,
+    findings: Findings,
+    defaults: str = "Megatron's default",
+    launched: str = "",
+    tokenizer: str = "",
+) -> None:
     """Put the model's fields that the settings decide.
 
     Args:
         defaults: whose defaults fill what a shape needs, for reports.
+        launched: the program that is launched, which decides the architecture.
+        tokenizer: its type, where it does not stand among the settings.
 
     Raises:
         SpecError: a size that is none.
     """
+    architecture = _PROGRAMS.get(launched, ("", ""))[0]
+    stacks = (settings.take("encoder_num_layers"), settings.take("decoder_num_layers")) if architecture == _T5 else ()
     for field, names in _WHOLE.items():
         settings.put_whole(f"model.{field}", *names)
     if not findings.get("model.hidden") and not findings.get("model.layers"):
         return
-    findings.assume("model.family", "megatron", "Megatron builds a GPT")
+    findings.assume("model.family", "megatron", f"Megatron builds a {architecture or 'GPT'}")
+    if architecture:
+        _architecture(settings, findings, architecture, stacks, launched)
     _mlp(settings, findings, defaults)
     _attention(settings, findings, defaults)
-    _embeddings(settings, findings, defaults)
+    _embeddings(settings, findings, defaults, tokenizer)
     _experts(settings, findings)
     _pattern(settings, findings)
     count = settings.whole("mtp_num_layers", least=0)
     if count:
         findings.put("model.mtp_layers", count, settings.said("mtp_num_layers"))
+
+
+def _architecture(
+    settings: Settings, findings: Findings, architecture: str, stacks: tuple[Entry | None, ...], launched: str
+) -> None:
+    """What BERT and T5 have beside layers, as Megatron builds them."""
+    findings.assume("model.architecture", architecture, f"what {launched} trains")
+    if architecture != _T5:
+        for field, value in (("token_types", 2), ("head_transform", True), ("pooler", True)):
+            findings.assume(f"model.{field}", value, "Megatron's BERT has them")
+        return
+    if findings.get("model.layers"):
+        findings.assume(
+            "model.encoder_layers", findings.get("model.layers"), "Megatron's default of encoder_num_layers: num_layers"
+        )
+    for field, entry in zip(("encoder_layers", "layers"), stacks, strict=True):
+        if entry is not None:
+            settings.put(f"model.{field}", entry, whole_of(entry))
+    if settings.put_whole("model.target_length", "decoder_seq_length") is None:
+        findings.assume("model.target_length", 128, "decoder_seq_length is not said")
 
 
 def _put_default(findings: Findings, field: str, value: Any, why: str) -> None:
@@ -149,7 +202,7 @@ def _window(settings: Settings, findings: Findings) -> None:
             settings.refuse(every)
 
 
-def _embeddings(settings: Settings, findings: Findings, defaults: str) -> None:
+def _embeddings(settings: Settings, findings: Findings, defaults: str, tokenizer: str) -> None:
     untied = settings.flag("untie_embeddings_and_output_weights")
     shared = settings.flag("share_embeddings_and_output_weights")
     if untied is None and shared is None:
@@ -173,17 +226,19 @@ def _embeddings(settings: Settings, findings: Findings, defaults: str) -> None:
     share = settings.number("rotary_percent", "rotary_percentage")
     if share is not None and 0 < share < 1:
         findings.put("model.rotary_share", share, settings.said("rotary_percent"))
-    _vocabulary(settings, findings)
+    _vocabulary(settings, findings, tokenizer)
 
 
-def _vocabulary(settings: Settings, findings: Findings) -> None:
-    """A vocabulary that the arguments do not count is known only of GPT-2's own tokenizer."""
+def _vocabulary(settings: Settings, findings: Findings, usual: str) -> None:
+    """A vocabulary that the arguments do not count is known only of tokenizers of one model."""
     if findings.get("model.vocabulary"):
         settings.ignore("tokenizer_type", "vocab_file", "merge_file", "tokenizer_model")
         return
     kind = settings.take("tokenizer_type")
-    if kind is not None and word_of(kind) == "GPT2BPETokenizer":
-        findings.assume("model.vocabulary", 50257, "GPT2BPETokenizer reads GPT-2's vocabulary of 50,257")
+    word = word_of(kind) if kind is not None else usual
+    if word in _VOCABULARIES:
+        whose, size = _VOCABULARIES[word]
+        findings.assume("model.vocabulary", size, f"{word} reads {whose} vocabulary of {size:,}")
         settings.ignore("vocab_file", "merge_file")
     elif kind is not None:
         settings.refuse(kind, "how many words it has is not said: --set model.vocabulary=N")

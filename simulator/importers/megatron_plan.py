@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from simulator.importers.imported import Findings
 from simulator.importers.megatron_layout import read_layout
-from simulator.importers.settings import Settings, whole_of, word_of
+from simulator.importers.settings import Settings, flag_of, whole_of, word_of
 from simulator.units import BYTES_PER_ELEMENT
 
-__all__ = ["read_plan"]
+__all__ = ["read_deepspeed", "read_plan"]
 
 _DEGREES = {
     "tensor_parallel": ("tensor_model_parallel_size", "model_parallel_size"),
     "pipeline_parallel": ("pipeline_model_parallel_size",),
     "context_parallel": ("context_parallel_size",),
-    "expert_parallel": ("expert_model_parallel_size",),
+    "expert_parallel": ("expert_model_parallel_size", "moe_expert_parallel_size"),
     "microbatch_size": ("micro_batch_size",),
 }
 _CONTEXT = {"p2p": "ring", "all_gather": "all_gather", "allgather": "all_gather", "a2a": "ulysses", "a2a+p2p": "hybrid"}
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _FP8 = {"delayed": "fp8", "tensorwise": "fp8_current", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
 _KERNELS = {"flash": "flash2", "unfused": "unfused", "local": "unfused"}
+_REDUCES, _GATHERS = ("overlap_grad_reduce", "overlap_grad_sync"), ("overlap_param_gather", "overlap_param_sync")
+"""Megatron's names and, behind them, those of NeMo's optimizers."""
 _MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 _GRAPHS = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")
 
@@ -28,7 +30,7 @@ def read_plan(settings: Settings, findings: Findings, program: str = "Megatron")
     """Put the fields of plan and workload that the settings decide.
 
     Args:
-        program: whose defaults fill what is not said; only Megatron's own are known.
+        program: whose defaults fill what is not said: "Megatron", "Megatron-DeepSpeed" or "NeMo".
 
     Raises:
         SpecError: a value that is none of its kind.
@@ -48,8 +50,34 @@ def read_plan(settings: Settings, findings: Findings, program: str = "Megatron")
     read_layout(settings, findings)
     _recompute(settings, findings)
     _kernels(settings, findings, program)
-    _experts(settings, findings)
+    _experts(settings, findings, program)
     _offload(settings, findings)
+
+
+def read_deepspeed(settings: Settings, findings: Findings) -> None:
+    """Put what Megatron-DeepSpeed's own arguments decide (microsoft/Megatron-DeepSpeed, megatron/arguments.py); its JSON is a file beside.
+
+    Raises:
+        SpecError: a value that is none of its kind.
+    """
+    profile = "megatron_deepspeed_bf16" if settings.states("bf16") else "megatron_deepspeed"
+    findings.put("plan.framework", profile, settings.said("deepspeed"))
+    stage = settings.take("zero_stage")
+    if stage is None:
+        findings.assume("plan.zero_stage", 1, "Megatron-DeepSpeed's default of zero_stage")
+    elif whole_of(stage, 0) == 0 and profile.endswith("bf16"):
+        findings.assume(
+            "plan.zero_stage", 1, f"{stage.text} in bf16: DeepSpeed's BF16_Optimizer shards its states all the same"
+        )
+    else:
+        settings.put("plan.zero_stage", stage, whole_of(stage, 0))
+    entry = settings.take("deepspeed_config")
+    if entry is not None:
+        settings.refuse(entry, "give that file beside this one")
+    sequence = settings.take("ds_sequence_parallel_size")
+    if sequence is not None and whole_of(sequence) > 1:
+        settings.put("plan.context_parallel", sequence, whole_of(sequence))
+        settings.put("plan.context_parallel_kind", sequence, "ulysses")
 
 
 def _precision(settings: Settings, findings: Findings) -> None:
@@ -101,19 +129,24 @@ def _data_parallel(settings: Settings, findings: Findings, program: str) -> None
     if settings.flag("use_torch_fsdp2"):
         findings.put("plan.zero_stage", 3, settings.said("use_torch_fsdp2"))
     stage = findings.get("plan.zero_stage", 0)
-    reduce, gather = settings.flag("overlap_grad_reduce"), settings.flag("overlap_param_gather")
+    reduce, gather = settings.flag(*_REDUCES), settings.flag(*_GATHERS)
     if stage < 3:
-        pairs = [("plan.overlap_gradients", reduce, "overlap_grad_reduce")]
-        pairs += [("plan.overlap_parameters", gather, "overlap_param_gather")] if stage in (1, 2) else []
-        for field, said, name in pairs:
+        pairs = [("plan.overlap_gradients", reduce, _REDUCES)]
+        pairs += [("plan.overlap_parameters", gather, _GATHERS)] if stage in (1, 2) else []
+        for field, said, names in pairs:
             if said is not None:
-                findings.put(field, said, settings.said(name))
+                findings.put(field, said, settings.said(*names))
             elif program == "Megatron":
-                findings.assume(field, False, f"Megatron overlaps only with {name}")
+                findings.assume(field, False, f"Megatron overlaps only with {names[0]}")
     size = settings.take("ddp_bucket_size")
     if size is not None:
         width = BYTES_PER_ELEMENT[findings.get("plan.gradient_dtype", "fp32")]
         settings.put("plan.bucket_size", size, f"{int(whole_of(size) * width)} B")
+    size = settings.take("bucket_cap_mb")
+    if size is not None and stage in (1, 2):
+        settings.put("plan.bucket_size", size, f"{whole_of(size)} MiB")
+    elif size is not None:
+        findings.ignore(size.place, f"{size.text}: of the distributed optimizer")
     copies = settings.take("num_distributed_optimizer_instances")
     if copies is not None and whole_of(copies) > 1:
         world, degrees = findings.get("cluster.gpus"), 1
@@ -153,13 +186,23 @@ def _recompute(settings: Settings, findings: Findings) -> None:
     if settings.flag("recompute_activations"):
         findings.put("plan.recompute", "selective", settings.said("recompute_activations"))
     method = settings.take("recompute_method", "activations_checkpoint_method")
+    count = settings.take("recompute_num_layers", "activations_checkpoint_num_layers")
+    if settings.null("recompute_granularity", "activations_checkpoint_granularity"):
+        for idle in filter(None, (method, count)):
+            findings.ignore(idle.place, f"{idle.text}: nothing is recomputed without a granularity")
+        method = count = None
     if settings.flag("checkpoint_activations") or (method is not None and kind is None):
         findings.put(
             "plan.recompute",
             "full",
             settings.said("checkpoint_activations", "activations_checkpoint_method", "recompute_method"),
         )
-    count = settings.take("recompute_num_layers", "activations_checkpoint_num_layers")
+    if count is not None and whole_of(count, 0) == 0 and findings.get("plan.recompute") == "full":
+        findings.drop("plan.recompute", f"{count.text}: of no layer")
+        findings.ignore(count.place, count.text)
+        if method is not None:
+            findings.ignore(method.place, method.text)
+        method = count = None
     full = findings.get("plan.recompute") == "full"
     for field, entry in (("recompute_method", method), ("recompute_layers", count)):
         if entry is not None and not full:
@@ -182,7 +225,7 @@ def _recompute(settings: Settings, findings: Findings) -> None:
 
 def _kernels(settings: Settings, findings: Findings, program: str) -> None:
     backend = settings.take("attention_backend")
-    flash = settings.flag("use_flash_attn", "use_flash_attention")
+    flash = settings.flag("use_flash_attn", "use_flash_attn_v2", "use_flash_attn_triton", "use_flash_attention")
     word = str(backend.value).removeprefix("AttnBackend.") if backend is not None else ""
     if word in _KERNELS and backend is not None:
         settings.put("plan.attention", backend, _KERNELS[word])
@@ -190,6 +233,11 @@ def _kernels(settings: Settings, findings: Findings, program: str) -> None:
         settings.refuse(backend, "known: auto, fused, " + ", ".join(_KERNELS))
     elif flash:
         findings.put("plan.attention", "flash2", settings.said("use_flash_attn"))
+    built = settings.take("transformer_impl")
+    if built is not None and word_of(built) == "local" and findings.get("plan.framework") == "megatron_core":
+        settings.refuse(built, "Transformer Engine's kernels are priced")
+    elif built is not None:
+        findings.ignore(built.place, built.text)
     if settings.flag("cross_entropy_loss_fusion"):
         findings.put("plan.fused_cross_entropy", True, settings.said("cross_entropy_loss_fusion"))
         settings.ignore("cross_entropy_fusion_impl")
@@ -197,6 +245,7 @@ def _kernels(settings: Settings, findings: Findings, program: str) -> None:
         findings.assume(
             "plan.tensor_parallel_splits", 4, "tp_comm_overlap with the pieces that Transformer Engine cuts by default"
         )
+    settings.put_flag("plan.gradient_accumulation_fusion", "gradient_accumulation_fusion")
     if settings.flag("no_gradient_accumulation_fusion"):
         findings.put("plan.gradient_accumulation_fusion", False, settings.said("no_gradient_accumulation_fusion"))
     drops = [settings.number("attention_dropout"), settings.number("hidden_dropout")]
@@ -204,7 +253,7 @@ def _kernels(settings: Settings, findings: Findings, program: str) -> None:
         findings.put("plan.dropout", False, settings.said("attention_dropout", "hidden_dropout"))
     elif any(drops):
         findings.put("plan.dropout", True, settings.said("attention_dropout", "hidden_dropout"))
-    elif program == "Megatron":
+    elif program != "NeMo":
         findings.assume("plan.dropout", True, "Megatron's default of attention_dropout and hidden_dropout: 0.1")
     scope = settings.take("cuda_graph_scope", "cuda_graph_modules")
     if scope is not None:
@@ -217,9 +266,15 @@ def _kernels(settings: Settings, findings: Findings, program: str) -> None:
             settings.refuse(scope, "known: full_iteration, " + ", ".join(_GRAPHS))
 
 
-def _experts(settings: Settings, findings: Findings) -> None:
+def _experts(settings: Settings, findings: Findings, program: str) -> None:
     if not findings.get("model.experts"):
         return
+    grouped = settings.take("moe_grouped_gemm")
+    if grouped is not None and flag_of(grouped):
+        findings.ignore(grouped.place, f"{grouped.text}: so experts' products are priced")
+    elif program == "Megatron":
+        why = "not given: Megatron runs one expert after the other then, which --set plan.expert_loop=modules comes near to"
+        findings.assumed_key("moe_grouped_gemm", True, why)
     kind = settings.take("moe_token_dispatcher_type")
     deep = settings.flag("moe_enable_deepep")
     backend = settings.word("moe_flex_dispatcher_backend")

@@ -16,7 +16,7 @@ from simulator.importers.imported import Findings, Imported
 from simulator.importers.megatron import NO_EFFECT, NO_EFFECT_PREFIXES
 from simulator.importers.megatron_model import read_model
 from simulator.importers.megatron_plan import read_plan
-from simulator.importers.settings import Settings, of_tree, whole_of
+from simulator.importers.settings import Settings, of_tree, whole_of, word_of
 from simulator.importers.trees import Tree
 
 __all__ = ["Nemo"]
@@ -40,6 +40,10 @@ _MIXED = {
     "blockwise": "fp8_block",
     "nvfp4": "nvfp4",
 }
+_SHARDING = {"full": 3, "grad": 2}
+"""fsdp_sharding_strategy of NeMo."""
+_ASIDE = {"exp_manager", "run", "hydra", "nsys_profile", "sched", "logger", "webdataset"}
+"""Tables of runs, files and logs."""
 _NO_EFFECT = {
     "_target_", "name", "restore_from_path", "mcore_gpt", "accelerator", "logger", "enable_checkpointing", "max_epochs",
     "max_steps", "max_time",
@@ -55,6 +59,9 @@ _NO_EFFECT = {
     "bias_activation_fusion", "bias_dropout_add_fusion", "apply_rope_fusion", "layernorm_zero_centered_gamma",
     "attention_type", "library", "type",
     "tokenizer_library", "model", "sentencepiece_legacy", "delimiter", "index_mapping_dir", "skip_warmup",
+    "grad_div_ar_fusion", "transformer_block_type", "batch_p2p_comm", "ffn_dropout", "resume_from_checkpoint", "do_layer_norm_weight_decay",
+    "use_scaled_init_method", "normalize_attention_scores", "onnx_safe", "apex_transformer_log_level", "gc_interval", "splits_string",
+    "defaults", "fsdp_sharded_checkpoint",
     "enable_autocast", "use_cpu_initialization",
 }  # fmt: skip
 
@@ -89,12 +96,13 @@ class Nemo(Importer):
         findings = Findings(self.name)
         bridge = "trainer" not in tree.data
         tree = Tree(_resolved(tree.data, tree.data), tree.lines, tree.place)
-        settings = of_tree(tree, findings, last_part=True)
+        settings = of_tree(tree, findings, last_part=True, aside=_ASIDE)
         _optimizer(settings, findings, tree)
         _trainer(settings, findings)
+        _fsdp(settings, findings)
         profile = "megatron_bridge" if bridge else "nemo"
         findings.put("plan.framework", profile, f"{document.place}: " + ("no section trainer" if bridge else "trainer"))
-        read_model(settings, findings, "NeMo's default")
+        read_model(settings, findings, "NeMo's default", tokenizer=_tokenizer(tree))
         read_plan(settings, findings, "NeMo")
         _narrow(settings, findings)
         settings.report(NO_EFFECT | _NO_EFFECT, (*NO_EFFECT_PREFIXES, "sched", "optim", "exp_", "checkpoint"))
@@ -137,6 +145,27 @@ def _optimizer(settings: Settings, findings: Findings, tree: Tree) -> None:
         findings.put("plan.zero_stage", 1, f"optim.name: {name}")
     if "adam" in name:
         findings.put("workload.optimizer", "adam", f"optim.name: {name}")
+
+
+def _tokenizer(tree: Tree) -> str:
+    """The type of model.tokenizer; "" where it is not said."""
+    model = tree.data.get("model")
+    said = (model.get("tokenizer") if isinstance(model, dict) else None) or tree.data.get("tokenizer")
+    return str(said.get("type", "")) if isinstance(said, dict) else ""
+
+
+def _fsdp(settings: Settings, findings: Findings) -> None:
+    """model.fsdp of NeMo; what stands beside it has no effect where it is off."""
+    names = ("fsdp_sharding_strategy", "fsdp_grad_reduce_dtype", "fsdp_use_orig_params")
+    if not settings.flag("fsdp"):
+        settings.ignore(*names)
+        return
+    strategy = settings.take(names[0])
+    word = "full" if strategy is None else word_of(strategy)
+    if word not in _SHARDING:
+        settings.refuse(strategy, "known: " + ", ".join(_SHARDING)) if strategy else None
+    else:
+        findings.put("plan.zero_stage", _SHARDING[word], settings.said(*names[:1], "fsdp"))
 
 
 def _trainer(settings: Settings, findings: Findings) -> None:

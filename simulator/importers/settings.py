@@ -6,8 +6,8 @@ Names are compared without leading dashes and with `_` for `-`.  Values of flags
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.errors import SpecError
@@ -18,6 +18,8 @@ __all__ = ["Entry", "Settings", "of_tree", "plain_name"]
 
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 _WHOLE = re.compile(r"[-+]?[0-9][0-9_]{0,18}")
+_ANOTHER = "#"
+"""Behind a name and in front of its number: a setting of a name that another has, too."""
 _INTERPOLATED = re.compile(r"\$\{|\{\{")
 
 
@@ -66,11 +68,20 @@ class Settings:
             if name not in self._taken:
                 yield name, entry
 
+    def states(self, name: str) -> bool:
+        """Say whether this setting is there and is true, without taking it."""
+        return name in self._entries and flag_of(self._entries[name])
+
+    def null(self, *names: str) -> bool:
+        """Say whether one of these settings is there and says nothing."""
+        return any(name in self._entries and self._entries[name].value is None for name in names)
+
     def report(self, no_effect: Iterable[str], prefixes: tuple[str, ...] = ()) -> None:
-        """Report what nobody has taken: as without effect where it is known to be, else as not understood."""
+        """Report what nobody has taken: as without effect where it is known to be or says nothing (null), else as not understood."""
         known = set(no_effect)
         for name, entry in self.left():
-            if name in known or name.startswith(prefixes or ("\0",)):
+            name = name.partition(_ANOTHER)[0]
+            if entry.value is None or name in known or name.startswith(prefixes or ("\0",)):
                 self._findings.ignore(entry.place, entry.text)
             else:
                 self._findings.skip(entry.place, entry.text)
@@ -225,11 +236,12 @@ def word_of(entry: Entry) -> str:
     return str(entry.value)
 
 
-def of_tree(tree: Tree, findings: Findings, last_part: bool = False) -> Settings:
+def of_tree(tree: Tree, findings: Findings, last_part: bool = False, aside: Container[str] = ()) -> Settings:
     """Return the values of a tree as settings under their dotted paths, or under the last part of these.
 
     Args:
-        last_part: name each by its own key alone; of two of one name the first is kept, the other reported.
+        last_part: name each by its own key alone; of two of one name the first counts, the other is reported.
+        aside: tables whose settings have no effect, whatever their names.
     """
     entries: dict[str, Entry] = {}
     for path, value in flat(tree):
@@ -237,9 +249,11 @@ def of_tree(tree: Tree, findings: Findings, last_part: bool = False) -> Settings
         name = names[-1] if last_part and names else ".".join(names)
         text = f"{'.'.join(map(str, path))}: {brief(value)}"
         entry = Entry(value=value, place=tree.place_of(path), text=brief(text))
-        if name in entries:
-            if entries[name].value != value:
-                findings.skip(entry.place, f"{entry.text} (another {name} stands at {entries[name].place})")
-            continue
-        entries[name] = entry
+        if any(part in aside for part in names[:-1]):
+            findings.ignore(entry.place, entry.text)
+        elif name not in entries:
+            entries[name] = entry
+        elif entries[name].value != value:
+            text = f"{entry.text} (another {name} stands at {entries[name].place})"
+            entries[f"{name}{_ANOTHER}{len(entries)}"] = replace(entry, text=text)
     return Settings(entries, findings)

@@ -35,15 +35,18 @@ FLAVORS = {
     "llama3 3b": "llama3_2_3b", "llama2 7b": "llama2_7b", "llama2 13b": "llama2_13b", "llama2 70b": "llama2_70b",
     "deepseek_v3 671b": "deepseek_v3", "deepseek_v3 236b": "deepseek_v2", "llama4 17bx16e": "llama4_scout",
     "llama4 17bx128e": "llama4_maverick", "qwen3 8b": "qwen3_8b", "qwen3 32b": "qwen3_32b", "qwen3 30b-a3b": "qwen3_30b_a3b",
-    "qwen3 235b-a22b": "qwen3_235b_a22b", "gpt_oss 20b": "gpt_oss_20b", "gpt_oss 120b": "gpt_oss_120b",
+    "qwen3 0.6b": "qwen3_0_6b", "qwen3 1.7b": "qwen3_1_7b", "qwen3 4b": "qwen3_4b", "qwen3 14b": "qwen3_14b",
+    "deepseek_v3 16b": "deepseek_v2_lite", "qwen3 235b-a22b": "qwen3_235b_a22b", "gpt_oss 20b": "gpt_oss_20b", "gpt_oss 120b":
+    "gpt_oss_120b",
 }  # fmt: skip
 """Name and flavour of torchtitan's models -> the models shipped here."""
 _NO_EFFECT = {
     "training.steps", "training.dataset", "training.dataset_path", "training.gc_freq", "training.gc_debug", "training.seed",
     "training.deterministic",
     "model.hf_assets_path", "model.tokenizer_path", "model.print_after_conversion", "training.warmup_steps", "model.norm_type",
-    "parallelism.context_parallel_load_balancer", "training.mixed_precision_reduce", "training.data_parallel_degree", "compile.backend",
-    "quantize.linear.float8.filter_fqns", "quantize.linear.float8.emulate", "quantize.linear.mx.filter_fqns", "optimizer.implementation",
+    "parallelism.context_parallel_load_balancer", "training.data_parallel_degree", "compile.backend",
+    "float8.filter_fqns", "float8.emulate", "quantize.linear.float8.filter_fqns", "quantize.linear.float8.emulate",
+    "quantize.linear.mx.filter_fqns", "optimizer.implementation",
     "activation_checkpoint.early_stop", "activation_checkpoint.preserve_rng_state", "activation_checkpoint.determinism_check",
     "activation_checkpoint.debug", "activation_checkpoint.visualize_memory_budget_pareto",
 }  # fmt: skip
@@ -131,6 +134,11 @@ def _precision(settings: Settings, findings: Findings) -> None:
         settings.put("workload.precision", param, "bf16")
     else:
         findings.assume("workload.precision", "bf16", "torchtitan's default of mixed_precision_param: bfloat16")
+    reduced = settings.take("training.mixed_precision_reduce")
+    if reduced is not None and word_of(reduced) == "bfloat16" and findings.get("workload.precision") != "bf16_true":
+        settings.put("plan.gradient_reduce_dtype", reduced, "bf16")
+    elif reduced is not None:
+        findings.ignore(reduced.place, f"{reduced.text}: so gradients are added here")
     converters = settings.take("model.converters")
     words = str(converters.value) if converters is not None else ""
     recipe = settings.take("quantize.linear.float8.recipe_name", "float8.recipe_name")
@@ -143,6 +151,8 @@ def _precision(settings: Settings, findings: Findings) -> None:
             settings.put("workload.precision", converters, known[word])
         elif recipe is not None:
             settings.refuse(recipe, "only tensorwise and rowwise scales are modelled")
+    else:
+        settings.ignore(*(name for name, _ in [*settings.left()] if name.startswith(("float8.", "mx.", "quantize."))))
 
 
 def _degrees(settings: Settings, findings: Findings) -> None:
@@ -296,6 +306,8 @@ def _rest(settings: Settings, findings: Findings) -> None:
         settings.put("workload.optimizer", name, "adam")
     elif name is not None:
         settings.refuse(name, "not modelled")
+    if settings.flag("optimizer.early_step_in_backward"):
+        findings.put("plan.optimizer_in_backward", True, settings.said("optimizer.early_step_in_backward"))
     norm = settings.number("training.max_norm")
     if norm is not None:
         findings.put("plan.clip_gradients", norm > 0, settings.said("training.max_norm"))

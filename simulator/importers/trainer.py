@@ -10,12 +10,12 @@ import re
 
 from simulator.errors import SpecError
 from simulator.importers.base import Importer
-from simulator.importers.deepspeed import read_zero
 from simulator.importers.document import Document
 from simulator.importers.imported import Findings, Imported
 from simulator.importers.known_models import model_table
 from simulator.importers.launch import read_launch
 from simulator.importers.settings import Settings, flag_of, of_tree, whole_of, word_of
+from simulator.importers.trainer_sharding import FSDP_NO_EFFECT, fsdp_names, read_sharding
 
 __all__ = ["Trainer"]
 
@@ -23,18 +23,6 @@ _TRAINER = {"per_device_train_batch_size", "gradient_accumulation_steps", "gradi
             "micro_batch_size", "base_model", "model_name_or_path", "bf16", "fp16", "fsdp", "optim", "lr_scheduler_type"}  # fmt: skip
 _ACCELERATE = {"distributed_type", "num_processes", "mixed_precision", "compute_environment", "fsdp_config", "deepspeed_config",
                "num_machines", "machine_rank", "dynamo_config", "megatron_lm_config"}  # fmt: skip
-_SHARDING = {
-    "full_shard": 3,
-    "1": 3,
-    "shard_grad_op": 2,
-    "2": 2,
-    "no_shard": 0,
-    "3": 0,
-    "hybrid_shard": 3,
-    "4": 3,
-    "hybrid_shard_zero2": 2,
-    "5": 2,
-}
 _NO_EFFECT = {
     "output_dir", "overwrite_output_dir", "do_train", "do_eval", "do_predict", "num_train_epochs", "max_steps", "learning_rate",
     "warmup_steps", "warmup_ratio", "seed", "report_to", "run_name", "remove_unused_columns", "dataloader_num_workers", "num_epochs",
@@ -42,21 +30,31 @@ _NO_EFFECT = {
     "use_cpu", "debug", "tpu_env", "tpu_use_cluster", "tpu_use_sudo", "enable_cpu_affinity", "downcast_bf16", "data_seed",
     "cutoff_len_strategy",
     "gradient_checkpointing_kwargs.use_reentrant", "gradient_checkpointing_use_reentrant", "trust_remote_code", "template",
-    "stage", "overwrite_cache",
+    "overwrite_cache", "model_class", "train_dataset", "sample_backend", "max_new_tokens", "init_config.name", "dist_config.dcp_path",
+    "model_type", "chat_template", "pad_to_sequence_len", "skip_prepare_dataset", "shuffle_merged_datasets",
+    "eot_tokens", "processor_type", "use_tensorboard", "strict", "train_on_inputs", "train_on_prompt", "mask_history",
+    "eta_min", "local_files_only",
     "preprocessing_num_workers", "plot_loss", "val_size", "max_samples", "val_set_size", "wandb_project", "datasets", "tf32", "local_rank",
     "disable_gradient_checkpointing", "load_best_model_at_end", "metric_for_best_model", "bf16_full_eval", "resume_from_checkpoint",
-    "fsdp_config.fsdp_state_dict_type", "fsdp_config.fsdp_sync_module_states", "fsdp_config.fsdp_cpu_ram_efficient_loading",
-    "fsdp_config.fsdp_use_orig_params", "fsdp_config.fsdp_transformer_layer_cls_to_wrap", "fsdp_config.fsdp_auto_wrap_policy",
-    "fsdp_config.fsdp_backward_prefetch", "fsdp_config.fsdp_forward_prefetch", "fsdp_config.fsdp_version",
-    "fsdp_config.fsdp_min_num_params",
-    "fsdp_config.transformer_layer_cls_to_wrap", "fsdp_config.xla", "dispatch_batches", "even_batches", "num_cpu_threads_per_process",
+    "dispatch_batches", "even_batches", "num_cpu_threads_per_process",
     "deepspeed_config.zero3_init_flag", "deepspeed_config.zero3_save_16bit_model",
     "deepspeed_config.deepspeed_multinode_launcher", "config_file",
 }  # fmt: skip
+_FACTORY = ("finetuning_type", "cutoff_len", "disable_gradient_checkpointing")
+"""Names by which a file is known to be LLaMA-Factory's."""
+_LIGER = ("use_liger_kernel", "enable_liger_kernel", "liger_rms_norm", "liger_glu_activation", "liger_fused_linear_cross_entropy",
+          "liger_rope", "liger_layer_norm", "liger_cross_entropy")  # fmt: skip
+"""Trainer, LLaMA-Factory, and Axolotl kernel by kernel: the profiles with Liger's kernels have all of them."""
+_OFF = ("false", "0", "no", "none", "")
+_TRAINED = {"adapter": _OFF, "finetuning_type": ("full",), "use_peft": _OFF, "use_lora": _OFF, "lora_enable": _OFF,
+            "load_in_4bit": _OFF, "peft_config.name": _OFF, "quant_config.name": _OFF, "load_in_8bit": _OFF,
+            "quantization_bit": _OFF, "gptq": _OFF}  # fmt: skip
+"""Settings by which fewer weights are trained, or held in fewer bits, and their values where all are."""
 _PREFIXES = ("adam_", "save", "eval", "logging", "hub", "push_to_hub", "lr_", "weight_decay", "dataset", "data_", "dataloader",
              "per_device_eval",
              "max_eval", "tokenizer", "report", "wandb", "label", "greater_is", "include_", "ddp_timeout", "neftune", "special_tokens",
-             "eos_", "fsdp_transformer")  # fmt: skip
+             "eos_", "loss_watchdog", "trackio_", "cosine_", "mlflow_", "comet_", "swanlab", "image_", "video_", "pref_",
+             "accelerator_config.", "hf_")  # fmt: skip
 
 
 class Trainer(Importer):
@@ -72,9 +70,11 @@ class Trainer(Importer):
             flags = set(re.findall(r"(?<![\w-])--([a-z_]+)", document.head.replace("-", "_").replace("__", "--")))
             return 2 if "per_device_train_batch_size" in flags else 0
         data = document.table
-        if not data or "model_type" in data or "zero_optimization" in data:
+        if not data or (document.form == "json" and "model_type" in data) or "zero_optimization" in data:
             return 0
         if "distributed_type" in data or "per_device_train_batch_size" in data:
+            return 3
+        if "dist_config" in data and "micro_batch_size" in data:
             return 3
         return 2 if max(len(_ACCELERATE & set(data)), len(_TRAINER & set(data)) - 1) > 1 else 0
 
@@ -95,16 +95,10 @@ class Trainer(Importer):
         _model(settings, findings)
         _precision(settings, findings)
         _batch(settings, findings)
-        kind = _kind(settings)
-        if kind == "deepspeed":
-            _deepspeed(settings, findings)
-        elif kind == "fsdp":
-            _fsdp(settings, findings)
-        else:
-            findings.assume("plan.framework", "hugging_face_ddp", "neither FSDP nor DeepSpeed is named")
-            findings.assume("plan.zero_stage", 0, "every GPU holds all states")
+        read_sharding(settings, findings)
         _memory(settings, findings)
-        settings.report(_NO_EFFECT, _PREFIXES)
+        _trained(settings, findings)
+        settings.report(_NO_EFFECT | FSDP_NO_EFFECT, _PREFIXES)
         return findings.done()
 
 
@@ -121,7 +115,7 @@ _OPTIMIZERS = (
 
 
 def _model(settings: Settings, findings: Findings) -> None:
-    entry = settings.take("model_name_or_path", "base_model", "model_name", "model_id")
+    entry = settings.take("model_name_or_path", "base_model", "model_name", "model_id", "model")
     if entry is None:
         return
     table = model_table(word_of(entry))
@@ -133,8 +127,11 @@ def _model(settings: Settings, findings: Findings) -> None:
 
 
 def _precision(settings: Settings, findings: Findings) -> None:
-    if settings.flag("bf16"):
-        findings.put("workload.precision", "bf16", settings.said("bf16"))
+    narrow = settings.take("bf16")
+    if narrow is not None and narrow.value == "auto":
+        findings.assume("workload.precision", "bf16", f"{narrow.text}: the GPU has it")
+    elif narrow is not None and flag_of(narrow):
+        settings.put("workload.precision", narrow, "bf16")
     elif settings.flag("fp16"):
         findings.put("workload.precision", "fp16", settings.said("fp16"))
     settings.take("fp16")
@@ -165,6 +162,7 @@ def _batch(settings: Settings, findings: Findings) -> None:
             findings.ignore(times_entry.place, f"{times_entry.text}: with the replicas it makes the global batch")
     elif times_entry is not None:
         settings.refuse(times_entry, "without a microbatch it makes no batch")
+    settings.put_whole("workload.global_batch_size", "global_batch_size")
     settings.put_whole(
         "workload.sequence_length",
         "max_seq_length",
@@ -183,76 +181,40 @@ def _batch(settings: Settings, findings: Findings) -> None:
     settings.ignore("gpu_ids", "machine_rank")
 
 
-def _kind(settings: Settings) -> str:
-    """fsdp, deepspeed or ddp."""
-    named = (settings.word("distributed_type") or "").lower()
-    if "deepspeed" in named or any(
-        name == "deepspeed" or name.startswith("deepspeed_config.") for name, _ in settings.left()
-    ):
-        return "deepspeed"
-    if "fsdp" in named or any(name == "fsdp" or name.startswith("fsdp_config.") for name, _ in settings.left()):
-        return "fsdp"
-    return "ddp"
-
-
-def _deepspeed(settings: Settings, findings: Findings) -> None:
-    findings.put("plan.framework", "hugging_face_deepspeed", settings.said("distributed_type", "deepspeed"))
-    entry = settings.take("deepspeed", "deepspeed_config.deepspeed_config_file")
-    if entry is not None:
-        settings.refuse(entry, "give that file beside this one")
-    stage = settings.take("deepspeed_config.zero_stage")
-    if stage is not None:
-        settings.put("plan.zero_stage", stage, whole_of(stage, 0))
-    read_zero(settings, findings, "deepspeed_config.")
-    clip = settings.number("deepspeed_config.gradient_clipping")
-    if clip is not None:
-        findings.put("plan.clip_gradients", clip > 0, settings.said("deepspeed_config.gradient_clipping"))
-
-
-def _fsdp(settings: Settings, findings: Findings) -> None:
-    at = "fsdp_config."
-    findings.put(
-        "plan.framework", "hugging_face_fsdp", settings.said("distributed_type", "fsdp", f"{at}fsdp_sharding_strategy")
-    )
-    strategy = settings.take(f"{at}fsdp_sharding_strategy")
-    words = settings.take("fsdp")
-    said = str(strategy.value).lower() if strategy is not None else ""
-    if words is not None:
-        parts = words.value if isinstance(words.value, list) else str(words.value).split()
-        said = next((str(part).lower() for part in parts if str(part).lower() in _SHARDING), said)
-    keeps = settings.take(f"{at}fsdp_reshard_after_forward")
-    entry = strategy or words
-    if keeps is not None and str(keeps.value).lower() in _SHARDING:
-        said, entry = str(keeps.value).lower(), keeps
-    elif keeps is not None and not said:
-        findings.put("plan.zero_stage", 3, keeps.text)
-        settings.put("plan.reshard_after_forward", keeps, flag_of(keeps))
-        return
-    if said in _SHARDING and entry is not None:
-        settings.put("plan.zero_stage", entry, _SHARDING[said])
-        if said.startswith("hybrid") or said in ("4", "5"):
-            settings.refuse(entry, "how many ranks share one copy is not said: --set plan.shard_size=GPUS_OF_A_NODE")
-    elif entry is not None:
-        settings.refuse(entry, "known: " + ", ".join(_SHARDING))
-    else:
-        findings.assume("plan.zero_stage", 3, "FSDP's default: FULL_SHARD")
-    if settings.flag(f"{at}fsdp_offload_params"):
-        place = settings.said(f"{at}fsdp_offload_params")
-        findings.put("plan.parameter_offload", 1.0, place)
-        findings.put("plan.optimizer_offload", 1.0, place)
+def _trained(settings: Settings, findings: Findings) -> None:
+    """Adapters, frozen and narrow weights, and second models: what this program does not model is said beside what it takes it for."""
+    for name, usual in _TRAINED.items():
+        entry = settings.take(name)
+        if entry is None:
+            continue
+        if str(entry.value).lower() in usual:
+            findings.ignore(entry.place, entry.text)
+            continue
+        settings.refuse(entry, "not modelled: adapters, frozen weights and weights of fewer bits")
+        why = f"{entry.text}: not modelled: the run takes less memory than this, and another time"
+        findings.assumed_key("trained", "all weights", why)
+    stage = settings.take("stage", "rl")
+    if stage is not None and str(stage.value).lower() in ("pt", "sft"):
+        findings.ignore(stage.place, stage.text)
+    elif stage is not None:
+        settings.refuse(stage, "only the model that is trained is modelled, none beside it")
 
 
 def _memory(settings: Settings, findings: Findings) -> None:
-    again = settings.flag(
-        "gradient_checkpointing", "fsdp_config.fsdp_activation_checkpointing", "fsdp_config.activation_checkpointing"
-    )
-    if again is not None:
-        place = settings.said(
-            "gradient_checkpointing",
-            "fsdp_config.fsdp_activation_checkpointing",
-            "fsdp_config.activation_checkpointing",
-        )
-        findings.put("plan.recompute", "full" if again else "none", place)
+    names = ("gradient_checkpointing", "enable_activation_checkpointing", *fsdp_names("activation_checkpointing"))
+    again = settings.take(*names)
+    if again is not None and str(again.value).lower() == "offload":
+        findings.put("plan.recompute", "full", settings.said(*names))
+        settings.refuse(again, "its inputs of layers stay on the GPU here: --set plan.activation_offload=LAYERS")
+    elif again is not None:
+        settings.put("plan.recompute", again, "full" if flag_of(again) else "none")
+    elif any(name in settings for name in _FACTORY):
+        if settings.flag("disable_gradient_checkpointing"):
+            findings.put("plan.recompute", "none", settings.said("disable_gradient_checkpointing"))
+        else:
+            findings.assume(
+                "plan.recompute", "full", "LLaMA-Factory's default: disable_gradient_checkpointing is false"
+            )
     kernel = settings.take("attn_implementation", "attn_impl", "flash_attn", "flash_attention")
     if kernel is not None:
         word = str(kernel.value).lower()
@@ -271,9 +233,10 @@ def _memory(settings: Settings, findings: Findings) -> None:
     clip = settings.number("max_grad_norm")
     if clip is not None:
         findings.put("plan.clip_gradients", clip > 0, settings.said("max_grad_norm"))
-    liger = settings.flag("use_liger_kernel", "enable_liger_kernel", "liger_rms_norm")
+    liger = settings.flag(*_LIGER)
     beside = {"hugging_face_fsdp": "hugging_face_liger", "hugging_face_deepspeed": "hugging_face_deepspeed_liger"}
     with_liger = beside.get(findings.get("plan.framework"))
     if liger and with_liger:
-        said = settings.said("use_liger_kernel", "enable_liger_kernel", "liger_rms_norm")
-        findings.put("plan.framework", with_liger, said)
+        findings.put("plan.framework", with_liger, settings.said(*_LIGER))
+    elif liger:
+        findings.skip(settings.said(*_LIGER), "Liger's kernels are known beside FSDP and DeepSpeed only")

@@ -193,7 +193,7 @@ def test_the_language_model_inside_another_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (LLAMA3 | {"model_type": "mamba"}, "known: apertus, arcee, bert, bloom"),
+        (LLAMA3 | {"model_type": "mamba"}, "known: RefinedWeb, RefinedWebModel, apertus, arcee, baichuan"),
         ({}, "model_type"),
         ([1, 2], "one JSON object"),
         ('{"model_type": ', "no JSON"),

@@ -239,3 +239,181 @@ def test_liger_kernels_of_a_trainer_go_with_how_it_shards(tmp_path: Path) -> Non
     ):
         text = f"per_device_train_batch_size: 1\ngradient_accumulation_steps: 2\nlearning_rate: 1.0e-5\nuse_liger_kernel: true\n{zero}\n"
         assert framework == of_text(tmp_path, "train.yaml", text)["job"]["plan"]["framework"]
+
+
+AXOLOTL = """
+base_model: meta-llama/Meta-Llama-3-8B
+model_type: LlamaForCausalLM
+sequence_len: 4096
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+optimizer: adamw_torch_fused
+bf16: auto
+gradient_checkpointing: true
+"""
+
+
+def test_axolotl_names_a_class_and_leaves_the_precision_to_the_gpu(tmp_path: Path) -> None:
+    """Its model_type is a class of the library, not the mark of a config.json; auto is bf16 where the GPU has it, as all here do."""
+    answer = of_text(tmp_path, "axolotl.yaml", AXOLOTL)
+    assert "hugging_face_trainer" == answer["source_format"]
+    assert ("bf16", 4096) == (answer["job"]["workload"]["precision"], answer["job"]["workload"]["sequence_length"])
+    assert "workload.precision" in [one["field"] for one in answer["assumed"]]
+    assert [] == lost(answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "plan"),
+    [
+        ("fsdp_version: 2\nfsdp_config: {reshard_after_forward: true, offload_params: true}\n",
+         {"zero_stage": 3, "reshard_after_forward": True, "parameter_offload": 1.0, "optimizer_offload": 1.0}),
+        ("fsdp_config: {sharding_strategy: SHARD_GRAD_OP, auto_wrap_policy: TRANSFORMER_BASED_WRAP}\n", {"zero_stage": 2}),
+        ("fsdp: full_shard auto_wrap offload\n", {"zero_stage": 3, "parameter_offload": 1.0}),
+        ("fsdp_version: 2\ndp_shard_size: 4\ndp_replicate_size: 2\ntensor_parallel_size: 2\n",
+         {"zero_stage": 3, "shard_size": 4, "tensor_parallel": 2}),
+        ("distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\nparallelism_config: {parallelism_config_tp_size: 2, "
+         "parallelism_config_cp_size: 2, parallelism_config_cp_comm_strategy: alltoall, parallelism_config_dp_shard_size: 2}\n",
+         {"tensor_parallel": 2, "context_parallel": 2, "context_parallel_kind": "ring", "shard_size": None}),
+    ],
+)  # fmt: skip
+def test_sharding_under_each_of_its_names(tmp_path: Path, text: str, plan: dict[str, Any]) -> None:
+    answer = of_text(tmp_path, "a.yaml", AXOLOTL + text)
+    found = answer["job"]["plan"]
+    assert plan | {"framework": "hugging_face_fsdp"} == {key: found.get(key) for key in (*plan, "framework")}
+    assert [] == lost(answer)
+
+
+@pytest.mark.parametrize("line", ["adapter: qlora", "finetuning_type: lora", "use_peft: true", "load_in_4bit: true"])
+def test_what_trains_a_few_weights_is_said_to_be_taken_for_the_training_of_all(tmp_path: Path, line: str) -> None:
+    answer = of_text(tmp_path, "a.yaml", AXOLOTL + line + "\n")
+    assert [line.partition(":")[0]] == lost(answer)
+    assert ["all weights"] == [one["value"] for one in answer["assumed"] if one["field"] == "trained"]
+    none = of_text(tmp_path, "b.yaml", AXOLOTL + "finetuning_type: full\nload_in_8bit: false\n")
+    assert [] == lost(none) + [one for one in none["assumed"] if one["field"] == "trained"]
+
+
+def test_a_stage_of_llama_factory_with_a_second_model_is_not_passed_over(tmp_path: Path) -> None:
+    assert [] == lost(of_text(tmp_path, "a.yaml", AXOLOTL + "stage: sft\n"))
+    assert ["stage"] == lost(of_text(tmp_path, "b.yaml", AXOLOTL + "stage: dpo\n"))
+
+
+def test_a_checkpoint_that_goes_to_the_host_is_recompute_and_a_line_that_was_not_followed(tmp_path: Path) -> None:
+    answer = of_text(tmp_path, "a.yaml", AXOLOTL.replace("checkpointing: true", "checkpointing: offload"))
+    assert "full" == answer["job"]["plan"]["recompute"]
+    assert ["gradient_checkpointing"] == lost(answer)
+
+
+@pytest.mark.parametrize("name", ["meta-llama/Meta-Llama-3-8B-Instruct", "NousResearch/Meta-Llama-3.1-8B-Instruct"])
+def test_releases_of_one_shape_are_one_model(tmp_path: Path, name: str) -> None:
+    answer = of_text(tmp_path, "a.yaml", AXOLOTL.replace("meta-llama/Meta-Llama-3-8B", name))
+    assert (32, []) == (answer["job"]["workload"]["model"]["layers"], lost(answer))
+
+
+NEMO = """
+trainer: {devices: 8, num_nodes: 4, precision: bf16}
+exp_manager:
+  name: a_run
+  checkpoint_callback_params: {model_parallel_size: 64, filename: 'step-{step}'}
+run: {name: a_run, time_limit: "0-01:00:00"}
+model:
+  micro_batch_size: 1
+  global_batch_size: 64
+  rampup_batch_size: null
+  encoder_seq_length: 4096
+  num_layers: 24
+  hidden_size: 2048
+  num_attention_heads: 16
+  gradient_accumulation_fusion: %s
+  activations_checkpoint_granularity: %s
+  activations_checkpoint_method: block
+  activations_checkpoint_num_layers: %s
+  optim: {name: distributed_fused_adam, overlap_grad_sync: true, overlap_param_sync: false, bucket_cap_mb: 125}
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "layers", "recompute", "unread"),
+    [
+        ("null", "0", "none", []),
+        ("null", "2", "none", []),
+        ("full", "2", "full", []),
+        ("full", "0", "none", []),
+        ("selective", "0", "selective", ["model.activations_checkpoint_method", "model.activations_checkpoint_num_layers"]),
+    ],
+)  # fmt: skip
+def test_recompute_of_nemo_goes_by_the_granularity_where_the_file_has_one(
+    tmp_path: Path, said: str, layers: str, recompute: str, unread: list[str]
+) -> None:
+    """Its recipes state method and number of layers beside a granularity of null: nothing is made again then."""
+    answer = of_text(tmp_path, "n.yaml", NEMO % ("false", said, layers))
+    assert (recompute, unread) == (answer["job"]["plan"].get("recompute", "none"), lost(answer))
+
+
+def test_overlap_and_buckets_of_nemos_optimizer(tmp_path: Path) -> None:
+    plan = of_text(tmp_path, "n.yaml", NEMO % ("false", "null", "0"))["job"]["plan"]
+    want = {"zero_stage": 1, "overlap_gradients": True, "overlap_parameters": False, "bucket_size": "125 MiB",
+            "gradient_accumulation_fusion": False, "tensor_parallel": None}  # fmt: skip
+    assert want == {key: plan.get(key) for key in want}
+    assert of_text(tmp_path, "n.yaml", NEMO % ("true", "null", "0"))["job"]["plan"]["gradient_accumulation_fusion"]
+    sharded = NEMO.replace("hidden_size", "fsdp: true\n  hidden_size") % ("false", "null", "0")
+    assert 3 == of_text(tmp_path, "n.yaml", sharded)["job"]["plan"]["zero_stage"]
+
+
+TITAN = """
+[training]
+local_batch_size = 2
+seq_len = 4096
+mixed_precision_reduce = "%s"
+[model]
+name = "qwen3"
+flavor = "1.7B"
+[optimizer]
+early_step_in_backward = %s
+[parallelism]
+data_parallel_shard_degree = 8
+[float8]
+enable_fsdp_float8_all_gather = true
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "early", "plan"), [("bfloat16", "true", ("bf16", True)), ("float32", "false", (None, None))]
+)
+def test_how_torchtitan_reduces_and_updates_is_not_passed_over(
+    tmp_path: Path, dtype: str, early: str, plan: tuple[str | None, bool | None]
+) -> None:
+    """A section float8 without its converter has no effect."""
+    answer = of_text(tmp_path, "t.toml", TITAN % (dtype, early))
+    found = answer["job"]["plan"]
+    assert plan == (found.get("gradient_reduce_dtype"), found.get("optimizer_in_backward"))
+    assert (28, []) == (answer["job"]["workload"]["model"]["layers"], lost(answer))
+
+
+@pytest.mark.parametrize(
+    ("line", "recompute"),
+    [("", "full"), ("disable_gradient_checkpointing: true\n", "none"), ("gradient_checkpointing: false\n", "none")],
+)
+def test_llama_factory_makes_layers_again_unless_it_is_told_not_to(tmp_path: Path, line: str, recompute: str) -> None:
+    text = f"per_device_train_batch_size: 1\nfinetuning_type: full\ncutoff_len: 2048\nbf16: true\n{line}"
+    assert recompute == of_text(tmp_path, "a.yaml", text)["job"]["plan"]["recompute"]
+
+
+def test_the_tokenizer_of_nemo_has_a_vocabulary_where_its_type_is_of_one_model(tmp_path: Path) -> None:
+    text = NEMO % ("false", "null", "0") + "  tokenizer: {library: megatron, type: GPT2BPETokenizer}\n"
+    assert 50257 == of_text(tmp_path, "n.yaml", text)["job"]["workload"]["model"]["vocabulary"]
+
+
+@pytest.mark.parametrize(
+    ("name", "framework"), [("fsdp2", "hugging_face_fsdp"), ("deepspeed", "hugging_face_deepspeed")]
+)
+def test_llama_factorys_new_arguments(tmp_path: Path, name: str, framework: str) -> None:
+    text = f"model: Qwen/Qwen3-0.6B\nmodel_class: llm\ndist_config: {{name: {name}}}\n"
+    text += "micro_batch_size: 1\nglobal_batch_size: 16\ncutoff_len: 2048\n"
+    answer = of_text(tmp_path, "a.yaml", text)
+    assert (framework, 28, "full", 16, []) == (
+        answer["job"]["plan"]["framework"], answer["job"]["workload"]["model"]["layers"], answer["job"]["plan"]["recompute"],
+        answer["job"]["workload"]["global_batch_size"], lost(answer),
+    )  # fmt: skip
+    assert "trained" in [
+        one["field"] for one in of_text(tmp_path, "b.yaml", text + "peft_config: {name: lora}\n")["assumed"]
+    ]

@@ -124,7 +124,8 @@ def test_plans(tmp_path: Path, text: str, plan: dict[str, object]) -> None:
 
 
 def test_what_the_file_does_not_decide_is_absent(tmp_path: Path) -> None:
-    job = imported(tmp_path, flags("--tensor-model-parallel-size ${TP} --micro-batch-size 2"))["job"]
+    text = flags("--tensor-model-parallel-size ${TP} --micro-batch-size 2").replace("pretrain_gpt", "train")
+    job = imported(tmp_path, text)["job"]
     assert {} == job["cluster"]
     assert "vocabulary" not in job["workload"]["model"]
     assert "global_batch_size" not in job["workload"]
@@ -209,3 +210,98 @@ def test_a_script_of_another_trainer_is_not_taken_for_megatrons() -> None:
 
     document = Document("x.sh", b"python train.py --epochs 3\n")
     assert [0] * len(IMPORTERS.members) == [one.recognises(document) for one in IMPORTERS]
+
+
+def test_megatron_deepspeed_is_known_by_its_own_flag(tmp_path: Path) -> None:
+    """Its stage of ZeRO, Ulysses' degree and that of the experts; its JSON is a file beside."""
+    more = "--deepspeed --deepspeed_config ds.json --zero-stage 3 --ds-sequence-parallel-size 4 --use-flash-attn-v2 --no-pipeline-parallel"
+    answer = imported(tmp_path, flags(f"--bf16 {more}"))
+    plan = answer["job"]["plan"]
+    want = {"framework": "megatron_deepspeed_bf16", "zero_stage": 3, "context_parallel": 4, "context_parallel_kind": "ulysses",
+            "attention": "flash2", "overlap_gradients": None}  # fmt: skip
+    assert want == {key: plan.get(key) for key in want}
+    assert ["--deepspeed_config ds.json (give that file beside this one)"] == [
+        line["text"] for line in answer["not_understood"]
+    ]
+    assert "megatron_deepspeed" == imported(tmp_path, flags("--fp16 --deepspeed"))["job"]["plan"]["framework"]
+    states = {kind: imported(tmp_path, flags(f"--{kind} --deepspeed --zero-stage 0")) for kind in ("fp16", "bf16")}
+    assert {"fp16": 0, "bf16": 1} == {kind: one["job"]["plan"]["zero_stage"] for kind, one in states.items()}
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "value"),
+    [
+        ("--position-embedding-type alibi", "positions", "alibi"),
+        ("--position-embedding-type rotary", "positions", "rotary"),
+        ("--pad-vocab-size-to 250880 --tokenizer-type PretrainedFromHF", "vocabulary", 250880),
+        ("--tokenizer-type BertWordPieceLowerCase", "vocabulary", 30522),
+    ],
+)
+def test_words_of_megatrons_older_relatives(tmp_path: Path, more: str, field: str, value: Any) -> None:
+    answer = imported(tmp_path, flags(more))
+    assert (value, []) == (answer["job"]["workload"]["model"][field], answer["not_understood"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MODEL_ARGS=(\n  --num-layers 24\n  --hidden-size 1024\n  --num-attention-heads 16\n)\n",
+        'MODEL_ARGS="--num-layers 24 --hidden-size 1024 \\\n  --num-attention-heads 16"\n',
+        "HIDDEN=1024\nA=(--num-layers 24 --num-attention-heads 16)\nB=(--hidden-size $HIDDEN --seq-length 2048)\n",
+    ],
+)
+def test_flags_that_a_script_keeps_for_the_one_that_sources_it(tmp_path: Path, text: str) -> None:
+    answer = imported(tmp_path, text)
+    model = answer["job"]["workload"]["model"]
+    assert (24, 1024, 16) == (model["layers"], model["hidden"], model["heads"])
+    assert any("sources" in one["why"] for one in answer["assumed"])
+
+
+def test_kernels_that_are_not_the_ones_that_are_priced_are_said(tmp_path: Path) -> None:
+    answer = imported(
+        tmp_path, flags("--transformer-impl local --no-masked-softmax-fusion --no-bias-gelu-fusion --num-experts 8")
+    )
+    assert ["--no-bias-gelu-fusion", "--no-masked-softmax-fusion", "--transformer-impl"] == sorted(
+        line["text"].split()[0] for line in answer["not_understood"]
+    )
+    assert ["moe_grouped_gemm"] == [one["field"] for one in answer["assumed"] if "expert after the other" in one["why"]]
+    grouped = imported(tmp_path, flags("--transformer-impl transformer_engine --num-experts 8 --moe-grouped-gemm"))
+    assert [] == grouped["not_understood"] + [one for one in grouped["assumed"] if one["field"] == "moe_grouped_gemm"]
+
+
+@pytest.mark.parametrize(
+    ("program", "vocabulary", "fields"),
+    [
+        ("pretrain_gpt.py", 50257, {"architecture": None}),
+        ("pretrain_bert.py", 30522, {"architecture": "encoder", "token_types": 2, "pooler": True, "layers": 24}),
+        (
+            "pretrain_t5.py",
+            30522,
+            {"architecture": "encoder_decoder", "encoder_layers": 24, "layers": 24, "target_length": 128},
+        ),
+        ("train.py", None, {"architecture": None}),
+    ],
+)
+def test_the_program_that_is_launched_decides_architecture_and_vocabulary(
+    tmp_path: Path, program: str, vocabulary: int | None, fields: dict[str, Any]
+) -> None:
+    text = flags("--max-position-embeddings 512 --encoder-seq-length 512").replace("pretrain_gpt.py", program)
+    model = imported(tmp_path, text)["job"]["workload"]["model"]
+    assert fields | {"vocabulary": vocabulary} == {name: model.get(name) for name in (*fields, "vocabulary")}
+    elsewhere = imported(tmp_path, f"TOKENIZER_MODEL=$1\n{text}")["job"]["workload"]["model"]
+    assert "vocabulary" not in elsewhere, "the script speaks of a tokenizer in lines that are not read"
+
+
+def test_stacks_of_t5_may_differ_and_a_job_is_made_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "t5.sh"
+    more = "--decoder-num-layers 12 --decoder-seq-length 64 --max-position-embeddings 512 --micro-batch-size 1 --bf16"
+    path.write_text(flags(more).replace("pretrain_gpt.py", "pretrain_t5.py"))
+    model = load_any_job(str(path), (), None, "dgx_h100").workload.model
+    assert (24, 12, 64) == (model.encoder_layers, model.layers, model.target_length)
+
+
+def test_what_a_script_leaves_to_another_file_is_asked_for_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.sh"
+    path.write_text(flags("--max-position-embeddings 512 --micro-batch-size 1 --bf16 --tokenizer-type Llama3Tokenizer"))
+    with pytest.raises(SpecError, match=r"Way out: --set model\.vocabulary=VALUE"):
+        load_any_job(str(path), (), None, "dgx_h100")
