@@ -29,6 +29,9 @@ _OPTIMIZERS = (
     (r"adafactor", "adafactor"),
     (r"fused[ _-]adam|adam\w*[ _-]fused", "adam_fused"),
     (r"\bsgd\b", "sgd"),
+    (r"\blamb\b", "lamb"),
+    (r"\blars\b", "lars"),
+    (r"\blion\b", "lion"),
 )
 _OF_16_BITS = (
     r"\b(all|everything|states?|full|pure|true)[ -](in )?(bf16|bfloat16)\b|\b(bf16|bfloat16)[ -_]true\b"
