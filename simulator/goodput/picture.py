@@ -65,7 +65,9 @@ def write_goodput_page(found: Goodput, path: str | Path) -> Path:
     """
     with tempfile.TemporaryDirectory() as folder:
         picture = plot_goodput(found, Path(folder) / "run.png")
-        body = (sections_html(found.sections()), picture_html("a run, time lost, and levers", picture))
+        first, *others = found.sections()
+        shown = picture_html("a run, time lost" + (", and levers" if found.levers else ""), picture)
+        body = (sections_html([first]), shown, f'<div class="columns">\n{sections_html(others)}\n</div>')
     write_text(path, page_html(f"{found.job.name}: a run", body))
     return Path(path)
 
