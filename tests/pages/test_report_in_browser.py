@@ -137,6 +137,17 @@ def test_nothing_leaves_the_screen(
     assert ground != page.evaluate("getComputedStyle(document.body).backgroundColor")
 
 
+def test_a_phone_shows_every_column_of_what_would_help(report: str, visit: Callable[..., Any]) -> None:
+    page = visit(report, 390, 844)
+    cut = "[...document.querySelectorAll('#levers .scroll')].map((box) => box.scrollWidth - box.clientWidth)"
+    assert 0 >= max(page.evaluate(cut)), "verdicts and buttons stand inside the card"
+
+
+def test_long_names_break_between_their_words(report: str, visit: Callable[..., Any]) -> None:
+    page = visit(report, 390, 844)
+    assert page.locator("#critical td:has-text('all_reduce:') wbr").count()
+
+
 def test_a_finger_taps_and_two_zoom(report: str, visit: Callable[..., Any]) -> None:
     page = visit(report, 390, 844, has_touch=True, is_mobile=True)
     page.touchscreen.tap(*at(page, "#timeline canvas", 0.5, 0.2))
