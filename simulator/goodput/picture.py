@@ -127,6 +127,10 @@ def _draw_time(axis: Any, found: Goodput) -> None:
     for place, name in enumerate(names):
         axis.text(100 * parts[name], place, f" {percent(parts[name], 2)}", va="center", fontsize=8)
     axis.set_xlim(0.0, 118 * max(parts.values(), default=1.0))
+    if not parts:
+        why = "" if found.job.reliability else ": the job has no [reliability], so nothing fails"
+        axis.text(0.5, 0.5, f"nothing is lost in these runs{why}", transform=axis.transAxes, ha="center")
+        axis.set(xticks=[], yticks=[])
     axis.set_title("time lost, mean over runs [% of all]", loc="left", fontsize=9)
     axis.spines[["top", "right"]].set_visible(False)
 

@@ -32,6 +32,7 @@ from simulator.report.bars import (
     draw_columns,
     draw_numbers,
     has_two_ways,
+    kind_words,
     link_bars,
 )
 from simulator.report.breakdown import breakdown, mean_breakdown
@@ -45,8 +46,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-__all__ = ["COLOURS", "band_height", "draw_timeline", "legend_under", "plot_prediction", "plot_timelines"]
+__all__ = [
+    "COLOURS",
+    "band_height",
+    "draw_timeline",
+    "legend_rows",
+    "legend_under",
+    "plot_prediction",
+    "plot_timelines",
+]
 
+_LEGEND_WIDTH = 860.0
+"""Points that a legend may be wide, of a picture of 13 inches."""
 _MOST_BARS = 40_000
 """More bars than this are drawn in columns."""
 
@@ -83,7 +94,7 @@ def plot_prediction(
     remembers = bool(program.resident or program.effects)
     band = band_height(program)
     heights = [band, *([2.1] if remembers else []), 0.55]
-    figure, axes = _figure(heights, path, legends=2 if remembers else 1)
+    figure, axes = _figure(heights, path, legends=3 if remembers else 2)
     top = axes[0]
     handles = draw_timeline(top, program, trace, prices)
     top.set_title(
@@ -160,19 +171,40 @@ def draw_timeline(
     axis.tick_params(axis="y", length=0, labelsize=8)
     axis.spines[["top", "right", "left"]].set_visible(False)
     seen = sorted({int(k) for bars in groups for k in np.unique(bars.kind)} | {KINDS.index("bubble")})
-    patches = [Patch(facecolor=COLOURS[KINDS[k]], label=KINDS[k]) for k in seen]
+    patches = [Patch(facecolor=COLOURS[KINDS[k]], label=kind_words(KINDS[k])) for k in seen]
     if has_two_ways(groups):
         patches.append(Patch(facecolor=colour_of("forward", 1), label="darker: the second direction"))
     return patches
 
 
 def legend_under(figure: Figure | SubFigure, axis: Axes, handles: Sequence[Any], points: float) -> None:
-    """A legend so many points below an axis, never over data or title."""
+    """A legend so many points below an axis, never over data or title, nor wider than the picture."""
     from matplotlib.transforms import ScaledTranslation
 
     below = axis.transAxes + ScaledTranslation(0.0, -points / 72.0, figure.dpi_scale_trans)
     look = {"fontsize": 8, "frameon": False, "handlelength": 1.2, "columnspacing": 1.2, "borderaxespad": 0.0}
-    axis.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, 0.0), bbox_transform=below, ncols=12, **look)
+    axis.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(0.0, 0.0),
+        bbox_transform=below,
+        ncols=_beside(handles),
+        **look,
+    )
+
+
+def _beside(handles: Sequence[Any]) -> int:
+    """How many entries of a legend stand beside each other."""
+    widths = [26.0 + 4.7 * len(handle.get_label()) for handle in handles]
+    for columns in range(len(widths), 1, -1):
+        if sum(float(max(part)) for part in np.array_split(widths, columns)) <= _LEGEND_WIDTH:
+            return columns
+    return 1
+
+
+def legend_rows(handles: Sequence[Any]) -> int:
+    """How many lines a legend under an axis takes."""
+    return -(-len(handles) // _beside(handles))
 
 
 def _draw_memory(axis: Axes, program: Program, trace: Trace, capacity: float | None) -> None:
@@ -211,21 +243,24 @@ def _draw_breakdown(axis: Axes, mean: dict[str, float]) -> None:
     """One bar: the parts of the step, mean over all ranks."""
     total = sum(mean.values()) or 1.0
     left, narrow = 0.0, []
+    axis.set_xlim(0.0, 1.0)
+    axis.set_axis_off()
     for name, seconds in mean.items():
         part = seconds / total
         if part <= 0.0:
             continue
-        axis.barh(0, part, left=left, height=1.0, color=COLOURS[name], edgecolor="white", lw=0.6)
-        if part > 0.045:
+        (bar,) = axis.barh(0, part, left=left, height=1.0, color=COLOURS[name], edgecolor="white", lw=0.6)
+        words = kind_words(name)
+        if part > 0.045 and _LEGEND_WIDTH * part > 5.0 * len(words) + 4.0:
             dark = name not in ("bubble", "forward", "backward")
             colour = "white" if dark else "#202020"
             axis.text(
-                left + part / 2, 0, f"{name}\n{percent(part)}", ha="center", va="center", fontsize=8, color=colour
+                left + part / 2, 0, f"{words}\n{percent(part)}", ha="center", va="center", fontsize=8, color=colour
             )
         else:
-            narrow.append(f"{name} {percent(part, 2)}")
+            bar.set_label(f"{words} {percent(part, 2)}")
+            narrow.append(bar)
         left += part
-    axis.set_xlim(0.0, 1.0)
-    axis.set_axis_off()
-    rest = f" (narrow: {', '.join(narrow)})" if narrow else ""
-    axis.set_title(f"where the time goes, mean over ranks{rest}", loc="left", fontsize=9)
+    axis.set_title("where the time goes, mean over ranks", loc="left", fontsize=9)
+    if narrow:
+        legend_under(axis.figure, axis, narrow, 4.0)
