@@ -228,7 +228,7 @@ def _sensitivity(answer: Answer, path: str, probability: float) -> Sensitivity:
         found = sensitivity(answer.space, answer.chosen, probability, tell)
     worlds = [(world.name, world.best.step_time, world.regret) for world in found.worlds if world.best]
     wrote(
-        plot_tornado(worlds, answer.chosen.step_time, path, f"{answer.space.job.name}: the best plan of other worlds")
+        plot_tornado(worlds, answer.chosen.step_time, path, f"{answer.space.job.name}: the best plan in other worlds")
     )
     return found
 

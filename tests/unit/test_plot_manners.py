@@ -148,6 +148,13 @@ def test_a_step_without_a_bubble_has_an_axis_from_zero(drawn: list[Figure], tmp_
     assert 0.0 == low < high
 
 
+def test_plans_that_may_fit_are_not_told_to_be_too_large(drawn: list[Figure], tmp_path: Path) -> None:
+    points = [(1.0, 60.0 * 2**30, False), (1.1, 50.0 * 2**30, True)]
+    plot_search(points, [], None, 80.0 * 2**30, tmp_path / "p.png", probability=0.9)
+    told = {text.get_text() for text in drawn[0].legends[0].get_texts()}
+    assert {"fits with less than 90 %: 1", "fits with 90 % or more: 1"} <= told
+
+
 def test_a_run_that_loses_nothing_says_so(drawn: list[Figure], tmp_path: Path) -> None:
     plot_goodput(goodput(load_job("gpt2_124m_1gpu"), None, 86400.0, 2), tmp_path / "p.png")
     words = [text.get_text() for axis in drawn[0].axes for text in axis.texts]
