@@ -97,6 +97,7 @@ def _draw_memory(axis: Axes, runs: Sequence[tuple[str, Program, Trace]], longest
         )
     axis.set_xlim(0.0, longest)
     axis.set_ylim(0.0, 1.1 * highest or 1.0)
+    axis.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10]))
     axis.yaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True))
     axis.set_ylabel("activations\n[microbatches]")
     axis.set_xlabel("time, in the unit of the times given")
