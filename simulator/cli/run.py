@@ -163,13 +163,14 @@ def command(
         from simulator.html.report import write_report
 
         note("simulating what one change would do ...")
-        asked = [section for section in sections if section not in told]
+        later = [power.section()]
+        asked = [section for section in sections if section not in told and section not in later]
         besides = {
             "--measured": measured, "--measured-tokens-per-gpu": measured_rate, "--tokens": tokens, "--samples": samples,
             "--seed": given_seed,
         }  # fmt: skip
         again = _command(job, model, cluster, settings, besides)
-        wrote(write_report(prediction, the_job, report, again, asked))
+        wrote(write_report(prediction, the_job, report, again, asked, later))
     if as_json:
         print_json(answer, "run")
     else:

@@ -71,8 +71,9 @@ async function main() {
   const room = card("memory", "Memory over time", null, memoryHost, el("h3", {}, "what stands there at the peak"), peak);
   scene.append(line, room, el("div", { class: "two" }, card("breakdown", "Where the time goes (mean over ranks)", null, breakdownCard(report.breakdown)), criticalCard(report.critical)),
     roofCard(report.roofline), leverCard(report.levers, report.answer.step), el("div", { class: "two" }, trustCard(report.trust), originCard(report.origin)));
-  const extra = byId("extra");
+  const [extra, later] = [byId("extra"), byId("later")];
   if (extra.children.length) byId("advice").append(el("section", { class: "card" }, extra));
+  if (later.children.length) byId("roofline").before(el("section", { class: "card" }, later));
   const chart = new MemoryChart(memoryHost);
   await chart.load(memory, timeline);
   const picture = new Timeline(lineHost, { choose: (b) => chosen.replaceChildren(...chosenBar(picture, b)), view: (from, to) => chart.show(from, to) });
