@@ -1,6 +1,6 @@
 """Schedules in abstract time as a picture: timelines below one another on one scale, and what ranks hold over time.
 
-Of one schedule every rank's activations are drawn, of several those of the rank that holds most.
+Of one schedule every rank's activations are drawn, of several those of the rank that holds most.  One much longer than most is cut.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from simulator.errors import SpecError
 from simulator.program.program import Program
 from simulator.program.trace import Trace
-from simulator.report.comparison_plot import check_format
+from simulator.report.comparison_plot import check_format, end_of
 from simulator.report.memory import memory_peaks, memory_timeline
 from simulator.report.plots import band_height, draw_timeline, legend_rows, legend_under
 from simulator.report.save_picture import save_picture
@@ -48,21 +48,22 @@ def plot_abstract(runs: Sequence[tuple[str, Program, Trace]], path: str | Path) 
     figure = Figure(figsize=(13.0, height), dpi=120, layout="constrained")
     check_format(figure, path)
     axes = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
-    longest = max(trace.makespan for _, _, trace in runs) or 1.0
+    limit = end_of([trace.makespan for _, _, trace in runs])
     told: dict[str, Any] = {}
     for axis, (title, program, trace) in zip(axes, runs, strict=False):
-        patches = draw_timeline(axis, program, trace, None, longest, unit="")
+        patches = draw_timeline(axis, program, trace, None, limit, unit="")
         told |= {patch.get_label(): patch for patch in patches}
-        axis.set_title(f"{title}: makespan {trace.makespan:g}", loc="left", fontsize=11, weight="bold")
+        cut = ", cut" if trace.makespan > limit else ""
+        axis.set_title(f"{title}: makespan {trace.makespan:g}{cut}", loc="left", fontsize=11, weight="bold")
         axis.tick_params(labelbottom=False)
         axis.set_xlabel("")
-    rows = _draw_memory(axes[-1], runs, longest)
+    rows = _draw_memory(axes[-1], runs, limit)
     figure.set_figheight(height + _LINE * (rows - 1))
     legend_under(figure, axes[-2], list(told.values()), 8.0)
     return save_picture(figure, path)
 
 
-def _draw_memory(axis: Axes, runs: Sequence[tuple[str, Program, Trace]], longest: float) -> int:
+def _draw_memory(axis: Axes, runs: Sequence[tuple[str, Program, Trace]], limit: float) -> int:
     """Activations over time, in microbatches on a rank's share; returns how many lines the legend takes."""
     from matplotlib import colormaps
     from matplotlib.ticker import MaxNLocator
@@ -87,7 +88,7 @@ def _draw_memory(axis: Axes, runs: Sequence[tuple[str, Program, Trace]], longest
         else:
             colour = colormaps["viridis"](0.92 * number / max(len(curves) - 1, 1))
         axis.step(
-            np.append(times, longest),
+            np.append(times, max(limit, float(times[-1]))),
             np.append(held, held[-1]),
             where="post",
             color=colour,
@@ -95,7 +96,7 @@ def _draw_memory(axis: Axes, runs: Sequence[tuple[str, Program, Trace]], longest
             lw=1.2,
             label=_joined(labels) if number in named else None,
         )
-    axis.set_xlim(0.0, longest)
+    axis.set_xlim(0.0, limit)
     axis.set_ylim(0.0, 1.1 * highest or 1.0)
     axis.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10]))
     axis.yaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True))

@@ -199,12 +199,12 @@ def has_two_ways(groups: Sequence[Bars]) -> bool:
 
 
 def draw_bars(axis: Axes, ranks: int, makespan: float, groups: Sequence[Bars]) -> None:
-    """Draw every bar, each kind as one collection of rectangles, over what is idle."""
+    """Draw every bar, each kind as one collection of rectangles, over what is idle; the axis has its limits already."""
     axis.barh(
         np.arange(ranks) + BAR_MIDDLE, makespan, height=_BOTTOM - _TOP, color=COLOURS["bubble"], linewidth=0, zorder=0
     )
     for bars in groups:
-        _draw_group(axis, bars, makespan / _SLIMMEST)
+        _draw_group(axis, bars, axis.get_xlim()[1] / _SLIMMEST)
 
 
 def _draw_group(axis: Axes, bars: Bars, slim: float) -> None:
@@ -237,6 +237,7 @@ def draw_numbers(axis: Axes, bars: Bars, limit: float) -> None:
             ha="center",
             va="center_baseline",
             fontsize=7,
+            clip_on=True,
             color="white" if KINDS[bars.kind[bar]] == "weight gradient" or bars.way[bar] else "#202020",
         )
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["MEMORY_COLOURS", "check_format", "cut_at", "plot_comparison", "plot_latency_sweep", "short_name"]
+__all__ = ["MEMORY_COLOURS", "check_format", "cut_at", "end_of", "plot_comparison", "plot_latency_sweep", "short_name"]
 
 MEMORY_COLOURS = (
     "#4e79a7", "#f28e2b", "#e15759", "#76b7b2", "#59a14f", "#edc948", "#b07aa1", "#9c755f", "#bab0ac", "#d0d0d0",
@@ -104,6 +104,15 @@ def cut_at(lengths: Sequence[float]) -> float:
     """
     longest, middle = max(lengths), sorted(lengths)[len(lengths) // 2]
     return 1.12 * longest if longest <= _FAR * middle else _FAR * middle
+
+
+def end_of(lengths: Sequence[float]) -> float:
+    """Return where a scale ends that timelines of these lengths share: with the longest, unless it is much longer than most.
+
+    >>> end_of([1.0, 2.0]), end_of([1.0, 1.0, 1.0, 9.0])
+    (2.0, 2.0)
+    """
+    return min(max(lengths), cut_at(lengths)) or 1.0
 
 
 def plot_latency_sweep(

@@ -36,6 +36,7 @@ from simulator.report.bars import (
     link_bars,
 )
 from simulator.report.breakdown import breakdown, mean_breakdown
+from simulator.report.comparison_plot import end_of
 from simulator.report.memory import memory_timeline
 from simulator.report.save_picture import check_picture, save_picture
 from simulator.report.table import percent
@@ -112,6 +113,8 @@ def plot_prediction(
 def plot_timelines(runs: Iterable[tuple[str, Program, Trace]], path: str | Path) -> Path:
     """Draw the timelines of several (title, program, trace) below one another, on one scale of time; return the path.
 
+    A timeline much longer than most is cut.
+
     Raises:
         SpecError: nothing to draw, or a file ending that names no picture format.
     """
@@ -119,11 +122,12 @@ def plot_timelines(runs: Iterable[tuple[str, Program, Trace]], path: str | Path)
     if not pictures:
         raise SpecError("a comparison needs at least one (title, program, trace); got none")
     figure, axes = _figure([band_height(program) for _, program, _ in pictures], path)
-    longest = max(trace.makespan for _, _, trace in pictures)
+    limit = end_of([trace.makespan for _, _, trace in pictures])
     told: dict[str, Any] = {}
     for axis, (title, program, trace) in zip(axes, pictures, strict=True):
-        told |= {handle.get_label(): handle for handle in draw_timeline(axis, program, trace, None, longest)}
-        axis.set_title(f"{title}: {show(trace.makespan, 's')}", loc="left", fontsize=11, weight="bold")
+        told |= {handle.get_label(): handle for handle in draw_timeline(axis, program, trace, None, limit)}
+        cut = ", cut" if trace.makespan > limit else ""
+        axis.set_title(f"{title}: {show(trace.makespan, 's')}{cut}", loc="left", fontsize=11, weight="bold")
     for axis in axes[:-1]:
         axis.tick_params(labelbottom=False)
         axis.set_xlabel("")

@@ -124,6 +124,16 @@ def test_the_legend_of_every_rank_begins_with_the_first_and_ends_with_the_last(
     assert ["rank 0", "rank 15"] == [named[0], named[-1]]
 
 
+@pytest.mark.parametrize("draw", [plot_abstract, plot_timelines])
+def test_one_timeline_much_longer_than_the_others_is_cut(draw: Any, drawn: list[Figure], tmp_path: Path) -> None:
+    runs = [(name, schedule_figures(name, 8, 16)) for name in ("1f1b", "zb_h1", "gems")]
+    draw([(name, found.program, found.trace) for name, found in runs], tmp_path / "p.png")
+    longest = max(found.trace.makespan for name, found in runs if name != "gems")
+    axes = drawn[0].axes[:3]
+    assert all(axis.get_xlim()[1] <= 2.3 * longest for axis in axes)
+    assert [False, False, True] == ["cut" in axis.get_title(loc="left") for axis in axes]
+
+
 def test_curves_of_schedules_are_named_by_what_tells_them_apart(drawn: list[Figure], tmp_path: Path) -> None:
     runs = [(f"{name}, 4 ranks, 8 microbatches", schedule_figures(name, 4, 8)) for name in ("1f1b", "gpipe", "zb_h1")]
     plot_abstract([(name, found.program, found.trace) for name, found in runs], tmp_path / "p.png")
