@@ -106,6 +106,7 @@ def command(
     )
     rate = None if measured_rate is None else quantity("--measured-tokens-per-gpu", measured_rate, "tokens")
     seconds = measured_time(the_job, given, rate)
+    given_seed = seed
     varies = the_job.jitter is not None or samples is not None or seed is not None
     count, seed = _noise_of(the_job, samples, seed) if varies else (0, 0)
     tell_compiling()
@@ -162,9 +163,14 @@ def command(
         from simulator.html.report import write_report
 
         note("simulating what one change would do ...")
-        asked = [section for section in sections if section not in told]
-        again = _command(job, model, cluster, settings)
-        wrote(write_report(prediction, the_job, report, again, asked))
+        later = [power.section()]
+        asked = [section for section in sections if section not in told and section not in later]
+        besides = {
+            "--measured": measured, "--measured-tokens-per-gpu": measured_rate, "--tokens": tokens, "--samples": samples,
+            "--seed": given_seed,
+        }  # fmt: skip
+        again = _command(job, model, cluster, settings, besides)
+        wrote(write_report(prediction, the_job, report, again, asked, later))
     if as_json:
         print_json(answer, "run")
     else:
@@ -240,10 +246,18 @@ def _answer(prediction: Prediction) -> dict[str, Any]:
     return prediction.to_dict() | {"largest_at_peak": live_at_peak(prediction)}
 
 
-def _command(job: str | None, model: str | None, cluster: str | None, settings: list[str] | None) -> str:
-    """The command line that gives the same answer."""
+def _command(
+    job: str | None,
+    model: str | None,
+    cluster: str | None,
+    settings: list[str] | None,
+    besides: Mapping[str, object],
+) -> str:
+    """The command line that gives the same answer; `besides` are options and what was given to them, None for nothing."""
     words = ["dtsim", "run", *([job] if job else ["--model", str(model), "--cluster", str(cluster)])]
-    return shlex.join([*words, *(word for setting in settings or () for word in ("--set", setting))])
+    words += [word for setting in settings or () for word in ("--set", setting)]
+    words += [str(word) for option in besides.items() if option[1] is not None for word in option]
+    return shlex.join(words)
 
 
 def _write_files(prediction: Prediction, sections: list[Section], trace: str | None, plot: str | None) -> None:

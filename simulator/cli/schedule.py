@@ -139,9 +139,13 @@ def _names(asked: list[str]) -> list[str]:
 
 
 def _title(figures: ScheduleFigures) -> str:
-    shape = figures.shape
-    chunks = f", {shape.chunks_per_rank} chunks per rank" if shape.chunks_per_rank > 1 else ""
-    return f"{figures.schedule}, {shape.ranks} ranks, {shape.microbatches} microbatches{chunks}"
+    chunks = f", {figures.shape.chunks_per_rank} chunks per rank" if figures.shape.chunks_per_rank > 1 else ""
+    return f"{figures.schedule}, {_size(figures.shape)}{chunks}"
+
+
+def _size(shape: Shape) -> str:
+    ranks = "1 rank" if shape.ranks == 1 else f"{shape.ranks} ranks"
+    return f"{ranks}, 1 microbatch" if shape.microbatches == 1 else f"{ranks}, {shape.microbatches} microbatches"
 
 
 def _give(
@@ -188,7 +192,7 @@ def _automatic(
         raise SpecError("--latency-sweep compares schedules by name; auto makes another order for every latency")
     tell_compiling()
     found = automatic_schedule(shape, *times, transfer, memory_limit, engine)
-    title = f"auto, {shape.ranks} ranks, {shape.microbatches} microbatches"
+    title = f"auto, {_size(shape)}"
     if form == "torch-csv":
         _show(found.order.to_text(torch=True).rstrip("\n"), output)
     else:

@@ -168,7 +168,16 @@ def command(
         points = [(c.step_time, c.peak_memory, c.point.number in best) for c in answer.candidates.values()]
         front = [(c.step_time, c.peak_memory) for c in answer.pareto]
         chosen = (answer.chosen.step_time, answer.chosen.peak_memory) if answer.chosen else None
-        wrote(plot_search(points, front, chosen, the_job.cluster.gpu.usable_memory, plot, space.job.name))
+        wrote(
+            plot_search(
+                points,
+                front,
+                chosen,
+                the_job.cluster.gpu.usable_memory,
+                plot,
+                f"{space.job.name}: the plans that were simulated",
+            )
+        )
     told = _sensitivity(answer, holds, probability) if holds and not answer.stopped else None
     if as_json:
         print_json(answer.to_dict() | ({"sensitivity": told.to_dict()} if told else {}), "search")
@@ -218,7 +227,9 @@ def _sensitivity(answer: Answer, path: str, probability: float) -> Sensitivity:
     with telling() as tell:
         found = sensitivity(answer.space, answer.chosen, probability, tell)
     worlds = [(world.name, world.best.step_time, world.regret) for world in found.worlds if world.best]
-    wrote(plot_tornado(worlds, answer.chosen.step_time, path, answer.space.job.name))
+    wrote(
+        plot_tornado(worlds, answer.chosen.step_time, path, f"{answer.space.job.name}: the best plan in other worlds")
+    )
     return found
 
 

@@ -65,7 +65,9 @@ def write_goodput_page(found: Goodput, path: str | Path) -> Path:
     """
     with tempfile.TemporaryDirectory() as folder:
         picture = plot_goodput(found, Path(folder) / "run.png")
-        body = (sections_html(found.sections()), picture_html("a run, time lost, and levers", picture))
+        first, *others = found.sections()
+        shown = picture_html("a run, time lost" + (", and levers" if found.levers else ""), picture)
+        body = (sections_html([first]), shown, f'<div class="columns">\n{sections_html(others)}\n</div>')
     write_text(path, page_html(f"{found.job.name}: a run", body))
     return Path(path)
 
@@ -125,6 +127,10 @@ def _draw_time(axis: Any, found: Goodput) -> None:
     for place, name in enumerate(names):
         axis.text(100 * parts[name], place, f" {percent(parts[name], 2)}", va="center", fontsize=8)
     axis.set_xlim(0.0, 118 * max(parts.values(), default=1.0))
+    if not parts:
+        why = "" if found.job.reliability else ": the job has no [reliability], so nothing fails"
+        axis.text(0.5, 0.5, f"nothing is lost in these runs{why}", transform=axis.transAxes, ha="center")
+        axis.set(xticks=[], yticks=[])
     axis.set_title("time lost, mean over runs [% of all]", loc="left", fontsize=9)
     axis.spines[["top", "right"]].set_visible(False)
 

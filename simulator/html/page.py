@@ -64,7 +64,7 @@ def page_html(title: str, parts: Iterable[str]) -> str:
 def picture_html(title: str, picture: Path) -> str:
     """Return a PNG file as a heading and an image that lies inside the page."""
     image, said = base64.b64encode(picture.read_bytes()).decode("ascii"), html.escape(title)
-    return f'<h2>{said}</h2>\n<img alt="{said}" src="data:image/png;base64,{image}">'
+    return f'<section>\n<h2>{said}</h2>\n<img alt="{said}" src="data:image/png;base64,{image}">\n</section>'
 
 
 def plain(value: Any) -> Any:

@@ -43,6 +43,7 @@ def write_report(
     path: str | Path,
     command: str,
     extra: Sequence[Section] = (),
+    later: Sequence[Section] = (),
 ) -> Path:
     """Write the page of one step and return its path.
 
@@ -52,13 +53,15 @@ def write_report(
         path: file to write.
         command: the command line that gives the same answer.
         extra: what else was asked: a measured step, the price of a training run.
+        later: what nobody asked for, such as its power; it stands below the pictures.
 
     Raises:
         OSError: the file cannot be written.
     """
     data = report_data(prediction, job, command)
     body = '<main id="page"><p>This page needs JavaScript: it draws everything itself.</p></main>\n'
-    body += f'<div id="extra">{sections_html(extra)}</div>'
+    body += f'<div id="extra" class="sections">{sections_html(extra)}</div>'
+    body += f'<div id="later" class="sections">{sections_html(later)}</div>'
     write_text(path, document(f"{job.name}: one training step", body, SCRIPTS, data))
     return Path(path)
 

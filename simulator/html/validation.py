@@ -36,8 +36,8 @@ def write_validation_page(validation: Validation, path: str | Path) -> Path:
         OSError: the file cannot be written.
     """
     with tempfile.TemporaryDirectory() as folder:
-        parts = [sections_html(describe_validation(validation))]
-        parts += _pictures(validation, Path(folder))
+        first, *others = describe_validation(validation)
+        parts = [sections_html([first]), *_pictures(validation, Path(folder)), sections_html(others)]
     parts.append(sections_html([worst_of_each_group(validation)]))
     parts += _calibrated(validation.table.kind)
     write_text(path, page_html(f"Validation: {validation.table.place}", parts))

@@ -184,16 +184,15 @@ def _best(body: Any) -> dict[str, Any]:
     first = quick_search(job)  # so that a slow machine has an answer, too
     left = max(1.0, _SEARCH_SECONDS - (time.monotonic() - started))
     found = search(make_space(job, {}, {}), deadline=left)
-    counts = ", ".join(f"{count:,} {word}" for word, count in found.disposed.items())
     plans = [*found.best[:1], *first.best[:1]]
     if not plans:
         why = "fits" if found.proven else f"fits in {_SEARCH_SECONDS:g} s"
-        raise PlanError(f"no plan was found that {why}: {counts}. Way out: more GPUs, or a smaller batch")
+        raise PlanError(f"no plan was found that {why}: {found.counts}. Way out: more GPUs, or a smaller batch")
     best = min(plans, key=lambda plan: plan.step_time)
     proof = "none is better" if found.proven else f"stopped after {found.seconds:.0f} s, so a better one may be left"
     return {
         "controls": controls_of(apply_settings(data, best.settings), "the best plan"),
-        "found": f"{found.space.size:,} plans: {counts}; {len(found.ties)} within the band of the best; {proof}",
+        "found": f"{found.space.size:,} plans: {found.counts}; {len(found.ties)} within the band of the best; {proof}",
         "step_time_s": best.step_time,
         "fit_probability": best.fit_probability,
     }

@@ -31,6 +31,7 @@ __all__ = [
     "draw_columns",
     "draw_numbers",
     "has_two_ways",
+    "kind_words",
     "link_bars",
 ]
 
@@ -49,6 +50,14 @@ COLOURS = {
     "bubble": "#ececec",
 }
 """Colour of each kind of bar; told apart also with red-green blindness and, mostly, in grey."""
+
+_WORDS = {
+    "tp": "tensor parallel",
+    "cp": "context parallel",
+    "ep": "expert parallel",
+    "dp": "data parallel",
+    "pp": "pipeline messages",
+}
 
 KINDS = tuple(COLOURS)
 _OF_ACTION = {0: "forward", 1: "backward", 2: "backward", 3: "weight gradient", 4: "optimizer"}
@@ -175,18 +184,27 @@ def colour_of(kind: str, way: int = 0) -> str:
     return COLOURS[kind] if not way else "#" + "".join(f"{int(_DARKER * part):02x}" for part in (red, green, blue))
 
 
+def kind_words(kind: str) -> str:
+    """Return what a legend calls a kind of bar.
+
+    >>> kind_words("tp"), kind_words("forward")
+    ('tensor parallel', 'forward')
+    """
+    return _WORDS.get(kind, kind)
+
+
 def has_two_ways(groups: Sequence[Bars]) -> bool:
     """Return whether any bar runs in a pipeline's second direction."""
     return any(bool(bars.way.any()) for bars in groups)
 
 
 def draw_bars(axis: Axes, ranks: int, makespan: float, groups: Sequence[Bars]) -> None:
-    """Draw every bar, each kind as one collection of rectangles, over what is idle."""
+    """Draw every bar, each kind as one collection of rectangles, over what is idle; the axis has its limits already."""
     axis.barh(
         np.arange(ranks) + BAR_MIDDLE, makespan, height=_BOTTOM - _TOP, color=COLOURS["bubble"], linewidth=0, zorder=0
     )
     for bars in groups:
-        _draw_group(axis, bars, makespan / _SLIMMEST)
+        _draw_group(axis, bars, axis.get_xlim()[1] / _SLIMMEST)
 
 
 def _draw_group(axis: Axes, bars: Bars, slim: float) -> None:
@@ -219,6 +237,7 @@ def draw_numbers(axis: Axes, bars: Bars, limit: float) -> None:
             ha="center",
             va="center_baseline",
             fontsize=7,
+            clip_on=True,
             color="white" if KINDS[bars.kind[bar]] == "weight gradient" or bars.way[bar] else "#202020",
         )
 
@@ -248,7 +267,7 @@ def draw_columns(axis: Axes, ranks: int, makespan: float, groups: Sequence[Bars]
             height = ((bottom - lines) / (bottom - top))[:, np.newaxis]
             image[rank][(height > low) & (height <= high)] = palette[kind]
     picture = image.reshape(ranks * _LINES, COLUMNS, 3)
-    axis.imshow(picture, extent=(0.0, makespan, ranks - 0.5, -0.5), aspect="auto", interpolation="antialiased")
+    axis.imshow(picture, extent=(0.0, makespan, ranks - 0.5, -0.5), aspect="auto", interpolation="nearest")
 
 
 def _coverage(edges: NDArray[np.float64], start: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import SpecError
 from simulator.program.program import CATEGORIES
-from simulator.report.bars import COLOURS
+from simulator.report.bars import COLOURS, kind_words
 from simulator.report.prediction import Prediction
 from simulator.report.save_picture import check_picture, save_picture
 from simulator.units import GIB, show
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["MEMORY_COLOURS", "check_format", "cut_at", "plot_comparison", "plot_latency_sweep", "short_name"]
+__all__ = ["MEMORY_COLOURS", "check_format", "cut_at", "end_of", "plot_comparison", "plot_latency_sweep", "short_name"]
 
 MEMORY_COLOURS = (
     "#4e79a7", "#f28e2b", "#e15759", "#76b7b2", "#59a14f", "#edc948", "#b07aa1", "#9c755f", "#bab0ac", "#d0d0d0",
@@ -66,6 +67,7 @@ def plot_comparison(named: Sequence[tuple[str, Prediction]], path: str | Path, t
     bubble.spines[["top", "right"]].set_visible(False)
     time.set_xlabel("seconds per step, and the 80 % band")
     bubble.barh(range(len(named)), [100 * p.bubble_fraction for p in predictions], color="#b0b0b0", height=0.62)
+    bubble.set_xlim(0.0, 105.0 * max(p.bubble_fraction for p in predictions) or 1.0)
     bubble.set_xlabel("bubble [%]")
     bubble.spines[["top", "right"]].set_visible(False)
     colours = dict(zip(CATEGORIES, MEMORY_COLOURS, strict=True))
@@ -85,9 +87,13 @@ def short_name(name: str) -> str:
     """Return the name of a variant as a picture bears it.
 
     >>> short_name("schedule zbv (chunks_per_rank 2)")
-    'zbv, v = 2'
+    'zbv, 2 chunks'
     """
-    return name.removeprefix("schedule ").replace(" (chunks_per_rank ", ", v = ").removesuffix(")")
+    return re.sub(r" \(chunks_per_rank (\d+)\)$", _chunks, name.removeprefix("schedule "))
+
+
+def _chunks(found: re.Match[str]) -> str:
+    return f", {found[1]} chunk" + ("" if found[1] == "1" else "s")
 
 
 def cut_at(lengths: Sequence[float]) -> float:
@@ -98,6 +104,15 @@ def cut_at(lengths: Sequence[float]) -> float:
     """
     longest, middle = max(lengths), sorted(lengths)[len(lengths) // 2]
     return 1.12 * longest if longest <= _FAR * middle else _FAR * middle
+
+
+def end_of(lengths: Sequence[float]) -> float:
+    """Return where a scale ends that timelines of these lengths share: with the longest, unless it is much longer than most.
+
+    >>> end_of([1.0, 2.0]), end_of([1.0, 1.0, 1.0, 9.0])
+    (2.0, 2.0)
+    """
+    return min(max(lengths), cut_at(lengths)) or 1.0
 
 
 def plot_latency_sweep(
@@ -133,6 +148,7 @@ def plot_latency_sweep(
         axis.axvline(hop, color="#b00020", ls="--", lw=1.0, label="this job")
     axis.set_xlabel("latency of a hop, in the unit of the times")
     axis.set_ylabel("bubble [% of the time]")
+    axis.set_title("idle time as messages take longer", loc="left", fontsize=11, weight="bold")
     axis.set_ylim(0.0, 106 * max(max(values) for values in bubbles.values()) or 1.0)
     handles, labels = axis.get_legend_handles_labels()
     last = {name: values[-1] for name, values in bubbles.items()}
@@ -157,7 +173,14 @@ def _stack(axis: Axes, parts: dict[str, list[float]], colours: dict[str, str]) -
     left = [0.0] * len(next(iter(parts.values())))
     for name, values in parts.items():
         if any(values):
-            axis.barh(range(len(values)), values, left=left, color=colours[name], label=name, height=0.62)
+            axis.barh(
+                range(len(values)),
+                values,
+                left=left,
+                color=colours[name],
+                label=kind_words(name).replace("_", " "),
+                height=0.62,
+            )
             left = [a + b for a, b in zip(left, values, strict=True)]
     axis.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=5, fontsize=7, frameon=False, handlelength=1.0)
     axis.spines[["top", "right"]].set_visible(False)

@@ -32,9 +32,11 @@ from simulator.report.bars import (
     draw_columns,
     draw_numbers,
     has_two_ways,
+    kind_words,
     link_bars,
 )
 from simulator.report.breakdown import breakdown, mean_breakdown
+from simulator.report.comparison_plot import end_of
 from simulator.report.memory import memory_timeline
 from simulator.report.save_picture import check_picture, save_picture
 from simulator.report.table import percent
@@ -45,8 +47,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-__all__ = ["COLOURS", "band_height", "draw_timeline", "legend_under", "plot_prediction", "plot_timelines"]
+__all__ = [
+    "COLOURS",
+    "band_height",
+    "draw_timeline",
+    "legend_rows",
+    "legend_under",
+    "plot_prediction",
+    "plot_timelines",
+]
 
+_LEGEND_WIDTH = 860.0
+"""Points that a legend may be wide, of a picture of 13 inches."""
 _MOST_BARS = 40_000
 """More bars than this are drawn in columns."""
 
@@ -83,7 +95,7 @@ def plot_prediction(
     remembers = bool(program.resident or program.effects)
     band = band_height(program)
     heights = [band, *([2.1] if remembers else []), 0.55]
-    figure, axes = _figure(heights, path, legends=2 if remembers else 1)
+    figure, axes = _figure(heights, path, legends=3 if remembers else 2)
     top = axes[0]
     handles = draw_timeline(top, program, trace, prices)
     top.set_title(
@@ -101,6 +113,8 @@ def plot_prediction(
 def plot_timelines(runs: Iterable[tuple[str, Program, Trace]], path: str | Path) -> Path:
     """Draw the timelines of several (title, program, trace) below one another, on one scale of time; return the path.
 
+    A timeline much longer than most is cut.
+
     Raises:
         SpecError: nothing to draw, or a file ending that names no picture format.
     """
@@ -108,11 +122,12 @@ def plot_timelines(runs: Iterable[tuple[str, Program, Trace]], path: str | Path)
     if not pictures:
         raise SpecError("a comparison needs at least one (title, program, trace); got none")
     figure, axes = _figure([band_height(program) for _, program, _ in pictures], path)
-    longest = max(trace.makespan for _, _, trace in pictures)
+    limit = end_of([trace.makespan for _, _, trace in pictures])
     told: dict[str, Any] = {}
     for axis, (title, program, trace) in zip(axes, pictures, strict=True):
-        told |= {handle.get_label(): handle for handle in draw_timeline(axis, program, trace, None, longest)}
-        axis.set_title(f"{title}: {show(trace.makespan, 's')}", loc="left", fontsize=11, weight="bold")
+        told |= {handle.get_label(): handle for handle in draw_timeline(axis, program, trace, None, limit)}
+        cut = ", cut" if trace.makespan > limit else ""
+        axis.set_title(f"{title}: {show(trace.makespan, 's')}{cut}", loc="left", fontsize=11, weight="bold")
     for axis in axes[:-1]:
         axis.tick_params(labelbottom=False)
         axis.set_xlabel("")
@@ -141,7 +156,7 @@ def draw_timeline(
 ) -> list[Any]:
     """Draw the bands of all ranks up to a time; returns what a legend tells.  `unit` of the axis: "" in abstract time."""
     from matplotlib.patches import Patch
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     limit = until or trace.makespan or 1.0
     groups = (compute_bars(program, prices, trace), link_bars(program, trace))
@@ -154,31 +169,53 @@ def draw_timeline(
         draw_numbers(axis, groups[0], limit)
     labelled = np.arange(0, program.ranks, 2 ** max(0, math.ceil(math.log2(program.ranks / 24))))
     axis.set_yticks(labelled + BAR_MIDDLE, [f"rank {rank}" for rank in labelled])
+    axis.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10]))
     if unit:
         axis.xaxis.set_major_formatter(EngFormatter(unit=unit))
     axis.set_xlabel("time")
     axis.tick_params(axis="y", length=0, labelsize=8)
     axis.spines[["top", "right", "left"]].set_visible(False)
     seen = sorted({int(k) for bars in groups for k in np.unique(bars.kind)} | {KINDS.index("bubble")})
-    patches = [Patch(facecolor=COLOURS[KINDS[k]], label=KINDS[k]) for k in seen]
+    patches = [Patch(facecolor=COLOURS[KINDS[k]], label=kind_words(KINDS[k])) for k in seen]
     if has_two_ways(groups):
         patches.append(Patch(facecolor=colour_of("forward", 1), label="darker: the second direction"))
     return patches
 
 
 def legend_under(figure: Figure | SubFigure, axis: Axes, handles: Sequence[Any], points: float) -> None:
-    """A legend so many points below an axis, never over data or title."""
+    """A legend so many points below an axis, never over data or title, nor wider than the picture."""
     from matplotlib.transforms import ScaledTranslation
 
     below = axis.transAxes + ScaledTranslation(0.0, -points / 72.0, figure.dpi_scale_trans)
     look = {"fontsize": 8, "frameon": False, "handlelength": 1.2, "columnspacing": 1.2, "borderaxespad": 0.0}
-    axis.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, 0.0), bbox_transform=below, ncols=12, **look)
+    axis.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(0.0, 0.0),
+        bbox_transform=below,
+        ncols=_beside(handles),
+        **look,
+    )
+
+
+def _beside(handles: Sequence[Any]) -> int:
+    """How many entries of a legend stand beside each other."""
+    widths = [26.0 + 4.7 * len(handle.get_label()) for handle in handles]
+    for columns in range(len(widths), 1, -1):
+        if sum(float(max(part)) for part in np.array_split(widths, columns)) <= _LEGEND_WIDTH:
+            return columns
+    return 1
+
+
+def legend_rows(handles: Sequence[Any]) -> int:
+    """How many lines a legend under an axis takes."""
+    return -(-len(handles) // _beside(handles))
 
 
 def _draw_memory(axis: Axes, program: Program, trace: Trace, capacity: float | None) -> None:
     """Total memory of every rank over time; where there are more changes than pixels, the highest of each pixel."""
     from matplotlib import colormaps
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     edges = np.linspace(0.0, trace.makespan, COLUMNS + 1)
     named = set(np.linspace(0, program.ranks - 1, min(program.ranks, 8)).round().astype(int).tolist())
@@ -200,6 +237,7 @@ def _draw_memory(axis: Axes, program: Program, trace: Trace, capacity: float | N
     axis.set_ylim(0.0, 1.1 * max(highest, (capacity or 0.0) / GIB) or 1.0)
     axis.set_ylabel("memory [GiB]")
     axis.set_xlabel("time")
+    axis.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10]))
     axis.xaxis.set_major_formatter(EngFormatter(unit="s"))
     axis.grid(axis="y", color="#e4e4e4", lw=0.6)
     axis.set_axisbelow(True)
@@ -211,21 +249,24 @@ def _draw_breakdown(axis: Axes, mean: dict[str, float]) -> None:
     """One bar: the parts of the step, mean over all ranks."""
     total = sum(mean.values()) or 1.0
     left, narrow = 0.0, []
+    axis.set_xlim(0.0, 1.0)
+    axis.set_axis_off()
     for name, seconds in mean.items():
         part = seconds / total
         if part <= 0.0:
             continue
-        axis.barh(0, part, left=left, height=1.0, color=COLOURS[name], edgecolor="white", lw=0.6)
-        if part > 0.045:
+        (bar,) = axis.barh(0, part, left=left, height=1.0, color=COLOURS[name], edgecolor="white", lw=0.6)
+        words = kind_words(name)
+        if part > 0.045 and _LEGEND_WIDTH * part > 5.0 * len(words) + 4.0:
             dark = name not in ("bubble", "forward", "backward")
             colour = "white" if dark else "#202020"
             axis.text(
-                left + part / 2, 0, f"{name}\n{percent(part)}", ha="center", va="center", fontsize=8, color=colour
+                left + part / 2, 0, f"{words}\n{percent(part)}", ha="center", va="center", fontsize=8, color=colour
             )
         else:
-            narrow.append(f"{name} {percent(part, 2)}")
+            bar.set_label(f"{words} {percent(part, 2)}")
+            narrow.append(bar)
         left += part
-    axis.set_xlim(0.0, 1.0)
-    axis.set_axis_off()
-    rest = f" (narrow: {', '.join(narrow)})" if narrow else ""
-    axis.set_title(f"where the time goes, mean over ranks{rest}", loc="left", fontsize=9)
+    axis.set_title("where the time goes, mean over ranks", loc="left", fontsize=9)
+    if narrow:
+        legend_under(axis.figure, axis, narrow, 4.0)

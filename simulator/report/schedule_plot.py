@@ -16,6 +16,7 @@ from simulator.report.bars import (
     draw_columns,
     draw_numbers,
     has_two_ways,
+    kind_words,
 )
 from simulator.report.comparison_plot import check_format, cut_at, short_name
 from simulator.report.log_axis import label_log_axis
@@ -113,7 +114,7 @@ def _draw_timeline(axis: Axes, p: Prediction, limit: float, width: float) -> tup
 def _legend(figure: Figure, kinds: Sequence[int], two_ways: bool) -> None:
     from matplotlib.patches import Patch
 
-    handles = [Patch(facecolor=COLOURS[KINDS[kind]], label=KINDS[kind]) for kind in kinds]
+    handles = [Patch(facecolor=COLOURS[KINDS[kind]], label=kind_words(KINDS[kind])) for kind in kinds]
     if two_ways:
         handles.append(Patch(facecolor=colour_of("forward", 1), label="darker: the second direction"))
     figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), fontsize=8, frameon=False)

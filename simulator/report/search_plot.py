@@ -8,6 +8,7 @@ from pathlib import Path
 from simulator.errors import SpecError
 from simulator.report.log_axis import label_log_axis
 from simulator.report.save_picture import check_picture, save_picture
+from simulator.report.table import percent
 from simulator.units import in_unit
 
 __all__ = ["plot_search"]
@@ -22,6 +23,7 @@ def plot_search(
     capacity: float,
     path: str | Path,
     title: str = "",
+    probability: float = 0.0,
 ) -> Path:
     """Draw simulated plans into a file; its ending chooses the format.
 
@@ -30,6 +32,7 @@ def plot_search(
         front: the same of the plans that no other beats; by time.
         chosen: the plan taken.
         capacity: of the GPU [B].
+        probability: with which a plan must fit to count as one that does; 0 = its prediction decides.
 
     Raises:
         SpecError: nothing to draw, or an ending that names no picture format.
@@ -41,7 +44,9 @@ def plot_search(
     figure = Figure(figsize=(9.0, 5.4), dpi=130, layout="constrained")
     check_picture(path)
     axis = figure.subplots()
-    for fits, colour, label in ((False, _TOO_LARGE, "does not fit"), (True, _FITS, "fits")):
+    sure = percent(probability, 0)
+    words = (f"fits with less than {sure}", f"fits with {sure} or more") if probability else ("does not fit", "fits")
+    for fits, colour, label in ((False, _TOO_LARGE, words[0]), (True, _FITS, words[1])):
         some = [(seconds, in_unit(size, "GiB", "B")) for seconds, size, good in points if good == fits]
         if some:
             axis.plot(

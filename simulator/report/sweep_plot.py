@@ -5,6 +5,7 @@ Few lines have a colour each; many that of the setting which tells most of them 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ __all__ = ["plot_sweep"]
 
 _MOST_LINES = 12
 """That have a colour each."""
+_NEAREST = 0.08
+"""Values this part of the axis apart have labels of their own."""
 _WIDE = 130
 """Characters beside each other in a legend."""
 Group = tuple[str, ...]
@@ -70,6 +73,8 @@ def plot_sweep(rows: Sequence[Mapping[str, Any]], fields: Sequence[str], path: s
                 axis.plot(*zip(*some, strict=True), "o", ms=5, color=line.get_color(), mfc=face)
     if not numbers:
         axis.set_xticks(list(places.values()), list(places))
+    elif _apart(values := sorted({float(row[across]) for row in drawn})):
+        axis.set_xticks(values, [f"{value:g}" for value in values])
     axis.set_yscale("log")
     label_log_axis(axis.yaxis, lambda value: f"{value:g}")
     axis.set_xlabel(across)
@@ -82,6 +87,12 @@ def plot_sweep(rows: Sequence[Mapping[str, Any]], fields: Sequence[str], path: s
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
     return save_picture(figure, path)
+
+
+def _apart(values: Sequence[float]) -> bool:
+    """Whether a label under each value has room."""
+    near = min((b - a for a, b in itertools.pairwise(values)), default=math.inf)
+    return near >= _NEAREST * (values[-1] - values[0])
 
 
 def _tells_most(lines: Lines) -> int:

@@ -73,11 +73,19 @@ class Table:
         )
         rows = "\n".join(
             "<tr>"
-            + "".join(f"<td{'' if i in self.left else ' class=n'}>{html.escape(c)}</td>" for i, c in enumerate(row))
+            + "".join(f"<td{'' if i in self.left else ' class=n'}>{_cell(c)}</td>" for i, c in enumerate(row))
             + "</tr>"
             for row in self.rows
         )
         return f"<table>\n{f'<tr>{heads}</tr>' if any(self.headings) else ''}\n{rows}\n</table>"
+
+
+def _cell(text: str) -> str:
+    """A text as HTML; a bar of blocks becomes a box of its length, half an em a block."""
+    if not text or set(text) - set(_FULL + _PARTS[1:]):
+        return html.escape(text)
+    eighths = 8 * text.count(_FULL) + sum(_PARTS.index(letter) for letter in text if letter != _FULL)
+    return f'<div class=bar style="width:{eighths / 16:g}em"></div>'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,11 +178,12 @@ def plain_bars(text: str) -> str:
 
 
 def sections_html(sections: Iterable[Section]) -> str:
-    """Return sections as HTML: headings, paragraphs and tables."""
+    """Return sections as HTML elements: headings, paragraphs and tables."""
     out = []
     for section in sections:
-        out.append(f"<h2>{html.escape(section.title)}</h2>")
+        out.append(f"<section>\n<h2>{html.escape(section.title)}</h2>")
         out += [f"<p>{html.escape(line)}</p>" for line in section.lines]
         out += [section.table.html()] if section.table is not None and section.table.rows else []
         out += [f"<p>{html.escape(line)}</p>" for line in section.below]
+        out.append("</section>")
     return "\n".join(out)

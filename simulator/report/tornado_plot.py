@@ -12,6 +12,8 @@ from simulator.report.table import percent
 __all__ = ["plot_tornado"]
 
 _HOLDS, _CHANGES = "#2a78d6", "#d1495b"
+_WIDE = 0.1
+"""Of a wider axis the labels are whole per cent."""
 
 
 def plot_tornado(
@@ -45,7 +47,9 @@ def plot_tornado(
             axis.barh(place, best / now * regret, left=change, color=_CHANGES, height=0.55)
     axis.set_yticks(range(len(ordered)), [name for name, _, _ in ordered])
     axis.axvline(0.0, color="#606060", lw=0.8)
-    axis.xaxis.set_major_formatter(lambda value, _: percent(value, signed=True))
+    low, high = axis.get_xlim()
+    digits = 0 if high - low > _WIDE else 1
+    axis.xaxis.set_major_formatter(lambda value, _: percent(value, digits, signed=True))
     axis.set_xlabel("step time beside today's; blue: the best plan there, red: what keeping the plan adds")
     axis.grid(alpha=0.25, axis="x")
     axis.spines[["top", "right", "left"]].set_visible(False)

@@ -90,6 +90,11 @@ class Answer(Tabular):
         return found | ({"open": left} if left else {})
 
     @property
+    def counts(self) -> str:
+        """What became of the plans, to read."""
+        return ", ".join(f"{count:,} {_WORDS[cause]}" for cause, count in self.disposed.items())
+
+    @property
     def ties(self) -> tuple[Candidate, ...]:
         """Plans of the best that are asked for which nobody could tell apart: within the band of the best, less what all share."""
         if not self.best:
@@ -198,7 +203,6 @@ class Answer(Tabular):
         return [self._head(), *self._bests(run), *self._front(), *self._lost()]
 
     def _head(self) -> Section:
-        counts = ", ".join(f"{count:,} {_WORDS[cause]}" for cause, count in self.disposed.items())
         if self.proven:
             proof = f"proven: {self.proves if self.best else 'no plan of the space fits'}"
         elif self.gap is None:
@@ -213,7 +217,7 @@ class Answer(Tabular):
             title=f"{self.space.job.name}: {plans} in {show(self.seconds, 's')} ({self.strategy})",
             lines=(
                 f"least {_OBJECTIVE[self.objective]} of those that fit {need}",
-                counts,
+                self.counts,
                 proof,
                 *(
                     f"{field}: {', '.join('-' if v is None else setting_value(v) for v in values)}"

@@ -17,6 +17,9 @@ from simulator.units import show
 
 __all__ = ["Advice", "make_it_fit"]
 
+_MOST_SHORT = 3
+"""Changes that do not fit either which are told; all of them stand in the dictionary."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Advice:
@@ -51,10 +54,14 @@ class Advice:
 
     def section(self) -> Section:
         """Return the advice to read."""
-        rows = []
+        rows: list[tuple[str, ...]] = []
+        short = 0
         for trial in self.tried:
             p = trial.outcome
             if p is not None:
+                short += not p.fits
+                if short > _MOST_SHORT:
+                    continue
                 verdict = "fits" if p.fits else f"{show(p.peak_memory - p.capacity, 'B')} too much"
                 rows.append((trial.change.name, show(p.step_time, "s"), show(p.peak_memory, "B"), verdict))
         best = self.best
@@ -69,6 +76,7 @@ class Advice:
             title=f"does not fit: rank {self.rank} lacks {show(self.excess, 'B')}",
             lines=(way,),
             table=Table(headings=("change", "step", "fullest rank", ""), rows=tuple(rows), left=(0, 3)),
+            below=(f"{short - _MOST_SHORT} other changes fall short by more",) if short > _MOST_SHORT else (),
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from simulator.html.report import write_report
 from simulator.job import job_from_names
+from simulator.report.table import Section
 from simulator.simulation import simulate_job
 from tests.pages.patience import drawn, until
 
@@ -135,6 +136,25 @@ def test_nothing_leaves_the_screen(
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.locator("#theme").click()
     assert ground != page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+
+def test_a_phone_shows_every_column_of_what_would_help(report: str, visit: Callable[..., Any]) -> None:
+    page = visit(report, 390, 844)
+    cut = "[...document.querySelectorAll('#levers .scroll')].map((box) => box.scrollWidth - box.clientWidth)"
+    assert 0 >= max(page.evaluate(cut)), "verdicts and buttons stand inside the card"
+
+
+def test_what_nobody_asked_for_stands_below_the_timeline(tmp_path: Path, visit: Callable[..., Any]) -> None:
+    job = job_from_names("llama2_70b", "dgx_h100", [*PLAN, "workload.global_batch_size=32"])
+    asked, told = Section(title="asked"), Section(title="told anyway")
+    page = visit(write_report(simulate_job(job), job, tmp_path / "r.html", "dtsim run x", [asked], [told]).as_uri())
+    top = [page.get_by_role("heading", name=name).bounding_box()["y"] for name in ("asked", "Timeline", "told anyway")]
+    assert top == sorted(top)
+
+
+def test_long_names_break_between_their_words(report: str, visit: Callable[..., Any]) -> None:
+    page = visit(report, 390, 844)
+    assert page.locator("#critical td:has-text('all_reduce:') wbr").count()
 
 
 def test_a_finger_taps_and_two_zoom(report: str, visit: Callable[..., Any]) -> None:

@@ -182,6 +182,26 @@ def test_out_of_memory_is_an_answer_with_advice(dtsim: Any) -> None:
     assert math.isclose(advice["best"]["step_time_s"], again["step_time_s"]["value"])
 
 
+def test_advice_does_not_list_all_that_does_not_help(dtsim: Any) -> None:
+    tried = answer(dtsim("run", *TOO_LARGE, "--json"))["advice"]["tried"]
+    text = dtsim("run", *TOO_LARGE)[1]
+    far = sum(not trial["fits"] for trial in tried) - 3
+    assert far > 0, "else this tests nothing"
+    assert 3 == text.count("too much")
+    assert f"{far} other changes fall short by more" in text
+
+
+def test_the_command_in_a_page_asks_all_that_was_asked(dtsim: Any, tmp_path: Path) -> None:
+    page = tmp_path / "r.html"
+    asked = ("--set", "jitter.compute=0.02", "--tokens", "1T", "--samples", "2", "--seed", "3", "--measured", "2.5 s")
+    code, _, err = dtsim("run", "gpt2_124m_1gpu", *asked, "--report", str(page))
+    assert 0 == code, err
+    assert (
+        "dtsim run gpt2_124m_1gpu --set jitter.compute=0.02 --measured '2.5 s' --tokens 1T --samples 2 --seed 3"
+        in page.read_text()
+    )
+
+
 def test_run_says_which_tensors_stand_at_the_peak(dtsim: Any, job: str) -> None:
     found = answer(dtsim("run", job, "--json"))
     peak = found["largest_at_peak"]

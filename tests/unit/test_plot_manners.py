@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from simulator.goodput.picture import plot_goodput
+from simulator.goodput.study import goodput
 from simulator.job import load_job
 from simulator.program.prices import Prices
+from simulator.report.abstract_plot import plot_abstract
 from simulator.report.accuracy_plot import plot_accuracy
-from simulator.report.bars import COLOURS, colour_of
+from simulator.report.bars import COLOURS, colour_of, kind_words
 from simulator.report.collective_plot import plot_collective
 from simulator.report.comparison_plot import plot_comparison, plot_latency_sweep
 from simulator.report.plots import plot_prediction, plot_timelines
@@ -64,6 +67,14 @@ def one_step(path: Path) -> None:
     plot_prediction(found.program, prices, found.trace, path, title="a title as long as those of jobs are " * 3)
 
 
+def abstract(path: Path) -> None:
+    many = [
+        (f"a_schedule_of_a_long_name_{m}, 3 ranks, {m} microbatches", schedule_figures("gpipe", 3, m))
+        for m in range(2, 17)
+    ]
+    plot_abstract([(name, found.program, found.trace) for name, found in many], path)
+
+
 def accuracy(path: Path) -> None:
     plot_accuracy(["a", "a", "b"], [1.0, 1.5, 3.0], [1.1, 1.4, 2.9], "step [s]", path)
 
@@ -78,10 +89,10 @@ def sweep(path: Path) -> None:
     plot_sweep(rows, ["a", "b"], path)
 
 
-PICTURES = [latency, collective, scaling, timelines, one_step, accuracy, search, sweep]
+PICTURES = [latency, collective, scaling, timelines, one_step, abstract, accuracy, search, sweep]
 
 
-@pytest.mark.parametrize("picture", [latency, collective, scaling, timelines, one_step, search, sweep])
+@pytest.mark.parametrize("picture", [latency, collective, scaling, timelines, one_step, abstract, search, sweep])
 def test_no_legend_lies_over_data(picture: Any, drawn: list[Figure], tmp_path: Path) -> None:
     picture(tmp_path / "p.png")
     figure = drawn[0]
@@ -93,6 +104,71 @@ def test_no_legend_lies_over_data(picture: Any, drawn: list[Figure], tmp_path: P
             assert not box.overlaps(axis.get_window_extent()), axis.get_title(loc="left")
             labels = axis.xaxis.get_tightbbox()
             assert labels is None or not box.overlaps(labels)
+
+
+@pytest.mark.parametrize("picture", [timelines, one_step, abstract, search, sweep])
+def test_no_legend_leaves_the_picture(picture: Any, drawn: list[Figure], tmp_path: Path) -> None:
+    picture(tmp_path / "p.png")
+    figure = drawn[0]
+    for legend in [*figure.legends, *(legend for axis in figure.axes if (legend := axis.get_legend()))]:
+        assert figure.bbox.padded(2).containsx(legend.get_window_extent().x1)
+    assert max(axis.get_window_extent().width for axis in figure.axes) > 0.8 * figure.bbox.width
+
+
+def test_the_legend_of_every_rank_begins_with_the_first_and_ends_with_the_last(
+    drawn: list[Figure], tmp_path: Path
+) -> None:
+    found = schedule_figures("1f1b", 16, 32)
+    plot_abstract([("1f1b", found.program, found.trace)], tmp_path / "p.png")
+    named = [text.get_text() for text in drawn[0].axes[-1].get_legend().get_texts()]
+    assert ["rank 0", "rank 15"] == [named[0], named[-1]]
+
+
+@pytest.mark.parametrize("draw", [plot_abstract, plot_timelines])
+def test_one_timeline_much_longer_than_the_others_is_cut(draw: Any, drawn: list[Figure], tmp_path: Path) -> None:
+    runs = [(name, schedule_figures(name, 8, 16)) for name in ("1f1b", "zb_h1", "gems")]
+    draw([(name, found.program, found.trace) for name, found in runs], tmp_path / "p.png")
+    longest = max(found.trace.makespan for name, found in runs if name != "gems")
+    axes = drawn[0].axes[:3]
+    assert all(axis.get_xlim()[1] <= 2.3 * longest for axis in axes)
+    assert [False, False, True] == ["cut" in axis.get_title(loc="left") for axis in axes]
+
+
+def test_curves_of_schedules_are_named_by_what_tells_them_apart(drawn: list[Figure], tmp_path: Path) -> None:
+    runs = [(f"{name}, 4 ranks, 8 microbatches", schedule_figures(name, 4, 8)) for name in ("1f1b", "gpipe", "zb_h1")]
+    plot_abstract([(name, found.program, found.trace) for name, found in runs], tmp_path / "p.png")
+    named = [text.get_text() for text in drawn[0].axes[-1].get_legend().get_texts()]
+    assert {"1f1b", "gpipe", "zb_h1"} == {name for text in named for name in text.split("; ")}
+
+
+def test_every_part_of_where_the_time_goes_has_its_colour_in_words(drawn: list[Figure], tmp_path: Path) -> None:
+    found = simulate_job(load_job("gpt3_13b_2xdgx_a100"))
+    plot_prediction(found.program, found.prices, found.trace, tmp_path / "p.png")
+    axis = drawn[0].axes[-1]
+    written = [*axis.texts, *(axis.get_legend().get_texts() if axis.get_legend() else [])]
+    told = " ".join(text.get_text().replace("\n", " ") for text in written)
+    parts = {name for name, seconds in found.breakdown.items() if seconds > 0}
+    assert {"tp", "host"} <= parts
+    assert all(kind_words(name) in told for name in parts)
+
+
+def test_a_step_without_a_bubble_has_an_axis_from_zero(drawn: list[Figure], tmp_path: Path) -> None:
+    plot_comparison([("one", simulate_job(load_job("gpt2_124m_1gpu")))], tmp_path / "p.png")
+    low, high = drawn[0].axes[1].get_xlim()
+    assert 0.0 == low < high
+
+
+def test_plans_that_may_fit_are_not_told_to_be_too_large(drawn: list[Figure], tmp_path: Path) -> None:
+    points = [(1.0, 60.0 * 2**30, False), (1.1, 50.0 * 2**30, True)]
+    plot_search(points, [], None, 80.0 * 2**30, tmp_path / "p.png", probability=0.9)
+    told = {text.get_text() for text in drawn[0].legends[0].get_texts()}
+    assert {"fits with less than 90 %: 1", "fits with 90 % or more: 1"} <= told
+
+
+def test_a_run_that_loses_nothing_says_so(drawn: list[Figure], tmp_path: Path) -> None:
+    plot_goodput(goodput(load_job("gpt2_124m_1gpu"), None, 86400.0, 2), tmp_path / "p.png")
+    words = [text.get_text() for axis in drawn[0].axes for text in axis.texts]
+    assert any("nothing" in word for word in words), words
 
 
 @pytest.mark.parametrize("picture", PICTURES)

@@ -400,6 +400,7 @@ def test_the_best_plan_is_a_setting_that_the_page_can_show(server: Server) -> No
     assert after["facts"]["batch"] == before["facts"]["batch"]
     assert (SMALL["model"], SMALL["gpus"]) == (found["controls"]["model"], found["controls"]["gpus"])
     assert "plans:" in found["found"]
+    assert " too large" in found["found"], "not the name of a count"
 
 
 def test_where_no_plan_fits_a_search_says_so(server: Server) -> None:

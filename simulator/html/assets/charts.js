@@ -19,7 +19,7 @@ function breakdownCard(data) {
 function ladder(rows, whole) {
   const longest = Math.max(...rows.map(([, seconds]) => seconds));
   return el("div", { class: "scroll" }, el("table", { class: "wide" }, rows.map(([words, seconds]) => el("tr", {},
-    el("td", {}, words), el("td", { class: "n" }, show.time(seconds)), el("td", { class: "n" }, show.percent(seconds / whole)),
+    el("td", {}, breakable(words)), el("td", { class: "n" }, show.time(seconds)), el("td", { class: "n" }, show.percent(seconds / whole)),
     el("td", { class: "meter" }, el("div", { style: { width: `${Math.max(0, (100 * seconds) / longest)}%` } }))))));
 }
 
@@ -36,13 +36,14 @@ function rooflineChart(data) {
   const decade = (values, way) => 10 ** Math[way](Math.log10(values));
   const x0 = decade(Math.min(...xs) / 1.2, "floor"), x1 = decade(Math.max(...xs) * 1.2, "ceil"), y0 = decade(Math.min(...ys, top / 50) / 1.2, "floor"), y1 = top * 2.2;
   const X = (v) => L + (Math.log(v / x0) / Math.log(x1 / x0)) * (W - L - R), Y = (v) => H - B - (Math.log(v / y0) / Math.log(y1 / y0)) * (H - B - T);
-  const picture = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "roofline of the kernels" });
-  for (let v = x0; v <= x1 * 1.01; v *= 10) picture.append(svg("line", { class: "grid", x1: X(v), x2: X(v), y1: T, y2: H - B }), svg("text", { x: X(v), y: H - B + 15, "text-anchor": "middle" }, three(v)));
+  const labels = [], picture = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "roofline of the kernels" });
+  for (let v = x0; v <= x1 * 1.01; v *= 10) picture.append(svg("line", { class: "grid", x1: X(v), x2: X(v), y1: T, y2: H - B }), svg("text", { x: Math.min(X(v), W - 3), y: H - B + 15, "text-anchor": X(v) > W - R - 9 ? "end" : "middle" }, v < 1000 ? three(v) : `${three(v / 1000)} k`));
   for (let v = y0; v <= y1; v *= 10) picture.append(svg("line", { class: "grid", x1: L, x2: W - R, y1: Y(v), y2: Y(v) }), svg("text", { x: L - 7, y: Y(v) + 4, "text-anchor": "end" }, show.rate(v).replace("/s", "")));
   picture.append(svg("text", { x: (L + W) / 2, y: H - 3, "text-anchor": "middle" }, "intensity: FLOP per byte of device memory"), svg("text", { x: L + 4, y: T + 2 }, "FLOP/s"));
   for (const [dtype, peak] of peaks) {
     const ridge = peak / data.bandwidth, low = Math.max(x0, y0 / data.bandwidth);
-    picture.append(svg("path", { class: "roof", d: `M${X(low)} ${Y(low * data.bandwidth)}L${X(ridge)} ${Y(peak)}L${X(x1)} ${Y(peak)}` }), svg("text", { x: W - R, y: Y(peak) - 5, "text-anchor": "end" }, `${dtype}: ${show.rate(peak)}`));
+    picture.append(svg("path", { class: "roof", d: `M${X(low)} ${Y(low * data.bandwidth)}L${X(ridge)} ${Y(peak)}L${X(x1)} ${Y(peak)}` }));
+    labels.push(svg("text", { class: "over", x: W - R, y: Y(peak) - 5, "text-anchor": "end" }, `${dtype}: ${show.rate(peak)}`));
   }
   const slope = Math.atan2(Y(1e3) - Y(1), X(1e3) - X(1)) * (180 / Math.PI), from = Math.max(x0, y0 / data.bandwidth) * 1.6;
   picture.append(svg("text", { transform: `translate(${X(from)} ${Y(from * data.bandwidth) - 6}) rotate(${slope})` }, show.wire(data.bandwidth)));
@@ -51,6 +52,7 @@ function rooflineChart(data) {
     const [x, y] = spot(k), say = (event) => showTip(event.clientX, event.clientY, `${k.name} (${k.phase})`, kernelFacts(k, data));
     picture.append(svg("circle", { cx: X(x), cy: Y(y), r: 3 + 9 * Math.sqrt(k.seconds / most), style: `fill:${workColour(k.work)};fill-opacity:.82`, onpointermove: say, onpointerdown: say, onpointerleave: hideTip }));
   }
+  picture.append(...labels);
   return picture;
 }
 
@@ -76,13 +78,13 @@ function kernelTable(data, most) {
 function leverTable(levers, now) {
   const most = Math.max(...levers.map((l) => Math.abs(now / l.seconds - 1)), 1e-9);
   return el("div", { class: "scroll" }, el("table", { class: "wide levers" },
-    el("tr", {}, el("th", {}, "change"), el("th", { class: "n" }, "step"), el("th", { class: "n" }, "speed"), el("th", { class: "meter" }), el("th", { class: "n" }, "fullest rank"), el("th"), el("th")),
+    el("tr", {}, el("th", {}, "change"), el("th", { class: "n" }, "step"), el("th", { class: "n" }, "speed"), el("th", { class: "meter" }), el("th", { class: "n" }, "fullest rank"), el("th")),
     levers.map((l) => {
       const gain = now / l.seconds - 1, text = l.settings.map((s) => `--set ${/^[\w.=-]+$/.test(s) ? s : `'${s}'`}`).join(" ");
       const copy = el("button", { type: "button", title: text, onclick: () => copyText(text, copy) }, "copy");
-      return el("tr", {}, el("td", {}, l.name), el("td", { class: "n" }, show.time(l.seconds)), el("td", { class: `n ${gain > 0 ? "good" : ""}` }, show.signed(gain)),
+      return el("tr", {}, el("td", {}, breakable(l.name)), el("td", { class: "n" }, show.time(l.seconds)), el("td", { class: `n ${gain > 0 ? "good" : ""}` }, show.signed(gain)),
         el("td", { class: "meter" }, el("div", { class: gain > 0 ? "" : "slower", style: { width: `${(100 * Math.abs(gain)) / most}%` } })),
-        el("td", { class: "n" }, show.bytes(l.bytes)), el("td", {}, el("span", { class: `chip ${l.fits ? "good" : "bad"}` }, l.fits ? "fits" : "does not fit")), el("td", {}, l.settings.length ? copy : null));
+        el("td", { class: "n" }, show.bytes(l.bytes), " ", el("span", { class: `chip ${l.fits ? "good" : "bad"}` }, l.fits ? "fits" : "does not fit")), el("td", {}, l.settings.length ? copy : null));
     })));
 }
 

@@ -132,6 +132,21 @@ function axisTicks(low, high, wanted) {
   return out;
 }
 
+// Names of code may break behind ":" and "_".
+const breakable = (text) => text.split(/(?<=[:_])(?=\w)/).flatMap((word, i) => (i ? [el("wbr"), word] : [word]));
+
+// Text over lines: the ground shows around its letters.
+function ringed(pen, text, x, y) {
+  pen.save();
+  pen.setLineDash([]);
+  pen.lineJoin = "round";
+  pen.lineWidth = 4;
+  pen.strokeStyle = colour("card");
+  pen.strokeText(text, x, y);
+  pen.restore();
+  pen.fillText(text, x, y);
+}
+
 function legend(entries) {
   return el("div", { class: "legend" }, entries.map(([name, variable]) =>
     el("span", {}, el("i", { style: { background: `var(--${variable})` } }), name)));

@@ -40,7 +40,7 @@ class MemoryChart {
 
   draw() {
     const height = 220, [pen, width] = sized(this.canvas, height);
-    Object.assign(this, { width, high: height - 20, gutter: width < 560 ? 46 : 58 });
+    Object.assign(this, { width, high: height - 20, gutter: width < 560 ? 50 : 58 });
     pen.font = "11px system-ui, sans-serif";
     pen.textBaseline = "middle";
     pen.lineWidth = 1;
@@ -53,7 +53,7 @@ class MemoryChart {
       pen.stroke();
       pen.fillStyle = colour("soft");
       pen.textAlign = "right";
-      pen.fillText(`${three(gib)} GiB`, this.gutter - 6, y);
+      pen.fillText(`${three(gib)} GiB`, this.gutter - 6, y, this.gutter - 8);
     }
     pen.textAlign = "center";
     for (const tick of axisTicks(this.from * this.makespan, this.to * this.makespan, (width - this.gutter) / 110)) {
@@ -64,7 +64,12 @@ class MemoryChart {
     pen.beginPath();
     pen.rect(this.gutter, 0, width - this.gutter, this.high + 1);
     pen.clip();
+    pen.save();
+    pen.beginPath();
+    pen.rect(0, 0, this.x(1), height);
+    pen.clip();
     if (this.rank < 0) this.drawLines(pen); else this.drawStack(pen, this.rank);
+    pen.restore();
     pen.setLineDash([6, 4]);
     pen.strokeStyle = pen.fillStyle = colour("bad");
     pen.lineWidth = 1.4;
@@ -74,7 +79,7 @@ class MemoryChart {
       pen.lineTo(width, this.y(capacity));
       pen.stroke();
       pen.textAlign = "left";
-      pen.fillText(`limit ${show.bytes(capacity)}`, this.gutter + 6, this.y(capacity) + (this.y(capacity) < 22 ? 10 : -9));
+      ringed(pen, `limit ${show.bytes(capacity)}`, this.gutter + 6, this.y(capacity) + (this.y(capacity) < 22 ? 10 : -9));
     }
     pen.restore();
     pen.setLineDash([]);

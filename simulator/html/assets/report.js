@@ -36,9 +36,9 @@ function trustCard(data) {
   return card("trust", "How far to trust this", null, el("p", {}, kind),
     note("The band holds 8 of 10 measured runs when each is judged without its own source; docs/accuracy.md has the table."),
     el("h3", {}, "what makes the band wide (one sigma, towards slower)"),
-    el("div", { class: "scroll" }, el("table", { class: "wide" }, data.terms.map(([name, s]) => el("tr", {}, el("td", {}, name), el("td", { class: "n" }, show.percent(s)), el("td", { class: "meter" }, el("div", { style: { width: `${(100 * s) / most}%` } })))))),
-    el("dl", { class: "facts" }, el("dt", {}, "no measurement behind"), el("dd", {}, data.uncalibrated.join(", ") || "nothing: every price rests on measurements"),
-      el("dt", {}, "measurements behind"), el("dd", {}, data.calibrated.join(", ") || "nothing")));
+    el("div", { class: "scroll" }, el("table", { class: "wide" }, data.terms.map(([name, s]) => el("tr", {}, el("td", {}, breakable(name)), el("td", { class: "n" }, show.percent(s)), el("td", { class: "meter" }, el("div", { style: { width: `${(100 * s) / most}%` } })))))),
+    el("dl", { class: "facts" }, el("dt", {}, "no measurement behind"), el("dd", {}, data.uncalibrated.length ? breakable(data.uncalibrated.join(", ")) : "nothing: every price rests on measurements"),
+      el("dt", {}, "measurements behind"), el("dd", {}, data.calibrated.length ? breakable(data.calibrated.join(", ")) : "nothing")));
 }
 
 function originCard(data) {
@@ -71,14 +71,15 @@ async function main() {
   const room = card("memory", "Memory over time", null, memoryHost, el("h3", {}, "what stands there at the peak"), peak);
   scene.append(line, room, el("div", { class: "two" }, card("breakdown", "Where the time goes (mean over ranks)", null, breakdownCard(report.breakdown)), criticalCard(report.critical)),
     roofCard(report.roofline), leverCard(report.levers, report.answer.step), el("div", { class: "two" }, trustCard(report.trust), originCard(report.origin)));
-  const extra = byId("extra");
+  const [extra, later] = [byId("extra"), byId("later")];
   if (extra.children.length) byId("advice").append(el("section", { class: "card" }, extra));
+  if (later.children.length) byId("roofline").before(el("section", { class: "card" }, later));
   const chart = new MemoryChart(memoryHost);
   await chart.load(memory, timeline);
   const picture = new Timeline(lineHost, { choose: (b) => chosen.replaceChildren(...chosenBar(picture, b)), view: (from, to) => chart.show(from, to) });
   await picture.load(timeline);
   line.querySelector(".head").append(picture.tools());
-  line.append(kindLegend([...picture.kindsSeen, "bubble"]), picture.columns.way ? note("Darker: the second direction of the pipeline.") : "", note(`Drag to pan; Ctrl and wheel, two fingers or + and − to zoom; a tap or click opens a bar. Numbers are microbatches.${timeline.all_ranks > timeline.ranks.length ? ` ${timeline.ranks.length} of ${timeline.all_ranks} pipeline ranks are shown, so that the page stays small.` : ""}`), chosen);
+  line.append(kindLegend([...picture.kindsSeen, "bubble"]), picture.columns.way ? note("Darker: the second direction of the pipeline.") : "", note(`Drag to pan; Ctrl and wheel, two fingers or + and − to zoom; a tap or click opens a bar. Numbers are microbatches; the longest chain is the work and the messages that set the step time.${timeline.all_ranks > timeline.ranks.length ? ` ${timeline.ranks.length} of ${timeline.all_ranks} pipeline ranks are shown, so that the page stays small.` : ""}`), chosen);
   room.querySelector(".head").append(chart.choice);
   const fill = () => {
     const i = chart.rank < 0 ? Math.max(0, memory.peaks.findIndex((p) => p.rank === memory.fullest)) : chart.rank;

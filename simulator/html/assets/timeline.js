@@ -62,7 +62,7 @@ class Timeline {
   layout() {
     const ranks = this.data.ranks.length, narrow = this.canvas.clientWidth < 560;
     this.band = Math.max(5, Math.min(narrow ? 40 : 46, 480 / ranks));
-    this.gutter = this.band < 9 && ranks > 1 ? 34 : narrow ? 46 : 58;
+    this.gutter = this.band < 9 && ranks > 1 ? 34 : narrow ? 50 : 58;
     return AXIS + this.band * ranks + 2;
   }
 
@@ -257,7 +257,7 @@ class Timeline {
     const { item, kind, action, chunk, microbatch, takes, gives, path } = this.columns, { makespan, unit } = this.data;
     const time = (part) => (unit ? three(part * makespan) : show.time(part * makespan)), instant = (part) => (unit ? three(part * makespan) : show.instant(part * makespan));
     const rank = this.laneOf(b).rank, one = this.data.items[item[b]] || {};
-    const again = this.data.kinds[kind[b]] === "recompute" || (one.split && one.split.recompute > 0), parts = path && path[b] & 2;
+    const parts = path && path[b] & 2, both = this.data.kinds[kind[b]] === "recompute" || (one.split && one.split.recompute > 0) ? " (recompute and backward)" : "";
     const effect = (n) => (n === undefined || n === NONE || !this.data.effects[n] ? null : `${show.bytes(this.data.effects[n][0])} (${this.data.effects[n][1]})`);
     return [
       ["is", this.data.kinds[kind[b]] + (one.name && action[b] < UPDATE ? `: ${parts ? "several segments, first " : ""}${one.name}` : "")],
@@ -267,8 +267,8 @@ class Timeline {
       ["from", `${instant(this.start[b])} to ${instant(this.end[b])}`],
       ["lasts", time(this.end[b] - this.start[b])],
       ["message", one.message === undefined ? null : `${show.bytes(one.message)} ${one.what} over ${one.group}`],
-      [again ? "both compute" : "computes", one.flops && !parts ? show.flops(one.flops) : null],
-      [again ? "both read, write" : "reads, writes", one.moved && !parts ? show.bytes(one.moved) : null],
+      ["computes", one.flops && !parts ? show.flops(one.flops) + both : null],
+      ["reads, writes", one.moved && !parts ? show.bytes(one.moved) + both : null],
       ["allocates", effect(takes && takes[b])],
       ["frees", effect(gives && gives[b])],
       ["longest chain", path && path[b] & 1 ? "is on it" : null],

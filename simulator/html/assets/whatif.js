@@ -68,7 +68,7 @@ class Setting {
     const run = money.run;
     if (run) return tile("to train", run.price_usd === null ? show.days(run.time_s.value) : show.money(run.price_usd), run.price_usd === null ? `${show.count(run.gpu_hours)} GPU-hours; no price known` : `${show.days(run.time_s.value)}, ${show.count(run.gpu_hours)} GPU-hours at ${three(money.price)} $`);
     const per = money.gpu_hours_per_token * 1e9;
-    return money.price === null ? tile("a billion tokens", `${three(per)} GPU-h`, "set $ per GPU-hour to see money") : tile("a billion tokens", show.money(per * money.price), `${three(per)} GPU-hours at ${three(money.price)} $ on ${facts.gpu}`);
+    return money.price === null ? tile("a billion tokens", `${per < 1000 ? three(per) : show.count(per)} GPU-h`, "set $ per GPU-hour to see money") : tile("a billion tokens", show.money(per * money.price), `${per < 1000 ? three(per) : show.count(per)} GPU-hours at ${three(money.price)} $ on ${facts.gpu}`);
   }
 }
 

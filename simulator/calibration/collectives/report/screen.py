@@ -16,6 +16,7 @@ from simulator.calibration.collectives.tool import Collected
 from simulator.collectives import bus_factor, collective_seconds, profile_of
 from simulator.errors import SimulatorError
 from simulator.hardware.coefficients import SIZE_CLASSES, PairName, Profile
+from simulator.report.log_axis import label_log_axis
 from simulator.report.prediction import QUANTILE
 from simulator.report.save_picture import check_picture, save_picture
 from simulator.report.table import Section, Table, percent
@@ -23,6 +24,8 @@ from simulator.units import in_unit, show
 
 __all__ = ["calibration_sections", "fit_figures", "plot_fit"]
 
+_MOST_ERROR = 50.0
+"""Per cent at the edges of the picture of residuals."""
 _COLOURS = ("#4e79a7", "#e15759", "#59a14f", "#f28e2b", "#b07aa1", "#76b7b2", "#9c755f", "#edc948")
 
 
@@ -152,7 +155,6 @@ def plot_fit(profiles: Sequence[Profile], logs: Sequence[NcclLog], path: str | P
         SpecError: an ending that names no picture format.
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogFormatter
 
     figure = Figure(figsize=(11.0, 7.0), dpi=120, layout="constrained")
     check_picture(path)
@@ -164,15 +166,16 @@ def plot_fit(profiles: Sequence[Profile], logs: Sequence[NcclLog], path: str | P
             number += 1
     above.set_xscale("log", base=2)
     above.set_yscale("log")
-    for shown in (above.yaxis.set_major_formatter, above.yaxis.set_minor_formatter):
-        shown(LogFormatter(minor_thresholds=(2.0, 0.7)))
+    label_log_axis(above.xaxis, lambda value: show(value, "B"), base=2)
+    label_log_axis(above.yaxis, lambda value: f"{value:g}")
+    above.set_title("points: measured; lines: fitted", loc="left", fontsize=11, weight="bold")
     above.set_ylabel("bus bandwidth [GB/s]")
     above.legend(fontsize=7, loc="upper left")
     above.grid(alpha=0.3)
     below.axhline(0.0, color="#404040", lw=0.8)
-    below.set_ylim(-50, 50)
+    below.set_ylim(-1.04 * _MOST_ERROR, 1.04 * _MOST_ERROR)
     below.set_ylabel("error of the time [%]", fontsize=9)
-    below.set_xlabel("message [B]")
+    below.set_xlabel("message; errors beyond the edge lie on it")
     below.grid(alpha=0.3)
     return save_picture(figure, path)
 
@@ -191,4 +194,5 @@ def _draw(above: Any, below: Any, log: NcclLog, profile: Profile, colour: str) -
         label=f"{log.name} ({log.kind})",
     )
     above.plot(size, in_unit(factor, "GB/s", "B/s") * size / fitted, "-", lw=1.2, color=colour)
-    below.plot(size, 100.0 * (fitted / seconds - 1), ".", ms=5, color=colour)
+    errors = np.clip(100.0 * (fitted / seconds - 1), -_MOST_ERROR, _MOST_ERROR)
+    below.plot(size, errors, ".", ms=5, color=colour)
