@@ -200,6 +200,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "fsdp_unit": ({"zero_stage": 3}, None, 4),
     "fsdp_gather": ({"zero_stage": 3, "pipeline_parallel": 2, "schedule": "gpipe"}, None, "visit"),
     "fsdp_reduce": ({"zero_stage": 3}, None, "step"),
+    "reduce_gradients": ({"overlap_gradients": True}, "step", "microbatch"),
     "quantized_weights": ({"zero_stage": 3}, False, True),
     "optimizer_in_backward": ({"microbatch_size": 4}, False, True),
     "quantized_gradients": ({"zero_stage": 3, "secondary_shard_size": 4}, False, True),

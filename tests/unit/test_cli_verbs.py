@@ -294,51 +294,6 @@ def test_compare_gives_a_schedule_the_chunks_it_can_take(dtsim: Any, job: str) -
     assert ["schedule 1f1b", "schedule interleaved_1f1b (chunks_per_rank 2)"] == [row["name"] for row in rows]
 
 
-@pytest.mark.parametrize("spelling", ["all_to_all", "alltoall", "AllToAll"])
-def test_collective_answers_to_any_spelling(dtsim: Any, spelling: str) -> None:
-    found = answer(dtsim("collective", spelling, "--size", "1GiB", "--cluster", "dgx_h100", "--ranks", "16", "--json"))
-    time = found["time_s"]
-    assert "all_to_all" == found["kind"]
-    assert time["low"] < time["value"] < time["high"]
-    assert math.isclose(2**30 / time["value"], found["algorithm_bandwidth"])
-    assert math.isclose(found["algorithm_bandwidth"] * 15 / 16, found["bus_bandwidth"])
-
-
-def test_collective_with_servers_and_through_one_port(dtsim: Any) -> None:
-    words = ("collective", "all_reduce", "--size", "1GiB", "--cluster", "dgx_a100", "--ranks", "8", "--nodes", "8")
-    few, many = (
-        answer(dtsim(*words, "--algorithm", "byteps", "--servers", k, "--json"))["time_s"]["value"] for k in ("0", "8")
-    )
-    assert 1.75 == pytest.approx(few / many, rel=0.01)
-    for more, told in (((), "servers help byteps"), (("--algorithm", "byteps", "--nodes", "1"), "lie on one")):
-        code, out, error = dtsim(*words, "--servers", "3", *more)
-        assert (2, "") == (code, out)
-        assert told in error
-    code, out, _ = dtsim(*words, "--algorithm", "naive")
-    assert 0 == code
-    assert "4 times as many each way, 8 times as long" in out
-
-
-def test_collective_over_more_nodes_takes_another_way(dtsim: Any) -> None:
-    one, eight = (
-        answer(
-            dtsim(
-                "collective", "all_reduce", "--size", "1GiB", "--cluster", "dgx_h100", "--ranks", "8", *more, "--json"
-            )
-        )
-        for more in ((), ("--nodes", "8"))
-    )
-    assert one["time_s"]["value"] < eight["time_s"]["value"]
-    ring = answer(
-        dtsim(
-            *("collective", "all_reduce", "--size", "1GiB", "--cluster", "dgx_h100", "--ranks", "8", "--json"),
-            *("--algorithm", "ring", "--protocol", "simple"),
-        )
-    )
-    assert ("ring", "simple") == (ring["algorithm"], ring["protocol"])
-    assert one["time_s"]["value"] <= ring["time_s"]["value"]
-
-
 def test_init_writes_a_job_that_runs(dtsim: Any, tmp_path: Path) -> None:
     path = tmp_path / "new.toml"
     arguments = ("init", "--model", "llama2_13b", "--cluster", "dgx_a100", "--gpus", "16", "--output", str(path))
