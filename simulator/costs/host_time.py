@@ -163,7 +163,7 @@ def _python(table: OperatorTable, i: int, launches: int, times: HostTimes) -> fl
     """The host's seconds of a row beside its launches."""
     if table.kind[i] == COLLECTIVE:
         return times.module
-    if table.work[i] not in ("gemm", "attention"):
+    if table.work[i] not in ("gemm", "attention") or table.phase[i] == "optimizer":  # no module's forward
         calls = 1 if table.call[i] == _CAST else launches
         return times.module if table.call[i] in (_GATHER, EXCHANGED) else calls * times.operator
     if table.part[i] == "weight":

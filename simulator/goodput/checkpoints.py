@@ -20,7 +20,7 @@ from simulator.hardware.host import load_host_coefficients
 from simulator.job import Job
 from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
-from simulator.workload.optimizers import OPTIMIZERS
+from simulator.workload.optimizers import OPTIMIZERS, optimizer_cost
 
 __all__ = [
     "CheckpointCost",
@@ -73,8 +73,11 @@ def checkpoint_bytes(job: Job, prediction: Prediction) -> float:
     """
     numbers = job.workload.numbers
     master = _MASTER if numbers.master_weights else 0.0
-    state = OPTIMIZERS.get(job.workload.optimizer).cost(numbers.element, 4, numbers.master_weights).state
-    full = job.workload.model.parameters * (numbers.element + master + state)
+    model, name = job.workload.model, job.workload.optimizer
+    tables = model.vocabulary * model.hidden * (1 if model.tied_embeddings else 2)
+    others = tables / model.parameters if OPTIMIZERS.get(name).others else 0.0
+    state = optimizer_cost(name, numbers.element, 4, numbers.master_weights, others).state
+    full = model.parameters * (numbers.element + master + state)
     program = prediction.program
     on_gpus = sum(
         weight * float(effect.by_category()[_KEPT].sum())

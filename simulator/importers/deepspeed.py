@@ -51,6 +51,7 @@ _OPTIMIZERS = {
     "lion": "lion",
     "fusedlion": "lion",
     "deepspeedcpulion": "lion",
+    "muon": "muon",
 }
 _DTYPES = {
     "fp32": "fp32",

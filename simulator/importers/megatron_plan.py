@@ -99,8 +99,10 @@ def _precision(settings: Settings, findings: Findings) -> None:
     elif base is not None:
         findings.put("workload.precision", base, settings.said(base))
     name = (settings.word("optimizer") or "").lower()
-    if name in ("adam", "lion", "sgd"):
-        findings.put("workload.optimizer", name, settings.said("optimizer"))
+    if name in ("adam", "lion", "sgd", "muon", "dist_muon"):
+        findings.put("workload.optimizer", name.removeprefix("dist_"), settings.said("optimizer"))
+        if name.startswith("dist_"):
+            findings.assume("plan.zero_stage", 1, f"{name} shares states among the replicas, whole tensors each")
     elif name:
         findings.skip(settings.said("optimizer"), f"{name} is not modelled; adam's states and updates are counted")
     wide, narrow = settings.flag("accumulate_allreduce_grads_in_fp32"), settings.flag("grad_reduce_in_bf16")

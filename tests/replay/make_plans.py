@@ -90,7 +90,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "plan.rank_order": (["tp", "dp", "pp"], ["tp", "pp", "dp"], ["dp", "tp", "cp", "pp"]),
     "plan.framework": tuple(names("frameworks")),
     "workload.precision": ("fp32", "tf32", "fp16", "bf16", "bf16_true", "fp8", "fp8_current", "fp8_block", "mxfp8", "nvfp4"),
-    "workload.optimizer": ("adam", "adam_8bit", "adafactor", "sgd", "lamb", "lars", "lion"),
+    "workload.optimizer": ("adam", "adam_8bit", "adafactor", "sgd", "lamb", "lars", "lion", "muon"),
     "workload.document_length": (100.0,),
     "workload.target_length": (64,),
     "family": tuple(FAMILIES),

@@ -305,3 +305,13 @@ def test_what_a_script_leaves_to_another_file_is_asked_for_by_name(tmp_path: Pat
     path.write_text(flags("--max-position-embeddings 512 --micro-batch-size 1 --bf16 --tokenizer-type Llama3Tokenizer"))
     with pytest.raises(SpecError, match=r"Way out: --set model\.vocabulary=VALUE"):
         load_any_job(str(path), (), None, "dgx_h100")
+
+
+@pytest.mark.parametrize(("name", "stage"), [("muon", None), ("dist_muon", 1)])
+def test_muon_with_and_without_shared_states(tmp_path: Path, name: str, stage: int | None) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(
+        f"torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 2 --hidden-size 512 --optimizer {name} --bf16"
+    )
+    job = import_files([script]).job()
+    assert ("muon", stage) == (job["workload"]["optimizer"], job["plan"].get("zero_stage"))

@@ -15,10 +15,12 @@ from simulator.lowering.layers.fused_experts import with_kernels
 from simulator.lowering.layers.gathered import gathered_bytes, kept_ways, kept_weights
 from simulator.lowering.layers.graphs import graph_inputs, started_by
 from simulator.lowering.layers.holdings import (
+    Matrix,
     expert_parameters,
     held_by,
     parameters,
     summed_parameters,
+    weight_matrices,
     weight_tensors,
 )
 from simulator.lowering.layers.joins import gather_pieces
@@ -63,6 +65,7 @@ class LayerCost:
         input_bytes: activation that crosses a chunk boundary, per GPU [B].
         tensors: sizes of its weight tensors, those of routed experts left out [count].
         between: gradients of what operators with weights made, from which those of the weights are made [B].
+        matrices: makes the list of its matrices of weights; nothing of what is no layer.
     """
 
     tables: Mapping[str, Callable[[], OperatorTable]]
@@ -76,6 +79,7 @@ class LayerCost:
     summed: tuple[tuple[str, tuple[str, ...], float], ...] = ()
     tensors: tuple[float, ...] = ()
     between: float = 0.0
+    matrices: Callable[[], tuple[Matrix, ...]] = tuple
 
     @functools.cached_property
     def forward(self) -> OperatorTable:
@@ -239,6 +243,9 @@ def _layer_cost(
         expert_parameters=plain.expert_parameters,
         tensors=plain.tensors,
         between=plain.between,
+        matrices=functools.partial(weight_matrices, ctx, part, experts_apart)
+        if is_layer(kind) or kind == MTP_LAYER
+        else tuple,
     )
 
 

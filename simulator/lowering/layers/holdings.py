@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.partition.layout import kind_of
@@ -11,7 +12,25 @@ from simulator.partition.strategies.base import TENSOR
 from simulator.workload.graph import Kernel, Product, Tensor
 from simulator.workload.operator import LayerPart, Operator
 
-__all__ = ["MESH_WEIGHTS", "expert_parameters", "held_by", "parameters", "summed_parameters", "weight_tensors"]
+__all__ = [
+    "MESH_WEIGHTS",
+    "Matrix",
+    "expert_parameters",
+    "held_by",
+    "parameters",
+    "summed_parameters",
+    "weight_matrices",
+    "weight_tensors",
+]
+
+
+class Matrix(NamedTuple):
+    """A matrix of weights on one GPU: how many like it, rows and columns, and whether routed experts' own ranks hold it."""
+
+    many: int
+    rows: int
+    columns: int
+    experts: bool
 
 
 MESH_WEIGHTS = "weight"
@@ -68,6 +87,26 @@ def weight_tensors(ctx: LayerContext, part: LayerPart, norm: str, experts_apart:
     """
     listed = [o for o in part.operators if not (experts_apart and _of_experts(ctx, o))]
     return tuple(size for o in listed for size in _tensors(ctx, o, norm))
+
+
+def weight_matrices(ctx: LayerContext, part: LayerPart, experts_apart: bool) -> tuple[Matrix, ...]:
+    """The matrices of a layer as one GPU holds them: those that stand side by side, as of experts, one by one."""
+    found = []
+    for o in part.operators:
+        if isinstance(o.op, Product) and o.op.matrices:
+            apart = experts_apart and _of_experts(ctx, o)
+            for left, right, out in o.op.pairs:
+                given, made = ({d.serves or d.name for d in t.dims} for t in (left, out))
+                many = rows = columns = 1
+                for dim in ctx.layout.local_tensor(right).dims:
+                    if (dim.serves or dim.name) in given:
+                        columns *= dim.size
+                    elif (dim.serves or dim.name) in made:
+                        rows *= dim.size
+                    else:
+                        many *= dim.size
+                found.append(Matrix(many, rows, columns, apart))
+    return tuple(found)
 
 
 def _tensors(ctx: LayerContext, o: Operator, norm: str) -> Iterator[float]:

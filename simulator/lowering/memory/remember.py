@@ -283,23 +283,28 @@ def _resident(state: State, rank: int, older: int) -> list[Tensor]:
     held = rank_held(state, rank)
     has_master = state.workload.numbers.master_weights
     weight, gradient = float(resolved.precision.element), float(resolved.gradient_bytes)
-    optimizer = optimizer_bytes(state)
-    if shard_bytes(state) > resolved.precision.element:
-        weight, gradient, optimizer, has_master = 4.0, 4.0, optimizer - 4.0, False
-    optimizer = device_bytes(state, optimizer, has_master)
-    parts = [(held.all - held.experts, resolved.shard_size)]
-    parts += [(held.experts, resolved.expert_shard_size)] if held.experts else []
+    alone = shard_bytes(state) > resolved.precision.element
+    if alone:
+        weight, gradient, has_master = 4.0, 4.0, False
+
+    def optimizer(others: float) -> float:
+        whole = optimizer_bytes(state, others) - (4.0 if alone else 0.0)
+        return device_bytes(state, whole, has_master)
+
+    dense = held.all - held.experts
+    parts = [(dense, resolved.shard_size, optimizer(held.others / dense if held.others else 0.0))]
+    parts += [(held.experts, resolved.expert_shard_size, optimizer(0.0))] if held.experts else []
     states = [
         model_states(
             parameters,
             weight=weight,
             gradient=gradient,
-            optimizer=optimizer,
+            optimizer=moments,
             zero_stage=resolved.zero_stage,
             replicas=replicas,
             lanes=resolved.lanes,
         )
-        for parameters, replicas in parts
+        for parameters, replicas, moments in parts
     ]
     stashed = older * held.all * float(resolved.precision.element)
     # with narrow GEMMs the operand and its transpose (a byte each) stand in place of the 16-bit weight

@@ -154,7 +154,9 @@ def _broken_places(state: State, rank: int, held: Held) -> list[Tensor]:
         return []
     master = 4.0 if state.workload.numbers.master_weights else 0.0
     mine = held.sharded(resolved) if resolved.zero_stage else held.all
-    late = mine * (optimizer_bytes(state) - master) * (1.0 - resolved.optimizer_offload) + listed_results(state, rank)
+    late = mine * (optimizer_bytes(state, held.others / held.all if held.others else 0.0) - master) * (
+        1.0 - resolved.optimizer_offload
+    ) + listed_results(state, rank)
     kinds = [kind for chunk in state.chunks for kind in chunk.kinds]
     marks = [state.costs[kind].forward_mark for kind in kinds] + [state.costs[kind].backward_mark for kind in kinds]
     kept = sum(tensor.bytes for kind in kinds for tensor in state.costs[kind].saved)

@@ -7,9 +7,10 @@ from simulator.partition.strategies import STRATEGIES
 from simulator.plan.plan import Plan
 from simulator.schedules.base import Schedule
 from simulator.workload.operator import KernelStyle
+from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.workload import Workload
 
-__all__ = ["check_documents", "check_loss"]
+__all__ = ["check_documents", "check_loss", "check_optimizer"]
 
 
 def check_documents(workload: Workload, style: KernelStyle, schedule: Schedule) -> None:
@@ -46,6 +47,20 @@ def check_documents(workload: Workload, style: KernelStyle, schedule: Schedule) 
             "slices of a sequence attend to those before them",
             f"schedule = {schedule.name!r} slices sequences of packed documents",
             "schedule = 'one_f_one_b', or leave document_length out",
+        )
+
+
+def check_optimizer(workload: Workload, plan: Plan) -> None:
+    """Refuse an update on the host that needs a GPU.
+
+    Raises:
+        PlanError: with the rule, the values and a way out.
+    """
+    if plan.optimizer_offload and OPTIMIZERS.get(workload.optimizer).iterations:
+        refuse(
+            "products that make matrices orthogonal run on the GPU",
+            f"optimizer = {workload.optimizer!r} and optimizer_offload = {plan.optimizer_offload:g}",
+            "leave optimizer_offload out, or optimizer = 'adam'",
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from simulator.lowering.steps.state import State
 from simulator.partition.layout import MATRICES
 from simulator.workload.graph import Dim
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
+from simulator.workload.optimizers import OPTIMIZERS
 
 __all__ = [
     "Held",
@@ -39,10 +40,12 @@ __all__ = [
 
 
 class Held(NamedTuple):
-    """Weights on one GPU before ZeRO [count]: all, and those of experts that other sets of ranks hold than the rest."""
+    """Weights on one GPU before ZeRO [count]: all, those of experts that other sets of ranks hold than the rest, and those that the
+    optimizer leaves to another (`Optimizer.others`)."""
 
     all: float
     experts: float = 0.0
+    others: float = 0.0
 
     def sharded(self, resolved: ResolvedPlan) -> float:
         """Return what is left on each rank when optimizer states are sharded.
@@ -134,7 +137,8 @@ def group_held(state: State, kinds: Iterable[str]) -> Held:
     kinds = tuple(kinds)
     costs = [state.costs[kind] for kind in kinds]
     total = sum(c.parameters for c in costs) - _shared(state, kinds)
-    return Held(total, sum(c.expert_parameters for c in costs))
+    experts = sum(c.expert_parameters for c in costs)
+    return Held(total, experts, _others(state, Counter(kinds), total))
 
 
 def chunk_held(state: State, chunk: int) -> Held:
@@ -152,7 +156,16 @@ def _held(state: State, what: Chunk) -> Held:
     for kind, count in layer_counts(what):
         total += count * costs[kind].parameters
         experts += count * costs[kind].expert_parameters
-    return Held(total - _shared(state, what.kinds), experts)
+    total -= _shared(state, what.kinds)
+    return Held(total, experts, _others(state, dict(layer_counts(what)), total))
+
+
+def _others(state: State, counts: Mapping[str, int], total: float) -> float:
+    """Of so many weights those that are no matrices of layers, where the optimizer leaves these to another."""
+    if not OPTIMIZERS.get(state.workload.optimizer).others:
+        return 0.0
+    matrices = ((count, m) for kind, count in counts.items() for m in state.costs[kind].matrices())
+    return max(0.0, total - sum(count * m.many * m.rows * m.columns for count, m in matrices))
 
 
 def _shared(state: State, kinds: tuple[str, ...]) -> float:
@@ -200,7 +213,9 @@ def rank_held(state: State, rank: int) -> Held:
     what = first_alike(state, rank)
     if what not in state.rank_weights:
         held = [chunk_held(state, c) for _, c in rank_chunks(state, rank)]
-        state.rank_weights[what] = Held(sum(h.all for h in held), sum(h.experts for h in held))
+        state.rank_weights[what] = Held(
+            sum(h.all for h in held), sum(h.experts for h in held), sum(h.others for h in held)
+        )
     found: Held = state.rank_weights[what]
     return found
 

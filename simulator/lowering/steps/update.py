@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import heapq
 from collections import Counter
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from simulator.lowering.memory.offload import add_host_update
 from simulator.lowering.memory.parameter_offload import add_shards_down
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.hops import REDUCING_LANES
+from simulator.lowering.steps.orthogonal import Matrices, orthogonal_matrices, orthogonal_pieces
 from simulator.lowering.steps.parameters import (
     Held,
     all_alike,
@@ -29,7 +29,7 @@ from simulator.lowering.steps.structure import Batch, Structure
 from simulator.lowering.steps.unit_parts import gather_link, kept_tensors, listed
 from simulator.lowering.steps.update_tables import Summed, UpdateFacts, norm_table, optimizer_table, update_facts
 from simulator.program.program import COLLECTIVE, COMPUTE, Link, OperatorTable, Segment, Tensor
-from simulator.workload.optimizers import OPTIMIZERS
+from simulator.workload.optimizers import OPTIMIZERS, optimizer_cost
 
 Made = TypeVar("Made")
 
@@ -49,17 +49,15 @@ TENSORS_PER_LAYER = 12
 """Weight tensors of a transformer layer, norms and biases included; sets the kernel launches of an unfused optimizer."""
 
 
-def optimizer_bytes(state: State) -> float:
-    """Bytes of optimizer state per parameter, the fp32 master weight included."""
+def optimizer_bytes(state: State, others: float = 0.0) -> float:
+    """Bytes of optimizer state per parameter, the fp32 master weight included.
+
+    Args:
+        others: share of the parameters that the optimizer leaves to another.
+    """
     numbers = state.workload.numbers
-    return _optimizer_bytes(
-        state.workload.optimizer, numbers.element, state.resolved.gradient_bytes, numbers.master_weights
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def _optimizer_bytes(optimizer: str, element: int, gradient: int, master: bool) -> float:
-    return OPTIMIZERS.get(optimizer).cost(element, gradient, master).state + (4.0 if master else 0.0)
+    facts = numbers.element, state.resolved.gradient_bytes, numbers.master_weights
+    return optimizer_cost(state.workload.optimizer, *facts, others).state + (4.0 if numbers.master_weights else 0.0)
 
 
 def kept_gradient(state: State) -> float:
@@ -194,9 +192,9 @@ def _sums_gradients(state: State) -> bool:
     return any(summed_parameters(state, rank) for rank in range(state.ranks))
 
 
-Update = tuple[Held, float, float, Summed, float]
+Update = tuple[Held, float, float, Summed, float, Matrices]
 """Of a rank: its weights, those whose states it keeps and those whose gradients it keeps [count], those of whose gradients ranks have a
-term each, and how many tensors it has."""
+term each, how many tensors it has, and the matrices that the update makes orthogonal."""
 
 
 def _updates(state: State) -> list[Update]:
@@ -205,7 +203,13 @@ def _updates(state: State) -> list[Update]:
     def update(rank: int) -> Update:
         held = rank_held(state, rank)
         mine = _mine(state, held), _mine(state, held, 2) * state.resolved.gradients_kept
-        return held, *mine, summed_parameters(state, rank), float(tensors_held(state, rank))
+        return (
+            held,
+            *mine,
+            summed_parameters(state, rank),
+            float(tensors_held(state, rank)),
+            orthogonal_matrices(state, contents(state, rank)),
+        )
 
     return _of_each_rank(state, update)
 
@@ -221,7 +225,11 @@ def _segments(
     """One segment per different rank content."""
     items: dict[Update, int] = {}
     for update in dict.fromkeys(updates):
-        pieces = tuple([(table(facts, update[0].all, *update[1:]), 1) for table in tables])
+        held, *counts, matrices = update
+        own = update_facts(state, held.others / held.all) if held.others else facts
+        pieces = tuple([(table(own, held.all, *counts), 1) for table in tables])
+        if optimizer_table in tables:
+            pieces += orthogonal_pieces(state, held, matrices)
         made = Segment(name=name, pieces=pieces, phase="optimizer", synchronises=synchronises)
         items[update] = state.add_item(made)
     return tuple([items[update] for update in updates])

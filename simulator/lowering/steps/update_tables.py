@@ -14,7 +14,7 @@ from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.state import State
 from simulator.program.program import COLLECTIVE, OperatorTable
 from simulator.remembered import hashed_once
-from simulator.workload.optimizers import OPTIMIZERS
+from simulator.workload.optimizers import OPTIMIZERS, optimizer_cost
 from simulator.workload.optimizers.base import OptimizerCost
 from simulator.workload.precision import Precision
 
@@ -67,18 +67,20 @@ class UpdateFacts:
     """Mesh axes of the ranks that update parts of one tensor."""
 
 
-def update_facts(state: State) -> UpdateFacts:
-    """Return the facts of a plan."""
+def update_facts(state: State, others: float = 0.0) -> UpdateFacts:
+    """Return the facts of a plan, for a rank of whose weights the optimizer leaves this share to another."""
     resolved, framework, numbers = state.resolved, state.resolved.framework, state.workload.numbers
     alone = (
         numbers.master_weights and shard_bytes(state) > numbers.element
     )  # fp32 weights without a narrow copy, and so are their gradients
     return UpdateFacts(
         optimizer=state.workload.optimizer,
-        cost=OPTIMIZERS.get(state.workload.optimizer).cost(
+        cost=optimizer_cost(
+            state.workload.optimizer,
             4 if alone else numbers.element,
             4 if alone else resolved.gradient_bytes,
             numbers.master_weights and not alone,
+            others,
         ),
         precision=resolved.precision,
         gradient_dtype=resolved.gradient_dtype,

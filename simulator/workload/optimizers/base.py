@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["Optimizer", "OptimizerCost"]
 
@@ -31,6 +31,21 @@ class OptimizerCost:
     separate: float = 0.0
     listed: tuple[float, float] = (0.0, 0.0)
 
+    def mixed(self, other: OptimizerCost, share: float) -> OptimizerCost:
+        """Return the mean cost of a parameter where this share of them costs as the other, in kernels of its own.
+
+        >>> one = OptimizerCost(state=4.0, read=10.0, written=8.0, flops=8.0, fused_launches=4)
+        >>> one.mixed(replace(one, state=8.0), 0.25).state
+        5.0
+        """
+        mean = {
+            name: (1.0 - share) * getattr(self, name) + share * getattr(other, name)
+            for name in ("state", "read", "written", "flops")
+        }
+        return replace(
+            self, **mean, fused_launches=self.fused_launches + other.fused_launches, separate=0.0, listed=(0.0, 0.0)
+        )
+
     def host_bytes(self, fused: bool) -> float:
         """Bytes that the CPU moves in its memory for one parameter's update [B]."""
         once = self.read + self.written
@@ -41,7 +56,8 @@ class Optimizer(abc.ABC):
     """A rule that turns gradients into new weights.
 
     `listed_results`: results as large as all weights that an update over lists of tensors makes on its way.  `norms`: of every whole
-    tensor, that its update needs; ranks that have parts of tensors add them up, those of all tensors at once.
+    tensor, that its update needs; ranks that have parts of tensors add them up, those of all tensors at once.  `iterations`: of
+    Newton and Schulz on every matrix of a layer; `others`: the optimizer of what is none, "" = the same.
     """
 
     name: str
@@ -49,6 +65,8 @@ class Optimizer(abc.ABC):
     source: str
     listed_results: int = 1
     norms: int = 0
+    iterations: int = 0
+    others: str = ""
 
     @abc.abstractmethod
     def cost(self, weight_bytes: int, gradient_bytes: int, master_weights: bool) -> OptimizerCost:

@@ -1,0 +1,134 @@
+"""The products by which an update makes every matrix of a layer orthogonal (`Optimizer.iterations`: Muon).
+
+Of a matrix of m x n numbers, m the smaller, each iteration of Newton and Schulz takes three products in bf16, the last two of which
+add what they read: A = X X^T, B = b A + c A A, X <- a X + B X.  Ranks that share states have whole matrices each, so that the rank
+which has most of a shape sets the pace; below FSDP each works on those it keeps, under FSDP it gets their parts from the others first
+and sends back the parts of what it made.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+
+from simulator.lowering.layers.holdings import Matrix
+from simulator.lowering.layers.rows import Rows
+from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.lowering.steps.assign import Chunk
+from simulator.lowering.steps.parameters import Held, layer_counts
+from simulator.lowering.steps.state import State
+from simulator.program.calls import Product
+from simulator.program.program import COLLECTIVE, OperatorTable
+from simulator.workload.optimizers import OPTIMIZERS
+
+__all__ = ["Matrices", "orthogonal_matrices", "orthogonal_pieces"]
+
+Matrices = tuple[tuple[Matrix, int], ...]
+"""Matrices of a rank, each with how many layers have it."""
+_WIDE, _NARROW = 4.0, 2.0
+
+
+def orthogonal_matrices(state: State, chunks: tuple[Chunk, ...]) -> Matrices:
+    """Return the matrices of some chunks that the update makes orthogonal."""
+    if not OPTIMIZERS.get(state.workload.optimizer).iterations:
+        return ()
+    found: Counter[Matrix] = Counter()
+    for chunk in chunks:
+        for kind, layers in layer_counts(chunk):
+            for matrix in state.costs[kind].matrices():
+                found[matrix] += layers
+    return tuple(sorted(found.items()))
+
+
+def orthogonal_pieces(state: State, held: Held, matrices: Matrices) -> tuple[tuple[OperatorTable, int], ...]:
+    """Return (operators, how often) of the rank's matrices; of those that ranks share a part."""
+    resolved, pieces = state.resolved, []
+    alike: Counter[tuple[int, int, bool]] = Counter()
+    for matrix, layers in matrices:
+        short, long = sorted((matrix.rows, matrix.columns))
+        alike[short, long, matrix.experts] += matrix.many * layers
+    times = OPTIMIZERS.get(state.workload.optimizer).iterations
+    for (short, long, experts), many in sorted(alike.items()):
+        count = math.ceil(many / _ways(resolved, experts))
+        pieces += [(_around(short, long), count), (_iteration(short, long), times * count)]
+    if matrices and resolved.zero_stage == 3:
+        pieces.append((_exchange(_parts(held, resolved)), 1))
+    return tuple(pieces)
+
+
+def _ways(resolved: ResolvedPlan, experts: bool) -> int:
+    """Ranks that share the matrices of a rank, or of its experts, between them."""
+    if not resolved.zero_stage:
+        return 1
+    ways = resolved.expert_shard_size if experts else resolved.shard_size
+    return ways if resolved.zero_stage == 3 else ways * resolved.lanes
+
+
+def _parts(held: Held, resolved: ResolvedPlan) -> tuple[tuple[float, tuple[str, ...]], ...]:
+    """(matrices' weights of a rank's shards, mesh axes of the ranks among which it sends them)."""
+    dense = held.all - held.experts - held.others
+    found = (
+        (dense / resolved.shard_size, resolved.shard_size, resolved.groups.shards),
+        (held.experts / resolved.expert_shard_size, resolved.expert_shard_size, resolved.groups.expert_shards),
+    )
+    return tuple((count, axes) for count, ranks, axes in found if count > 0 and ranks > 1)
+
+
+@functools.lru_cache(maxsize=1024)
+def _around(short: int, long: int) -> OperatorTable:
+    """What stands around the iterations of a matrix: its norm, by which it is divided."""
+    rows, size = Rows("orthogonal update"), float(short * long)
+    for label, read, written in (("matrix norm", 1.0, 0.0), ("divide matrix", 1.0, 1.0)):
+        rows.add(
+            label=label,
+            work="memory_bound",
+            dtype="bf16",
+            flops=2.0 * size,
+            read=read * _NARROW * size,
+            written=written * _NARROW * size,
+            phase="optimizer",
+        )
+    return rows.table()
+
+
+@functools.lru_cache(maxsize=1024)
+def _iteration(short: int, long: int) -> OperatorTable:
+    """One iteration of Newton and Schulz."""
+    rows = Rows("Newton-Schulz iteration")
+    for label, m, n, k, order in (
+        ("X X^T", short, short, long, "TN"),
+        ("b A + c A A", short, short, short, "NN"),
+        ("a X + B X", short, long, short, "NN"),
+    ):
+        added = _NARROW * m * n * (label != "X X^T")
+        rows.add(
+            label=label,
+            work="gemm",
+            shape=(1, m, n, k),
+            call=Product(order),
+            dtype="bf16",
+            flops=2.0 * m * n * k,
+            read=_NARROW * (m * k + k * n) + added,
+            written=_NARROW * m * n,
+            phase="optimizer",
+        )
+    return rows.table()
+
+
+@functools.lru_cache(maxsize=1024)
+def _exchange(parts: tuple[tuple[float, tuple[str, ...]], ...]) -> OperatorTable:
+    """Parts of matrices to those that make them orthogonal, and back."""
+    rows = Rows("exchange of matrices")
+    for count, axes in parts:
+        for label in ("matrices all_to_all", "orthogonal matrices all_to_all"):
+            rows.add(
+                label=label,
+                kind=COLLECTIVE,
+                work="all_to_all",
+                message=_NARROW * count,
+                group=axes,
+                dtype="bf16",
+                phase="optimizer",
+            )
+    return rows.table()
