@@ -56,7 +56,7 @@ def check_optimizer(workload: Workload, plan: Plan) -> None:
     Raises:
         PlanError: with the rule, the values and a way out.
     """
-    if plan.optimizer_offload and OPTIMIZERS.get(workload.optimizer).iterations:
+    if plan.optimizer_offload and OPTIMIZERS.get(workload.optimizer).newton_schulz:
         refuse(
             "products that make matrices orthogonal run on the GPU",
             f"optimizer = {workload.optimizer!r} and optimizer_offload = {plan.optimizer_offload:g}",

@@ -1,4 +1,4 @@
-"""The products by which an update makes every matrix of a layer orthogonal (`Optimizer.iterations`: Muon).
+"""The products by which an update makes every matrix of a layer orthogonal (`Optimizer.newton_schulz`: Muon).
 
 Of a matrix of m x n numbers, m the smaller, each iteration of Newton and Schulz takes three products in bf16, the last two of which
 add what they read: A = X X^T, B = b A + c A A, X <- a X + B X.  Ranks that share states have whole matrices each, so that the rank
@@ -31,7 +31,7 @@ _WIDE, _NARROW = 4.0, 2.0
 
 def orthogonal_matrices(state: State, chunks: tuple[Chunk, ...]) -> Matrices:
     """Return the matrices of some chunks that the update makes orthogonal."""
-    if not OPTIMIZERS.get(state.workload.optimizer).iterations:
+    if not OPTIMIZERS.get(state.workload.optimizer).newton_schulz:
         return ()
     found: Counter[Matrix] = Counter()
     for chunk in chunks:
@@ -48,10 +48,10 @@ def orthogonal_pieces(state: State, held: Held, matrices: Matrices) -> tuple[tup
     for matrix, layers in matrices:
         short, long = sorted((matrix.rows, matrix.columns))
         alike[short, long, matrix.experts] += matrix.many * layers
-    times = OPTIMIZERS.get(state.workload.optimizer).iterations
+    times = OPTIMIZERS.get(state.workload.optimizer).newton_schulz
     for (short, long, experts), many in sorted(alike.items()):
         count = math.ceil(many / _ways(resolved, experts))
-        pieces += [(_around(short, long), count), (_iteration(short, long), times * count)]
+        pieces += [(_around(short, long), count), (_newton_schulz(short, long), times * count)]
     if matrices and resolved.zero_stage == 3:
         pieces.append((_exchange(_parts(held, resolved)), 1))
     return tuple(pieces)
@@ -93,7 +93,7 @@ def _around(short: int, long: int) -> OperatorTable:
 
 
 @functools.lru_cache(maxsize=1024)
-def _iteration(short: int, long: int) -> OperatorTable:
+def _newton_schulz(short: int, long: int) -> OperatorTable:
     """One iteration of Newton and Schulz."""
     rows = Rows("Newton-Schulz iteration")
     for label, m, n, k, order in (

@@ -56,8 +56,8 @@ class Optimizer(abc.ABC):
     """A rule that turns gradients into new weights.
 
     `listed_results`: results as large as all weights that an update over lists of tensors makes on its way.  `norms`: of every whole
-    tensor, that its update needs; ranks that have parts of tensors add them up, those of all tensors at once.  `iterations`: of
-    Newton and Schulz on every matrix of a layer; `others`: the optimizer of what is none, "" = the same.
+    tensor, that its update needs; ranks that have parts of tensors add them up, those of all tensors at once.  `newton_schulz`: iterations
+    of Newton and Schulz on every matrix of a layer; `others`: the optimizer of what is none, "" = the same.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Optimizer(abc.ABC):
     source: str
     listed_results: int = 1
     norms: int = 0
-    iterations: int = 0
+    newton_schulz: int = 0
     others: str = ""
 
     @abc.abstractmethod

@@ -17,7 +17,7 @@ class Muon(Optimizer):
     name = "muon"
     source = "Jordan et al. 2024, Muon; with weight decay Liu et al., arXiv 2502.16982; NVIDIA/Megatron-LM muon_tp_mode = blockwise"
     listed_results = 1
-    iterations = 5
+    newton_schulz = 5
     others = "adam"
 
     def cost(self, weight_bytes: int, gradient_bytes: int, master_weights: bool) -> OptimizerCost:
@@ -25,7 +25,7 @@ class Muon(Optimizer):
 
         >>> cost = Muon().cost(2, 4, True)
         >>> cost.state, cost.read + cost.written
-        (4.0, 28.0)
+        (4.0, 26.0)
         """
         master = 4.0 if master_weights else float(weight_bytes)
         rewritten = float(weight_bytes) if master_weights else 0.0
